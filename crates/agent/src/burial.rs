@@ -1,4 +1,4 @@
-//! Large shared memory that nobody needs any more goes on a thread of its own.
+//! Shared memory that nobody needs any more goes on a thread of its own.
 //!
 //! The last who lets go of a file in memory frees its pages, which takes the system milliseconds where there are many. That
 //! must not be the agent's thread. Principal type: [`Buried`].
@@ -6,7 +6,8 @@
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{SendError, Sender, channel};
 
 use shm::region::Region;
 
@@ -14,6 +15,33 @@ use crate::headroom;
 
 /// Smaller memory goes at once.
 const LARGE: usize = 1 << 20;
+/// Descriptors that may wait for the thread. Beyond these the caller closes, so that nobody has more of them opened than are closed.
+const WAITING_MAX: usize = 4096;
+
+/// What the thread does.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Has the thread do something; the caller does it where there is no thread, or no memory to tell it.
+pub(crate) fn later(job: impl FnOnce() + Send + 'static) {
+    let Some(thread) = thread().filter(|_| headroom::is_there()) else { return job() };
+    // A thread that has ended gives the job back.
+    if let Err(SendError(job)) = thread.send(Box::new(job)) {
+        job();
+    }
+}
+
+/// Has the thread close a descriptor of shared memory.
+pub(crate) fn close(fd: OwnedFd) {
+    static WAITING: AtomicUsize = AtomicUsize::new(0);
+    if WAITING.load(Relaxed) >= WAITING_MAX {
+        return drop(fd);
+    }
+    WAITING.fetch_add(1, Relaxed);
+    later(move || {
+        drop(fd);
+        WAITING.fetch_sub(1, Relaxed);
+    });
+}
 
 /// A region with its descriptor; when it is dropped, both go where nobody waits for it.
 pub(crate) struct Buried {
@@ -46,21 +74,18 @@ impl Deref for Buried {
 impl Drop for Buried {
     fn drop(&mut self) {
         let Some(whole) = self.whole.take() else { return };
-        if whole.0.len() >= LARGE
-            && let Some(thread) = thread()
-        {
-            // A thread that has ended gives it back, and it goes here.
-            drop(thread.send(whole));
+        if whole.0.len() >= LARGE {
+            later(move || drop(whole));
         }
     }
 }
 
 /// The thread, if there could be one. It ends with the process.
-fn thread() -> Option<&'static Sender<(Region, OwnedFd)>> {
-    static THREAD: OnceLock<Option<Sender<(Region, OwnedFd)>>> = OnceLock::new();
+fn thread() -> Option<&'static Sender<Job>> {
+    static THREAD: OnceLock<Option<Sender<Job>>> = OnceLock::new();
     let start = || {
-        let (sender, buried) = channel();
-        let end = move || buried.into_iter().for_each(drop);
+        let (sender, jobs) = channel::<Job>();
+        let end = move || jobs.into_iter().for_each(|job| job());
         headroom::start("softhca-free".into(), headroom::STACK, end).ok().map(|_| sender)
     };
     THREAD.get_or_init(start).as_ref()

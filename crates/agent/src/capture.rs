@@ -19,6 +19,7 @@ use shm::capture_ring::{CAPTURE_RING_MIN, create_capture_ring};
 use shm::socket::FDS_MAX;
 
 use crate::asker::Asker;
+use crate::burial;
 use crate::context::Context;
 use crate::device::Device;
 use crate::foreign::Foreign;
@@ -32,13 +33,19 @@ const USER_CAPTURES_MAX: usize = 3;
 const ROOM_MAX: usize = 64 << 20;
 /// The room where nobody asks for another one.
 const ROOM: usize = 4 << 20;
-/// Capture rings that wait until they are asked for; an engine beyond these is not seen.
+/// Capture rings that may wait until they are asked for, however many descriptors there are. An
+/// engine beyond these is not seen.
 const WAITING_MAX: usize = 1024;
+/// The capture rings that may wait for each capture of a user whose share is so many descriptors.
+pub(crate) fn waiting(descriptors: u64) -> usize {
+    usize::try_from(descriptors / USER_CAPTURES_MAX as u64).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
+}
 
 /// The captures that are under way, by the number of the connection that asked for them.
-#[derive(Default)]
 pub(crate) struct Captures {
     running: BTreeMap<u32, Capture>,
+    /// How many capture rings of each may wait until they are asked for.
+    pub(crate) waiting: usize,
     /// Who sees the agent's own packets.
     watchers: Watchers,
 }
@@ -49,11 +56,19 @@ struct Capture {
     most: u32,
     /// Capture rings that have not been asked for yet, with what is said of each.
     waiting: VecDeque<(Value, OwnedFd)>,
+    /// So many of them at most.
+    waiting_max: usize,
     engines: BTreeSet<ContextId>,
     /// Those of them that have ended since somebody asked.
     ended: Vec<u32>,
     /// Engines that are not seen, for there were too many.
     unseen: u32,
+}
+
+impl Default for Captures {
+    fn default() -> Self {
+        Self { running: BTreeMap::new(), waiting: WAITING_MAX, watchers: Watchers::default() }
+    }
 }
 
 impl Captures {
@@ -83,14 +98,14 @@ impl Capture {
         let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
             return Ok(());
         };
-        if self.waiting.len() >= WAITING_MAX || self.waiting.try_reserve(1).is_err() {
+        if self.waiting.len() >= self.waiting_max || self.waiting.try_reserve(1).is_err() {
             self.unseen += 1;
             return Ok(());
         }
         let ring = create_capture_ring(self.room)?;
         link.push(
             Push { kind: push::CAPTURE, reserved: 0, lane: wanted },
-            vec![Arc::new(Foreign::ours(ring.try_clone()?))],
+            vec![Arc::new(Foreign::memory(ring.try_clone()?))],
         );
         let about = json!({
             "engine": id.0,
@@ -131,6 +146,7 @@ impl Captures {
             room,
             most,
             waiting: VecDeque::new(),
+            waiting_max: self.waiting,
             engines: BTreeSet::new(),
             ended: Vec::new(),
             unseen: 0,
@@ -186,7 +202,12 @@ impl Captures {
 
     /// A connection has ended, and with it its capture, if it had one.
     pub(crate) fn end(&mut self, contexts: &mut Contexts, number: u32) {
-        let Some(capture) = self.running.remove(&number) else { return };
+        let Some(mut capture) = self.running.remove(&number) else { return };
+        // Engines may have written megabytes to each.
+        let waiting = std::mem::take(&mut capture.waiting);
+        if !waiting.is_empty() {
+            burial::later(move || drop(waiting));
+        }
         self.watchers.end(capture.asker, number);
         let goodbye =
             Push { kind: push::CAPTURE_END, lane: LaneOut { lane: number, ..LaneOut::default() }, ..Push::default() };
@@ -200,3 +221,13 @@ impl Captures {
 
 /// All contexts.
 type Contexts = BTreeMap<ContextId, Context>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capture_rings_that_wait_for_a_user_are_descriptors_of_its_share() {
+        assert_eq!([0, 128, 3000, u64::MAX].map(waiting), [4, 42, 1000, WAITING_MAX]);
+    }
+}

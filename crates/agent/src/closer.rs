@@ -32,6 +32,8 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
+use crate::account;
+use crate::burial;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
 
@@ -58,7 +60,19 @@ pub struct Closers {
 
 /// Receives, examines and closes the descriptors of one user.
 #[derive(Debug, Clone, Default)]
-pub struct Closer(Option<Arc<User>>);
+pub struct Closer(Place);
+
+/// Where descriptors are closed.
+#[derive(Debug, Clone, Default)]
+enum Place {
+    /// Where they are dropped.
+    #[default]
+    Here,
+    /// On the thread of their user.
+    User(Arc<User>),
+    /// Where shared memory is freed: they are the agent's own.
+    Burial,
+}
 
 struct User {
     uid: u32,
@@ -111,16 +125,16 @@ impl Closers {
 
     /// What closes the descriptors of a user.
     pub fn of(&mut self, uid: u32) -> Closer {
-        let Some((room, most)) = &self.threads else { return Closer(None) };
+        let Some((room, most)) = &self.threads else { return Closer::default() };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
-            return Closer(Some(user));
+            return Closer(Place::User(user));
         }
         self.users.retain(|_, user| user.strong_count() > 0);
         let (room, most) = (Arc::clone(room), *most);
         let late = Arc::clone(&self.late);
         let user = Arc::new(User { uid, room, most, late, work: Mutex::default(), more: Condvar::new() });
         self.users.insert(uid, Arc::downgrade(&user));
-        Closer(Some(user))
+        Closer(Place::User(user))
     }
 
     /// Whether threads that were needed could not be started. With `again` they are tried again.
@@ -135,18 +149,24 @@ impl Closers {
 }
 
 impl Closer {
+    /// Closes shared memory of the agent's own.
+    pub(crate) fn burial() -> Self {
+        Self(Place::Burial)
+    }
+
     /// Closes a descriptor, without waiting for that.
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
-            Some(user) => user.submit(Job::Close(fd)),
-            None => drop(fd),
+            Place::User(user) => user.submit(Job::Close(fd)),
+            Place::Burial => burial::close(fd),
+            Place::Here => drop(fd),
         }
     }
 
     /// Ends a connection, without waiting until its descriptors are closed.
     pub(crate) fn end(&self, socket: Socket) {
         match &self.0 {
-            Some(user) if !socket.end() => user.put_away(socket),
+            Place::User(user) if !socket.end() => user.put_away(socket),
             _ => drop(socket),
         }
     }
@@ -155,15 +175,15 @@ impl Closer {
     /// the user's thread. Nothing happens if the connection ends before.
     pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(Arrived) + Send + 'static) {
         match &self.0 {
-            Some(user) => user.submit(Job::Receive(Arc::downgrade(socket), Box::new(then))),
-            None => then(Arrived::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
+            Place::User(user) => user.submit(Job::Receive(Arc::downgrade(socket), Box::new(then))),
+            _ => then(Arrived::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
         }
     }
 
     /// Whether so much of this user waits that nothing more is read from its programs. If so, the agent gets a message when
     /// that is over.
     pub(crate) fn is_full(&self) -> bool {
-        let Some(user) = &self.0 else { return false };
+        let Place::User(user) = &self.0 else { return false };
         let mut work = user.work.lock();
         work.held_up |= work.waiting >= user.most;
         work.held_up
@@ -225,6 +245,7 @@ impl User {
 
     /// The thread.
     fn run(self: Arc<Self>) {
+        account::enter(Some(self.uid));
         let mut buffer = Vec::new();
         loop {
             let mut work = self.work.lock();
@@ -310,5 +331,23 @@ impl Lot {
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("User").field("uid", &self.uid).field("waiting", &self.work.lock().waiting).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// Before, lines that a user caused there were nobody's, and drowned others.
+    #[test]
+    fn what_a_users_thread_logs_is_on_the_users_account() {
+        let mut closers = Closers::threads(|_| {}, 4);
+        let (socket, other) = Socket::pair().expect("sockets");
+        other.send(b"x", &[]).expect("sent");
+        let socket = Arc::new(Foreign::new(socket, closers.of(77)));
+        let (told, user) = channel();
+        closers.of(77).receive(&socket, move |_| told.send(account::current()).expect("it is waited for"));
+        assert_eq!(user.recv_timeout(Duration::from_secs(30)), Ok(Some(77)));
     }
 }

@@ -53,6 +53,11 @@ impl<T: Close> Foreign<T> {
         Self::new(fd, Closer::default())
     }
 
+    /// Shared memory of this process's own, which may have many pages to free.
+    pub(crate) fn memory(fd: T) -> Self {
+        Self::new(fd, Closer::burial())
+    }
+
     /// What closes it.
     pub(crate) fn closer(&self) -> &Closer {
         &self.closer

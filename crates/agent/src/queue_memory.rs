@@ -7,14 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::queue::Mapping;
+use parking_lot::Mutex;
 use shm::region::Region;
 
-use crate::burial::Buried;
+use crate::burial::{self, Buried};
 
 /// Objects start on cache lines.
 const ALIGN: usize = 64;
@@ -22,6 +23,8 @@ const FIRST_REGION: usize = 256 << 10;
 const LARGEST_SHARED_REGION: usize = 64 << 20;
 /// What is freed in pieces of at least this size is given back to the system at once.
 const PUNCH: usize = 1 << 20;
+/// To give back as much as this takes so long that another thread does it.
+const SLOW_PUNCH: usize = 4 << 20;
 const PAGE: usize = 4096;
 /// Of one context. It is address space and mappings of the agent that would run out; memory is the client's when it is touched.
 const MOST: u64 = 256 << 30;
@@ -41,6 +44,8 @@ struct Slab {
     region: Arc<Buried>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
+    /// Free ranges whose memory another thread has given back to the system.
+    punched: Arc<Mutex<Vec<(usize, usize)>>>,
     objects: usize,
     /// Places that objects have left and that their clients may still be reading.
     left: usize,
@@ -146,7 +151,8 @@ impl QueueMemory {
         let (region, fd) = Region::create("softhca-queues", len)?;
         self.last_id += 1;
         let region = Arc::new(Buried::new(region, fd));
-        let slab = Slab { region, free: BTreeMap::from([(0, len)]), objects: 0, left: 0 };
+        let free = BTreeMap::from([(0, len)]);
+        let slab = Slab { region, free, punched: Arc::default(), objects: 0, left: 0 };
         self.bytes += slab.region.len() as u64;
         self.slabs.insert(self.last_id, slab);
         Ok(self.last_id)
@@ -181,6 +187,10 @@ impl QueueMemory {
 
 impl Slab {
     fn take(&mut self, len: usize) -> Option<usize> {
+        let punched = std::mem::take(&mut *self.punched.lock());
+        for (offset, len) in punched {
+            self.join(offset, len);
+        }
         let (offset, room) = self.free.iter().map(|(o, r)| (*o, *r)).find(|(_, room)| *room >= len)?;
         self.free.remove(&offset);
         if room > len {
@@ -189,13 +199,25 @@ impl Slab {
         Some(offset)
     }
 
-    fn put(&mut self, mut offset: usize, mut len: usize) {
+    fn put(&mut self, offset: usize, len: usize) {
+        let start = offset.next_multiple_of(PAGE);
+        let end = (offset + len) / PAGE * PAGE;
+        // Memory that cannot be given back is merely kept.
+        if len >= SLOW_PUNCH {
+            let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
+            return burial::later(move || {
+                let _ = region.punch(start, end - start);
+                // Nobody gets the place before this.
+                punched.lock().push((offset, len));
+            });
+        }
         if len >= PUNCH {
-            let start = offset.next_multiple_of(PAGE);
-            let end = (offset + len) / PAGE * PAGE;
-            // Memory that cannot be given back is merely kept.
             let _ = self.region.punch(start, end - start);
         }
+        self.join(offset, len);
+    }
+
+    fn join(&mut self, mut offset: usize, mut len: usize) {
         if let Some(after) = self.free.remove(&(offset + len)) {
             len += after;
         }
@@ -242,6 +264,11 @@ impl Block {
             offset: self.offset as u64,
             length: self.len as u64,
         }
+    }
+
+    /// The descriptor of its region.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.region.fd().as_fd()
     }
 
     /// The region's id.
@@ -306,6 +333,30 @@ mod tests {
         memory.leave(&second);
         memory.reclaim(&second);
         assert_eq!((memory.regions(), memory.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_large_place_is_given_to_others_when_its_memory_is_clean() {
+        const LARGE: usize = 24 << 20;
+        let mut memory = QueueMemory::default();
+        // Regions grow; the first of 64 MiB has room for two.
+        let small: Vec<_> = (18..26).map(|bits| memory.allocate(1 << bits).expect("room").block).collect();
+        let _keep = memory.allocate(LARGE).expect("room").block;
+        let first = memory.allocate(LARGE).expect("room").block;
+        assert!(small.iter().all(|block| block.id != first.id));
+        first.copy_in(LARGE - 8, &[7; 8]);
+        memory.release(&first);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        loop {
+            let next = memory.allocate(LARGE).expect("room").block;
+            let mut bytes = [1; 8];
+            next.copy_out(LARGE - 8, &mut bytes);
+            assert_eq!(bytes, [0; 8], "whoever gets it finds nothing of its last user");
+            if (next.id, next.offset) == (first.id, first.offset) {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "the place never comes back");
+        }
     }
 
     #[test]
