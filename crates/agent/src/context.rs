@@ -3,7 +3,7 @@
 //! That is its client's identity, its queue memory, its async event file and its engine. Objects live in
 //! [`crate::world::World`]; how commands arrive is not known here. The principal type is [`Context`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -43,6 +43,10 @@ pub struct Context {
     pub imported: Option<ContextId>,
     /// Its client is gone, and what it had is being destroyed.
     pub ends: bool,
+    /// The agent runs an engine for it, for its client runs none.
+    pub has_proxy: bool,
+    /// Where lanes of it led that have ended with it, if there are rules of the fault injector that its neighbours have to forget.
+    pub(crate) neighbours: BTreeSet<ContextId>,
     /// What closes the descriptors that its client passes or shares.
     pub closer: Closer,
 }
@@ -61,6 +65,8 @@ impl Context {
             descriptors: 0,
             imported: None,
             ends: false,
+            has_proxy: false,
+            neighbours: BTreeSet::new(),
             closer,
         }
     }
@@ -92,6 +98,8 @@ pub struct AsyncFile {
     /// The client is another user's: nothing that it does with the eventfd may hold up the agent.
     apart: bool,
     page: Block,
+    /// Device and inode of the page's memory, by which others name this context.
+    inode: (u64, u64),
     head: u32,
     /// Records that the ring had no room for, oldest first.
     waiting: VecDeque<AsyncRecord>,
@@ -104,9 +112,11 @@ const WAITING_MAX: usize = 256;
 impl AsyncFile {
     /// An empty file whose records go to `page`. `apart`: its client may be hostile.
     pub fn new(page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
+        let memory = rustix::fs::fstat(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
         let eventfd = Foreign::new(event_file()?, closer);
-        Ok(Self { eventfd, apart, page, head: 0, waiting: VecDeque::new(), owing: None })
+        let inode = (memory.st_dev, memory.st_ino);
+        Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), owing: None })
     }
 
     /// A descriptor for the client.
@@ -117,6 +127,11 @@ impl AsyncFile {
     /// Where the records are.
     pub fn page(&self) -> &Block {
         &self.page
+    }
+
+    /// Device and inode of the memory where they are.
+    pub fn inode(&self) -> (u64, u64) {
+        self.inode
     }
 
     /// What the client has counted at a port: violations of Q_Keys, and of P_Keys.

@@ -35,9 +35,18 @@ pub struct Lanes {
     by_pair: BTreeMap<(ContextId, ContextId, u32), u32>,
     /// Every lane twice: by the engine at an end.
     by_end: BTreeSet<(ContextId, u32)>,
-    /// How many lanes engines of a user have opened: each is a descriptor of the agent.
-    by_user: BTreeMap<u32, u64>,
+    /// How many lanes engines of a user have opened.
+    by_user: BTreeMap<u32, Opened>,
     last: u32,
+}
+
+/// How many lanes engines of a user have opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// All of them: each is a descriptor of the agent.
+    pub all: u64,
+    /// Those with an end that the agent runs: each is mapped in the agent as well.
+    pub proxy: u64,
 }
 
 struct Lane {
@@ -48,22 +57,32 @@ struct Lane {
     memory: Arc<Foreign>,
     /// The user of the engine that opened it.
     opener: u32,
+    /// The agent runs an engine at one of its ends.
+    proxy: bool,
 }
 
 impl Lanes {
     /// The lane of a pair and a stripe, and whether it was made now, by the user `opener`. The order of the pair does not
-    /// matter.
-    pub fn open(&mut self, from: ContextId, to: ContextId, stripe: u32, opener: u32) -> io::Result<(u32, bool)> {
+    /// matter. `proxy`: the agent runs one of the two engines.
+    pub fn open(
+        &mut self,
+        (from, to): (ContextId, ContextId),
+        stripe: u32,
+        opener: u32,
+        proxy: bool,
+    ) -> io::Result<(u32, bool)> {
         let pair = (from.min(to), from.max(to), stripe);
         if let Some(lane) = self.by_pair.get(&pair) {
             return Ok((*lane, false));
         }
         let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-        let memory = Arc::new(Foreign::ours(memory));
-        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory, opener });
+        let memory = Arc::new(Foreign::memory(memory));
+        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory, opener, proxy });
         self.by_end.extend([(from, self.last), (to, self.last)]);
-        *self.by_user.entry(opener).or_default() += 1;
+        let opened = self.by_user.entry(opener).or_default();
+        opened.all += 1;
+        opened.proxy += u64::from(proxy);
         self.by_pair.insert(pair, self.last);
         Ok((self.last, true))
     }
@@ -90,26 +109,27 @@ impl Lanes {
 
     /// Takes back a lane that could not be handed out.
     pub fn close(&mut self, lane: u32) {
-        let Some(Lane { ends: [a, b], stripe, opener, .. }) = self.lanes.remove(&lane) else { return };
+        let Some(Lane { ends: [a, b], stripe, opener, proxy, .. }) = self.lanes.remove(&lane) else { return };
         self.by_pair.remove(&(a.min(b), a.max(b), stripe));
         self.by_end.remove(&(a, lane));
         self.by_end.remove(&(b, lane));
-        if let Some(count) = self.by_user.get_mut(&opener) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(opened) = self.by_user.get_mut(&opener) {
+            opened.all -= 1;
+            opened.proxy -= u64::from(proxy);
+            if opened.all == 0 {
                 self.by_user.remove(&opener);
             }
         }
     }
 
     /// How many lanes a user's engines have opened.
-    pub fn opened_by(&self, user: u32) -> u64 {
-        self.by_user.get(&user).copied().unwrap_or(0)
+    pub fn opened_by(&self, user: u32) -> Opened {
+        self.by_user.get(&user).copied().unwrap_or_default()
     }
 
-    /// Ends every lane of an engine that is gone: (lane, the engine at the other end).
-    pub fn forget(&mut self, engine: ContextId) -> Vec<(u32, ContextId)> {
-        let orphaned: Vec<_> = self.of(engine).collect();
+    /// Ends `most` lanes at most of an engine that is gone: (lane, the engine at the other end).
+    pub fn forget_some(&mut self, engine: ContextId, most: usize) -> Vec<(u32, ContextId)> {
+        let orphaned: Vec<_> = self.of(engine).take(most).collect();
         for (lane, _) in &orphaned {
             self.close(*lane);
         }
@@ -156,14 +176,16 @@ mod tests {
     #[test]
     fn a_pair_and_a_stripe_have_one_lane_whoever_asks() {
         let mut lanes = Lanes::default();
-        let (lane, new) = lanes.open(A, B, 0, 7).expect("a lane");
+        let (lane, new) = lanes.open((A, B), 0, 7, false).expect("a lane");
         assert!(new);
-        assert_eq!(lanes.open(B, A, 0, 7).expect("the same"), (lane, false));
-        assert_ne!(lanes.open(A, B, 1, 8).expect("another").0, lane);
+        assert_eq!(lanes.open((B, A), 0, 7, false).expect("the same"), (lane, false));
+        assert_ne!(lanes.open((A, B), 1, 8, true).expect("another").0, lane);
         assert_eq!((lanes.side(lane, A), lanes.side(lane, B)), (0, 1));
-        assert_eq!((lanes.opened_by(7), lanes.opened_by(8), lanes.opened_by(9)), (1, 1, 0));
-        assert_eq!(lanes.forget(B), [(1, A), (2, A)]);
-        assert_eq!((lanes.len(), lanes.opened_by(7), lanes.opened_by(8)), (0, 0, 0));
-        assert!(lanes.open(A, B, 0, 7).expect("a new one").0 > 2, "a lane's number never comes back");
+        let opened = |all, proxy| Opened { all, proxy };
+        let by_users = [7, 8, 9].map(|user| lanes.opened_by(user));
+        assert_eq!(by_users, [opened(1, 0), opened(1, 1), opened(0, 0)]);
+        assert_eq!((lanes.forget_some(B, 1), lanes.forget_some(B, 9)), (vec![(1, A)], vec![(2, A)]));
+        assert!(lanes.is_empty() && lanes.by_user.is_empty() && lanes.forget_some(B, 9).is_empty());
+        assert!(lanes.open((A, B), 0, 7, false).expect("a new one").0 > 2, "a lane's number never comes back");
     }
 }

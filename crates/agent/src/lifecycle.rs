@@ -39,7 +39,7 @@ impl World {
     /// The same in pieces of `most` objects; true when the context is gone. Dependants go before what they depend on.
     pub fn close_some(&mut self, id: ContextId, most: usize) -> bool {
         use crate::commands::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId, usize) -> usize; 11] = [
+        let steps: [fn(&mut Self, ContextId, usize) -> usize; 12] = [
             ah::destroy_some,
             xrc::let_go_of_some,
             qp::destroy_some,
@@ -51,6 +51,7 @@ impl World {
             mr::destroy_some,
             dm::destroy_some,
             pd::destroy_some,
+            Self::end_some_lanes,
         ];
         let Some(context) = self.contexts.get_mut(&id) else { return true };
         if !std::mem::replace(&mut context.ends, true) {
@@ -70,14 +71,8 @@ impl World {
         }
         self.keep_counts(id);
         self.keep_reasons(id);
-        let lanes = self.lanes.forget(id);
-        let neighbours: Vec<ContextId> = lanes.iter().map(|(_, other)| *other).collect();
-        for (lane, other) in lanes {
-            if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
-                engine.push(lane_gone(lane, id), Vec::new());
-            }
-        }
-        self.forget_faults(id, &neighbours);
+        let neighbours = self.contexts.get_mut(&id).map(|context| std::mem::take(&mut context.neighbours));
+        self.forget_faults(id, &neighbours.into_iter().flatten().collect::<Vec<_>>());
         // Before its QPNs can be another's: the board goes on to name it.
         self.wire.close(id.0);
         self.relays.forget(id);
@@ -87,6 +82,22 @@ impl World {
             self.users.forget(context.peer.uid, id);
         }
         true
+    }
+
+    /// Ends lanes of a context that ends, or whose device was taken away; the other ends are told.
+    pub(crate) fn end_some_lanes(&mut self, id: ContextId, most: usize) -> usize {
+        let lanes = self.lanes.forget_some(id, most);
+        if self.faults.is_on()
+            && let Some(context) = self.contexts.get_mut(&id)
+        {
+            context.neighbours.extend(lanes.iter().map(|(_, other)| *other));
+        }
+        for (lane, other) in &lanes {
+            if let Some(engine) = self.contexts.get_mut(other).and_then(|context| context.engine.as_mut()) {
+                engine.push(lane_gone(*lane, id), Vec::new());
+            }
+        }
+        lanes.len()
     }
 
     /// A context ends; why something in it failed can be asked for a while.

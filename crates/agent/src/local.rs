@@ -7,6 +7,7 @@ use std::sync::mpsc::sync_channel;
 
 use abi::Errno;
 
+use crate::account;
 use crate::cm::ChannelId;
 use crate::dispatch::Reply;
 use crate::ids::ContextId;
@@ -20,6 +21,8 @@ pub struct LocalControl {
     context: ContextId,
     /// It speaks for an engine that the agent runs; the context is its client's, who ends it.
     inner: bool,
+    /// On whose account its engine's threads work, if the agent runs it for a client.
+    user: Option<u32>,
 }
 
 impl LocalControl {
@@ -27,14 +30,14 @@ impl LocalControl {
         let (answer, opened) = sync_channel(1);
         inbox.send(Message::Open { device, profile, answer });
         match opened.recv() {
-            Ok(context) => Ok(Self { context: context?, inbox, inner: false }),
+            Ok(context) => Ok(Self { context: context?, inbox, inner: false, user: None }),
             Err(_) => refuse(Errno::EIO, GONE),
         }
     }
 
     /// Speaks for the engine that the agent runs for a client.
-    pub(crate) fn inner(inbox: Inbox, context: ContextId) -> Self {
-        Self { inbox, context, inner: true }
+    pub(crate) fn inner(inbox: Inbox, context: ContextId, uid: u32) -> Self {
+        Self { inbox, context, inner: true, user: Some(uid) }
     }
 
     /// The context, by the name that it has in the agent.
@@ -124,6 +127,10 @@ impl engine::Control for LocalControl {
         }
     }
 
+    fn enter(&self) {
+        account::enter(self.user);
+    }
+
     fn close(&self) {
         self.end();
     }
@@ -132,5 +139,19 @@ impl engine::Control for LocalControl {
 impl Drop for LocalControl {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Control;
+
+    #[test]
+    fn threads_of_an_engine_that_the_agent_runs_work_on_the_account_of_its_client() {
+        let (sender, _messages) = std::sync::mpsc::channel();
+        let inbox = Inbox::new(sender, shm::eventfd::Doorbell::new().expect("an eventfd"));
+        LocalControl::inner(inbox, ContextId(1), 77).enter();
+        assert_eq!(account::current(), Some(77));
     }
 }

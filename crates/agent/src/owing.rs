@@ -1,7 +1,7 @@
 //! Which contexts the agent owes something: records or pushes for which there was no room.
 //!
 //! Code that finds no room notes the context here. Only noted contexts are looked at again: a turn of the agent's thread does not walk over
-//! all contexts. The principal type is [`Owed`].
+//! all contexts. A context that still waits then is looked at in the next round. The principal type is [`Owed`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,39 +11,100 @@ use parking_lot::Mutex;
 use crate::ids::ContextId;
 
 /// The contexts.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub struct Owed {
-    contexts: Arc<Mutex<BTreeSet<ContextId>>>,
+    /// Those that were noted since they were looked at last.
+    noted: Noted,
+    /// Those that were looked at and wait, for the next round.
+    waiting: BTreeSet<ContextId>,
+    /// Those of a round that were not looked at yet.
+    round: BTreeSet<ContextId>,
 }
+
+type Noted = Arc<Mutex<BTreeSet<ContextId>>>;
 
 /// Where one context is noted.
 #[derive(Debug)]
 pub struct Owing {
-    owed: Owed,
+    noted: Noted,
     context: ContextId,
 }
 
 impl Owed {
     /// Where `context` is noted.
     pub fn of(&self, context: ContextId) -> Owing {
-        Owing { owed: self.clone(), context }
+        Owing { noted: Arc::clone(&self.noted), context }
     }
 
-    /// Takes all that are noted.
-    pub fn take(&self) -> BTreeSet<ContextId> {
-        let mut contexts = self.contexts.lock();
-        if contexts.is_empty() { BTreeSet::new() } else { std::mem::take(&mut *contexts) }
+    /// Begins a round: whoever waits is looked at again.
+    pub fn begin_round(&mut self) {
+        self.round.append(&mut self.waiting);
+        self.round.append(&mut self.noted.lock());
     }
 
-    /// Notes contexts again.
-    pub fn put_back(&self, contexts: impl IntoIterator<Item = ContextId>) {
-        self.contexts.lock().extend(contexts);
+    /// The next context to look at, and whether it belongs to the round: those that were just noted come first.
+    pub fn next_due(&mut self) -> Option<(ContextId, bool)> {
+        let noted = self.noted.lock().pop_first();
+        noted.map(|id| (id, false)).or_else(|| self.round.pop_first().map(|id| (id, true)))
+    }
+
+    /// Notes that a context was looked at and waits.
+    pub fn wait(&mut self, context: ContextId) {
+        self.waiting.insert(context);
+    }
+
+    /// Whether some are left to look at.
+    pub fn has_more(&self) -> bool {
+        !self.round.is_empty() || !self.noted.lock().is_empty()
+    }
+
+    /// Notes a context again.
+    pub fn note(&self, context: ContextId) {
+        self.noted.lock().insert(context);
     }
 }
 
 impl Owing {
     /// Notes the context.
     pub fn note(&self) {
-        self.owed.contexts.lock().insert(self.context);
+        self.noted.lock().insert(self.context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::command::{legacy, number};
+    use abi::device::GetContext;
+    use abi::event::AsyncRecord;
+
+    use crate::config::Config;
+    use crate::dispatch::dispatch;
+    use crate::ids::Peer;
+    use crate::world::World;
+
+    /// Before, each turn walked over all of them.
+    #[test]
+    fn contexts_that_wait_are_looked_at_once_and_then_when_their_time_has_come() {
+        const CONTEXTS: u32 = 300;
+        let mut world = World::new(&Config::default(), "a test").expect("a world");
+        for pid in 0..CONTEXTS {
+            let id = world.open(0, 0, Peer { pid, uid: 1, comm: String::new() }).expect("open");
+            let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
+            assert_eq!(dispatch(&mut world, id, &get, Vec::new()).status, 0);
+        }
+        // More records than a context has room for.
+        (0..400).for_each(|element| world.raise(0, AsyncRecord { element, event_type: 18, reserved: 0 }));
+        let mut turns = 1;
+        while world.flush(false).more {
+            turns += 1;
+        }
+        assert!((4..=6).contains(&turns), "{CONTEXTS} contexts take several turns: {turns}");
+        assert!(world.owing.next_due().is_none(), "nobody is looked at");
+        assert!(world.flush(false).waits, "and all wait");
+        world.owing.begin_round();
+        assert_eq!(
+            std::iter::from_fn(|| world.owing.next_due()).filter(|(_, again)| *again).count(),
+            CONTEXTS as usize
+        );
     }
 }

@@ -19,7 +19,9 @@ use abi::envelope::REQUEST_MAX;
 use rustix::event::epoll::EventFlags;
 use shm::socket::{Listener, Socket};
 
+use crate::account;
 use crate::addresses::{AddressWatch, host_addresses, host_links};
+use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::closer::Closers;
 use crate::cm::{ChannelId, Manager, Outside};
@@ -178,9 +180,8 @@ impl Server {
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
         let descriptors = raise_descriptor_limit();
         require_descriptors(descriptors)?;
-        self.world.users.contexts = users::contexts(descriptors);
-        self.world.users.descriptors = users::descriptors(descriptors, !self.world.users.apart);
-        self.world.users.regions = users::regions(mapping_limit());
+        self.world.users.share(descriptors, mapping_limit());
+        self.world.captures.waiting = capture::waiting(self.world.users.descriptors);
         let inbox = self.inbox.clone();
         let room = move |uid| {
             inbox.send(Message::Room(uid));
@@ -412,6 +413,7 @@ impl Server {
     fn cut_off(&mut self, broken: &[ContextId]) {
         for context in broken {
             let peer = self.world.contexts.get(context).map(|context| &context.peer);
+            account::enter(peer.map(|peer| peer.uid));
             let (pid, comm) = peer.map_or((0, ""), |peer| (peer.pid, &peer.comm));
             tracing::warn!(
                 context = context.0,
@@ -424,6 +426,7 @@ impl Server {
                 Some(id) => self.disconnect(id),
                 None => self.close(*context),
             }
+            account::enter(None);
         }
     }
 

@@ -149,9 +149,17 @@ pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome
 pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
     let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
     let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };
-    if world.users.apart && world.lanes.opened_by(ours.uid) > world.users.descriptors {
-        let most = world.users.descriptors;
-        return refuse(Errno::EMFILE, format!("user {} has its share of lanes: {most}", ours.uid));
+    let (opened, users) = (world.lanes.opened_by(ours.uid), &world.users);
+    if users.apart && opened.all > users.lanes {
+        return refuse(Errno::EMFILE, format!("user {} has its share of lanes: {}", ours.uid, users.lanes));
+    }
+    if users.apart && opened.proxy > users.proxy_lanes && has_proxy(world, from, to) {
+        let text = format!(
+            "user {} has its share of lanes to engines that the agent runs: {}; programs with an engine of their own \
+             have more",
+            ours.uid, users.proxy_lanes
+        );
+        return refuse(Errno::EMFILE, text);
     }
     if ours.uid == theirs.uid {
         return Ok(());
@@ -173,6 +181,25 @@ pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<(
         to.0
     );
     refuse(Errno::EMFILE, text)
+}
+
+/// Whether the agent runs one of two engines.
+pub fn has_proxy(world: &World, from: ContextId, to: ContextId) -> bool {
+    [from, to].iter().any(|id| world.contexts.get(id).is_some_and(|context| context.has_proxy))
+}
+
+/// Whether the agent may run an engine for the program of a context.
+pub fn room_for_proxy(world: &World, owner: ContextId) -> Outcome<()> {
+    let Some(uid) = user(world, owner) else { return Ok(()) };
+    let most = world.users.proxies;
+    if world.users.running(uid) < most as usize {
+        return Ok(());
+    }
+    let text = format!(
+        "the agent runs {most} engines for programs of user {uid} that have none, which is that user's share: close \
+         some of these devices, or run an engine in the program"
+    );
+    refuse(Errno::ENOMEM, text)
 }
 
 /// Whether a user may have one more of what is counted by `has`, of which there are `most`.
@@ -200,7 +227,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::ids::Peer;
-    use crate::users::{USER_BYTES, contexts, regions};
+    use crate::users::{USER_BYTES, contexts, lanes, proxy_lanes, regions};
 
     fn world(system: bool) -> World {
         World::new(&Config { system, ..Config::default() }, "a test").expect("a world")
@@ -265,9 +292,11 @@ mod tests {
     #[test]
     fn shares_follow_what_there_is() {
         assert_eq!(
-            (contexts(Some(64)), contexts(Some(1024)), contexts(Some(1 << 20)), contexts(None)),
-            (4, 8, 4096, 4096)
+            [Some(64), Some(1024), Some(1 << 20), None].map(|descriptors| contexts(descriptors, u64::MAX)),
+            [4, 8, 4096, 4096]
         );
+        assert_eq!([65_530, 100, 1 << 20].map(|mappings| contexts(None, mappings)), [1170, 4, 4096]);
+        assert_eq!((lanes(Some(1024), 65_530), lanes(None, 65_530), proxy_lanes(65_530)), (128, 16_382, 511));
         assert_eq!((part(1), part(65_536)), (1, 16_384));
         assert_eq!((regions(65_530), regions(0)), (4095, 64));
     }

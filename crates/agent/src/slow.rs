@@ -12,8 +12,10 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 
+use abi::Errno;
 use abi::command::{EXTENDED, Header, number};
 use abi::layout::Record;
+use abi::post::PostAnswer;
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::account;
@@ -23,6 +25,8 @@ use crate::headroom;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::local::LocalControl;
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
 use crate::world::World;
 use inventory::{Change, Inventory};
 
@@ -68,8 +72,16 @@ impl Paths {
         to: ReplyTo,
     ) -> Option<Reply> {
         let takes_it = match number_of(request) {
-            Some(number) if NEED_ENGINE.contains(&number) => self.worker(world, client).is_some(),
+            Some(number) if NEED_ENGINE.contains(&number) => match self.worker(world, client) {
+                Ok(runs) => runs,
+                Err(refusal) => return Some(refused(number, refusal).into()),
+            },
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
+            // Before it is done: a peer that reaches a QP without an engine would wait for ever.
+            _ if reaches(request) => match self.room(world, client) {
+                Ok(()) => false,
+                Err(refusal) => return Some(refusal.into()),
+            },
             _ => false,
         };
         if let Some(starting) = self.starting.get_mut(&client) {
@@ -87,8 +99,10 @@ impl Paths {
             if let Some(change) = inventory::change(world, client, request, &reply.bytes) {
                 return self.submit(client, Job::Follow { change, reply, to });
             }
-        } else if becomes_reachable(request) || number_of(request) == Some(number::OPEN_QP) {
-            self.worker(world, client);
+        } else if reaches(request)
+            && let Err(refusal) = self.worker(world, client)
+        {
+            tracing::warn!(context = client.0, %refusal, "no engine for a program that has none");
         }
         Some(reply)
     }
@@ -115,31 +129,40 @@ impl Paths {
         }
     }
 
-    /// The worker of a client, started now if it needs one: it is open and has no engine.
-    fn worker(&mut self, world: &World, client: ContextId) -> Option<&Sender<Job>> {
+    /// Whether a client may have a worker, if it has none and no engine.
+    fn room(&self, world: &World, client: ContextId) -> Outcome<()> {
+        let has_engine = world.contexts.get(&client).is_none_or(|context| context.engine.is_some());
+        if has_engine || self.workers.contains_key(&client) { Ok(()) } else { shares::room_for_proxy(world, client) }
+    }
+
+    /// Whether a client has a worker, which is started now if it needs one: the client is open and has no engine.
+    fn worker(&mut self, world: &mut World, client: ContextId) -> Outcome<bool> {
         if !self.workers.contains_key(&client) {
-            let context = world.contexts.get(&client)?;
-            if context.engine.is_some() {
-                return None;
-            }
-            let answer = inventory::context(world, client)?;
+            self.room(world, client)?;
+            let Some(context) = world.contexts.get(&client).filter(|context| context.engine.is_none()) else {
+                return Ok(false);
+            };
+            let Some(answer) = inventory::context(world, client) else { return Ok(false) };
             let (sender, jobs) = channel();
-            let control = LocalControl::inner(self.inbox.clone(), client);
             let (inbox, profile) = (self.inbox.clone(), context.profile);
             let uid = context.peer.uid;
+            let control = LocalControl::inner(self.inbox.clone(), client, uid);
+            let running = world.users.run(uid);
             let started = headroom::start(format!("softhca-slow-{}", client.0), headroom::STACK, move || {
                 account::enter(Some(uid));
                 worker::run(control, answer, profile, &jobs, &inbox);
+                drop(running);
             });
             if let Err(error) = started {
                 tracing::warn!(context = client.0, %error, "no thread for the slow path");
-                return None;
+                return refuse(Errno::ENOMEM, format!("the agent cannot start a thread for an engine: {error}"));
             }
+            world.context(client)?.has_proxy = true;
             self.workers.insert(client, sender);
             self.starting.insert(client, Starting { inventory: Inventory::new(client), commands: Vec::new() });
             self.inbox.send(Message::Starting(client));
         }
-        self.workers.get(&client)
+        Ok(true)
     }
 
     /// Gives the worker something to do. A worker that has ended takes its client's reply with it: such a client gets none,
@@ -169,6 +192,19 @@ fn number_of(request: &[u8]) -> Option<u8> {
     let command = Header::read(request)?.command;
     let number = u8::try_from(command & !EXTENDED).ok()?;
     ((command & EXTENDED != 0) == (number == number::EX_MODIFY_CQ)).then_some(number)
+}
+
+/// A command that needs an engine, and for which there is none.
+fn refused(number: u8, mut refusal: Refusal) -> Refusal {
+    if matches!(number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
+        refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
+    }
+    refusal
+}
+
+/// Whether a command has peers reach a client, which has to have an engine then.
+fn reaches(request: &[u8]) -> bool {
+    becomes_reachable(request) || number_of(request) == Some(number::OPEN_QP)
 }
 
 /// Whether a MODIFY_QP lets packets of a peer in: from RTR on.

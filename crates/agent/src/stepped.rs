@@ -151,8 +151,14 @@ impl Stepped {
     fn with<T>(&self, action: impl FnOnce(&mut All) -> T) -> T {
         let mut all = self.all.lock();
         let done = action(&mut all);
+        for context in std::mem::take(&mut all.world.removed) {
+            all.world.end_some_lanes(context, usize::MAX);
+        }
         all.world.follow_wire(Instant::now);
-        all.world.flush(true);
+        let mut more = all.world.flush(true).more;
+        while more {
+            more = all.world.flush(false).more;
+        }
         self.owes.store(all.manager.has_full(), Ordering::Relaxed);
         self.due.store(all.manager.due().map_or(NEVER, |at| at.0), Ordering::Relaxed);
         done

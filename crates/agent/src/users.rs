@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use crate::device::Device;
 use crate::ids::ContextId;
@@ -19,16 +20,28 @@ const CONTEXT_DESCRIPTORS: u64 = 32;
 /// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
 pub const USER_BYTES: u64 = 512 << 20;
 
+/// Mappings of the agent for a context whose engine it runs, beside memory that is counted apart.
+const CONTEXT_MAPPINGS: u64 = 14;
+
 /// The most contexts of one user, however many descriptors there are.
 const CONTEXTS_MAX: u32 = 4096;
 
 /// The most that may wait to be closed of one user, however many descriptors there are.
 const WAITING_MAX: usize = 1024;
 
-/// The contexts that one user may have where a process may have `descriptors` of them.
-pub fn contexts(descriptors: Option<u64>) -> u32 {
+/// The most engines that the agent runs for programs of one user: each is two threads.
+const PROXIES_MAX: u32 = 256;
+
+/// The contexts that one user may have where a process may have so many descriptors and mappings.
+pub fn contexts(descriptors: Option<u64>, mappings: u64) -> u32 {
     let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
+    let possible = possible.min(mappings / u64::from(PARTS) / CONTEXT_MAPPINGS);
     u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
+}
+
+/// The engines that the agent may run for programs of one user who may have so many contexts.
+pub fn proxies(contexts: u32) -> u32 {
+    (contexts / 2).clamp(1, PROXIES_MAX)
 }
 
 /// The channels and regions with memfd that one user may have where a process may have `descriptors`. `alone`: the agent serves no
@@ -47,6 +60,17 @@ pub fn waiting(descriptors: Option<u64>) -> usize {
 /// memory, and so many of queue memory, which the engine that the agent runs for a client maps once more.
 pub fn regions(mappings: u64) -> u64 {
     (mappings / u64::from(PARTS) / 4).max(64)
+}
+
+/// The lanes that one user's engines may open where a process may have so many descriptors and mappings. A lane between programs costs
+/// the agent a descriptor and no mapping; the number of mappings bounds what the kernel keeps for lanes where there are many descriptors.
+pub fn lanes(possible: Option<u64>, mappings: u64) -> u64 {
+    descriptors(possible, false).min(mappings / u64::from(PARTS))
+}
+
+/// Those of them that may have an end which the agent runs: each end is two mappings of the agent.
+pub fn proxy_lanes(mappings: u64) -> u64 {
+    (regions(mappings) / 8).max(64)
 }
 
 /// One part of what there is.
@@ -71,6 +95,14 @@ pub struct Users {
     pub bytes: u64,
     /// How many regions of one user the agent may have mapped, where users are kept apart.
     pub regions: u64,
+    /// How many lanes one user's engines may have opened, where users are kept apart.
+    pub lanes: u64,
+    /// How many of them may have an end which the agent runs.
+    pub proxy_lanes: u64,
+    /// How many engines the agent runs for programs of one user, where users are kept apart.
+    pub proxies: u32,
+    /// A copy for each engine that the agent runs for a program of a user, until its threads have ended.
+    running: BTreeMap<u32, Arc<()>>,
 }
 
 impl Users {
@@ -80,11 +112,36 @@ impl Users {
             apart,
             all: BTreeMap::new(),
             mapped: Mapped::default(),
-            contexts: contexts(None),
+            contexts: contexts(None, u64::MAX),
             descriptors: descriptors(None, true),
             bytes: USER_BYTES,
             regions: regions(u64::MAX),
+            lanes: lanes(None, u64::MAX),
+            proxy_lanes: proxy_lanes(u64::MAX),
+            proxies: PROXIES_MAX,
+            running: BTreeMap::new(),
         }
+    }
+
+    /// Each user has a share of so many descriptors and mappings.
+    pub(crate) fn share(&mut self, possible: Option<u64>, mappings: u64) {
+        self.contexts = contexts(possible, mappings);
+        self.descriptors = descriptors(possible, !self.apart);
+        self.regions = regions(mappings);
+        self.lanes = lanes(possible, mappings);
+        self.proxy_lanes = proxy_lanes(mappings);
+        self.proxies = proxies(self.contexts);
+    }
+
+    /// How many engines run here for programs of a user, those that end included.
+    pub(crate) fn running(&self, uid: u32) -> usize {
+        self.running.get(&uid).map_or(0, |running| Arc::strong_count(running) - 1)
+    }
+
+    /// One more runs, as long as what this gives is kept.
+    pub(crate) fn run(&mut self, uid: u32) -> Arc<()> {
+        self.running.retain(|_, running| Arc::strong_count(running) > 1);
+        Arc::clone(self.running.entry(uid).or_default())
     }
 
     /// A context of a user is gone.

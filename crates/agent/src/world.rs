@@ -74,6 +74,10 @@ pub struct World {
     pub relays: Relays,
     /// What closes the descriptors that clients pass: the thread that drops them, unless a server says otherwise.
     pub closers: Closers,
+    /// Contexts whose device a rule has taken away, and which have lanes left that are to end.
+    pub(crate) removed: Vec<ContextId>,
+    /// Some that were looked at wait whose client gives no notice when it has room.
+    pub(crate) offers_again: bool,
     /// The last number of a context.
     pub(crate) last_context: u32,
 }
@@ -85,7 +89,12 @@ pub struct Backlog {
     pub waits: bool,
     /// Contexts whose engine has left too much untaken.
     pub broken: Vec<ContextId>,
+    /// Contexts are left to look at, for there are many.
+    pub more: bool,
 }
+
+/// Contexts that are looked at in one turn.
+const LOOKED_AT: usize = 64;
 
 impl World {
     /// The world of an agent that serves `place`, before any client.
@@ -112,6 +121,8 @@ impl World {
             closers: Closers::default(),
             users: Users::new(config.system),
             owing: Owed::default(),
+            removed: Vec::new(),
+            offers_again: false,
             last_context: 0,
         })
     }
@@ -221,31 +232,36 @@ impl World {
     /// whom something waits still.
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
-        let mut owing = self.owing.take();
-        owing.retain(|id| {
-            let Some(context) = self.contexts.get_mut(id) else { return false };
+        if again {
+            self.owing.begin_round();
+            self.offers_again = false;
+        }
+        for _ in 0..LOOKED_AT {
+            let Some((id, again)) = self.owing.next_due() else { break };
+            let Some(context) = self.contexts.get_mut(&id) else { continue };
             let mut waits = false;
             if let Some(events) = &mut context.events {
                 waits = if again { !events.flush() } else { events.waits() };
-                backlog.waits |= waits;
+                self.offers_again |= waits;
             }
             if let Some(engine) = &mut context.engine {
                 if again {
                     engine.flush();
                     engine.feed();
                 }
-                backlog.waits |= engine.starves();
+                self.offers_again |= engine.starves();
                 if engine.is_broken() && !context.ends {
-                    backlog.broken.push(*id);
+                    backlog.broken.push(id);
                 }
                 // Its socket says when there is room.
                 waits |= engine.waits();
             }
-            waits
-        });
-        if !owing.is_empty() {
-            self.owing.put_back(owing);
+            if waits {
+                self.owing.wait(id);
+            }
         }
+        backlog.waits = self.offers_again;
+        backlog.more = self.owing.has_more();
         backlog
     }
 
@@ -254,7 +270,7 @@ impl World {
         if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
             engine.flush();
             if engine.is_broken() {
-                self.owing.put_back([id]);
+                self.owing.note(id);
             }
         }
     }

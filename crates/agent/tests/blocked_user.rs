@@ -59,7 +59,8 @@ fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
     let mut kept: Vec<Socket> = Vec::new();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let share = agent::users::contexts(limit) as usize;
+    let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("read");
+    let share = agent::users::contexts(limit, mappings.trim().parse().expect("a number")) as usize;
     for (name, kept_too) in [("has no connections", 0), ("has its share of connections", 2 * share)] {
         as_user(HOSTILE, || kept.extend((0..kept_too).map(|_| connect(&agent.dir, "uverbs0"))));
         serves_another(agent, "connections that are kept");

@@ -1,4 +1,5 @@
-//! Floods of commands that concern others: groups, listeners, states of QPs, captures, rules, and tables filled to the brim.
+//! Floods of commands that concern others: groups, listeners, states of QPs, captures, rules, imports, memory that is freed, and tables
+//! filled to the brim.
 //!
 //! As in `floods.rs`: one user floods from several connections, another is served meanwhile; figures are printed, and that
 //! everything comes to its end is judged.
@@ -6,18 +7,22 @@
 mod common;
 
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use abi::Errno;
-use abi::command::{legacy, number};
-use abi::cq::{CreateCq, PollCq};
+use abi::command::{extended, legacy, number};
+use abi::cq::{CreateCq, DestroyCq, PollCq};
+use abi::dm::{ImportContext, ImportContextAnswer};
 use abi::envelope::{ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
 use abi::mcast::AttachMcast;
 use abi::mr::{AllocMw, AllocMwAnswer, RegMr, RegMrAnswer, access, mw_type};
+use abi::netlink;
 use abi::open::{Open, OpenAnswer, profile};
+use abi::private::{Push, push};
 use abi::qp::{Dest, ModifyQp, attr, kind, state};
 use abi::ucma::address::Bind;
 use abi::ucma::connection::{JoinMcast, Listen, WriteCmEvent, event};
@@ -27,6 +32,7 @@ use abi::ucma::{build, command, port_space};
 use common::flood::{Figures, MALLORY, agent, become_user, figures, figures_during, quiet};
 use common::{Client, TestAgent};
 use serde_json::json;
+use shm::region::Region;
 use shm::socket::Socket;
 
 const THREADS: usize = 4;
@@ -245,6 +251,136 @@ fn a_user_who_adds_and_clears_rules_does_not_hold_up_another() {
             done.fetch_add(1, Ordering::Relaxed);
         }
     });
+}
+
+/// Lists all regions of the device again and again, of which one user has a quarter million.
+#[test]
+fn a_user_who_lists_every_region_does_not_hold_up_another() {
+    const REGIONS: u32 = 262_144;
+    let Some(agent) = agent() else { return };
+    let ready = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            become_user(MALLORY);
+            let mut client = Client::connect(&agent.dir.join("uverbs0"));
+            client.open();
+            let (start, pd_handle) = (4096, client.alloc_pd());
+            let body = RegMr { response: 1, start, length: 100, hca_va: start, pd_handle, ..RegMr::default() };
+            for _ in 0..REGIONS {
+                quiet(&mut client.socket, &legacy(number::REG_MR, &body, &[], size_of::<RegMrAnswer>()));
+            }
+            client.alloc_pd();
+            ready.store(true, Ordering::Relaxed);
+            while !over.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        while !ready.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let figures = figures(&agent, "lists of regions", THREADS, |dir, over, done| {
+            let socket = Socket::connect(&dir.join(netlink::NODE)).expect("connected");
+            let mut bytes = vec![0; 65_536];
+            while !over.load(Ordering::Relaxed) {
+                let (command, asked) = (5_u16 << 10 | netlink::command::RES_MR_GET, netlink::flag::DUMP);
+                let mut request = 24_u32.to_ne_bytes().to_vec();
+                request.extend(command.to_ne_bytes());
+                request.extend((netlink::flag::REQUEST | asked).to_ne_bytes());
+                request.extend([0; 8]);
+                request.extend([8_u16.to_ne_bytes(), netlink::attribute::DEV_INDEX.to_ne_bytes()].concat());
+                request.extend([0; 4]);
+                socket.send(&request, &[]).expect("sent");
+                // A whole answer takes longer than the flood; each message of it counts.
+                let is_last = |bytes: &[u8]| netlink::messages(bytes).any(|(header, _)| header.kind <= 3);
+                while !over.load(Ordering::Relaxed) {
+                    let len = socket.recv(&mut bytes).expect("a message").len;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    if len == 0 || is_last(&bytes[..len]) {
+                        break;
+                    }
+                }
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        judge(&agent, &figures);
+    });
+}
+
+/// Imports contexts by a descriptor that is no context's, beside dozens of contexts.
+#[test]
+fn a_user_who_imports_nothing_does_not_hold_up_another() {
+    questions("imports", |dir: &Path, over: &AtomicBool, done: &AtomicU64| {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        let (_, other) = Region::create("none of them", 4096).expect("memory");
+        let import = extended(number::IMPORT_CONTEXT, &ImportContext::default(), size_of::<ImportContextAnswer>(), 0);
+        while !over.load(Ordering::Relaxed) {
+            let answer = client.call_with(&import, &[other.as_fd()]);
+            assert_eq!(answer.status, Errno::EINVAL.to_status(), "{}", answer.reason());
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Captures end that nobody has asked for, after their engines have written megabytes to the spools.
+#[test]
+fn a_user_who_ends_captures_full_of_packets_does_not_hold_up_another() {
+    const ROOM: usize = 64 << 20;
+    const TOUCHED: usize = 4 << 20;
+    let Some(agent) = agent() else { return };
+    let figures = figures(&agent, "captures that end", THREADS, |dir, over, done| {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        let (_, pushes, _kick) = client.hello();
+        pushes.set_nonblocking(true).expect("possible");
+        let mut bytes = [0; 4096];
+        while !over.load(Ordering::Relaxed) {
+            let socket = Socket::connect(&dir.join(agent::rundir::ADMIN)).expect("connected");
+            let begun = ask(&socket, &json!({"request": "capture", "room": ROOM}));
+            assert!(begun["capture"].is_u64() || begun["error"].is_string(), "{begun}");
+            while let Ok(received) = pushes.try_recv(&mut bytes) {
+                let Some(said) = Push::read(&bytes[..received.len]) else { break };
+                for spool in received.fds.iter().filter(|_| said.kind == push::CAPTURE) {
+                    let memory = Region::map(spool.as_fd(), TOUCHED).expect("as long as it was asked for");
+                    (0..TOUCHED).step_by(4096).for_each(|at| memory.write(at, &1_u32));
+                }
+            }
+            done.fetch_add(u64::from(begun["capture"].is_u64()), Ordering::Relaxed);
+        }
+    });
+    judge(&agent, &figures);
+}
+
+/// A large CQ in a region that other queues keep is filled and destroyed again and again.
+#[test]
+fn a_user_who_frees_large_queues_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    let figures = figures(&agent, "large queues", 2, |dir, over, done| {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        // Regions grow up to 64 MiB; the last one of these has room for more.
+        let mut regions = std::collections::BTreeMap::new();
+        let kept: Vec<_> = (12..20).map(|bits| client.create_cq(1 << bits)).collect();
+        for (_, out, mut fds) in kept {
+            regions.extend(fds.pop().map(|fd| (out.mapping.region, fd)));
+        }
+        while !over.load(Ordering::Relaxed) {
+            let (cq_handle, out, mut fds) = client.create_cq(400_000);
+            regions.extend(fds.pop().map(|fd| (out.mapping.region, fd)));
+            let len = out.mapping.region_len as usize;
+            let memory = Region::map(regions[&out.mapping.region].as_fd(), len).expect("it is mapped");
+            let from = out.mapping.offset as usize;
+            let to = from + out.mapping.length as usize;
+            (from + 4096..to - 4).step_by(4096).for_each(|at| memory.write(at, &1_u32));
+            drop(memory);
+            let answer =
+                client.call(&legacy(number::DESTROY_CQ, &DestroyCq { response: 1, cq_handle, reserved: 0 }, &[], 8));
+            assert_eq!(answer.status, 0, "{}", answer.reason());
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    judge(&agent, &figures);
 }
 
 /// All regions and windows that a user may have, of a client that runs no engine; then the agent runs one for it.

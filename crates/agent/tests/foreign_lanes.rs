@@ -1,5 +1,5 @@
-//! How many lanes other users may have into one process, for each costs that process a descriptor: the world as a value, and a
-//! process whose descriptors are counted.
+//! How many lanes a user may have, into processes of others and between its own, for each costs descriptors; and that they end in
+//! pieces. The world as a value, and a process whose descriptors are counted.
 
 mod common;
 
@@ -74,6 +74,76 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
     assert_eq!(open(&mut world, friend, victims[0].0, 0).status, 0);
     let known = LaneOut::read(&open(&mut world, friend, victims[0].0, 0).bytes).expect("the same lane");
     assert_eq!(known.engine, victims[0].0.0);
+}
+
+/// An agent's world in which users are kept apart, in a process that may have many descriptors.
+fn world_of_many() -> World {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("raised");
+    World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world")
+}
+
+/// 64 lanes from one engine to each of many of the same user end when it does: a victim is served after each piece.
+#[test]
+fn thousands_of_lanes_between_a_users_engines_end_in_pieces() {
+    const ENGINES: u32 = 48;
+    const PIECE: usize = 256;
+    let mut world = world_of_many();
+    let hostile = engine(&mut world, 1, 77);
+    let others: Vec<_> = (0..ENGINES).map(|number| engine(&mut world, 1, 100 + number)).collect();
+    let (victim, _push) = engine(&mut world, 2, 78);
+    for (other, push) in &others {
+        for stripe in 0..64 {
+            assert_eq!(open(&mut world, hostile.0, *other, stripe).status, 0);
+            assert_eq!(push.try_recv(&mut [0; 256]).expect("told of the lane").fds.len(), 4);
+        }
+    }
+    assert_eq!(world.lanes.len(), 64 * ENGINES as usize);
+    let (mut pieces, mut served) = (1, 0);
+    let mut before = world.lanes.len();
+    while !world.close_some(hostile.0, PIECE) {
+        assert!(before - world.lanes.len() <= PIECE, "one piece ends {} lanes", before - world.lanes.len());
+        before = world.lanes.len();
+        let query = legacy(number::QUERY_DEVICE, &abi::device::QueryDevice { response: 1 }, &[], 176);
+        served += u32::from(dispatch(&mut world, victim, &query, Vec::new()).status == 0);
+        pieces += 1;
+    }
+    assert!(
+        pieces >= 64 * ENGINES as usize / PIECE && served as usize == pieces - 1,
+        "{pieces} pieces, {served} served"
+    );
+    assert!(world.lanes.is_empty() && !world.contexts.contains_key(&hostile.0));
+    let gone = |push: &Socket| std::iter::from_fn(|| push.try_recv(&mut [0; 256]).ok()).count();
+    world.flush(true);
+    assert!(others.iter().all(|(_, push)| gone(push) > 0), "all are told");
+}
+
+#[test]
+fn lanes_between_a_users_own_engines_have_an_end() {
+    let mut world = world_of_many();
+    (world.users.lanes, world.users.proxy_lanes) = (20, 5);
+    let (one, _push) = engine(&mut world, 1, 77);
+    let (two, _push) = engine(&mut world, 1, 78);
+    let opened = |world: &mut World, from, to| {
+        let replies = (0..64).map(|stripe| open(world, from, to, stripe));
+        let (had, refused): (Vec<_>, Vec<_>) = replies.partition(|reply| reply.status == 0);
+        assert!(refused.iter().all(|reply| reply.status == Errno::EMFILE.to_status()));
+        (had.len(), refused.first().map(|reply| String::from_utf8_lossy(&reply.bytes).into_owned()))
+    };
+    // The agent runs this one, and maps what leads to it.
+    let (proxy, _push) = engine(&mut world, 1, 79);
+    world.contexts.get_mut(&proxy).expect("open").has_proxy = true;
+    let (had, why) = opened(&mut world, one, proxy);
+    assert!(had == 5 && why.as_ref().is_some_and(|why| why.contains("that the agent runs: 5")), "{had}: {why:?}");
+    assert_eq!(opened(&mut world, proxy, two).0, 0, "whoever asks");
+    let (had, why) = opened(&mut world, one, two);
+    assert!(had == 15 && why.as_ref().is_some_and(|why| why.contains("share of lanes: 20")), "{had}: {why:?}");
+    // Another user has its own share, and what has ended is given back.
+    let ((three, _push), (four, _other)) = (engine(&mut world, 2, 80), engine(&mut world, 2, 81));
+    assert_eq!(opened(&mut world, three, four).0, 20);
+    world.close(proxy);
+    assert_eq!(opened(&mut world, one, two).0, 20, "15 that are there, and 5 more");
 }
 
 /// Where the victim finds its agent.

@@ -372,3 +372,57 @@ fn a_bad_work_request_is_named() {
     assert_eq!(two.completion().byte_len, 8, "the first went out");
     assert_eq!(one.completion().wr_id, 1);
 }
+
+/// Opens the device, and has a CQ. POLL_CQ has the agent run an engine for it.
+fn poller(node: &Path) -> (Connection, Bytes) {
+    let mut connection = Connection::open(node);
+    connection.done(0, Bytes::default().u64s(&[1]), 8, None);
+    let no_channel = u32::MAX;
+    let queue = Bytes::default().u64s(&[1, 0]).u32s(&[16, 0, no_channel, 0]);
+    let (cq, _) = connection.done(18, queue, 8, None);
+    (connection, Bytes::default().u64s(&[1]).u32s(&[u32_at(&cq, 0), 1]))
+}
+
+/// Lines of a file of /proc about this process.
+fn lines(file: &str) -> usize {
+    std::fs::read_to_string(format!("/proc/self/{file}")).unwrap().lines().count()
+}
+
+#[test]
+fn the_agent_runs_a_bounded_number_of_engines_for_one_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = agent::Config { system: true, ..agent::Config::default() };
+    let _agent = agent::Agent::start(&config, Some(dir.path())).unwrap();
+    let node = dir.path().join("uverbs0");
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    let most = agent::users::proxies(agent::users::contexts(descriptors, mappings)) as usize;
+    let mut all: Vec<_> = (0..most + 1).map(|_| poller(&node)).collect();
+    let mut poll = |number: usize| {
+        let (connection, body) = &mut all[number];
+        connection.command(21, body, 8 + 48, None)
+    };
+    // What the first of them makes, others use too.
+    poll(0);
+    let (mappings, threads) = (lines("maps"), std::fs::read_dir("/proc/self/task").unwrap().count());
+    for number in 1..most {
+        let (status, answer, _) = poll(number);
+        assert_eq!(status, 0, "{number}: {}", String::from_utf8_lossy(&answer));
+    }
+    let each = (lines("maps") - mappings).div_ceil(most - 1);
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count() - threads;
+    assert!(each <= 16 && threads <= 2 * most, "{each} mappings for each, and {threads} threads for all");
+    let (status, answer, _) = poll(most);
+    let why = String::from_utf8_lossy(&answer).into_owned();
+    assert!(status == -12 && why.contains(&format!("runs {most} engines")), "{status}: {why}");
+    // What needs no engine goes on, and one that has ended makes room.
+    all[most].0.done(3, Bytes::default().u64s(&[1]), 4, None);
+    all.remove(0);
+    let end = Instant::now() + PATIENCE;
+    let (connection, body) = &mut all[most - 1];
+    while connection.command(21, body, 8 + 48, None).0 != 0 {
+        assert!(Instant::now() < end, "there is no room again");
+        std::thread::yield_now();
+    }
+    println!("{each} mappings for each engine that the agent runs, {threads} threads for {most}");
+}

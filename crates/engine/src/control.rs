@@ -70,6 +70,9 @@ pub trait Control: Send + Sync {
         None
     }
 
+    /// A thread of the engine's own begins: the calling one.
+    fn enter(&self) {}
+
     /// Ends the connection, so that the agent sees a close even where copies of the descriptor live on.
     fn close(&self);
 }

@@ -64,7 +64,7 @@ pub(crate) enum Deferred {
 
 /// One context on one device of one agent.
 pub struct Engine {
-    control: Box<dyn Control>,
+    pub(crate) control: Box<dyn Control>,
     mark: ForkMark,
     /// By which other contexts import this one.
     pub(crate) shared: OwnedFd,

@@ -371,6 +371,7 @@ impl Engine {
 
     fn help(self: Arc<Self>) {
         crate::usermem::block_other_signals();
+        self.control.enter();
         let waker = &self.waker;
         waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         waker.goes_to_work();

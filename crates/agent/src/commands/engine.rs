@@ -75,7 +75,8 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
     }
     let opener = world.context(me)?.peer.uid;
-    let (lane, new) = world.lanes.open(me, peer, stripe, opener)?;
+    let proxy = shares::has_proxy(world, me, peer);
+    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy)?;
     if new && let Err(refusal) = shares::room_for_lane(world, me, peer) {
         world.lanes.close(lane);
         return Err(refusal);

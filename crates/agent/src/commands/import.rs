@@ -15,6 +15,7 @@ use abi::queue::mr_flags;
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, dm, find};
+use crate::context::Context;
 use crate::ids::ContextId;
 use crate::objects::{Matter, Mr, Pd};
 use crate::refusal::{Outcome, refuse};
@@ -39,18 +40,13 @@ pub fn context(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EEXIST, "the context has imported another one already");
     }
     let others = world.contexts.values().filter(|other| other.device == device && other.id != call.context);
-    let other = others.filter(|other| page(other) == Some(wanted)).map(|other| other.id).next();
+    let is_it = |other: &Context| other.events.as_ref().is_some_and(|events| events.inode() == wanted);
+    let other = others.into_iter().find(|other| is_it(other)).map(|other| other.id);
     let Some(other) = other else {
         return refuse(Errno::EINVAL, "the descriptor is that of no open context of this device");
     };
     world.context(call.context)?.imported = Some(other);
     Ok(call.answer(&ImportContextAnswer { context: other.0, reserved: 0 }))
-}
-
-/// Device and inode of a context's page.
-fn page(context: &crate::context::Context) -> Option<(u64, u64)> {
-    let fd = context.memory.descriptor(context.events.as_ref()?.page()).ok()?;
-    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// The context whose objects this one may use.

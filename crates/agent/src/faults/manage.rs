@@ -10,9 +10,11 @@ use super::publish::{counts, is_behind};
 use super::{Entry, RULES_MAX, Removal, Scope, USER_OWN_MAX};
 use crate::asker::Asker;
 use crate::ids::ContextId;
-use crate::lanes::lane_gone;
 use crate::shares;
 use crate::world::World;
+
+/// Lanes of removed devices that end with the rule; what is left is for pieces of work of their own.
+const LANES_AT_ONCE: usize = 256;
 
 /// Answers a `fault` request; says whether ports have changed.
 pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Value, bool) {
@@ -142,7 +144,7 @@ impl World {
     /// Takes the device away from the programs that a rule touches; from how many.
     fn remove_device(&mut self, entry: &Entry) -> (u64, u64) {
         use abi::private::{Push, push};
-        let mut removed = 0;
+        let (mut removed, mut left) = (0, LANES_AT_ONCE);
         let (scope, device, pid) = (entry.scope, entry.device, entry.rule().select.pid);
         self.faults.removals.lock().push(Removal { scope, device, pid });
         let touched: Vec<ContextId> =
@@ -153,10 +155,9 @@ impl World {
                 removed += 1;
             }
             // Nobody at the other end hears from it any more.
-            for (lane, other) in self.lanes.forget(id) {
-                if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
-                    engine.push(lane_gone(lane, id), Vec::new());
-                }
+            left -= self.end_some_lanes(id, left);
+            if self.lanes.neighbours(id).next().is_some() {
+                self.removed.push(id);
             }
         }
         (removed, removed)

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use super::Server;
+use super::turns::{Account, Work};
 use crate::client::{Client, Fate, Said};
 use crate::foreign::{Arrived, Passed};
 use crate::inbox::{Inbox, Message};
@@ -24,6 +25,9 @@ impl Client {
     }
 }
 
+/// Connections that are watched again in one piece of work.
+const AGAIN: usize = 256;
+
 impl Server {
     /// A message of a client has been received with its descriptors.
     pub(super) fn take_arrived(&mut self, id: u32, arrived: Arrived) {
@@ -34,15 +38,19 @@ impl Server {
         self.do_next(id, next);
     }
 
-    /// Less of a user waits to be closed: its messages are read again.
+    /// Less of a user waits to be closed: its messages are read again. The rest of many connections is a piece of work of its own.
     pub(super) fn read_again(&mut self, uid: u32) {
-        self.ask_again(uid);
+        let mut left = AGAIN - self.ask_again(uid, AGAIN);
         let held_up = self.clients.iter().filter(|(_, client)| client.uid() == uid && client.is_held_up());
-        for id in held_up.map(|(id, _)| *id).collect::<Vec<_>>() {
+        for id in held_up.map(|(id, _)| *id).take(left).collect::<Vec<_>>() {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.go_on();
             }
             self.settle(id, Fate::Goes);
+            left -= 1;
+        }
+        if left == 0 {
+            self.queue.push(Account::User(uid), Work::Message(Message::Room(uid)));
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::cm::ChannelId;
 use crate::ids::ContextId;
 use crate::inbox::Message;
 use crate::poller::{Poller, Token};
+use crate::world::Backlog;
 
 /// How long to look for more commands after one.
 const LINGER: Duration = Duration::from_micros(200);
@@ -57,6 +58,8 @@ pub(super) enum Work {
     Ending(ContextId),
     /// An event channel ends.
     EndingChannel(ChannelId),
+    /// The lanes of a context end, whose device was taken away.
+    EndingLanes(ContextId),
     /// The connection manager has something to do.
     Timers,
 }
@@ -71,11 +74,11 @@ impl Server {
 
     /// One piece of work, and what has to be seen to before. False: the agent shall end.
     fn turn(&mut self, events: &mut Vec<Event>) -> bool {
-        let waits = self.follow();
-        if self.queue.is_empty() {
+        let backlog = self.follow();
+        if self.queue.is_empty() && !backlog.more {
             // Forgets what was used.
             self.queue.next();
-            let timeout = self.timeout(waits);
+            let timeout = self.timeout(backlog.waits);
             events.clear();
             if std::mem::take(&mut self.served) {
                 self.linger(events);
@@ -108,8 +111,8 @@ impl Server {
         goes_on
     }
 
-    /// What other turns have left to do. Whether records wait whose client gives no notice when it has room.
-    fn follow(&mut self) -> bool {
+    /// What other turns have left to do, and what is left of that.
+    fn follow(&mut self) -> Backlog {
         let again = self.retried.elapsed() >= super::RETRY;
         if again {
             self.retried = Instant::now();
@@ -124,11 +127,14 @@ impl Server {
         if self.world.faults.is_on() {
             self.manager.follow_removals(&self.world);
         }
+        for context in std::mem::take(&mut self.world.removed) {
+            self.queue.push(self.account_of_context(context), Work::EndingLanes(context));
+        }
         self.world.follow_wire(Instant::now);
         for channel in self.manager.take_full() {
             self.watch_bell(channel);
         }
-        backlog.waits
+        backlog
     }
 
     /// Looks for the next command for a moment before it sleeps: they come in bunches, from clients that wait for each answer, and
@@ -223,6 +229,11 @@ impl Server {
             Work::Message(message) => return self.take_message(message),
             Work::Ending(context) => self.close(context),
             Work::EndingChannel(channel) => self.close_channel(channel),
+            Work::EndingLanes(context) => {
+                if self.world.end_some_lanes(context, super::PIECE) > 0 {
+                    self.queue.push_first(self.account_of_context(context), Work::EndingLanes(context));
+                }
+            }
             Work::Timers => {
                 self.timers_queued = false;
                 self.manager.on_time(&self.world);

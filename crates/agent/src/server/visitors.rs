@@ -145,6 +145,10 @@ impl Server {
         let Some(visitor) = self.admins.get_mut(&id) else { return };
         let Some(telling) = &mut visitor.telling else { return };
         let uid = visitor.uid;
+        // Each piece allocates; an answer that cannot be told to its end is no answer.
+        if !headroom::is_there() {
+            return self.end_visit(id);
+        }
         if !telling.go_on(&self.world, &self.manager) {
             return self.enqueue(Token::Admin(id));
         }
@@ -174,13 +178,17 @@ impl Server {
         }
     }
 
-    /// Reads the questions of a user again.
-    pub(super) fn ask_again(&mut self, uid: u32) {
-        for (id, visitor) in self.admins.iter_mut().filter(|(_, visitor)| visitor.uid == uid && visitor.held_up) {
+    /// Reads the questions of a user again, on `most` connections at most; on how many.
+    pub(super) fn ask_again(&mut self, uid: u32, most: usize) -> usize {
+        let held_up = self.admins.iter_mut().filter(|(_, visitor)| visitor.uid == uid && visitor.held_up);
+        let mut count = 0;
+        for (id, visitor) in held_up.take(most) {
+            count += 1;
             visitor.held_up = false;
             let (socket, now) = visitor.watched();
             turns::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
         }
+        count
     }
 
     fn watch_visitor(&mut self, id: u32, interest: EventFlags) {
