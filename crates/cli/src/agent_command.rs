@@ -21,6 +21,9 @@ use crate::log::Log;
 use crate::place::{self, Host};
 use crate::{Failure, start};
 
+/// How the kernel ranks an agent for everybody when memory runs out: after everything but what it never ends.
+const OOM_SCORE: &str = "-900";
+
 /// How long an agent may take to say goodbye to its programs.
 const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
@@ -93,6 +96,11 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     }
     log(agent, run_dir, log_filter()?);
     let config = configuration(agent, host)?;
+    if agent.system {
+        // Pages that a user's regions touch count for the agent while it maps them. Where memory runs out the kernel should end that user's
+        // program, which gives them back, and not the agent of everybody. Without the right to ask for that nothing changes.
+        let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    }
     // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
