@@ -82,10 +82,11 @@ fn a_process_that_dies_is_noticed_whoever_it_was() {
     machine.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// The intruder under test, where the other users can reach it.
-fn intruder(room: &Room) -> String {
-    let place = room.folder().join("intruder");
-    dist::copy(Path::new(env!("CARGO_BIN_EXE_intruder")), &place).expect("copied");
+/// A program of the suite, where the other users can reach it.
+fn reachable(room: &Room, program: &str) -> String {
+    let program = Path::new(program);
+    let place = room.folder().join(program.file_name().expect("a program"));
+    dist::copy(program, &place).expect("copied");
     place.to_str().expect("a plain path").to_owned()
 }
 
@@ -108,7 +109,7 @@ fn nobody_gets_at_what_others_have() {
     let mut sleeping = Pair::start(&alice, &sleeping).expect("both start");
     connected(&machine, 4);
     let agent = machine.agent().expect("an agent");
-    let path = intruder(&bob);
+    let path = reachable(&bob, env!("CARGO_BIN_EXE_intruder"));
     let pids = [server, client, agent].map(|pid| pid.to_string());
     let own_dir = private.run_dir().display().to_string();
     let mut words = vec![own_dir.as_str()];
@@ -129,12 +130,7 @@ fn nobody_gets_at_what_others_have() {
     machine.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// The program that floods, where other users can reach it.
-fn flooder(room: &Room) -> String {
-    let place = room.folder().join("flooder");
-    dist::copy(Path::new(env!("CARGO_BIN_EXE_flooder")), &place).expect("copied");
-    place.to_str().expect("a plain path").to_owned()
-}
+const FLOODER: &str = env!("CARGO_BIN_EXE_flooder");
 
 /// What an agent holds: bytes of its own and descriptors.
 fn held(agent: u32) -> (u64, usize) {
@@ -150,8 +146,8 @@ fn floods_of_one_user_do_not_hold_up_another() {
     let machine = Room::system("addresses = ['127.0.0.1']\n").expect("an agent for everybody");
     let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
     let agent = machine.agent().expect("an agent");
-    let (of_alice, of_bob) = (flooder(&alice), flooder(&bob));
-    for flood in ["show", "ends", "connections", "commands", "objects"] {
+    let (of_alice, of_bob) = (reachable(&alice, FLOODER), reachable(&bob, FLOODER));
+    for flood in ["show", "lists", "ends", "connections", "commands", "objects", "imports", "captures"] {
         let before = held(agent);
         let mut hostile = bob.start(bob.command(&of_bob, [flood, "4"])).expect("it starts");
         hostile.wait_for_words("begun", HANG).expect("it begins");
@@ -177,9 +173,7 @@ fn descriptors_that_block_their_closer_hold_up_nobody_else() {
     let machine = Room::system(SMALL).expect("an agent for everybody");
     let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
     let agent = machine.agent().expect("an agent");
-    let place = machine.folder().join("lingerer");
-    dist::copy(Path::new(env!("CARGO_BIN_EXE_lingerer")), &place).expect("copied");
-    let path = place.to_str().expect("a plain path");
+    let path = &reachable(&machine, env!("CARGO_BIN_EXE_lingerer"));
     let before = held(agent);
     let mut victim = alice.start(alice.command(path, ["victim", "5"])).expect("it starts");
     let mut attacker = bob.start(bob.command(path, ["attack", "5"])).expect("it starts");
@@ -188,6 +182,96 @@ fn descriptors_that_block_their_closer_hold_up_nobody_else() {
     assert!(attacked.succeeded() && served.succeeded(), "{}\n{}", attacked.told(), served.told());
     assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
     machine.wait_until_empty(HANG).expect("nothing is left over");
+}
+
+#[test]
+fn memory_that_one_user_has_mapped_leaves_room_for_another_s() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system("addresses = ['127.0.0.1']\n").expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let agent = machine.agent().expect("an agent");
+    let path = &reachable(&machine, env!("CARGO_BIN_EXE_mapper"));
+    let before = held(agent);
+    let mut attacker = bob.start(bob.command(path, ["attack", "4"])).expect("it starts");
+    let mut victim = alice.start(alice.command(path, ["victim", "4"])).expect("it starts");
+    let (attacked, served) = (attacker.wait(HANG).expect("it ends"), victim.wait(HANG).expect("it ends"));
+    assert!(attacked.succeeded() && served.succeeded(), "{}\n{}", attacked.told(), served.told());
+    machine.wait_until_empty(HANG).expect("nothing is left over");
+    println!(
+        "{}; victim: {}; bytes and descriptors of the agent: {before:?}, {:?}",
+        attacked.output.trim(),
+        served.output.trim(),
+        held(agent)
+    );
+    assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
+}
+
+#[test]
+fn lanes_of_one_user_do_not_hold_up_another() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system("addresses = ['127.0.0.1']\n").expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let agent = machine.agent().expect("an agent");
+    let (laner, victim) = (reachable(&machine, env!("CARGO_BIN_EXE_laner")), reachable(&machine, FLOODER));
+    let before = held(agent);
+    let mut hostile = bob.start(bob.command(&laner, ["5"])).expect("it starts");
+    hostile.wait_for_words("begun", HANG).expect("it begins");
+    let victim = alice.finish(alice.command(&victim, ["victim", "4"])).expect("it ends").expect_success();
+    let during = held(agent);
+    let tries = hostile.wait(HANG).expect("it ends").expect_success();
+    machine.wait_until_empty(HANG).expect("nothing is left over");
+    let (told, tried) = (victim.output.trim(), tries.output.trim());
+    println!("{tried}; victim: {told}; bytes and descriptors of the agent: {before:?}, {during:?}, {:?}", held(agent));
+    assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
+    talk(&alice, &bob, &["ibv_rc_pingpong", "-g", "0", "-c", "-n", "200"]);
+}
+
+#[test]
+fn a_file_that_a_user_may_not_open_gives_no_xrc_domain() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let path = &reachable(&machine, env!("CARGO_BIN_EXE_opener"));
+    let file = machine.folder().join("domain");
+    fs::write(&file, "").expect("written");
+    let User::Number(owner) = ALICE else { unreachable!() };
+    std::os::unix::fs::chown(&file, Some(owner), Some(owner)).expect("given away");
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("closed");
+    let file = file.to_str().expect("a plain path");
+    alice.finish(alice.command(path, ["own", file])).expect("it ends").expect_success();
+    let refused = bob.finish(bob.command(path, ["other", file])).expect("it ends").expect_success();
+    println!("{}", refused.output.trim());
+}
+
+#[test]
+fn refusals_of_one_user_leave_room_in_the_log_for_another_s() {
+    const LOG_MAX: u64 = 32 << 20;
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let path = &reachable(&machine, env!("CARGO_BIN_EXE_logger"));
+    let done = |room: &Room, count: &str| {
+        let output = room.finish(room.command(path, [count])).expect("it ends").expect_success().output;
+        let pid: String = output.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+        (pid, output.trim().to_owned())
+    };
+    let (of_bob, told) = done(&bob, "10000");
+    let (of_alice, _) = done(&alice, "1");
+    let logs = ["agent.log", "agent.log.old"].map(|name| machine.run_dir().join(name));
+    let len: u64 = logs.iter().filter_map(|log| fs::metadata(log).ok()).map(|log| log.len()).sum();
+    let text: String = logs.iter().rev().filter_map(|log| fs::read_to_string(log).ok()).collect();
+    let lines = |pid: &str| text.lines().filter(|line| line.contains(&format!("pid={pid}"))).count();
+    println!("{told}; {} lines of them; both logs: {len} bytes", lines(&of_bob));
+    assert!(told.contains("10000 refusals") && lines(&of_bob) < 1_000 && len <= LOG_MAX, "{told}: {len}");
+    assert_eq!(lines(&of_alice), 1, "{text}");
 }
 
 #[test]

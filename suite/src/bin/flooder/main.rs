@@ -9,17 +9,21 @@
 #[path = "../intruder/client.rs"]
 mod client;
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use abi::command::{legacy, number};
+use abi::command::{extended, legacy, number};
 use abi::device::{QueryGid, QueryGidAnswer};
+use abi::dm::{ImportContext, ImportContextAnswer};
 use abi::mr::{AllocMw, AllocMwAnswer, RegMr, RegMrAnswer, mw_type};
+use abi::netlink;
 use abi::pd::{AllocPd, AllocPdAnswer};
 use client::Client;
-use shm::Socket;
+use engine::Control;
+use shm::{Region, Socket};
 
 const THREADS: usize = 4;
 /// Objects of a flooder who has many.
@@ -27,8 +31,16 @@ const MANY: u64 = 9_500;
 
 type Flood = fn(&Path, Instant, &AtomicU64);
 
-const FLOODS: [(&str, Flood); 5] =
-    [("show", show), ("ends", ends), ("connections", connections), ("commands", commands), ("objects", objects)];
+const FLOODS: [(&str, Flood); 8] = [
+    ("show", show),
+    ("lists", lists),
+    ("ends", ends),
+    ("connections", connections),
+    ("commands", commands),
+    ("objects", objects),
+    ("imports", imports),
+    ("captures", captures),
+];
 
 fn main() -> ExitCode {
     let run_dir = engine::rundir::default();
@@ -45,7 +57,7 @@ fn main() -> ExitCode {
     };
     let done = AtomicU64::new(0);
     // What is shown again and again.
-    let rich = (what == "show").then(|| rich(&run_dir));
+    let rich = matches!(what.as_str(), "show" | "lists").then(|| rich(&run_dir));
     println!("begun");
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -116,6 +128,47 @@ fn show(run_dir: &Path, end: Instant, done: &AtomicU64) {
             while socket.recv(&mut buffer).is_ok_and(|received| received.len > 0) && buffer[0] == b'+' {}
             done.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// Asks for all regions as `rdma resource` does, again and again.
+fn lists(run_dir: &Path, end: Instant, done: &AtomicU64) {
+    let Ok(socket) = Socket::connect(&run_dir.join(netlink::NODE)) else { return };
+    let kind = 5_u16 << 10 | netlink::command::RES_MR_GET;
+    let flags = netlink::flag::REQUEST | netlink::flag::DUMP;
+    let head = [kind, flags].map(u16::to_ne_bytes).concat();
+    let device = [8, netlink::attribute::DEV_INDEX].map(u16::to_ne_bytes).concat();
+    let request = [&24_u32.to_ne_bytes()[..], &head, &[0; 8], &device, &[0; 4]].concat();
+    let mut buffer = vec![0; 64 << 10];
+    while Instant::now() < end && socket.send(&request, &[]).is_ok() {
+        // DONE and ERROR are the last ones.
+        let is_last = |bytes: &[u8]| netlink::messages(bytes).any(|(header, _)| header.kind <= 3);
+        while socket.recv(&mut buffer).is_ok_and(|received| received.len > 0 && !is_last(&buffer[..received.len])) {}
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Imports a context by a descriptor that is none's, beside many contexts.
+fn imports(run_dir: &Path, end: Instant, done: &AtomicU64) {
+    let others: Vec<Client> = (0..30).map_while(|_| Client::open(run_dir).ok()).collect();
+    let (Some(client), Ok((_, memory))) = (others.first(), Region::create("none of them", 4096)) else { return };
+    let import = extended(number::IMPORT_CONTEXT, &ImportContext::default(), size_of::<ImportContextAnswer>(), 0);
+    while Instant::now() < end {
+        let _ = client.control.call(&import, &[memory.as_fd()]);
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Begins captures with large rings for own engines, and ends them before it has asked for any.
+fn captures(run_dir: &Path, end: Instant, done: &AtomicU64) {
+    let mut engines: Vec<Client> = (0..12).map_while(|_| Client::open(run_dir).ok()).collect();
+    engines.iter_mut().for_each(|client| _ = client.hello());
+    let mut buffer = vec![0; 64 << 10];
+    while Instant::now() < end {
+        let Ok(socket) = Socket::connect(&engine::rundir::admin(run_dir)) else { continue };
+        let _ = socket.send(br#"{"request":"capture","room":67108864}"#, &[]);
+        let _ = socket.recv(&mut buffer);
+        done.fetch_add(1, Ordering::Relaxed);
     }
 }
 

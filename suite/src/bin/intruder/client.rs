@@ -37,15 +37,16 @@ impl Client {
         Ok(Self { control, _held: held })
     }
 
-    /// Says that it does its own data path.
-    pub(crate) fn hello(&mut self) -> Result<(), Error> {
+    /// Says that it does its own data path; the answer.
+    pub(crate) fn hello(&mut self) -> Result<Vec<u8>, Error> {
         let (_, wake_word) = Region::create("wake-word", 4096).map_err(told)?;
         let kick = OwnedFd::from(Notifier::new().map_err(told)?);
         let hello =
             extended(number::ENGINE_HELLO, &EngineHello { pid: 1, flags: 0 }, size_of::<EngineHelloAnswer>(), 0);
-        self._held.extend(self.control.call(&hello, &[wake_word.as_fd(), kick.as_fd()])?.fds);
+        let answer = self.control.call(&hello, &[wake_word.as_fd(), kick.as_fd()])?;
+        self._held.extend(answer.fds);
         self._held.push(kick);
-        Ok(())
+        Ok(answer.bytes)
     }
 
     /// A PD, a CQ and a QP.

@@ -1,0 +1,56 @@
+//! A program with many engines that opens as many lanes between them as it may, and ends all of them at once, again and again.
+//!
+//! `tests/users.rs` starts it as `laner SECONDS`, with `SOFTHCA_DIR` naming the agent's run directory. It prints how many lanes it has
+//! opened, how many were refused, and how often it has ended everything.
+#![forbid(unsafe_code)]
+
+#[allow(dead_code, reason = "an intruder does more with it")]
+#[path = "intruder/client.rs"]
+mod client;
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use abi::command::{extended, number};
+use abi::layout::Record;
+use abi::private::{EngineHelloAnswer, LaneOpen, LaneOut};
+use client::Client;
+
+const ENGINES: usize = 48;
+const STRIPES: u32 = 64;
+
+fn engine() -> Result<(Client, u32), engine::Error> {
+    let mut client = Client::open(&engine::rundir::default())?;
+    let answer = client.hello()?;
+    let engine = EngineHelloAnswer::read(&answer).map_or(0, |answer| answer.engine);
+    Ok((client, engine))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or("usage: laner SECONDS")?;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut opened, mut refused, mut ended) = (0_u64, 0_u64, 0);
+    println!("begun");
+    while Instant::now() < end {
+        // Those that have just ended may count for a moment.
+        let engines: Vec<_> = (0..ENGINES).map_while(|_| engine().ok()).collect();
+        'all: for (one, (client, _)) in engines.iter().enumerate() {
+            for (_, other) in &engines[one + 1..] {
+                for stripe in 0..STRIPES {
+                    let body = LaneOpen { engine: *other, stripe };
+                    match client.call(&extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0)) {
+                        Ok(_) => opened += 1,
+                        Err(_) => refused += 1,
+                    }
+                    if Instant::now() >= end {
+                        break 'all;
+                    }
+                }
+            }
+        }
+        drop(engines);
+        ended += 1;
+    }
+    println!("laner: {opened} lanes, {refused} refused, {ended} ends of all");
+    Ok(())
+}
