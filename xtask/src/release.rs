@@ -1,5 +1,5 @@
-//! `cargo xtask release`: everything of a release that can be done and undone here. It checks, makes the packages, and prints what a
-//! person types next. It sets no tag, pushes nothing and uploads nothing.
+//! `cargo xtask release`: everything of a release that can be done and undone here. It checks, makes the packages and the crates, and
+//! prints what a person types next. It sets no tag, pushes nothing and uploads nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,9 +26,71 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
         fs::read_to_string(workspace.root().join(CHANGELOG)).map_err(|error| format!("{CHANGELOG}: {error}"))?;
     section(&changelog, version)?;
     let order = order(workspace.packages())?;
+    oldest_rust(workspace)?;
+    println!("{}", try_crates(workspace, &order)?);
     package::run(workspace, &Options::default())?;
     println!("\n{}", steps(&tag, &order));
     Ok(())
+}
+
+/// The crates build with the oldest Rust that they promise, where rustup has it.
+fn oldest_rust(workspace: &Workspace) -> Result<(), String> {
+    let oldest = workspace.oldest_rust()?;
+    let Some(toolchain) =
+        installed(&Tool::new("rustup").args(["toolchain", "list"]).output().unwrap_or_default(), oldest)
+    else {
+        println!("not checked: Rust {oldest} is not installed; type: rustup toolchain install {oldest}");
+        return Ok(());
+    };
+    // A folder of its own: what another compiler made there would be built again.
+    let target = workspace.target().join("oldest-rust");
+    Tool::new("rustup")
+        .within(workspace.root())
+        .env("CARGO_TARGET_DIR", &target)
+        .args(["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked", "--offline"])
+        .run()?;
+    println!("all packages build with Rust {oldest}");
+    Ok(())
+}
+
+/// The toolchain with this version, as `rustup toolchain list` has it.
+fn installed(list: &str, version: &str) -> Option<String> {
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let mut of_version = names.filter(|name| {
+        let rest = name.strip_prefix(version);
+        // 1.90.0-x86_64-… is a 1.90.
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
+    });
+    of_version.next().map(str::to_owned)
+}
+
+/// Everything of the upload of these crates but the upload, and what was done in words.
+///
+/// Each crate is packed and built from its own file. One command for all: cargo takes what is not published yet from the files of the
+/// crates before.
+fn try_crates(workspace: &Workspace, order: &[&str]) -> Result<String, String> {
+    let cargo = |words: &[&str]| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let tool = Tool::new(cargo).within(workspace.root()).args(words);
+        tool.args(order.iter().flat_map(|name| ["--package", name])).run()
+    };
+    // With what is on this machine first: a crate that is wrong needs no registry to be refused.
+    cargo(&["package", "--offline"])?;
+    match cargo(&["publish", "--dry-run", "--no-verify"]) {
+        Ok(()) => Ok(format!("cargo publish --dry-run succeeds for {}", order.join(", "))),
+        Err(why) if is_unreachable(&why) => Ok(format!(
+            "cargo package succeeds for {}; not checked: cargo publish --dry-run, because the registry cannot be reached",
+            order.join(", ")
+        )),
+        Err(why) => Err(why),
+    }
+}
+
+/// Whether cargo failed because it has no connection to the registry.
+fn is_unreachable(why: &str) -> bool {
+    ["Could not resolve host", "failed to download from `https", "Could not connect", "Timeout was reached"]
+        .iter()
+        .any(|words| why.to_lowercase().contains(&words.to_lowercase()))
 }
 
 /// The changelog has a dated section of the version, with something in it, and nothing is left that has no version.
@@ -91,7 +153,7 @@ fn steps(tag: &str, order: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{order, section};
+    use super::{installed, is_unreachable, order, section};
     use crate::workspace::Workspace;
 
     const GOOD: &str = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n\n* a thing\n\n## [0.1.0] - 2025-01-31\n\n* all\n";
@@ -113,6 +175,23 @@ mod tests {
             let why = section(&text, "0.2.0").expect_err(expected);
             assert!(why.contains(expected), "{why}");
         }
+    }
+
+    #[test]
+    fn the_toolchain_of_a_version_is_found() {
+        let list = "stable-x86_64-unknown-linux-gnu (active, default)\n1.9.0-x86_64-unknown-linux-gnu\n1.90.0-x86_64-unknown-linux-gnu\n";
+        assert_eq!(installed(list, "1.90").as_deref(), Some("1.90.0-x86_64-unknown-linux-gnu"));
+        assert_eq!(
+            installed("1.90-x86_64-unknown-linux-gnu\n", "1.90").as_deref(),
+            Some("1.90-x86_64-unknown-linux-gnu")
+        );
+        assert_eq!((installed(list, "1.91"), installed("", "1.90")), (None, None));
+    }
+
+    #[test]
+    fn only_a_registry_without_connection_leaves_the_dry_run_out() {
+        assert!(is_unreachable("error: failed to update registry\nCaused by:\n  [6] Could not resolve hostname"));
+        assert!(!is_unreachable("error: 1 files in the working directory contain changes"));
     }
 
     #[test]

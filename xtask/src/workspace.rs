@@ -22,6 +22,8 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Its version.
     pub(crate) version: String,
+    /// The oldest Rust that builds it.
+    rust_version: Option<String>,
     /// Its Cargo.toml.
     pub(crate) manifest_path: PathBuf,
     /// The registries that it may be published to; `None` for all, empty for `publish = false`.
@@ -75,6 +77,12 @@ impl Workspace {
     pub(crate) fn version(&self) -> Result<&str, String> {
         let program = self.packages.iter().find(|package| package.name == "softhca-cli");
         program.map(|package| package.version.as_str()).ok_or_else(|| "there is no package softhca-cli".to_owned())
+    }
+
+    /// The oldest Rust that builds the packages.
+    pub(crate) fn oldest_rust(&self) -> Result<&str, String> {
+        let mut versions = self.packages.iter().filter_map(|package| package.rust_version.as_deref());
+        versions.next().ok_or_else(|| "Cargo.toml names no rust-version".to_owned())
     }
 
     /// A cargo command that runs at the workspace's root.
