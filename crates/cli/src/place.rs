@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 /// The file name under which programs ask for the verbs library.
 pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
+/// What to do where a file of softhca is missing: for users of a package, and for those who build it.
+pub(crate) const REINSTALL: &str = "reinstall softhca; keep its folders bin and lib together (in a clone: run `cargo xtask dist`, \
+    use target/dist/bin/softhca)";
+
 /// The variable with which the dynamic linker is told where libraries lie.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
@@ -97,8 +101,5 @@ pub(crate) fn library_folder() -> Result<PathBuf, String> {
             return folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()));
         }
     }
-    Err(format!(
-        "{LIBRARY} is not in {}: copy the whole folder target/dist, not only the executable",
-        candidates[0].display()
-    ))
+    Err(format!("{LIBRARY} is not in {}", candidates[0].display()))
 }

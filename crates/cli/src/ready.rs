@@ -218,7 +218,7 @@ fn library(_: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "verbs library";
     let folder = match place::library_folder() {
         Ok(folder) => folder,
-        Err(why) => return Finding::fail(WHAT, why, "run `cargo xtask dist` and use target/dist/bin/softhca"),
+        Err(why) => return Finding::fail(WHAT, why, place::REINSTALL),
     };
     let path = folder.join(place::LIBRARY);
     match program::library(&path, &folder).into_iter().find(Finding::is_failure) {

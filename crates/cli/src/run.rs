@@ -69,10 +69,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
     let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
     if run.sockets && !preload::has_sockets(&library) {
-        return Err(format!(
-            "--sockets: {} has no rsocket/librspreload.so; build it with `cargo xtask dist`",
-            library.display()
-        ));
+        return Err(format!("--sockets: {} has no rsocket/librspreload.so; {}", library.display(), place::REINSTALL));
     }
     let mut command = command(run, &library, &run_dir, &reasons);
     if let Some(findings) = &findings {

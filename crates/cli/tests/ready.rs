@@ -176,3 +176,21 @@ fn reasons_are_told_when_the_agent_has_gone() {
     );
     assert!(answer["programs"][0]["errors"][0]["time"].is_string(), "{answer}");
 }
+
+#[test]
+fn users_of_a_package_whose_library_is_gone_are_told_what_to_do() {
+    let folder = laid_out();
+    fs::remove_file(folder.path().join("lib/softhca/libibverbs.so.1")).expect("removed");
+    let dir = folder.path().join("run");
+    refused(&folder, &dir, &["libibverbs.so.1 is not in", "reinstall softhca; keep its folders bin and lib together"]);
+}
+
+#[test]
+fn users_of_a_package_whose_library_for_sockets_is_gone_are_told_what_to_do() {
+    let folder = laid_out();
+    let run = softhca(&folder, &folder.path().join("run"), &["run", "--sockets", "--", "true"]);
+    let _ = softhca(&folder, &folder.path().join("run"), &["agent", "--stop"]);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(125), "{said}");
+    assert!(said.contains("no rsocket/librspreload.so; reinstall softhca"), "{said}");
+}

@@ -20,8 +20,8 @@ use crate::ready::Surroundings;
 /// The UDP port of RoCEv2.
 const WIRE_PORT: u16 = 4791;
 
-/// Debian packages with programs to try, and a file of each.
-const PROGRAMS: &[(&str, &str)] = &[("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
+/// Debian packages with programs to try, and a program of each.
+const PROGRAMS: [(&str, &str); 2] = [("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
 
 /// What is worth to know beside that.
 pub(super) fn all(surroundings: &Surroundings<'_>) -> Vec<Finding> {
@@ -259,23 +259,72 @@ fn real_devices() -> Finding {
 }
 
 fn programs() -> Finding {
-    const WHAT: &str = "Debian programs";
     let path = env::var_os("PATH").unwrap_or_default();
-    let there = |program: &str| env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    let missing: Vec<&str> =
-        PROGRAMS.iter().filter(|(_, program)| !there(program)).map(|(package, _)| *package).collect();
-    if missing.is_empty() {
-        Finding::ok(WHAT, "ibverbs-utils and perftest are installed")
-    } else {
-        let names = missing.join(" ");
-        Finding::warn(WHAT, format!("not installed: {names}"), format!("apt-get install {names}"))
+    let is_there = |program: &str| env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    // os-release(5): the second file is for systems without the first.
+    let system = ["/etc/os-release", "/usr/lib/os-release"].iter().find_map(|file| fs::read_to_string(file).ok());
+    programs_to_try(is_there, &system.unwrap_or_default())
+}
+
+/// Which programs to try are there. Only systems like Debian have the packages by Debian's names.
+fn programs_to_try(is_there: impl Fn(&str) -> bool, system: &str) -> Finding {
+    const WHAT: &str = "verbs programs";
+    let missing = PROGRAMS.iter().filter(|(_, program)| !is_there(program));
+    let (packages, programs): (Vec<&str>, Vec<&str>) = missing.copied().unzip();
+    if programs.is_empty() {
+        let names = PROGRAMS.map(|(_, program)| program).join(" and ");
+        return Finding::ok(WHAT, format!("{names} are installed"));
     }
+    let next = if is_like_debian(system) {
+        format!("apt-get install {}", packages.join(" "))
+    } else {
+        "install the packages of your distribution that have them".to_owned()
+    };
+    Finding::warn(WHAT, format!("not installed: {}", programs.join(", ")), next)
+}
+
+/// Whether a text as in /etc/os-release is that of Debian, or of a system made from it.
+fn is_like_debian(system: &str) -> bool {
+    let values = system.lines().filter_map(|line| line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE=")));
+    values.flat_map(|value| value.trim_matches(['"', '\'']).split(' ')).any(|name| name == "debian")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::hearing;
+    use super::{hearing, is_like_debian, programs_to_try};
+    use crate::finding::Verdict;
     use serde_json::json;
+
+    #[test]
+    fn systems_made_from_debian_say_so() {
+        for (text, expected) in [
+            ("NAME=\"Debian GNU/Linux\"\nID=debian\n", true),
+            ("ID=ubuntu\nID_LIKE=debian\n", true),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", true),
+            ("ID='debian'\n", true),
+            ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", false),
+            ("ID=fedora\nVARIANT_ID=debian\nHOME_URL=https://debian.org\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_like_debian(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_systems_like_debian_are_told_names_of_packages() {
+        let next = |is_there: fn(&str) -> bool, system| {
+            let finding = programs_to_try(is_there, system);
+            (finding.verdict, finding.found, finding.next.unwrap_or_default())
+        };
+        let nothing = next(|_| false, "ID=debian\n");
+        assert_eq!((nothing.0, nothing.2.as_str()), (Verdict::Warn, "apt-get install ibverbs-utils perftest"));
+        let one = next(|program| program == "ibv_rc_pingpong", "ID=debian\n");
+        assert_eq!((one.1.as_str(), one.2.as_str()), ("not installed: ib_write_bw", "apt-get install perftest"));
+        let (verdict, found, advice) = next(|_| false, "ID=fedora\n");
+        assert_eq!((verdict, found.as_str()), (Verdict::Warn, "not installed: ibv_rc_pingpong, ib_write_bw"));
+        assert!(!advice.contains("apt") && !advice.contains("ibverbs-utils"), "{advice}");
+        assert_eq!(next(|_| true, "").0, Verdict::Ok);
+    }
 
     #[test]
     fn addresses_with_and_without_the_wire() {
