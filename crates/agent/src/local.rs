@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn threads_of_an_engine_that_the_agent_runs_work_on_the_account_of_its_client() {
         let (sender, _messages) = std::sync::mpsc::channel();
-        let inbox = Inbox::new(sender, shm::eventfd::Doorbell::new().expect("an eventfd"));
+        let inbox = Inbox::new(sender, shm::notifier::Notifier::new().expect("an eventfd"));
         LocalControl::inner(inbox, ContextId(1), 77).enter();
         assert_eq!(account::current(), Some(77));
     }
