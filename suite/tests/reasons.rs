@@ -102,7 +102,7 @@ fn datagrams_with_another_key() {
     let outcome = room.finish_run(&[&path, "-m", "qkey"]).expect("it ends");
     says(
         &outcome.errors,
-        &["softhca: why", "a packet was dropped: its Q_Key is 0x7, the QP has 0x6", "set the same Q_Key"],
+        &["softhca: why", "a packet was dropped because its Q_Key is 0x7, the QP has 0x6", "set the same Q_Key"],
     );
     let ended = wait::until(HANG, "the context to end", || {
         Some(shown(&room, "why", true)).filter(|sentences| !sentences.is_empty())

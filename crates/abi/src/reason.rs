@@ -140,27 +140,27 @@ macro_rules! causes {
 causes! {
     1 Short "short", "It is shorter than any packet.";
     2 Icrc "icrc", "Its ICRC does not fit.";
-    3 Headers "headers", "Its headers are not of a kind that is known.";
+    3 Headers "headers", "Its headers are unknown.";
     4 Padding "padding", "It is shorter than its padding.";
     5 PKey "pkey", "It is of another partition.";
     6 NoQp "no_qp", "No QP has its number.";
-    7 State "state", "Its QP is in a state in which it takes nothing.";
+    7 State "state", "Its QP is in a state in which it does not receive.";
     8 SourceQp "source_qp", "It comes from another QP than the one that its QP is connected to.";
     9 SourceAddress "source_address", "It comes from another address than the one that its QP is connected to.";
     10 OwnAddress "own_address", "It comes from outside and claims an address of this agent.";
     11 QKey "qkey", "Its Q_Key is another one.";
     12 NoReceive "no_receive", "Its QP had no receive request.";
-    13 Service "service", "It is for another service than its QP's.";
+    13 Service "service", "Its service is not that of its QP.";
     14 Sequence "sequence", "Packets before it are missing.";
     15 Order "order", "It does not follow from the packet before it.";
     16 Length "length", "Its length does not fit.";
     17 Rights "rights", "The QP's access flags do not allow it.";
-    18 Dead "dead", "Its QP has refused an earlier packet and serves no more.";
-    19 Forgotten "forgotten", "It is repeated, and fits no request that is remembered.";
+    18 Dead "dead", "Its QP refused an earlier packet and no longer processes packets.";
+    19 Forgotten "forgotten", "It is a duplicate of a request that is no longer stored.";
     20 Probe "probe", "It is not a probe.";
     21 Device "device", "The address is another device's.";
     22 Memory "memory", "The memory that it names cannot be used.";
-    23 Nobody "nobody", "It was sent to a QP that nobody has.";
+    23 Nobody "nobody", "It was sent to a QP that no program has.";
     24 PortDown "port_down", "The port is down.";
     25 NoRoom "no_room", "There was no room for it.";
     26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
@@ -187,10 +187,10 @@ impl Cause {
     #[must_use]
     pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
-            Self::Icrc => "something on the way changes packets, or the sender is no RoCEv2 adapter",
+            Self::Icrc => "something on the path changes packets, or the sender is not a RoCEv2 adapter",
             Self::PKey => "use P_Key index 0, of which the key is 0xffff, on both sides",
-            Self::NoQp => "the QP is destroyed, or the sender has another number: exchange QPNs anew",
-            Self::InError => "see why it is",
+            Self::NoQp => "the QP is destroyed, or the sender uses a wrong QPN: exchange the QPNs again",
+            Self::InError => "see the QP's reason for the error state",
             Self::State => "move it to RTR before the peer sends",
             Self::SourceQp | Self::SourceAddress => "give both sides each other's QPN and GID in the change to RTR",
             Self::QKey => "set the same Q_Key on both sides",
@@ -201,8 +201,8 @@ impl Cause {
             Self::Port => "send to a GID of the port that the receiver's QP is on",
             Self::Rights => "add the right to the QP's qp_access_flags",
             Self::Memory => "check rkey, address and length, and the region's access flags",
-            Self::Nobody => "the peer's QP is destroyed, or its number is another one",
-            Self::Sequence => "a reliable connection has them sent again by itself",
+            Self::Nobody => "the peer's QP is destroyed, or its QPN has changed",
+            Self::Sequence => "a reliable connection retransmits them automatically",
             Self::NoRoom => "poll more often, or send less at once",
             _ => return None,
         })
@@ -222,28 +222,28 @@ impl DropRecord {
         let Self { qpn, count, got, expected, src_qp, dest_qp, psn, .. } = *self;
         let mut text = if qpn == 0 { String::new() } else { format!("QP {qpn:#x}: ") };
         let _ = match count {
-            1 => write!(text, "a packet was dropped: "),
-            count => write!(text, "{count} packets were dropped, the last one for this: "),
+            1 => write!(text, "a packet was dropped because "),
+            count => write!(text, "{count} packets were dropped, the last one because "),
         };
         let cause = self.cause();
         let _ = match cause {
-            None => write!(text, "cause {}", self.cause),
+            None => write!(text, "its cause {} is unknown", self.cause),
             Some(Cause::Short) => write!(text, "it has {got} bytes, less than any packet"),
             Some(Cause::Icrc) => write!(text, "its ICRC does not fit"),
             Some(Cause::Headers) => {
-                write!(text, "its headers are not of a kind that is known (opcode {:#04x})", self.opcode)
+                write!(text, "its headers are unknown (opcode {:#04x})", self.opcode)
             }
             Some(Cause::Padding) => write!(text, "it is shorter than its padding"),
             Some(Cause::PKey) => write!(text, "its P_Key {got:#06x} is not that of the one partition, {expected:#06x}"),
             Some(Cause::NoQp) => write!(text, "no QP here has the number {dest_qp:#x}"),
-            Some(Cause::State) => write!(text, "the QP is in state {}, and takes nothing", state(got)),
+            Some(Cause::State) => write!(text, "the QP is in state {} and does not receive", state(got)),
             Some(Cause::SourceQp) => write!(text, "it comes from QP {got:#x}, the QP is connected to QP {expected:#x}"),
             Some(Cause::SourceAddress) => write!(text, "it comes from another address than the QP's peer has"),
             Some(Cause::OwnAddress) => write!(text, "it came from outside with an address of this agent"),
             Some(Cause::QKey) => write!(text, "its Q_Key is {got:#x}, the QP has {expected:#x}"),
             Some(Cause::NoReceive) => write!(text, "no receive request was posted"),
-            Some(Cause::Service) => write!(text, "it is of another service than the QP (opcode {:#04x})", self.opcode),
-            Some(Cause::Sequence) => write!(text, "packet {got} came while {expected} was awaited"),
+            Some(Cause::Service) => write!(text, "its service is not that of the QP (opcode {:#04x})", self.opcode),
+            Some(Cause::Sequence) => write!(text, "packet {got} arrived, expected {expected}"),
             Some(Cause::Order) => {
                 write!(text, "it does not follow from the packet before it (opcode {:#04x})", self.opcode)
             }
@@ -251,17 +251,17 @@ impl DropRecord {
             Some(Cause::Rights) => {
                 write!(text, "opcode {:#04x} is not allowed by the QP's access flags {expected:#x}", self.opcode)
             }
-            Some(Cause::Dead) => write!(text, "the QP has refused an earlier packet and serves no more"),
-            Some(Cause::Forgotten) => write!(text, "it is repeated, and fits no request that is remembered"),
+            Some(Cause::Dead) => write!(text, "the QP refused an earlier packet and no longer processes packets"),
+            Some(Cause::Forgotten) => write!(text, "it is a duplicate of a request that is no longer stored"),
             Some(Cause::Probe) => write!(text, "it is not a probe"),
             Some(Cause::Device) => write!(text, "its address is that of device {got}, this is device {expected}"),
             Some(Cause::Port) => write!(text, "its address is not that of port {expected}, on which the QP is"),
             Some(Cause::Memory) => write!(text, "the memory that it names cannot be used (rkey {got:#x})"),
-            Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which nobody has"),
+            Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which no program has"),
             Some(Cause::PortDown) => write!(text, "the port is down"),
             Some(Cause::NoRoom) => write!(text, "there was no room for it"),
-            Some(Cause::InError) => write!(text, "the QP is in the error state, and takes nothing"),
-            Some(Cause::Fault) => write!(text, "fault: it was lost by rule {got}"),
+            Some(Cause::InError) => write!(text, "the QP is in the error state and does not receive"),
+            Some(Cause::Fault) => write!(text, "of a fault: it was lost by rule {got}"),
             Some(Cause::Forged) => {
                 write!(text, "it says that it comes from QP {src_qp:#x}, which its sender does not own")
             }
@@ -344,7 +344,7 @@ mod tests {
         };
         assert_eq!(
             record.sentence(),
-            "QP 0x102: a packet was dropped: its Q_Key is 0x5, the QP has 0x11111111 (QP 0x77 at 10.0.0.2, PSN 12); \
+            "QP 0x102: a packet was dropped because its Q_Key is 0x5, the QP has 0x11111111 (QP 0x77 at 10.0.0.2, PSN 12); \
              set the same Q_Key on both sides"
         );
         assert!(DropRecord { cause: 999, ..record }.sentence().contains("cause 999"));

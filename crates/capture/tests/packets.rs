@@ -116,7 +116,7 @@ fn what_is_no_filter_is_explained() {
         ("lane)", "parenthesis"),
         ("lane and", "a condition"),
         ("lane wire", "no condition"),
-        ("lane or or wire", "\"or\" is no condition"),
+        ("lane or or wire", "\"or\" is not a condition"),
         ("src", "host, qp or pid"),
         ("()", "no condition"),
         (&"(".repeat(100_000), "more than 100"),
@@ -142,7 +142,7 @@ fn a_packet_is_told_in_a_line() {
     let dropped = DropRecord { cause: Cause::NoQp as u32, count: 1, dest_qp: 0x11, ..DropRecord::default() };
     refused.dropped = Some(dropped);
     refused.note = "injected".into();
-    assert!(words::line(&refused).contains("; injected; a packet was dropped: no QP here has the number 0x11"));
+    assert!(words::line(&refused).contains("; injected; a packet was dropped because no QP here has the number 0x11"));
     assert_eq!(words::json(&refused)["dropped"]["cause"], "no_qp");
     let told = words::json(&write());
     assert_eq!((&told["path"], &told["lane"], &told["psn"]), (&"lane".into(), &3.into(), &5.into()));

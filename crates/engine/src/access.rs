@@ -52,7 +52,7 @@ impl Refusal {
             Self::Right { missing, .. } if missing & LOCAL_READ != 0 => "use the lkey of a memory region",
             Self::Right { .. } => "register the region with that right",
             Self::Queue { .. } => "use the window with the QP that has bound it",
-            Self::Memory { .. } => "is the memory still mapped and writable?",
+            Self::Memory { .. } => "check that the memory is still mapped and writable",
         })
     }
 }
@@ -62,17 +62,17 @@ impl fmt::Display for Refusal {
         match *self {
             Self::NoKey { key } => write!(f, "key {key:#x} names no memory region or bound window of this process"),
             Self::Queue { key, only, qp } => {
-                write!(
-                    f,
-                    "key {key:#x} is a window's that QP {only:#x} has bound, which does not open it for QP {qp:#x}"
-                )
+                write!(f, "key {key:#x} belongs to a memory window bound to QP {only:#x}; QP {qp:#x} cannot use it")
             }
             Self::Right { key, missing } if missing & LOCAL_READ != 0 => {
-                write!(f, "key {key:#x} is a memory window's, which only peers may use")
+                write!(f, "key {key:#x} belongs to a memory window, which only peers can use")
             }
             Self::Domain { key, mr, qp } => write!(f, "key {key:#x} is bound to PD {mr}, the QP is on PD {qp}"),
             Self::Range { key, addr, len, start, length } => {
-                write!(f, "{len} bytes at {addr:#x} leave the region of key {key:#x}, {length} bytes at {start:#x}")
+                write!(
+                    f,
+                    "the range of {len} bytes at {addr:#x} is outside the region of key {key:#x} ({length} bytes at {start:#x})"
+                )
             }
             Self::Right { key, missing } => {
                 let name = match missing {

@@ -119,10 +119,15 @@ impl Dm {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
         let here = place(&self.region, offset, length).filter(|_| inside).ok_or_else(|| {
             let all = self.length;
-            Error::refuse(Errno::EFAULT, format!("{length} bytes from {offset} on leave device memory of {all} bytes"))
+            Error::refuse(
+                Errno::EFAULT,
+                format!("the range of {length} bytes at offset {offset} is outside the device memory ({all} bytes)"),
+            )
         })?;
         if !offset.is_multiple_of(GRAIN) || !length.is_multiple_of(GRAIN) {
-            let what = format!("device memory is copied in words of {GRAIN} bytes, not {length} from {offset} on");
+            let what = format!(
+                "offset {offset} and length {length} of a copy must be multiples of {GRAIN} bytes in device memory"
+            );
             return Err(Error::refuse(Errno::EINVAL, what));
         }
         Ok(here)
@@ -165,7 +170,10 @@ impl Pd {
         let inside = offset.checked_add(length).is_some_and(|end| end <= dm.length);
         let host = place(&dm.region, offset, length).filter(|_| inside).ok_or_else(|| {
             let all = dm.length;
-            Error::refuse(Errno::EINVAL, format!("{length} bytes from {offset} on leave device memory of {all} bytes"))
+            Error::refuse(
+                Errno::EINVAL,
+                format!("the range of {length} bytes at offset {offset} is outside the device memory ({all} bytes)"),
+            )
         })?;
         crate::usermem::install()?;
         let body = RegMr {

@@ -34,7 +34,7 @@ impl Qp {
     pub fn set_ece(&self, wanted: Ece) -> Result<Ece> {
         let Ece { vendor_id, options } = wanted;
         if vendor_id != VENDOR_ID {
-            let what = format!("connection options of vendor {vendor_id:#x} mean nothing here");
+            let what = format!("connection options of vendor {vendor_id:#x} are not supported");
             return Err(Error::refuse(
                 Errno::EINVAL,
                 format!("QP {:#x}: {what}, {VENDOR_ID:#x} is the device's", self.qpn()),

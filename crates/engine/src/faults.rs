@@ -83,7 +83,7 @@ impl Faults {
             return Err(bad("the agent is of a version without faults".to_owned()));
         }
         if text.len() > TEXT_MAX {
-            return Err(bad(format!("{} bytes of rules, and {TEXT_MAX} is the most", text.len())));
+            return Err(bad(format!("{} bytes of rules exceed the limit of {TEXT_MAX} bytes", text.len())));
         }
         page.write_bytes(FAULTS + area::TEXT, text.as_bytes());
         page.word(FAULTS + area::LEN).store(text.len() as u32, Ordering::Release);

@@ -250,7 +250,7 @@ impl Mr {
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
         let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
         if old.matter != Matter::Memory {
-            let what = format!("MR {:#x} is no registration of the program's memory, and stays as it is", old.key);
+            let what = format!("MR {:#x} is not registered program memory and cannot be changed", old.key);
             return Err(Error::refuse(Errno::EINVAL, what));
         }
         let new_pd = pd.filter(|_| flags & 2 != 0).cloned().unwrap_or_else(|| self.pd.read().clone());
@@ -326,7 +326,7 @@ fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
     }
     if access & right::ON_DEMAND != 0 {
         if addr == 0 && length == u64::MAX && iova != 0 {
-            return Err(Error::refuse(Errno::EINVAL, "a region of all memory is called as it lies"));
+            return Err(Error::refuse(Errno::EINVAL, "a region of all memory must use addr = iova"));
         }
         if access & right::HUGETLB != 0 && !mappings::is_huge(addr) {
             let text = format!("IBV_ACCESS_ON_DEMAND with IBV_ACCESS_HUGETLB: there are no huge pages at {addr:#x}");

@@ -241,7 +241,7 @@ fn check(extent: &Extent, pd: u32, bind: &Bind) -> Result<u64, String> {
         addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && length <= extent.length - offset);
     let outside = || {
         let (start, bytes) = (extent.iova, extent.length);
-        format!("{length} bytes at {addr:#x} leave MR {mr:#x}, {bytes} bytes at {start:#x}")
+        format!("the range of {length} bytes at {addr:#x} is outside MR {mr:#x} ({bytes} bytes at {start:#x})")
     };
     inside.map(|offset| extent.host.wrapping_add(offset)).ok_or_else(outside)
 }

@@ -350,7 +350,7 @@ impl Engine {
 
     /// The peer has written what no sound peer writes: its connections end, nobody else's.
     fn break_lane(&self, lane: &Arc<Lane>) {
-        crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
+        crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
         lane.kill();
         self.defer(Deferred::Broken(lane.id));
     }

@@ -301,7 +301,7 @@ impl Engine {
                 Service::Uc => qp_type::UC,
                 Service::Ud => qp_type::UD,
                 Service::XrcIni | Service::XrcTgt => {
-                    return Err(Error::refuse(Errno::EINVAL, "an XRC QP is not made of what an RC QP is made of"));
+                    return Err(Error::refuse(Errno::EINVAL, "the attributes do not fit an XRC QP"));
                 }
             },
             is_srq: u8::from(spec.srq.is_some()),

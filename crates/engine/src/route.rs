@@ -148,7 +148,7 @@ impl Qp {
     pub(crate) fn complain_of_lid(&self, inner: &mut Inner, lid: u16) {
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!(
-                "does not reach LID {lid}: it is no port of this agent, and stands for no address of the port's subnet"
+                "does not reach LID {lid}: it is neither a port of this agent nor an address of the port's subnet; use a GID for another host"
             ));
         }
     }

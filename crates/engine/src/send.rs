@@ -279,13 +279,13 @@ impl SendBatch<'_> {
 fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), String> {
     if operation == Operation::AtomicWrite {
         let fits = total == u64::from(WORD);
-        return if fits { Ok(()) } else { Err(format!("an ATOMIC WRITE of {total} bytes, it writes {WORD}")) };
+        return if fits { Ok(()) } else { Err(format!("an ATOMIC WRITE of {total} bytes; its length must be {WORD}")) };
     }
     let Feth { placement, selectivity } = wr.flush.feth;
     let known = matches!(placement, 1..=3) && matches!(selectivity, selectivity::RANGE | selectivity::REGION);
     if !known {
         return Err(format!(
-            "a FLUSH with placement {placement:#x}, selectivity {selectivity}: there is no such thing"
+            "a FLUSH with placement {placement:#x}, selectivity {selectivity}: these values are not valid"
         ));
     }
     if !wr.sges.is_empty() {

@@ -506,7 +506,7 @@ impl Qp {
 
     /// The peer has broken the lane's rules: its connections with this process end, nobody else's.
     pub(crate) fn broken(&self, lane: &Lane) -> Sent {
-        crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
+        crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
         lane.kill();
         self.engine().defer(Deferred::Broken(lane.id));
         Sent::Full

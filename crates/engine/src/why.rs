@@ -149,7 +149,7 @@ impl Qp {
         note(
             about,
             format_args!(
-                "QP {:#x}: {sends} send and {receives} receive requests are flushed, for the QP went to the error state: {cause}",
+                "QP {:#x}: {sends} send and {receives} receive requests are flushed, because the QP entered the error state: {cause}",
                 self.qpn()
             ),
         );
@@ -176,7 +176,7 @@ impl Qp {
         let own = known.requests.iter().rev().find(|request| request.wr_id == wr_id);
         own.map(|own| own.sentence.clone()).or_else(|| {
             let cause = known.cause.as_ref()?;
-            Some(format!("flushed: not carried out, for the QP went to the error state: {cause}"))
+            Some(format!("flushed without execution, because the QP entered the error state: {cause}"))
         })
     }
 

@@ -381,14 +381,14 @@ impl Qp {
         };
         if member.failed.load(Ordering::Relaxed) {
             self.happened(format_args!(
-                "refused a message for SRQ {number}, which is in error, for its CQ was overrun"
+                "refused a message for SRQ {number}, which is in error because its CQ was overrun"
             ));
             return Err(Nak::RemoteOperational);
         }
         if let Step::Receive { first: false, .. } = step
             && inner.named.as_ref().is_none_or(|named| named.number() != number)
         {
-            self.happened(format_args!("refused a message that names SRQ {number} and began with another"));
+            self.happened(format_args!("refused a message for SRQ {number} whose first packet named another SRQ"));
             return Err(Nak::InvalidRequest);
         }
         let pd = srq.pd();

@@ -61,7 +61,7 @@ pub enum Reason {
         opcode: Opcode,
     },
     /// A READ response of the wrong length.
-    #[error("QP {dest_qp} answered packet {psn} of an RDMA READ with {got} bytes, expected were {expected}")]
+    #[error("QP {dest_qp} answered packet {psn} of an RDMA READ with {got} bytes, expected {expected}")]
     WrongLength {
         /// The responder.
         dest_qp: Qpn,
@@ -140,9 +140,13 @@ impl Reason {
                     "the peer could not carry it out; the peer's reasons say why"
                 }
             },
-            Self::Silence { .. } => "does the peer's program still run, with its QP in RTR, at this address?",
-            Self::NotReady { .. } => "the peer has to post receive requests in time; rnr_retry 7 waits for ever",
-            Self::WrongAnswer { .. } => "are both sides of one build?",
+            Self::Silence { .. } => {
+                "check that the peer's program is running, its QP is in RTR or RTS, and the address is correct"
+            }
+            Self::NotReady { .. } => {
+                "the peer has to post receive requests in time; with rnr_retry 7 the requester retries without a limit"
+            }
+            Self::WrongAnswer { .. } => "check that both sides use the same version",
             Self::WrongLength { .. } => "set the same path_mtu on both sides",
             Self::TooLong { .. } => "send it in several messages",
             Self::LongDatagram { .. } => "send at most one MTU in a datagram, or use an RC or UC QP",
@@ -156,10 +160,10 @@ impl Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The QP refused an earlier packet and serves no more.
-    #[error("the QP has refused an earlier request and serves no more")]
+    #[error("the QP refused an earlier request and no longer processes packets")]
     Dead,
     /// The packet is for another service than this queue pair's.
-    #[error("{opcode} came to a {service} QP")]
+    #[error("received {opcode} on a {service} QP")]
     Service {
         /// The opcode of the packet.
         opcode: Opcode,
@@ -167,7 +171,7 @@ pub enum Fault {
         service: Service,
     },
     /// Packets before this one are missing. They have been requested again.
-    #[error("packet {got} came while {expected} is awaited")]
+    #[error("received packet {got}, expected {expected}")]
     Sequence {
         /// The expected packet.
         expected: Psn,
@@ -175,7 +179,7 @@ pub enum Fault {
         got: Psn,
     },
     /// A repeated READ or atomic that is no longer remembered, or never was.
-    #[error("repeated {opcode} with packet {psn} fits no remembered request")]
+    #[error("{opcode} with packet {psn} is a duplicate of a request that is no longer stored")]
     Forgotten {
         /// The opcode of the packet.
         opcode: Opcode,
@@ -189,7 +193,7 @@ pub enum Fault {
         opcode: Opcode,
     },
     /// A datagram with another Q_Key.
-    #[error("Q_Key {got:#x} came, the QP has {expected:#x}")]
+    #[error("received Q_Key {got:#x}, expected {expected:#x}")]
     QKey {
         /// The queue pair's Q_Key.
         expected: u32,
@@ -197,13 +201,13 @@ pub enum Fault {
         got: u32,
     },
     /// A packet that cannot follow the one before it.
-    #[error("{opcode} came out of order within a message")]
+    #[error("received {opcode} out of order within a message")]
     Order {
         /// The opcode of the packet.
         opcode: Opcode,
     },
     /// The queue pair's access flags do not allow the operation.
-    #[error("{opcode} came, but the QP's access flags {access:#x} do not allow it")]
+    #[error("received {opcode}, but the QP's access flags {access:#x} do not allow it")]
     NotAllowed {
         /// The opcode of the packet.
         opcode: Opcode,
@@ -233,7 +237,7 @@ pub enum Fault {
         va: u64,
     },
     /// A FLUSH with an unknown placement or selectivity.
-    #[error("FLUSH with placement {:#x}, selectivity {}: there is no such thing", feth.placement, feth.selectivity)]
+    #[error("FLUSH with placement {:#x}, selectivity {}: these values are not valid", feth.placement, feth.selectivity)]
     Placement {
         /// The FLUSH header.
         feth: Feth,

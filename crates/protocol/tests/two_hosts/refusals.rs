@@ -241,7 +241,7 @@ fn packets_of_another_service_or_of_no_request_are_dropped() {
     assert!(matches!(step, Step::Ignore(Fault::Service { .. })));
     let mut responder = Responder::new(Service::Uc);
     let Step::Ignore(fault) = responder.handle(&Headers::default(), 0) else { panic!("RC on UC") };
-    assert_eq!(fault.to_string(), "RC SEND first came to a UC QP");
+    assert_eq!(fault.to_string(), "received RC SEND first on a UC QP");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_datagram_with_another_key_is_dropped() {
     world.hosts[A].send(b"datagram");
     world.run();
     assert_eq!(world.hosts[B].received.len(), 0);
-    assert_eq!(world.hosts[B].ignored[0].to_string(), "Q_Key 0x1111 came, the QP has 0x2222");
+    assert_eq!(world.hosts[B].ignored[0].to_string(), "received Q_Key 0x1111, expected 0x2222");
 }
 
 #[test]
