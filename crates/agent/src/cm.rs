@@ -211,7 +211,7 @@ impl Manager {
     pub(crate) fn open(&mut self, peer: Peer, told: bool) -> Outcome<(ChannelId, OwnedFd)> {
         headroom::check()?;
         let Some(next) = self.last_channel.checked_add(1) else {
-            return refuse(Errno::ENOMEM, "every channel number was used; start the agent anew");
+            return refuse(Errno::ENOMEM, "every channel number was used; restart the agent");
         };
         let mut token = self.outside.word();
         while token == 0 || self.tokens.contains_key(&token) {

@@ -89,7 +89,7 @@ impl Call<'_> {
 
     fn malformed(&self, errno: Errno) -> Refusal {
         let what = match errno {
-            Errno::EOPNOTSUPP => "says something after its known fields",
+            Errno::EOPNOTSUPP => "has unknown data after its known fields",
             _ => "has a body that is too short",
         };
         Refusal::new(errno, format!("the command {} {what}", self.command.row.name))
@@ -110,7 +110,9 @@ pub fn find_mut<T>(table: &mut Table<T>, owner: ContextId, handle: u32, kind: Ki
 fn no_such<T>(kind: Kind, handle: u32) -> Outcome<T> {
     refuse(
         if kind == Kind::Channel { Errno::EBADF } else { Errno::ENOENT },
-        format!("handle {handle:#x} names no {kind} of this context: it was destroyed, or is another's, or never was"),
+        format!(
+            "handle {handle:#x} is not a valid {kind} of this context; it may be destroyed or belong to another context"
+        ),
     )
 }
 

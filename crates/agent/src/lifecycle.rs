@@ -21,7 +21,7 @@ impl World {
         headroom::check()?;
         shares::room_for_context(self, peer.uid)?;
         let Some(next) = self.last_context.checked_add(1) else {
-            return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");
+            return refuse(Errno::ENOMEM, "every context number was used; restart the agent");
         };
         self.last_context = next;
         let id = ContextId(next);

@@ -161,10 +161,7 @@ fn lids_in_words(port: &Port) -> Option<String> {
             entry.ip(),
             lid.hosts.count_ones()
         ),
-        None => format!(
-            "LID {} stands for no address: it reaches the programs of this agent only, and other hosts are reached by GID",
-            lid.number
-        ),
+        None => format!("LID {} is local: it is valid only inside this agent; use GIDs for other hosts", lid.number),
     })
 }
 

@@ -242,7 +242,7 @@ impl Wire {
         Some(match self.receivers.find(place) {
             Ok(()) => "the packets of its interface are too small for any MTU of RDMA".into(),
             Err(Some(why)) => why.to_owned(),
-            Err(None) => "the agent has not looked after it yet".into(),
+            Err(None) => "the agent has not opened its socket yet".into(),
         })
     }
 

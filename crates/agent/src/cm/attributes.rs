@@ -23,7 +23,7 @@ impl Manager {
         let Some(at) = id.attachment else {
             return refuse(
                 Errno::EINVAL,
-                format!("id {name:#x} is on no device yet, so that a QP can be told nothing"),
+                format!("id {name:#x} is not bound to a device yet; resolve its address first"),
             );
         };
         match attributes(id, &at, connection.as_ref(), qp_state)

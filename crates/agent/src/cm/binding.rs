@@ -79,7 +79,7 @@ impl Manager {
                 let ip = addr.ip().to_canonical();
                 match self.locals.find(ip, scope(addr)) {
                     Some(at) => Ok((Spot::ip(addr.ip()), Some(at))),
-                    None => refuse(Errno::EADDRNOTAVAIL, format!("{ip} is no address of this agent")),
+                    None => refuse(Errno::EADDRNOTAVAIL, format!("{ip} is not an address of this agent")),
                 }
             }
             Sockaddr::Ib(record) if record.addr == [0; 16] => Ok((Spot::gid(record.addr), None)),
@@ -87,7 +87,7 @@ impl Manager {
                 Some(at) => Ok((Spot::gid(record.addr), Some(at))),
                 None => {
                     let gid = std::net::Ipv6Addr::from(record.addr);
-                    refuse(Errno::EADDRNOTAVAIL, format!("{gid} is no GID of this agent"))
+                    refuse(Errno::EADDRNOTAVAIL, format!("{gid} is not a GID of this agent"))
                 }
             },
         }
@@ -151,7 +151,7 @@ fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
             Errno::EADDRNOTAVAIL,
             format!("port {port} of {place} conflicts with id {other:#x}: one of the two has every address"),
         ),
-        Conflict::TooMany => (Errno::EADDRINUSE, format!("port {port} is shared by as many ids as may")),
+        Conflict::TooMany => (Errno::EADDRINUSE, format!("the limit of ids that share port {port} is reached")),
         Conflict::NoMemory => (Errno::ENOMEM, "the agent has no memory for one more holder of the port".to_owned()),
     };
     Refusal::new(errno, text)

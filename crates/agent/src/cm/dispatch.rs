@@ -93,7 +93,7 @@ impl Manager {
     pub(super) fn id(&mut self, call: &Call<'_>, name: u32) -> Outcome<&mut Id> {
         match self.ids.get_mut(name) {
             Some(id) if id.channel == call.channel => Ok(id),
-            _ => refuse(Errno::ENOENT, format!("id {name:#x} is none of this event channel")),
+            _ => refuse(Errno::ENOENT, format!("id {name:#x} does not belong to this event channel")),
         }
     }
 
@@ -116,13 +116,21 @@ impl Manager {
             if self.has_room_for_events(uid) {
                 return Ok(());
             }
-            return refuse(Errno::ENOMEM, format!("as many events wait for user {uid} as may; take some first"));
+            return refuse(
+                Errno::ENOMEM,
+                format!("the limit of waiting events for user {uid} is reached; get some events first"),
+            );
         }
         let waiting = owner.channel.waiting();
         if waiting < EVENTS_MAX {
             return refuse(Errno::ENOMEM, "the agent has no memory for one more event");
         }
-        refuse(Errno::ENOMEM, format!("{waiting} events wait in this event channel; take some first"))
+        refuse(
+            Errno::ENOMEM,
+            format!(
+                "the limit of waiting events is reached: {waiting} wait in this event channel; get some events first"
+            ),
+        )
     }
 }
 

@@ -104,7 +104,7 @@ impl Manager {
         let Ring { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;
         if !owner.channel.told || count > RINGS_MAX {
-            return refuse(Errno::EINVAL, format!("{count} rings without an event cannot be had here"));
+            return refuse(Errno::EINVAL, format!("{count} rings without an event: not supported"));
         }
         owner.channel.owe_rings(count);
         self.rings.push(call.channel);

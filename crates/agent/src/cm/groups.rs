@@ -52,7 +52,10 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("{address} is not the address of a group"));
         }
         let Some(at) = id.attachment.filter(|_| id.is_datagram()) else {
-            return refuse(Errno::EINVAL, format!("id {name:#x} is not for datagrams, or on no device yet"));
+            return refuse(
+                Errno::EINVAL,
+                format!("id {name:#x} is not for datagrams or not bound to a device yet; resolve its address first"),
+            );
         };
         let (tos, qkey, members) = (id.tos, id.qkey, id.members.clone());
         let present: BTreeSet<[u8; 16]> =
@@ -62,16 +65,19 @@ impl Manager {
             return refuse(Errno::EADDRINUSE, format!("id {name:#x} is a member of {address} already"));
         }
         if members.len() >= ID_MEMBERS_MAX {
-            return refuse(Errno::ENOMEM, format!("id {name:#x} has {ID_MEMBERS_MAX} memberships, as many as it may"));
+            return refuse(
+                Errno::ENOMEM,
+                format!("id {name:#x} has {ID_MEMBERS_MAX} memberships; the limit is reached"),
+            );
         }
         let user = self.owner(call.channel)?.channel.peer.uid;
         let has = self.users.get(&user).map_or(0, |share| share.members);
         if self.apart && has >= USER_MEMBERS_MAX {
-            return refuse(Errno::ENOMEM, format!("user {user} has {has} memberships, as many as it may"));
+            return refuse(Errno::ENOMEM, format!("user {user} has {has} memberships; the limit is reached"));
         }
         let member = Member { channel: call.channel, id: name, gid, reported: 0 };
         let Some(member) = self.members.insert(member) else {
-            return refuse(Errno::ENOMEM, "the agent has as many memberships as it may, or no memory");
+            return refuse(Errno::ENOMEM, "the agent's limit of memberships is reached, or there is no memory");
         };
         self.users.entry(user).or_default().members += 1;
         self.id(call, name)?.members.push(member);
@@ -85,7 +91,7 @@ impl Manager {
     pub(super) fn leave(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let DestroyId { id: name, .. } = call.command.body();
         let Some(member) = self.members.get(name).filter(|member| member.channel == call.channel) else {
-            return refuse(Errno::ENOENT, format!("membership {name:#x} is none of this event channel"));
+            return refuse(Errno::ENOENT, format!("membership {name:#x} does not belong to this event channel"));
         };
         let (id, events_reported) = (member.id, member.reported);
         self.remove_member(call.channel, name);

@@ -43,7 +43,7 @@ impl Manager {
         };
         let id = Id::new(call.channel, uid, ps, kind);
         let full =
-            || refuse(Errno::ENOMEM, "this user, or the agent, has as many ids as it may, or there is no memory");
+            || refuse(Errno::ENOMEM, "the limit of ids of this user or of the agent is reached, or there is no memory");
         self.add(id).map_or_else(full, Ok)
     }
 

@@ -147,12 +147,12 @@ impl Manager {
             return Err(nobody(format!("nobody listens at {place} any more")));
         };
         if id.kind != asked.kind {
-            let text = format!("who listens at {place} takes another type of QP");
+            let text = format!("the listener at {place} expects another QP type");
             return Err(unwanted(Reason::INVALID_TRANSPORT_TYPE, SidrStatus::REJECTED, text));
         }
         let room = self.channels.get_mut(&id.channel).is_some_and(|owner| owner.channel.has_room());
         if id.backlog == 0 || !room {
-            let text = format!("the backlog of who listens at {place} is full");
+            let text = format!("the backlog of the listener at {place} is full");
             return Err(Unwanted { reason: None, status: SidrStatus::REJECTED, text, may_wait: false });
         }
         let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);

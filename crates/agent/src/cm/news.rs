@@ -115,7 +115,7 @@ impl Manager {
             }
             Attribute::Req | Attribute::Rep | Attribute::SidrReq => {
                 id.stage = Stage::Over;
-                let text = format!("{peer} does not answer: {message} was repeated as often as may be");
+                let text = format!("{peer} does not answer: all retries of {message} failed");
                 self.tell(name, event::UNREACHABLE, status, UdParam::default(), text);
             }
             _ => {}

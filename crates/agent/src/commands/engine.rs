@@ -72,7 +72,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("context {} has said no ENGINE_HELLO, so it has no lanes", me.0));
     }
     if world.contexts.get(&peer).is_none_or(|context| context.engine.is_none() || context.ends) {
-        return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
+        return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended or did not exist"));
     }
     let opener = world.context(me)?.peer.uid;
     let proxy = shares::has_proxy(world, me, peer);

@@ -118,7 +118,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{name}: flags {:#x} say nothing that can be changed", body.flags));
     }
     if mr.twin.is_some() || !matches!(mr.matter, Matter::Memory) {
-        return refuse(Errno::EINVAL, format!("{name} is no memory of this process, and stays as it is"));
+        return refuse(Errno::EINVAL, format!("{name} is not registered program memory and cannot be changed"));
     }
     unused(mr.twins, &name, "contexts that have imported it")?;
     let (translates, moves, rights) =

@@ -67,7 +67,7 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
     }
     refuse(
         Errno::EINVAL,
-        format!("modify_qp of QP {:#x}: it does not keep still: somebody keeps writing its state word", qp.qpn),
+        format!("modify_qp of QP {:#x}: its state changes continuously; a thread overwrites its state word", qp.qpn),
     )
 }
 
@@ -94,7 +94,7 @@ fn transition(qp: &Qp, current: State, wanted: &ModifyQp, extended: bool) -> Out
         let believed = state_of(u32::from(wanted.cur_qp_state));
         return refuse(
             Errno::EINVAL,
-            format!("modify_qp of QP {qpn:#x}: it is in {current}, not in {believed} as the caller believes"),
+            format!("modify_qp of QP {qpn:#x}: it is in {current}, but cur_qp_state says {believed}"),
         );
     }
     let next = if mask & attr::STATE != 0 { state_of(u32::from(wanted.qp_state)) } else { current };

@@ -58,15 +58,13 @@ impl World {
             let mut book = faults.book.lock();
             let there = own.map_or(book.entries.len(), |id| book.own(id).count());
             if there + rules.len() > RULES_MAX {
-                return Err(format!("there are {there} rules, and {RULES_MAX} is the most; clear some"));
+                return Err(format!("the limit of {RULES_MAX} rules is reached: there are {there}; clear some"));
             }
             if let Some(context) = own.and_then(|id| self.contexts.get(&id)).filter(|_| self.users.apart) {
                 let uid = context.peer.uid;
                 let brought: usize = shares::of(self, uid).map(|id| book.own(id).count()).sum();
                 if brought + rules.len() > USER_OWN_MAX {
-                    return Err(format!(
-                        "programs of user {uid} have brought {brought} rules; {USER_OWN_MAX} is the most"
-                    ));
+                    return Err(format!("programs of user {uid} have {brought} rules; the limit is {USER_OWN_MAX}"));
                 }
             }
             for (rule, device) in rules.into_iter().zip(places) {

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 /// # Errors
 /// It is no TOML, or says something else.
 pub fn rules(text: &str) -> Result<String, String> {
-    let table: Table = text.parse().map_err(|error| format!("it is no TOML: {error}"))?;
+    let table: Table = text.parse().map_err(|error| format!("not valid TOML: {error}"))?;
     let mut rules = Vec::new();
     for (key, value) in &table {
         match (key.as_str(), value) {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, expected) in [
-            ("rules", "it is no TOML"),
+            ("rules", "not valid TOML"),
             ("rules = [1]", "an array of texts"),
             ("loss = 5", "\"loss\" is not known"),
             ("[[rule]]\nrate = 1", "has no fault"),

@@ -401,7 +401,7 @@ fn known<T>(table: &BTreeMap<u32, T>, handle: u32) -> engine::Result<&T> {
 fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
     match table.get(&handle) {
         Some(object) => Ok(object),
-        None => refuse(Errno::ENOENT, format!("handle {handle:#x} names no {kind} of this context")),
+        None => refuse(Errno::ENOENT, format!("handle {handle:#x} is not a valid {kind} of this context")),
     }
 }
 

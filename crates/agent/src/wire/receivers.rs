@@ -127,8 +127,8 @@ impl Place {
         let (name, port) = (self.name(), udp::PORT);
         match error.kind() {
             io::ErrorKind::AddrInUse => format!("UDP port {port} on {name} belongs to another program"),
-            io::ErrorKind::AddrNotAvailable => format!("{name} is no address of this host just now"),
-            _ => format!("UDP port {port} on {name} cannot be had: {error}"),
+            io::ErrorKind::AddrNotAvailable => format!("{name} is not an address of this host now"),
+            _ => format!("UDP port {port} on {name} cannot be opened: {error}"),
         }
     }
 }

@@ -76,7 +76,7 @@ fn reg_mr_of_device_memory() {
         "0b000000 0e00 0200 0100000000000000 {mr} 04000000 \
          0000000000000000 0000000000000000 0000000000000000 00000000 21000000"
     );
-    client.refused(&rereg.into(), EINVAL, "it stays as it is");
+    client.refused(&rereg.into(), EINVAL, "cannot be changed");
 }
 
 /// A client, and the descriptor by which it is imported.

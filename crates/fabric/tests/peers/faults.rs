@@ -289,7 +289,7 @@ fn what_is_no_rule_is_refused_with_what_is_possible() {
         assert!(why.contains(expected), "{why}");
     }
     (0..16).for_each(|_| drop(host.add_faults("loss 0%").expect("room")));
-    assert!(host.add_faults("loss 0%").expect_err("full").contains("16 is the most"));
+    assert!(host.add_faults("loss 0%").expect_err("full").contains("the limit of 16 rules is reached"));
     host.clear_faults();
     assert_eq!(host.add_faults("loss nth 3").expect("room"), [17]);
 }
