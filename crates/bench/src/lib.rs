@@ -39,10 +39,10 @@ pub enum Error {
     #[error("the other side: {0}")]
     Other(String),
     /// The other side is not there any more.
-    #[error("the other side has gone in the middle of it")]
+    #[error("the other side ended during the measurement")]
     Gone,
     /// Nothing happens although the other side is there.
-    #[error("nothing has completed for {0} s, and the other side says nothing")]
+    #[error("nothing has completed for {0} s, and the other side does not answer")]
     Stalled(u64),
     /// A request or a call failed.
     #[error(transparent)]
@@ -51,7 +51,7 @@ pub enum Error {
     #[error("wrong contents: {0}")]
     Contents(String),
     /// The other side speaks another language.
-    #[error("the other side is no softhca bench of this version: {0}")]
+    #[error("the other side runs another version of softhca bench: {0}")]
     Language(String),
 }
 

@@ -153,33 +153,39 @@ impl Plan {
             _ => Err(Error::Plan(format!("{what}: {value} is not between 1 and {most}"))),
         };
         if self.sizes.is_empty() || self.sizes.len() > 64 {
-            return refuse(format!("{} sizes: between 1 and 64 can be measured", self.sizes.len()));
+            return refuse(format!("{} sizes: use between 1 and 64 sizes", self.sizes.len()));
         }
         for size in &self.sizes {
             within("the size", *size as u64, LONGEST as u64)?;
         }
         if self.operation.is_atomic() && self.sizes != [8] {
-            return refuse(format!("{} works on 8 bytes; there are no other sizes of it", self.operation));
+            return refuse(format!("{} works on 8 bytes: only size 8 is possible", self.operation));
         }
         within("queue pairs", self.qps.into(), MOST_QPS.into())?;
         within("threads", self.threads.into(), MOST_THREADS.into())?;
         within("the depth", self.depth.into(), DEEPEST.into())?;
         within("the batch", self.batch.into(), self.depth.into())?;
         if self.threads > self.qps {
-            return refuse(format!("{} threads share {} queue pairs: some have none", self.threads, self.qps));
+            return refuse(format!(
+                "{} threads share {} queue pairs: use at least one queue pair per thread",
+                self.threads, self.qps
+            ));
         }
         match self.amount {
             Amount::Seconds(time) if !(time > 0.0 && time <= LONGEST_TIME) => {
-                return refuse(format!("{time} s: between 0 and {LONGEST_TIME} can be measured"));
+                return refuse(format!("{time} s: the time must be between 0 and {LONGEST_TIME} s"));
             }
             Amount::Iterations(count) if count < u64::from(self.threads) => {
-                return refuse(format!("{count} operations for {} threads", self.threads));
+                return refuse(format!(
+                    "{count} operations for {} threads: use at least one operation per thread",
+                    self.threads
+                ));
             }
             _ => {}
         }
         if self.has_own_buffers() && self.qps as usize * self.longest() > CHECKED * self.threads as usize {
             return refuse(format!(
-                "queue pairs have buffers of their own here, and {} of them with {} bytes need too much: take fewer",
+                "{} queue pairs with {} bytes need too much memory; use fewer queue pairs or smaller messages",
                 self.qps,
                 self.longest()
             ));
@@ -264,7 +270,7 @@ impl FromStr for Size {
             .and_then(|number| number.checked_mul(1 << shift))
             .filter(|bytes| (1..=LONGEST).contains(bytes))
             .map(Self)
-            .ok_or_else(|| format!("a message has 1 byte to {}, as 8, 4k or 1m", Self(LONGEST)))
+            .ok_or_else(|| format!("size must be between 1 byte and {}, for example 8, 4k or 1m", Self(LONGEST)))
     }
 }
 
@@ -307,7 +313,7 @@ mod tests {
             ("sizes", Plan { sizes: vec![], ..good.clone() }),
             ("size", Plan { sizes: vec![8, 0], ..good.clone() }),
             ("8 bytes", Plan { operation: Operation::FetchAdd, sizes: vec![16], ..good.clone() }),
-            ("some have none", Plan { threads: 2, ..good.clone() }),
+            ("at least one queue pair per thread", Plan { threads: 2, ..good.clone() }),
             ("batch", Plan { batch: 129, ..good.clone() }),
             ("between", Plan { amount: Amount::Seconds(f64::NAN), ..good.clone() }),
             ("operations", Plan { amount: Amount::Iterations(0), ..good.clone() }),

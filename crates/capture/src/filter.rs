@@ -60,12 +60,12 @@ impl Side {
 pub enum FilterError {
     /// A word that means nothing there.
     #[error(
-        "{0:?} is no condition: there are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], \
+        "{0:?} is not a condition; the conditions are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], \
          wire, in, out, cm, ack, nak, dropped, fault, and, or, not, ( and )"
     )]
     Unknown(String),
     /// Something has to follow.
-    #[error("{0:?} wants {1} behind it")]
+    #[error("{0:?} must be followed by {1}")]
     Wants(String, &'static str),
     /// Parentheses do not match.
     #[error("a parenthesis is not closed, or not opened")]

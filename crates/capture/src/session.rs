@@ -163,7 +163,7 @@ impl Session {
                 .map(|ring| format!("process {} is stopped or frozen: its packets appear when it continues", ring.own)),
         );
         if self.unseen > 0 {
-            all.push(format!("{} programs were not seen, for there were too many", self.unseen));
+            all.push(format!("{} programs are missing because there were too many", self.unseen));
         }
         all
     }
@@ -268,7 +268,7 @@ impl Session {
                 }
             }
             if ring.broken {
-                complaints.push(format!("what process {} wrote for the capture makes no sense", ring.own));
+                complaints.push(format!("process {} wrote invalid capture data", ring.own));
             }
         }
         for drop in drops {

@@ -153,7 +153,7 @@ fn what(packet: &Packet) -> String {
         return probe.map_or_else(|| "a probe of softhca".to_owned(), |probe| format!("softhca's own {probe}"));
     }
     let Some(headers) = packet.headers() else {
-        return format!("no packet that is known (opcode {:#04x}), {} bytes", packet.bytes[0], packet.len);
+        return format!("unknown packet (opcode {:#04x}), {} bytes", packet.bytes[0], packet.len);
     };
     let mut text = stack(&headers);
     if let Some((name, said)) = message(packet) {

@@ -26,10 +26,10 @@ pub(crate) fn grammar() -> String {
         lines.collect::<String>()
     };
     format!(
-        "A rule is a kind, what it takes, and keys: KIND [VALUE] [KEY VALUE]…\n\nKinds:\n{}\nKeys:\n{}\n\
+        "A rule has a kind, a value and keys: KIND [VALUE] [KEY VALUE]…\n\nKinds:\n{}\nKeys:\n{}\n\
          SORT is send, write, read, read-response, atomic, atomic-ack, ack, nak,\n\
-         request, response, or cm: messages of the connection manager, to which no other\n\
-         rule applies.\n\n{EXAMPLES}",
+         request, response, or cm: connection manager messages; only rules with\n\
+         `opcode cm` affect them.\n\n{EXAMPLES}",
         rows(&KINDS),
         rows(&KEYS)
     )

@@ -26,7 +26,7 @@ fn options_that_are_none_are_refused() {
         (&["bench", "-s", "0"], 2, &["'0'", "--sizes", "1 byte to", "--help"]),
         (&["bench", "-s", "8,2g"], 2, &["'2g'", "--sizes", "1 byte to", "--help"]),
         (&["bench", "-q", "0"], 2, &["queue pairs: 0 is not between 1 and", "softhca bench --help"]),
-        (&["bench", "-t", "2"], 2, &["some have none", "softhca bench --help"]),
+        (&["bench", "-t", "2"], 2, &["at least one queue pair per thread", "softhca bench --help"]),
         (&["bench", "--seconds", "nan"], 2, &["between 0 and", "softhca bench --help"]),
         (&["capture", "-d", "nan"], 2, &["--duration", "between 0 and", "--help"]),
         (&["--bogus"], 2, &["--bogus", "--help"]),

@@ -57,14 +57,14 @@ Examples:
       Lose packets (docs/faults.md).
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
---pair: the words up to the next -- are the server, all others the client. A
-server that needs a -- of its own goes into a script. The client starts when the
-server, or a program that it has started, listens with TCP or rdma_cm; after
-10 s it starts in any case. Each line of output begins with server: or client:.
-When one side ends, the other has 5 s to end too, then it gets SIGTERM, and 3 s
-later SIGKILL, with all that it has started. Signals go to both. Standard input
-is the client's. The exit code is the client's, or the server's if the client
-ended with 0 or had to be ended.
+--pair: the words up to the next -- are the server, all others the client. If
+the server needs a --, put it into a script. The client starts when the server,
+or a program that it has started, listens with TCP or rdma_cm; after 10 s it
+starts in any case. Each line of output begins with server: or client:. When one
+side ends, the other has 5 s to end too, then it gets SIGTERM, and 3 s later
+SIGKILL, with all that it has started. Signals go to both. Standard input is the
+client's. The exit code is the client's, or the server's if the client ended
+with 0 or had to be ended.
 
 Exit code: the program's, or 128 + the signal that ended it.
   123  --strict found something, and the program ended with 0
@@ -125,4 +125,5 @@ Examples:
 Without an agent, `show --errors` reads the reasons that programs under
 `softhca run` left in the run directory: a later step of a CI job finds them.
 
-Exit code: 0, 1 if nobody can be asked, 2 for unknown options.";
+Exit code: 0, 1 if no agent is running and no reasons are stored, 2 for unknown
+options.";

@@ -220,7 +220,12 @@ mod tests {
         let plan = options("atomic rate --all --depth 8").plan().expect("a plan");
         assert_eq!((plan.operation, plan.sizes, plan.batch), (Operation::FetchAdd, vec![8], 8));
         assert_eq!(options("read lat --all").plan().expect("a plan").sizes.len(), 24);
-        assert!(options("send lat -t 2").plan().expect_err("more threads than queue pairs").contains("some have none"));
+        assert!(
+            options("send lat -t 2")
+                .plan()
+                .expect_err("more threads than queue pairs")
+                .contains("at least one queue pair per thread")
+        );
     }
 
     #[test]
