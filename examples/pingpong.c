@@ -1,5 +1,5 @@
 /* A ping-pong over RDMA in C: `pingpong PORT` waits for the other side, `pingpong PORT HOST` connects to it. The two exchange QP number,
- * PSN and GID over TCP, and then send a number to and fro with SEND and RECEIVE. */
+ * PSN and GID over TCP, and then send a number back and forth with SEND and RECEIVE. */
 #include <endian.h>
 #include <infiniband/verbs.h>
 #include <netdb.h>
@@ -131,7 +131,7 @@ int main(int count, char **words) {
             receive(qp, mr);
         }
     }
-    printf("%d messages went to and fro\n", ROUNDS);
+    printf("%d messages were sent and returned\n", ROUNDS);
 
     exchange(fd, &ready, &ready, 1); /* Nobody leaves while the other needs an acknowledgement. */
     ibv_destroy_qp(qp);

@@ -16,7 +16,7 @@ fn main() -> Outcome {
         Some(host) => TcpStream::connect((host.as_str(), port))?,
     };
     play(&softhca::open()?, stream, words.len() > 3, 1000)?;
-    println!("1000 rounds, and no ball was lost");
+    println!("1000 rounds, and no message was lost");
     Ok(())
 }
 

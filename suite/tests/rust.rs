@@ -20,7 +20,7 @@ const BOTH: &str = env!("CARGO_BIN_EXE_both-engines");
 fn the_ping_pong_of_the_examples_between_two_processes() {
     let room = Room::new().expect("a room");
     let sides = Pair::must_succeed(&room, &[PINGPONG]);
-    assert!(sides.client.output.contains("no ball was lost"), "{}", sides.client.told());
+    assert!(sides.client.output.contains("no message was lost"), "{}", sides.client.told());
 }
 
 #[test]

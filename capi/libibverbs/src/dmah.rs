@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, attr: *mut DmahInit
             ));
         }
         if mask != 0 {
-            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_dmah: comp_mask {mask:#x} has what is not known"));
+            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_dmah: comp_mask {mask:#x} has unknown bits"));
         }
         Ok(DmahObject::create(Dmah { context }, Arc::new(Hints)).cast())
     })
@@ -89,7 +89,7 @@ pub(crate) unsafe fn share(dmah: *mut Dmah, context: *mut Context) -> Outcome<Ar
     // SAFETY: the caller's promise.
     let object = unsafe { DmahObject::live(dmah) }?;
     if get!(object.c(), context) != context {
-        return Err(refuse!(EINVAL, "the DMA handle is of another open device"));
+        return Err(refuse!(EINVAL, "the DMA handle belongs to a different device context"));
     }
     Ok(Arc::clone(&object.inner))
 }

@@ -69,10 +69,10 @@ impl Found {
         let name = kind.name;
         match self {
             Self::Nothing => {
-                kind.missing(format_args!("there is no {name} at {address:#x}: it was destroyed, or never was"))
+                kind.missing(format_args!("there is no {name} at {address:#x}: it was destroyed or is not valid"))
             }
             Self::Ending => refuse!(EBUSY, "another thread is destroying the {name} at {address:#x}"),
-            Self::Another | Self::Live => refuse!(EINVAL, "the object at {address:#x} is no {name}"),
+            Self::Another | Self::Live => refuse!(EINVAL, "the object at {address:#x} is not a {name}"),
         }
     }
 }

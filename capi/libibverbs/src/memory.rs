@@ -120,7 +120,7 @@ unsafe fn register_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> Outcome<*mut Mr> {
     let has = |fields: u64| mask & fields == fields;
     let wrong = || refuse!(EINVAL, "ibv_reg_mr_ex: the fields of comp_mask {mask:#x} do not go together");
     if mask & !field::ALL != 0 {
-        return Err(refuse!(EOPNOTSUPP, "ibv_reg_mr_ex: comp_mask {mask:#x} has what is not known"));
+        return Err(refuse!(EOPNOTSUPP, "ibv_reg_mr_ex: comp_mask {mask:#x} has unknown bits"));
     }
     if has(field::FD) {
         let whole = has(field::FD_OFFSET | field::IOVA) && !has(field::ADDR) && !has(field::BUF);

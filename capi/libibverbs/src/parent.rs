@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, init: *mut TdIni
         entry::not_null(init)?;
         let mask = get!(init, comp_mask);
         if mask != 0 {
-            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_td: comp_mask {mask:#x} has what is not known"));
+            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_td: comp_mask {mask:#x} has unknown bits"));
         }
         // SAFETY: the caller's promise.
         let td = unsafe { OpenContext::of(context) }?.engine.alloc_td()?;
@@ -131,13 +131,13 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, init: *mut ParentDo
         entry::not_null(init)?;
         let mask = get!(init, comp_mask);
         if mask & !(ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC) != 0 {
-            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_parent_domain: comp_mask {mask:#x} has what is not known"));
+            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_parent_domain: comp_mask {mask:#x} has unknown bits"));
         }
         let (pd, td) = (get!(init, pd), get!(init, td));
         // SAFETY: the caller's promise.
         let of = unsafe { PdObject::live(pd) }?;
         if get!(pd, context) != context {
-            return Err(refuse!(EINVAL, "ibv_alloc_parent_domain: the PD is of another open device"));
+            return Err(refuse!(EINVAL, "ibv_alloc_parent_domain: the PD belongs to a different device context"));
         }
         // SAFETY: the caller's promise.
         let thread = if td.is_null() { None } else { Some(&unsafe { TdObject::live(td) }?.inner) };

@@ -8,10 +8,7 @@ use crate::entry::{self, Refusal, refuse};
 use std::ffi::{c_int, c_uint, c_void};
 
 fn no_driver() -> Refusal {
-    refuse!(
-        EOPNOTSUPP,
-        "a function for vendors' drivers was called: softhca's devices are no vendor's, and have none of their operations"
-    )
+    refuse!(EOPNOTSUPP, "a vendor driver function was called; softhca does not support vendor operations")
 }
 
 /// Functions of the private interface that return an errno value.

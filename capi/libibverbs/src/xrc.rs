@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, init: *mut XrcdInitA
         let engine = &unsafe { OpenContext::of(context) }?.engine;
         let file = match fd {
             -1 => None,
-            fd if fd < -1 => return Err(refuse!(EBADF, "ibv_open_xrcd: {fd} is no file descriptor")),
+            fd if fd < -1 => return Err(refuse!(EBADF, "ibv_open_xrcd: {fd} is not a file descriptor")),
             // SAFETY: the program's descriptor, open during this call; if it is not open, sending
             // it fails with EBADF.
             fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, init: *mut XrcdInitA
         if let Some(file) = file {
             // The control socket takes a failing send for the end of the agent. So a wrong
             // descriptor of the program must be found before.
-            file.try_clone_to_owned().map_err(|_| refuse!(EBADF, "ibv_open_xrcd: {fd} is no file descriptor"))?;
+            file.try_clone_to_owned().map_err(|_| refuse!(EBADF, "ibv_open_xrcd: {fd} is not a file descriptor"))?;
         }
         let xrcd = engine.open_xrcd(file, oflags.cast_unsigned())?;
         Ok(XrcdObject::create(Xrcd { context }, xrcd).cast())
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn srq_number(srq: *mut Srq, number: *mut u32) -> c
         // SAFETY: the caller's promise.
         let queue = unsafe { SrqObject::live(srq) }?.inner.queue()?;
         if !queue.is_xrc() {
-            return Err(refuse!(EINVAL, "ibv_get_srq_num: not an XRC SRQ, so that nobody names it"));
+            return Err(refuse!(EINVAL, "ibv_get_srq_num: only an XRC SRQ has a number"));
         }
         // SAFETY: not NULL, and the caller's to write.
         unsafe { number.write(queue.number()) };
@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
         entry::not_null(attr)?;
         let mask = get!(attr, comp_mask);
         if mask & !(OPEN_NEEDED | OPEN_CONTEXT) != 0 {
-            return Err(refuse!(EOPNOTSUPP, "ibv_open_qp: comp_mask {mask:#x} has what is not known"));
+            return Err(refuse!(EOPNOTSUPP, "ibv_open_qp: comp_mask {mask:#x} has unknown bits"));
         }
         if mask & OPEN_NEEDED != OPEN_NEEDED {
             return Err(refuse!(EINVAL, "ibv_open_qp: comp_mask {mask:#x}: number, domain and type must be given"));

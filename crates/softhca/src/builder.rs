@@ -115,11 +115,11 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         let ctx = &self.pd.inner.ctx;
         for cq in [self.send_cq, self.receive_cq] {
             if !Arc::ptr_eq(&cq.inner.ctx, ctx) {
-                return Err(Error::refused(Errno::EINVAL, "the CQ is on another open device than the PD"));
+                return Err(Error::refused(Errno::EINVAL, "the CQ belongs to a different device context than the PD"));
             }
         }
         if self.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.inner.pd.ctx, ctx)) {
-            return Err(Error::refused(Errno::EINVAL, "the SRQ is on another open device than the PD"));
+            return Err(Error::refused(Errno::EINVAL, "the SRQ belongs to a different device context than the PD"));
         }
         let cookie = ctx.cookie();
         let spec = QpSpec {
@@ -207,7 +207,10 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
     /// Creates the queue pair for a connection of this context, in RESET.
     pub(crate) fn bare_for(&self, ctx: &Arc<ContextInner>) -> Result<QpInner> {
         if !Arc::ptr_eq(&self.pd.inner.ctx, ctx) {
-            return Err(Error::refused(Errno::EINVAL, "the PD is on another open device than the connection"));
+            return Err(Error::refused(
+                Errno::EINVAL,
+                "the PD belongs to a different device context than the connection",
+            ));
         }
         self.bare(Kind::SERVICE)
     }

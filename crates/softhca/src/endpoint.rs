@@ -67,8 +67,8 @@ impl Endpoint {
 
     fn checked(self) -> Result<Self> {
         match self {
-            Self { qpn, .. } if qpn > NUMBER => Err(Error::malformed(format!("{qpn:#x} is no number of a queue pair"))),
-            Self { psn, .. } if psn > NUMBER => Err(Error::malformed(format!("{psn} is no packet number"))),
+            Self { qpn, .. } if qpn > NUMBER => Err(Error::malformed(format!("{qpn:#x} is not a valid QPN"))),
+            Self { psn, .. } if psn > NUMBER => Err(Error::malformed(format!("{psn} is not a valid PSN"))),
             _ => Ok(self),
         }
     }
@@ -150,7 +150,7 @@ impl DatagramEndpoint {
 
     fn checked(self) -> Result<Self> {
         if self.qpn > NUMBER {
-            return Err(Error::malformed(format!("{:#x} is no number of a queue pair", self.qpn)));
+            return Err(Error::malformed(format!("{:#x} is not a valid QPN", self.qpn)));
         }
         Ok(self)
     }

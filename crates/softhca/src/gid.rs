@@ -56,8 +56,9 @@ impl FromStr for Gid {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let address: IpAddr =
-            text.parse().map_err(|_| Error::malformed(format!("{text:?} is no GID, such as fe80::1 or 10.0.0.1")))?;
+        let address: IpAddr = text
+            .parse()
+            .map_err(|_| Error::malformed(format!("{text:?} is not a valid GID, for example fe80::1 or 10.0.0.1")))?;
         Ok(address.into())
     }
 }

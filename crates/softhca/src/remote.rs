@@ -70,7 +70,7 @@ impl RemoteRegion {
             Some(Self { addr, rkey: self.rkey, len: len as u64 })
         };
         part().ok_or_else(|| {
-            let reason = format!("the range {} is not inside of the remote region {self}", Shown(shown));
+            let reason = format!("the range {} is outside the remote region {self}", Shown(shown));
             Error::refused(Errno::EINVAL, reason)
         })
     }

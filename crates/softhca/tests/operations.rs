@@ -186,7 +186,7 @@ fn a_part_of_a_remote_region_is_inside_or_an_error() {
         assert_eq!(outside.expect_err("outside").errno(), 22);
     }
     let error = region.part(64..=100).expect_err("one byte too many");
-    assert_eq!(error.reason(), "the range 64..=100 is not inside of the remote region 0x1000+100@0x7");
+    assert_eq!(error.reason(), "the range 64..=100 is outside the remote region 0x1000+100@0x7");
 
     // A peer may claim any address: the sum never wraps.
     let claimed = RemoteRegion { addr: u64::MAX - 9, rkey: 7, len: u64::MAX };

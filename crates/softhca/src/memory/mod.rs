@@ -330,7 +330,7 @@ impl fmt::Debug for Exposed {
 /// When the range is not inside.
 pub(crate) fn inside(range: impl RangeBounds<usize>, len: usize) -> (usize, usize) {
     let shown = (range.start_bound().cloned(), range.end_bound().cloned());
-    checked(range, len).unwrap_or_else(|| panic!("the range {shown:?} is not inside of {len} bytes"))
+    checked(range, len).unwrap_or_else(|| panic!("the range {shown:?} is outside the {len} bytes of the memory"))
 }
 
 /// Start and length of a range if it is inside `len` bytes.

@@ -149,7 +149,10 @@ impl StreamSocket {
                 self.is_up(state);
             }
             (Err(violation), _) => {
-                engine::reason!("rsocket {}: who accepted the connection speaks no rsocket: {violation}", self.fd());
+                engine::reason!(
+                    "rsocket {}: the peer that accepted the connection does not use the rsocket protocol: {violation}",
+                    self.fd()
+                );
                 let _ = self.endpoint.disconnect();
                 self.fail(state, libc::ECONNREFUSED);
             }
@@ -186,7 +189,10 @@ impl StreamSocket {
                     Err(_) => {}
                 },
                 Err(violation) => {
-                    engine::reason!("rsocket {}: who asked for a connection speaks no rsocket: {violation}", self.fd());
+                    engine::reason!(
+                        "rsocket {}: the peer that requested the connection does not use the rsocket protocol: {violation}",
+                        self.fd()
+                    );
                 }
             }
         }
