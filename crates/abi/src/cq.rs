@@ -190,7 +190,7 @@ constants! {
         SUCCESS = 0,
         /// Message longer than the buffer, or than allowed.
         LOC_LEN_ERR = 1,
-        /// The work request makes no sense for this QP.
+        /// The work request is not valid for this QP.
         LOC_QP_OP_ERR = 2,
         /// End-to-end context error (RD only).
         LOC_EEC_OP_ERR = 3,

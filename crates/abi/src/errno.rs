@@ -63,7 +63,7 @@ errnos! {
     EOPNOTSUPP = 95, "not supported";
     EAFNOSUPPORT = 97, "address family not supported";
     EADDRINUSE = 98, "address is in use";
-    EADDRNOTAVAIL = 99, "no address of this host";
+    EADDRNOTAVAIL = 99, "not an address of this host";
     ENETUNREACH = 101, "network is not reachable";
     ECONNRESET = 104, "connection was reset";
     ENOBUFS = 105, "no buffer space";

@@ -7,7 +7,7 @@ record! {
     /// ENGINE_HELLO (192), request: the client runs an engine. Two fds are attached: the wake
     /// word's memfd and the eventfd that wakes the engine.
     pub struct EngineHello[8] {
-        /// Process id, for people to read; the agent believes the socket's credentials.
+        /// Process id, for people to read; the agent uses the socket's credentials.
         0 => pid: u32,
         /// See `hello`.
         4 => flags: u32,
@@ -162,7 +162,7 @@ constants! {
         WAKE = 4,
         /// No engine serves a target QP that this engine holds any more: XRC_ADOPT.
         TARGET = 5,
-        /// The state of some port has changed: ways are looked for anew.
+        /// The state of some port has changed: routes are resolved again.
         PORTS = 6,
         /// The rules of faults have changed: they are behind the context page.
         FAULTS = 7,
