@@ -60,8 +60,8 @@ fn of_pyverbs(cases: &[Case]) -> String {
     let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
     let failed = count(|verdict| *verdict == Verdict::Failed);
     let mut text = format!(
-        "## pyverbs\n\nThe tests of Debian's package python3-pyverbs that are for every device, unmodified, with `softhca run`: \
-         {passed} of {} pass, {failed} fail, {skipped} skip themselves, for these reasons:\n\n| test | why it is skipped |\n|---|---|\n",
+        "## pyverbs\n\nThe tests of Debian's package python3-pyverbs that apply to every device, unmodified, with `softhca run`: \
+         {passed} of {} pass, {failed} fail, {skipped} are skipped, for these reasons:\n\n| test | why it is skipped |\n|---|---|\n",
         cases.len()
     );
     for case in cases {
