@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
-#[command(name = "softhca", version, after_help = help::SOFTHCA)]
+#[command(name = "softhca", version, after_help = help::SOFTHCA, max_term_width = 80)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -260,8 +260,8 @@ mod tests {
     /// A command and all below it.
     fn all(command: &mut clap::Command, name: &str, found: &mut Vec<(String, String, String)>) {
         let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        let long = command.clone().term_width(80).render_long_help().to_string();
-        let short = command.clone().term_width(80).render_help().to_string();
+        let long = command.clone().render_long_help().to_string();
+        let short = command.clone().render_help().to_string();
         found.push((name.to_owned(), behind, long + &short));
         for below in command.get_subcommands_mut() {
             let name = format!("{name} {}", below.get_name());
