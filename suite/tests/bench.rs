@@ -13,6 +13,7 @@ fn every_operation_is_measured() {
             let words = ["bench", operation, measure, "--verify", "-n", "300", "--warmup", "10", "--json", &plotted];
             let told = room.json(&words).expect("it measures");
             assert_eq!((&told["plan"]["operation"], &told["plan"]["measure"]), (&operation.into(), &measure.into()));
+            assert!(told["schema"] == 2 && told.get("busy").is_some(), "{told}");
             let case = &told["cases"][0];
             assert!(case["operations"].as_u64() >= Some(280), "{told}");
             let figure = if measure == "lat" { &case["latency_usec"]["p50"] } else { &case["million_per_second"] };
@@ -20,7 +21,10 @@ fn every_operation_is_measured() {
         }
     }
     let svg = std::fs::read_to_string(plot).expect("a plot");
-    assert!(svg.starts_with("<svg") && svg.contains("cmp-swap rate"), "{svg}");
+    assert!(svg.starts_with("<svg"), "{svg}");
+    for word in ["cmp-swap rate", "host ", " UTC, two processes", "1 queue pair, 1 thread, depth 128, batch 16"] {
+        assert!(svg.contains(word), "{word} is not in {svg}");
+    }
     let shown = room.finish(room.softhca(&["bench", "write", "bw", "-s", "4k,64k", "-n", "100", "--event"]));
     let shown = shown.expect("it ends").expect_success();
     assert!(shown.output.contains("64 KiB") && shown.output.contains('█'), "{}", shown.told());

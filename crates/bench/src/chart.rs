@@ -74,8 +74,9 @@ pub fn bars(plan: &Plan, cases: &[Case]) -> String {
     rows.iter().map(|(name, value, unit)| format!("{name:>10} {} {value:.3} {unit}\n", bar(*value, most))).collect()
 }
 
+/// A bar for `value`; what is more than 0 can be seen.
 fn bar(value: f64, most: f64) -> String {
-    let eighths = if most > 0.0 { (value / most * WIDTH * 8.0).round().max(0.0) as usize } else { 0 };
+    let eighths = if value > 0.0 { (value / most * WIDTH * 8.0).round().max(1.0) as usize } else { 0 };
     let mut text = "█".repeat(eighths / 8);
     if eighths % 8 > 0 {
         text.push(PARTS[eighths % 8]);
@@ -100,5 +101,12 @@ mod tests {
         assert_eq!(lengths, [10, 40], "{text}");
         assert!(text.contains("4 KiB") && text.contains("400.000 MiB/s"), "{text}");
         assert_eq!(table(&plan, &[case(8, 1.0), case(9, 1.0)]).lines().count(), 3);
+    }
+
+    #[test]
+    fn a_small_value_has_a_bar_and_no_value_has_none() {
+        let text = bars(&Plan::new(Operation::Write, Measure::Bw), &[case(1, 1.0), case(2, 0.0), case(3, 1e6)]);
+        let lengths: Vec<usize> = text.lines().map(|line| line.matches(['▏', '█']).count()).collect();
+        assert_eq!(lengths, [1, 0, 40], "{text}");
     }
 }

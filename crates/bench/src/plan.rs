@@ -193,6 +193,30 @@ impl Plan {
         Ok(())
     }
 
+    /// What else than operation and size a figure depends on, for the caption of a plot.
+    #[must_use]
+    pub fn parameters(&self) -> String {
+        let many = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+        let mut words = vec![many(self.qps, "queue pair"), many(self.threads, "thread")];
+        if self.measure != Measure::Lat {
+            words.push(format!("depth {}", self.depth()));
+            words.push(format!("batch {}", self.batch()));
+        }
+        words.push(format!("inline {}", Size(self.inline as usize)));
+        words.push(if self.event { "waiting for events" } else { "polling" }.to_owned());
+        words.push(match self.amount {
+            Amount::Iterations(count) => format!("{count} operations of each size"),
+            Amount::Seconds(time) => format!("{time} s for each size"),
+        });
+        words.extend(
+            [(self.verify, "contents checked"), (self.pin, "pinned")]
+                .iter()
+                .filter(|word| word.0)
+                .map(|word| word.1.to_owned()),
+        );
+        words.join(", ")
+    }
+
     /// The longest message.
     pub(crate) fn longest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(1)
@@ -323,6 +347,15 @@ mod tests {
             let told = plan.check().expect_err(word).to_string();
             assert!(told.contains(word), "{told}");
         }
+    }
+
+    #[test]
+    fn parameters_are_told_in_words() {
+        let plan = Plan { qps: 4, threads: 2, event: true, verify: true, ..Plan::new(Operation::Write, Measure::Rate) };
+        let told = "4 queue pairs, 2 threads, depth 128, batch 16, inline 64 B, waiting for events, 0.5 s for each size, contents checked";
+        assert_eq!(plan.parameters(), told);
+        let told = Plan { amount: Amount::Iterations(9), ..Plan::new(Operation::Send, Measure::Lat) }.parameters();
+        assert_eq!(told, "1 queue pair, 1 thread, inline 64 B, polling, 9 operations of each size");
     }
 
     #[test]

@@ -223,7 +223,8 @@ fn clock(time: u64) -> String {
 }
 
 /// Day and time (UTC); the Gregorian calendar by 400 years of 146 097 days.
-fn date(time: u64) -> String {
+#[must_use]
+pub fn date(time: u64) -> String {
     let days = time / SECOND / DAY + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

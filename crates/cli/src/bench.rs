@@ -3,6 +3,7 @@
 //! The load is the crate `bench`; here are the options, the other side (a process of this same program, or one on another host
 //! that is reached by TCP), and what is printed.
 
+mod busy;
 mod options;
 
 use std::io::IsTerminal;
@@ -12,8 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bench::plot::Heading;
 use bench::{Case, Error, Place, Plan, Size, Talk, chart, plot};
 use serde_json::json;
 use softhca::Context;
@@ -22,6 +24,7 @@ use crate::place::Host;
 use crate::{Failure, start};
 use engine::reason::say;
 
+use busy::Load;
 pub(crate) use options::Options;
 
 /// How long another host may take to answer the first time.
@@ -46,18 +49,28 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     let _agent = start::ensure(host, &run_dir, None)?;
     let context = open(&run_dir, options)?;
     let Some(plan) = plan else { return serve(&context, options, host) };
+    let before = Load::now();
     let cases = match &options.to {
         Some(to) => ask_host(&context, options, &plan, to)?,
         None => ask_process(&context, options, &plan, &run_dir)?,
     };
+    let busy = Load::others(before, Load::now());
+    if let Some(others) = busy.filter(|others| *others >= busy::BUSY) {
+        say(format_args!(
+            "other programs used {others:.1} processors during the measurement; measure again on an idle machine"
+        ));
+    }
     if let Some(file) = &options.plot {
         let title = format!("{} {}, softhca {}", plan.operation, plan.measure, env!("CARGO_PKG_VERSION"));
-        let svg = plot::lines(&title, plot::unit(plan.measure), &plot::of(&plan, &cases))?;
+        let caption = caption(&plan, options.to.as_deref(), busy);
+        let svg = plot::of_run(&Heading { title: &title, caption: &caption }, &plan, &cases)?;
         std::fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     if options.json {
-        let all = json!({ "softhca": env!("CARGO_PKG_VERSION"), "plan": plan, "to": options.to, "cases": cases });
-        return Ok(serde_json::to_string_pretty(&all)? + "\n");
+        let busy = busy.map(|others| others >= busy::BUSY);
+        let (version, to) = (env!("CARGO_PKG_VERSION"), &options.to);
+        let all = json!({ "softhca": version, "plan": plan, "to": to, "cases": cases, "busy": busy });
+        return Ok(crate::json::object(all)?);
     }
     let chart = chart::bars(&plan, &cases);
     Ok(format!("{}\n{}\n{chart}", heading(&plan, options.to.as_deref()), chart::table(&plan, &cases)))
@@ -73,6 +86,19 @@ fn heading(plan: &Plan, to: Option<&str>) -> String {
     let checked = if plan.verify { ", contents checked" } else { "" };
     let to = to.map_or_else(|| "two processes on this host".to_owned(), |to| format!("to {to}"));
     format!("{} {}{queues}{waits}{checked}: {to}", plan.operation, plan.measure)
+}
+
+/// Where, when and how a plot was made.
+fn caption(plan: &Plan, to: Option<&str>, busy: Option<f64>) -> [String; 2] {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let date = capture::words::date(u64::try_from(now.as_nanos()).unwrap_or_default());
+    // Without seconds.
+    let date = date.get(..16).unwrap_or(&date);
+    let to = to.map_or_else(|| "two processes of one host".to_owned(), |to| format!("to {to}"));
+    let others = busy.filter(|others| *others >= busy::BUSY);
+    let others = others.map_or_else(String::new, |others| format!("; other programs used {others:.1} processors"));
+    [format!("host {}, {date} UTC, {to}{others}", name.trim()), plan.parameters()]
 }
 
 /// The device that is measured.
