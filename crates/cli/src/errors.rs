@@ -1,9 +1,11 @@
-//! `softhca show --errors`: why something failed, program by program, as the agent has it from their engines;
-//! where no agent runs any more, as the programs have written it to their files.
+//! `softhca show --errors`: why something failed, program by program.
+//!
+//! The agent has the reasons of its programs from their engines. Programs of an earlier agent have left theirs in files.
 //!
 //! What programs said of themselves the agent has cleaned; here it becomes lines.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,47 +30,69 @@ const WIRE: [(&str, &str); 5] = [
 /// Shows why something failed in the programs that run or ended lately.
 pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
     let run_dir = host.run_dir();
+    let folder = place::reasons_folder(&run_dir);
     let (answer, heading) = match start::answering(&run_dir)? {
-        Some(connection) => (connection.ask("errors")?, String::new()),
+        Some(connection) => {
+            // The folder is missing if no program ran under `softhca run`.
+            let stored = of_files(&folder).unwrap_or_default();
+            (with_stored(connection.ask("errors")?, stored), String::new())
+        }
         None => {
-            let folder = place::reasons_folder(&run_dir);
-            let heading = format!("no agent is running; these reasons are from files in {}:\n", folder.display());
-            (of_files(&folder)?, heading)
+            let stored = of_files(&folder).map_err(|error| no_agent(&folder, &error))?;
+            let found = if stored.is_empty() {
+                format!("no agent is running, and no reasons are stored in {}\n", folder.display())
+            } else {
+                format!("no agent is running; these reasons are from files in {}:\n", folder.display())
+            };
+            (json!({ "programs": stored, "source": folder }), found)
         }
     };
     if json {
         return Ok(crate::json::object(answer)?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(heading + &text(&answer, now))
+    let text = text(&answer, now);
+    Ok(match (heading.is_empty(), text.is_empty()) {
+        (true, true) => "nothing has failed\n".to_owned(),
+        _ => heading + &text,
+    })
+}
+
+fn no_agent(folder: &Path, error: &io::Error) -> String {
+    format!(
+        "no agent is running, and there are no saved reasons: {}: {error}; start a program with `softhca run -- PROGRAM`",
+        folder.display()
+    )
+}
+
+/// The agent's answer with the processes of files that the agent does not know, for example those of an earlier agent.
+fn with_stored(mut answer: Value, mut stored: Vec<Value>) -> Value {
+    let known: Vec<Value> = list(&answer["programs"]).iter().map(|program| program["pid"].clone()).collect();
+    stored.retain(|program| !known.contains(&program["pid"]));
+    stored.extend(answer["programs"].as_array().cloned().unwrap_or_default());
+    answer["programs"] = stored.into();
+    answer
 }
 
 /// What programs of `softhca run` have written, in the form in which an agent tells it. The last program comes last.
-fn of_files(folder: &Path) -> Result<Value, String> {
-    let no_agent = |error: &dyn std::fmt::Display| {
-        format!(
-            "no agent is running, and there are no saved reasons: {}: {error}; start a program with `softhca run -- \
-            PROGRAM`",
-            folder.display()
-        )
-    };
-    let entries = fs::read_dir(folder).map_err(|error| no_agent(&error))?;
+fn of_files(folder: &Path) -> io::Result<Vec<Value>> {
+    let entries = fs::read_dir(folder)?.flatten();
     let mut files: Vec<_> =
-        entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+        entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
     files.sort();
     let mut programs = Vec::new();
     for (written, file) in files {
         let time = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-        programs.extend(of_file(&reasons::last(&file).unwrap_or_default(), time));
+        programs.extend(of_file(&file, &reasons::last(&file).unwrap_or_default(), time));
     }
-    Ok(json!({ "programs": programs, "source": folder }))
+    Ok(programs)
 }
 
 /// A sentence of one kind, and how often it came.
 type Row = (Kind, String, u64);
 
 /// The processes of one run. A sentence that came several times is one row; when it came is not known, only when the file was written.
-fn of_file(text: &str, time: u64) -> Vec<Value> {
+fn of_file(file: &Path, text: &str, time: u64) -> Vec<Value> {
     let mut processes: Vec<(u32, Vec<Row>)> = Vec::new();
     for (pid, line) in text.lines().map(Line::read) {
         let Line::Reason(kind, sentence) = line else { continue };
@@ -84,10 +108,19 @@ fn of_file(text: &str, time: u64) -> Vec<Value> {
         }
     }
     let row = |(kind, sentence, count): &(Kind, String, u64)| json!({ "time": time, "count": count, "kind": kind.word(), "sentence": sentence });
-    let told = |(pid, rows): &(u32, Vec<_>)| json!({ "pid": pid, "ended": true, "errors": rows.iter().map(row).collect::<Vec<_>>(), "drops": [] });
+    let told = |(pid, rows): &(u32, Vec<_>)| {
+        let errors: Vec<Value> = rows.iter().map(row).collect();
+        json!({ "pid": pid, "ended": is_gone(*pid), "errors": errors, "drops": [], "source": file })
+    };
     processes.iter().map(told).collect()
 }
 
+/// Whether a process has ended, as far as /proc says.
+fn is_gone(pid: u32) -> bool {
+    !Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// All of it in words; empty if nothing has failed.
 fn text(answer: &Value, now: Duration) -> String {
     let mut text = String::new();
     for program in list(&answer["programs"]) {
@@ -95,7 +128,10 @@ fn text(answer: &Value, now: Duration) -> String {
         let ended = if program["ended"] == true { ", ended" } else { "" };
         let what = format!("{} {} on {}", program["pid"], word("comm"), word("device"));
         let what = if program["device"].is_string() { what } else { format!("process {}", program["pid"]) };
-        text += &format!("{what}{ended}\n");
+        // Without an agent, the heading names the folder.
+        let file = program["source"].as_str().filter(|_| !answer["source"].is_string());
+        let file = file.map_or_else(String::new, |file| format!(", from {file}"));
+        text += &format!("{what}{ended}{file}\n");
         if let Some(concealed) = program["concealed"].as_u64() {
             text += &format!("  {concealed} reasons of another user; only that user and root can see them\n");
             continue;
@@ -114,7 +150,7 @@ fn text(answer: &Value, now: Duration) -> String {
             text += &format!("the agent dropped {count} packets from other hosts: {meaning}{last}\n");
         }
     }
-    if text.is_empty() { "nothing has failed\n".to_owned() } else { text }
+    text
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -171,27 +207,49 @@ mod tests {
             assert!(told.contains(expected), "{expected} is not in {told}");
         }
         assert!(!told.contains("no room left"));
-        assert_eq!(text(&json!({"programs": []}), Duration::ZERO), "nothing has failed\n");
+        assert_eq!(text(&json!({"programs": []}), Duration::ZERO), "");
+    }
+
+    /// Files with reasons of a process that is gone, and of this one. No process has the id 2^22 or more.
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lines = format!(
+            "opened 5000007: a device\nfailed 5000007: bad\nfailed 5000007: bad\nrefused {}: no\n",
+            std::process::id()
+        );
+        std::fs::write(folder.path().join("5"), lines).expect("written");
+        folder
     }
 
     #[test]
     fn the_files_of_programs_are_told_as_the_agent_tells_them() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let lines = "opened 7: a device\nfailed 7: QP 0x11: bad\nfailed 7: QP 0x11: bad\nrefused 8: no\n";
-        std::fs::write(folder.path().join("5"), lines).expect("written");
-        let answer = super::of_files(folder.path()).expect("read");
-        let programs = answer["programs"].as_array().expect("programs");
-        assert_eq!(
-            (programs.len(), &programs[0]["pid"], &programs[0]["errors"][0]["count"]),
-            (2, &json!(7), &json!(2))
-        );
-        let told = text(&answer, Duration::ZERO);
-        for expected in ["process 7, ended\n", "2      failed   QP 0x11: bad", "process 8, ended\n", "refused  no"] {
+        let folder = folder();
+        let programs = super::of_files(folder.path()).expect("read");
+        let told = |program: &serde_json::Value| (program["pid"].clone(), program["ended"].clone());
+        assert_eq!(told(&programs[0]), (json!(5_000_007), json!(true)));
+        assert_eq!(told(&programs[1]), (json!(std::process::id()), json!(false)));
+        assert_eq!((programs.len(), &programs[0]["errors"][0]["count"]), (2, &json!(2)));
+        let told = text(&json!({ "programs": programs, "source": folder.path() }), Duration::ZERO);
+        let here = format!("process {}\n", std::process::id());
+        for expected in ["process 5000007, ended\n", "2      failed   bad", &here, "refused  no"] {
             let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
             let expected = expected.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(told.contains(&expected), "{expected} is not in {told}");
         }
-        let none = super::of_files(&folder.path().join("none")).expect_err("nothing there");
+        let missing = folder.path().join("none");
+        let none = super::no_agent(&missing, &super::of_files(&missing).expect_err("nothing there"));
         assert!(none.contains("no agent is running") && none.contains("softhca run"), "{none}");
+    }
+
+    #[test]
+    fn programs_of_files_come_before_those_that_the_agent_knows() {
+        let folder = folder();
+        let agents =
+            json!({"programs": [{"pid": std::process::id(), "comm": "x", "device": "softhca0", "errors": []}]});
+        let answer = super::with_stored(agents, super::of_files(folder.path()).expect("read"));
+        let told = text(&answer, Duration::ZERO);
+        let file = folder.path().join("5").display().to_string();
+        assert!(told.starts_with(&format!("process 5000007, ended, from {file}\n")), "{told}");
+        assert!(told.contains(" x on softhca0") && !told.contains("refused"), "{told}");
     }
 }

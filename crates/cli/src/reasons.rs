@@ -69,10 +69,14 @@ impl Reasons {
         self.last().unwrap_or_default().lines().any(|line| Line::read(line).1 == Line::Opened)
     }
 
-    /// Tells on standard error why a program has ended so; `strict` says that it ran in the strict mode. The file stays if it is named.
-    pub(crate) fn end(self, end: End, strict: bool) {
+    /// Prints on standard error why a program has ended so, unless it is `quiet`; `strict` says that it ran in the strict mode.
+    ///
+    /// If there are reasons to print, the file stays for `softhca show --errors`, also if `quiet` suppresses them.
+    pub(crate) fn end(self, end: End, strict: bool, quiet: bool) {
         let (told, names_file) = self.told(end, strict);
-        crate::tell(&told);
+        if !quiet {
+            crate::tell(&told);
+        }
         if !names_file {
             self.forget();
         }
@@ -294,8 +298,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), "opened 7: a device\nrefused 7: no\n").expect("written");
-        reasons.end(End::Succeeded, false);
+        reasons.end(End::Succeeded, false, false);
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_quiet_run_that_failed_leaves_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reasons = Reasons::new(folder.path()).expect("a file");
+        fs::write(reasons.file(), "failed 7: bad\n").expect("written");
+        reasons.end(End::Failed, false, true);
+        assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1);
     }
 
     #[test]

@@ -107,11 +107,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
             say(format_args!("{}", finding.sentence()));
         }
     }
-    if run.quiet {
-        reasons.forget();
-    } else {
-        reasons.end(how_it_ended(status, asked), run.strict);
-    }
+    reasons.end(how_it_ended(status, asked), run.strict, run.quiet);
     let found = findings.is_some_and(Findings::end);
     Ok(if found && code == 0 { FOUND } else { code })
 }
