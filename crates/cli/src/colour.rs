@@ -1,6 +1,7 @@
 //! Colours on a terminal: only where a person reads, and not where `NO_COLOR` is set (no-color.org) or the terminal is a dumb one.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 
 /// A colour, by its number in the escape sequences of terminals.
@@ -14,9 +15,14 @@ pub(crate) enum Colour {
 
 /// Whether colours may be written to `stream`.
 pub(crate) fn wanted(stream: &impl IsTerminal) -> bool {
-    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
-    stream.is_terminal() && !refused && !dumb
+    stream.is_terminal() && allowed(|name| env::var_os(name))
+}
+
+/// Whether the environment allows colours on a terminal.
+fn allowed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = variable("TERM").is_none_or(|term| term == "dumb");
+    !refused && !dumb
 }
 
 /// `text` in a colour, if colours are wanted.
@@ -26,7 +32,22 @@ pub(crate) fn paint(text: &str, colour: Colour, wanted: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Colour, paint};
+    use super::{Colour, allowed, paint};
+
+    #[test]
+    fn no_color_and_dumb_terminals_are_honoured() {
+        for (variables, expected) in [
+            (&[("TERM", "xterm")][..], true),
+            (&[("TERM", "xterm"), ("NO_COLOR", "1")], false),
+            (&[("TERM", "xterm"), ("NO_COLOR", "0")], false),
+            (&[("TERM", "xterm"), ("NO_COLOR", "")], true),
+            (&[("TERM", "dumb")], false),
+            (&[], false),
+        ] {
+            let value = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            assert_eq!(allowed(value), expected, "{variables:?}");
+        }
+    }
 
     #[test]
     fn text_is_painted_only_where_that_is_wanted() {
