@@ -184,6 +184,7 @@ fn a_user_sees_own_programs_only() {
         let read = |line: &str| serde_json::from_str(line).expect("an object");
         outcome.output.lines().map(read).collect::<Vec<Value>>()
     });
+    assert!(all.iter().all(|packet| packet["schema"] == 2 && packet["time"].is_string()), "{}", all[0]);
     let transports =
         |packets: &[Value], name: &str| packets.iter().filter(|packet| packet["transport"] == name).count();
     assert_eq!(

@@ -55,7 +55,13 @@ fn devices_as_text_and_as_json() {
     assert!(verbose.output.contains("fe80:") && verbose.output.contains("max_qp"), "{}", verbose.told());
     let json = room.finish(room.softhca(&["devices", "--json"])).expect("it ends").expect_success();
     let value: serde_json::Value = serde_json::from_str(&json.output).expect("JSON");
-    assert_eq!((&value["devices"][0]["name"], &value["schema"]), (&"softhca0".into(), &1.into()), "{value:#}");
+    assert_eq!((&value["devices"][0]["name"], &value["schema"]), (&"softhca0".into(), &2.into()), "{value:#}");
+    let device = &value["devices"][0];
+    for (flags, name) in
+        [(&device["device_cap_flags"], "mem-window"), (&device["ports"][0]["port_cap_flags"], "cm-sup")]
+    {
+        assert!(flags.as_array().is_some_and(|names| names.contains(&name.into())), "{name}: {value:#}");
+    }
 }
 
 #[test]

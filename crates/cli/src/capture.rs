@@ -211,7 +211,7 @@ impl Output {
             match how {
                 Words::Line => writeln!(to, "{}", words::line(packet))?,
                 Words::Lines { payload } => write!(to, "{}", words::lines(packet, *payload))?,
-                Words::Json => writeln!(to, "{}", words::json(packet))?,
+                Words::Json => writeln!(to, "{}", crate::json::line(words::json(packet)))?,
             }
         }
         Ok(written)

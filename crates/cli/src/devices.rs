@@ -2,10 +2,11 @@
 //!
 //! The agent tells everything; without `-v` only what most people look for is shown.
 
+use abi::device::cap;
 use serde_json::Value;
 
 use crate::place::Host;
-use crate::{Failure, start};
+use crate::{Failure, json, start};
 
 /// What is shown of a device without `-v`.
 const DEVICE: &[&str] =
@@ -22,9 +23,29 @@ pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Fail
     let answer = start::ensure(host, &host.run_dir(), None)?.ask("devices")?;
     let devices = &answer["devices"];
     if json {
-        return Ok(crate::json::document("devices", devices.clone())?);
+        return Ok(json::document("devices", readable(devices.clone()))?);
     }
     Ok(devices.as_array().into_iter().flatten().map(|device| one(device, verbose)).collect::<Vec<_>>().join("\n"))
+}
+
+/// The bits of `port_cap_flags` that ports have: PortInfo:CapabilityMask of the IBA, as rdma-core names them.
+const PORT_FLAGS: [(u64, &str); 2] = [(1 << 16, "cm-sup"), (1 << 26, "ip-based-gids")];
+
+/// Devices with lists of names in the place of bits.
+fn readable(mut devices: Value) -> Value {
+    let kebab = |name: &str| name.to_lowercase().replace('_', "-");
+    for device in devices.as_array_mut().into_iter().flatten() {
+        if let Some(bits) = device["device_cap_flags"].as_u64() {
+            device["device_cap_flags"] = json::flags(bits, |bit| cap::name(bit).map(kebab));
+        }
+        for port in device["ports"].as_array_mut().into_iter().flatten() {
+            if let Some(bits) = port["port_cap_flags"].as_u64() {
+                let name = |bit: u64| PORT_FLAGS.iter().find(|(known, _)| *known == bit).map(|(_, name)| kebab(name));
+                port["port_cap_flags"] = json::flags(bits, name);
+            }
+        }
+    }
+    devices
 }
 
 fn one(device: &Value, verbose: bool) -> String {
@@ -93,6 +114,14 @@ fn plain(name: &str, value: &Value) -> String {
 mod tests {
     use super::one;
     use serde_json::json;
+
+    #[test]
+    fn capabilities_are_lists_of_names() {
+        let devices = json!([{"device_cap_flags": 0x8000_0011_u32, "ports": [{"port_cap_flags": 1 << 16 | 1 << 3}]}]);
+        let shown = super::readable(devices);
+        assert_eq!(shown[0]["device_cap_flags"], json!(["resize-max-wr", "auto-path-mig", "0x80000000"]));
+        assert_eq!(shown[0]["ports"][0]["port_cap_flags"], json!(["0x8", "cm-sup"]));
+    }
 
     #[test]
     fn a_device_in_words() {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// The version of the schema. It grows when a member goes or changes its meaning; new members may come at any time.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The largest integer that every reader of JSON understands exactly.
 const EXACT: u64 = 1 << 53;
@@ -14,11 +14,26 @@ pub(crate) fn document(name: &str, value: Value) -> serde_json::Result<String> {
 }
 
 /// A document of the members of `value`.
-pub(crate) fn object(mut value: Value) -> serde_json::Result<String> {
+pub(crate) fn object(value: Value) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(&versioned(value))? + "\n")
+}
+
+/// The same on one line, without its end.
+pub(crate) fn line(value: Value) -> String {
+    versioned(value).to_string()
+}
+
+fn versioned(mut value: Value) -> Value {
     if let Value::Object(members) = &mut value {
         members.insert("schema".to_owned(), SCHEMA.into());
     }
-    Ok(serde_json::to_string_pretty(&exact(value))? + "\n")
+    exact(value)
+}
+
+/// The flags that are set, by their names; a flag without a name is its bit in hex.
+pub(crate) fn flags(bits: u64, name: impl Fn(u64) -> Option<String>) -> Value {
+    let set = (0..u64::BITS).map(|bit| 1_u64 << bit).filter(|bit| bits & bit != 0);
+    set.map(|bit| Value::String(name(bit).unwrap_or_else(|| format!("{bit:#x}")))).collect()
 }
 
 /// The same with integers that a double cannot hold as strings.
@@ -35,7 +50,7 @@ fn exact(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{document, object};
+    use super::{document, line, object};
     use serde_json::{Value, json};
 
     #[test]
@@ -43,7 +58,8 @@ mod tests {
         let text = document("rows", json!([{"start": u64::MAX, "length": 1_u64 << 53, "name": "x"}])).expect("text");
         let value: Value = serde_json::from_str(&text).expect("sound");
         let row = json!({"start": "18446744073709551615", "length": 9_007_199_254_740_992_u64, "name": "x"});
-        assert_eq!(value, json!({"schema": 1, "rows": [row]}));
-        assert!(object(json!({"a": 1})).expect("text").contains("\"schema\": 1"));
+        assert_eq!(value, json!({"schema": 2, "rows": [row]}));
+        assert!(object(json!({"a": 1})).expect("text").contains("\"schema\": 2"));
+        assert_eq!(line(json!({"time": u64::MAX})), r#"{"schema":2,"time":"18446744073709551615"}"#);
     }
 }

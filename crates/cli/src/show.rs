@@ -74,9 +74,8 @@ fn readable(mut value: Value) -> Value {
 
 /// The rights that are set; a bit without a name is its number.
 fn rights(bits: u64) -> Value {
-    let set = (0..u64::BITS).map(|bit| 1_u64 << bit).filter(|bit| bits & bit != 0);
-    let name = |bit: u64| ACCESS.iter().find(|(known, _)| u64::from(*known) == bit).map(|(_, name)| (*name).to_owned());
-    set.map(|bit| Value::String(name(bit).unwrap_or_else(|| format!("{bit:#x}")))).collect()
+    let known = |bit: u64| ACCESS.iter().find(|(known, _)| u64::from(*known) == bit);
+    crate::json::flags(bits, |bit| known(bit).map(|(_, name)| (*name).to_owned()))
 }
 
 /// The member of a context that lists the objects of a kind.

@@ -156,22 +156,25 @@ fn reasons_are_told_when_the_agent_has_gone() {
     let none = softhca(&folder, &dir, &["show", "--errors"]);
     assert_eq!(none.status.code(), Some(1), "{none:?}");
     assert!(String::from_utf8_lossy(&none.stderr).contains("no agent is running"), "{none:?}");
-    let script = "echo 'failed 77: QP 0x11, wr_id 0x3: bad' >> $SOFTHCA_REASONS; exit 3";
+    let script = "echo 'failed 5000077: QP 0x11, wr_id 0x3: bad' >> $SOFTHCA_REASONS; exit 3";
     let run = softhca(&folder, &dir, &["run", "--", "sh", "-c", script]);
     assert_eq!(run.status.code(), Some(3), "{run:?}");
     let _ = softhca(&folder, &dir, &["agent", "--stop"]);
     let text = softhca(&folder, &dir, &["show", "--errors"]);
     let said = String::from_utf8_lossy(&text.stdout);
-    for word in
-        ["no agent is running", dir.to_str().expect("plain"), "process 77, ended", "failed  QP 0x11, wr_id 0x3: bad"]
-    {
+    for word in [
+        "no agent is running",
+        dir.to_str().expect("plain"),
+        "process 5000077, ended",
+        "failed  QP 0x11, wr_id 0x3: bad",
+    ] {
         assert!(said.contains(word), "{word}: {said}");
     }
     let json = softhca(&folder, &dir, &["show", "--errors", "--json"]);
     let answer: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(
         (&answer["schema"], &answer["programs"][0]["errors"][0]["kind"]),
-        (&1.into(), &"failed".into()),
+        (&2.into(), &"failed".into()),
         "{answer}"
     );
     assert!(answer["programs"][0]["errors"][0]["time"].is_string(), "{answer}");
