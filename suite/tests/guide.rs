@@ -77,8 +77,7 @@ fn every_command_of_the_guide_prints_what_the_guide_says() {
         script += &format!("echo '@@ {number}'\n{command}\n");
         script += &match command.as_str() {
             command if !command.ends_with('&') => String::new(),
-            command if command.contains("rping -s") => wait("softhca show cm 2>/dev/null | grep -q listening"),
-            command if command.contains("rping -c") => wait("[ $(softhca show qp | grep -c RTS) = 2 ]"),
+            command if command.contains("rping") => wait("[ $(softhca show qp 2>/dev/null | grep -c RTS) = 2 ]"),
             _ => wait(&format!("ss -Hltn sport = :{free} | grep -q .")),
         };
     }
