@@ -239,3 +239,44 @@ fn a_name_that_would_clear_the_screen() {
     let told = told.expect("it is kept");
     assert!(told.contains("[2Jevil") && told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
 }
+
+/// A failed program, an agent that was killed, and a new one: the reasons stay.
+#[test]
+fn reasons_outlive_the_agent() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let quiet = room.finish(room.softhca(&["run", "--quiet", "--", &path, "-m", "rkey"])).expect("it ends");
+    assert_eq!((quiet.code, quiet.errors.as_str()), (1, ""), "{}", quiet.told());
+    let mut running = room.start(room.run(&[&path, "-m", "rkey", "-w"])).expect("it starts");
+    running.wait_for_words("waits", HANG).expect("it has failed");
+    let pid = running.inner("why", HANG).expect("it runs");
+    let agent = room.agent().expect("an agent");
+    softhca_suite::program::send(agent, Signal::KILL);
+    wait::until(HANG, "the agent's end", || (!softhca_suite::process::alive(agent)).then_some(())).expect("it ends");
+    let told = || room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success().output;
+    let programs = || room.json(&["show", "--errors", "--json"]).expect("it answers")["programs"].clone();
+    says(&told(), &["no agent is running", ", ended\n", &format!("process {pid}\n"), "check rkey"]);
+    let check = |programs: &Value| {
+        for program in programs.as_array().expect("programs") {
+            assert_eq!(program["ended"] == true, program["pid"] != pid, "{program:#}");
+            assert!(program["source"].is_string() && program["errors"][0]["time"].is_string(), "{program:#}");
+        }
+        assert!(programs.to_string().contains("check rkey"), "{programs:#}");
+    };
+    check(&programs());
+    room.start_agent().expect("a new agent");
+    says(&told(), &[", ended, from ", "check rkey"]);
+    check(&programs());
+    softhca_suite::program::send(pid, Signal::KILL);
+    running.wait(HANG).expect("it ends");
+}
+
+#[test]
+fn an_empty_folder_of_reasons_is_told() {
+    let room = Room::new().expect("a room");
+    room.start_agent().expect("an agent");
+    room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    let told = room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success();
+    says(&told.output, &["no agent is running, and no reasons are stored in"]);
+    assert_eq!(room.json(&["show", "--errors", "--json"]).expect("it answers")["programs"], serde_json::json!([]));
+}
