@@ -29,6 +29,8 @@ const COLOURS: [RGBColor; 7] = [
 
 /// Where a point's label is, in pixels from the point.
 const BESIDE: (i32, i32) = (8, -16);
+/// The same where a line rises to the right.
+const BELOW: (i32, i32) = (8, 6);
 /// The font of a point's label.
 const FONT: (&str, i32) = ("sans-serif", 14);
 /// Of captions.
@@ -169,7 +171,7 @@ fn over_percentiles(heading: &Heading<'_>, size: usize, latency: &Latency) -> Re
         chart.draw_series(LineSeries::new(values.iter().copied(), colour.stroke_width(2))).map_err(told)?;
         let points = PointSeries::<_, _, Circle<_, _>, _>::new(values.iter().copied(), 4, colour.filled());
         chart.draw_series(points).map_err(told)?;
-        let label = |at: (f64, f64)| EmptyElement::at(at) + Text::new(format!("{} µs", figure(at.1, 3)), BESIDE, FONT);
+        let label = |at: (f64, f64)| EmptyElement::at(at) + Text::new(format!("{} µs", figure(at.1, 3)), BELOW, FONT);
         chart.draw_series(values.into_iter().map(label)).map_err(told)?;
         root.present().map_err(told)?;
     }
@@ -180,7 +182,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
-    builder.margin(12).x_label_area_size(40).y_label_area_size(70);
+    builder.margin(12).margin_right(28).x_label_area_size(40).y_label_area_size(70);
     builder
 }
 
