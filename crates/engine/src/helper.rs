@@ -362,7 +362,10 @@ impl Engine {
                 std::thread::Builder::new()
                     .name("softhca".into())
                     .stack_size(256 * 1024)
-                    .spawn(move || engine.help())
+                    .spawn(move || {
+                        engine.control.enter();
+                        engine.help();
+                    })
                     .map_err(named("pthread_create"))?,
             );
         }
@@ -371,7 +374,6 @@ impl Engine {
 
     fn help(self: Arc<Self>) {
         crate::usermem::block_other_signals();
-        self.control.enter();
         let waker = &self.waker;
         waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         waker.goes_to_work();

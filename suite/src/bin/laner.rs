@@ -18,6 +18,8 @@ use client::Client;
 
 const ENGINES: usize = 48;
 const STRIPES: u32 = 64;
+/// After so many refusals it has all that it may.
+const ENOUGH: u64 = 64;
 
 fn engine() -> Result<(Client, u32), engine::Error> {
     let mut client = Client::open(&engine::rundir::default())?;
@@ -33,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("begun");
     while Instant::now() < end {
         // Those that have just ended may count for a moment.
+        let before = refused;
         let engines: Vec<_> = (0..ENGINES).map_while(|_| engine().ok()).collect();
         'all: for (one, (client, _)) in engines.iter().enumerate() {
             for (_, other) in &engines[one + 1..] {
@@ -42,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         Ok(_) => opened += 1,
                         Err(_) => refused += 1,
                     }
-                    if Instant::now() >= end {
+                    if Instant::now() >= end || refused - before >= ENOUGH {
                         break 'all;
                     }
                 }
