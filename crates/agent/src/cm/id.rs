@@ -193,3 +193,33 @@ pub(crate) struct Member {
     /// Events that were given out.
     pub(super) reported: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Stage;
+
+    /// `softhca show cm` prints stages in a column, which scripts split at spaces.
+    #[test]
+    fn a_stage_is_one_word_and_no_other_stage_has_it() {
+        let mut words = Vec::new();
+        let mut stage = Some(Stage::Idle);
+        while let Some(this) = stage {
+            words.push(this.to_string());
+            // A match without a wildcard, so that a new stage has to be named here.
+            stage = match this {
+                Stage::Idle => Some(Stage::Bound),
+                Stage::Bound => Some(Stage::Resolving),
+                Stage::Resolving => Some(Stage::AddressResolved),
+                Stage::AddressResolved => Some(Stage::RouteResolved),
+                Stage::RouteResolved => Some(Stage::Listening),
+                Stage::Listening => Some(Stage::Connecting),
+                Stage::Connecting => Some(Stage::Over),
+                Stage::Over => None,
+            };
+        }
+        for word in &words {
+            assert!(!word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase()), "{word:?}");
+            assert_eq!(words.iter().filter(|other| *other == word).count(), 1, "{word}");
+        }
+    }
+}
