@@ -1,7 +1,8 @@
 //! Faults on demand as programs see them: packets that get lost, a command that fails, a port that goes down, a connection that is refused.
 
+use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, lists};
+use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, cprogram, lists};
 
 /// The words of a program that runs with a rule of its own.
 fn with_fault(room: &Room, rule: &str, words: &[&str]) -> Program {
@@ -76,6 +77,42 @@ fn a_program_with_rules_of_its_own_fails_as_they_say_and_is_told_so() {
     let outcome = with_fault(&room, "lose 5%", &["true"]).wait(HANG).expect("it ends");
     assert_eq!(outcome.code, 125, "{}", outcome.told());
     assert!(outcome.errors.contains("unknown kind of fault \"lose\"; kinds are loss, delay"), "{}", outcome.told());
+}
+
+/// The packets that a rule lost, as the line of `softhca run` about the rule says.
+fn printed(errors: &str, rule: &str) -> Option<u64> {
+    let line =
+        errors.lines().find_map(|line| line.strip_prefix("softhca: fault rule ")?.split_once(&format!(" ({rule}): ")));
+    line?.1.split_once(" packets were lost")?.0.parse().ok()
+}
+
+#[test]
+fn a_run_prints_the_count_of_the_fault_list() {
+    const RULE: &str = "loss 5% seed 7";
+    let room = Room::of(User::Me).expect("a room");
+    add(&room, RULE);
+    let sides = Pair::must_succeed(&room, &["ib_write_bw", "-n", "200"]);
+    let sides = [&sides.server, &sides.client];
+    for side in sides {
+        assert!(!side.errors.contains("fault: by rule"), "{}", side.told());
+        assert_eq!(side.errors.matches("fault rule ").count(), 1, "{}", side.told());
+    }
+    // The side that ended last counted all packets.
+    let last = sides.iter().filter_map(|side| printed(&side.errors, RULE)).max();
+    assert_eq!(last, list(&room)[0]["acted"].as_u64(), "{}\n{}", sides[0].told(), sides[1].told());
+}
+
+#[test]
+fn counts_of_own_rules_are_printed_after_the_program_also_without_an_agent() {
+    let room = Room::of(User::Me).expect("a room");
+    let agent = room.start_agent().expect("an agent").to_string();
+    let path = cprogram::build(&room, "strict").expect("it compiles").to_str().expect("a plain path").to_owned();
+    let outcome = with_fault(&room, "loss count 1", &[&path]).wait(HANG).expect("it ends").expect_success();
+    assert!(outcome.errors.contains("(loss count 1): 1 packet was lost\n"), "{}", outcome.told());
+    let script = format!("{path} && kill -{} {agent}", Signal::KILL.as_raw());
+    let mut program = with_fault(&room, "loss count 1", &["sh", "-c", &script]);
+    let outcome = program.wait(HANG).expect("it ends").expect_success();
+    assert!(outcome.errors.contains("(loss count 1): at least 1 packet was lost\n"), "{}", outcome.told());
 }
 
 #[test]

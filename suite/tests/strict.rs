@@ -3,6 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 use engine::lint::Check;
 use rustix::process::Signal;
@@ -101,6 +105,83 @@ fn the_place_in_the_program_is_told() {
     let outcome = strictly(&room, &[&path, "-m", "wrong-state"]);
     // Without debug information there is the name of the function, into which others may be inlined.
     assert!(outcome.errors.contains(" of strict)"), "{}", outcome.told());
+}
+
+/// One busy thread per processor, until this is dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let spin = |stop: Arc<AtomicBool>| {
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    spin_loop();
+                }
+            }
+        };
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let threads = (0..processors).map(|_| thread::spawn(spin(Arc::clone(&stop)))).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A mistake that is not found must at least be announced as one that may be missing.
+#[test]
+fn mistakes_are_found_on_a_busy_machine() {
+    const ROUNDS: usize = 10;
+    let checks = [
+        Check::ChangedBuffer,
+        Check::BusyBuffer,
+        Check::MissingFence,
+        Check::OverwrittenMessage,
+        Check::DeregisteredInUse,
+        Check::UnmappedMemory,
+        Check::SmallCq,
+        Check::SlowRnr,
+        Check::ReadDepth,
+        Check::LeftOpen,
+    ];
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let _load = Load::start();
+    let mut missed = Vec::new();
+    for _ in 0..ROUNDS {
+        for check in checks {
+            let outcome = strictly(&room, &[&path, "-m", check.name()]);
+            let found = found(&outcome.errors);
+            assert!(found.iter().all(|name| name == check.name()), "{}", outcome.told());
+            if found.is_empty() && !outcome.errors.contains("--strict could not watch everything: ") {
+                missed.push(outcome.told());
+            }
+        }
+    }
+    assert!(missed.len() <= ROUNDS * checks.len() / 100, "{}", missed.join("\n"));
+}
+
+#[test]
+fn a_findings_file_that_cannot_be_written_is_announced() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let script = format!("rm $SOFTHCA_STRICT && mkdir $SOFTHCA_STRICT && exec {path} -m small-cq");
+    let outcome = strictly(&room, &["sh", "-c", &script]).expect_success();
+    let announced = "softhca: --strict could not watch everything: cannot read ";
+    assert!(outcome.errors.contains(announced), "{}", outcome.told());
+    // A deleted file is created again.
+    let outcome = strictly(&room, &["sh", "-c", &format!("rm $SOFTHCA_STRICT; exec {path} -m small-cq")]);
+    finds_only("small-cq", &outcome);
 }
 
 /// Runs a pair of programs, each of which is told what it does wrong: what was found on both sides.

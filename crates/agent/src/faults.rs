@@ -4,6 +4,7 @@
 //! context pages of the engines that they touch, which carry them out ([`publish`]); commands that fail, connection requests, ports and
 //! devices are the agent's own. A user's rules touch that user's programs, a program's rules that program. Principal type: [`Faults`].
 
+mod ended;
 pub(crate) mod manage;
 mod publish;
 mod toml;
@@ -123,6 +124,8 @@ struct Book {
     entries: Vec<Entry>,
     /// Those that a program has brought for itself, by its context: others' commands do not look at them.
     own: BTreeMap<ContextId, Vec<Entry>>,
+    /// Those that programs had brought that have ended.
+    ended: ended::Ended,
     last: u32,
 }
 

@@ -61,7 +61,7 @@ impl Connection {
 
     /// Whether there is somebody who answers. An agent that takes the question and says nothing is an error.
     pub(crate) fn answers(&self) -> Result<bool, String> {
-        match self.exchange(&json!({ "request": "status" })) {
+        match self.exchange(&json!({ "request": "status" }), PATIENCE) {
             Ok(_) => Ok(true),
             Err(Silence::Gone(_)) => Ok(false),
             Err(Silence::Late(why)) => Err(why),
@@ -75,7 +75,12 @@ impl Connection {
 
     /// The same, with more to say than the request's name.
     pub(crate) fn ask_for(&self, question: &Value) -> Result<Value, String> {
-        let bytes = self.exchange(question).map_err(|silence| match silence {
+        self.ask_within(question, PATIENCE)
+    }
+
+    /// The same, for a caller that waits no longer than `patience`.
+    pub(crate) fn ask_within(&self, question: &Value, patience: Duration) -> Result<Value, String> {
+        let bytes = self.exchange(question, patience).map_err(|silence| match silence {
             Silence::Gone(error) => format!("lost the connection to the agent: {error}"),
             Silence::Late(why) => why,
         })?;
@@ -88,9 +93,9 @@ impl Connection {
         }
     }
 
-    fn exchange(&self, question: &Value) -> Result<Vec<u8>, Silence> {
+    fn exchange(&self, question: &Value, patience: Duration) -> Result<Vec<u8>, Silence> {
         self.socket.send(question.to_string().as_bytes(), &[])?;
-        agent::admin::receive(&self.socket, || self.await_answer().map_err(Silence::Late))
+        agent::admin::receive(&self.socket, || self.await_answer(patience).map_err(Silence::Late))
     }
 
     /// The agent's process id; `None` where it is not visible from here, as from another container.
@@ -98,11 +103,11 @@ impl Connection {
         self.socket.peer_credentials().ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }
 
-    fn await_answer(&self) -> Result<(), String> {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    fn await_answer(&self, patience: Duration) -> Result<(), String> {
+        let limit = Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        match poll(&mut fds, Some(&patience)) {
-            Ok(0) => Err(format!("the agent has not answered for {} s; is it stopped?", PATIENCE.as_secs())),
+        match poll(&mut fds, Some(&limit)) {
+            Ok(0) => Err(format!("the agent has not answered for {} s; is it stopped?", patience.as_secs())),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("waiting for the agent: {errno}")),
         }

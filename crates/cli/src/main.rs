@@ -16,6 +16,7 @@ mod devices;
 mod doctor;
 mod errors;
 mod fault;
+mod fault_counts;
 mod finding;
 mod json;
 mod log;

@@ -4,7 +4,7 @@
 //! of them explain how the program ended ([`End`], [`Rank`]). The principal type is [`Reasons`].
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use engine::reason::{Kind, Line};
 use engine::rundir::at;
+
+use crate::fault_counts;
 
 /// The variable that names the file to the library.
 pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
@@ -66,7 +68,13 @@ impl Reasons {
 
     /// Whether a process of the run has opened a device.
     pub(crate) fn has_opened(&self) -> bool {
-        self.last().unwrap_or_default().lines().any(|line| Line::read(line).1 == Line::Opened)
+        !self.opened().is_empty()
+    }
+
+    /// The processes of the run that have opened a device.
+    pub(crate) fn opened(&self) -> BTreeSet<u32> {
+        let text = self.last().unwrap_or_default();
+        text.lines().map(Line::read).filter(|(_, line)| *line == Line::Opened).map(|(pid, _)| pid).collect()
     }
 
     /// Prints on standard error why a program has ended so, unless it is `quiet`; `strict` says that it ran in the strict mode.
@@ -97,7 +105,9 @@ impl Reasons {
             End::Stopped => kind == Kind::Dropped,
             End::Failed => rank <= Rank::Sign || best == Some(Rank::Attempt),
         };
-        let reasons = alike(ranked.iter().filter(|reason| is_told(reason)));
+        // `FaultCounts` prints once how often a rule acted, after the reasons.
+        let is_count = |&(_, _, sentence): &(Rank, Kind, &str)| fault_counts::is_step(sentence);
+        let reasons = alike(ranked.iter().filter(|reason| is_told(reason) && !is_count(reason)));
         let different = reasons.len();
         let reasons = most_telling(reasons, TOLD);
         let mut told = String::new();
@@ -121,7 +131,8 @@ impl Reasons {
         (told, !reasons.is_empty())
     }
 
-    fn last(&self) -> io::Result<String> {
+    /// The end of the file.
+    pub(crate) fn last(&self) -> io::Result<String> {
         last(&self.file)
     }
 
@@ -341,6 +352,17 @@ mod tests {
         let drops: String = ('a'..'p').map(|letter| format!("dropped 7: drop {letter}\n")).collect();
         let said = told(&format!("failed 7: bad\nevent 7: lost\n{drops}"), End::Failed);
         assert!(said.contains("kinds:\n  bad\n  lost\n  drop l\n"), "{said}");
+    }
+
+    #[test]
+    fn counts_of_fault_rules_are_no_reasons() {
+        let step = "noted 7: fault: by rule 1 (loss 5%) 10 packets were lost; the last: x of QP 0x1\n";
+        for end in [End::Succeeded, End::Stopped, End::Failed] {
+            assert_eq!(told(&format!("opened 7: a device\n{step}"), end), "");
+        }
+        let said =
+            told(&format!("{step}failed 7: retries\nrefused 7: fault: create_qp fails by rule 2 (x)\n"), End::Failed);
+        assert!(said.contains("failed:\n  fault: create_qp fails by rule 2 (x)\n  retries\nsofthca"), "{said}");
     }
 
     #[test]

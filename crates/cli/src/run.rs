@@ -3,6 +3,7 @@
 //! It waits for the program, passes signals on, and ends with its exit code. What it adds: an agent if none answers, the
 //! library path, the path redirector, the run directory, and at the end the reasons of what failed. It never looks into the program's output.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,6 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use crate::arguments::Run;
 use crate::fault;
+use crate::fault_counts::FaultCounts;
 use crate::finding::Finding;
 use crate::pair;
 use crate::place::{self, Host};
@@ -63,7 +65,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
-    let _agent = start::ensure(host, &run_dir, run.link_layer)?;
+    let agent = start::ensure(host, &run_dir, run.link_layer)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
@@ -84,11 +86,12 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
         say(format_args!("{}", finding.sentence()));
     }
     let caught = Caught::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
+    let counts = (!run.quiet).then(|| FaultCounts::new(&agent));
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             reasons.forget();
-            findings.map(Findings::end);
+            findings.map(|findings| findings.end(&BTreeSet::new()));
             match file.obstacles().into_iter().find(Finding::is_failure) {
                 Some(finding) => say(format_args!("{}", finding.sentence())),
                 None => say(format_args!("{program}: {error}")),
@@ -107,8 +110,11 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
             say(format_args!("{}", finding.sentence()));
         }
     }
+    let opened = reasons.opened();
+    let acted = counts.map(|counts| counts.told(&reasons.last().unwrap_or_default()));
     reasons.end(how_it_ended(status, asked), run.strict, run.quiet);
-    let found = findings.is_some_and(Findings::end);
+    crate::tell(&acted.unwrap_or_default());
+    let found = findings.is_some_and(|findings| findings.end(&opened));
     Ok(if found && code == 0 { FOUND } else { code })
 }
 

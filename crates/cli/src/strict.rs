@@ -2,12 +2,13 @@
 //!
 //! What is found, and when, is the library's; here it is only sorted and printed. The principal type is [`Findings`].
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use engine::lint::{Told, read};
+use engine::lint::{INCOMPLETE, Told, read, watched};
 use engine::rundir::at;
 
 use crate::reasons;
@@ -41,18 +42,40 @@ impl Findings {
         &self.file
     }
 
-    /// Tells what was found on standard error; says whether there was anything. The file stays then.
-    pub(crate) fn end(self) -> bool {
+    /// Prints the findings on standard error, and why some may be missing. `opened` are the processes that opened a device. Returns
+    /// whether there is a finding; the file stays then.
+    pub(crate) fn end(self, opened: &BTreeSet<u32>) -> bool {
         // A program may have written anything to its file.
-        let text = fs::read(&self.file).unwrap_or_default();
-        let all = read(&String::from_utf8_lossy(&text));
+        let text = fs::read(&self.file);
+        let is_incomplete = fs::metadata(&self.file).is_ok_and(|file| file.mode() & INCOMPLETE != 0);
+        let gap = match &text {
+            Err(error) => Some(format!("cannot read {}: {error}", self.file.display())),
+            Ok(_) if is_incomplete => Some(format!("cannot write {}; is the disk full?", self.file.display())),
+            Ok(_) => None,
+        };
+        let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+        let all = read(&text);
         crate::tell(&told(&all, &self.file));
+        crate::tell(&unwatched(&text, gap, opened));
         if all.is_empty() {
             // A file that stays is only a file that stays.
             let _ = fs::remove_file(self.file);
         }
         !all.is_empty()
     }
+}
+
+/// Why findings may be missing: the causes in the file's text, and `gap`. A process that opened a device and is not in the text could not
+/// write to the file.
+fn unwatched(text: &str, gap: Option<String>, opened: &BTreeSet<u32>) -> String {
+    let (processes, mut gaps) = watched(text);
+    gaps.extend(gap);
+    let missing = |pid: &u32| format!("process {pid} could not write the findings file");
+    if gaps.is_empty() {
+        gaps.extend(opened.difference(&processes).next().map(missing));
+    }
+    let line = |why: &String| format!("softhca: --strict could not watch everything: {}\n", shown(why));
+    gaps.iter().take(TOLD).map(line).collect()
 }
 
 /// What to print: each kind with how often it was found, its first findings, and how to fix it. Empty if there are none.
@@ -96,8 +119,9 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Findings, told};
+    use super::{Findings, told, unwatched};
     use engine::lint::read;
+    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
@@ -129,13 +153,23 @@ mod tests {
     }
 
     #[test]
+    fn causes_of_missing_findings_are_printed() {
+        let opened = BTreeSet::from([7]);
+        assert_eq!(unwatched("watched\t7\n", None, &opened), "");
+        let said = |why: &str| format!("softhca: --strict could not watch everything: {why}\n");
+        assert_eq!(unwatched("watched\t7\nunwatched\t7\ttoo many\n", None, &opened), said("too many"));
+        assert_eq!(unwatched("", None, &opened), said("process 7 could not write the findings file"));
+        assert_eq!(unwatched("", Some("gone".to_owned()), &opened), said("gone"));
+    }
+
+    #[test]
     fn a_run_without_findings_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let findings = Findings::new(&folder.path().join("reasons")).expect("a file");
         let file = findings.file().to_owned();
-        assert!(!findings.end() && !file.exists());
+        assert!(!findings.end(&BTreeSet::new()) && !file.exists());
         let findings = Findings::new(&folder.path().join("reasons")).expect("a file");
         fs::write(findings.file(), "1.1.0\t1\t=\tsmall-cq\t\twhat\tmend\n").expect("written");
-        assert!(findings.end() && file.exists());
+        assert!(findings.end(&BTreeSet::new()) && file.exists());
     }
 }

@@ -261,7 +261,7 @@ impl World {
         let mut rows: Vec<Value> = rows.collect();
         rows.sort_by_key(|row| row["id"].as_u64());
         let pending = self.contexts.values().filter(|context| is_behind(context)).count();
-        json!({"rules": rows, "pending": pending})
+        json!({"rules": rows, "pending": pending, "ended": book.ended.show(asker)})
     }
 
     /// What the program of a context brings along.
@@ -297,6 +297,8 @@ fn may_see(world: &World, asker: Asker, scope: Scope) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::fault::text::command_name;
+
     use crate::config::Config;
     use crate::ids::Peer;
 
@@ -325,6 +327,23 @@ mod tests {
         world.add_faults(Scope::Own(*last), &text).expect("room again");
         let listed = |asker| world.list_faults(asker)["rules"].as_array().map_or(0, Vec::len);
         assert_eq!((listed(Asker::User(7)), listed(Asker::User(8))), (USER_OWN_MAX, RULES_MAX));
+    }
+
+    /// `softhca run` prints how often they acted after its program has ended.
+    #[test]
+    fn counts_of_own_rules_outlive_their_program() {
+        let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
+        let peer = Peer { pid: 9, uid: 7, comm: String::new() };
+        let id = world.open(0, abi::open::profile::MAINLINE, peer).expect("opened");
+        world.add_faults(Scope::Own(id), "fail create_qp ENOMEM; loss").expect("rules");
+        let row = abi::command::ROWS.iter().find(|row| command_name(row.name) == "create_qp").expect("a command");
+        world.faults.check_command(&world.contexts[&id], row).expect_err("the rule makes it fail");
+        world.close(id);
+        let listed = world.list_faults(Asker::User(7));
+        assert_eq!(listed["rules"], json!([]));
+        let expected = json!([{"id": 1, "rule": "fail create_qp ENOMEM", "pid": 9, "seen": 1, "acted": 1}]);
+        assert_eq!(listed["ended"], expected);
+        assert_eq!(world.list_faults(Asker::User(8))["ended"], json!([]));
     }
 
     #[test]

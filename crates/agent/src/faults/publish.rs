@@ -12,6 +12,7 @@ use abi::fault::{Kind, PLACES, TEXT_MAX, area, state};
 use abi::private::{Push, push};
 use abi::queue::context_page::FAULTS;
 
+use super::ended::Row;
 use super::{Book, Entry, Scope};
 use crate::context::Context;
 use crate::ids::ContextId;
@@ -26,6 +27,20 @@ fn page(context: &Context) -> Option<&Block> {
 pub(super) fn counts(context: &Context, id: u32) -> (u64, u64) {
     let at = FAULTS + area::COUNTS + 8 * (id % PLACES) as usize;
     page(context).map_or((0, 0), |page| (page.read(at).into(), page.read(at + 4).into()))
+}
+
+impl Entry {
+    /// The part of a rule that outlives the program of `context`, which brought it.
+    fn ended(&self, context: &Context) -> Row {
+        let counted = [self.armed.counts(), self.counted, counts(context, self.armed.id)];
+        Row {
+            peer: context.peer.clone(),
+            id: self.armed.id,
+            rule: self.rule().to_string(),
+            seen: counted.iter().map(|(seen, _)| seen).sum(),
+            acted: counted.iter().map(|(_, acted)| acted).sum(),
+        }
+    }
 }
 
 /// Whether an engine has not taken its rules yet.
@@ -140,7 +155,7 @@ impl World {
         String::from_utf8(text).ok()
     }
 
-    /// A context ends: its counts stay, its own rules go. `neighbours` are those to which it had lanes.
+    /// A context ends: its counts stay, and its own rules go, except for their counts. `neighbours` are those to which it had lanes.
     pub(crate) fn forget_faults(&mut self, id: ContextId, neighbours: &[ContextId]) {
         if !self.faults.is_on() {
             return;
@@ -154,7 +169,13 @@ impl World {
                 entry.counted.1 += acted;
             }
         }
-        let had_own = book.own.remove(&id).is_some();
+        let own = book.own.remove(&id);
+        let had_own = own.is_some();
+        if let Some(context) = self.contexts.get(&id) {
+            for entry in own.into_iter().flatten() {
+                book.ended.keep(entry.ended(context));
+            }
+        }
         drop(book);
         if had_own {
             self.publish_faults_to(neighbours);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use finding::Check;
-pub use report::{Told, read};
+pub use report::{INCOMPLETE, Told, read, watched};
 
 use finding::Finding;
 use report::Report;

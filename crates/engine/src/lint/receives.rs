@@ -108,6 +108,9 @@ impl Lint {
             }
             let message = if status == Status::Success && !spans.is_empty() {
                 let over = shadow.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
+                if over.is_none() && shadow.landed.len() > LOOKED_AT {
+                    self.report.miss("more than 1024 messages arrived whose completions were not polled");
+                }
                 findings.extend(over.map(|old| overwritten(qp.qpn(), wr_id, bytes, old)));
                 shadow.messages += 1;
                 let number = shadow.messages;

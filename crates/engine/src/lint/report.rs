@@ -4,27 +4,43 @@
 //! with the same key replaces it, so that a program that is killed has told everything but its last counts. The principal types are
 //! `Report`, which writes, and [`Told`], which is what [`read`] finds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use parking_lot::Mutex;
 
 use super::finding::{Check, Finding, Place};
 use super::site::Site;
 
+/// The first word of a line that names a watched process.
+const WATCHED: &str = "watched";
+/// The first word of a line that says why a mistake may be missing.
+const UNWATCHED: &str = "unwatched";
+
+/// The permission bit of the findings file that says that a line could not be written. Setting it needs no space on the disk.
+pub const INCOMPLETE: u32 = 0o100;
+
 /// The most mistakes that one engine tells.
 const KEPT: usize = 1000;
 
 pub(super) struct Report {
     engine: u32,
+    /// The findings file; `None`: the findings go to the log only.
+    path: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     file: Option<File>,
     entries: HashMap<(Check, u64), Entry>,
+    /// Why a mistake may be missing: the first cause, until it is in the file.
+    gap: Option<String>,
+    /// Whether the file has a cause. One line per engine is enough.
+    has_told_gap: bool,
 }
 
 struct Entry {
@@ -55,9 +71,22 @@ pub struct Told {
 
 impl Report {
     pub(super) fn new(value: &OsStr, engine: u32) -> Self {
-        let is_path = value.as_encoded_bytes().contains(&b'/');
-        let file = if is_path { OpenOptions::new().append(true).create(true).open(value).ok() } else { None };
-        Self { engine, inner: Mutex::new(Inner { file, entries: HashMap::new() }) }
+        let path = value.as_encoded_bytes().contains(&b'/').then(|| PathBuf::from(value));
+        let mut inner = Inner { file: None, entries: HashMap::new(), gap: None, has_told_gap: false };
+        if let Some(path) = &path {
+            match OpenOptions::new().append(true).create(true).open(path) {
+                Ok(file) => inner.file = Some(file),
+                Err(error) => inner.miss(&format!("cannot open {}: {error}", path.display())),
+            }
+            inner.line(&format!("{WATCHED}\t{}\n", std::process::id()));
+        }
+        Self { engine, path, inner: Mutex::new(inner) }
+    }
+
+    /// The checks skipped something for this cause, so a mistake may be missing.
+    #[cold]
+    pub(super) fn miss(&self, why: &str) {
+        self.inner.lock().miss(why);
     }
 
     pub(super) fn add(&self, finding: Finding) {
@@ -66,11 +95,13 @@ impl Report {
         if let Some(entry) = inner.entries.get_mut(&(check, object)) {
             entry.count += 1;
             if is_round(entry.count) {
-                write(&mut inner.file, self.engine, check, entry, false);
+                let line = line(self.engine, check, entry, false);
+                inner.line(&line);
             }
             return;
         }
         if inner.entries.len() >= KEPT {
+            inner.miss(&format!("an open device has more than {KEPT} different findings"));
             return;
         }
         let place = match place {
@@ -82,17 +113,61 @@ impl Report {
         let entry = Entry { number: inner.entries.len(), count: 1, what, place };
         let at = if entry.place.is_empty() { String::new() } else { format!(" ({})", entry.place) };
         tracing::warn!(target: "softhca::strict", "{}: {}{at}; {}", check.name(), entry.what, check.mend());
-        write(&mut inner.file, self.engine, check, &entry, false);
+        inner.line(&line(self.engine, check, &entry, false));
         inner.entries.insert((check, object), entry);
     }
 
     /// No more will come.
     pub(super) fn close(&self) {
         let inner = &mut *self.inner.lock();
-        for ((check, _), entry) in &inner.entries {
-            write(&mut inner.file, self.engine, *check, entry, true);
+        // Opening failed earlier, perhaps because the program had too many open files. Now it may succeed.
+        if let (None, Some(path)) = (&inner.file, &self.path) {
+            inner.file = OpenOptions::new().append(true).open(path).ok();
         }
+        let entries = std::mem::take(&mut inner.entries);
+        for ((check, _), entry) in &entries {
+            inner.line(&line(self.engine, *check, entry, true));
+        }
+        inner.entries = entries;
+        inner.tell_gap();
         inner.file = None;
+    }
+}
+
+impl Inner {
+    /// A mistake may be missing, and `why` is the cause. Only the first cause is kept.
+    fn miss(&mut self, why: &str) {
+        if self.has_told_gap || self.gap.is_some() {
+            return;
+        }
+        tracing::warn!(target: "softhca::strict", "could not watch everything: {why}");
+        self.gap = Some(why.to_owned());
+        self.tell_gap();
+    }
+
+    fn tell_gap(&mut self) {
+        let (Some(file), Some(why)) = (&mut self.file, &self.gap) else { return };
+        let line = format!("{UNWATCHED}\t{}\t{}\n", std::process::id(), why.replace(['\t', '\n'], " "));
+        write(file, &line);
+        self.gap = None;
+        self.has_told_gap = true;
+    }
+
+    fn line(&mut self, line: &str) {
+        if let Some(file) = &mut self.file {
+            write(file, line);
+        }
+    }
+}
+
+/// One write per line, so that the lines of several processes do not mix. A full disk loses findings and marks the file [`INCOMPLETE`].
+fn write(file: &mut File, line: &str) {
+    let Err(error) = shm::file_limit::without_signal(|| file.write_all(line.as_bytes())) else { return };
+    let Ok(mode) = file.metadata().map(|known| known.permissions().mode()) else { return };
+    if mode & INCOMPLETE == 0 {
+        tracing::warn!(target: "softhca::strict", "cannot write the findings file: {error}");
+        // Only the file's owner and root may do that. For others the warning in the log remains.
+        let _ = file.set_permissions(Permissions::from_mode(mode | INCOMPLETE));
     }
 }
 
@@ -101,15 +176,28 @@ fn is_round(count: u64) -> bool {
     count.checked_ilog10().is_some_and(|digits| 10u64.pow(digits) == count)
 }
 
-fn write(file: &mut Option<File>, engine: u32, check: Check, entry: &Entry, exact: bool) {
-    let Some(file) = file else { return };
+fn line(engine: u32, check: Check, entry: &Entry, exact: bool) -> String {
     let key = format!("{}.{engine}.{}", std::process::id(), entry.number);
     let sign = if exact { '=' } else { '+' };
     let clean = |text: &str| text.replace(['\t', '\n'], " ");
     let (place, what, mend) = (clean(&entry.place), clean(&entry.what), check.mend());
-    let line = format!("{key}\t{}\t{sign}\t{}\t{place}\t{what}\t{mend}\n", entry.count, check.name());
-    // One write per line, so that the lines of several processes do not mix; a full disk loses findings, not work.
-    let _ = shm::file_limit::without_signal(|| file.write_all(line.as_bytes()));
+    format!("{key}\t{}\t{sign}\t{}\t{place}\t{what}\t{mend}\n", entry.count, check.name())
+}
+
+/// The processes that were watched, and why something was not watched, each cause once.
+#[must_use]
+pub fn watched(text: &str) -> (BTreeSet<u32>, BTreeSet<String>) {
+    let (mut processes, mut gaps) = (BTreeSet::new(), BTreeSet::new());
+    for line in text.lines() {
+        match line.split('\t').collect::<Vec<_>>()[..] {
+            [WATCHED, pid] => processes.extend(pid.parse::<u32>()),
+            [UNWATCHED, _, why] => {
+                gaps.insert(why.to_owned());
+            }
+            _ => {}
+        }
+    }
+    (processes, gaps)
 }
 
 /// What the text of a file of findings says, in the order in which it was found. A line that was not written to its end is left out.
@@ -157,6 +245,47 @@ mod tests {
         assert_eq!((told[0].count, told[0].exact, told[0].what.as_str()), (10, false, "a CQ that is small"));
         report.close();
         assert_eq!(text().iter().map(|told| (told.count, told.exact)).collect::<Vec<_>>(), [(12, true), (1, true)]);
+    }
+
+    #[test]
+    fn each_engine_tells_one_cause_of_missing_findings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("findings");
+        let report = Report::new(path.as_os_str(), 7);
+        for object in 0..KEPT as u32 + 2 {
+            report.add(Finding::nowhere(Check::SmallCq, object, "a CQ".to_owned()));
+        }
+        report.miss("another cause");
+        report.close();
+        let text = std::fs::read_to_string(&path).expect("written");
+        assert_eq!(text.matches("unwatched\t").count(), 1);
+        let (processes, gaps) = watched(&text);
+        assert_eq!(processes, [std::process::id()].into());
+        assert_eq!(gaps, ["an open device has more than 1000 different findings".to_owned()].into());
+        assert_eq!(read(&text).len(), KEPT);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_marks_the_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mode = || file.as_file().metadata().expect("it exists").permissions().mode() & INCOMPLETE;
+        write(&mut File::options().append(true).open(file.path()).expect("opened"), "a line\n");
+        assert_eq!(mode(), 0);
+        write(&mut File::open(file.path()).expect("opened"), "a line\n");
+        assert_eq!(mode(), INCOMPLETE);
+    }
+
+    #[test]
+    fn a_file_that_opens_late_has_the_findings_and_the_cause() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("later/findings");
+        let report = Report::new(path.as_os_str(), 7);
+        report.add(Finding::nowhere(Check::SmallCq, 3u32, "a CQ".to_owned()));
+        std::fs::create_dir(folder.path().join("later")).expect("made");
+        std::fs::write(&path, "").expect("written");
+        report.close();
+        let text = std::fs::read_to_string(&path).expect("written");
+        assert_eq!((read(&text).len(), watched(&text).1.len()), (1, 1), "{text}");
     }
 
     #[test]

@@ -1,0 +1,81 @@
+//! Counts of rules that a program brought itself. They outlive the program, because `softhca run` asks for them after its program.
+//!
+//! `softhca fault list` does not show these rules. The number of rules kept is bounded, per user and in total. Principal type: [`Ended`].
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use crate::asker::Asker;
+use crate::ids::Peer;
+
+/// The most rules that are kept, of all users and of one user.
+const KEPT: usize = 512;
+const KEPT_OF_ONE: usize = 128;
+
+/// A rule of a program that has ended.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// The program.
+    pub(super) peer: Peer,
+    pub(super) id: u32,
+    pub(super) rule: String,
+    /// How many packets or calls it was asked about.
+    pub(super) seen: u64,
+    /// How often it acted.
+    pub(super) acted: u64,
+}
+
+/// The rules of programs that have ended, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    rows: VecDeque<Row>,
+}
+
+impl Ended {
+    /// Keeps a rule that has acted. If the user has too many rules, the user's oldest goes; if all users together have, the oldest of all.
+    pub(super) fn keep(&mut self, row: Row) {
+        if row.acted == 0 {
+            return;
+        }
+        let uid = row.peer.uid;
+        if self.rows.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {
+            let oldest = self.rows.iter().position(|kept| kept.peer.uid == uid);
+            oldest.and_then(|place| self.rows.remove(place));
+        } else if self.rows.len() == KEPT {
+            self.rows.pop_front();
+        }
+        self.rows.push_back(row);
+    }
+
+    /// The rules of the programs that `asker` may see.
+    pub(super) fn show(&self, asker: Asker) -> Vec<Value> {
+        let visible = self.rows.iter().filter(|row| asker.may_see(row.peer.uid));
+        let show = |row: &Row| json!({"id": row.id, "rule": row.rule, "pid": row.peer.pid, "seen": row.seen, "acted": row.acted});
+        visible.map(show).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_does_not_push_out_the_rules_of_others() {
+        let mut ended = Ended::default();
+        let row = |uid, id| Row {
+            peer: Peer { pid: 7, uid, comm: String::new() },
+            id,
+            rule: "loss".to_owned(),
+            seen: 2,
+            acted: u64::from(id),
+        };
+        ended.keep(row(1, 0));
+        assert!(ended.show(Asker::Root).is_empty(), "a rule that never acted is not kept");
+        ended.keep(row(1, 1));
+        (0..2 * KEPT as u32).for_each(|id| ended.keep(row(2, id + 2)));
+        assert_eq!((ended.show(Asker::User(1)).len(), ended.show(Asker::User(2)).len()), (1, KEPT_OF_ONE));
+        (3..2 * KEPT as u32).for_each(|uid| ended.keep(row(uid, uid)));
+        assert_eq!(ended.rows.len(), KEPT);
+    }
+}
