@@ -306,6 +306,10 @@ constants! {
         ATOMIC = 16,
         /// Receive requests of an SRQ.
         SRQ_RECV = 32,
+        /// FLUSH.
+        FLUSH = 64,
+        /// ATOMIC WRITE.
+        ATOMIC_WRITE = 128,
     }
 
     /// Device capability bits (`device_cap_flags`, `device_cap_flags_ex`).

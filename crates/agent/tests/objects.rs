@@ -335,7 +335,7 @@ fn the_state_word_is_the_truth() {
         cur_qp_state: state::RTS,
         ..ModifyQp::default()
     };
-    assert!(reason(&modify(&mut world, id, &body), Errno::EINVAL).contains("believes"));
+    assert!(reason(&modify(&mut world, id, &body), Errno::EINVAL).contains("but cur_qp_state says RTS"));
 }
 
 #[test]

@@ -212,7 +212,7 @@ mod tests {
             let mut talk = Talk::unix(here).expect("a talk");
             there.write_all(line.as_bytes()).expect("written");
             let told = talk.hear().and_then(Word::into_plan).expect_err("no plan").to_string();
-            assert!(told.contains(word) && told.contains("no softhca bench"), "{told}");
+            assert!(told.contains(word) && told.contains("another version of softhca bench"), "{told}");
         }
         let Word::Plan { plan, .. } = Word::plan(&Plan::new(Operation::Send, Measure::Lat)) else { panic!("no plan") };
         let old = Word::Plan { greeting: "softhca-bench 0.0.1".to_owned(), plan };

@@ -108,17 +108,17 @@ fn a_filter_is_said_as_for_tcpdump() {
 #[test]
 fn what_is_no_filter_is_explained() {
     for (words, said) in [
-        ("port 4791", "no condition"),
+        ("port 4791", "is not a condition"),
         ("host here", "an address"),
         ("qp", "a number"),
         ("src lane", "host, qp or pid"),
         ("(lane", "parenthesis"),
         ("lane)", "parenthesis"),
         ("lane and", "a condition"),
-        ("lane wire", "no condition"),
+        ("lane wire", "is not a condition"),
         ("lane or or wire", "\"or\" is not a condition"),
         ("src", "host, qp or pid"),
-        ("()", "no condition"),
+        ("()", "is not a condition"),
         (&"(".repeat(100_000), "more than 100"),
         (&"not ".repeat(100_000), "more than 100"),
     ] {

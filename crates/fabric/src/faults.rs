@@ -13,8 +13,8 @@ pub struct Faults {
     pub loss: f64,
     /// Probability that a packet arrives twice.
     pub duplication: f64,
-    /// Probability that a packet arrives after the next one to the same host. A packet with no
-    /// successor is never delivered.
+    /// Probability that a packet arrives after the next one to the same host. A packet without a
+    /// successor waits until the faults change.
     pub reordering: f64,
     /// Probability that one bit of a packet is flipped, so that its ICRC is wrong.
     pub corruption: f64,

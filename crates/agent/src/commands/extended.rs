@@ -20,7 +20,12 @@ pub const MODERATION: u32 = 1;
 
 /// Every access goes through page tables that the program changes at will, so all operations page in on demand.
 const ODP_DATAGRAM: u32 = odp_service::SEND | odp_service::RECV | odp_service::SRQ_RECV;
-const ODP_RELIABLE: u32 = ODP_DATAGRAM | odp_service::WRITE | odp_service::READ | odp_service::ATOMIC;
+const ODP_RELIABLE: u32 = ODP_DATAGRAM
+    | odp_service::WRITE
+    | odp_service::READ
+    | odp_service::ATOMIC
+    | odp_service::FLUSH
+    | odp_service::ATOMIC_WRITE;
 
 /// EX_QUERY_DEVICE.
 pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {

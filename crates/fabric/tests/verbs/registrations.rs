@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use abi::mr::access;
 use abi::post::{Sge, opcode};
 use abi::qp::state;
-use engine::{RecvWr, SendWr, Service, SrqSpec};
+use engine::{Feth, Flush, RecvWr, SendWr, Service, SrqSpec};
 
 /// `IBV_ADVISE_MR_ADVICE_*`.
 const PREFETCH: u32 = 0;
@@ -232,15 +232,17 @@ fn advice_is_checked_and_taken() {
 /// Every operation that a device says to serve with on-demand paging finds memory that nobody has touched, or that comes and goes.
 #[test]
 fn on_demand_paging_serves_what_the_device_tells() {
-    use abi::device::odp_service::{ATOMIC, READ, RECV, SEND, SRQ_RECV, WRITE};
+    use abi::device::odp_service::{ATOMIC, ATOMIC_WRITE, FLUSH, READ, RECV, SEND, SRQ_RECV, WRITE};
     let fabric = Fabric::start();
     let facts = fabric.engine().query_device_ex().expect("facts");
-    let all = SEND | RECV | SRQ_RECV | WRITE | READ | ATOMIC;
+    let all = SEND | RECV | SRQ_RECV | WRITE | READ | ATOMIC | FLUSH | ATOMIC_WRITE;
     let told = (facts.odp_rc, facts.odp_uc, facts.odp_ud, facts.odp_xrc);
     assert_eq!(told, (all, SEND | RECV | SRQ_RECV | WRITE, SEND | RECV | SRQ_RECV, all));
     for (service, told) in [(Service::Rc, told.0), (Service::Uc, told.1), (Service::Ud, told.2)] {
         for shared in [false, true] {
-            let plan = Plan { mr_access: ON_DEMAND, ..Plan::new(service) };
+            let rights = access::FLUSH_GLOBAL * u32::from(told & FLUSH != 0);
+            let plan = Plan::new(service);
+            let plan = Plan { mr_access: ON_DEMAND | rights, qp_access: plan.qp_access | rights, ..plan };
             let (a, engine) = (Side::new(&fabric.engine(), &plan), fabric.engine());
             let pd = engine.alloc_pd().expect("a PD");
             let spec = SrqSpec { max_wr: 8, max_sge: 1, cookie: 9 };
@@ -262,6 +264,16 @@ fn on_demand_paging_serves_what_the_device_tells() {
                 let to = SendWr { opcode, remote_addr: b.memory.addr(4096), rkey: b.mr.rkey(), ..SendWr::default() };
                 a.post(&SendWr { sges: &a.sge(8192, 8), ..to });
                 assert_eq!(a.sent().status, 0, "{service}, opcode {opcode}");
+            }
+            let to = SendWr { remote_addr: b.memory.addr(12288), rkey: b.mr.rkey(), ..SendWr::default() };
+            if told & FLUSH != 0 {
+                let flush = Flush { length: 64, feth: Feth { placement: 1, selectivity: 0 } };
+                a.post(&SendWr { opcode: opcode::FLUSH, flush, ..to });
+                assert_eq!(a.sent().status, 0, "{service}, FLUSH");
+            }
+            if told & ATOMIC_WRITE != 0 {
+                a.post(&SendWr { opcode: opcode::ATOMIC_WRITE, sges: &a.sge(8192, 8), ..to });
+                assert_eq!(a.sent().status, 0, "{service}, ATOMIC WRITE");
             }
         }
     }

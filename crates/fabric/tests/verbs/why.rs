@@ -144,7 +144,7 @@ fn a_peer_that_is_gone(fabric: &Fabric) {
     b.engine.close();
     a.post(&SendWr { wr_id: 6, sges: &a.sge(0, 8), ..SendWr::default() });
     assert_eq!(a.sent().status, status::RETRY_EXC_ERR);
-    says(&why(&a, 6), &["did not acknowledge", "retry_cnt 2", "still run"]);
+    says(&why(&a, 6), &["did not acknowledge", "retry_cnt 2", "check that the peer's program is running"]);
 }
 
 fn a_program_that_flushes(fabric: &Fabric) {

@@ -49,9 +49,15 @@ fn an_operation_that_the_access_flags_forbid() {
         move |world: &mut World| world.hosts[B].responder.set_access(Access(access.0 | Access::REMOTE_WRITE.0))
     };
     let all = Status::RemInvReqErr;
-    refused(only(Access::REMOTE_ATOMIC), to(Operation::Read, 0, RKEY), 8, all, "RDMA READ request came, but the QP's");
+    refused(
+        only(Access::REMOTE_ATOMIC),
+        to(Operation::Read, 0, RKEY),
+        8,
+        all,
+        "RDMA READ request, but the QP's access flags 0xa do not allow it",
+    );
     refused(only(Access::REMOTE_READ), to(Operation::FetchAdd, 0, RKEY), 8, all, "access flags 0x6 do not allow it");
-    refused(only(Access::REMOTE_READ), to(Operation::CmpSwap, 0, RKEY), 8, all, "compare and swap came");
+    refused(only(Access::REMOTE_READ), to(Operation::CmpSwap, 0, RKEY), 8, all, "received RC compare and swap");
 
     let mut world = World::new(Scenario::default());
     world.hosts[B].responder.set_access(Access(0));
