@@ -72,7 +72,7 @@ fn a_bad_rkey_and_what_is_flushed_behind_it() {
             "wr_id 1000: nothing has failed",
             failed,
             "wr_id 0x3ea: flushed",
-            "went to the error state: wr_id 0x3e8 failed",
+            "entered the error state: wr_id 0x3e8 failed",
         ],
     );
     assert!(!outcome.told().contains('\u{fffd}'), "{}", outcome.told());
