@@ -36,7 +36,7 @@ impl Owed {
         Owing { noted: Arc::clone(&self.noted), context }
     }
 
-    /// Begins a round: whoever waits is looked at again.
+    /// Begins a round: each waiting context is looked at again.
     pub fn begin_round(&mut self) {
         self.round.append(&mut self.waiting);
         self.round.append(&mut self.noted.lock());
