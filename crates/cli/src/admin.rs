@@ -1,6 +1,7 @@
 //! Questions to the agent: one JSON request and one JSON answer on its `admin` node.
 //!
-//! The principal type is [`Connection`]. What the agent answers is shown, not interpreted, apart from an `error` member.
+//! The principal type is [`Connection`]. Of an answer this module reads only the member `error`;
+//! everything else goes to the caller unread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,18 +12,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use shm::Socket;
 
-/// How long the agent may take to answer: one that is stopped is told from one that is busy.
+/// How long the agent may take to answer. After this time it counts as stopped, not as busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why no answer came.
+/// Why there is no answer.
 enum Silence {
     /// The agent has ended.
     Gone(io::Error),
-    /// It is there and does not answer.
+    /// The agent exists and does not answer.
     Late(String),
 }
 
-/// A call that failed: the agent has ended, unless it is this process that may not make the call.
+/// A call that failed. An error of the kernel or an end of file means that the agent has ended. Any
+/// other error means that this process cannot send the request.
 impl From<io::Error> for Silence {
     fn from(error: io::Error) -> Self {
         if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof {
@@ -44,7 +46,7 @@ impl Connection {
         Ok(Self { socket: Socket::connect(&engine::rundir::admin(run_dir))? })
     }
 
-    /// Connects, or says what to type when there is no agent.
+    /// Connects; if there is no agent, the error says what to type.
     pub(crate) fn expect(run_dir: &Path) -> Result<Self, String> {
         Self::open(run_dir).map_err(|error| {
             let dir = run_dir.display();
@@ -59,7 +61,8 @@ impl Connection {
         })
     }
 
-    /// Whether there is somebody who answers. An agent that takes the question and says nothing is an error.
+    /// Whether an agent answers. It is an error if the agent accepts the request and does not
+    /// answer.
     pub(crate) fn answers(&self) -> Result<bool, String> {
         match self.exchange(&json!({ "request": "status" }), PATIENCE) {
             Ok(_) => Ok(true),
@@ -68,17 +71,17 @@ impl Connection {
         }
     }
 
-    /// Asks, and gives the answer.
+    /// Sends a request that has no members but its name, and returns the answer.
     pub(crate) fn ask(&self, request: &str) -> Result<Value, String> {
         self.ask_for(&json!({ "request": request }))
     }
 
-    /// The same, with more to say than the request's name.
+    /// Sends a request with all its members, and returns the answer.
     pub(crate) fn ask_for(&self, question: &Value) -> Result<Value, String> {
         self.ask_within(question, PATIENCE)
     }
 
-    /// The same, for a caller that waits no longer than `patience`.
+    /// As [`Self::ask_for`], for a caller that waits at most `patience`.
     pub(crate) fn ask_within(&self, question: &Value, patience: Duration) -> Result<Value, String> {
         let bytes = self.exchange(question, patience).map_err(|silence| match silence {
             Silence::Gone(error) => format!("lost the connection to the agent: {error}"),
@@ -98,7 +101,8 @@ impl Connection {
         agent::admin::receive(&self.socket, || self.await_answer(patience).map_err(Silence::Late))
     }
 
-    /// The agent's process id; `None` where it is not visible from here, as from another container.
+    /// The agent's process id. `None`: it is not visible here, for example because the agent runs
+    /// in another container.
     pub(crate) fn agent_pid(&self) -> Option<u32> {
         self.socket.peer_credentials().ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
     }

@@ -1,6 +1,7 @@
-//! `softhca agent`: the agent in the background, in the foreground, or stopped.
+//! `softhca agent`: starts the agent in the background or in the foreground, or stops it.
 //!
-//! What the agent does is the agent room's business; here it gets its configuration, its log and its end.
+//! This module is not the agent: the crate `agent` is. This module gives the agent its
+//! configuration and its log, and ends it. The principal function is [`run`].
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -21,13 +22,14 @@ use crate::log::Log;
 use crate::place::{self, Host};
 use crate::{Failure, start};
 
-/// How the kernel ranks an agent for everybody when memory runs out: after everything but what it never ends.
+/// The kernel's score for an agent that serves every user. When memory runs out, the kernel ends
+/// such an agent last, except for processes that it never ends.
 const OOM_SCORE: &str = "-900";
 
-/// How long an agent may take to say goodbye to its programs.
+/// How long an agent may take to end its programs' connections.
 const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// Does what the options say.
+/// Starts or stops the agent as the options say.
 pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     let run_dir = if agent.system { place::system_run_dir() } else { host.own_run_dir() };
     if agent.stop {
@@ -45,7 +47,7 @@ pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
         )
         .into());
     }
-    // Read it here too, so that a mistake in it is told in this terminal.
+    // Parse the configuration here too, so that this terminal shows an error in it.
     configuration(agent, host)?;
     let connection = start::launch(&run_dir, &passed_on(agent, host)?)?;
     let pid = connection.agent_pid().map(|pid| format!(", process {pid}")).unwrap_or_default();
@@ -88,20 +90,22 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
     })
 }
 
-/// Is the agent, until it is told to end or ends itself.
+/// Runs the agent until a signal ends it or it exits when idle.
 fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> {
     if agent.detached {
-        // Fails only for a process that leads its group, as when a person types the hidden option.
+        // This fails only if the process leads its group, as when a user types the hidden option.
         let _ = rustix::process::setsid();
     }
     log(agent, run_dir, log_filter()?);
     let config = configuration(agent, host)?;
     if agent.system {
-        // Pages that a user's regions touch count for the agent while it maps them. Where memory runs out the kernel should end that user's
-        // program, which gives them back, and not the agent of everybody. Without the right to ask for that nothing changes.
+        // Pages in a user's memory regions count for the agent while the agent maps them. When
+        // memory runs out, the kernel should end that user's program, which frees the pages, and
+        // not the agent of all users. Without the right to write this file nothing changes.
         let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     }
-    // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
+    // Every user may read the nodes and the mirror of an agent that serves every user. Only the
+    // owner may read those of another agent.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
     let mut signals = signals.map_err(|error| format!("cannot install signal handlers: {error}"))?;
@@ -120,13 +124,13 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     Ok(String::new())
 }
 
-/// What SOFTHCA_LOG asks for, if it asks for something.
+/// The filter in SOFTHCA_LOG, if the variable is set.
 pub(crate) fn log_filter() -> Result<Option<EnvFilter>, String> {
     let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return Ok(None) };
     EnvFilter::try_new(checked(&wanted)?).map(Some).map_err(|why| refused(&wanted, &why))
 }
 
-/// Logging as SOFTHCA_LOG says; a person in front of a terminal sees more than a file does.
+/// Starts logging with the filter in SOFTHCA_LOG. By default a terminal shows more than a file.
 fn log(agent: &Agent, run_dir: &Path, wanted: Option<EnvFilter>) {
     let filter = wanted.unwrap_or_else(|| EnvFilter::new(if agent.detached { "warn" } else { "info" }));
     let log = Log::new(agent.detached.then(|| place::agent_log(run_dir)), agent.system);
@@ -134,7 +138,7 @@ fn log(agent: &Agent, run_dir: &Path, wanted: Option<EnvFilter>) {
     subscriber.with_writer(move || log.clone()).init();
 }
 
-/// Ends the agent and waits until it is gone.
+/// Ends the agent and waits until it has exited.
 fn stop(run_dir: &Path) -> Result<String, Failure> {
     let Ok(connection) = Connection::open(run_dir) else {
         return Ok(format!("no agent is running in {}\n", run_dir.display()));
@@ -148,14 +152,15 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
         errno => format!("cannot stop process {}: {errno}", pid.as_raw_nonzero()),
     };
     let process = pidfd_open(pid, PidfdFlags::empty());
-    // As long as the connection stands the number is the agent's.
+    // While the connection exists, the process id belongs to the agent.
     kill_process(pid, Signal::TERM).map_err(refused)?;
     let has_ended = match process {
         Ok(process) => {
             drop(connection);
             ends(process.as_fd(), PollFlags::IN)?
         }
-        // Where a sandbox forbids pidfds, the end of the connection tells the agent's end; then it leaves the run directory.
+        // A sandbox may forbid pidfds. Then the end of the connection shows that the agent ends,
+        // and the unlocked run directory shows that it has ended.
         Err(_) => ends(connection.as_fd(), PollFlags::HUP)? && start::await_vacancy(run_dir).map(|_| true)?,
     };
     if !has_ended {
@@ -164,7 +169,7 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
     Ok(format!("stopped the agent of {}\n", run_dir.display()))
 }
 
-/// Whether a descriptor tells within the time for a goodbye that its other side has ended.
+/// Whether `fd` reports within [`GOODBYE`] that its other side has ended.
 fn ends(fd: BorrowedFd<'_>, sign: PollFlags) -> Result<bool, String> {
     let mut fds = [PollFd::new(&fd, sign)];
     match poll(&mut fds, Some(&GOODBYE)) {

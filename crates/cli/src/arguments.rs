@@ -1,6 +1,7 @@
-//! The command line: what may be typed, and the help that teaches it.
+//! The command line: its options and their help.
 //!
-//! The principal type is [`Arguments`]. Nothing is done here.
+//! The principal type is [`Arguments`]. This module only parses; other modules carry out the
+//! commands.
 
 mod help;
 
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-/// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
+/// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel
+/// module, no root.
 #[derive(Debug, Parser)]
 #[command(name = "softhca", version, after_help = help::SOFTHCA, max_term_width = 80)]
 pub(crate) struct Arguments {
@@ -43,8 +45,8 @@ pub(crate) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Say why something failed: refused calls, failed requests and dropped packets of each program, also of those that
-        /// ended lately
+        /// Say why something failed: refused calls, failed requests and dropped packets of each
+        /// program, also of those that ended lately
         #[arg(long, conflicts_with = "kind")]
         errors: bool,
         /// Which objects. Without it: how many there are of each kind
@@ -77,7 +79,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What shells complete behind `softhca run --`: another program, and then as that program would.
+/// Shells complete the words after `softhca run --` as a program and its own arguments.
 const PROGRAM: ValueHint = ValueHint::CommandWithArguments;
 
 #[derive(Debug, Args)]
@@ -86,8 +88,8 @@ pub(crate) struct Run {
     /// Do not print reasons after the program
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Find errors of the program that a run does not reveal, such as a buffer that it uses before the completion. Print each with its
-    /// fix at the end. The program runs slower (docs/strict.md)
+    /// Find errors of the program that a run does not reveal, such as a buffer that it uses before
+    /// the completion. Print each with its fix at the end. The program runs slower (docs/strict.md)
     #[arg(long)]
     pub(crate) strict: bool,
     /// Inject a fault into this program (softhca fault add --help). May be repeated
@@ -169,7 +171,8 @@ pub(crate) struct Agent {
     /// Exit after this time without a program
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle_exit: Option<u64>,
-    /// End the agent: the user's own, with --system the system's, with --address that of the address
+    /// End the agent: the user's own, with --system the system's, with --address that of the
+    /// address
     #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer"])]
     pub(crate) stop: bool,
     /// The background process itself, started by this program
@@ -177,7 +180,7 @@ pub(crate) struct Agent {
     pub(crate) detached: bool,
 }
 
-/// How ports address others.
+/// How a port addresses other ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkLayer {
     /// RoCE: by GID
@@ -187,12 +190,12 @@ pub(crate) enum LinkLayer {
 }
 
 impl LinkLayer {
-    /// The option that says so.
+    /// The command-line option for this link layer.
     pub(crate) fn option(self) -> String {
         format!("--link-layer={}", self.name().to_lowercase())
     }
 
-    /// As ports tell it.
+    /// The name of this link layer, as ports report it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ethernet => "Ethernet",
@@ -230,10 +233,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("the time must be between 0 and {} seconds", LONGEST.as_secs()))
 }
 
-/// A year, which nobody waits for.
+/// The longest time that an option accepts: one year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Whether the command of a command line that could not be understood is `run`.
+/// Whether a command line that does not parse has the command `run`.
 pub(crate) fn is_run(words: impl Iterator<Item = OsString>) -> bool {
     let mut words = words.skip(1);
     let mut next = words.next();
@@ -257,7 +260,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// A command and all below it.
+    /// Collects the help of a command and of its subcommands.
     fn all(command: &mut clap::Command, name: &str, found: &mut Vec<(String, String, String)>) {
         let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let long = command.clone().render_long_help().to_string();
@@ -277,7 +280,7 @@ mod tests {
         all(&mut command, "softhca", &mut found);
         assert!(found.len() > 12, "{found:?}");
         for (name, behind, help) in found {
-            // What is behind the options is laid out by hand, and must not be wrapped.
+            // The text after the options is laid out by hand. It must not be wrapped.
             for line in behind.lines().chain(help.lines()) {
                 assert!(line.chars().count() <= 80, "{name} --help: {line}");
             }

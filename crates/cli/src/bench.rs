@@ -1,7 +1,9 @@
-//! `softhca bench`: how fast softhca is on this machine, or between two, with a load of its own.
+//! `softhca bench`: measures how fast softhca is on this host or between two hosts, with its own
+//! load.
 //!
-//! The load is the crate `bench`; here are the options, the other side (a process of this same program, or one on another host
-//! that is reached by TCP), and what is printed.
+//! The crate `bench` is the load. This module has the options and the output, and starts the other
+//! side: a process of this program, or a process on another host that is reached by TCP. The
+//! principal function is [`run`].
 
 mod busy;
 mod options;
@@ -27,13 +29,13 @@ use engine::reason::say;
 use busy::Load;
 pub(crate) use options::Options;
 
-/// How long another host may take to answer the first time.
+/// How long another host may take to answer first.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the other process may take to end.
+/// How long the other process may take to exit.
 const FAREWELL: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// Measures, or is the other side.
+/// Measures, or acts as the other side.
 pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     if options.child {
         return child(options, host);
@@ -45,7 +47,7 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
         Some(options.plan().map_err(cannot)?)
     };
     let run_dir = host.run_dir();
-    // Held until it is over: an agent that ends itself when idle sees that somebody is there.
+    // The connection is kept until the end. While it exists, an agent does not exit as idle.
     let _agent = start::ensure(host, &run_dir, None)?;
     let context = open(&run_dir, options)?;
     let Some(plan) = plan else { return serve(&context, options, host) };
@@ -88,12 +90,12 @@ fn heading(plan: &Plan, to: Option<&str>) -> String {
     format!("{} {}{queues}{waits}{checked}: {to}", plan.operation, plan.measure)
 }
 
-/// Where, when and how a plot was made.
+/// The caption of a plot: where, when and how it was made.
 fn caption(plan: &Plan, to: Option<&str>, busy: Option<f64>) -> [String; 2] {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let date = capture::words::date(u64::try_from(now.as_nanos()).unwrap_or_default());
-    // Without seconds.
+    // Cut off the seconds.
     let date = date.get(..16).unwrap_or(&date);
     let to = to.map_or_else(|| "two processes of one host".to_owned(), |to| format!("to {to}"));
     let others = busy.filter(|others| *others >= busy::BUSY);
@@ -116,7 +118,7 @@ fn place(options: &Options) -> Place {
     Place { port: 1, gid_index: options.gid_index }
 }
 
-/// Says on a terminal how far it is.
+/// Prints the progress on a terminal.
 fn progress(plan: &Plan) -> impl FnMut(usize, &Case) {
     let (sizes, operation) = (plan.sizes.clone(), plan.operation);
     let shown = sizes.len() > 1 && std::io::stderr().is_terminal();
@@ -139,7 +141,7 @@ fn ask_process(context: &Context, options: &Options, plan: &Plan, run_dir: &Path
     command.args(options.device.iter().flat_map(|name| ["--device", name]));
     command.args(options.gid_index.map(|index| format!("--gid-index={index}")));
     let child = command.stdin(Stdio::from(OwnedFd::from(there))).stdout(Stdio::null()).spawn();
-    // Dropped, so that its end is heard.
+    // Close this process's copy of the child's socket, so that the end of the child is noticed.
     drop(command);
     let mut child = Other(child.map_err(|error| format!("cannot start the second process: {error}"))?);
     let talk = Talk::unix(here).map_err(|error| error.to_string())?;
@@ -164,11 +166,11 @@ fn ended(child: &Child, status: ExitStatus) -> String {
     format!("process {} {how}", child.id())
 }
 
-/// The other side's process, which does not outlive this one's interest.
+/// The other side's process. It ends when this value is dropped.
 struct Other(Child);
 
 impl Other {
-    /// How it ended, if it does so soon.
+    /// The exit status, if the process exits within [`FAREWELL`].
     fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < FAREWELL {
@@ -188,20 +190,20 @@ impl Drop for Other {
     }
 }
 
-/// The other side, started by [`ask_process`].
+/// Acts as the other side for [`ask_process`].
 fn child(options: &Options, host: &Host) -> Result<String, Failure> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let talk = Talk::unix(UnixStream::from(socket))?;
     let context = open(&host.run_dir(), options)?;
     match bench::answer(&context, &place(options), talk) {
-        // Whoever asked says what went wrong; that it is gone needs no words.
+        // The process that started this one prints the error. Its end needs no message.
         Err(Error::Other(_) | Error::Gone) => Err(Failure::from("")),
         Err(why) => Err(why.into()),
         Ok(_) => Ok(String::new()),
     }
 }
 
-/// The other side waits on another host.
+/// The other side is a process on another host.
 fn ask_host(context: &Context, options: &Options, plan: &Plan, to: &str) -> Result<Vec<Case>, String> {
     let addresses = options.destination(to)?;
     let mut refused = format!("--to {to}: the name has no address");
@@ -225,12 +227,12 @@ fn local(stream: &TcpStream) -> Result<IpAddr, String> {
     Ok(address.to_canonical())
 }
 
-/// Answers whoever comes, one after the other.
+/// Serves other hosts, one after the other.
 fn serve(context: &Context, options: &Options, host: &Host) -> Result<String, Failure> {
     let address =
         SocketAddr::new(host.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), options.port);
     let listener = TcpListener::bind(address).or_else(|error| match address {
-        // A machine without IPv6.
+        // This host has no IPv6.
         SocketAddr::V6(six) if six.ip().is_unspecified() => TcpListener::bind(("0.0.0.0", options.port)),
         _ => Err(error),
     });

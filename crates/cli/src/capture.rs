@@ -1,7 +1,9 @@
-//! `softhca capture`: every packet of every program, over lanes and the wire, to a pcapng file, a pipe or the terminal.
+//! `softhca capture`: writes the packets of all programs, on lanes and on the wire, to a pcapng
+//! file, a pipe or the terminal.
 //!
-//! Options and words are tcpdump's where it has them. What is seen, and who may see it, are the agent's and the engines' business
-//! (`capture` reads them); here it is chosen, counted and written.
+//! Options and words are those of tcpdump where tcpdump has them. The agent and the engines decide
+//! which packets a user may see, and the crate `capture` reads these packets. This module filters,
+//! counts and writes them. The principal function is [`run`].
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,14 +21,15 @@ use crate::place::Host;
 use crate::{Failure, start};
 use engine::reason::say;
 
-/// So long nothing is looked for when nothing has come.
+/// The longest wait for packets before the next check whether to stop.
 const ROUND: Duration = Duration::from_millis(2);
-/// The longest headers that a packet has before its payload: what is kept of it where payloads are not wanted.
+/// The longest headers of a packet before its payload. Without payloads only these bytes are kept.
 const HEADERS: usize = wire::MAX_LEN;
-/// Bytes that a frame has before the BTH, over IPv6: `-s` counts from the Ethernet header on, as tcpdump's.
+/// Bytes of a frame before the BTH, over IPv6. `-s` counts from the Ethernet header on, as in
+/// tcpdump.
 const BEFORE: usize = 14 + 40 + 8;
 
-/// Captures until it is told to stop, or there is nobody who listens.
+/// Captures until a signal, a limit or the end of the reader stops it.
 pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     let filter = Filter::parse(&wanted.filter)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -34,7 +37,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let run_dir = host.run_dir();
-    // Programs may come later; the agent stays for as long as somebody asks.
+    // Programs may start later. The agent does not exit while a capture is connected to it.
     drop(start::ensure(host, &run_dir, None)?);
     let socket = Socket::connect(&engine::rundir::admin(&run_dir))?;
     let session = Session::begin(socket, Wanted { room: wanted.buffer.saturating_mul(1024), most: most(wanted) })?;
@@ -69,12 +72,12 @@ struct Capturing<'a> {
     wanted: &'a Capture,
     filter: Filter,
     output: Output,
-    /// What the user knows already of what went wrong.
+    /// The complaints that the user has seen already.
     said: Vec<String>,
-    /// Packets that came, and those of them that the filter took.
+    /// Packets that have arrived. `taken` counts those of them that passed the filter.
     seen: u64,
     taken: u64,
-    /// As many as were asked for have come, or nobody reads any more.
+    /// The requested number of packets has been written, or the reader has gone.
     is_over: bool,
 }
 
@@ -115,7 +118,7 @@ impl Capturing<'_> {
         }
     }
 
-    /// Writes what is wanted of these packets, and has whoever reads see it.
+    /// Writes the wanted packets and flushes the output, so that a reader sees them at once.
     fn show(&mut self, packets: Vec<Packet>) -> Result<(), Failure> {
         if packets.is_empty() {
             return Ok(());
@@ -142,7 +145,7 @@ impl Capturing<'_> {
         self.output.flush().or_else(|error| self.fail(error))
     }
 
-    /// Nobody who reads is no failure: Wireshark was closed.
+    /// A broken pipe is not a failure: the reader, such as Wireshark, was closed.
     fn fail(&mut self, error: io::Error) -> Result<(), Failure> {
         if error.kind() == io::ErrorKind::BrokenPipe {
             self.is_over = true;
@@ -165,7 +168,7 @@ enum Words {
     Json,
 }
 
-/// Packets cannot be written where they should go.
+/// The failure for packets that cannot be written to their destination.
 fn unwritten(wanted: &Capture, error: &io::Error) -> Failure {
     let to = wanted.write.as_ref().filter(|path| path.as_os_str() != "-");
     let to = to.map_or("standard output".to_owned(), |path| path.display().to_string());
@@ -195,12 +198,12 @@ impl Output {
             (false, verbose) => Words::Lines { payload: verbose > 1 },
         };
         let mut output = Self { file, printed: prints.then(|| (how, BufWriter::new(io::stdout()))) };
-        // Whoever reads sees at once that there is somebody.
+        // A reader sees the file's header at once.
         output.flush().map_err(|error| unwritten(wanted, &error))?;
         Ok(output)
     }
 
-    /// Writes a packet; says whether there was one to write.
+    /// Writes a packet, and returns whether there was one to write.
     fn write(&mut self, packet: &Packet) -> io::Result<bool> {
         let mut written = false;
         if let Some(file) = &mut self.file {

@@ -1,4 +1,5 @@
-//! Colours on a terminal: only where a person reads, and not where `NO_COLOR` is set (no-color.org) or the terminal is a dumb one.
+//! Colours on a terminal. There are no colours if the output is not a terminal, if `NO_COLOR` is
+//! set (no-color.org), or if `TERM` is unset or `dumb`. The principal function is [`paint`].
 
 use std::env;
 use std::ffi::OsString;

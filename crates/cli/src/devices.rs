@@ -1,6 +1,7 @@
-//! `softhca devices`: the devices and ports of the agent, in the words of ibv_devinfo.
+//! `softhca devices`: shows the devices and ports of the agent in the words of ibv_devinfo.
 //!
-//! The agent tells everything; without `-v` only what most people look for is shown.
+//! The agent answers with everything. Without `-v` this module shows only the important members.
+//! The principal function is [`run`].
 
 use abi::device::cap;
 use serde_json::Value;
@@ -8,17 +9,17 @@ use serde_json::Value;
 use crate::place::Host;
 use crate::{Failure, json, start};
 
-/// What is shown of a device without `-v`.
+/// The members of a device that are shown without `-v`.
 const DEVICE: &[&str] =
     &["transport", "fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt"];
 
-/// What is shown of a port without `-v`.
+/// The members of a port that are shown without `-v`.
 const PORT: &[&str] = &["state", "max_mtu", "active_mtu", "sm_lid", "lid", "lmc", "link_layer"];
 
-/// Numbers that are bits or identifiers, and so are shown in hex.
+/// Members that are bits or identifiers, which are shown in hex.
 const HEX: &[&str] = &["vendor_id", "hw_ver", "device_cap_flags", "port_cap_flags", "page_size_cap"];
 
-/// Lists the devices; an agent is started to ask it, as it would be for a program.
+/// Lists the devices. If no agent runs, one is started, as for a program.
 pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Failure> {
     let answer = start::ensure(host, &host.run_dir(), None)?.ask("devices")?;
     let devices = &answer["devices"];
@@ -28,10 +29,11 @@ pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Fail
     Ok(devices.as_array().into_iter().flatten().map(|device| one(device, verbose)).collect::<Vec<_>>().join("\n"))
 }
 
-/// The bits of `port_cap_flags` that ports have: PortInfo:CapabilityMask of the IBA, as rdma-core names them.
+/// The bits of `port_cap_flags` that ports set: PortInfo:CapabilityMask of the IBA, with
+/// rdma-core's names.
 const PORT_FLAGS: [(u64, &str); 2] = [(1 << 16, "cm-sup"), (1 << 26, "ip-based-gids")];
 
-/// Devices with lists of names in the place of bits.
+/// Replaces bits by lists of names.
 fn readable(mut devices: Value) -> Value {
     let kebab = |name: &str| name.to_lowercase().replace('_', "-");
     for device in devices.as_array_mut().into_iter().flatten() {
@@ -59,7 +61,7 @@ fn one(device: &Value, verbose: bool) -> String {
         }
         for gid in port["gids"].as_array().into_iter().flatten() {
             let index = gid["index"].as_u64().unwrap_or(0);
-            // That an address has no wire is worth a line even to those who did not ask for all of them.
+            // An address without the wire gets a line also without `-v`.
             if verbose || index == 0 || gid["why"].is_string() {
                 text += &format!("        {:<28}{}\n", format!("GID[{index:3}]:"), gid_line(gid));
             }
@@ -68,7 +70,7 @@ fn one(device: &Value, verbose: bool) -> String {
     text
 }
 
-/// The named members first, in their order; with `verbose` every other one after them.
+/// The members in `first`, in this order; with `verbose` all other members follow.
 fn members(of: &Value, first: &[&str], verbose: bool, indent: usize) -> String {
     let Some(all) = of.as_object() else { return String::new() };
     let width = 36 - indent;
@@ -93,7 +95,7 @@ fn gid_line(gid: &Value) -> String {
         _ => String::new(),
     };
     let wire = match (gid["index"].as_u64(), gid["why"].as_str()) {
-        // Index 0 is no address of the host, and nobody misses its wire.
+        // Index 0 is not an address of the host, so it never has the wire.
         (Some(1..), Some(why)) => format!(", no wire: {why}"),
         _ => String::new(),
     };

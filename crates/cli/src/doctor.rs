@@ -1,7 +1,9 @@
-//! `softhca doctor`: what works on this machine, what a program would load, and what to do where something does not work.
+//! `softhca doctor`: checks what works on this machine and what a program would load, and says what
+//! to do if something does not work.
 //!
-//! It changes nothing and starts nothing. Each line is a [`Finding`]: first what `softhca run` needs ([`crate::ready`]), then the program
-//! that was named ([`crate::program`]), then what else is worth to know ([`checks`]).
+//! It changes nothing and starts nothing. Each line is a [`Finding`]. The first lines are what
+//! `softhca run` needs ([`crate::ready`]). Then come the named program ([`crate::program`]) and
+//! other facts ([`checks`]).
 
 mod checks;
 
@@ -16,7 +18,7 @@ use crate::program::Program;
 use crate::ready::{self, Surroundings};
 use crate::{Failure, preload};
 
-/// Runs all checks, those of a program too where one is named; a check that fails makes the command fail.
+/// Runs all checks, also those of `program` if it is given. If a check fails, the command fails.
 pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<String, Failure> {
     let surroundings = Surroundings::of(host);
     let mut findings: Vec<Finding> = ready::checks(&surroundings).collect();

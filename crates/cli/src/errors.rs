@@ -1,8 +1,10 @@
-//! `softhca show --errors`: why something failed, program by program.
+//! `softhca show --errors`: shows why something failed, for each program.
 //!
-//! The agent has the reasons of its programs from their engines. Programs of an earlier agent have left theirs in files.
+//! The agent has the reasons of its programs from their engines. Files have the reasons of an
+//! earlier agent's programs.
 //!
-//! What programs said of themselves the agent has cleaned; here it becomes lines.
+//! The agent has cleaned the sentences that programs wrote. This module formats them as lines. The
+//! principal function is [`run`].
 
 use std::fs;
 use std::io;
@@ -15,10 +17,10 @@ use serde_json::{Value, json};
 use crate::place::{self, Host};
 use crate::{Failure, reasons, start, table};
 
-/// Bytes of a sentence that is shown.
+/// The most bytes of a sentence that are shown.
 const LONGEST: usize = 2000;
 
-/// What the agent itself has dropped: the member, and what it means.
+/// Packets that the agent itself dropped: the member of the answer, and its meaning.
 const WIRE: [(&str, &str); 5] = [
     ("no_engine", "no program here has their destination QP"),
     ("ring_full", "the receive ring of the destination program was full; the program does not poll often enough"),
@@ -27,7 +29,7 @@ const WIRE: [(&str, &str); 5] = [
     ("management", "their destination is QP 0 or QP 1, but they are not connection manager messages"),
 ];
 
-/// Shows why something failed in the programs that run or ended lately.
+/// Shows the failures of programs that run or have ended recently.
 pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
     let run_dir = host.run_dir();
     let folder = place::reasons_folder(&run_dir);
@@ -65,7 +67,8 @@ fn no_agent(folder: &Path, error: &io::Error) -> String {
     )
 }
 
-/// The agent's answer with the processes of files that the agent does not know, for example those of an earlier agent.
+/// Adds to the agent's answer the processes of files that the agent does not know, for example
+/// those of an earlier agent.
 fn with_stored(mut answer: Value, mut stored: Vec<Value>) -> Value {
     let known: Vec<Value> = list(&answer["programs"]).iter().map(|program| program["pid"].clone()).collect();
     stored.retain(|program| !known.contains(&program["pid"]));
@@ -74,7 +77,8 @@ fn with_stored(mut answer: Value, mut stored: Vec<Value>) -> Value {
     answer
 }
 
-/// What programs of `softhca run` have written, in the form in which an agent tells it. The last program comes last.
+/// The processes in the files of `softhca run`, in the form of the agent's answer. The file that
+/// was written last comes last.
 fn of_files(folder: &Path) -> io::Result<Vec<Value>> {
     let entries = fs::read_dir(folder)?.flatten();
     let mut files: Vec<_> =
@@ -91,7 +95,8 @@ fn of_files(folder: &Path) -> io::Result<Vec<Value>> {
 /// A sentence of one kind, and how often it came.
 type Row = (Kind, String, u64);
 
-/// The processes of one run. A sentence that came several times is one row; when it came is not known, only when the file was written.
+/// The processes of one run. A sentence that was written several times is one row. The time is that
+/// of the file's last write, because the file has no times.
 fn of_file(file: &Path, text: &str, time: u64) -> Vec<Value> {
     let mut processes: Vec<(u32, Vec<Row>)> = Vec::new();
     for (pid, line) in text.lines().map(Line::read) {
@@ -115,12 +120,12 @@ fn of_file(file: &Path, text: &str, time: u64) -> Vec<Value> {
     processes.iter().map(told).collect()
 }
 
-/// Whether a process has ended, as far as /proc says.
+/// Whether a process has ended, as far as /proc shows.
 fn is_gone(pid: u32) -> bool {
     !Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// All of it in words; empty if nothing has failed.
+/// The answer as text; empty if nothing has failed.
 fn text(answer: &Value, now: Duration) -> String {
     let mut text = String::new();
     for program in list(&answer["programs"]) {
@@ -210,7 +215,8 @@ mod tests {
         assert_eq!(text(&json!({"programs": []}), Duration::ZERO), "");
     }
 
-    /// Files with reasons of a process that is gone, and of this one. No process has the id 2^22 or more.
+    /// A folder with files of reasons: one of an exited process, and one of this process. No
+    /// process has the id 2^22 or more.
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let lines = format!(

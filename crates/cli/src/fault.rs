@@ -1,6 +1,8 @@
-//! `softhca fault`: packets that get lost, commands that fail, ports that go down, on demand.
+//! `softhca fault`: adds, lists and clears fault rules, which lose packets, fail commands and take
+//! ports down.
 //!
-//! The agent keeps the rules and says what is wrong with one; here they are put together, sent, and shown as a table.
+//! The agent keeps the rules and checks them. This module sends rules to the agent and shows them
+//! as a table. The principal type is [`Fault`].
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,10 +16,10 @@ use crate::admin::Connection;
 use crate::place::Host;
 use crate::{Failure, start, table};
 
-/// How long engines may take to hear of rules.
+/// How long to wait until engines know new rules.
 const TAKES: Duration = Duration::from_secs(2);
 
-/// What a rule looks like, made from the tables that rules are read by.
+/// The grammar of a rule, made from the tables with which rules are parsed.
 pub(crate) fn grammar() -> String {
     let rows = |table: &[(&str, &str, &str)]| {
         let heads: Vec<String> = table.iter().map(|(word, takes, _)| format!("{word} {takes}")).collect();
@@ -91,7 +93,7 @@ pub(crate) struct Add {
     rule: Vec<String>,
 }
 
-/// Carries out one of them.
+/// Carries out one of the commands.
 pub(crate) fn run(fault: &Fault, host: &Host) -> Result<String, Failure> {
     match fault {
         Fault::Add(add) => self::add(add, host),
@@ -133,8 +135,8 @@ fn of_file(path: &std::path::Path) -> Result<String, String> {
     agent::faults::rules_of(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// The rules that a program is run with: those of its options and of the environment, which may be a file's. Checked here, so that
-/// a mistake is told before the program starts.
+/// The rules of a program run: those of the options, and those of the environment variable, which
+/// may name a file. They are parsed here, so that an error is shown before the program starts.
 pub(crate) fn of_run(options: &[String], environment: Option<&std::ffi::OsStr>) -> Result<Option<String>, String> {
     let mut rules = options.to_vec();
     if let Some(value) = environment.filter(|value| !value.is_empty()) {
@@ -147,7 +149,8 @@ pub(crate) fn of_run(options: &[String], environment: Option<&std::ffi::OsStr>) 
     Ok((!rules.is_empty()).then(|| rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(";")))
 }
 
-/// Waits until the programs that run know the rules. One that is stopped is not waited for.
+/// Waits until the engines of all running programs know the rules. It gives up after [`TAKES`],
+/// because a stopped program does not read them.
 fn await_engines(connection: &Connection) -> Result<(), String> {
     let end = Instant::now() + TAKES;
     while Instant::now() < end {

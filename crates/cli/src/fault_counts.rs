@@ -1,7 +1,9 @@
-//! How often fault rules acted in one program run. `softhca run` prints it once at the end, with the numbers of `softhca fault list`.
+//! How often fault rules acted in one program run. `softhca run` prints it once at the end, with
+//! the numbers of `softhca fault list`.
 //!
-//! The agent counts, also for programs that were killed. If the agent has gone, the reasons of the run's processes give a lower bound:
-//! an engine writes a reason at the first, tenth, hundredth … fault ([`step`]). The principal type is [`FaultCounts`].
+//! The agent counts, also for programs that were killed. If the agent has gone, the reasons of the
+//! run's processes give a lower bound: an engine writes a reason at the first, tenth, hundredth …
+//! fault ([`step`]). The principal type is [`FaultCounts`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::admin::Connection;
 
-/// The agent has this long to answer after the program. A stopped agent must not keep `softhca run` for long.
+/// The agent has this long to answer after the program. A stopped agent must not keep `softhca run`
+/// for long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How many rules get a line of their own.
@@ -51,14 +54,16 @@ impl<'a> FaultCounts<'a> {
         Self { agent, before: rows(&answer, "rules").filter_map(count).collect() }
     }
 
-    /// What to print at the end of the run, whose reasons are `reasons`: a line for each rule that acted.
+    /// What to print at the end of the run, with a line for each rule that acted. `reasons` are the
+    /// run's reasons.
     pub(crate) fn told(&self, reasons: &str) -> String {
         let has_opened = reasons.lines().any(|line| Line::read(line).1 == Line::Opened);
         let answer = if has_opened { list(self.agent) } else { None };
         told(&self.counts(&answer.unwrap_or_default(), reasons))
     }
 
-    /// The rules that acted, from the agent's answer. For rules that the answer lacks, from the reasons of the run.
+    /// The rules that acted, from the agent's answer. Rules that the answer lacks are counted from
+    /// the reasons of the run.
     fn counts(&self, answer: &Value, reasons: &str) -> Vec<Count> {
         let lines = || reasons.lines().map(Line::read);
         let processes: BTreeSet<u64> =
@@ -92,12 +97,12 @@ impl<'a> FaultCounts<'a> {
     }
 }
 
-/// Whether a reason says that a rule has acted on so many packets. The count at the end replaces it.
+/// Whether a reason is a count of packets on which a rule acted. The count at the end replaces it.
 pub(crate) fn is_step(sentence: &str) -> bool {
     step(sentence).is_some()
 }
 
-/// The rule of such a reason, as a number and as text, and how often the rule had acted.
+/// Parses such a reason: the rule's number, the rule as text, and how often it had acted.
 fn step(sentence: &str) -> Option<(u64, &str, u64)> {
     let (id, rest) = sentence.strip_prefix(STEP)?.split_once(" (")?;
     let (rule, rest) = rest.split_once(") ")?;
@@ -140,7 +145,7 @@ impl Count {
     }
 }
 
-/// What a rule has done so many times.
+/// What a rule has done, and how often.
 fn what(rule: &Rule, acted: u64, least: &str) -> String {
     let many = |thing: &str| {
         let (plural, were) = if acted == 1 { ("", "was") } else { ("s", "were") };
@@ -169,7 +174,8 @@ mod tests {
 
     const AGENT: &str = "opened 7: a device\nopened 8: a device\n";
 
-    /// The lines for a run with `reasons`, if the agent answers `answer` after the run. Rule 1 had acted 100 times before.
+    /// The lines for a run with `reasons`, if the agent answers `answer` after the run. Rule 1 had
+    /// acted 100 times before.
     fn said(answer: &Value, reasons: &str) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let node = engine::rundir::admin(folder.path());

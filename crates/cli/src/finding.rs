@@ -1,6 +1,7 @@
 //! A finding: what was checked, what was found, and what to do next.
 //!
-//! `softhca doctor` prints findings; `softhca run` refuses with the same ones. The principal type is [`Finding`].
+//! `softhca doctor` prints findings, and `softhca run` uses the same findings to refuse. This
+//! module makes no checks. The principal type is [`Finding`].
 
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ pub(crate) enum Verdict {
     Fail,
 }
 
-/// One line.
+/// The result of one check, which is one line of output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) what: &'static str,
@@ -39,12 +40,12 @@ impl Finding {
         Self { what, verdict: Verdict::Fail, found: found.into(), next: Some(next.into()) }
     }
 
-    /// A failure whose sentence names the next step itself.
+    /// A failure whose sentence already names the next step.
     pub(crate) fn refused(what: &'static str, why: impl Into<String>) -> Self {
         Self { what, verdict: Verdict::Fail, found: why.into(), next: None }
     }
 
-    /// Whether programs do not work because of it.
+    /// Whether programs do not work because of this finding.
     pub(crate) fn is_failure(&self) -> bool {
         self.verdict == Verdict::Fail
     }

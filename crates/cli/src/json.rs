@@ -1,11 +1,13 @@
-//! How `--json` is printed: one object with the version of its schema. docs/json.md describes what is in it.
+//! The form of `--json`: one object with the version of its schema. This module does not choose the
+//! members; docs/json.md describes them. The principal function is [`document`].
 
 use serde_json::{Map, Value};
 
-/// The version of the schema. It grows when a member goes or changes its meaning; new members may come at any time.
+/// The version of the schema. It is increased when a member is removed or changes its meaning. New
+/// members may be added at any time.
 const SCHEMA: u32 = 2;
 
-/// The largest integer that every reader of JSON understands exactly.
+/// The largest integer that every JSON parser represents exactly.
 const EXACT: u64 = 1 << 53;
 
 /// A document with `value` as its member `name`.
@@ -13,12 +15,12 @@ pub(crate) fn document(name: &str, value: Value) -> serde_json::Result<String> {
     object(Value::Object(Map::from_iter([(name.to_owned(), value)])))
 }
 
-/// A document of the members of `value`.
+/// A document with the members of `value`.
 pub(crate) fn object(value: Value) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&versioned(value))? + "\n")
 }
 
-/// The same on one line, without its end.
+/// A document with the members of `value` on one line, without the line end.
 pub(crate) fn line(value: Value) -> String {
     versioned(value).to_string()
 }
@@ -30,13 +32,13 @@ fn versioned(mut value: Value) -> Value {
     exact(value)
 }
 
-/// The flags that are set, by their names; a flag without a name is its bit in hex.
+/// The names of the flags that are set. A flag without a name is its bit in hex.
 pub(crate) fn flags(bits: u64, name: impl Fn(u64) -> Option<String>) -> Value {
     let set = (0..u64::BITS).map(|bit| 1_u64 << bit).filter(|bit| bits & bit != 0);
     set.map(|bit| Value::String(name(bit).unwrap_or_else(|| format!("{bit:#x}")))).collect()
 }
 
-/// The same with integers that a double cannot hold as strings.
+/// The value with those integers as strings that a double cannot represent.
 fn exact(value: Value) -> Value {
     match value {
         Value::Number(number) if number.as_u64().is_some_and(|number| number > EXACT) => {

@@ -1,7 +1,8 @@
-//! The agent's log: a file that is bounded by keeping one older one, in which no user can drown what others have caused.
+//! The agent's log. It is a file of limited length, with one older file beside it. No user can
+//! crowd out the lines that other users cause.
 //!
-//! Lines about the work of one user ([`agent::account`]) come at a limited [`Rates`]; what is left out is counted, and told
-//! with the next line that there is room for. Principal type: [`Log`].
+//! Lines about the work of one user ([`agent::account`]) are limited by [`Rates`]. Suppressed lines
+//! are counted, and the next line that is allowed reports the count. The principal type is [`Log`].
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,20 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A log file grows to this; then it becomes the older one.
+/// At this length, a log file becomes the older file.
 const LIMIT: u64 = 16 << 20;
-/// Lines about one user that may come at once, and how long until one more may.
+/// How many lines about one user may come at once, and the time after which one more line may come.
 const BURST: u32 = 200;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Users who are counted apart; the others are one.
+/// How many users are counted separately. All other users are counted together.
 const USERS: usize = 4096;
 
-/// Where the older log is kept.
+/// The path of the older log.
 fn older(log: &Path) -> PathBuf {
     log.with_extension("log.old")
 }
 
-/// Opens a log, to go on with it or, if it has grown too long, to begin anew.
+/// Opens a log to append to it. A log that is too long becomes the older one first.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|meta| meta.len() > LIMIT) {
         fs::rename(path, older(path))?;
@@ -36,28 +37,29 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// What the agent logs to.
+/// The destination of the agent's log lines.
 #[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Writer>>);
 
 struct Writer {
     began: Instant,
-    /// Users are limited.
+    /// The rates, if users are limited.
     rates: Option<Rates>,
     file: Option<Rotating>,
 }
 
-/// Standard error, as a file that makes room for itself.
+/// Standard error, as a file that is rotated.
 struct Rotating {
     path: PathBuf,
     written: u64,
     limit: u64,
-    /// What takes a new file in the place of the old one.
+    /// Makes a new file standard error.
     replace: fn(&File) -> io::Result<()>,
 }
 
 impl Log {
-    /// Standard error, which is the file at `path` if there is one. `many`: many users are served.
+    /// A log on standard error; `path` is its file, if it is a file. `many`: the agent serves many
+    /// users, so users are limited.
     pub(crate) fn new(path: Option<PathBuf>, many: bool) -> Self {
         let file = path.map(|path| Rotating {
             written: fs::metadata(&path).map_or(0, |meta| meta.len()),
@@ -70,10 +72,11 @@ impl Log {
 }
 
 impl Write for Log {
-    /// Takes a whole line, as the formatter gives it.
+    /// Writes one whole line, as the formatter passes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Ok(mut writer) = self.0.lock() {
-            // What a full disk has no room for is lost: nobody hears of that, and the agent goes on.
+            // A line for which a full disk has no room is lost without an error, and the agent
+            // continues.
             let _ = writer.line(line, agent::account::current(), &mut io::stderr());
         }
         Ok(line.len())
@@ -110,7 +113,8 @@ impl Rotating {
     fn make_room(&mut self, len: u64) -> io::Result<()> {
         self.written += len;
         if self.written > self.limit {
-            // Where that fails, the file grows by as much before the next try: a log is better than none.
+            // If this fails, the next try comes after another `limit` bytes: the agent keeps its
+            // log.
             self.written = len;
             fs::rename(&self.path, older(&self.path))?;
             (self.replace)(&begin(&self.path)?)?;
@@ -119,7 +123,7 @@ impl Rotating {
     }
 }
 
-/// How many lines each user may still have. Time is an argument.
+/// How many lines each user may still write. Time is an argument.
 #[derive(Debug, Default)]
 struct Rates {
     users: HashMap<Option<u32>, Rate>,
@@ -134,9 +138,9 @@ struct Rate {
 }
 
 impl Rates {
-    /// Whether a line about a user may come; one that may not is counted.
+    /// Whether a line about `user` may come. A line that may not come is counted.
     fn admit(&mut self, now: Duration, user: Option<u32>) -> bool {
-        // Who has all lines again need not be remembered.
+        // A user whose allowance is full again can be forgotten.
         if self.users.len() >= USERS && !self.users.contains_key(&user) {
             self.users.retain(|_, rate| {
                 rate.catch_up(now);
@@ -152,7 +156,7 @@ impl Rates {
         left.is_some()
     }
 
-    /// What was left out of the lines about users who may have lines again; it is told once.
+    /// The suppressed lines of users who may have lines again. Each count is returned once.
     fn left_out(&mut self, now: Duration) -> Vec<(Option<u32>, u64)> {
         let mut told = Vec::new();
         for (user, rate) in self.users.iter_mut().filter(|(_, rate)| rate.left_out > 0) {
@@ -219,7 +223,7 @@ mod tests {
         let file = Rotating { path: path.clone(), written: 12, limit: 100, replace: |_| Ok(()) };
         let mut writer = Writer { began: Instant::now(), rates: Some(Rates::default()), file: Some(file) };
         for number in 0..1_000 {
-            // What standard error is for the agent.
+            // This buffer stands for the agent's standard error.
             let mut out = Vec::new();
             writer.line(format!("{number:09}\n").as_bytes(), ALICE, &mut out).expect("written");
             begin(&path).and_then(|mut log| log.write_all(&out)).expect("written");

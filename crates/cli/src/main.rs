@@ -1,9 +1,11 @@
-//! The `softhca` program: runs other programs on softhca, starts and stops the agent, and shows what is going on.
+//! The `softhca` program: runs other programs on softhca, starts and stops the agent, and shows its
+//! state.
 //!
-//! It decides nothing about RDMA; it asks the agent over its `admin` node and prints. Each command is a module named
-//! after it, [`arguments`] is the command line, [`place`] knows where things lie.
+//! It decides nothing about RDMA: it asks the agent through its `admin` node and prints the
+//! answers. Each command is a module with the command's name. [`arguments`] is the command line,
+//! and [`place`] knows the paths. The principal type is [`Arguments`].
 #![forbid(unsafe_code)]
-// They panic where standard error is full.
+// The print macros panic if standard error is full.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod admin;
@@ -75,9 +77,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Options that are none, or the help that was asked for. `softhca run` has a code of its own for that, for others are its program's.
+/// Reports a command line that does not parse, or prints the requested help. `softhca run` has its
+/// own exit code for this, because other codes belong to its program.
 fn refuse(error: &clap::Error) -> ExitCode {
-    // Nobody may read it any more.
+    // The reader may have gone.
     let _ = error.print();
     match error.use_stderr() {
         false => ExitCode::SUCCESS,
@@ -86,10 +89,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// The exit code for options that are none.
+/// The exit code for a command line that does not parse.
 const NO_OPTIONS: u8 = 2;
 
-/// Why a command failed, and what it has to print nevertheless.
+/// Why a command failed, and the output that it prints nevertheless.
 #[derive(Debug)]
 struct Failure {
     output: String,
@@ -99,7 +102,7 @@ struct Failure {
 }
 
 impl Failure {
-    /// What was asked for cannot be had, whatever the machine is like.
+    /// A failure caused by the options alone, on any machine.
     fn of_options(why: impl std::fmt::Display) -> Self {
         Self { code: NO_OPTIONS, ..Self::from(why) }
     }
@@ -111,12 +114,12 @@ impl<T: std::fmt::Display> From<T> for Failure {
     }
 }
 
-/// Writes to standard error, of which nobody has to hear: where it is full or closed the command goes on.
+/// Writes to standard error. If standard error is full or closed, the command continues.
 fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints a command's output; that nobody reads it any more (`softhca show | head`) is no failure.
+/// Prints a command's output. A reader that has gone (`softhca show | head`) is not a failure.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

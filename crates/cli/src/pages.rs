@@ -1,6 +1,8 @@
-//! `softhca pages FOLDER`: the man pages and the completions of bash, zsh and fish, made from the command line's own definition.
+//! `softhca pages FOLDER`: makes the man pages, and the completions of bash, zsh and fish, from the
+//! definition of the command line.
 //!
-//! Packages carry them; the command is hidden, for nobody else needs it. The files lie as `/usr/share` has them.
+//! Packages contain these files. The command is hidden because only packagers need it. The folders
+//! are those of `/usr/share`. The principal function is [`write()`].
 
 use std::fs;
 use std::io;
@@ -17,17 +19,18 @@ use crate::arguments::Arguments;
 
 const NAME: &str = "softhca";
 
-/// Where each shell looks for its completions.
+/// The path of each shell's completions.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/softhca"),
     (Shell::Zsh, "zsh/site-functions/_softhca"),
     (Shell::Fish, "fish/vendor_completions.d/softhca.fish"),
 ];
 
-/// What the text below the options begins with, where all of it is examples.
+/// The start of a text after the options that contains only examples.
 const EXAMPLES: &str = "Examples:\n";
 
-/// Writes all of them below the folder, which is made. The pages carry the date.
+/// Writes all pages and completions below `folder`, which is created. `date` is the date on the
+/// pages.
 pub(crate) fn write(folder: &Path, date: &str) -> Result<String, Failure> {
     files(folder, date).map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
     Ok(String::new())
@@ -42,13 +45,13 @@ fn files(folder: &Path, date: &str) -> io::Result<()> {
         shell.try_generate(&offered, &mut text)?;
         put(&folder.join(path), &text)?;
     }
-    // `help run` is not a page of its own: `man softhca-run` is.
+    // `help run` gets no page of its own; `man softhca-run` has that text.
     let mut described = visible().disable_help_subcommand(true);
     described.build();
     pages(&described, date, &folder.join("man/man1"))
 }
 
-/// The pages of a command and of those below it.
+/// Writes the pages of a command and of its subcommands.
 fn pages(command: &Command, date: &str, folder: &Path) -> io::Result<()> {
     let (name, text) = page(command, date)?;
     put(&folder.join(name), &text)?;
@@ -57,7 +60,7 @@ fn pages(command: &Command, date: &str, folder: &Path) -> io::Result<()> {
 
 fn page(command: &Command, date: &str) -> io::Result<(String, Vec<u8>)> {
     let source = concat!("softhca ", env!("CARGO_PKG_VERSION"));
-    // What stands below the options is written here, line by line: as a paragraph its columns would be lost.
+    // The text after the options is written line by line. As a paragraph it would lose its columns.
     let options = Man::new(command.clone().after_help(Resettable::Reset));
     let mut text = Vec::new();
     let man = options.date(date).source(source).manual("softhca manual");
@@ -72,7 +75,7 @@ fn page(command: &Command, date: &str) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), text))
 }
 
-/// The command line without its hidden commands, which shells would offer.
+/// The command line without its hidden commands, which shells would otherwise offer.
 fn visible() -> Command {
     let all = Arguments::command();
     let about = all.get_about().cloned().unwrap_or_default();

@@ -1,8 +1,9 @@
-//! `softhca run --pair`: a server and a client, started in order, with one output and one exit code.
+//! `softhca run --pair`: runs a server and a client, started in this order, with one output and one
+//! exit code.
 //!
-//! Each side is a `softhca run` of its own, so what a single program gets each of them gets too: signals, reasons, faults. Here
-//! they are started and ended. When the server is ready, [`listens`] says; what the sides print goes through [`prefix`]. The principal type
-//! is [`Side`].
+//! Each side is its own `softhca run`, so it gets everything that a single program gets: signals,
+//! reasons, faults. This module starts and ends the sides. [`listens`] finds out when the server is
+//! ready, and [`prefix`] prints the output of the sides. The principal type is [`Side`].
 
 mod descendants;
 mod listens;
@@ -27,18 +28,18 @@ use crate::start;
 use descendants::Descendants;
 use prefix::Prefixed;
 
-/// How long the server may take until it listens. After that the client is started all the same.
+/// How long the server may take until it listens. After this time the client is started anyway.
 const LISTENS: Duration = Duration::from_secs(10);
 
-/// How long one side may go on when the other has ended.
+/// How long one side may continue after the other has ended.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a side may take to end when it was asked to.
+/// How long a side may take to end after SIGTERM.
 const ASKED: Duration = Duration::from_secs(3);
 
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What separates the server's words from the client's.
+/// Separates the server's words from the client's.
 const SEPARATOR: &str = "--";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Role {
     }
 }
 
-/// One side that runs.
+/// A running side.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     role: Role,
@@ -73,14 +74,17 @@ struct Side {
 /// How a side has ended.
 type Ended = (Role, ExitStatus);
 
-/// Runs both sides and gives the exit code: the client's, or the server's if the client ended with 0 or had to be ended.
+/// Runs both sides and returns the exit code. This is the client's code. If the client ended with 0
+/// or had to be ended, it is the server's code.
 pub(crate) fn run(run: &Run, host: &Host) -> Result<u8, String> {
     let (server, client) = sides(&run.command)?;
     ready::check(&Surroundings::of(host))?;
     let run_dir = host.run_dir();
-    // Held until both have ended. It is started here, so that it is none of those that end with the sides.
+    // The connection is kept until both sides have ended. The agent is started here, because
+    // descendants of the sides are killed at the end.
     let agent = start::ensure(host, &run_dir, run.link_layer)?;
-    // What a side leaves behind becomes a child of this process. On a kernel that cannot do it, it is left behind.
+    // Processes that a side leaves behind become children of this process. If the kernel does not
+    // support this, they are left behind.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
     let caught = Caught::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let passing = Arc::new(caught.pass_on().map_err(|error| format!("cannot forward signals: {error}"))?);
@@ -107,7 +111,7 @@ fn sides(words: &[OsString]) -> Result<(&[OsString], &[OsString]), String> {
     }
 }
 
-/// What both sides have in common.
+/// What both sides share.
 struct Both<'a> {
     run: &'a Run,
     host: &'a Host,
@@ -123,7 +127,7 @@ impl Both<'_> {
         command.arg("run").args(options(self.run, self.host)).arg(SEPARATOR).args(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         if role == Role::Server {
-            // Who types means the client.
+            // Input from the terminal goes to the client.
             command.stdin(Stdio::null());
         }
         let mut child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
@@ -133,7 +137,7 @@ impl Both<'_> {
         let (passing, ends) = (Arc::clone(&self.passing), self.ends.clone());
         let wait = move |mut child: Child| {
             if let Ok(status) = passing.wait(&mut child) {
-                // Nobody hears it when this process ends already.
+                // The receiver is gone if this process is ending.
                 let _ = ends.send((role, status));
             }
         };
@@ -163,7 +167,7 @@ impl Both<'_> {
                     return Ok(code(status).max(1));
                 }
                 Err(_) if self.passing.asked() => {
-                    // Nobody wants a client any more.
+                    // A signal has asked the pair to end, so the client is not started.
                     let last = ended.recv_timeout(ASKED).map(|(_, status)| code(status));
                     return Ok(last.unwrap_or(crate::run::NOT_READY));
                 }
@@ -183,14 +187,15 @@ impl Both<'_> {
         let (first, status) = ended.recv().map_err(|error| error.to_string())?;
         let other = if first.other() == Role::Server { server } else { client };
         let (last, asked) = self.end(other, status, ended)?;
-        // What a side says that had to be ended says nothing.
+        // The exit status of a side that had to be ended has no meaning.
         let mut ends = [(first, Some(status)), (other.role, last.filter(|_| !asked))];
         ends.sort_by_key(|(role, _)| *role != Role::Client);
         let failed = ends.into_iter().filter_map(|(_, status)| status.map(code)).find(|code| *code != 0);
         Ok(failed.unwrap_or(0))
     }
 
-    /// Ends the other side, which has some time of its own; says how it ended, and whether it was asked to.
+    /// Waits for the other side for some time, then ends it. Returns its exit status, and whether
+    /// it was asked to end.
     fn end(
         &self,
         other: Side,
@@ -198,7 +203,7 @@ impl Both<'_> {
         ended: &Receiver<Ended>,
     ) -> Result<(Option<ExitStatus>, bool), String> {
         let within = |time: Duration| ended.recv_timeout(time).ok().map(|(_, status)| status);
-        // Where somebody has asked both, the other has had its word.
+        // If a signal has asked both sides to end, the other side needs less time.
         let grace = if self.passing.asked() { ASKED } else { GRACE };
         if let Some(status) = within(grace) {
             return Ok((Some(status), self.passing.asked()));
@@ -209,13 +214,14 @@ impl Both<'_> {
             grace.as_secs(),
             told(first)
         ));
-        // One that has just ended needs no signal; its number is its own until its thread has waited for it.
+        // A side that has just ended needs no signal. Its process id is not reused before its
+        // thread has waited for it.
         let _ = kill_process(other.pid, Signal::TERM);
         Ok((within(ASKED), true))
     }
 }
 
-/// The options that a side has of the pair.
+/// The options of the pair that each side gets.
 fn options(run: &Run, host: &Host) -> Vec<OsString> {
     let mut words: Vec<OsString> = host.addresses.iter().map(|address| format!("--address={address}").into()).collect();
     words.push(format!("--parent={}", std::process::id()).into());

@@ -1,6 +1,7 @@
-//! Where things lie: the run directory with its files, and the folder that holds libibverbs.so.1.
+//! The paths of softhca: the run directory with its files, and the folder with libibverbs.so.1.
 //!
-//! It finds and makes nothing, but for a folder for reasons where the run directory is somebody else's.
+//! This module creates nothing, except for a folder for reasons if the run directory belongs to
+//! another user. The principal type is [`Host`].
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,14 +14,14 @@ use std::path::{Path, PathBuf};
 /// The file name under which programs ask for the verbs library.
 pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
-/// What to do where a file of softhca is missing: for users of a package, and for those who build it.
+/// What to do if a file of softhca is missing: for users of a package, and for developers.
 pub(crate) const REINSTALL: &str = "reinstall softhca; keep its folders bin and lib together (in a clone: run `cargo xtask dist`, \
     use target/dist/bin/softhca)";
 
-/// The variable with which the dynamic linker is told where libraries lie.
+/// The variable that tells the dynamic linker where libraries are.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Where Debian's dynamic linker looks when no variable says otherwise, in its order.
+/// The folders in which Debian's dynamic linker looks by default, in its order.
 pub(crate) const SYSTEM_FOLDERS: &[&str] = &[
     "/usr/local/lib/x86_64-linux-gnu",
     "/usr/local/lib",
@@ -32,10 +33,10 @@ pub(crate) const SYSTEM_FOLDERS: &[&str] = &[
     "/usr/lib",
 ];
 
-/// Which host of this machine is meant: all of it, or one with addresses of its own.
+/// The host that is meant: the whole machine, or a virtual host with its own addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
-    /// The only addresses; none means every address of the machine.
+    /// The host's only addresses. If empty, the host has every address of the machine.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -45,13 +46,13 @@ impl Host {
         if self.addresses.is_empty() { engine::rundir::default() } else { self.own_run_dir() }
     }
 
-    /// The run directory in which this user's own agent of this host serves.
+    /// The run directory of this user's own agent of this host.
     pub(crate) fn own_run_dir(&self) -> PathBuf {
         engine::rundir::chosen().unwrap_or_else(|| engine::rundir::private(&self.addresses))
     }
 }
 
-/// The run directory in which the agent for every user serves.
+/// The run directory of the agent that serves every user.
 pub(crate) fn system_run_dir() -> PathBuf {
     engine::rundir::chosen().unwrap_or_else(engine::rundir::system)
 }
@@ -61,15 +62,15 @@ pub(crate) fn agent_log(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.log")
 }
 
-/// Where the reasons of the programs started by `softhca run` are kept: in the run directory if it is ours to write, else in
-/// our own one.
+/// The folder for the reasons of programs that `softhca run` starts. It is in the run directory if
+/// this user may write there, else in the user's own run directory.
 pub(crate) fn reasons_folder(run_dir: &Path) -> PathBuf {
     let others = |meta: fs::Metadata| meta.uid() != rustix::process::geteuid().as_raw();
     let dir = if fs::metadata(run_dir).is_ok_and(others) { engine::rundir::private(&[]) } else { run_dir.to_owned() };
     dir.join("reasons")
 }
 
-/// The same folder; the directory that it lies in is made.
+/// The folder for reasons. The directory around it is created.
 pub(crate) fn reasons(run_dir: &Path) -> io::Result<PathBuf> {
     let folder = reasons_folder(run_dir);
     if let Some(own) = folder.parent().filter(|dir| *dir != run_dir) {
@@ -78,12 +79,12 @@ pub(crate) fn reasons(run_dir: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Held while an agent is being started.
+/// The lock that is held while an agent is being started.
 pub(crate) fn start_lock(run_dir: &Path) -> PathBuf {
     run_dir.join("start.lock")
 }
 
-/// This program's own file. Without /proc, as whoever started it has called it.
+/// The path of this program. Without /proc, the path with which it was called.
 pub(crate) fn program() -> Result<PathBuf, String> {
     let called = || Path::new(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())).canonicalize();
     std::env::current_exe().and_then(|path| path.canonicalize()).or_else(|error| {
@@ -91,7 +92,8 @@ pub(crate) fn program() -> Result<PathBuf, String> {
     })
 }
 
-/// The folder that holds the verbs library: `../lib/softhca` beside this program's `bin`, or the build tree's.
+/// The folder with the verbs library: `../lib/softhca` beside this program's `bin`, or the build
+/// tree's folder.
 pub(crate) fn library_folder() -> Result<PathBuf, String> {
     let program = program()?;
     let bin = program.parent().unwrap_or(Path::new("/"));

@@ -1,28 +1,30 @@
-//! What a program loads before anything else: the path redirector, and where it was asked for the library that makes its sockets
-//! rsockets. `LD_PRELOAD`, and what goes with it.
+//! The environment for libraries that a program loads before all others (`LD_PRELOAD`): the path
+//! redirector, and on request the library that replaces sockets by rsockets.
 //!
-//! It only makes the words; [`crate::run`] hands them to the program. A build tree without the redirector runs programs without it.
+//! This module only sets the variables of a command; [`crate::run`] starts the program. If the
+//! build tree has no redirector, programs run without it. The principal function is [`add`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library's file name; it lies beside the verbs library.
+/// The redirector's file name, in the folder of the verbs library.
 const REDIRECTOR: &str = "libsofthca_preload.so";
 
-/// The library that takes the socket API's place; it lies below.
+/// The library that replaces the socket API, in a folder below.
 const SOCKETS: &str = "rsocket/librspreload.so";
 
-/// The variable with which the dynamic linker is told what to load before anything else.
+/// The variable that tells the dynamic linker what to load first.
 const VARIABLE: &str = "LD_PRELOAD";
 
-/// Options of programs that were built with the address sanitizer; such a program otherwise refuses to start when any
-/// library is loaded before the sanitizer's own.
+/// The options of programs built with the address sanitizer. Without the option [`ANY_ORDER`], such
+/// a program refuses to start when another library is loaded before the sanitizer's.
 const SANITIZER: &str = "ASAN_OPTIONS";
 const ANY_ORDER: &str = "verify_asan_link_order=0";
 
-/// Has `command` load the redirector that lies in `folder`, and with `sockets` the socket library, behind what is loaded already.
+/// Makes `command` load the redirector in `folder`, and with `sockets` the socket library too,
+/// after the libraries that it loads first already.
 pub(crate) fn add(command: &mut Command, folder: &Path, sockets: bool, variable: impl Fn(&str) -> Option<OsString>) {
     let libraries = libraries(folder, sockets);
     if libraries.is_empty() {
@@ -41,15 +43,17 @@ pub(crate) fn libraries(folder: &Path, sockets: bool) -> Vec<PathBuf> {
     files.filter(|library| library.exists()).collect()
 }
 
-/// Whether the socket library lies in `folder`.
+/// Whether `folder` has the socket library.
 pub(crate) fn has_sockets(folder: &Path) -> bool {
     folder.join(SOCKETS).exists()
 }
 
-/// What is loaded before anything else: first what was asked for already, for it may insist on being first.
+/// The new value of the variable. Libraries that are in it already stay first, because they may
+/// have to be first.
 fn list(library: &Path, before: &OsStr) -> OsString {
     let separates = |byte: &u8| matches!(*byte, b' ' | b':');
-    // A name with a separator in it cannot be said here; the linker finds the library by its name alone as well.
+    // The variable cannot hold a path with a separator. The linker also finds the library by its
+    // file name.
     let sayable = !library.as_os_str().as_bytes().iter().any(separates);
     let name = if sayable { library.as_os_str() } else { library.file_name().unwrap_or_default() };
     if before.as_bytes().split(|byte| separates(byte)).any(|present| present == name.as_bytes()) {
@@ -63,7 +67,7 @@ fn list(library: &Path, before: &OsStr) -> OsString {
     list
 }
 
-/// The last word counts, so what the user says about the order stays as it is.
+/// The last value of an option counts, so the user's choice of the order takes effect.
 fn options(before: OsString) -> OsString {
     if before.is_empty() {
         return ANY_ORDER.into();

@@ -1,9 +1,9 @@
-//! What a program is, and whether it can run on softhca: found, executable, for this machine, dynamically linked, without
-//! privileges, and with libraries that fit.
+//! Whether a program can run on softhca: found, executable, for this machine, dynamically linked,
+//! without privileges, and with matching libraries.
 //!
-//! It reads files and starts nothing. `softhca doctor -- PROGRAM` tells all of it; `softhca run` tells what is known before
-//! the program starts ([`Program::obstacles`]), and what explains that it did not start ([`Program::libraries`]). The
-//! principal type is [`Program`].
+//! This module reads files and starts nothing. `softhca doctor -- PROGRAM` prints all findings.
+//! `softhca run` prints what is known before the program starts ([`Program::obstacles`]), and what
+//! explains that it did not start ([`Program::libraries`]). The principal type is [`Program`].
 
 mod cache;
 mod elf;
@@ -21,13 +21,14 @@ use find::Found;
 
 const WHAT: &str = "program";
 
-/// Functions of the verbs API that a program has in itself if libibverbs was linked into it.
+/// A function of the verbs API. A program defines it itself if libibverbs was linked into it.
 const OWN_VERBS: &str = "ibv_get_device_list";
 
-/// A program that was looked for, and what would be started for it.
+/// A program that was looked up, and the file that would be started for it.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The file, or the interpreter at the end of its `#!` lines; or why there is none.
+    /// The program's file, or the interpreter at the end of its `#!` lines. If there is no file,
+    /// the reason.
     file: Result<Found, Finding>,
 }
 
@@ -37,7 +38,8 @@ impl Program {
         Self { file: find::program(name) }
     }
 
-    /// What keeps softhca away from the program, as far as its file and the header of it tell. Empty if nothing does.
+    /// What prevents the program from using softhca, as far as its file and the file's header show.
+    /// Empty if nothing does.
     pub(crate) fn obstacles(&self) -> Vec<Finding> {
         match &self.file {
             Err(why) => vec![why.clone()],
@@ -48,7 +50,8 @@ impl Program {
         }
     }
 
-    /// Why the program does not use softhca although it starts. Empty if it does, or does not start.
+    /// Why the program does not use softhca although it starts. Empty if it uses softhca or does
+    /// not start.
     pub(crate) fn unreached(&self) -> Vec<Finding> {
         let Ok(found) = &self.file else { return Vec::new() };
         match elf::read(&found.path) {
@@ -59,7 +62,8 @@ impl Program {
         }
     }
 
-    /// What is wrong with the libraries that the program loads under `softhca run`; with `preloaded` before all others.
+    /// What is wrong with the libraries that the program loads under `softhca run`, with
+    /// `preloaded` before all others.
     pub(crate) fn libraries(&self, folder: &Path, preloaded: &[PathBuf]) -> Vec<Finding> {
         let Ok(found) = &self.file else { return Vec::new() };
         match elf::read(&found.path) {
@@ -68,7 +72,7 @@ impl Program {
         }
     }
 
-    /// All of it, for a person: one line at least.
+    /// All findings about the program; at least one.
     pub(crate) fn told(&self, folder: &Path, preloaded: &[PathBuf]) -> Vec<Finding> {
         let mut findings = self.obstacles();
         findings.extend(self.libraries(folder, preloaded));
@@ -89,7 +93,7 @@ impl Program {
     }
 }
 
-/// Whether the library itself can be loaded on this machine.
+/// What prevents the library itself from being loaded on this machine.
 pub(crate) fn library(path: &Path, folder: &Path) -> Vec<Finding> {
     match elf::read(path) {
         Ok(Image::Dynamic(object)) => libraries::check(&object, folder, &[]),
@@ -171,7 +175,8 @@ fn of_object(path: &Path, object: &Object) -> Vec<Finding> {
     findings
 }
 
-/// `LD_LIBRARY_PATH` as `softhca run` sets it: the library's folder before whatever was searched already.
+/// `LD_LIBRARY_PATH` as `softhca run` sets it: the library's folder, then the folders that were
+/// searched before.
 pub(crate) fn search_path(folder: &Path, before: Option<OsString>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

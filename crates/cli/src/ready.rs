@@ -1,7 +1,9 @@
-//! What `softhca run` needs before it can start a program. One list of checks, for `softhca run`, which refuses with the first that
-//! fails, and for `softhca doctor`, which prints them all: so the doctor says of nothing "ok" that `softhca run` refuses.
+//! What `softhca run` needs before it can start a program. `softhca run` refuses with the first
+//! check that fails. `softhca doctor` prints the same checks, so it never reports "ok" where
+//! `softhca run` refuses.
 //!
-//! The checks look and leave nothing behind: no run directory is made, no agent is started. The principal type is [`Surroundings`].
+//! The checks leave nothing behind: they create no run directory and start no agent. The principal
+//! type is [`Surroundings`].
 
 use std::env;
 use std::fs;
@@ -24,40 +26,42 @@ use crate::finding::Finding;
 use crate::place::{self, Host};
 use crate::{agent_command, fault, program};
 
-/// What has to fit into a folder.
+/// The room that a folder must have.
 #[derive(Debug, Clone, Copy)]
 struct Need {
     bytes: u64,
     files: u64,
 }
 
-/// What an agent and the first programs write in a run directory.
+/// The room that an agent and the first programs need in a run directory.
 const AGENT: Need = Need { bytes: 1 << 20, files: 256 };
 
-/// The file with the reasons of one program, and its folder. A program runs on a full disk: what does not fit is lost.
+/// The room for the file with the reasons of one program, and its folder. A program can run on a
+/// full disk: reasons that do not fit are lost.
 const REASONS: Need = Need { bytes: 0, files: 2 };
 
-/// Longest path of a unix socket, and the longest name of one in a run directory.
+/// The longest path of a unix socket. [`LAST_DEVICE`] gives the longest name of a socket in a run
+/// directory.
 const SOCKET_PATH: usize = 107;
 const LAST_DEVICE: u32 = 15;
 
-/// Where a program would run.
+/// The place in which a program would run.
 pub(crate) struct Surroundings<'a> {
     pub(crate) host: &'a Host,
     pub(crate) run_dir: PathBuf,
-    /// The agent that serves the run directory already.
+    /// The agent that already serves the run directory.
     pub(crate) agent: Option<Connection>,
-    /// Why that one does not answer.
+    /// Why that agent does not answer.
     silent: Option<String>,
 }
 
 impl<'a> Surroundings<'a> {
-    /// Those of programs of `host`.
+    /// The surroundings of programs of `host`.
     pub(crate) fn of(host: &'a Host) -> Self {
         let run_dir = host.run_dir();
         let answers = |connection: Connection| match connection.answers() {
             Ok(true) => (Some(connection), None),
-            // One that was killed may take connections for a moment longer.
+            // An agent that was killed may accept connections for a short time.
             Ok(false) => (None, None),
             Err(why) => (Some(connection), Some(why)),
         };
@@ -69,15 +73,15 @@ impl<'a> Surroundings<'a> {
 /// A check.
 type Check = fn(&Surroundings<'_>) -> Finding;
 
-/// All that has to be, in the order in which a person would ask.
+/// All checks, in the order in which a person would ask.
 const NEEDED: [Check; 8] = [run_directory, settings, system_calls, open_files, addresses, agent, reasons, library];
 
-/// How each check ended.
+/// The results of all checks.
 pub(crate) fn checks(surroundings: &Surroundings<'_>) -> impl Iterator<Item = Finding> {
     NEEDED.iter().map(|check| check(surroundings))
 }
 
-/// The first that fails, as a sentence.
+/// The first check that fails, as a sentence.
 pub(crate) fn check(surroundings: &Surroundings<'_>) -> Result<(), String> {
     checks(surroundings).find(Finding::is_failure).map_or(Ok(()), |finding| Err(finding.sentence()))
 }
@@ -122,9 +126,10 @@ fn run_directory(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// Whether there is room in `dir`, or, where it is not there yet, in the folder in which it would be made.
+/// Whether `dir` has the room. If `dir` does not exist, the folder in which it would be created
+/// must have it.
 fn room(dir: &Path, need: Need) -> io::Result<()> {
-    // The folder that is there, and what would be made in it first.
+    // The nearest folder that exists, and the first folder that would be created in it.
     let (mut folder, mut first) = (dir, None);
     while let (Err(error), Some(parent)) = (fs::metadata(folder), folder.parent()) {
         if error.kind() != io::ErrorKind::NotFound {
@@ -140,19 +145,20 @@ fn room(dir: &Path, need: Need) -> io::Result<()> {
     .map_err(cannot)?;
     match statvfs(folder) {
         Ok(of) if of.f_blocks > 0 && of.f_bavail.saturating_mul(of.f_frsize) < need.bytes => Err(cannot(Errno::NOSPC)),
-        // Some file systems make as many files as are wanted, and count none.
+        // Some file systems create any number of files and count none.
         Ok(of) if of.f_files > 0 && of.f_favail < need.files => Err(cannot(Errno::NOSPC)),
         _ => Ok(()),
     }
 }
 
-/// Takes the room for a moment, by a file without a name.
+/// Allocates the room for a moment, in a file without a name.
 fn take(folder: &Path, need: Need) -> Result<(), Errno> {
     let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
     if need.bytes == 0 { Ok(()) } else { fallocate(file, FallocateFlags::empty(), 0, need.bytes) }
 }
 
-/// The same on a file system that has no files without a name, or takes no room: `first` is made and removed, or a file.
+/// Tests a file system that has no files without a name or cannot allocate room: creates and
+/// removes the folder `first`, or a file.
 fn make(folder: &Path, first: Option<&Path>) -> Result<(), Errno> {
     let probe = folder.join(format!(".probe-{}", std::process::id()));
     let made = match first {
@@ -193,7 +199,7 @@ fn agent(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// The addresses that were asked for are this host's.
+/// Whether the requested addresses are those of this host.
 fn addresses(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "addresses";
     let wanted = &surroundings.host.addresses;
@@ -204,7 +210,7 @@ fn addresses(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// A place for the files with the reasons of programs.
+/// Whether there is a place for the files with the reasons of programs.
 fn reasons(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "reasons";
     let folder = place::reasons_folder(&surroundings.run_dir);
@@ -227,7 +233,7 @@ fn library(_: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// Settings of the environment that `softhca run` reads.
+/// Whether the environment variables that `softhca run` reads are valid.
 fn settings(_: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "settings";
     let faults = || fault::of_run(&[], env::var_os(abi::fault::VARIABLE).as_deref());
@@ -237,7 +243,8 @@ fn settings(_: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// Calls that softhca cannot do without, of which seccomp profiles forbid some. Each is tried; the first that is refused is told.
+/// System calls that softhca needs and that some seccomp profiles forbid. Each is tried. The first
+/// refused call is reported.
 fn system_calls(_: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "system calls";
     let epoll = || epoll::create(epoll::CreateFlags::CLOEXEC).map(drop);
@@ -264,7 +271,8 @@ fn system_calls(_: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// How many files a process may have open: an agent needs some for each program, and a program some for each device.
+/// How many files a process may have open. An agent needs some for each program, and a program
+/// needs some for each device.
 fn open_files(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "open files";
     match (getrlimit(Resource::Nofile).maximum, &surroundings.agent) {

@@ -1,7 +1,9 @@
-//! The reasons of one program run: the file that the verbs library appends to, and what is told at the end.
+//! The reasons of one program run: the file to which the verbs library appends them, and what is
+//! printed at the end.
 //!
-//! A reason is one sentence per refused call or failed completion, written by the library where it is decided. Here it is decided which
-//! of them explain how the program ended ([`End`], [`Rank`]). The principal type is [`Reasons`].
+//! A reason is one sentence for a refused call or a failed completion. The library writes it where
+//! the failure is decided. This module decides which reasons explain how the program ended
+//! ([`End`], [`Rank`]). The principal type is [`Reasons`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,19 +17,19 @@ use engine::rundir::at;
 
 use crate::fault_counts;
 
-/// The variable that names the file to the library.
+/// The variable that passes the file's path to the library.
 pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
 
-/// How many different reasons are told.
+/// How many different reasons are printed.
 const TOLD: usize = 6;
 
-/// How much of the file is looked at, from its end: children of children may have written a lot.
+/// How many bytes of the file are read, from its end. Children of children may have written a lot.
 const LOOKED_AT: u64 = 8 << 20;
 
-/// Bytes of a sentence that is told.
+/// The most bytes of a sentence that are printed.
 const LONGEST: usize = 2000;
 
-/// How sentences about faults on demand begin.
+/// The start of sentences about faults on demand.
 const FAULT: &str = "fault: ";
 
 /// How many files of earlier runs are kept.
@@ -39,21 +41,22 @@ pub(crate) struct Reasons {
     file: PathBuf,
 }
 
-/// Sentences that differ in numbers at most.
+/// Sentences that differ only in numbers.
 #[derive(Debug)]
 struct Alike {
-    /// The last of them.
+    /// The last of these sentences.
     sentence: String,
     times: usize,
     rank: Rank,
-    /// When that one came.
+    /// The position of the last sentence.
     at: usize,
 }
 
 impl Reasons {
-    /// An empty file for this process in `folder`; those of long ago go.
+    /// Creates an empty file for this process in `folder`, and removes old files.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
-        // A run directory may be open to others; what went wrong in a program is its user's business.
+        // Other users may read a run directory, but the failures of a program concern its user
+        // only.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at("create", folder))?;
         forget_old(folder);
         let file = folder.join(std::process::id().to_string());
@@ -61,7 +64,7 @@ impl Reasons {
         Ok(Self { file })
     }
 
-    /// The file, for the program's environment.
+    /// The file's path, for the program's environment.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
@@ -77,9 +80,11 @@ impl Reasons {
         text.lines().map(Line::read).filter(|(_, line)| *line == Line::Opened).map(|(pid, _)| pid).collect()
     }
 
-    /// Prints on standard error why a program has ended so, unless it is `quiet`; `strict` says that it ran in the strict mode.
+    /// Prints on standard error why a program has ended as it did, unless `quiet` is set. `strict`:
+    /// the program ran in strict mode.
     ///
-    /// If there are reasons to print, the file stays for `softhca show --errors`, also if `quiet` suppresses them.
+    /// If there are reasons to print, the file is kept for `softhca show --errors`, also if `quiet`
+    /// suppresses them.
     pub(crate) fn end(self, end: End, strict: bool, quiet: bool) {
         let (told, names_file) = self.told(end, strict);
         if !quiet {
@@ -90,7 +95,7 @@ impl Reasons {
         }
     }
 
-    /// What to print, empty if there is nothing to tell; and whether it names the file.
+    /// What to print, empty if there is nothing to print, and whether it names the file.
     fn told(&self, end: End, strict: bool) -> (String, bool) {
         let text = self.last().unwrap_or_default();
         let lines: Vec<(u32, Line<'_>)> = text.lines().map(Line::read).collect();
@@ -98,9 +103,11 @@ impl Reasons {
         let best = ranked.iter().map(|(rank, ..)| *rank).min();
         let failed = best.is_some_and(|best| best <= Rank::Error);
         let is_told = |&(rank, kind, _): &(Rank, Kind, &str)| match end {
-            // A program that succeeds tries what may be refused. What was injected explains why something took long, too.
+            // A program that succeeds may try calls that are refused. An injected fault also
+            // explains why something took long.
             End::Succeeded => rank == Rank::Error && matches!(kind, Kind::Failed) || rank == Rank::Injected,
-            // Connections that end with the program are no failure; a packet that was dropped may be what the program waited for.
+            // Connections that end with the program are not failures. But the program may have
+            // waited for a packet that was dropped.
             End::Stopped if failed => rank <= Rank::Sign,
             End::Stopped => kind == Kind::Dropped,
             End::Failed => rank <= Rank::Sign || best == Some(Rank::Attempt),
@@ -131,19 +138,19 @@ impl Reasons {
         (told, !reasons.is_empty())
     }
 
-    /// The end of the file.
+    /// The end of the file, as [`last`] returns it.
     pub(crate) fn last(&self) -> io::Result<String> {
         last(&self.file)
     }
 
-    /// Removes the file of a program that has nothing to tell.
+    /// Removes the file of a program that has no reasons to print.
     pub(crate) fn forget(self) {
-        // A file that stays is only a file that stays.
+        // If the removal fails, the file is left over and does no harm.
         let _ = fs::remove_file(self.file);
     }
 }
 
-/// The end of a file of reasons, of whole lines.
+/// The end of a file of reasons, in whole lines.
 pub(crate) fn last(file: &Path) -> io::Result<String> {
     let mut file = File::open(file)?;
     let skipped = file.metadata()?.len().saturating_sub(LOOKED_AT);
@@ -160,28 +167,31 @@ pub(crate) fn last(file: &Path) -> io::Result<String> {
 pub(crate) enum End {
     /// With exit code 0.
     Succeeded,
-    /// Somebody asked it to end (SIGTERM, SIGINT, SIGHUP), and it did.
+    /// A signal asked it to end (SIGTERM, SIGINT, SIGHUP), and it did.
     Stopped,
     /// With another exit code, or by another signal.
     Failed,
 }
 
-/// How likely a reason explains the program's end; what explains more comes first.
+/// How likely a reason explains the program's end. The most likely rank comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// A fault on demand.
     Injected,
-    /// The program saw it as an error: a completion, an event, a call that was refused and after which it did not go on.
+    /// The program saw it as an error: a completion, an event, or a refused call after which the
+    /// program did not go on.
     Error,
     /// The program saw nothing of it.
     Sign,
-    /// The program tried a call and went on without it; or requests were flushed, which has a cause of its own.
+    /// The program tried a call and went on without it. Or requests were flushed, which has a cause
+    /// of its own.
     Attempt,
 }
 
-/// The reasons with their ranks, in the order in which they came.
+/// The reasons with their ranks, in the order in which they were written.
 fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
-    // Read from the end: a process that has gone on lives with what was refused before.
+    // Read from the end: if a process went on, it can do without the calls that were refused
+    // before.
     let mut went_on = HashSet::new();
     let mut ranked = Vec::new();
     for (pid, line) in lines.iter().rev() {
@@ -206,7 +216,7 @@ fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
     ranked
 }
 
-/// Sentences that differ in numbers at most.
+/// Groups sentences that differ only in numbers.
 fn alike<'a>(reasons: impl Iterator<Item = &'a (Rank, Kind, &'a str)>) -> Vec<Alike> {
     let mut known: HashMap<String, Alike> = HashMap::new();
     for (at, (rank, _, sentence)) in reasons.enumerate() {
@@ -217,8 +227,8 @@ fn alike<'a>(reasons: impl Iterator<Item = &'a (Rank, Kind, &'a str)>) -> Vec<Al
     known.into_values().collect()
 }
 
-/// At most `most` of them, those that explain most, the last ones of each rank; in the order in which they came, those that explain
-/// more before the others.
+/// At most `most` groups: those with the best ranks, and within a rank the latest. The result is in
+/// the order of the ranks, and within a rank in the order of time.
 fn most_telling(mut all: Vec<Alike>, most: usize) -> Vec<Alike> {
     all.sort_by_key(|one| (one.rank, Reverse(one.at)));
     all.truncate(most);
@@ -226,12 +236,12 @@ fn most_telling(mut all: Vec<Alike>, most: usize) -> Vec<Alike> {
     all
 }
 
-/// A sentence with its numbers taken out.
+/// A sentence with its numbers replaced.
 fn form(sentence: &str) -> String {
     let mut form = String::with_capacity(sentence.len());
     let mut number = false;
     for letter in sentence.chars() {
-        // A number goes on with what may be in hexadecimal ones.
+        // Once a number has begun, it continues with the characters of hexadecimal numbers.
         number = letter.is_ascii_digit() || number && (letter.is_ascii_hexdigit() || letter == 'x');
         form.push(if number { '0' } else { letter });
         if number && form.ends_with("00") {
@@ -259,7 +269,7 @@ fn shown(all: &[Alike]) -> String {
     all.iter().map(line).collect()
 }
 
-/// Removes what is too old of a folder with a file for each run.
+/// Removes the oldest files from a folder that has one file for each run.
 pub(crate) fn forget_old(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let aged = entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
@@ -281,7 +291,7 @@ mod tests {
 
     const HINT: &str = "softhca run --strict";
 
-    /// What is told of a program that has written `lines` and ended so.
+    /// What is printed for a program that wrote `lines` and ended with `end`.
     fn told(lines: &str, end: End) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
@@ -341,7 +351,7 @@ mod tests {
         // Another process has gone on, and this one has not.
         let said = told("went-on 8: after\nrefused 7: no such thing\nwent-on 8: after\n", End::Failed);
         assert!(said.starts_with("softhca: why something failed:\n  no such thing\n"), "{said}");
-        // It is told where there is nothing else.
+        // The reason is printed if there is no other.
         let said = told(tried, End::Failed);
         assert!(said.starts_with("softhca: why something may have failed:\n  max_inline_data 258\n"), "{said}");
         assert!(said.contains(HINT), "{said}");
@@ -369,7 +379,7 @@ mod tests {
     fn an_orderly_end_is_no_failure() {
         let teardown = "opened 7: a device\nnoted 7: has lost its peer\nflushed 7: 3 requests\n";
         assert_eq!(told(teardown, End::Stopped), "");
-        // Somebody may have stopped it because it waited for this.
+        // A user may have stopped the program because it waited for this packet.
         let said = told(&format!("{teardown}dropped 7: another Q_Key\n"), End::Stopped);
         assert!(said.starts_with("softhca: errors during the run:\n  another Q_Key\n"), "{said}");
         let said = told(&format!("{teardown}dropped 7: another Q_Key\nfailed 7: bad\n"), End::Stopped);

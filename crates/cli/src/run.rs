@@ -1,7 +1,9 @@
-//! `softhca run`: a program on softhca, as if the program itself had been started.
+//! `softhca run`: runs a program on softhca as if the program itself had been started.
 //!
-//! It waits for the program, passes signals on, and ends with its exit code. What it adds: an agent if none answers, the
-//! library path, the path redirector, the run directory, and at the end the reasons of what failed. It never looks into the program's output.
+//! It waits for the program, passes signals on, and ends with the program's exit code. It adds an
+//! agent if none answers, the library path, the path redirector, the run directory, and at the end
+//! the reasons for failures. It never reads the program's output. The principal function is
+//! [`run`].
 
 use std::collections::BTreeSet;
 use std::env;
@@ -26,7 +28,7 @@ use crate::strict::Findings;
 use engine::reason::say;
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
-/// The strict mode has found something, in a program that ended with 0.
+/// The program ended with 0, and the strict mode has found something.
 const FOUND: u8 = 123;
 /// softhca could not do its part.
 pub(crate) const NOT_READY: u8 = 125;
@@ -35,7 +37,7 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.
 const NOT_FOUND: u8 = 127;
 
-/// Runs the program and gives its exit code.
+/// Runs the program and returns the exit code.
 pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
     match attempt(run, host) {
         Ok(code) => ExitCode::from(code),
@@ -64,7 +66,8 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     ready::check(&Surroundings::of(host))?;
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
-    // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
+    // The connection is kept until the program has ended. While it exists, an agent does not exit
+    // as idle.
     let agent = start::ensure(host, &run_dir, run.link_layer)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
@@ -118,12 +121,14 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     Ok(if found && code == 0 { FOUND } else { code })
 }
 
-/// This process is one side of a pair, and ends with the process that has started both.
+/// Makes this process, which is one side of a pair, end with the process `parent` that started both
+/// sides.
 fn end_with(parent: u32) {
-    // On a kernel that cannot do it, a side of a pair that was killed with SIGKILL goes on.
+    // If the kernel does not support this, and the pair's process is killed with SIGKILL, this side
+    // continues.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     if rustix::process::getppid().map(Pid::as_raw_nonzero).is_none_or(|pid| pid.get().cast_unsigned() != parent) {
-        // It has ended before.
+        // The parent has ended already.
         std::process::exit(NOT_READY.into());
     }
 }
@@ -133,24 +138,24 @@ fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Comm
     command.args(&run.command[1..]);
     command.env(place::LIBRARY_PATH, search_path(library, env::var_os(place::LIBRARY_PATH)));
     preload::add(&mut command, library, run.sockets, |name| env::var_os(name));
-    // The program and its children may go elsewhere.
+    // The path is absolute, because the program and its children may change their directory.
     command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());
     command
 }
 
-/// How a program has ended; `asked` says that somebody has sent it a signal that asks for it.
+/// How a program has ended. `asked`: a signal has asked it to end.
 fn how_it_ended(status: ExitStatus, asked: bool) -> End {
     match (status.code(), status.signal()) {
         (Some(0), _) => End::Succeeded,
         (None, Some(signal)) if signals::asks_to_end(signal) => End::Stopped,
-        // As a shell says that its program has ended so.
+        // A shell reports a program that was ended by a signal in this way.
         (Some(code), _) if asked || signals::asks_to_end(code - 128) => End::Stopped,
         _ => End::Failed,
     }
 }
 
-/// The exit code that says how a program has ended.
+/// The exit code that reports how a program has ended.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)

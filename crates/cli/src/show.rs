@@ -1,7 +1,8 @@
-//! `softhca show`: the objects of every program, as `rdma resource show` tells those of the kernel.
+//! `softhca show`: shows the objects of all programs, as `rdma resource show` shows those of the
+//! kernel.
 //!
-//! The agent tells its contexts with everything in them; here that becomes one row per object, which begins with the program
-//! that it belongs to.
+//! The agent answers with its contexts and everything in them. This module makes one row for each
+//! object, which begins with the object's program. The principal function is [`run`].
 
 use abi::mr::access;
 use serde_json::{Map, Value, json};
@@ -11,10 +12,10 @@ use crate::arguments::Kind;
 use crate::place::Host;
 use crate::{Failure, table};
 
-/// What is put before the members of each object.
+/// The members that precede each object's own members.
 const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];
 
-/// Shows one kind of object, or how many there are of each.
+/// Shows the objects of one kind, or the number of objects of each kind.
 pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String, Failure> {
     let answer = Connection::expect(&host.run_dir())?.ask("show")?;
     let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
@@ -40,7 +41,7 @@ pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String,
     })
 }
 
-/// The rights of memory regions, by the bits of `access`.
+/// The names of the bits of `access` of memory regions.
 const ACCESS: [(u32, &str); 11] = [
     (access::LOCAL_WRITE, "local-write"),
     (access::REMOTE_WRITE, "remote-write"),
@@ -55,7 +56,7 @@ const ACCESS: [(u32, &str); 11] = [
     (access::RELAXED_ORDERING, "relaxed-ordering"),
 ];
 
-/// The same with lists of names in the place of bits.
+/// Replaces bits by lists of names.
 fn readable(mut value: Value) -> Value {
     match &mut value {
         Value::Array(list) => list.iter_mut().for_each(|item| *item = readable(item.take())),
@@ -72,13 +73,13 @@ fn readable(mut value: Value) -> Value {
     value
 }
 
-/// The rights that are set; a bit without a name is its number.
+/// The names of the rights that are set. A bit without a name is shown as a number.
 fn rights(bits: u64) -> Value {
     let known = |bit: u64| ACCESS.iter().find(|(known, _)| u64::from(*known) == bit);
     crate::json::flags(bits, |bit| known(bit).map(|(_, name)| (*name).to_owned()))
 }
 
-/// The member of a context that lists the objects of a kind.
+/// The member of a context that lists the objects of this kind.
 fn member(kind: Kind) -> &'static str {
     match kind {
         Kind::Contexts => "contexts",
@@ -93,7 +94,7 @@ fn member(kind: Kind) -> &'static str {
     }
 }
 
-/// One row per object, with its program.
+/// One row for each object, with its program.
 fn rows(contexts: &[Value], kind: Kind) -> Vec<Value> {
     let mut rows = Vec::new();
     for context in contexts {
@@ -111,7 +112,7 @@ fn rows(contexts: &[Value], kind: Kind) -> Vec<Value> {
     rows
 }
 
-/// A context's own members, with numbers in place of lists.
+/// A context's own members. Each list is replaced by its length.
 fn count(context: &Value, mut row: Map<String, Value>) -> Map<String, Value> {
     for (name, value) in context.as_object().into_iter().flatten() {
         let value = value.as_array().map_or_else(|| value.clone(), |list| json!(list.len()));
@@ -129,7 +130,7 @@ fn summary(contexts: &[Value], lanes: &Value) -> String {
     text
 }
 
-/// How many ids of the connection manager there are, and how many of them listen.
+/// The number of ids of the connection manager, and how many of them listen.
 fn ids_summary(manager: &Value) -> String {
     let ids = manager["ids"].as_array().map(Vec::as_slice).unwrap_or_default();
     let listening = ids.iter().filter(|id| id["stage"] == "listening").count();
@@ -185,7 +186,7 @@ fn columns(kind: Kind) -> &'static [(&'static str, &'static str)] {
 
 fn lines(kind: Kind, rows: &[Value]) -> String {
     let owner = [("DEVICE", "device"), ("PID", "pid"), ("COMMAND", "comm")];
-    // Ids are of addresses, which are more than one device's.
+    // An id may use addresses of several devices, so it has no device column.
     let owner = if kind == Kind::Cm { &owner[1..] } else { &owner[..] };
     let all: Vec<(&str, &str)> = owner.iter().chain(columns(kind)).copied().collect();
     let heading: Vec<&str> = all.iter().map(|(heading, _)| *heading).collect();
@@ -193,7 +194,7 @@ fn lines(kind: Kind, rows: &[Value]) -> String {
     table::columns(&heading, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// A value as people read it: numbers of QPs, keys and addresses in hex.
+/// A value for people: QP numbers, keys and addresses are in hex.
 fn cell(member: &str, value: &Value) -> String {
     match (member, value) {
         ("id" | "qpn" | "dest_qpn" | "lkey" | "rkey" | "start", Value::Number(number)) => {
@@ -251,7 +252,7 @@ mod tests {
         use clap::ValueEnum;
         let shown: Vec<&str> = Kind::value_variants().iter().map(|kind| super::member(*kind)).collect();
         for word in summary(&contexts(), &json!(1)).split_whitespace() {
-            // Lanes belong to two contexts: they are a path of queue pairs.
+            // Lanes belong to two contexts. They are shown as a path of queue pairs.
             let counted = word.chars().all(|letter| letter.is_ascii_lowercase()) && word != "lanes";
             assert!(!counted || shown.contains(&word), "{word}");
         }

@@ -1,7 +1,8 @@
-//! Signals on their way through `softhca run` to the program that it runs.
+//! Passes signals that `softhca run` gets on to the program that it runs.
 //!
-//! A signal that somebody sends to `softhca run` is meant for the program and is passed on. One that the terminal sends
-//! (^C) reaches the whole process group, the program too, and is not passed on a second time. `SIGKILL` cannot be caught.
+//! A signal that a process sends to `softhca run` is meant for the program and is passed on. A
+//! signal of the terminal (^C) reaches the whole process group, also the program, so it is not
+//! passed on. `SIGKILL` cannot be caught. The principal types are [`Caught`] and [`Passing`].
 
 use std::fs;
 use std::io;
@@ -18,34 +19,36 @@ use signal_hook::low_level::siginfo::Cause;
 
 const PASSED_ON: &[i32] = &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// Whether a signal asks a program to end in order.
+/// Whether a signal asks a program to end in an orderly way.
 pub(crate) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, SIGHUP | SIGINT | SIGTERM)
 }
 
-/// A file that gets longer than this process may write (`ulimit -f`) is an error from now on, and not the end. Programs that are started from
-/// here get the signal as ever: what is caught, and not ignored, is as it was after an `execve`.
+/// From now on, a write beyond the file size limit (`ulimit -f`) is an error and does not end this
+/// process. Programs started from here still get the signal, because `execve` resets a caught
+/// signal (an ignored one would stay ignored).
 pub(crate) fn survive_file_limit() {
     if ignored() & (1 << (SIGXFSZ - 1)) == 0 {
-        // Where it fails the signal ends this process, as it ends others.
+        // If this fails, the signal ends this process as usual.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     }
 }
 
-/// Signals that are caught from now on, to be passed on later.
+/// Signals that are caught from now on and passed on later.
 pub(crate) struct Caught {
     signals: SignalsInfo<WithOrigin>,
 }
 
 impl Caught {
-    /// Catches them. What this process was told to ignore (`nohup`) stays ignored, for the program as well.
+    /// Starts to catch the signals. A signal that this process ignores (`nohup`) stays ignored,
+    /// also in the program.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let wanted = PASSED_ON.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
         Ok(Self { signals: SignalsInfo::new(wanted)? })
     }
 
-    /// Passes every caught signal on to the programs that are added, from a thread of its own.
+    /// Starts a thread that passes each caught signal on to the added programs.
     pub(crate) fn pass_on(mut self) -> io::Result<Passing> {
         let passing = Passing::default();
         let (targets, asked) = (Arc::clone(&passing.targets), Arc::clone(&passing.asked));
@@ -68,19 +71,20 @@ impl Caught {
     }
 }
 
-/// Signals that are being passed on to programs.
+/// Passes signals on to programs.
 #[derive(Default)]
 pub(crate) struct Passing {
     targets: Arc<Mutex<Targets>>,
     asked: Arc<AtomicBool>,
 }
 
-/// Who gets signals.
+/// The programs that get signals.
 #[derive(Default)]
 struct Targets {
-    /// Programs that have not ended: the number of one that has may be another's. By number and not by pidfd, which a sandbox may forbid.
+    /// Programs that have not ended. The process id of an ended program may belong to another
+    /// process. Ids are used instead of pidfds, because a sandbox may forbid pidfds.
     programs: Vec<Pid>,
-    /// Signals that came before there was a program.
+    /// Signals that arrived before there was a program.
     early: Vec<Signal>,
 }
 
@@ -97,7 +101,8 @@ impl Targets {
 }
 
 impl Passing {
-    /// From now on `pid` gets the signals, too.
+    /// Adds a program. It gets all signals from now on, and those that arrived before the first
+    /// program.
     pub(crate) fn add(&self, pid: Pid) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         targets.programs.push(pid);
@@ -106,22 +111,22 @@ impl Passing {
         }
     }
 
-    /// Waits for a program, and says how it has ended.
+    /// Waits for a program and returns its exit status.
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
-        // It keeps its number until `Child::wait` has taken its status.
+        // The program keeps its process id until `Child::wait` has taken its status.
         retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).programs.retain(|target| *target != pid);
         child.wait()
     }
 
-    /// Whether somebody has asked the programs to end.
+    /// Whether a signal has asked the programs to end.
     pub(crate) fn asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 }
 
-/// The set of ignored signals of this process, as the kernel tells it.
+/// The set of signals that this process ignores, from the kernel.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

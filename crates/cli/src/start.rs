@@ -1,8 +1,11 @@
-//! Starting an agent in the background when none answers, once even if many programs start at the same time.
+//! Starts an agent in the background if none answers. If many programs start at the same time, only
+//! one agent is started.
 //!
-//! Three processes take part: the one that wants an agent, a launcher (`softhca agent`) that it waits for, and the agent
-//! itself (`softhca agent --detached`), which nobody waits for. The agent belongs to its own session, holds no descriptor
-//! of whoever started it, stands in `/`, and ends itself when it has been idle for a while.
+//! Three processes take part: a program that needs an agent, a launcher (`softhca agent`) for which
+//! this program waits, and the agent itself (`softhca agent --detached`), for which no process
+//! waits. The agent has its own session, keeps no descriptor of the process that started it, has
+//! `/` as its current directory, and exits when it has been idle for some time. The principal
+//! function is [`ensure`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,7 +24,7 @@ use crate::arguments::LinkLayer;
 use crate::log;
 use crate::place::{self, Host};
 
-/// How long an agent that `softhca run` has started stays without a program.
+/// An agent that `softhca run` started exits after this time without a program.
 pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
 
 /// How long an agent may take until it answers.
@@ -29,10 +32,10 @@ const READY: Duration = Duration::from_secs(15);
 
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// A connection to the agent of `host` in `run_dir`, which is started if it does not answer. With `link_layer`, all its ports are
-/// of that one.
+/// Connects to the agent of `host` in `run_dir`. If none answers, one is started. With
+/// `link_layer`, all ports of the agent must have this link layer.
 pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
-    // Before anything is started that would log otherwise than was asked for.
+    // Check SOFTHCA_LOG before anything is started that would log differently.
     agent_command::log_filter()?;
     let connection = answering_or_started(host, run_dir, link_layer)?;
     if let Some(layer) = link_layer {
@@ -50,7 +53,8 @@ pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>)
     Ok(connection)
 }
 
-/// Whether the agent's ports are what was asked for: one that runs already keeps what it was started with.
+/// Checks that the agent's ports have the requested link layer. An agent that already runs keeps
+/// its own.
 fn check_link_layer(devices: &Value, layer: LinkLayer, run_dir: &Path) -> Result<(), String> {
     let ports = devices.as_array().into_iter().flatten().flat_map(|device| device["ports"].as_array()).flatten();
     match ports.into_iter().find(|port| port["link_layer"] != layer.name()) {
@@ -72,7 +76,8 @@ fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLaye
     let start_lock = place::start_lock(run_dir);
     let lock = lock_file(&start_lock).map_err(cannot)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|errno| cannot(at("lock", &start_lock)(errno.into())))?;
-    // Whoever held the lock before has started one; and one that is dying holds the directory a little longer.
+    // The process that held the lock before may have started an agent. An agent that ends holds the
+    // directory a little longer.
     if let Some(connection) = await_vacancy(run_dir)? {
         return Ok(connection);
     }
@@ -93,14 +98,14 @@ fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLaye
     })
 }
 
-/// A connection to an agent that answers; `None` if there is none. One that was killed may take connections for a moment
-/// longer, but it does not answer.
+/// Connects to an agent that answers; `None` if there is none. An agent that was killed may accept
+/// connections for a short time, but it does not answer.
 pub(crate) fn answering(run_dir: &Path) -> Result<Option<Connection>, String> {
     let Ok(connection) = Connection::open(run_dir) else { return Ok(None) };
     Ok(connection.answers()?.then_some(connection))
 }
 
-/// Waits until no agent holds the run directory, or one answers.
+/// Waits until no agent holds the run directory, or an agent answers.
 pub(crate) fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String> {
     let started = Instant::now();
     loop {
@@ -125,7 +130,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(at("open", path))
 }
 
-/// Starts the agent of `run_dir` with `arguments` in the background and waits until it answers.
+/// Starts the agent of `run_dir` with `arguments` in the background, and waits until it answers.
 pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection, String> {
     let cannot = |error: io::Error| format!("cannot start the agent: {error}");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
@@ -133,7 +138,7 @@ pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection,
     let log = log::open(&log_path).map_err(|error| cannot(at("open", &log_path)(error)))?;
     let program = place::program()?;
     let log_start = log.metadata().map_or(0, |meta| meta.len());
-    // On a kernel that cannot do this the agent runs all the same, with what it was given.
+    // If the kernel does not support this, the agent runs with the inherited descriptors.
     let _ = shm::inherit::nothing_but_standard_descriptors();
     let mut child = Command::new(&program)
         .args(["agent", "--detached"])
@@ -170,7 +175,7 @@ fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Con
     }
 }
 
-/// The last line that was logged after `start`.
+/// The last line that was logged after offset `start`.
 fn last_words(log: &Path, start: u64) -> Option<String> {
     let text = fs::read(log).ok()?;
     let new = text.get(usize::try_from(start).ok()?..)?;

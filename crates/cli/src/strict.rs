@@ -1,6 +1,8 @@
-//! The findings of the strict mode in one program run: the file to which the verbs library appends them, and what is told at the end.
+//! The findings of strict mode in one program run: the file to which the verbs library appends
+//! them, and what is printed at the end.
 //!
-//! What is found, and when, is the library's; here it is only sorted and printed. The principal type is [`Findings`].
+//! The library finds errors; this module only sorts and prints the findings. The principal type is
+//! [`Findings`].
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,10 +15,10 @@ use engine::rundir::at;
 
 use crate::reasons;
 
-/// How many findings of a kind are told.
+/// How many findings of one kind are printed.
 const TOLD: usize = 3;
 
-/// Bytes of a text that is told.
+/// The most bytes of a text that are printed.
 const LONGEST: usize = 2000;
 
 /// The file of one run.
@@ -26,24 +28,25 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// An empty file for this process, beside the folder for reasons; those of long ago go.
+    /// Creates an empty file for this process, in a folder beside the folder for reasons, and
+    /// removes old files.
     pub(crate) fn new(reasons: &Path) -> io::Result<Self> {
         let folder = reasons.with_file_name("findings");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(at("create", &folder))?;
         reasons::forget_old(&folder);
-        // With a `/` in any case: that is how the library knows a file.
+        // The path is absolute, so it contains a `/`. The library recognizes a file by it.
         let file = std::path::absolute(folder)?.join(std::process::id().to_string());
         File::create(&file).map_err(at("create", &file))?;
         Ok(Self { file })
     }
 
-    /// The file, for the program's environment.
+    /// The file's path, for the program's environment.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Prints the findings on standard error, and why some may be missing. `opened` are the processes that opened a device. Returns
-    /// whether there is a finding; the file stays then.
+    /// Prints the findings on standard error, and why some may be missing. `opened` are the
+    /// processes that opened a device. Returns whether there is a finding; the file is kept then.
     pub(crate) fn end(self, opened: &BTreeSet<u32>) -> bool {
         // A program may have written anything to its file.
         let text = fs::read(&self.file);
@@ -58,15 +61,15 @@ impl Findings {
         crate::tell(&told(&all, &self.file));
         crate::tell(&unwatched(&text, gap, opened));
         if all.is_empty() {
-            // A file that stays is only a file that stays.
+            // If the removal fails, the file is left over and does no harm.
             let _ = fs::remove_file(self.file);
         }
         !all.is_empty()
     }
 }
 
-/// Why findings may be missing: the causes in the file's text, and `gap`. A process that opened a device and is not in the text could not
-/// write to the file.
+/// Why findings may be missing: the causes in the file's text, and `gap`. If a process opened a
+/// device and is not in the text, it could not write to the file.
 fn unwatched(text: &str, gap: Option<String>, opened: &BTreeSet<u32>) -> String {
     let (processes, mut gaps) = watched(text);
     gaps.extend(gap);
@@ -78,7 +81,8 @@ fn unwatched(text: &str, gap: Option<String>, opened: &BTreeSet<u32>) -> String 
     gaps.iter().take(TOLD).map(line).collect()
 }
 
-/// What to print: each kind with how often it was found, its first findings, and how to fix it. Empty if there are none.
+/// What to print: each kind with its number of findings, its first findings, and the fix. Empty if
+/// there are no findings.
 fn told(all: &[Told], file: &Path) -> String {
     if all.is_empty() {
         return String::new();
@@ -112,7 +116,7 @@ fn told(all: &[Told], file: &Path) -> String {
     told + &format!("softhca: all findings: {}; see docs/strict.md\n", file.display())
 }
 
-/// Text of a program's, as a terminal may have it.
+/// A program's text, without characters that control a terminal.
 fn shown(text: &str) -> String {
     engine::reason::clean(text, LONGEST)
 }

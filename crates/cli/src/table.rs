@@ -1,8 +1,9 @@
-//! Text in columns, for people.
+//! Formats text in columns, for people.
 //!
-//! The widths follow the content; the last column is never padded.
+//! The widths follow the content. The last column is never padded. The principal function is
+//! [`columns`].
 
-/// Lines with columns under a heading.
+/// Formats rows as lines with columns under a heading.
 pub(crate) fn columns(heading: &[&str], rows: &[Vec<String>]) -> String {
     let count = heading.len();
     let width = |column: usize| -> usize {

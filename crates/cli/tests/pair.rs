@@ -1,6 +1,8 @@
-//! `softhca run --pair`: the client starts when the server listens, both end together, one exit code, and nothing stays behind.
+//! Tests of `softhca run --pair`: the client starts when the server listens, both sides end
+//! together with one exit code, and no process is left behind.
 //!
-//! The programs are small ones that speak TCP, beside a library that none of them loads. Real verbs programs are in the suite.
+//! The programs here are small and use TCP. They do not load the library beside them. The suite has
+//! real verbs programs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -14,8 +16,9 @@ use tempfile::TempDir;
 
 const HANG: Duration = Duration::from_secs(60);
 
-/// `peer serve IP CODE` is slow to listen, takes one connection and ends with CODE when the other side has ended; `peer dial IP` tries
-/// once. `peer stay IP` listens and never ends, whatever signal asks it to.
+/// `peer serve IP CODE` listens after a delay, accepts one connection, and ends with CODE when the
+/// other side has ended. `peer dial IP` tries to connect once. `peer stay IP` listens and never
+/// ends, whatever signal asks it to.
 const PEER: &str = r#"
 #include <arpa/inet.h>
 #include <signal.h>
@@ -97,7 +100,7 @@ impl Place {
         self.softhca(&words)
     }
 
-    /// The programs of this place that run.
+    /// The running programs of this place.
     fn peers(&self) -> Vec<u32> {
         let all = fs::read_dir("/proc").expect("/proc").flatten();
         let peer = self.path("peer");

@@ -1,5 +1,6 @@
-//! What `softhca doctor -- PROGRAM` says of programs that softhca cannot reach, and `softhca run` when one does not start: real ELF
-//! files, made here with gcc, beside a small library in the place of softhca's.
+//! Tests of `softhca doctor -- PROGRAM` with programs that cannot use softhca, and of `softhca run`
+//! with programs that do not start. The programs are real ELF files, built here with gcc, with a
+//! small library in place of softhca's.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,15 +10,15 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What the library in softhca's place has.
+/// The source of the library in softhca's place.
 const LIBRARY: &str = "const char *ibv_old(void) { return \"old\"; }\n";
 const VERSIONS: &str = "IBVERBS_1.0 { global: ibv_old; local: *; };\n";
 
-/// The same of a library that is newer.
+/// The source of a newer library.
 const NEWER: &str = "const char *ibv_old(void) { return \"other\"; }\nconst char *ibv_new(void) { return \"new\"; }\n";
 const NEWER_VERSIONS: &str =
     "IBVERBS_1.0 { global: ibv_old; local: *; };\nIBVERBS_1.99 { global: ibv_new; } IBVERBS_1.0;\n";
-/// A new function in an old version.
+/// The versions of a library that has a new function in an old version.
 const GROWN_VERSIONS: &str = "IBVERBS_1.0 { global: ibv_old; ibv_new; local: *; };\n";
 
 const OLD: &str = "#include <stdio.h>\nconst char *ibv_old(void);\nint main(void) { return puts(ibv_old()) < 0; }\n";
@@ -70,7 +71,7 @@ impl Place {
         file
     }
 
-    /// A program of a library in `folder`.
+    /// Builds a program that links to a library in `folder`.
     fn linked(&self, name: &str, text: &str, folder: &str, more: &[&str]) -> PathBuf {
         let library = self.path(folder).join("libibverbs.so.1").display().to_string();
         self.build(name, text, &[&[library.as_str()], more].concat())
@@ -89,7 +90,7 @@ impl Place {
         self.command(words).output().expect("it starts")
     }
 
-    /// What the doctor finds of a program: the verdict, and each sentence with its advice.
+    /// The doctor's findings about a program: the verdict, and each sentence with its advice.
     #[track_caller]
     fn doctor(&self, program: &Path) -> (bool, Vec<String>) {
         let output = self.softhca_says(&["doctor", "--json", "--", program.to_str().expect("plain")]);
@@ -103,7 +104,7 @@ impl Place {
         (fails, of_program.iter().map(told).collect())
     }
 
-    /// What `softhca run` says on standard error, and its exit code.
+    /// What `softhca run` writes to standard error, and its exit code.
     fn run(&self, words: &[&str]) -> (String, i32) {
         let output = self.softhca_says(&[&["run", "--"], words].concat());
         (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code().expect("no signal"))
@@ -187,7 +188,7 @@ fn an_rpath_to_another_library_is_named_and_a_runpath_is_harmless() {
     has(&told[0], &["RPATH", &other, "not softhca's", "patchelf --remove-rpath"]);
     let origin = place.linked("origin", OLD, "other", &["-Wl,--disable-new-dtags,-rpath,$ORIGIN/other"]);
     assert!(place.doctor(&origin).0);
-    // What the doctor says is what happens.
+    // The program behaves as the doctor says.
     let runpath = format!("-Wl,--enable-new-dtags,-rpath,{other}");
     let harmless = place.linked("runpath", OLD, "other", &[&runpath]);
     for (program, fails, says) in [(&program, true, "other\n"), (&origin, true, "other\n"), (&harmless, false, "old\n")]

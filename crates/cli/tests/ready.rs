@@ -1,4 +1,5 @@
-//! The doctor and `softhca run` judge alike: where one refuses, the other fails, with the same sentence and the path in it.
+//! Tests that the doctor and `softhca run` agree: if one refuses, the other fails with the same
+//! sentence and path.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -8,7 +9,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A softhca with a library that is none of softhca's, which nothing here loads.
+/// A softhca whose library is a stand-in, which nothing here loads.
 fn laid_out() -> TempDir {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     fs::create_dir_all(folder.path().join("bin")).expect("made");
@@ -30,7 +31,7 @@ fn softhca(folder: &TempDir, dir: &Path, words: &[&str]) -> Output {
     command.output().expect("it starts")
 }
 
-/// Both refuse, and both say `words`.
+/// Both refuse, and both print `words`.
 #[track_caller]
 fn refused(folder: &TempDir, dir: &Path, words: &[&str]) {
     let (run, doctor) = (softhca(folder, dir, &["run", "--", "true"]), softhca(folder, dir, &["doctor"]));
@@ -51,7 +52,7 @@ fn a_run_directory_that_cannot_be_made_is_refused_by_both() {
     let below = file.join("run");
     refused(&folder, &below, &[below.to_str().expect("plain"), "Not a directory"]);
     refused(&folder, &file, &[file.to_str().expect("plain"), "is not a directory"]);
-    // Nobody can make anything there, root neither.
+    // No user can create files there, not even root.
     refused(&folder, Path::new("/proc/softhca/run"), &["/proc/softhca/run", "cannot create"]);
     let open = folder.path().join("open");
     fs::create_dir(&open).expect("made");
@@ -61,7 +62,7 @@ fn a_run_directory_that_cannot_be_made_is_refused_by_both() {
     refused(&folder, &long, &["too long for sockets"]);
 }
 
-/// A file system of a few pages, for as long as the value lives.
+/// A file system of a few pages that is mounted while the value lives.
 struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
@@ -94,7 +95,7 @@ fn a_full_or_read_only_disk_is_refused_by_both() {
             refused(&folder, &dir, &[&[dir.to_str().expect("plain")][..], &words].concat());
         }
     }
-    // And what the doctor calls enough is enough.
+    // A size that the doctor accepts is sufficient.
     for pages in [256, 300, 400, 512, 1024] {
         let Some(_mounted) = mount(&small, &format!("size={},mode=700", pages * 4096)) else { return };
         let dir = small.join("run");
@@ -148,7 +149,7 @@ fn a_port_that_is_taken_is_told_before_an_agent_runs() {
     assert!(said.contains("cannot reach us") && said.contains("another program uses UDP port 4791"), "{said}");
 }
 
-/// A later step of a CI job: the agent has gone, and why a program failed is asked then.
+/// A later step of a CI job asks why a program failed, after the agent has ended.
 #[test]
 fn reasons_are_told_when_the_agent_has_gone() {
     let folder = laid_out();

@@ -1,9 +1,9 @@
-//! What the `softhca` program refuses: in one sentence with what was wrong, what is possible and where to look, and with the exit code that its
-//! help names. Nothing is started for it.
+//! Tests of the command lines that `softhca` refuses. It prints one sentence with what was wrong,
+//! what is possible and where to look, and exits with the code in its help. It starts nothing.
 
 use std::process::Command;
 
-/// What the program says on standard error, and its exit code.
+/// What the program writes to standard error, and its exit code.
 fn told(words: &[&str], log: Option<&str>) -> (String, Option<i32>) {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let dir = scratch.path().join("run");

@@ -1,4 +1,5 @@
-//! The text behind the options in `--help`: examples, and what a script has to know. Lines of 80 columns at most, which a test checks.
+//! The text after the options in `--help`: examples, and what scripts need to know. A test checks
+//! that no line is longer than 80 columns.
 
 pub(super) const SOFTHCA: &str = "\
 Examples:

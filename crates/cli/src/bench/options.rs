@@ -1,4 +1,5 @@
-//! The options of `softhca bench`, and the plan that they make. Principal type: [`Options`].
+//! The options of `softhca bench` and the plan that they make. This module measures nothing. The
+//! principal type is [`Options`].
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -6,9 +7,9 @@ use std::path::PathBuf;
 use bench::{Amount, Plan, Size};
 use clap::{Args, ValueEnum};
 
-/// The TCP port at which a side waits for the other one.
+/// The TCP port on which a serving side listens by default.
 const PORT: u16 = 18_515;
-/// `--all`: 1 byte to 8 MiB.
+/// The powers of two of `--all`: 1 byte to 8 MiB.
 const POWERS: std::ops::RangeInclusive<u32> = 0..=23;
 
 const EXAMPLES: &str = "\
@@ -141,7 +142,7 @@ enum Measure {
 }
 
 impl Options {
-    /// What is to be measured.
+    /// The plan: what to measure, and how.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         let operation = match self.operation {
             Operation::Send => bench::Operation::Send,
@@ -182,7 +183,7 @@ impl Options {
         Ok(plan)
     }
 
-    /// Where the other side waits.
+    /// The addresses of the other side.
     pub(super) fn destination(&self, to: &str) -> Result<Vec<std::net::SocketAddr>, String> {
         let bare = to.trim_start_matches('[').trim_end_matches(']');
         let found = match bare.parse::<IpAddr>() {

@@ -1,6 +1,8 @@
-//! What `softhca doctor` checks beyond what `softhca run` needs ([`crate::ready`]), one function each. Nothing here fails.
+//! The checks of `softhca doctor` beyond the needs of `softhca run` ([`crate::ready`]), one
+//! function each. None of them fails.
 //!
-//! They look and never change anything: a run directory is not made, an agent is not started.
+//! The checks change nothing: they create no run directory and start no agent. The principal
+//! function is [`all`].
 
 use std::env;
 use std::fs;
@@ -23,7 +25,7 @@ const WIRE_PORT: u16 = 4791;
 /// Debian packages with programs to try, and a program of each.
 const PROGRAMS: [(&str, &str); 2] = [("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
 
-/// What is worth to know beside that.
+/// The findings of these checks.
 pub(super) fn all(surroundings: &Surroundings<'_>) -> Vec<Finding> {
     vec![
         wire(surroundings),
@@ -40,10 +42,10 @@ pub(super) fn all(surroundings: &Surroundings<'_>) -> Vec<Finding> {
     ]
 }
 
-/// What is said where nobody can be asked.
+/// The finding if no agent can be asked.
 const UNKNOWN: &str = "unknown: no agent is running";
 
-/// Which addresses hear other hosts, as the agent tells it.
+/// The addresses that receive from other hosts, as the agent reports them.
 fn wire(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "other hosts";
     let (with, without) = match devices(surroundings) {
@@ -64,7 +66,7 @@ fn wire(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// What the ports are, and what programs have to give there.
+/// The link layers of the ports, and what programs need on them.
 fn link_layer(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "link layer";
     let Some(answer) = devices(surroundings) else { return Finding::ok(WHAT, UNKNOWN) };
@@ -80,7 +82,8 @@ fn link_layer(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// Whether programs can connect by address (rdma_cm): here, and with other hosts, whose requests come to QP 1.
+/// Whether programs can connect by address (rdma_cm), on this host and with other hosts. Requests
+/// of other hosts come to QP 1.
 fn connections(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "connections";
     let Some(connection) = &surroundings.agent else { return Finding::ok(WHAT, UNKNOWN) };
@@ -110,12 +113,13 @@ fn connections(surroundings: &Surroundings<'_>) -> Finding {
     }
 }
 
-/// What the agent tells of its devices.
+/// The agent's answer about its devices.
 fn devices(surroundings: &Surroundings<'_>) -> Option<Value> {
     surroundings.agent.as_ref()?.ask("devices").ok()
 }
 
-/// The addresses that an agent could have the wire at if it were started now, and those that it could not, with the reason.
+/// The addresses that would have the wire if an agent started now, and the addresses that would
+/// not, each with the reason.
 fn would_hear(wanted: &[IpAddr]) -> (Vec<String>, Vec<(String, String)>) {
     let host = agent::addresses::host_addresses().unwrap_or_default();
     let all = match wanted {
@@ -145,12 +149,12 @@ fn socket_address(address: &HostAddress) -> SocketAddr {
     }
 }
 
-/// The addresses that have the wire, and those that have not, with the reason.
+/// The addresses that have the wire, and the addresses that do not, each with the reason.
 fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
     let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for port in devices.as_array().into_iter().flatten().flat_map(|device| list(device, "ports")) {
-        // Index 0 is no address of the host, and reaches the programs of its own agent only.
+        // Index 0 is not an address of the host. It reaches only the programs of its own agent.
         for gid in list(&port, "gids").iter().filter(|gid| gid["index"] != 0) {
             let address = gid["address"].as_str().unwrap_or_default();
             let address = address.strip_prefix("::ffff:").unwrap_or(address).to_owned();
@@ -164,7 +168,7 @@ fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
     (with, without)
 }
 
-/// Which library a program loads that is started without `softhca run`.
+/// The library that a program loads if it is started without `softhca run`.
 fn loaded() -> Finding {
     const WHAT: &str = "without run";
     let variable = env::var_os(place::LIBRARY_PATH).unwrap_or_default();
@@ -266,7 +270,7 @@ fn programs() -> Finding {
     programs_to_try(is_there, &system.unwrap_or_default())
 }
 
-/// Which programs to try are there. Only systems like Debian have the packages by Debian's names.
+/// The installed programs to try. Only systems like Debian have packages with Debian's names.
 fn programs_to_try(is_there: impl Fn(&str) -> bool, system: &str) -> Finding {
     const WHAT: &str = "verbs programs";
     let missing = PROGRAMS.iter().filter(|(_, program)| !is_there(program));
@@ -283,7 +287,7 @@ fn programs_to_try(is_there: impl Fn(&str) -> bool, system: &str) -> Finding {
     Finding::warn(WHAT, format!("not installed: {}", programs.join(", ")), next)
 }
 
-/// Whether a text as in /etc/os-release is that of Debian, or of a system made from it.
+/// Whether a text as in /etc/os-release is that of Debian or of a system made from it.
 fn is_like_debian(system: &str) -> bool {
     let values = system.lines().filter_map(|line| line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE=")));
     values.flat_map(|value| value.trim_matches(['"', '\'']).split(' ')).any(|name| name == "debian")

@@ -1,4 +1,5 @@
-//! The processes that come from one process, as /proc tells: its children, their children, and so on.
+//! The descendants of a process, as /proc shows them: its children, their children, and so on. This
+//! module does not wait for them. The principal type is [`Descendants`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long killed processes may take to go.
+/// How long killed processes may take to end.
 const GONE: Duration = Duration::from_secs(5);
 
 const GLANCE: Duration = Duration::from_millis(2);
@@ -14,7 +15,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// All living descendants of a process.
 pub(super) struct Descendants {
     root: u32,
-    /// One that is left alone, with all of its own.
+    /// A process that is left alone, with all its descendants.
     spare: Option<u32>,
 }
 
@@ -27,7 +28,7 @@ impl Descendants {
         Self { root: std::process::id(), spare }
     }
 
-    /// Their numbers, parents first.
+    /// The process ids, parents first.
     pub(super) fn list(&self) -> Vec<u32> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -47,7 +48,7 @@ impl Descendants {
         list
     }
 
-    /// Kills them, until none is left.
+    /// Kills the descendants until there are none.
     pub(super) fn kill(&self) {
         let started = Instant::now();
         loop {
@@ -56,7 +57,7 @@ impl Descendants {
                 return;
             }
             for pid in list.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
-                // It may have ended meanwhile.
+                // The process may have ended already.
                 let _ = kill_process(pid, Signal::KILL);
             }
             std::thread::sleep(GLANCE);
@@ -67,7 +68,7 @@ impl Descendants {
 /// The parent of a process that has not ended.
 fn living_parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain anything.
     let mut words = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = words.next()?;
     let parent = words.next()?.parse().ok()?;

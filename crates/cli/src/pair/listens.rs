@@ -1,4 +1,5 @@
-//! Whether a program, or one that it has started, waits for connections: with a TCP socket, or with an id of rdma_cm.
+//! Whether a program or one of its descendants waits for connections, with a TCP socket or with an
+//! id of rdma_cm. This module does not wait itself. The principal function is [`any`].
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What the two sides print, line by line, each with the side's name before it. Standard output stays standard output, and standard
-//! error stays standard error.
+//! Prints the output of both sides line by line, with the side's name before each line. Standard
+//! output and standard error stay separate. The principal type is [`Prefixed`].
 
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
 use std::process::Child;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use super::Role;
 use crate::colour::{Colour, paint, wanted};
 
-/// How long the last lines may take when everybody who could write has ended.
+/// How long the last lines may take after all writers have ended.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Bytes of a line; a longer one is printed in pieces.
+/// The most bytes of a line. A longer line is printed in pieces.
 const LONGEST: u64 = 64 << 10;
 
 /// The output of both sides.
 pub(super) struct Prefixed {
-    /// One thread prints at a time.
+    /// Locked while a thread prints a line.
     turn: Arc<Mutex<()>>,
-    /// A sender for each stream that is read; dropped at its end.
+    /// A sender for each stream that is read. It is dropped at the stream's end.
     reads: Mutex<Option<Sender<()>>>,
     all_read: Receiver<()>,
 }
@@ -37,7 +37,7 @@ impl Prefixed {
         Self { turn: Arc::default(), reads: Mutex::new(Some(reads)), all_read }
     }
 
-    /// Prints what a side writes, from threads of its own.
+    /// Prints what a side writes. Each stream has its own thread.
     pub(super) fn read(&self, role: Role, child: &mut Child) -> Result<(), String> {
         if let Some(output) = child.stdout.take() {
             self.follow(role, Stream::Output, output)?;
@@ -61,7 +61,7 @@ impl Prefixed {
                     line.push(b'\n');
                 }
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                // Nobody may read it any more; the sides go on.
+                // The reader may have gone; the sides continue.
                 let _ = match to {
                     Stream::Output => stdout().write_all(&line).and_then(|()| stdout().flush()),
                     Stream::Errors => stderr().write_all(&line),
@@ -74,10 +74,10 @@ impl Prefixed {
         thread.map(drop).map_err(|error| format!("pthread_create: {error}"))
     }
 
-    /// Waits until all that was written is printed.
+    /// Waits until all output is printed.
     pub(super) fn finish(self) {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // It ends in an error when all senders are gone, or when the time is over.
+        // This returns an error when all senders are dropped, or when the time is over.
         let _ = self.all_read.recv_timeout(LAST);
     }
 }

@@ -1,6 +1,7 @@
-//! The dynamic linker's cache, `/etc/ld.so.cache`: which file stands for the name of a library.
+//! The dynamic linker's cache, `/etc/ld.so.cache`, which maps the names of libraries to files.
 //!
-//! Only the format of glibc 2.32 and later, and only libraries for x86-64. Where there is none, the usual folders are left.
+//! This module parses only the format of glibc 2.32 and later, and only entries for x86-64. If
+//! there is no such cache, the usual folders remain. The principal function is [`read`].
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// The flags of a library of the C library 6 for x86-64.
+/// The flags of a library for x86-64 and the C library 6 (libc.so.6).
 const X86_64: u32 = 0x0303;
 
-/// The files by the names of libraries.
+/// The files by library name.
 pub(super) fn read() -> HashMap<String, PathBuf> {
     parse(&std::fs::read(FILE).unwrap_or_default()).unwrap_or_default()
 }
@@ -32,7 +33,7 @@ fn parse(bytes: &[u8]) -> Option<HashMap<String, PathBuf>> {
         let at = HEADER + number * ENTRY;
         let (flags, name, file) = (word(at)?, word(at + 4)?, word(at + 8)?);
         if flags == X86_64 {
-            // The first entry is the best one.
+            // The first entry of a name is the best one.
             files.entry(text(name)?).or_insert(PathBuf::from(text(file)?));
         }
     }
@@ -55,7 +56,8 @@ mod tests {
             }
         }
         bytes.extend(b"liba.so\0".iter().take(7).chain(b"/i\0/a\0/b\0"));
-        // The name ends where the first path begins, as nothing separates them here.
+        // This byte ends the name where the first path begins, because this test has nothing
+        // between them.
         bytes[strings + 6] = 0;
         let files = parse(&bytes).expect("sound");
         assert_eq!(files["liba.s"].to_str(), Some("/a"));

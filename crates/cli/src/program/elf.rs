@@ -1,6 +1,8 @@
-//! What the header, the dynamic section and the symbols of an ELF file say about how it is loaded.
+//! The header, the dynamic section and the symbols of an ELF file, as far as they say how it is
+//! loaded.
 //!
-//! It reads one file and decides nothing; which files are loaded together is [`super::libraries`]'. The principal type is [`Object`].
+//! This module reads one file and decides nothing. [`super::libraries`] finds the files that are
+//! loaded together. The principal type is [`Object`].
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,19 +14,19 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, ImportFlags, Object as _, ObjectSection, ObjectSymbol, ReadCache};
 
-/// The bytes at the beginning of a file that say what it is.
+/// The length of the start of a file that identifies its format.
 const IDENT: u64 = 20;
 
 /// An executable file.
 #[derive(Debug)]
 pub(super) enum Image {
-    /// No ELF file.
+    /// Not an ELF file.
     Other,
-    /// For another machine; of which kind.
+    /// For another machine, whose name is in the string.
     Foreign(String),
-    /// It loads no libraries.
+    /// A program that loads no libraries.
     Static { go: bool },
-    /// It loads libraries, or is one.
+    /// A program that loads libraries, or a library.
     Dynamic(Box<Object>),
 }
 
@@ -32,34 +34,35 @@ pub(super) enum Image {
 #[derive(Debug, Default)]
 pub(super) struct Object {
     pub(super) path: PathBuf,
-    /// The loader that the kernel starts for it.
+    /// The loader (PT_INTERP) that the kernel starts for the file.
     pub(super) interpreter: Option<PathBuf>,
     pub(super) soname: Option<String>,
-    /// The libraries that it asks for.
+    /// The libraries that the file needs.
     pub(super) needed: Vec<String>,
     pub(super) rpath: Option<String>,
     pub(super) runpath: Option<String>,
-    /// The versions that it wants of its libraries.
+    /// The versions that the file needs of its libraries.
     pub(super) wants: Vec<Version>,
-    /// The versions that it has; empty if its symbols have none.
+    /// The versions that the file defines. Empty if its symbols have no versions.
     pub(super) versions: HashSet<String>,
-    /// The functions and data that it wants of a library by version.
+    /// The functions and data that the file needs, each of one version of one library.
     pub(super) imports: Vec<Import>,
-    /// The names that others can use, each alone and with its version (`name@version`).
+    /// The symbols that other files can use, each by its name alone and with its version
+    /// (`name@version`).
     pub(super) exports: HashSet<String>,
-    /// Functions of a program that others cannot use.
+    /// Functions of a program that other files cannot use.
     inner: HashSet<String>,
     pub(super) go: bool,
 }
 
-/// A version of a library that an object wants.
+/// A version that an object needs of a library.
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) library: String,
     pub(super) name: String,
 }
 
-/// A symbol that an object wants of a library.
+/// A symbol that an object needs of a library.
 #[derive(Debug)]
 pub(super) struct Import {
     pub(super) library: String,
@@ -68,7 +71,7 @@ pub(super) struct Import {
 }
 
 impl Object {
-    /// Whether a function of this name is its own.
+    /// Whether the object itself defines a function of this name.
     pub(super) fn defines_function(&self, name: &str) -> bool {
         self.exports.contains(name) || self.inner.contains(name)
     }
@@ -89,7 +92,7 @@ pub(super) fn read(path: &Path) -> Result<Image, String> {
     parse(path, &cache).map_err(|error| format!("invalid ELF file: {error}"))
 }
 
-/// For which other machine a file is.
+/// The machine that a file is for, if it is another machine.
 fn foreign(ident: &[u8]) -> Option<String> {
     let machine = ident.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     match (ident.get(4), ident.get(5), machine) {
@@ -137,7 +140,7 @@ fn parse(path: &Path, cache: &ReadCache<File>) -> object::Result<Image> {
     Ok(Image::Dynamic(Box::new(object)))
 }
 
-/// Whether the kernel would start it: a library has no entry point.
+/// Whether the kernel would start the file. A library has no entry point.
 fn is_program<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>) -> bool {
     let header: &FileHeader64<Endianness> = file.elf_header();
     header.e_type(file.endian()) == elf::ET_EXEC || file.entry() != 0

@@ -1,6 +1,8 @@
-//! Finding the file that a name stands for, as `execvp` does, and following `#!` lines to the program that reads the script.
+//! Finds the file that a name stands for, as `execvp` does, and follows `#!` lines to the program
+//! that reads the script.
 //!
-//! Not what is in the program's file: that is [`super::elf`]. The principal type is [`Found`].
+//! This module does not parse the program's file; [`super::elf`] does. The principal type is
+//! [`Found`].
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -14,20 +16,20 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::WHAT;
 use crate::finding::Finding;
 
-/// Where `execvp` looks without `PATH`.
+/// The folders that `execvp` searches without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// How many `#!` lines the kernel follows.
 const DEPTH: usize = 5;
 
-/// Bytes of a file in which the kernel looks for a `#!` line.
+/// The bytes at the start of a file in which the kernel looks for a `#!` line.
 const LINE: u64 = 256;
 
-/// A file that can be executed and is no script.
+/// An executable file that is not a script.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
-    /// The script that it is the interpreter of.
+    /// The script whose interpreter the file is.
     pub(crate) script: Option<PathBuf>,
 }
 
@@ -47,7 +49,8 @@ pub(super) fn program(name: &OsStr) -> Result<Found, Finding> {
     Err(Finding::fail(WHAT, found, "name a program in the first line, not another script"))
 }
 
-/// What a name stands for: the path itself if it has a slash, else the first executable file of that name in `PATH`.
+/// The file that a name stands for: the path itself if it has a slash, else the first executable
+/// file of this name in `PATH`.
 fn in_path(name: &OsStr) -> Result<PathBuf, Finding> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -57,7 +60,7 @@ fn in_path(name: &OsStr) -> Result<PathBuf, Finding> {
     let folders = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     let mut refused = None;
     for folder in env::split_paths(&folders) {
-        // An empty word stands for the current folder.
+        // An empty entry stands for the current folder.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
         let path = folder.join(name);
         match executable(&path) {
@@ -77,7 +80,7 @@ fn in_path(name: &OsStr) -> Result<PathBuf, Finding> {
     }))
 }
 
-/// Whether `execve` takes this file.
+/// Whether `execve` accepts this file.
 fn executable(path: &Path) -> Result<(), Finding> {
     let shown = path.display();
     let meta =
@@ -101,7 +104,7 @@ fn first_line(path: &Path) -> Option<Vec<u8>> {
     Some(line.to_vec())
 }
 
-/// The program that a script's first line names. `env` is followed to the program that it looks for.
+/// The program that a script's first line names. If this is `env`, the program that `env` looks up.
 fn interpreter(script: &Path, line: &[u8]) -> Result<PathBuf, Finding> {
     let shown = script.display();
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
@@ -165,7 +168,7 @@ mod tests {
                 (found, _) => panic!("{line}: {found:?}"),
             }
         }
-        // A script that is its own interpreter never ends.
+        // A script that is its own interpreter would be followed for ever.
         script(&path, &format!("#!{}\n", path.display()));
         assert!(program(path.as_os_str()).expect_err("endless").found.contains("#! line"));
     }

@@ -1,9 +1,11 @@
-//! Which libraries a program loads under `softhca run`, found as the dynamic linker finds them, and whether they fit: each is there, has
-//! the versions that others want of it, and the RDMA libraries are softhca's.
+//! Finds the libraries that a program loads under `softhca run`, as the dynamic linker does, and
+//! checks them. Each library must exist and have the versions that other objects need of it. The
+//! RDMA libraries must be softhca's.
 //!
-//! The order of `ld.so(8)`: `DT_RPATH` of the object and of those that loaded it, `LD_LIBRARY_PATH`, `DT_RUNPATH` of the object, the
-//! cache, the usual folders. A name that is loaded already is not looked for again. What a program loads later by `dlopen` is
-//! not known here.
+//! The order of `ld.so(8)`: `DT_RPATH` of the object and of the objects that loaded it,
+//! `LD_LIBRARY_PATH`, `DT_RUNPATH` of the object, the cache, the usual folders. A name that is
+//! already loaded is not looked up again. Libraries that a program loads later by `dlopen` are not
+//! known here. The principal function is [`check`].
 
 use std::collections::HashMap;
 use std::env;
@@ -15,18 +17,18 @@ use super::{WHAT, cache, search_path};
 use crate::finding::Finding;
 use crate::place::{self, SYSTEM_FOLDERS};
 
-/// The libraries that softhca has in place of the system's.
+/// The libraries that softhca provides instead of the system's.
 const OURS: [&str; 2] = [place::LIBRARY, "librdmacm.so.1"];
 
-/// How many missing symbols are told by name.
+/// How many missing symbols are named.
 const NAMED: usize = 3;
 
 /// Objects that are loaded together, in the order of loading.
 struct Loaded {
     objects: Vec<Node>,
-    /// By the names under which they are asked for.
+    /// Indices of the objects by the names under which other objects need them.
     names: HashMap<String, usize>,
-    /// What was asked for and not found: the name, and who asked.
+    /// Names that were not found, each with the object that needs it.
     missing: Vec<(String, usize)>,
     search: Vec<PathBuf>,
     cache: HashMap<String, PathBuf>,
@@ -34,7 +36,7 @@ struct Loaded {
 
 struct Node {
     object: Object,
-    /// Who asked for it first.
+    /// The object that needed this one first.
     loader: Option<usize>,
 }
 
@@ -50,7 +52,7 @@ pub(super) fn check(program: &Object, folder: &Path, preloaded: &[PathBuf]) -> V
     findings
 }
 
-/// Whether `program` loads a library of this name at its start.
+/// Whether `program` loads a library of this name when it starts.
 pub(super) fn uses(program: &Object, folder: &Path, library: &str) -> bool {
     Loaded::of(program, folder, &[]).names.contains_key(library)
 }
@@ -92,7 +94,7 @@ impl Loaded {
         loaded
     }
 
-    /// Loads a file, if it can be.
+    /// Loads a file, if the dynamic linker can load it.
     fn add(&mut self, path: &Path, loader: Option<usize>) -> Option<usize> {
         let Ok(Image::Dynamic(object)) = elf::read(path) else { return None };
         let at = self.objects.len();
@@ -103,7 +105,7 @@ impl Loaded {
         Some(at)
     }
 
-    /// The file that a name stands for, asked for by the object `by`.
+    /// The file for a library name that the object `by` needs.
     fn find(&self, name: &str, by: usize) -> Option<PathBuf> {
         let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Image::Dynamic(_)));
         if name.contains('/') {
@@ -119,7 +121,7 @@ impl Loaded {
                 }));
                 next = self.objects[at].loader;
             }
-            // The program's own counts for everybody.
+            // The program's own RPATH applies to all objects.
             folders.extend(listed(&self.objects[0].object, |object| {
                 object.rpath.as_ref().filter(|_| object.runpath.is_none())
             }));
@@ -143,13 +145,14 @@ impl Loaded {
         self.missing.iter().map(one).collect()
     }
 
-    /// Versions that somebody wants and the library does not have: the dynamic linker refuses to start such a program.
+    /// Versions that an object needs and the library does not have. The dynamic linker refuses to
+    /// start such a program.
     fn versions(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for Node { object, .. } in &self.objects {
             for want in &object.wants {
                 let Some(has) = self.names.get(&want.library).map(|at| &self.objects[*at].object) else { continue };
-                // A library without versions is taken as it is.
+                // The dynamic linker accepts a library without versions.
                 if has.versions.is_empty() || has.versions.contains(&want.name) {
                     continue;
                 }
@@ -189,7 +192,7 @@ impl Loaded {
         findings
     }
 
-    /// Which object's RPATH leads to a library.
+    /// The object whose RPATH leads to a library.
     fn why(&self, node: &Node) -> String {
         let mut next = node.loader;
         while let Some(at) = next {
@@ -202,7 +205,8 @@ impl Loaded {
         node.loader.map(|at| format!(" (needed by {})", self.objects[at].object.path.display())).unwrap_or_default()
     }
 
-    /// Functions that somebody wants of softhca's libraries and that nobody has: the program ends when it calls one.
+    /// Functions that an object needs of softhca's libraries and that no object has. The program
+    /// ends when it calls one.
     fn symbols(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for Node { object, .. } in &self.objects {
@@ -239,13 +243,13 @@ impl Loaded {
     }
 }
 
-/// The folders of a list of an object, with what stands for its own folder filled in.
+/// The folders of one of an object's lists, with `$ORIGIN` and the like replaced.
 fn listed<'a>(object: &'a Object, list: impl Fn(&'a Object) -> Option<&'a String>) -> Vec<PathBuf> {
     let list = list(object).map(|list| expanded(list, object)).unwrap_or_default();
     list.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect()
 }
 
-/// `$ORIGIN` and its like, as the dynamic linker replaces them.
+/// Replaces `$ORIGIN` and the like, as the dynamic linker does.
 fn expanded(list: &str, object: &Object) -> String {
     let path = object.path.canonicalize().unwrap_or_else(|_| object.path.clone());
     let origin = path.parent().map(Path::as_os_str).unwrap_or(OsStr::new(".")).to_string_lossy().into_owned();

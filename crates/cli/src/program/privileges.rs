@@ -1,7 +1,8 @@
-//! Programs that get rights from their file: setuid, setgid and file capabilities. The dynamic linker ignores `LD_LIBRARY_PATH` and
-//! `LD_PRELOAD` for them, and so they never load softhca.
+//! Programs that get rights from their file: setuid, setgid and file capabilities. The dynamic
+//! linker ignores `LD_LIBRARY_PATH` and `LD_PRELOAD` for them, so they never load softhca.
 //!
-//! It decides as the kernel does (`AT_SECURE`): rights that the caller has already change nothing.
+//! This module decides as the kernel does (`AT_SECURE`): a right that the caller has already makes
+//! no difference. It changes no rights. The principal function is [`check`].
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,20 +18,20 @@ const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// What is known of the file and of who starts it.
+/// The facts about the file and its caller.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     mode: u32,
     uid: u32,
     gid: u32,
     capabilities: bool,
-    /// Real user and group of who starts it.
+    /// Real user and group of the caller.
     user: (u32, u32),
-    /// The rights of the file do not count: a mount with nosuid, or a process with no_new_privs.
+    /// The kernel ignores the file's rights: the mount has nosuid, or the process has no_new_privs.
     ignored: bool,
 }
 
-/// Says if the program at `path` gets rights that its caller does not have.
+/// A finding if the program at `path` gets rights that its caller does not have.
 pub(super) fn check(path: &Path) -> Option<Finding> {
     let meta = fs::metadata(path).ok()?;
     let nosuid = statvfs(path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOSUID));
@@ -52,7 +53,7 @@ pub(super) fn check(path: &Path) -> Option<Finding> {
     Some(Finding::fail(WHAT, found, format!("run a copy without this right ({next})")))
 }
 
-/// The right that the program gets, and how a copy loses it.
+/// The right that the program gets, and how a copy of the file loses it.
 fn right(start: &Start) -> Option<(&'static str, &'static str)> {
     let Start { mode, uid, gid, capabilities, user, ignored } = *start;
     if ignored {
@@ -61,11 +62,11 @@ fn right(start: &Start) -> Option<(&'static str, &'static str)> {
     if mode & SETUID != 0 && uid != user.0 {
         return Some(("is setuid", "cp does not keep the bit"));
     }
-    // Without the group's x bit, setgid means mandatory locking.
+    // Without the group's x bit, the setgid bit means mandatory locking.
     if mode & SETGID != 0 && mode & GROUP_EXECUTES != 0 && gid != user.1 {
         return Some(("is setgid", "cp does not keep the bit"));
     }
-    // Root has all capabilities already.
+    // Root already has all capabilities.
     (capabilities && user.0 != 0)
         .then_some(("has file capabilities", "cp does not keep them; `setcap -r` removes them"))
 }
