@@ -37,7 +37,7 @@ impl Qp {
                 let by_path = &inner.attributes.dest.dgid == from
                     && (leads_there(&inner.route) || {
                         // The way was lost while a port was down, and whoever has nothing to say has not looked for it since.
-                        self.find_route(inner, false);
+                        self.find_route(inner);
                         leads_there(&inner.route)
                     });
                 by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))

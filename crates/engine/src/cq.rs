@@ -485,9 +485,9 @@ impl Cq {
         self.engine.poll(false, &self.poller);
         // Before the ring: whoever destroys a QP holds it when it takes its completions out.
         let _order = self.engine.allocation.lock();
-        let mut ring = self.ring.lock();
-        if ring.used() > cqe {
-            let (waiting, handle) = (ring.used(), self.handle);
+        let waiting = self.ring.lock().used();
+        if waiting > cqe {
+            let handle = self.handle;
             let text = format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait");
             return Err(Error::refuse(Errno::EINVAL, text));
         }
@@ -503,9 +503,11 @@ impl Cq {
             },
         )?;
         let capacity = check(&out, &view)?;
+        // Not before: who adds completions must not wait for the agent.
+        let mut ring = self.ring.lock();
         let (room, layout) = lie(lent, &view, layout(capacity));
         let place = (room, layout.offset as usize);
-        let entries = ring.drain();
+        let mut entries = ring.drain().into_iter();
         for count in [word::COMP_EVENTS, word::ASYNC_EVENTS] {
             let read = ring.view.as_ref().map_or(0, |old| old.word(count).load(Ordering::Relaxed));
             view.word(count).store(read, Ordering::Relaxed);
@@ -513,7 +515,13 @@ impl Cq {
         view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
         (ring.view, ring.entries) = (Some(view), Some(place));
         (ring.wheel, ring.producer, ring.consumer) = (Wheel::new(capacity), 0, 0);
-        ring.refill(entries.into_iter());
+        ring.refill(entries.by_ref().take(capacity as usize));
+        if ring.overrun {
+            ring.store(word::OVERRUN, 1);
+        } else if let Some(entry) = entries.next() {
+            // More have come meanwhile than the smaller queue takes.
+            self.overrun(&mut ring, &entry);
+        }
         Ok(capacity)
     }
 

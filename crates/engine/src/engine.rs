@@ -16,6 +16,7 @@ use abi::device::{
 use abi::errno::Errno;
 use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
 use abi::queue::{ContextOut, Mapping};
+use abi::target::XrcEvent;
 use parking_lot::Mutex;
 use protocol::Time;
 
@@ -100,6 +101,8 @@ pub struct Engine {
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
     /// XRC targets for which the helper thread has to find an SRQ's engine.
     pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
+    /// Events of XRC targets that the helper thread has to tell the agent.
+    pub(crate) untold: Mutex<Vec<XrcEvent>>,
     /// Held while lanes are being opened for them.
     pub(crate) opening: Mutex<()>,
     /// Which thread sees to which lane.
@@ -196,6 +199,7 @@ impl Engine {
             has_deferred: AtomicBool::new(false),
             unrouted: Mutex::new(Vec::new()),
             unlocated: Mutex::new(Vec::new()),
+            untold: Mutex::new(Vec::new()),
             opening: Mutex::new(()),
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),
@@ -320,6 +324,17 @@ impl Engine {
     }
 
     pub(crate) fn call_with(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+        crate::lock::assert_none_held();
+        self.send(request, fds)
+    }
+
+    /// A call by a thread that keeps the lock of an XRC target. The target's packets must wait until
+    /// the agent has decided which process serves it. Every other call is made without locks.
+    pub(crate) fn call_under_lock(&self, request: &[u8]) -> Result<Answer> {
+        self.send(request, &[])
+    }
+
+    fn send(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         self.check_process()?;
         if self.is_gone() {
             return Err(gone());
@@ -337,6 +352,7 @@ impl Engine {
         if self.is_gone() {
             return Err(gone());
         }
+        crate::lock::assert_none_held();
         if self.faults.watches_commands() {
             return self.control.call(request, &[]).map(drop);
         }
@@ -535,6 +551,7 @@ impl Engine {
         self.net.end(self.number);
         self.unrouted.lock().clear();
         self.unlocated.lock().clear();
+        self.untold.lock().clear();
         self.deferred.lock().clear();
         self.forget_delayed_packets();
         for qp in self.qps.all() {

@@ -441,6 +441,7 @@ impl Engine {
         if !self.unlocated.lock().is_empty() {
             self.locate_srqs();
         }
+        self.tell_holders();
         if self.direct.has_asks() {
             self.ask_agent();
         }
@@ -501,6 +502,7 @@ impl Engine {
         self.progress(true)
             || !self.unrouted.lock().is_empty()
             || !self.unlocated.lock().is_empty()
+            || !self.untold.lock().is_empty()
             || self.direct.has_asks()
     }
 

@@ -54,13 +54,15 @@ unsafe impl lock_api::RawMutex for RawLock {
         let taken = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         #[cfg(debug_assertions)]
         if taken {
-            witness::saw(self);
+            witness::took(self);
         }
         taken
     }
 
     #[inline]
     unsafe fn unlock(&self) {
+        #[cfg(debug_assertions)]
+        witness::gave_back();
         // Release: pairs with the acquire in `try_lock`.
         self.state.store(FREE, Ordering::Release);
         // May be read before the store is visible: a waiter that is missed here wakes up by itself.
@@ -68,6 +70,14 @@ unsafe impl lock_api::RawMutex for RawLock {
             self.wake();
         }
     }
+}
+
+/// Asserts that the calling thread holds no lock of the data path: it is about to wait for the agent,
+/// and whoever polls must never wait for a command. Does nothing without debug assertions.
+#[inline]
+pub(crate) fn assert_none_held() {
+    #[cfg(debug_assertions)]
+    assert_eq!(witness::held(), 0, "a lock of the data path is held over a call to the agent");
 }
 
 impl RawLock {
@@ -98,6 +108,29 @@ impl RawLock {
 mod tests {
     use super::*;
     use std::sync::Arc;
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_held_lock_is_counted_until_it_is_given_back() {
+        let (one, other) = (Mutex::new(()), Mutex::new(()));
+        assert_none_held();
+        let first = one.lock();
+        let second = other.try_lock().expect("free");
+        assert_eq!(witness::held(), 2);
+        assert!(one.try_lock().is_none());
+        assert_eq!(witness::held(), 2, "a lock that was not free is not held");
+        drop((first, second));
+        assert_none_held();
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "a lock of the data path is held over a call to the agent")]
+    fn a_call_under_a_lock_is_found() {
+        let lock = Mutex::new(());
+        let _held = lock.lock();
+        assert_none_held();
+    }
 
     #[test]
     fn many_threads_count_together() {

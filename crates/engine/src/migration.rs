@@ -187,7 +187,7 @@ impl Qp {
         }
         inner.complained = false;
         inner.route = Route::Unknown;
-        self.find_route(inner, false);
+        self.find_route(inner);
         self.raise(kind::PATH_MIG);
     }
 

@@ -118,6 +118,8 @@ pub struct Qp {
     /// Why its requests failed.
     pub(crate) why: Why,
     itself: Weak<Self>,
+    /// Held by a thread that changes the QP's state by the agent's leave: one change at a time.
+    pub(crate) changing: parking_lot::Mutex<()>,
     inner: Mutex<Inner>,
 }
 
@@ -458,6 +460,7 @@ impl Engine {
             read: Read::default(),
             why: Why::default(),
             itself: itself.clone(),
+            changing: parking_lot::Mutex::new(()),
             inner: Mutex::new(inner),
         })
     }
@@ -521,7 +524,7 @@ impl Qp {
             None => self.engine.events.raise(event, self.cookie, Source::Qp(self.itself.clone())),
             Some(target) => {
                 target.raise(&self.engine.events, event);
-                self.tell_holders(event);
+                self.announce(event);
             }
         }
     }

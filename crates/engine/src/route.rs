@@ -80,8 +80,16 @@ impl Engine {
 const MOST_WAYS: usize = 16;
 
 impl Qp {
-    /// Sees to it that the route is known, if it can be. With `open`, waits for the agent to open a lane; else the helper does.
-    pub(crate) fn find_route(&self, inner: &mut Inner, open: bool) {
+    /// Looks for the route, unless it is known. The helper thread opens a lane that is not open yet.
+    pub(crate) fn find_route(&self, inner: &mut Inner) {
+        if self.look_for_route(inner) {
+            self.wait_for_route(inner, 0);
+        }
+    }
+
+    /// Looks for the route, unless it is known. Returns true if it needs a lane that is not open:
+    /// until [`Qp::open_route`] has opened it, posts queue.
+    pub(crate) fn look_for_route(&self, inner: &mut Inner) -> bool {
         let engine = self.engine();
         if matches!(&inner.route, Route::Wire(flow) if !engine.holds(flow)) {
             self.uncount(inner);
@@ -92,26 +100,28 @@ impl Qp {
             inner.route = Route::Unknown;
         }
         if !matches!(inner.route, Route::Unknown) || self.service == Service::Ud {
-            return;
+            return false;
         }
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return;
+            return false;
         }
         if inner.on_wire {
-            return self.find_flow(inner);
+            self.find_flow(inner);
+            return false;
         }
-        let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return };
+        let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
         inner.place = place;
         let owner = engine.board.owner(peer);
         if owner == 0 || engine.lanes.has_ended(owner) {
-            return;
+            return false;
         }
         let stripe = inner.stripe_to(engine, owner);
-        let known = engine.lanes.route(owner, stripe);
-        match known.or_else(|| if open { engine.open_lane(owner, stripe).ok() } else { None }) {
-            Some(lane) => self.take_route(inner, lane),
-            None => self.wait_for_route(inner, 0),
-        }
+        let Some(lane) = engine.lanes.route(owner, stripe) else {
+            inner.route = Route::Opening(0);
+            return true;
+        };
+        self.take_route(inner, lane);
+        false
     }
 
     /// Whether somebody else than before has the peer's number: an XRC target can be passed on.
@@ -183,7 +193,7 @@ impl Qp {
     }
 
     /// Opens what this QP is waiting for, and goes on with it.
-    fn open_route(self: &Arc<Self>) {
+    pub(crate) fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
         let mut way = (0, self.stripe);
         let (dest, next) = {

@@ -284,16 +284,32 @@ impl Srq {
     /// The queue gets another place; what waits in it keeps its order.
     fn resize(&self, body: &ModifySrq) -> Result<()> {
         let _order = self.engine.allocation.lock();
-        let mut queue = self.queue.lock();
-        let queue = &mut *queue;
         let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_srq_wr);
-        let lent = self.pd.lend_ahead((body.max_wr, most), queue.ring.stride(), Purpose::Srq)?;
+        // Not held while the agent is asked: receivers take requests meanwhile. Requests that come
+        // meanwhile must fit the old queue and the new one.
+        let (old_max, stride) = {
+            let mut queue = self.queue.lock();
+            let old_max = queue.max_wr;
+            queue.max_wr = old_max.min(body.max_wr);
+            (old_max, queue.ring.stride())
+        };
+        let moved = self.move_to(body, most, stride);
+        if moved.is_err() {
+            self.queue.lock().max_wr = old_max;
+        }
+        moved
+    }
+
+    fn move_to(&self, body: &ModifySrq, most: u32, stride: usize) -> Result<()> {
+        let lent = self.pd.lend_ahead((body.max_wr, most), stride, Purpose::Srq)?;
         let request = request::legacy(command::MODIFY_SRQ, body, size_of::<SrqOut>());
         let (out, view) = self.engine.allocate_in_turn(&request, |answer| {
             let out: SrqOut = answer.get(0)?;
             Ok((out, out.mapping))
         })?;
         let (mut ring, count) = ring(lie(lent, &view, layout(&out)), &out)?;
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
         let mut at = queue.head;
         let mut tail = 0;
         while at != queue.tail {

@@ -74,7 +74,13 @@ impl Qp {
         self.engine().check_process()?;
         crate::usermem::prepare_thread();
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
-        let mut inner = self.lock();
+        if attributes.attr_mask & (attr::MAX_QP_RD_ATOMIC | attr::MAX_DEST_RD_ATOMIC) != 0 {
+            // Asks the agent the first time, which must not happen under the QP's lock.
+            self.engine().facts();
+        }
+        // The QP's own lock is not held while the agent is asked: a thread that polls may wait for it.
+        let _change = self.changing.lock();
+        let inner = self.lock();
         if inner.is_dead() {
             if self.token() != 0 {
                 let text =
@@ -95,13 +101,24 @@ impl Qp {
                 abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
             }
         };
-        let how = if self.can_modify_async(&inner, &attributes) {
-            self.engine().tell(&request)?;
-            How::Told
-        } else {
-            self.engine().call(&request)?;
-            How::Asked
+        let (how, before) = match self.can_modify_async(&inner, &attributes) {
+            true => (How::Told, inner.state),
+            false => (How::Asked, inner.state),
         };
+        drop(inner);
+        match how {
+            How::Told => self.engine().tell(&request)?,
+            _ => drop(self.engine().call(&request)?),
+        }
+        let mut inner = self.lock();
+        if inner.is_dead() {
+            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
+        }
+        let goes = attr_mask & attr::STATE != 0;
+        if inner.state != before && !(goes && leaves_every_state(attributes.qp_state)) {
+            // The change took place, and then the QP failed. It stays in the error state.
+            return Ok(());
+        }
         self.take_over(&mut inner, &attributes, rate, how);
         // To take a QP out of service is what a program does that ends.
         if !matches!(inner.state, State::Err | State::Reset) {
@@ -111,6 +128,11 @@ impl Qp {
             lint.modified(self, &attributes);
         }
         qp.pump(&mut inner);
+        let opens = matches!(inner.route, Route::Opening(_)) && self.service != Service::Ud;
+        drop(inner);
+        if opens {
+            qp.open_route();
+        }
         Ok(())
     }
 
@@ -181,7 +203,12 @@ impl Qp {
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
             self.uncount(inner);
             inner.route = Route::Unknown;
-            self.find_route(inner, how != How::Deferred);
+            if how == How::Deferred {
+                self.find_route(inner);
+            } else {
+                // The caller opens the lane, if there is one to open, without the QP's lock.
+                self.look_for_route(inner);
+            }
         }
         self.look_for_rules(inner);
         match how {
@@ -368,6 +395,11 @@ impl Qp {
             self.raise(kind::QP_FATAL);
         }
     }
+}
+
+/// Whether a QP may go to this state from every other, also from the error states.
+fn leaves_every_state(state: u8) -> bool {
+    matches!(State::from_u32(u32::from(state)), Some(State::Reset | State::Err))
 }
 
 /// Takes over the attributes that the mask names.

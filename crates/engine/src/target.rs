@@ -203,12 +203,12 @@ impl Qp {
         !engine.is_gone() && engine.board.owner(self.qpn()) == engine.number()
     }
 
-    /// The agent has others hear of an event of this target.
-    pub(crate) fn tell_holders(&self, event: u32) {
+    /// The agent has others hear of an event of this target, once the helper thread has told it: the
+    /// caller may hold locks.
+    pub(crate) fn announce(&self, event: u32) {
         if self.token() != 0 {
-            let body = XrcEvent { qp_handle: self.handle(), event };
-            // Without an agent nobody can hear of it.
-            let _ = self.engine().tell(&request::private(command::XRC_EVENT, &body, 0));
+            self.engine().untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
+            self.engine().waker.kick();
         }
     }
 }
@@ -289,4 +289,14 @@ fn read(view: &View) -> Option<Standing> {
         })
     });
     Some(Standing { expected, msn, open, answers })
+}
+
+impl Engine {
+    /// Tells the agent of events of XRC targets, waiting for it: on the helper thread.
+    pub(crate) fn tell_holders(&self) {
+        for event in std::mem::take(&mut *self.untold.lock()) {
+            // Without an agent nobody can hear of it.
+            let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));
+        }
+    }
 }

@@ -170,7 +170,7 @@ impl Qp {
         if inner.requester.has_failed_over() {
             self.fail_over(inner);
         }
-        self.find_route(inner, false);
+        self.find_route(inner);
         if inner.lossy {
             self.adopt_mtu(inner);
         }

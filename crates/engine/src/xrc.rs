@@ -269,7 +269,7 @@ impl Hold {
         // Somebody else may go on with the QP from here: what comes now waits until it is theirs.
         let mut inner = self.qp.lock();
         self.qp.write_down(&mut inner);
-        match engine.call(&request) {
+        match engine.call_under_lock(&request) {
             Err(error) if !engine.has_lost(&error) => return Err(error),
             _ => {}
         }

@@ -54,7 +54,7 @@ impl Cq {
 
     /// There is no place for an entry.
     #[cold]
-    fn overrun(&self, ring: &mut CqRing, entry: &Cqe) {
+    pub(super) fn overrun(&self, ring: &mut CqRing, entry: &Cqe) {
         ring.store(word::OVERRUN, 1);
         ring.overrun = true;
         let Wc { wr_id, opcode, qp_num, .. } = entry.wc;
