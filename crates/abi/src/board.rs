@@ -17,15 +17,15 @@ constants! {
         MAGIC = 0,
         /// Version of the layout: 1.
         VERSION = 4,
-        /// Goes up when a GID table changes; odd while it is being written.
+        /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
-        /// Goes up when the membership of a multicast group changes.
+        /// Increased when the membership of a multicast group changes.
         MCAST_EPOCH = 12,
-        /// Goes up when a port's state changes; odd while it is being written.
+        /// Increased when a port's state changes; odd while a state is being written.
         PORT_EPOCH = 16,
         /// Number of devices.
         DEVICE_COUNT = 20,
-        /// Goes up when the agent opens or closes a socket that receives from other hosts.
+        /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
     }
 
@@ -39,12 +39,12 @@ constants! {
         GID_LEN = 8,
         /// `QueryPortAnswer::link_layer`.
         LINK_LAYER = 12,
-        /// LID of the port, 0 on Ethernet. It follows GID_EPOCH, as the two words after it do.
+        /// LID of the port, 0 on Ethernet. GID_EPOCH covers this word and the next two.
         LID = 16,
-        /// Index of the GID whose IPv4 address the LID is the host part of; 0 when it stands for no
-        /// address.
+        /// Index of the GID with the IPv4 address whose host part is the LID; 0 if the LID stands
+        /// for no address.
         LID_GID = 20,
-        /// A bit for every bit of that address's host part.
+        /// Mask of the host part of that address.
         LID_HOSTS = 24,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
@@ -52,8 +52,8 @@ constants! {
         IFINDEX = 2048,
         /// Type per GID, as `GidEntryAnswer::gid_type`.
         GID_TYPE = 2304,
-        /// Wire per GID: 0 when this address cannot receive from other hosts now, else the MTU code
-        /// of its network interface. Follows GID_EPOCH.
+        /// Wire per GID: 0 if this address cannot receive from other hosts now, else the MTU code
+        /// of its network interface. GID_EPOCH covers this word.
         WIRE = 2560,
     }
 }

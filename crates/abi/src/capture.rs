@@ -5,8 +5,8 @@
 //! writer's claim. The principal type is [`CaptureRecord`].
 
 record! {
-    /// Head of a record on a capture ring. Behind it are the packet's bytes, as many as were kept,
-    /// and then words (UTF-8) about it.
+    /// Header of a record on a capture ring. After it come the kept bytes of the packet, and then a
+    /// text (UTF-8) about the packet.
     pub struct CaptureRecord[112] {
         /// See `kind`.
         0 => kind: u32,
@@ -14,8 +14,7 @@ record! {
         4 => path: u32,
         /// Nanoseconds since 1970.
         8 => time: u64,
-        /// Why it was dropped, a number of `reason::Cause`; 0 for a packet of which nothing of that
-        /// kind is known.
+        /// Why the packet was dropped, a number of `reason::Cause`; 0 if no cause is known.
         16 => cause: u32,
         /// The lane.
         20 => lane: u32,
@@ -27,9 +26,9 @@ record! {
         32 => src_qp: u32,
         /// DROP: the QP that it is for.
         36 => dest_qp: u32,
-        /// DROP: its number.
+        /// DROP: the packet's PSN.
         40 => psn: u32,
-        /// DROP: its opcode.
+        /// DROP: the packet's opcode.
         44 => opcode: u32,
         /// Source address as a GID, all zeros where it is not known.
         48 => from: [u8; 16],
@@ -47,9 +46,9 @@ record! {
         86 => flags: u16,
         /// Bytes of the whole packet, from the BTH to the ICRC.
         88 => len: u32,
-        /// Bytes of it that follow.
+        /// Bytes of the packet that follow this header.
         92 => kept: u32,
-        /// Bytes of words behind them.
+        /// Bytes of text after them.
         96 => words: u32,
         /// DROP: the packet's value.
         100 => got: u32,
@@ -65,7 +64,7 @@ constants! {
     pub mod kind: u32 {
         /// A packet.
         PACKET = 1,
-        /// A packet was dropped: one that was shown before, or one that never left.
+        /// A packet was dropped. An earlier record may show the packet; else it was never sent.
         DROP = 2,
     }
 
@@ -97,7 +96,7 @@ constants! {
     }
 }
 
-/// The most words of a record, in bytes.
+/// The longest text of a record, in bytes.
 pub const WORDS_MAX: usize = 256;
-/// The most bytes of a packet: with its headers it is a datagram.
+/// The most bytes of a packet: the payload of the longest UDP datagram.
 pub const PACKET_MAX: usize = 65_507;

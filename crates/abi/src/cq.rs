@@ -9,7 +9,7 @@ record! {
         0 => response: u64,
     }
 
-    /// CREATE_COMP_CHANNEL (17), answer. One fd rides on the reply: the channel's eventfd.
+    /// CREATE_COMP_CHANNEL (17), answer. One fd is attached to the reply: the channel's eventfd.
     pub struct CreateCompChannelAnswer[4] {
         /// Handle of the channel (a kernel puts a file descriptor number here).
         0 => fd: i32,
@@ -52,7 +52,7 @@ record! {
     /// RESIZE_CQ (19), answer; `CqOut` follows and names the new memory. The client moves the
     /// entries and drops the old memory.
     pub struct ResizeCqAnswer[8] {
-        /// Number of entries that it has now.
+        /// New number of entries.
         0 => cqe: u32,
         /// 0.
         4 => reserved: u32,
@@ -87,7 +87,7 @@ record! {
         12 => ne: u32,
     }
 
-    /// POLL_CQ (21), head of the answer; `count` records `Wc` follow.
+    /// POLL_CQ (21), start of the answer; `count` records `Wc` follow.
     pub struct PollCqAnswer[8] {
         /// Number of completions taken.
         0 => count: u32,
@@ -105,13 +105,13 @@ record! {
 
     /// One work completion. Only wr_id, status, vendor_err and qp_num count when status is not 0.
     pub struct Wc[48] {
-        /// The work request's own name.
+        /// The `wr_id` of the work request.
         0 => wr_id: u64,
         /// See `status`.
         8 => status: u32,
         /// See `opcode`.
         12 => opcode: u32,
-        /// softhca's finer cause of an error, 0 on success.
+        /// softhca's detailed cause of an error, 0 on success.
         16 => vendor_err: u32,
         /// Bytes received, or bytes of a READ or atomic result; a UD receive counts its 40 GRH
         /// bytes.
@@ -132,7 +132,7 @@ record! {
         44 => sl: u8,
         /// Low bits of the destination LID (UD; 0 on RoCE).
         45 => dlid_path_bits: u8,
-        /// Port (0 but for UD).
+        /// Port (UD; else 0).
         46 => port_num: u8,
         /// 0.
         47 => reserved: u8,
@@ -210,15 +210,15 @@ constants! {
         REM_ACCESS_ERR = 10,
         /// The peer could not execute the request.
         REM_OP_ERR = 11,
-        /// No answer, retried as often as allowed.
+        /// No answer after all allowed retries.
         RETRY_EXC_ERR = 12,
-        /// The peer had no receive WR, retried as often as allowed.
+        /// The peer had no receive WR, also after all allowed retries.
         RNR_RETRY_EXC_ERR = 13,
         /// RD domain violation (RD only).
         LOC_RDD_VIOL_ERR = 14,
         /// Invalid RD request (RD only).
         REM_INV_RD_REQ_ERR = 15,
-        /// The peer gave the operation up.
+        /// The peer aborted the operation.
         REM_ABORT_ERR = 16,
         /// Invalid end-to-end context number (RD only).
         INV_EECN_ERR = 17,
@@ -258,9 +258,9 @@ constants! {
         FLUSH = 8,
         /// Atomic write.
         ATOMIC_WRITE = 9,
-        /// A receive WR took a SEND.
+        /// A receive WR has received a SEND.
         RECV = 128,
-        /// A receive WR took the immediate data of an RDMA WRITE.
+        /// A receive WR has received the immediate data of an RDMA WRITE.
         RECV_RDMA_WITH_IMM = 129,
     }
 

@@ -11,7 +11,7 @@ record! {
     /// GET_CONTEXT (0), answer; `ContextOut` follows. The first fd on the reply is the async
     /// eventfd, the second (if any) the region of the context page.
     pub struct GetContextAnswer[8] {
-        /// 0: the async file rides on the reply.
+        /// 0: the async eventfd is attached to the reply.
         0 => async_fd: u32,
         /// Completion vectors.
         4 => num_comp_vectors: u32,
@@ -414,7 +414,7 @@ constants! {
 
     /// `QueryPortAnswer::link_layer`.
     pub mod link_layer: u8 {
-        /// Not told.
+        /// Not reported.
         UNSPECIFIED = 0,
         /// InfiniBand.
         INFINIBAND = 1,

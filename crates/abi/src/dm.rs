@@ -4,7 +4,7 @@
 record! {
     /// ALLOC_DM (208), request.
     pub struct AllocDm[16] {
-        /// Bytes.
+        /// Length in bytes.
         0 => length: u64,
         /// Alignment wanted, as a power of two; at most 12.
         8 => log_align_req: u32,
@@ -12,13 +12,13 @@ record! {
         12 => reserved: u32,
     }
 
-    /// ALLOC_DM (208) and IMPORT_DM (213), answer. One fd rides along: the memory's memfd.
+    /// ALLOC_DM (208) and IMPORT_DM (213), answer. One fd is attached: the memory's memfd.
     pub struct DmOut[16] {
         /// Handle of the device memory in this context.
         0 => dm_handle: u32,
         /// 0.
         4 => reserved: u32,
-        /// Bytes.
+        /// Length in bytes.
         8 => length: u64,
     }
 
@@ -30,8 +30,8 @@ record! {
         4 => reserved: u32,
     }
 
-    /// IMPORT_CONTEXT (210), request. One fd rides along: the region of the other context's page,
-    /// by which it is known.
+    /// IMPORT_CONTEXT (210), request. One fd is attached: the region of the other context's page,
+    /// which identifies that context.
     pub struct ImportContext[8] {
         /// 0.
         0 => flags: u32,
@@ -57,7 +57,7 @@ record! {
 
     /// IMPORT_PD (211), answer.
     pub struct ImportPdAnswer[8] {
-        /// Handle of the PD in this context; DEALLOC_PD gives it back.
+        /// Handle of the PD in this context; DEALLOC_PD releases it.
         0 => pd_handle: u32,
         /// 0.
         4 => reserved: u32,
@@ -67,17 +67,17 @@ record! {
     pub struct ImportMr[8] {
         /// An imported PD of this context.
         0 => pd_handle: u32,
-        /// Handle of the MR in the other context; on that PD.
+        /// Handle of the MR in the other context. The MR must be on that PD.
         4 => handle: u32,
     }
 
-    /// IMPORT_MR (212), answer. Of an MR of device memory, its memfd rides along.
+    /// IMPORT_MR (212), answer. For an MR of device memory, the memory's memfd is attached.
     pub struct ImportMrAnswer[48] {
-        /// Handle of the MR in this context; DEREG_MR gives it back.
+        /// Handle of the MR in this context; DEREG_MR releases it.
         0 => mr_handle: u32,
-        /// Its key, the other context's.
+        /// Its key, as in the other context.
         4 => key: u32,
-        /// Address of the first byte, or its place in device memory.
+        /// Address of the first byte, or its offset in the device memory.
         8 => start: u64,
         /// Length in bytes.
         16 => length: u64,
@@ -87,7 +87,7 @@ record! {
         32 => access_flags: u32,
         /// As in `MrIn`: the kind of memory.
         36 => flags: u32,
-        /// Of device memory: all its bytes.
+        /// For device memory: the length of the whole device memory in bytes.
         40 => dm_length: u64,
     }
 }

@@ -59,7 +59,7 @@ const RECORDS: &[Layout] = &[
 /// Records inside of other records, shown before the commands.
 const PARTS: &[Layout] = &[ah::AhAttr::LAYOUT, qp::Dest::LAYOUT, wire::WireSocket::LAYOUT];
 
-/// Values that the template shows where they belong.
+/// Values that the template shows by name.
 const PLACED: &[(&str, &str, &[Constant])] = &[
     ("open::flag", open::flag::MEANING, open::flag::ALL),
     ("envelope::request", envelope::request::MEANING, envelope::request::ALL),
@@ -190,7 +190,7 @@ fn linked(record: &str, field: &str, meaning: &str) -> String {
     format!("{before}{see} [{title}](#{}){after}", title.to_lowercase().replace(' ', "-"))
 }
 
-/// Values where they belong, under the name by which records speak of them.
+/// Values under the name by which records refer to them.
 fn placed((name, meaning, values): &(&str, &str, &[Constant])) -> String {
     let name = name.rsplit("::").next().unwrap_or(name);
     format!("**{name}**:{meaning}\n\n{}", constants(values, |value| value.to_string()))

@@ -8,7 +8,7 @@
 record! {
     /// Precedes each command.
     pub struct RequestEnvelope[8] {
-        /// Chosen by the client; comes back in the reply.
+        /// Chosen by the client; the reply repeats it.
         0 => sequence: u32,
         /// See `request`.
         4 => flags: u32,
@@ -18,8 +18,8 @@ record! {
     pub struct ReplyEnvelope[16] {
         /// The sequence number of the request.
         0 => sequence: u32,
-        /// 0, or a negative error number. On error the answer bytes are absent (POST_* excepted:
-        /// they say which WR was bad).
+        /// 0, or a negative error number. On error there are no answer bytes, except those of
+        /// POST_*, which name the refused WR.
         4 => status: i32,
         /// Number of file descriptors attached to this message.
         8 => fds: u32,
@@ -31,8 +31,8 @@ record! {
 constants! {
     /// `RequestEnvelope::flags`.
     pub mod request: u32 {
-        /// There is no reply, whatever comes of the command; commands of one connection are carried
-        /// out in order all the same.
+        /// The agent sends no reply, also if the command fails. It still carries out the commands
+        /// of one connection in order.
         QUIET = 1,
     }
 }
@@ -41,5 +41,5 @@ constants! {
 pub const REQUEST_MAX: usize = 64 * 1024;
 /// Longest reply message, in bytes, envelope included.
 pub const REPLY_MAX: usize = 64 * 1024;
-/// Most file descriptors that ride on one message, either way.
+/// Most file descriptors attached to one message, in either direction.
 pub const FDS_MAX: usize = 8;

@@ -1,7 +1,7 @@
 //! Error numbers as they cross the socket: [`Errno`], with a name and a plain meaning for each that
 //! softhca uses.
 //!
-//! This is not the thread's errno of the C library: the crate `capi` sets that from these.
+//! These values are not the C library's `errno`. The crates in `capi` set `errno` from them.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ macro_rules! errnos {
                 match self.0 { $( $value => Some(stringify!($name)), )+ _ => None }
             }
 
-            /// What it means, in a few words.
+            /// The meaning, in a few words.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self.0 { $( $value => $meaning, )+ _ => "error number without a name here" }

@@ -19,7 +19,7 @@ use crate::Errno;
 /// semicolons, or the path of a TOML file.
 pub const VARIABLE: &str = "SOFTHCA_FAULTS";
 
-/// The most rules that touch one engine.
+/// The most rules that apply to one engine.
 pub const RULES: usize = 32;
 /// Places for counts: a rule has the place of its number, modulo this.
 pub const PLACES: u32 = 64;
@@ -27,16 +27,16 @@ pub const PLACES: u32 = 64;
 constants! {
     /// The area for faults behind a context page, byte offsets in it.
     pub mod area: usize {
-        /// Goes up when the rules change; odd while they are being written.
+        /// Increased when the rules change; odd while they are being written.
         EPOCH = 0,
         /// Bytes of text.
         LEN = 4,
         /// See `state`.
         STATE = 8,
-        /// The epoch that the engine has taken, written by it.
+        /// The epoch of the rules that the engine uses, written by the engine.
         TAKEN = 12,
-        /// Two words for each place: how many packets a rule was asked about, and how often it
-        /// acted. Written by the engine.
+        /// Two words for each place: how many packets a rule applied to, and on how many it acted.
+        /// Written by the engine.
         COUNTS = 64,
         /// The rules, one per line: the number, a space, the rule. Rules of an engine at the other
         /// end of a lane: `@` and the number of that engine, a space, the rule. Before
@@ -79,23 +79,22 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A packet vanishes.
+    /// A packet is lost.
     Loss,
-    /// A packet comes later: nanoseconds, and by how many that differs from packet to packet, up or
-    /// down.
+    /// A packet is delayed. The delay is random within a range around `by`.
     Delay {
-        /// How much later.
+        /// The delay, in nanoseconds.
         by: u64,
-        /// More or less.
+        /// The most by which the delay is longer or shorter, in nanoseconds.
         jitter: u64,
     },
-    /// A packet comes twice.
+    /// A packet is duplicated.
     Duplicate,
-    /// A packet comes after the next one of its QP.
+    /// A packet is delivered after the next one of its QP.
     Reorder,
-    /// One bit of a packet is another one: its ICRC does not fit.
+    /// One bit of a packet flips, so its ICRC is wrong.
     Corrupt,
-    /// Packets leave no faster than so many bits in a second.
+    /// Packets leave at this rate at most, in bits per second.
     Bandwidth(u64),
     /// A request that needs a receive request is answered with RNR NAK.
     Rnr,
@@ -105,7 +104,7 @@ pub enum Kind {
     Fail {
         /// Its name, in lower case and without "ex_".
         command: String,
-        /// With what.
+        /// The error with which it is refused.
         errno: Errno,
     },
     /// Connection requests are rejected.
@@ -113,14 +112,14 @@ pub enum Kind {
         /// The reason's code (IBA 12.6.7.2).
         reason: u16,
     },
-    /// Connection requests vanish.
+    /// Connection requests are lost.
     CmTimeout,
-    /// A port is down; for so many nanoseconds, or until the rule goes.
+    /// A port is down, for a time or until the rule is cleared.
     PortDown {
-        /// How long; 0 is for as long as there is the rule.
+        /// How long, in nanoseconds; 0: until the rule is cleared.
         lasts: u64,
     },
-    /// The device is taken away from the programs that have it open.
+    /// The device is removed from the programs that have it open.
     Remove,
 }
 
@@ -133,41 +132,41 @@ pub struct Select {
     pub port: Option<u32>,
     /// The address at the other end.
     pub peer: Option<std::net::IpAddr>,
-    /// A queue pair's number, ours or the peer's.
+    /// A queue pair's number, at either end.
     pub qp: Option<u32>,
     /// Packets of this sort.
     pub opcode: Option<Sort>,
     /// Outgoing packets, incoming packets, or both; by default outgoing ones.
     pub direction: Option<Way>,
-    /// Programs of this process.
+    /// The process id of the program.
     pub pid: Option<u32>,
 }
 
 /// How often a rule acts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct When {
-    /// The part of packets, of 1; nothing: all of them.
+    /// The share of packets, up to 1; `None`: all of them.
     pub rate: Option<f64>,
-    /// Only this one, counted from 1.
+    /// Only the nth, counted from 1.
     pub nth: Option<u64>,
-    /// Each so manyth.
+    /// Every nth.
     pub every: Option<u64>,
-    /// Not the first so many.
+    /// Not the first n.
     pub after: Option<u64>,
-    /// So often, and then no more.
+    /// At most this many times.
     pub count: Option<u64>,
-    /// Where chance begins.
+    /// The seed of the random choice.
     pub seed: u64,
 }
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// They leave.
+    /// Outgoing packets.
     Out,
-    /// They come.
+    /// Incoming packets.
     In,
-    /// Either.
+    /// Packets in both directions.
     Both,
 }
 
@@ -188,13 +187,14 @@ pub enum Sort {
     AtomicAck,
     /// Acknowledgements.
     Ack,
-    /// Negative ones, also "receiver not ready".
+    /// Negative acknowledgements, also RNR NAKs.
     Nak,
-    /// Whatever a requester sends.
+    /// All packets of a requester.
     Request,
-    /// Whatever a responder sends.
+    /// All packets of a responder.
     Response,
-    /// Datagrams of the connection manager, which no other rule touches.
+    /// Datagrams of the connection manager. A rule that does not name this sort never applies to
+    /// them.
     Cm,
 }
 
@@ -214,13 +214,13 @@ impl Kind {
         )
     }
 
-    /// Whether it is an engine that does it.
+    /// Whether engines carry out this kind of fault.
     #[must_use]
     pub fn is_of_engines(&self) -> bool {
         self.is_of_packets() || *self == Self::Rnr
     }
 
-    /// The fate of a packet as a verb, as in "has lost".
+    /// What happened to a packet or call, as in "3 packets were lost".
     #[must_use]
     pub fn done(&self) -> &'static str {
         match self {
@@ -242,7 +242,8 @@ impl Kind {
 }
 
 impl Rule {
-    /// Whether engines carry it out. Datagrams of the connection manager are the agent's.
+    /// Whether engines carry out this rule. The agent carries out rules about datagrams of the
+    /// connection manager.
     #[must_use]
     pub fn is_of_engines(&self) -> bool {
         self.kind.is_of_engines() && self.select.opcode != Some(Sort::Cm)
@@ -259,13 +260,13 @@ impl Rule {
             && self.select.peer.is_none_or(|peer| is_here(&decide::gid(peer)))
     }
 
-    /// Packets get lost, a part of them.
+    /// A rule that loses this share of all packets.
     #[must_use]
     pub fn loss(part: f64, seed: u64) -> Self {
         Self::of(Kind::Loss, part, seed)
     }
 
-    /// A kind of fault that happens to a part of all packets.
+    /// A rule that applies a kind of fault to this share of all packets.
     #[must_use]
     pub fn of(kind: Kind, part: f64, seed: u64) -> Self {
         Self { kind, select: Select::default(), when: When { rate: Some(part), seed, ..When::default() } }

@@ -1,21 +1,21 @@
 //! LIDs: which LIDs name ports, and which address each LID stands for when no subnet manager
 //! assigns LIDs.
 //!
-//! Nothing here crosses a process boundary by itself: the agent and the engines calculate the same
-//! from the board. A port's [`Subnet`] is that of one of its IPv4 addresses, and a LID is the host
-//! part of an address in it (docs/decisions/0019-lids-without-a-fabric.md). IBA 4.1.3.
+//! These values are not sent between processes: the agent and the engines compute the same LIDs
+//! from the board. A port's [`Subnet`] is the subnet of one of its IPv4 addresses, and a LID is the
+//! host part of an address in it (docs/decisions/0019-lids-without-a-fabric.md). IBA 4.1.3.
 
 /// The highest LID that names a port; 0 is no port.
 pub const UNICAST_MAX: u16 = 0xbfff;
 /// The first LID that names a group.
 pub const MULTICAST_MIN: u16 = 0xc000;
-/// The hop limit between hosts of a packet without a GRH: it never leaves its subnet, and other
-/// limits are more common.
+/// The hop limit that marks, between hosts, a packet that has no GRH. Such a packet never leaves
+/// its subnet, and other hop limits are more common.
 pub const NO_GRH: u8 = 254;
 /// The first twelve bytes of a GID that stands for an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Whether a LID can be a port's.
+/// Whether a LID can name a port.
 #[must_use]
 pub const fn is_unicast(lid: u16) -> bool {
     lid != 0 && lid <= UNICAST_MAX
@@ -52,7 +52,7 @@ impl Subnet {
         (is_unicast(lid) && u32::from(lid) != self.hosts).then_some(lid)
     }
 
-    /// The address of a LID, in GID form. `None`: there cannot be one.
+    /// The address of a LID, in GID form. `None`: no address has this LID.
     #[must_use]
     pub fn gid(&self, lid: u16) -> Option<[u8; 16]> {
         if !is_unicast(lid) || u32::from(lid) >= self.hosts {

@@ -15,13 +15,13 @@ pub const ANSWER_MAX: usize = 3584;
 
 /// Flags of a message.
 pub mod flag {
-    /// It asks for something.
+    /// The message is a request.
     pub const REQUEST: u16 = 1;
     /// More messages of the same answer follow, up to one of kind DONE.
     pub const MULTI: u16 = 2;
-    /// Success is to be said as well.
+    /// Success is to be acknowledged, too.
     pub const ACK: u16 = 4;
-    /// Everything is wanted: either bit.
+    /// All objects are requested: either bit.
     pub const DUMP: u16 = 0x300;
     /// Of an error, only the header of the request is repeated.
     pub const CAPPED: u16 = 0x100;
@@ -31,7 +31,7 @@ pub mod flag {
 mod kind {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
-    /// Lower ones are for netlink itself.
+    /// Lower kinds are for netlink itself.
     pub(super) const MIN: u16 = 16;
 }
 
@@ -130,11 +130,11 @@ pub mod attribute {
 pub struct Header {
     /// Bytes of the message, with this header.
     pub len: u32,
-    /// What it is.
+    /// The kind of message.
     pub kind: u16,
     /// See [`flag`].
     pub flags: u16,
-    /// Which answer belongs to which request.
+    /// Assigns an answer to its request.
     pub sequence: u32,
     /// The sender's number.
     pub port: u32,
@@ -149,7 +149,7 @@ pub struct Request {
     pub port: Option<u32>,
     /// The name of a device.
     pub name: Option<Vec<u8>>,
-    /// The number of an object, whatever kind of object the command is about.
+    /// The number of an object of the kind that the command is about.
     pub object: Option<u32>,
 }
 
@@ -190,12 +190,12 @@ impl Header {
         bytes
     }
 
-    /// Whether anybody waits for an answer.
+    /// Whether the sender expects an answer.
     pub fn wants_answer(&self) -> bool {
         self.flags & flag::REQUEST != 0 && (self.kind >= kind::MIN || self.flags & flag::ACK != 0)
     }
 
-    /// Whether it is for netlink itself, and there is nothing to do.
+    /// Whether the message is for netlink itself, so that there is nothing to do.
     pub fn is_control(&self) -> bool {
         self.kind < kind::MIN
     }
@@ -210,7 +210,7 @@ impl Header {
         }
     }
 
-    /// Whether everything is wanted.
+    /// Whether all objects are requested.
     pub fn is_dump(&self) -> bool {
         self.flags & flag::DUMP != 0
     }
@@ -241,7 +241,7 @@ impl Request {
     }
 }
 
-/// Puts the messages of an answer together.
+/// Builds the messages of an answer.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -301,30 +301,30 @@ impl Writer {
         self.bytes(number, &value.to_ne_bytes());
     }
 
-    /// An attribute that is a text.
+    /// An attribute with a text.
     pub fn text(&mut self, number: u16, value: &str) {
         self.bytes(number, &[value.as_bytes(), &[0]].concat());
     }
 
-    /// Begins an attribute that holds others.
+    /// Begins an attribute that contains others.
     pub fn nest(&mut self, number: u16) -> Nest {
         let nest = Nest(self.bytes.len());
         self.bytes(number, &[]);
         nest
     }
 
-    /// Ends it.
+    /// Ends an attribute that contains others.
     pub fn end(&mut self, Nest(at): Nest) {
         let len = u16::try_from(self.bytes.len() - at).unwrap_or(u16::MAX);
         self.bytes[at..at + 2].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// How many bytes there are.
+    /// The number of bytes written.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is nothing.
+    /// Whether no bytes are written.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -334,7 +334,7 @@ impl Writer {
         &self.bytes
     }
 
-    /// Takes up again with nothing.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -345,7 +345,7 @@ impl Writer {
         self.seal();
     }
 
-    /// The message has the length that it has now.
+    /// Writes the current length into the message's header.
     fn seal(&mut self) {
         let len = u32::try_from(self.bytes.len() - self.message).unwrap_or(u32::MAX);
         self.bytes[self.message..self.message + 4].copy_from_slice(&len.to_ne_bytes());

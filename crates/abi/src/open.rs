@@ -18,7 +18,7 @@ record! {
         4 => version: u16,
         /// Which numbering of the commands from 37 up: see `profile`.
         6 => profile: u16,
-        /// See `flag`; those of another node are refused.
+        /// See `flag`. Flags of another kind of node are refused.
         8 => flags: u32,
         /// 0.
         12 => reserved: u32,
@@ -30,7 +30,7 @@ record! {
         0 => magic: u32,
         /// Version of this interface that the agent was built for.
         4 => version: u16,
-        /// The profile that was asked for.
+        /// The requested profile.
         6 => profile: u16,
         /// 0, or a negative error number: -EPROTONOSUPPORT for another version, -EINVAL for a bad
         /// magic, profile or flag.
@@ -43,8 +43,8 @@ record! {
 constants! {
     /// `Open::flags`.
     pub mod flag: u32 {
-        /// Node `rdma_cm`: the bell is a socket of messages, and carries the events themselves (see
-        /// `ucma::bell`).
+        /// Node `rdma_cm`: the bell is a SOCK_SEQPACKET socket, whose messages are the events
+        /// themselves (see `ucma::bell`).
         TOLD = 1,
     }
 

@@ -4,8 +4,9 @@
 //! The engine posts to queue memory instead; it uses the same opcodes and flags.
 
 record! {
-    /// Head of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36): `wr_count` work requests of
-    /// `wqe_size` bytes follow, then `sge_count` records `Sge`, used by the work requests in order.
+    /// Start of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36). Then `wr_count` work
+    /// requests of `wqe_size` bytes follow, and `sge_count` records `Sge`, which the work requests
+    /// use in order.
     pub struct Post[24] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
@@ -20,7 +21,7 @@ record! {
         20 => wqe_size: u32,
     }
 
-    /// Answer of the three; it comes also when the call failed.
+    /// Answer of these three commands; it is present also on error.
     pub struct PostAnswer[4] {
         /// Position of the refused work request, counted from 1; 0 if none was refused. The
         /// requests before it are posted.
@@ -75,7 +76,7 @@ record! {
         0 => ah_handle: u32,
         /// QP number of the receiver; 0xffffff for multicast.
         4 => remote_qpn: u32,
-        /// Q_Key to send; with the top bit set the QP's own is sent.
+        /// Q_Key to send. If its top bit is set, the QP's own Q_Key is sent.
         8 => remote_qkey: u32,
         /// 0.
         12 => reserved: u32,
@@ -103,7 +104,7 @@ record! {
 
     /// A scatter/gather entry.
     pub struct Sge[16] {
-        /// Address, as the MR's `hca_va` counts.
+        /// Address; the MR's first byte has the address `hca_va`.
         0 => addr: u64,
         /// Length in bytes.
         8 => length: u32,

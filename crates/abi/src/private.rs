@@ -13,7 +13,7 @@ record! {
         4 => flags: u32,
     }
 
-    /// ENGINE_HELLO (192), answer. Two fds ride along: the board (map read-only) and the push
+    /// ENGINE_HELLO (192), answer. Two fds are attached: the board (map read-only) and the push
     /// socket (SOCK_SEQPACKET).
     pub struct EngineHelloAnswer[24] {
         /// Number of the engine, from 1; never used again.
@@ -62,7 +62,7 @@ record! {
         0 => gid: [u8; 16],
         /// Most engines wanted, up to 64.
         16 => max: u32,
-        /// How many of them are known from earlier answers, and left out.
+        /// Number of engines that earlier answers have named; they are left out.
         20 => first: u32,
     }
 
@@ -70,9 +70,9 @@ record! {
     pub struct McastResolveAnswer[264] {
         /// The board's `mcast_epoch` for which the answer holds.
         0 => epoch: u32,
-        /// Number of engines in all, also when it is more than `first` and `max` together.
+        /// Number of all engines, also if it is above `first` + `max`.
         4 => count: u32,
-        /// Those from `first` on, in an order that holds for one epoch.
+        /// The engines from index `first` on. Their order is valid for one epoch.
         8 => engines: [u32; 64],
     }
 
@@ -106,8 +106,8 @@ record! {
         28 => ifindex: u32,
     }
 
-    /// DIRECT_ASK (199), request: asks another engine to let this one work on memory of its
-    /// program. There is no answer. If the other engine agrees, the result comes as a DIRECT push.
+    /// DIRECT_ASK (199), request: asks another engine for direct access to memory of its program.
+    /// There is no answer. If the other engine agrees, the grant comes as a DIRECT push.
     pub struct DirectAsk[16] {
         /// The engine that is asked.
         0 => engine: u32,
@@ -120,9 +120,9 @@ record! {
     }
 
     /// DIRECT_GRANT (200), request: an engine's answer to DIRECT_ASK. Two fds are attached: its
-    /// grant table, and the file of the memory.
+    /// grant table, and the file that contains the memory.
     pub struct DirectGrant[16] {
-        /// The engine that has asked.
+        /// The asking engine.
         0 => engine: u32,
         /// Its QP.
         4 => qpn: u32,
@@ -158,23 +158,24 @@ constants! {
         LANE_GONE = 2,
         /// The agent ends.
         SHUTDOWN = 3,
-        /// Nothing but a wake-up: there is something on a lane.
+        /// A wake-up only: there is a record on a lane.
         WAKE = 4,
-        /// No engine serves a target QP that this engine holds any more: XRC_ADOPT.
+        /// An XRC target QP that this engine holds is no longer served by an engine: XRC_ADOPT
+        /// continues it.
         TARGET = 5,
-        /// The state of some port has changed: routes are resolved again.
+        /// The state of a port has changed: resolve routes again.
         PORTS = 6,
-        /// The rules of faults have changed: they are behind the context page.
+        /// The fault rules have changed; they are behind the context page.
         FAULTS = 7,
-        /// The device is taken away, as if the agent ended.
+        /// The device is removed, as if the agent ended.
         REMOVED = 8,
-        /// Another engine wants to work on memory of this one's program.
+        /// Another engine asks for direct access to memory of this engine's program.
         DIRECT_ASK = 9,
-        /// Another engine lets this one do so.
+        /// Another engine grants direct access to this engine.
         DIRECT = 10,
-        /// Copies of packets are wanted.
+        /// A capture begins: copies of packets are wanted.
         CAPTURE = 16,
-        /// They are wanted no more.
+        /// A capture ends.
         CAPTURE_END = 17,
     }
 

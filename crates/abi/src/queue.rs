@@ -106,8 +106,8 @@ record! {
         0 => rev: u32,
         /// See `mr_flags`.
         4 => flags: u32,
-        /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and
-        /// `hca_va` then.
+        /// Offset of the region's first byte in the memfd, a multiple of 4096. Then `start` and
+        /// `hca_va` must be multiples of 4096, too.
         8 => offset: u64,
         /// Handle of the device memory.
         16 => dm_handle: u32,
@@ -133,7 +133,7 @@ pub const REV: u32 = 1;
 constants! {
     /// Bits of `Mapping::flags`.
     pub mod mapping_flags: u32 {
-        /// The region's fd rides on this reply; map it now.
+        /// The region's fd is attached to this reply; map it now.
         FD_ATTACHED = 1,
     }
 
@@ -141,9 +141,10 @@ constants! {
     pub mod mr_flags: u32 {
         /// A memfd with the memory is attached.
         MEMFD = 1,
-        /// A region of nothing: start 0, every address, for local use alone.
+        /// A region without memory: it starts at 0, contains every address, and is for local use
+        /// only.
         NOTHING = 2,
-        /// A region of device memory, zero-based: `start` is its place there.
+        /// A region of device memory, zero-based: `start` is its offset in the device memory.
         DEVICE = 4,
     }
 
@@ -177,7 +178,7 @@ constants! {
 
     /// The control line of a QP (64 bytes at `mapping.offset`), byte offsets.
     pub mod qp: usize {
-        /// State of the QP, the truth, as `ModifyQp::qp_state`.
+        /// The authoritative state of the QP, as `ModifyQp::qp_state`.
         STATE = 0,
         /// Bit 0: the send queue drains.
         FLAGS = 4,
@@ -197,7 +198,8 @@ constants! {
         EVENTS_REPORTED = 32,
         /// Next PSN to send.
         SQ_PSN = 36,
-        /// Next PSN expected; of a QP to another host, and only while an acknowledgement is owed.
+        /// Next expected PSN. Valid for a QP to another host, and only while an acknowledgement is
+        /// owed.
         RQ_PSN = 40,
         /// `OWED` and the MSN: all packets before RQ_PSN have arrived and are not acknowledged yet.
         /// If the process ends now, the agent acknowledges them. 0: no acknowledgement is due.
@@ -235,32 +237,31 @@ constants! {
         SGES = 16,
     }
 
-    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made.
-    /// Behind it are records that the engine writes and the agent shows: the last reasons
+    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent has
+    /// made. After it come records that the engine writes and the agent shows: the last reasons
     /// (`reason::ReasonRecord`, each followed by its sentence), and the dropped packets
     /// (`reason::DropRecord`). Memory that an engine never writes is not allocated.
     pub mod context_page: usize {
-        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this
-        /// word, then the eventfd.
+        /// Number of records written, modulo 2^32. The agent writes the record, then this word,
+        /// then the eventfd.
         HEAD = 0,
-        /// Records taken, written by the client.
+        /// Number of records taken, written by the client.
         CONSUMER = 64,
         /// Datagrams that the client dropped for their Q_Key, counted modulo 2^32: one word for
         /// port 1, the next for port 2.
         QKEY_VIOLATIONS = 72,
-        /// Packets that it dropped for their P_Key, likewise.
+        /// Packets that the client dropped for their P_Key, counted in the same way.
         PKEY_VIOLATIONS = 80,
         /// First record (`AsyncRecord`, 16 bytes each).
         RECORDS = 128,
-        /// Reasons written, counted for ever modulo 2^32. The engine writes the record, then this
-        /// word.
+        /// Number of reasons written, modulo 2^32. The engine writes the record, then this word.
         REASONS_HEAD = 2304,
         /// First reason: number `n` is at `n` modulo 64, 512 bytes each.
         REASONS = 4096,
         /// First kind of dropped packets, 64 of 64 bytes each.
         DROPS = 36864,
-        /// Faults on demand (`fault::area`): which rules touch the engine, and how often each has
-        /// acted.
+        /// Faults on demand (`fault::area`): which rules apply to the engine, and how often each
+        /// has acted.
         FAULTS = 40960,
     }
 }
@@ -301,7 +302,8 @@ pub const CONTEXT_RECORDS: u32 = 128;
 /// Bytes of a send queue entry of a connection before its gather entries or inline data; private to
 /// the engine.
 pub const SEND_WQE_HEADER: usize = 16;
-/// The same of a queue pair that sends datagrams: each says where it goes.
+/// Bytes before gather entries or inline data in a send queue entry of a queue pair that sends
+/// datagrams. Each entry contains its destination.
 pub const DATAGRAM_WQE_HEADER: usize = 64;
 /// Bytes of a receive queue entry before its scatter entries.
 pub const RECV_WQE_HEADER: usize = 16;

@@ -13,20 +13,20 @@ use crate::queue::REASON_LEN;
 record! {
     /// A reason behind the context page; its sentence (UTF-8) follows.
     pub struct ReasonRecord[48] {
-        /// Odd while the record is being written; another one whenever it has changed.
+        /// Odd while the record is being written. It differs after each change.
         0 => version: u32,
         /// Its kind: 0 a refused call, 1 a completion with an error, 2 flushed requests, 3 dropped
         /// packets, 4 a change of an object, 5 an event that the program has received.
         4 => kind: u32,
-        /// When it came last, nanoseconds since 1970.
+        /// Time of the last occurrence, nanoseconds since 1970.
         8 => time: u64,
         /// The QP, 0 for none.
         16 => qpn: u32,
-        /// How often it came in a row.
+        /// How often it occurred in a row.
         20 => count: u32,
-        /// The request's name, if `has_wr_id`.
+        /// The request's `wr_id`, if `has_wr_id` is 1.
         24 => wr_id: u64,
-        /// 1: it is about one request.
+        /// 1: the reason is about one request.
         32 => has_wr_id: u32,
         /// The completion's status.
         36 => status: u32,
@@ -42,23 +42,23 @@ record! {
         0 => cause: u32,
         /// The local QP that did not accept them, 0 for none.
         4 => qpn: u32,
-        /// How many.
+        /// Number of packets.
         8 => count: u64,
-        /// When the last one came, nanoseconds since 1970.
+        /// Time of the last packet, nanoseconds since 1970.
         16 => time: u64,
         /// The packet's value.
         24 => got: u32,
         /// The expected value.
         28 => expected: u32,
-        /// The address that it came from or went to, 0 on a lane.
+        /// The address that the packet came from or went to, 0 on a lane.
         32 => address: [u8; 16],
-        /// The QP that it came from, as far as it said so.
+        /// The QP that the packet claims to come from, if known.
         48 => src_qp: u32,
-        /// The QP that it was for.
+        /// The QP that the packet was for.
         52 => dest_qp: u32,
-        /// Its number.
+        /// The packet's PSN.
         56 => psn: u32,
-        /// Its opcode.
+        /// The packet's opcode.
         60 => opcode: u32,
     }
 }
@@ -66,7 +66,7 @@ record! {
 /// Bytes of the longest sentence behind a context page.
 pub const SENTENCE_MAX: usize = REASON_LEN - size_of::<ReasonRecord>();
 
-/// The object of a reason.
+/// The kind of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Kind {
@@ -80,8 +80,8 @@ pub enum Kind {
     Dropped = 3,
     /// Something happened to an object.
     Noted = 4,
-    /// Something happened that the program hears of by an event: an asynchronous one, or one of the
-    /// connection manager.
+    /// Something happened that an event reports to the program: an asynchronous event, or an event
+    /// of the connection manager.
     Event = 5,
 }
 
@@ -176,14 +176,14 @@ impl Cause {
         Self::ALL.iter().copied().find(|cause| *cause as u32 == number)
     }
 
-    /// Whether a connection recovers by itself, or the failure follows from one that has been
-    /// reported: it is counted and not reported.
+    /// Whether such drops are counted and not reported: a connection recovers by itself, or the
+    /// drop follows from a failure that has been reported.
     #[must_use]
     pub const fn is_mended(self) -> bool {
         matches!(self, Self::Sequence | Self::Forgotten | Self::Dead | Self::InError)
     }
 
-    /// What to do about it, where this is known.
+    /// What to do about it, if that is known.
     #[must_use]
     pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
@@ -210,13 +210,14 @@ impl Cause {
 }
 
 impl DropRecord {
-    /// The cause, if it has one that is known.
+    /// The cause, if its number is known.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         Cause::of_number(self.cause)
     }
 
-    /// The sentence about dropped packets: which, why, and what to do. It is made of numbers alone.
+    /// The sentence about dropped packets: which, why, and what to do. It is made from numbers
+    /// only.
     #[must_use]
     pub fn sentence(&self) -> String {
         let Self { qpn, count, got, expected, src_qp, dest_qp, psn, .. } = *self;
@@ -291,13 +292,14 @@ fn state(number: u32) -> &'static str {
     u8::try_from(number).ok().and_then(crate::qp::state::name).unwrap_or("?")
 }
 
-/// A sentence as it may be shown: no character of it commands a terminal, and it is not longer than
-/// `most` bytes.
+/// A sentence that is safe to show: no character controls a terminal, and it has at most `most`
+/// bytes.
 #[must_use]
 pub fn clean(sentence: &str, most: usize) -> String {
     let mut cleaned = String::with_capacity(sentence.len().min(most));
     for letter in sentence.chars() {
-        // Besides control characters those that turn the direction of text or are not to be seen.
+        // Besides control characters, also characters that change the direction of text or are
+        // invisible.
         let hidden =
             matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
         let letter = if letter.is_control() || hidden { '\u{fffd}' } else { letter };

@@ -29,7 +29,7 @@ record! {
         12 => srqn: u32,
     }
 
-    /// MODIFY_SRQ (33), request; with MAX_WR `SrqOut` is the answer: where the queue lies now.
+    /// MODIFY_SRQ (33), request. With MAX_WR, the answer is an `SrqOut` with the queue's new place.
     pub struct ModifySrq[16] {
         /// Handle of the SRQ.
         0 => srq_handle: u32,

@@ -22,7 +22,7 @@ record! {
         4 => reserved: u32,
     }
 
-    /// XRC_ADOPT (225), request: the engine goes on with a target QP that it was offered.
+    /// XRC_ADOPT (225), request: the engine continues a target QP that the agent has offered to it.
     pub struct XrcAdopt[8] {
         /// QP number.
         0 => qpn: u32,
@@ -34,7 +34,7 @@ record! {
     pub struct XrcAdoptAnswer[192] {
         /// The QP's attributes so far, with its state; the mask names the valid ones.
         0 => attributes: ModifyQp,
-        /// What it was told to be on: the number of the domain.
+        /// Number of the QP's XRC domain.
         112 => domain: u32,
         /// 0.
         116 => reserved: u32,
@@ -42,7 +42,8 @@ record! {
         120 => out: QpOut,
     }
 
-    /// XRC_EVENT (226), request, no answer: something happened to a target QP that others hold too.
+    /// XRC_EVENT (226), request, no answer: reports an event of a target QP that other contexts
+    /// hold too.
     pub struct XrcEvent[8] {
         /// A handle of the target QP.
         0 => qp_handle: u32,
@@ -76,7 +77,7 @@ record! {
 
     /// The progress of a target.
     pub struct TargetState[808] {
-        /// PSN that is awaited.
+        /// Expected PSN.
         0 => expected: u32,
         /// Messages completed.
         4 => msn: u32,
@@ -97,7 +98,7 @@ record! {
     }
 }
 
-/// READs and atomics that are kept.
+/// The number of answers that are kept.
 pub const TARGET_ANSWERS: usize = 16;
 
 /// Where the first `TargetState` of a target QP is, behind its control line; the second one
@@ -110,8 +111,8 @@ pub const TARGET_LEN: usize = TARGET_STATES + 2 * size_of::<TargetState>();
 constants! {
     /// The words of a target QP's control line that other QPs use otherwise, byte offsets.
     pub mod target_word: usize {
-        /// `TARGET_KNOWN`, the `TargetState` that holds (bits 24, 25: 0 neither, else 1 or 2), and
-        /// the PSN that is awaited.
+        /// `TARGET_KNOWN`, the valid `TargetState` (bits 24, 25: 0 neither, else 1 or 2), and the
+        /// expected PSN.
         EXPECTED = 16,
         /// Messages completed.
         MSN = 20,

@@ -45,7 +45,7 @@ record! {
 constants! {
     /// `ManagerHeader::command`.
     pub mod command: u32 {
-        /// Makes an id.
+        /// Creates an id.
         CREATE_ID = 0,
         /// Ends an id.
         DESTROY_ID = 1,
@@ -55,7 +55,7 @@ constants! {
         RESOLVE_IP = 3,
         /// Resolves the route to the resolved address.
         RESOLVE_ROUTE = 4,
-        /// Tells addresses and paths.
+        /// Returns addresses and paths.
         QUERY_ROUTE = 5,
         /// Asks the peer for a connection.
         CONNECT = 6,
@@ -67,9 +67,9 @@ constants! {
         REJECT = 9,
         /// Ends a connection.
         DISCONNECT = 10,
-        /// Tells the attributes for a QP's next state.
+        /// Returns the attributes for a QP's next state.
         INIT_QP_ATTR = 11,
-        /// Takes the next event.
+        /// Returns the next event.
         GET_EVENT = 12,
         /// Not implemented, as in Linux.
         GET_OPTION = 13,
@@ -83,7 +83,7 @@ constants! {
         LEAVE_MCAST = 17,
         /// Moves an id to this channel.
         MIGRATE_ID = 18,
-        /// Tells addresses, paths or GIDs.
+        /// Returns addresses, paths or GIDs.
         QUERY = 19,
         /// Binds an id to an address of any family.
         BIND = 20,
@@ -93,20 +93,19 @@ constants! {
         JOIN_MCAST = 22,
         /// Not implemented: there is no subnet administrator to ask.
         RESOLVE_IB_SERVICE = 23,
-        /// Puts an event of the caller's own into the channel.
+        /// Adds an event of the caller to the channel.
         WRITE_CM_EVENT = 24,
-        /// softhca's own: tells the number by which MIGRATE_ID names this channel.
+        /// softhca's own: returns the number by which MIGRATE_ID names this channel.
         CHANNEL = 192,
-        /// softhca's own: MODIFY_QP of one QP does nothing from now on, or again what it says.
+        /// softhca's own: makes MODIFY_QP of one QP succeed without effect, or ends this.
         FREEZE_QP = 193,
-        /// softhca's own: GET_EVENT, with what would be asked about the event's id next.
+        /// softhca's own: GET_EVENT, with the answers to the next queries about the event's id.
         NEXT_EVENT = 194,
-        /// softhca's own: requests for connections that the bell has brought are not waiting any
-        /// more.
+        /// softhca's own: connection requests that the bell has delivered no longer wait.
         TAKEN = 195,
-        /// softhca's own: has the bell ring.
+        /// softhca's own: makes the bell send messages.
         RING = 196,
-        /// softhca's own: ends an id and makes another one.
+        /// softhca's own: ends an id and creates another.
         RENEW_ID = 197,
     }
 
@@ -115,9 +114,9 @@ constants! {
     /// has removed this event from the channel. A client that destroys or migrates the event's id
     /// must look for it among the received messages.
     pub mod bell: u8 {
-        /// There is an event: NEXT_EVENT takes it.
+        /// There is an event, which NEXT_EVENT returns.
         ASK = 1,
-        /// RING asked for it.
+        /// RING has requested this message.
         RUNG = 2,
     }
 
@@ -129,7 +128,7 @@ constants! {
         TCP = 0x0106,
         /// Datagrams.
         UDP = 0x0111,
-        /// Service ids as they are.
+        /// Service ids, used unchanged.
         IB = 0x013f,
     }
 }

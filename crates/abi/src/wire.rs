@@ -12,25 +12,25 @@ use crate::layout::Record;
 pub const PORT: u16 = 4791;
 
 record! {
-    /// Header of a record on a wire lane: datagrams that came from one source together, all for the
-    /// same engine. Their bytes, each from the BTH to the ICRC, follow right after the header, or
-    /// are in the lane's bulk ring.
+    /// Header of a record on a wire lane. A record holds datagrams for one engine that came from
+    /// one source together. Their bytes, each from the BTH to the ICRC, follow the header or are in
+    /// the lane's bulk ring.
     pub struct Arrival[52] {
         /// See `arrival_kind`.
         0 => kind: u8,
         /// See `arrival_flags`.
         1 => flags: u8,
-        /// Traffic class (IPv4: TOS) with which they came.
+        /// Traffic class (IPv4: TOS) of the datagrams.
         2 => traffic_class: u8,
-        /// Hop limit (IPv4: TTL) with which they came.
+        /// Hop limit (IPv4: TTL) of the datagrams.
         3 => hop_limit: u8,
-        /// Bytes of each datagram but the last, which has the rest.
+        /// Bytes of each datagram except the last, which has the remaining bytes.
         4 => segment: u16,
-        /// UDP port that they came from.
+        /// UDP source port of the datagrams.
         6 => from_port: u16,
-        /// Bytes of all of them together.
+        /// Bytes of all datagrams together.
         8 => len: u32,
-        /// Where they lie in the bulk ring; 0 without BULK.
+        /// Their place in the bulk ring; 0 without BULK.
         12 => bulk: u32,
         /// Source address as a GID.
         16 => from: [u8; 16],
@@ -40,7 +40,7 @@ record! {
         48 => reserved: u32,
     }
 
-    /// WIRE_OPEN (197), request: the engine wants to hear from other hosts.
+    /// WIRE_OPEN (197), request: the engine asks for datagrams from other hosts.
     pub struct WireOpen[8] {
         /// 0.
         0 => flags: u32,
@@ -61,7 +61,7 @@ record! {
 
     /// WIRE_SOCKETS (198), request: the agent's receiving sockets.
     pub struct WireSockets[8] {
-        /// Number of the first one wanted, from 0.
+        /// Index of the first socket wanted, from 0.
         0 => first: u32,
         /// Most sockets wanted, up to 6.
         4 => max: u32,
@@ -77,13 +77,13 @@ record! {
         20 => flags: u32,
     }
 
-    /// WIRE_SOCKETS (198), answer. `count` fds ride along, in the order of the entries.
+    /// WIRE_SOCKETS (198), answer. `count` fds are attached, in the order of the entries.
     pub struct WireSocketsAnswer[160] {
         /// The board's WIRE_EPOCH for which the answer holds.
         0 => epoch: u32,
         /// Sockets in this answer.
         4 => count: u32,
-        /// All of the agent's.
+        /// Number of all sockets of the agent.
         8 => total: u32,
         /// 0.
         12 => reserved: u32,
@@ -101,36 +101,36 @@ constants! {
 
     /// `Arrival::flags`.
     pub mod arrival_flags: u8 {
-        /// The bytes are in the bulk ring; the receiver gives them back.
+        /// The bytes are in the bulk ring; the receiver frees them.
         BULK = 1,
     }
 
     /// `WireOut::flags`.
     pub mod open_flags: u32 {
-        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the
+        /// The engine may get the agent's sockets (WIRE_SOCKETS), and read them while it holds the
         /// lease.
         SHARED = 1,
     }
 
     /// `WireSocket::flags`.
     pub mod socket_flags: u32 {
-        /// It is connected, and hears one sender only. The reader connects it; there is another
-        /// socket for the same address.
+        /// The socket is connected: it receives from one sender only. The engine that reads
+        /// connects it. There is another socket for the same address.
         CONNECTED = 1,
     }
 
     /// The lease page (4096 bytes), byte offsets: which engine reads the sockets now. Engines of
     /// the agent's own user write it, so an invalid value counts as free.
     pub mod lease: usize {
-        /// The reader: 0 the agent; an engine's number: this engine asks for the lease; the number
-        /// with GRANTED: this engine reads.
+        /// The reader. 0: the agent. An engine's number: the agent still reads, and this engine
+        /// asks for the lease. The number with GRANTED: this engine reads.
         LEASE = 0,
-        /// Counted up by the reader each time it looks at the sockets.
+        /// The reader adds 1 each time it looks at the sockets.
         BEATS = 64,
     }
 }
 
-/// In `lease::LEASE`: the agent has finished with the sockets, the engine may read.
+/// In `lease::LEASE`: the agent has stopped reading the sockets, and the engine may read them.
 pub const GRANTED: u32 = 0x8000_0000;
 /// Bytes of the lease page.
 pub const LEASE_PAGE_LEN: usize = 4096;

@@ -10,8 +10,8 @@ record! {
     pub struct OpenXrcd[16] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
-        /// The file whose inode names the domain rides along as a descriptor; -1, and none rides
-        /// along, for a private one.
+        /// -1: the domain is private, and no descriptor is attached. Any other value: a descriptor
+        /// of the file whose inode names the domain is attached.
         8 => fd: i32,
         /// O_CREAT, O_EXCL.
         12 => oflags: u32,
@@ -30,7 +30,7 @@ record! {
         0 => rev: u32,
         /// Number of the domain: handles with one number are one domain.
         4 => number: u32,
-        /// A secret that only the openers of the domain know; 0 for a private one.
+        /// A secret that only the openers of the domain know; 0 for a private domain.
         8 => token: u64,
     }
 
@@ -104,7 +104,7 @@ record! {
     pub struct OpenXrcDomain[16] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
-        /// File whose inode names the domain, -1 for a private one.
+        /// File whose inode names the domain, -1 for a private domain.
         8 => fd: i32,
         /// O_CREAT, O_EXCL.
         12 => oflags: u32,

@@ -2,23 +2,23 @@
 //! has the legacy or the extended form. So commands of the extended form have names with `EX_`, or
 //! are softhca's own, from 192.
 
-/// Make the context and its async file.
+/// Create the context and its async file.
 pub const GET_CONTEXT: u8 = 0;
 /// Attributes of the device.
 pub const QUERY_DEVICE: u8 = 1;
 /// Attributes of a port.
 pub const QUERY_PORT: u8 = 2;
-/// Make a protection domain.
+/// Allocate a protection domain.
 pub const ALLOC_PD: u8 = 3;
-/// Unmake it.
+/// Deallocate a protection domain.
 pub const DEALLOC_PD: u8 = 4;
-/// Make an address handle.
+/// Create an address handle.
 pub const CREATE_AH: u8 = 5;
 /// No layout; refused.
 pub const MODIFY_AH: u8 = 6;
 /// No layout; refused.
 pub const QUERY_AH: u8 = 7;
-/// Unmake an address handle.
+/// Destroy an address handle.
 pub const DESTROY_AH: u8 = 8;
 /// Register memory.
 pub const REG_MR: u8 = 9;
@@ -28,35 +28,35 @@ pub const REG_SMR: u8 = 10;
 pub const REREG_MR: u8 = 11;
 /// No layout; refused.
 pub const QUERY_MR: u8 = 12;
-/// Undo a registration.
+/// End a registration.
 pub const DEREG_MR: u8 = 13;
-/// Make a memory window.
+/// Allocate a memory window.
 pub const ALLOC_MW: u8 = 14;
 /// No layout; refused.
 pub const BIND_MW: u8 = 15;
-/// Unmake a memory window.
+/// Deallocate a memory window.
 pub const DEALLOC_MW: u8 = 16;
-/// Make a completion channel.
+/// Create a completion channel.
 pub const CREATE_COMP_CHANNEL: u8 = 17;
-/// Make a completion queue.
+/// Create a completion queue.
 pub const CREATE_CQ: u8 = 18;
-/// Give a completion queue another size.
+/// Resize a completion queue.
 pub const RESIZE_CQ: u8 = 19;
-/// Unmake a completion queue.
+/// Destroy a completion queue.
 pub const DESTROY_CQ: u8 = 20;
-/// Take completions (proxy engine).
+/// Poll completions (proxy engine).
 pub const POLL_CQ: u8 = 21;
 /// No layout; refused.
 pub const PEEK_CQ: u8 = 22;
 /// Ask for a completion event (proxy engine).
 pub const REQ_NOTIFY_CQ: u8 = 23;
-/// Make a queue pair.
+/// Create a queue pair.
 pub const CREATE_QP: u8 = 24;
 /// Attributes of a queue pair.
 pub const QUERY_QP: u8 = 25;
 /// Change attributes of a queue pair.
 pub const MODIFY_QP: u8 = 26;
-/// Unmake a queue pair.
+/// Destroy a queue pair.
 pub const DESTROY_QP: u8 = 27;
 /// Post send work requests (proxy engine).
 pub const POST_SEND: u8 = 28;
@@ -64,23 +64,23 @@ pub const POST_SEND: u8 = 28;
 pub const POST_RECV: u8 = 29;
 /// Add a queue pair to a multicast group.
 pub const ATTACH_MCAST: u8 = 30;
-/// Take it out again.
+/// Remove a queue pair from a multicast group.
 pub const DETACH_MCAST: u8 = 31;
-/// Make a shared receive queue.
+/// Create a shared receive queue.
 pub const CREATE_SRQ: u8 = 32;
-/// Arm its limit.
+/// Resize a shared receive queue, or arm its limit.
 pub const MODIFY_SRQ: u8 = 33;
 /// Attributes of a shared receive queue.
 pub const QUERY_SRQ: u8 = 34;
-/// Unmake a shared receive queue.
+/// Destroy a shared receive queue.
 pub const DESTROY_SRQ: u8 = 35;
 /// Post receive work requests to a shared receive queue (proxy engine).
 pub const POST_SRQ_RECV: u8 = 36;
 /// Open an XRC domain.
 pub const OPEN_XRCD: u8 = 37;
-/// Close it.
+/// Close an XRC domain.
 pub const CLOSE_XRCD: u8 = 38;
-/// Make a shared receive queue of any type.
+/// Create a shared receive queue of any type.
 pub const CREATE_XSRQ: u8 = 39;
 /// Open an XRC target queue pair that exists.
 pub const OPEN_QP: u8 = 40;
@@ -91,9 +91,9 @@ pub const QUERY_PKEY: u8 = 46;
 
 /// Attributes of the device, longer.
 pub const EX_QUERY_DEVICE: u8 = 1;
-/// Make a completion queue.
+/// Create a completion queue.
 pub const EX_CREATE_CQ: u8 = 18;
-/// Make a queue pair.
+/// Create a queue pair.
 pub const EX_CREATE_QP: u8 = 24;
 /// Change attributes of a queue pair.
 pub const EX_MODIFY_QP: u8 = 26;
@@ -105,21 +105,21 @@ pub const ENGINE_HELLO: u8 = 192;
 pub const LANE_OPEN: u8 = 193;
 /// Engines in a multicast group.
 pub const MCAST_RESOLVE: u8 = 194;
-/// Unmake a completion channel.
+/// Destroy a completion channel.
 pub const CHANNEL_DESTROY: u8 = 195;
 /// An entry of a port's GID table, with type and interface.
 pub const GID_ENTRY: u8 = 196;
-/// The engine wants to hear from other hosts.
+/// Ask for datagrams from other hosts.
 pub const WIRE_OPEN: u8 = 197;
 /// The agent's receiving sockets.
 pub const WIRE_SOCKETS: u8 = 198;
-/// Ask another engine for leave to work on memory of its program.
+/// Ask another engine for direct access to memory of its program.
 pub const DIRECT_ASK: u8 = 199;
-/// Give another engine that leave.
+/// Grant another engine direct access to memory.
 pub const DIRECT_GRANT: u8 = 200;
 /// Allocate device memory.
 pub const ALLOC_DM: u8 = 208;
-/// Give it back.
+/// Free device memory.
 pub const FREE_DM: u8 = 209;
 /// Let this context use another context's objects.
 pub const IMPORT_CONTEXT: u8 = 210;

@@ -11,9 +11,9 @@ use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, s
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It does it; the test that checks every byte is named.
+    /// The agent carries it out. The string names the test that checks every byte.
     Tested(&'static str),
-    /// It refuses it, always with this error.
+    /// The agent always refuses it with this error.
     Refused(Errno),
 }
 
@@ -40,7 +40,7 @@ pub struct Row {
     pub answer_min: usize,
     /// Private tail of the answer.
     pub private_out: Option<Layout>,
-    /// Arrays and file descriptors that go with it.
+    /// Arrays and file descriptors that belong to request or answer.
     pub extras: &'static str,
     /// Errors of its own.
     pub errors: &'static [(Errno, &'static str)],
@@ -135,7 +135,7 @@ impl Row {
         self
     }
 
-    /// Whether it is the command that must come first.
+    /// Whether this is GET_CONTEXT, which must be the first command.
     #[must_use]
     pub fn is_get_context(&self) -> bool {
         !self.extended && self.number == 0
@@ -149,7 +149,7 @@ pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
         .find(|row| row.number == number && row.extended == extended && row.profile.is_none_or(|only| only == profile))
 }
 
-/// Of a descriptor that comes along.
+/// The error for an attached descriptor without rights.
 const NO_RIGHT: (Errno, &str) = (Errno::EBADF, "a descriptor that was opened with O_PATH");
 const BAD_PD: (Errno, &str) = (Errno::ENOENT, "no such PD in this context");
 const BAD_QP: (Errno, &str) = (Errno::ENOENT, "no such QP in this context");
@@ -176,7 +176,7 @@ const TRANSITION: (Errno, &str) =
 const POST: (Errno, &str) =
     (Errno::EINVAL, "more scatter/gather entries named than sent, wqe_size too small, or too many for the queue");
 const POST_STATE: (Errno, &str) = (Errno::EINVAL, "QP state does not allow posting");
-const ENGINE: (Errno, &str) = (Errno::EOPNOTSUPP, "the context has said ENGINE_HELLO");
+const ENGINE: (Errno, &str) = (Errno::EOPNOTSUPP, "the context has sent ENGINE_HELLO");
 const INLINE: (Errno, &str) = (Errno::EINVAL, "INLINE, or an opcode that the QP does not have");
 const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
 const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
@@ -218,7 +218,7 @@ pub static ROWS: &[Row] = &[
         .request::<mr::RegMr>()
         .private_in::<queue::MrIn>()
         .answer::<mr::RegMrAnswer>()
-        .extras("request fd (slow path): the memfd that MrIn speaks of")
+        .extras("request fd (proxy engine): the memfd of MrIn")
         .errors(&[
             BAD_PD,
             ACCESS,
@@ -233,7 +233,7 @@ pub static ROWS: &[Row] = &[
     Row::legacy(11, "REREG_MR", "mr::rereg_mr").request::<mr::ReregMr>().answer::<mr::ReregMrAnswer>().errors(&[
         BAD_MR,
         BAD_PD,
-        (Errno::EINVAL, "flags 0 or unknown, or the MR is no memory of this process"),
+        (Errno::EINVAL, "flags 0 or unknown, or the MR is not memory of this process"),
         (Errno::EBUSY, "another context has imported it"),
         ACCESS,
         START,
@@ -269,7 +269,7 @@ pub static ROWS: &[Row] = &[
         .answer::<cq::ResizeCqAnswer>()
         .private_out::<queue::CqOut>()
         .extras("answer fd: the region, if the Mapping says so")
-        .errors(&[BAD_CQ, CQE, (Errno::EINVAL, "fewer entries than wait to be taken"), FULL]),
+        .errors(&[BAD_CQ, CQE, (Errno::EINVAL, "fewer entries than completions that wait in the CQ"), FULL]),
     Row::legacy(20, "DESTROY_CQ", "cq::destroy_cq")
         .request::<cq::DestroyCq>()
         .answer::<cq::DestroyCqAnswer>()
@@ -323,7 +323,7 @@ pub static ROWS: &[Row] = &[
     Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq")
         .request::<srq::ModifySrq>()
         .private_out::<queue::SrqOut>()
-        .extras("the answer is there with MAX_WR only; answer fd: the region, if the Mapping says so")
+        .extras("there is an answer only with MAX_WR; answer fd: the region, if the Mapping says so")
         .errors(&[
             BAD_SRQ,
             (
@@ -351,7 +351,7 @@ pub static ROWS: &[Row] = &[
         .private_out::<xrc::XrcdOut>()
         .extras("request fd: the file, unless fd is -1")
         .errors(&[
-            (Errno::EBADF, "fd is not -1, and no file came with it, or one that was opened with O_PATH"),
+            (Errno::EBADF, "fd is not -1, and no file is attached, or the file was opened with O_PATH"),
             (Errno::EAGAIN, "the file has no domain yet, and oflags has no O_CREAT"),
             (Errno::EINVAL, "the file has a domain, and oflags has O_EXCL"),
             FULL,
@@ -359,7 +359,7 @@ pub static ROWS: &[Row] = &[
         .mainline(),
     Row::legacy(38, "CLOSE_XRCD", "xrc::close_xrcd")
         .request::<xrc::CloseXrcd>()
-        .errors(&[BAD_XRCD, (Errno::EBUSY, "an SRQ or a QP was made or opened by this handle")])
+        .errors(&[BAD_XRCD, (Errno::EBUSY, "an SRQ or a QP was created or opened through this handle")])
         .mainline(),
     Row::legacy(39, "CREATE_XSRQ", "xrc::create_xsrq")
         .request::<xrc::CreateXsrq>()
@@ -500,7 +500,7 @@ pub static ROWS: &[Row] = &[
         .errors(&[(Errno::EINVAL, "no ENGINE_HELLO")]),
     Row::extended(200, "DIRECT_GRANT", "private::direct_grant")
         .request::<private::DirectGrant>()
-        .extras("request fds: the grant table's memfd, the file that the memory is of")
+        .extras("request fds: the grant table's memfd, the file that contains the memory")
         .errors(&[(Errno::EINVAL, "no ENGINE_HELLO, or not two fds")]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()
@@ -516,7 +516,7 @@ pub static ROWS: &[Row] = &[
         .extras("request fd: the region of the other context's page")
         .errors(&[
             NO_RIGHT,
-            (Errno::EINVAL, "not one fd, a flag set, or the fd is no context's of this device"),
+            (Errno::EINVAL, "not one fd, a flag set, or the fd does not belong to a context of this device"),
             (Errno::EEXIST, "the context has imported one already"),
         ]),
     Row::extended(211, "IMPORT_PD", "dm::import_pd").request::<dm::Import>().answer::<dm::ImportPdAnswer>().errors(&[
@@ -531,7 +531,7 @@ pub static ROWS: &[Row] = &[
         .errors(&[
             BAD_PD,
             (Errno::ENOENT, "no such MR in the other context"),
-            (Errno::EINVAL, "it is not on the PD that this one was imported from"),
+            (Errno::EINVAL, "the MR is not on the PD from which this PD was imported"),
             (Errno::EOPNOTSUPP, "the memory is another process's"),
             FULL,
         ]),
@@ -555,5 +555,5 @@ pub static ROWS: &[Row] = &[
         .errors(&[(Errno::EINVAL, "the QP was not offered to this context"), FULL]),
     Row::extended(226, "XRC_EVENT", "target::xrc_event")
         .request::<target::XrcEvent>()
-        .errors(&[(Errno::ENOENT, "no such target QP in this context"), (Errno::EINVAL, "no event of a QP")]),
+        .errors(&[(Errno::ENOENT, "no such target QP in this context"), (Errno::EINVAL, "the event is not one of a QP")]),
 ];

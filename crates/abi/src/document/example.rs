@@ -23,7 +23,7 @@ pub(super) fn conversation() -> String {
     let mut talk = Talk { text: String::new(), sequence: 0 };
     let answer = OpenAnswer { magic: MAGIC, version: VERSION, profile: profile::MAINLINE, status: 0, pid: 4711 };
     talk.message("Client: open the node", &[&Piece::of(&Open::new(profile::MAINLINE))]);
-    talk.message("Agent: welcome", &[&Piece::of(&answer)]);
+    talk.message("Agent: accepted", &[&Piece::of(&answer)]);
 
     let page = Mapping {
         region: 1,
@@ -36,7 +36,7 @@ pub(super) fn conversation() -> String {
     let request = GetContext { response: command::RESPONSE };
     talk.request("GET_CONTEXT, with room for 48 bytes", command::GET_CONTEXT, &[Piece::of(&request)], 48);
     let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: 1 };
-    talk.reply("two fds ride along: the async eventfd and region 1", 0, 2, &[Piece::of(&answer), Piece::of(&tail)]);
+    talk.reply("two fds are attached: the async eventfd and region 1", 0, 2, &[Piece::of(&answer), Piece::of(&tail)]);
 
     let request = AllocPd { response: command::RESPONSE };
     talk.request("ALLOC_PD, with room for 12 bytes", command::ALLOC_PD, &[Piece::of(&request)], 12);
@@ -53,7 +53,7 @@ pub(super) fn conversation() -> String {
     };
     let memory = MrIn { rev: REV, flags: mr_flags::MEMFD, ..MrIn::default() };
     let pieces = [Piece::of(&request), Piece::of(&memory)];
-    talk.request("REG_MR; the memfd with the memory rides along", command::REG_MR, &pieces, 12);
+    talk.request("REG_MR; the memfd with the memory is attached", command::REG_MR, &pieces, 12);
     talk.reply("an MR", 0, 0, &[Piece::of(&RegMrAnswer { mr_handle: 0x2000_0000, lkey: LKEY, rkey: LKEY })]);
 
     let post = Post {

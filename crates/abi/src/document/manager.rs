@@ -8,7 +8,7 @@ use crate::ah::AhAttr;
 use crate::layout::{Constant, Layout, Record};
 use crate::ucma::{PARTS, ROWS, Row, address, bell, command, connection, id, port_space, sockaddr};
 
-/// Values, with what they are values of.
+/// Groups of values: name, meaning and values.
 const VALUES: &[(&str, &str, &[Constant])] = &[
     ("port_space", port_space::MEANING, port_space::ALL),
     ("family", sockaddr::family::MEANING, sockaddr::family::ALL),
@@ -23,7 +23,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("known", connection::known::MEANING, connection::known::ALL),
 ];
 
-/// Everything about the node but its prose.
+/// Everything about the node except its prose.
 pub(super) fn section() -> String {
     let mut text = String::from("| # | name | meaning | request | answer | test |\n|---:|---|---|---|---|---|\n");
     for row in ROWS {
@@ -44,7 +44,7 @@ pub(super) fn section() -> String {
         );
     }
     text.push_str("\nRecords inside of others:\n\n");
-    // Shown where the device's commands are.
+    // The section about the device's commands shows this record.
     let mut shown = vec![AhAttr::LAYOUT.name];
     for layout in PARTS {
         let _ = writeln!(text, "{}", record(layout));

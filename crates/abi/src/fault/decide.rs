@@ -12,37 +12,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Kind, Rule, Sort, Way, When};
 
-/// Which way one packet goes.
+/// The direction of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It leaves.
+    /// Outgoing.
     Out,
-    /// It comes.
+    /// Incoming.
     In,
 }
 
 /// The known facts about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Which way it goes.
+    /// The packet's direction.
     pub direction: Direction,
-    /// The device here, by number.
+    /// The local device, by number.
     pub device: u32,
-    /// Its port.
+    /// The local port.
     pub port: u32,
     /// The address at the other end; zeros where it is not known.
     pub peer: [u8; 16],
-    /// The queue pair here.
+    /// The local queue pair.
     pub qpn: u32,
-    /// The one at the other end.
+    /// The queue pair at the other end.
     pub peer_qpn: u32,
     /// The byte of its opcode.
     pub opcode: u8,
     /// The syndrome of its AETH; 0 without one.
     pub syndrome: u8,
-    /// Its bytes, about.
+    /// The approximate length in bytes.
     pub len: u32,
-    /// For the connection manager.
+    /// Whether it is a datagram of the connection manager.
     pub management: bool,
 }
 
@@ -50,32 +50,32 @@ pub struct Facts {
 /// between packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// The device here, by number.
+    /// The local device, by number.
     pub device: u32,
     /// Its own number.
     pub qpn: u32,
     /// The number of the queue pair at the other end.
     pub peer_qpn: Option<u32>,
-    /// The port here and the address at the other end: of the path in use, and of the alternate
-    /// one.
+    /// The local port and the address at the other end: of the path in use, and of the alternate
+    /// path.
     pub paths: Option<[(u32, [u8; 16]); 2]>,
 }
 
 /// The fate of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on.
+    /// It is delivered unchanged.
     #[default]
     Good,
-    /// It vanishes.
+    /// It is lost.
     Lost,
-    /// It comes twice.
+    /// It is delivered twice.
     Twice,
-    /// It comes after the next one.
+    /// It is delivered after the next packet.
     Late,
     /// This bit changes, to be taken modulo the packet's length.
     Damaged(u64),
-    /// A ghost follows it.
+    /// A ghost ACK follows it.
     Ghost,
 }
 
@@ -87,16 +87,17 @@ pub struct Verdict {
     /// The packet is delayed until this time, in nanoseconds; `None`: no rule delays packets of
     /// this kind.
     pub until: Option<u64>,
-    /// The rule that decided its fate, or, if that is good, made it wait: by its place in the list.
+    /// The index of the rule that decided the fate. For a good packet, the index of the first rule
+    /// that delayed it.
     pub by: Option<usize>,
 }
 
-/// Chance: a number for each seed and place (splitmix64).
+/// Random numbers: one for each seed and position (splitmix64).
 #[derive(Clone, Copy, Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// The number at place `n`.
+    /// The number at position `n`.
     #[must_use]
     pub fn number(self, n: u64) -> u64 {
         let mut mixed = self.0.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -129,7 +130,7 @@ pub struct Armed {
 }
 
 impl Armed {
-    /// A rule that has not been asked yet. A device has to be a number by now.
+    /// A rule that has not been applied yet. A device in it must be a number by now.
     #[must_use]
     pub fn new(id: u32, rule: Rule) -> Self {
         let device = rule.select.device.as_ref().map(|device| device.parse().unwrap_or(u32::MAX));
@@ -138,7 +139,7 @@ impl Armed {
         Self { id, rule, device, peer, seen: count(), acted: count(), busy: count() }
     }
 
-    /// How often it was asked about something that it is for, and how often it acted.
+    /// The number of packets or calls that the rule applied to, and how often it acted.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.seen.load(Ordering::Relaxed), self.acted.load(Ordering::Relaxed))
@@ -163,7 +164,7 @@ impl Armed {
         acted.ok().map(|_| n)
     }
 
-    /// Whether it is for packets like this one.
+    /// Whether the rule applies to this packet.
     #[must_use]
     pub fn is_for(&self, facts: &Facts) -> bool {
         let select = &self.rule.select;
@@ -186,7 +187,7 @@ impl Armed {
             && (self.rule.kind != Kind::GhostAck || Sort::Ack.has(facts))
     }
 
-    /// Whether an engine may find it to be for a packet of this queue pair.
+    /// Whether the rule may apply to a packet of this queue pair.
     #[must_use]
     pub fn may_concern(&self, pair: &Pair) -> bool {
         let select = &self.rule.select;
@@ -199,7 +200,8 @@ impl Armed {
             && pair.paths.is_none_or(|paths| paths.iter().any(by))
     }
 
-    /// Has the packet wait its turn on a slow line.
+    /// Lets the packet wait until earlier packets have been sent at this rate. Returns the time at
+    /// which this packet has been sent.
     fn slow(&self, bits: u64, len: u32, now: u64) -> u64 {
         let takes = u64::from(len).saturating_mul(8_000_000_000) / bits.max(1);
         let next = |busy: u64| Some(busy.max(now).saturating_add(takes));
@@ -254,7 +256,7 @@ pub(super) fn gid(address: IpAddr) -> [u8; 16] {
 }
 
 impl Sort {
-    /// Whether a packet is of this sort. By the lower five bits of the opcode (IBA 9.2.1).
+    /// Whether a packet is of this sort, by the lower five bits of its opcode (IBA 9.2.1).
     #[must_use]
     pub fn has(self, facts: &Facts) -> bool {
         const ACK: u8 = 0x11;

@@ -19,7 +19,7 @@ use super::{Kind, Rule, Select, Sort, Way, When};
 use crate::Errno;
 use crate::command::ROWS;
 
-/// Why a text is no rule.
+/// Why a text is not a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadRule(pub String);
@@ -92,22 +92,22 @@ const SORTS: [(&str, Sort); 11] = [
 
 const WAYS: [(&str, Way); 3] = [("out", Way::Out), ("in", Way::In), ("both", Way::Both)];
 
-/// The reason that a program gives which declines (IBA 12.6.7.2).
+/// The reason with which a program declines a connection (IBA 12.6.7.2).
 const DECLINED: u16 = 28;
 
-/// Rules, one after the other; empty ones are left out.
+/// Parses several rules. Empty rules are skipped.
 ///
 /// # Errors
-/// What is wrong with the first bad one.
+/// The error in the first bad rule.
 pub fn parse_all(text: &str) -> Result<Vec<Rule>, BadRule> {
     let texts = text.split([';', '\n']).map(str::trim).filter(|text| !text.is_empty());
     texts.map(parse).collect()
 }
 
-/// One rule.
+/// Parses one rule.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in the rule.
 pub fn parse(text: &str) -> Result<Rule, BadRule> {
     let parsed = preceded(separators, rule).parse_next(&mut &*text);
     parsed.map_err(|error| {
@@ -124,7 +124,7 @@ fn separators<'a>(input: &mut &'a str) -> Parsed<&'a str> {
     take_while(0.., is_separator).parse_next(input)
 }
 
-/// A word, and its separator from the next.
+/// A word and the separators after it.
 fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
     terminated(take_while(1.., |letter| !is_separator(letter)), separators).parse_next(input)
 }
@@ -269,18 +269,18 @@ fn rate(word: &str) -> Parsed<f64> {
 const TIMES: &str = "a time, for example 50us, 2ms or 1s";
 const SPEEDS: &str = "a speed, for example 100mbit or 1gbit";
 
-/// 31 years.
+/// The longest time: 31 years.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// Nanoseconds.
+/// A time in nanoseconds.
 fn time(key: &str, word: &str) -> Parsed<u64> {
-    // Far from the end of the clock, to which it is added.
+    // The limit is far below the clock's range, because the time is added to the clock.
     let parsed = humantime::parse_duration(word).ok().filter(|time| *time <= LONGEST);
     let parsed = parsed.and_then(|time| u64::try_from(time.as_nanos()).ok());
     parsed.map_or_else(|| bad(format!("{key} must be {TIMES}, not {word:?}")), Ok)
 }
 
-/// Bits per second.
+/// A rate in bits per second.
 fn speed(word: &str) -> Parsed<u64> {
     let units = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
     let split = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(word.len());
@@ -321,7 +321,7 @@ fn one_of<T: Copy>(key: &str, word: &str, all: &[(&str, T)]) -> Parsed<T> {
     }
 }
 
-/// The name of a row as rules have it: lower case, and the same for a command and its extended
+/// The name of a command in rules: in lower case, and the same for its legacy and its extended
 /// form.
 #[must_use]
 pub fn command_name(row: &str) -> String {

@@ -73,21 +73,21 @@ record! {
         12 => option: u32,
     }
 
-    /// A path, as QUERY_ROUTE tells it.
+    /// A path, as QUERY_ROUTE returns it.
     pub struct PathRec[64] {
         /// The peer's GID, network byte order.
         0 => dgid: [u8; 16],
-        /// The GID here, network byte order.
+        /// The local GID, network byte order.
         16 => sgid: [u8; 16],
         /// LID of the peer, network byte order; 0 on RoCE.
         32 => dlid: u16,
-        /// LID here, network byte order; 0 on RoCE.
+        /// Local LID, network byte order; 0 on RoCE.
         34 => slid: u16,
         /// 0.
         36 => raw_traffic: u32,
         /// Flow label, network byte order.
         40 => flow_label: u32,
-        /// 1: the way back is the same.
+        /// 1: the path is reversible.
         44 => reversible: u32,
         /// MTU code: see `device::mtu`.
         48 => mtu: u32,
@@ -148,9 +148,9 @@ record! {
         9 => reserved: u8,
         /// P_Key, host byte order.
         10 => pkey: u16,
-        /// Length of `src_addr`; 0 before there is one.
+        /// Length of `src_addr`; 0 before the id has a local address.
         12 => src_size: u16,
-        /// Length of `dst_addr`; 0 before there is one.
+        /// Length of `dst_addr`; 0 before the id has a peer.
         14 => dst_size: u16,
         /// The local address.
         16 => src_addr: [u8; 128],
@@ -165,7 +165,7 @@ record! {
     /// QUERY (19) with PATH, answer; as many `PathRecData` follow as there are paths and there is
     /// room for.
     pub struct QueryPathAnswer[8] {
-        /// How many paths there are.
+        /// Number of paths.
         0 => num_paths: u32,
         /// 0.
         4 => reserved: u32,

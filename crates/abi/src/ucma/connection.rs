@@ -13,15 +13,15 @@ record! {
         /// Q_Key of datagrams; 0 is the id's own.
         4 => qkey: u32,
         /// Private data. A message holds 92 bytes (REQ), 196 (REP), 148 (REJ), 216 (SIDR_REQ), 136
-        /// (SIDR_REP); REQ and SIDR_REQ 36 bytes less in all port spaces but IB.
+        /// (SIDR_REP). In all port spaces except IB, REQ and SIDR_REQ hold 36 bytes less.
         8 => private_data: [u8; 256],
-        /// How many bytes of it count.
+        /// Number of valid bytes of private data.
         264 => private_data_len: u8,
         /// 1: the QP has an SRQ.
         265 => srq: u8,
-        /// READs and atomics of the peer that are taken at once.
+        /// READs and atomics of the peer that are accepted at the same time.
         266 => responder_resources: u8,
-        /// READs and atomics that are to be under way at once.
+        /// READs and atomics that may be outstanding at the same time.
         267 => initiator_depth: u8,
         /// End-to-end flow control.
         268 => flow_control: u8,
@@ -29,7 +29,7 @@ record! {
         269 => retry_count: u8,
         /// Retries after RNR, 0..7; 7 for ever.
         270 => rnr_retry_count: u8,
-        /// ACCEPT: whether the record counts.
+        /// ACCEPT: whether the record is valid.
         271 => valid: u8,
     }
 
@@ -39,17 +39,17 @@ record! {
         0 => qp_num: u32,
         /// Q_Key.
         4 => qkey: u32,
-        /// How to reach it.
+        /// The address vector that leads to it.
         8 => ah_attr: AhAttr,
         /// Private data.
         40 => private_data: [u8; 256],
-        /// How many bytes of it count.
+        /// Number of valid bytes of private data.
         296 => private_data_len: u8,
         /// 0.
         297 => reserved: [u8; 7],
     }
 
-    /// Enhanced connection establishment: options of one vendor, as they are.
+    /// Enhanced connection establishment: options of one vendor, passed on unchanged.
     pub struct Ece[8] {
         /// The vendor.
         0 => vendor_id: u32,
@@ -65,7 +65,7 @@ record! {
         272 => id: u32,
         /// 0.
         276 => reserved: u32,
-        /// For the peer.
+        /// Options for the peer.
         280 => ece: Ece,
     }
 
@@ -73,8 +73,8 @@ record! {
     pub struct Listen[8] {
         /// The id.
         0 => id: u32,
-        /// Requests that may wait to be accepted; 0 or less and too much is the most that there may
-        /// be.
+        /// Most requests that wait to be accepted. A value of 0 or less, or above the limit, stands
+        /// for the limit.
         4 => backlog: u32,
     }
 
@@ -88,7 +88,7 @@ record! {
         280 => id: u32,
         /// 0.
         284 => reserved: u32,
-        /// For the peer.
+        /// Options for the peer.
         288 => ece: Ece,
     }
 
@@ -96,9 +96,9 @@ record! {
     pub struct Reject[264] {
         /// The id.
         0 => id: u32,
-        /// How many bytes of `private_data` count.
+        /// Number of valid bytes of `private_data`.
         4 => private_data_len: u8,
-        /// Reason, 0 is 28 (the consumer's); 35 (vendor option) is the only other.
+        /// Reason: 0 stands for 28 (consumer). 35 (vendor option) is the only other value.
         5 => reason: u8,
         /// 0.
         6 => reserved: [u8; 2],
@@ -124,7 +124,7 @@ record! {
 
     /// INIT_QP_ATTR (11), answer: Linux's `ib_uverbs_qp_attr`.
     pub struct QpAttr[144] {
-        /// Which attributes count: see `qp::attr`.
+        /// Which attributes are valid: see `qp::attr`.
         0 => qp_attr_mask: u32,
         /// The state.
         4 => qp_state: u32,
@@ -226,19 +226,19 @@ record! {
         24 => addr: [u8; 128],
     }
 
-    /// GET_EVENT (12), request. EAGAIN: there is none.
+    /// GET_EVENT (12), request. EAGAIN: there is no event.
     pub struct GetEvent[8] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
     }
 
-    /// GET_EVENT (12), answer. If there is room behind it and a sentence about the event, the
-    /// sentence follows in UTF-8. Afterwards the caller takes one byte from the bell.
+    /// GET_EVENT (12), answer. If there is a sentence about the event, it follows in UTF-8, as far
+    /// as there is room. Afterwards the caller takes one byte from the bell.
     pub struct EventAnswer[336] {
         /// The caller's name: of the id, of the membership, or (CONNECT_REQUEST) of the listening
         /// id.
         0 => uid: u64,
-        /// The id; of CONNECT_REQUEST the new one.
+        /// The id; for CONNECT_REQUEST the new id.
         8 => id: u32,
         /// See `event`.
         12 => event: u32,
@@ -249,11 +249,11 @@ record! {
         20 => param: UdParam,
         /// 0.
         324 => reserved: u32,
-        /// What the peer said.
+        /// The peer's options.
         328 => ece: Ece,
     }
 
-    /// NEXT_EVENT (194), request. EAGAIN: there is none.
+    /// NEXT_EVENT (194), request. EAGAIN: there is no event.
     pub struct NextEvent[8] {
         /// 0.
         0 => reserved: u64,
@@ -267,22 +267,22 @@ record! {
         /// Which of the following fields are valid: see `known`. They hold the answers that queries
         /// of the event's id would return now.
         336 => known: u32,
-        /// The id against which the event counts: of CONNECT_REQUEST the listening one. 0: it
-        /// counts against a membership.
+        /// The id for which the event counts; for CONNECT_REQUEST this is the listening id. 0: the
+        /// event counts for a membership.
         340 => counts: u32,
         /// As QUERY with ADDR.
         344 => addresses: QueryAddrAnswer,
-        /// The GID here, as QUERY with GID tells it.
+        /// The local GID, as QUERY with GID returns it.
         624 => sgid: [u8; 16],
-        /// The peer's.
+        /// The peer's GID.
         640 => dgid: [u8; 16],
         /// As QUERY with PATH.
         656 => path: PathRecData,
         /// As INIT_QP_ATTR for INIT.
         728 => init: QpAttr,
-        /// For RTR.
+        /// As INIT_QP_ATTR for RTR.
         872 => rtr: QpAttr,
-        /// For RTS.
+        /// As INIT_QP_ATTR for RTS.
         1016 => rts: QpAttr,
     }
 
@@ -314,31 +314,31 @@ constants! {
         ROUTE_ERROR = 3,
         /// A peer asks for a connection.
         CONNECT_REQUEST = 4,
-        /// The peer has replied, and the id has no QP of its own: ACCEPT ends it.
+        /// The peer has replied. The id has no QP of its own, so ACCEPT completes the connection.
         CONNECT_RESPONSE = 5,
         /// The connection failed.
         CONNECT_ERROR = 6,
         /// The peer does not answer.
         UNREACHABLE = 7,
-        /// The peer does not want it.
+        /// The peer has rejected the connection.
         REJECTED = 8,
-        /// There is a connection.
+        /// The connection is established.
         ESTABLISHED = 9,
-        /// There is none any more.
+        /// The connection has ended.
         DISCONNECTED = 10,
         /// The device is gone.
         DEVICE_REMOVAL = 11,
         /// The group is joined.
         MULTICAST_JOIN = 12,
-        /// It is not, or not any more.
+        /// The group was not joined, or the membership has ended.
         MULTICAST_ERROR = 13,
         /// The local address is gone or has moved to another interface.
         ADDR_CHANGE = 14,
         /// The QP may be used again.
         TIMEWAIT_EXIT = 15,
-        /// A service is resolved: never here.
+        /// A service is resolved; never sent.
         ADDRINFO_RESOLVED = 16,
-        /// It is not: never here.
+        /// A service is not resolved; never sent.
         ADDRINFO_ERROR = 17,
         /// Written by WRITE_CM_EVENT.
         USER = 18,
@@ -369,21 +369,21 @@ constants! {
     }
 }
 
-/// The bytes of `EventAnswer` that every client has room for: Linux's, before there was ECE.
+/// The bytes of `EventAnswer` for which every client has room: Linux's record before ECE was added.
 pub const EVENT_MIN: usize = 324;
-/// Size of `Connect` before there was ECE.
+/// Size of `Connect` before ECE was added.
 pub const CONNECT_MIN: usize = 280;
-/// Size of `Accept` before there was ECE.
+/// Size of `Accept` before ECE was added.
 pub const ACCEPT_MIN: usize = 288;
 
 impl super::connection::UdParam {
-    /// The same bytes as what events about connections tell.
+    /// These bytes as the parameters of an event about a connection.
     #[must_use]
     pub fn as_conn(&self) -> ConnParam {
         crate::Record::read_zero_extended(crate::Record::bytes(self))
     }
 
-    /// What an event about a connection tells, in the place of this one.
+    /// The bytes of the parameters of an event about a connection, as a `UdParam`.
     #[must_use]
     pub fn from_conn(conn: &ConnParam) -> Self {
         crate::Record::read_zero_extended(crate::Record::bytes(conn))

@@ -1,4 +1,5 @@
-//! Ids: create, destroy, migrate, options; and the node's two commands of softhca's own.
+//! Ids: create, destroy, migrate, options; and softhca's own commands of the node, except
+//! NEXT_EVENT.
 
 record! {
     /// CREATE_ID (0), request.
@@ -36,13 +37,13 @@ record! {
     /// events that waited in the channel for this id have been removed, and the caller takes their
     /// bytes from the bell (for MIGRATE_ID: from the bell of the id's old channel).
     pub struct DestroyIdAnswer[8] {
-        /// How many events of the id GET_EVENT has given out.
+        /// Number of the id's events that GET_EVENT has returned.
         0 => events_reported: u32,
         /// Number of bytes that the caller takes from the bell.
         4 => bell_bytes: u32,
     }
 
-    /// SET_OPTION (14), request; no answer. The value follows the record, and counts in `in_len`.
+    /// SET_OPTION (14), request; no answer. The value follows the record; `in_len` includes it.
     pub struct SetOption[24] {
         /// Opaque: where a kernel would find the value.
         0 => optval: u64,
@@ -56,7 +57,7 @@ record! {
         20 => optlen: u32,
     }
 
-    /// MIGRATE_ID (18), request, sent on the channel that is to have the id. The answer is
+    /// MIGRATE_ID (18), request, sent on the channel to which the id moves. The answer is
     /// `DestroyIdAnswer`.
     pub struct MigrateId[16] {
         /// Opaque: where a kernel would put the answer.
@@ -89,7 +90,8 @@ record! {
         4 => frozen: u32,
     }
 
-    /// RENEW_ID (197), request: DESTROY_ID and then CREATE_ID, whose refusal is not this command's.
+    /// RENEW_ID (197), request: DESTROY_ID and then CREATE_ID. If CREATE_ID is refused, this
+    /// command still succeeds.
     pub struct RenewId[16] {
         /// The caller's name for the new id; events carry it.
         0 => uid: u64,
@@ -117,8 +119,8 @@ record! {
     pub struct Taken[8] {
         /// A listening id.
         0 => id: u32,
-        /// Number of its CONNECT_REQUESTs from the bell that its program has received: its backlog
-        /// has room for as many.
+        /// Number of its CONNECT_REQUESTs from the bell that the program has received. Its backlog
+        /// then has room for as many new requests.
         4 => count: u32,
     }
 
@@ -146,7 +148,8 @@ constants! {
         TOS = 0,
         /// An int: several ids may share an address, as long as none of them listens.
         REUSEADDR = 1,
-        /// An int: an id takes only its own family. An id of IPv4 does so unless this says 0.
+        /// An int: whether the id accepts only its own address family. An id of IPv4 does so unless
+        /// the value is 0.
         AFONLY = 2,
         /// One byte: acknowledge timeout code of the QP.
         ACK_TIMEOUT = 3,

@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-const STATE: (Errno, &str) = (Errno::EINVAL, "the id is in no state for this");
+const STATE: (Errno, &str) = (Errno::EINVAL, "the state of the id does not allow this command");
 const BIND: &[(Errno, &str)] = &[
     STATE,
     (Errno::EADDRINUSE, "another id has this port at this address"),
@@ -66,7 +66,7 @@ const BIND: &[(Errno, &str)] = &[
         Errno::EADDRNOTAVAIL,
         "the address is not one of this host; or another id has this port, and one of the two has every address; or no port is left",
     ),
-    (Errno::EACCES, "the port is below the first that everybody may have (net.ipv4.ip_unprivileged_port_start)"),
+    (Errno::EACCES, "the port is below net.ipv4.ip_unprivileged_port_start"),
     (Errno::EAFNOSUPPORT, "the family is neither AF_INET, AF_INET6 nor AF_IB"),
 ];
 const RESOLVE: &[(Errno, &str)] = &[
@@ -76,16 +76,16 @@ const RESOLVE: &[(Errno, &str)] = &[
 ];
 const JOIN: &[(Errno, &str)] = &[
     STATE,
-    (Errno::EADDRINUSE, "the id is a member already"),
-    (Errno::ENOMEM, "the id has as many memberships as it may"),
+    (Errno::EADDRINUSE, "the id is already a member"),
+    (Errno::ENOMEM, "the id has reached the limit of memberships"),
 ];
 
 /// Every command of the node.
 pub const ROWS: &[Row] = &[
     Row::new(command::CREATE_ID, "CREATE_ID", "ids").request::<id::CreateId>().answer::<id::CreateIdAnswer>(4).errors(
         &[
-            (Errno::EINVAL, "port space or QP type are not known"),
-            (Errno::ENOMEM, "the channel or its user has as many ids as it may"),
+            (Errno::EINVAL, "the port space or the QP type is unknown"),
+            (Errno::ENOMEM, "the channel or its user has reached the limit of ids"),
         ],
     ),
     Row::new(command::DESTROY_ID, "DESTROY_ID", "ids").request::<id::DestroyId>().answer::<id::DestroyIdAnswer>(4),
@@ -122,7 +122,7 @@ pub const ROWS: &[Row] = &[
     Row::refused(command::GET_OPTION, "GET_OPTION"),
     Row::new(command::SET_OPTION, "SET_OPTION", "options").request::<id::SetOption>().errors(&[
         STATE,
-        (Errno::ENOSYS, "the option is not known"),
+        (Errno::ENOSYS, "the option is unknown"),
         (Errno::EINVAL, "the value is malformed"),
     ]),
     Row::new(command::NOTIFY, "NOTIFY", "connecting").request::<connection::Notify>().errors(&[STATE]),
@@ -134,7 +134,7 @@ pub const ROWS: &[Row] = &[
     Row::new(command::MIGRATE_ID, "MIGRATE_ID", "migration")
         .request::<id::MigrateId>()
         .answer::<id::DestroyIdAnswer>(4)
-        .errors(&[(Errno::EINVAL, "there is no such channel of this user, or the id is not its")]),
+        .errors(&[(Errno::EINVAL, "this user has no such channel, or the id does not belong to it")]),
     Row::new(command::QUERY, "QUERY", "resolving").request::<address::Query>().answer::<address::QueryPathAnswer>(8),
     Row::new(command::BIND, "BIND", "binding").request::<address::Bind>().errors(BIND),
     Row::new(command::RESOLVE_ADDR, "RESOLVE_ADDR", "resolving").request::<address::ResolveAddr>().errors(RESOLVE),
@@ -155,7 +155,7 @@ pub const ROWS: &[Row] = &[
     Row::new(command::TAKEN, "TAKEN", "told_events").request::<id::Taken>(),
     Row::new(command::RING, "RING", "told_events")
         .request::<id::Ring>()
-        .errors(&[(Errno::EINVAL, "the bell brings no messages, or more are asked for than may be")]),
+        .errors(&[(Errno::EINVAL, "the bell sends no messages, or count is above its limit")]),
     Row::new(command::FREEZE_QP, "FREEZE_QP", "frozen_qps")
         .request::<id::FreezeQp>()
         .errors(&[(Errno::EINVAL, "the caller has no such QP")]),

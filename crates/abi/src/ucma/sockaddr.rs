@@ -46,7 +46,7 @@ record! {
         8 => addr: [u8; 16],
         /// Service id, network byte order.
         24 => sid: [u8; 8],
-        /// Which bits of it count, network byte order.
+        /// Mask of the valid bits of the service id, network byte order.
         32 => sid_mask: [u8; 8],
         /// Interface of a link-local address.
         40 => scope_id: u64,
@@ -56,7 +56,7 @@ record! {
 constants! {
     /// `family`.
     pub mod family: u16 {
-        /// None: no address.
+        /// No address.
         UNSPEC = 0,
         /// IPv4.
         INET = 2,
