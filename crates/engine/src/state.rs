@@ -81,14 +81,7 @@ impl Qp {
         // The QP's own lock is not held while the agent is asked: a thread that polls may wait for it.
         let _change = self.changing.lock();
         let inner = self.lock();
-        if inner.is_dead() {
-            if self.token() != 0 {
-                let text =
-                    format!("target QP {:#x} is served by another process, which alone can modify it", self.qpn());
-                return Err(Error::refuse(Errno::EOPNOTSUPP, text));
-            }
-            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
-        }
+        self.check_is_here(&inner)?;
         if inner.is_frozen() {
             return Ok(());
         }
@@ -111,9 +104,7 @@ impl Qp {
             _ => drop(self.engine().call(&request)?),
         }
         let mut inner = self.lock();
-        if inner.is_dead() {
-            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
-        }
+        self.check_is_here(&inner)?;
         let goes = attr_mask & attr::STATE != 0;
         if inner.state != before && !(goes && leaves_every_state(attributes.qp_state)) {
             // The change took place, and then the QP failed. It stays in the error state.
@@ -134,6 +125,18 @@ impl Qp {
             qp.open_route();
         }
         Ok(())
+    }
+
+    /// Refuses to change a QP that is destroyed, or that another process serves.
+    fn check_is_here(&self, inner: &Inner) -> Result<()> {
+        if !inner.is_dead() {
+            return Ok(());
+        }
+        if self.token() != 0 {
+            let text = format!("target QP {:#x} is served by another process, which alone can modify it", self.qpn());
+            return Err(Error::refuse(Errno::EOPNOTSUPP, text));
+        }
+        Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())))
     }
 
     /// Takes over what the agent has allowed, where the caller is the agent: a lane is opened by the helper thread.
