@@ -1,5 +1,7 @@
-//! A bad cable between two hosts that are apart: `programs/relay.c`, which loses, holds back, repeats and spoils RoCE packets by chance.
-//! It is a program of its own, and knows nothing of what it carries. The principal type is [`Cable`].
+//! A bad cable between two hosts: the program `programs/relay.c`, which loses, holds back,
+//! duplicates and corrupts RoCE packets at random.
+//!
+//! The relay runs in a process of its own and does not parse RoCE. The principal type is [`Cable`].
 
 use rustix::process::Signal;
 
@@ -7,23 +9,24 @@ use crate::hosts::Hosts;
 use crate::program::Program;
 use crate::{HANG, cprogram};
 
-/// Where RoCE is.
+/// The UDP port of RoCEv2.
 const ROCE: &str = "4791";
 
-/// What the cable does, in percent of the packets.
+/// What the cable does to packets, in percent of all packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Harm {
-    /// Lost.
+    /// Packets that are lost.
     pub lost: f64,
-    /// Held back until others have passed.
+    /// Packets that are held back until others have passed.
     pub held: f64,
-    /// Carried twice.
+    /// Packets that are delivered twice.
     pub twice: f64,
-    /// With some bits turned over; of every three, two with a UDP checksum that fits or is not there.
+    /// Packets with flipped bits. Of every three, two have a matching UDP checksum or no UDP
+    /// checksum.
     pub spoilt: f64,
 }
 
-/// How many packets the cable has carried, and how many came to harm.
+/// How many packets the cable has carried, and how many it has harmed, by kind of harm.
 #[derive(Debug, Clone, Default)]
 pub struct Count(Vec<(String, u64)>);
 
@@ -32,7 +35,7 @@ pub struct Count(Vec<(String, u64)>);
 pub struct Cable(Program);
 
 impl Cable {
-    /// Lays it between hosts that are apart.
+    /// Starts the cable between hosts that are not connected yet ([`Hosts::apart`]).
     pub fn lay(hosts: &Hosts, seed: u64, harm: Harm) -> Result<Self, String> {
         hosts.cut_packets()?;
         let room = hosts.left.room();
@@ -48,7 +51,7 @@ impl Cable {
         Ok(Self(program))
     }
 
-    /// Takes it away: what it has done.
+    /// Ends the cable and returns its counts.
     pub fn take_away(mut self) -> Result<Count, String> {
         self.0.signal(Signal::TERM);
         let outcome = self.0.wait(HANG)?;
@@ -60,10 +63,10 @@ impl Cable {
 }
 
 impl Count {
-    /// How many were `carried`, `lost`, `held`, `twice`, `spoilt`, `refitted` …
+    /// The count with this name: `carried`, `lost`, `held`, `twice`, `spoilt`, `refitted` …
     ///
     /// # Panics
-    /// When the relay counts no such thing.
+    /// When the relay has no count with this name.
     pub fn of(&self, what: &str) -> u64 {
         self.0.iter().find(|(name, _)| name == what).unwrap_or_else(|| panic!("no {what} in {self:?}")).1
     }

@@ -1,6 +1,8 @@
-//! The suite's own small verbs programs, in C against Debian's header: what no Debian program does.
+//! Compiles the suite's own small verbs programs, which do what no Debian program does. They are in
+//! C and use Debian's header.
 //!
-//! They lie in `programs/`, each opens with a comment that says what it shows, and they are built when a test needs them.
+//! The sources are in `programs/`. Each opens with a comment that says what it shows. A test
+//! compiles a program when it needs it. The principal function is [`build`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,12 +14,12 @@ pub fn build(room: &Room, name: &str) -> Result<PathBuf, String> {
     build_with(room, name, &[])
 }
 
-/// Compiles `programs/NAME.c` with more libraries, such as `-lrdmacm`.
+/// Compiles `programs/NAME.c` and links it with more libraries, such as `-lrdmacm`.
 pub fn build_with(room: &Room, name: &str, libraries: &[&str]) -> Result<PathBuf, String> {
     compile(name, &room.folder().join(name), libraries)
 }
 
-/// Compiles `programs/NAME.c` as a library that a program of another language loads.
+/// Compiles `programs/NAME.c` as a library that a program in another language loads.
 pub fn build_library(room: &Room, name: &str) -> Result<PathBuf, String> {
     compile(name, &room.folder().join(format!("{name}.so")), &["-shared", "-fPIC"])
 }

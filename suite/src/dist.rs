@@ -1,24 +1,26 @@
-//! Where the programs under test lie: the folder that `cargo xtask dist` lays out.
+//! The programs under test: the folder that `cargo xtask dist` fills.
 //!
-//! `SOFTHCA_DIST` names it; without that it is `target/dist` of this workspace. The suite never builds it.
+//! `SOFTHCA_DIST` names the folder. Without this variable it is `target/dist` of this workspace.
+//! The suite never builds the programs. The principal type is [`Dist`].
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A laid out softhca: `bin/softhca`, and in `lib/softhca` the libraries of C programs, the path redirector and `librspreload.so`.
+/// A complete softhca: `bin/softhca`, and in `lib/softhca` the C libraries, the path redirector and
+/// `librspreload.so`.
 #[derive(Debug, Clone)]
 pub struct Dist {
     folder: PathBuf,
 }
 
 impl Dist {
-    /// A dist at a known place.
+    /// The dist at a known place.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// The dist that the tests are to use.
+    /// The dist that the tests use.
     pub fn locate() -> Result<Self, String> {
         let folder = match std::env::var_os("SOFTHCA_DIST") {
             Some(folder) => PathBuf::from(folder),
@@ -42,17 +44,17 @@ impl Dist {
         self.folder.join("bin/softhca")
     }
 
-    /// The verbs library as programs load it.
+    /// The verbs library that programs load.
     pub fn library(&self) -> PathBuf {
         self.folder.join("lib/softhca/libibverbs.so.1")
     }
 
-    /// The connection manager's library as programs load it.
+    /// The connection manager's library that programs load.
     pub fn rdmacm(&self) -> PathBuf {
         self.folder.join("lib/softhca/librdmacm.so.1")
     }
 
-    /// Sockets over RDMA for unmodified programs.
+    /// The library that gives unmodified programs sockets over RDMA.
     pub fn sockets(&self) -> PathBuf {
         self.folder.join("lib/softhca/rsocket/librspreload.so")
     }
@@ -62,15 +64,17 @@ impl Dist {
         self.folder.join("lib/softhca/libsofthca_preload.so")
     }
 
-    /// Copies the folder to another place, which must not exist yet. That a copy works is itself a promise.
+    /// Copies the folder to another place, which must not exist yet. That a copied softhca works is
+    /// also a promise to users.
     pub fn copy_to(&self, place: &Path) -> io::Result<Self> {
         copy(&self.folder, place)?;
         Ok(Self::at(place))
     }
 }
 
-/// Copies a file or a folder by a process of its own. A program that this one had open for writing could not be started
-/// while another thread's child has it open still ("text file busy").
+/// Copies a file or a folder in a separate process. If this process wrote a program file itself, a
+/// child that another thread forks could keep the file open, and then the program could not be
+/// started ("text file busy").
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let status = Command::new("cp").args(["-R", "--preserve=mode"]).args([from, to]).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{} cannot be copied", from.display()))) }

@@ -1,6 +1,7 @@
-//! The figures in the programs' output: the pingpongs' two sentences, perftest's table, UCX's last line.
+//! Parses the figures in the programs' output: the two result lines of the pingpongs, perftest's
+//! table and UCX's last line.
 //!
-//! It parses text that people read; a line that is not there is `None`, never a guess.
+//! The input is text for people. If a line is missing, the result is `None`, never a guess.
 
 /// Microseconds per iteration and Mbit/s of a pingpong.
 pub fn pingpong(output: &str) -> Option<(f64, f64)> {
@@ -9,7 +10,8 @@ pub fn pingpong(output: &str) -> Option<(f64, f64)> {
     Some((word_before(time, "usec/iter")?, word_before(rate, "Mbit/sec")?))
 }
 
-/// One row of perftest's table by column: `perftest(output, "t_avg[usec]")`. Of several rows the last.
+/// The value in one column of perftest's table, for example `perftest(output, "t_avg[usec]")`. If
+/// there are several rows, the last row counts.
 pub fn perftest(output: &str, column: &str) -> Option<f64> {
     let heading = output.lines().find(|line| line.trim_start().starts_with("#bytes"))?;
     let place = columns(heading).iter().position(|name| name == column)?;
@@ -18,7 +20,8 @@ pub fn perftest(output: &str, column: &str) -> Option<f64> {
     row.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// UCX's last line: the overall latency in microseconds and the overall bandwidth in MB/s (of 2^20 bytes).
+/// UCX's last line: the overall latency in microseconds and the overall bandwidth in MB/s (of 2^20
+/// bytes).
 pub fn ucx(output: &str) -> Option<(f64, f64)> {
     const LATENCY: usize = 3;
     const BANDWIDTH: usize = 5;
@@ -27,13 +30,14 @@ pub fn ucx(output: &str) -> Option<(f64, f64)> {
     Some((words.get(LATENCY)?.parse().ok()?, words.get(BANDWIDTH)?.parse().ok()?))
 }
 
-/// The middle of an odd number of figures.
+/// The median of an odd number of figures.
 pub fn median(figures: &mut [f64]) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied()
 }
 
-/// perftest's column names contain blanks ("BW average[MB/sec]"): they are split where a unit or two blanks end a name.
+/// Splits the heading of perftest's table. Column names contain blanks ("BW average[MB/sec]"), so a
+/// name ends at a unit or at two blanks.
 fn columns(heading: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut open = false;

@@ -1,7 +1,9 @@
-//! Two hosts on one machine, each with its own addresses, run directory and agent, and a link between them.
+//! Two hosts on one machine, each with its own addresses, run directory and agent, and a link
+//! between them.
 //!
-//! As root they are network namespaces, joined by a veth pair or by a bridge that can lose packets; any user can have two
-//! loopback addresses instead. It is not a simulation: the packets go through the kernel. The principal type is [`Hosts`].
+//! As root, the hosts are network namespaces. A veth pair joins them, or a bridge that can lose
+//! packets. Any other user can have two loopback addresses instead. This is not a simulation: the
+//! packets go through the kernel. The principal type is [`Hosts`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::net::UnixListener;
@@ -31,18 +33,18 @@ pub struct Host {
     room: Room,
     ipv4: Ipv4Addr,
     ipv6: Option<Ipv6Addr>,
-    // After the room: its agent ends first.
+    // The namespace is declared after the room, so that the room's agent ends first.
     namespace: Option<Namespace>,
 }
 
 /// Two hosts that reach each other.
 #[derive(Debug)]
 pub struct Hosts {
-    /// Where servers run.
+    /// The host where servers run.
     pub left: Host,
-    /// Where clients run.
+    /// The host where clients run.
     pub right: Host,
-    /// What lies between them and is not softhca's: a bridge, or a bad cable.
+    /// The namespace between the hosts, in which no softhca runs. It holds a bridge or a bad cable.
     middle: Option<Namespace>,
     _claim: Option<UnixListener>,
 }
@@ -53,7 +55,7 @@ impl Hosts {
         Self::joined_rooms(mtu, [Room::of(user)?, Room::of(user)?])
     }
 
-    /// As [`Hosts::joined`], with rooms of the caller's choice.
+    /// As [`Hosts::joined`], with the caller's rooms.
     pub fn joined_rooms(mtu: u32, rooms: [Room; 2]) -> Result<Option<Self>, String> {
         let (Some(left), Some(right)) = (Namespace::new()?, Namespace::new()?) else { return Ok(None) };
         left.join(INTERFACE, &right, INTERFACE)?;
@@ -74,7 +76,8 @@ impl Hosts {
         Self::in_namespaces([left, right], Some(bridge), mtu, [Room::of(user)?, Room::of(user)?]).map(Some)
     }
 
-    /// Two namespaces, and a third one between them in which nothing joins its interfaces `left` and `right` yet. `None` without root.
+    /// Two namespaces with a third one between them, whose interfaces `left` and `right` are not
+    /// joined yet. `None` without root.
     pub fn apart(mtu: u32, user: User) -> Result<Option<Self>, String> {
         let (Some(left), Some(right), Some(middle)) = (Namespace::new()?, Namespace::new()?, Namespace::new()?) else {
             return Ok(None);
@@ -94,20 +97,21 @@ impl Hosts {
         rooms: [Room; 2],
     ) -> Result<Self, String> {
         let ([left, right], [here, there]) = (namespaces, rooms);
-        // Both are up before an agent looks: a link has a carrier when both its ends are.
+        // Both interfaces are up before an agent reads them: a link has a carrier only when both
+        // ends are up.
         left.set_up(1, mtu)?;
         right.set_up(2, mtu)?;
         let (left, right) = (Host::in_namespace(left, 1, here)?, Host::in_namespace(right, 2, there)?);
         Ok(Self { left, right, middle, _claim: None })
     }
 
-    /// Two agents on one machine, each with a loopback address of its own; nothing here needs root.
+    /// Two agents on one machine, each with its own loopback address. This needs no root.
     pub fn loopback(user: User) -> Result<Self, String> {
         let start = std::process::id();
         for step in 0..u32::from(u16::MAX) {
             let [_, _, b, c] = (start.wrapping_add(step)).to_be_bytes();
             if b == 0 {
-                continue; // 127.0.… is where other programs are.
+                continue; // Other programs use 127.0.…
             }
             let Some(claim) = port::claim(&format!("softhca-suite-loopback-{b}-{c}")) else { continue };
             let left = Host::on_loopback(Ipv4Addr::new(127, b, c, 2), user)?;
@@ -117,7 +121,7 @@ impl Hosts {
         Err("no free loopback network".to_owned())
     }
 
-    /// Both agents anew, with options.
+    /// Restarts both agents with options.
     pub fn with_agents(self, options: &[&str]) -> Result<Self, String> {
         for host in [&self.left, &self.right] {
             for words in [&["agent", "--stop"][..], &[&["agent"], options].concat()] {
@@ -130,8 +134,9 @@ impl Hosts {
         Ok(self)
     }
 
-    /// Starts `words -p PORT` on the left and, when it listens, `words -p PORT ADDRESS` on the right, both under `softhca run`
-    /// and with the GID index of their address of this family.
+    /// Starts `words -p PORT` on the left. When that program listens, starts `words -p PORT
+    /// ADDRESS` on the right. Both run under `softhca run`, each with the GID index of its host's
+    /// address of this family.
     pub fn start(&self, family: Family, words: &[&str]) -> Result<Pair, String> {
         let server = self.left.addressed(family, words)?;
         let client = self.right.addressed(family, words)?;
@@ -150,7 +155,8 @@ impl Hosts {
         Sides::must_succeed(words, Sides::measured(|| self.start(family, words)?.wait(HANG)))
     }
 
-    /// From now on the bridge loses this part of the RoCE packets, by chance and one by one.
+    /// From now on the bridge loses this percentage of the RoCE packets, each packet independently
+    /// at random.
     ///
     /// # Panics
     /// When there is no bridge.
@@ -163,7 +169,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Has each packet leave by itself: else 64 KiB of them go as one, and are lost as one.
+    /// Makes the hosts send each packet separately. Otherwise up to 64 KiB of packets travel as
+    /// one, and are lost as one.
     pub fn cut_packets(&self) -> Result<(), String> {
         for host in [&self.left, &self.right] {
             host.namespace().script(&format!("ethtool -K {INTERFACE} tx-udp-segmentation off tso off gso off"))?;
@@ -182,10 +189,10 @@ impl Hosts {
         count.ok_or(rules)
     }
 
-    /// What lies between them.
+    /// The namespace between the two hosts.
     ///
     /// # Panics
-    /// When nothing does.
+    /// When there is no such namespace.
     pub fn middle(&self) -> &Namespace {
         self.middle.as_ref().expect("nothing is between these hosts")
     }
@@ -205,7 +212,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Starts its agent, or another one after the last has ended.
+    /// Starts this host's agent, or starts it again after the previous one has ended.
     pub fn start_agent(&self) -> Result<(), String> {
         let address = self.ipv4.to_string();
         let words = match self.namespace {
@@ -221,18 +228,18 @@ impl Host {
         &self.room
     }
 
-    /// The namespace that it is.
+    /// The namespace of this host.
     ///
     /// # Panics
-    /// When it is a loopback address only.
+    /// When this host is only a loopback address.
     pub fn namespace(&self) -> &Namespace {
         self.namespace.as_ref().expect("this host is no namespace")
     }
 
-    /// Its address of this family.
+    /// The host's address of this family.
     ///
     /// # Panics
-    /// When it has none.
+    /// When the host has no address of this family.
     pub fn address(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.ipv4.into(),
@@ -240,21 +247,22 @@ impl Host {
         }
     }
 
-    /// Where programs on the other host find the TCP port with which they exchange addresses: always IPv4, which every
-    /// program understands.
+    /// The address at which programs on the other host find the TCP port for exchanging addresses.
+    /// It is always IPv4, because every program understands IPv4.
     pub fn rendezvous(&self) -> String {
         self.ipv4.to_string()
     }
 
-    /// The place of one of its addresses in the GID table, as `softhca devices` tells it.
+    /// The index of one of this host's addresses in the GID table, as `softhca devices` prints it.
     pub fn gid_index(&self, family: Family) -> Result<u64, String> {
         let address = self.address(family);
         self.room.gid_index(address)?.ok_or_else(|| format!("{address} is in no GID table"))
     }
 
-    /// The words of a program with the GID index for its address of this family, in the way of that program.
+    /// The words of a program together with the option for the GID index of its address of this
+    /// family. The option depends on the program.
     fn addressed(&self, family: Family, words: &[&str]) -> Result<Vec<String>, String> {
-        // perftest calls it -x; the pingpongs and the suite's own programs -g.
+        // perftest calls the option -x. The pingpongs and the suite's own programs call it -g.
         let option = if words[0].starts_with("ib_") { "-x" } else { "-g" };
         let mut addressed: Vec<String> = Vec::new();
         let mut rest = words.iter();
@@ -291,7 +299,8 @@ fn ipv6(number: u8) -> Ipv6Addr {
 }
 
 impl Room {
-    /// The place of an address in the GID table of the first device; `None` where it is in none.
+    /// The index of an address in the GID table of the first device. `None`: the address is not in
+    /// the table.
     pub fn gid_index(&self, address: IpAddr) -> Result<Option<u64>, String> {
         let gid = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -1,10 +1,15 @@
-//! The integration suite's harness: private rooms, pairs of programs, and waiting for conditions with a limit.
+//! The harness of the integration suite: private rooms, pairs of programs, and waits for conditions
+//! with a limit.
 //!
-//! It is not a test framework: the tests are ordinary `#[test]` functions in `tests/`, and `cargo xtask demo` and
-//! `cargo xtask bench` use the same harness. The principal type is [`Room`]: one run directory, one agent, one user.
+//! It is not a test framework. The tests are ordinary `#[test]` functions in `tests/`. `cargo xtask
+//! demo` and `cargo xtask bench` use this harness too. The principal type is [`Room`]: one run
+//! directory, one agent, one user.
 //!
-//! Rules of the suite: every test has its own run directory and its own TCP ports; nothing sleeps in order to
-//! synchronise, it waits for a condition; every wait has a limit, and a limit that is passed says what was waited for.
+//! Rules of the suite:
+//!
+//! * Every test has its own run directory and its own TCP ports.
+//! * Nothing sleeps to synchronise. Tests wait for conditions.
+//! * Every wait has a limit. The error at the limit says what the test waited for.
 #![forbid(unsafe_code)]
 
 pub mod cable;
@@ -35,5 +40,6 @@ pub use room::{Room, User};
 
 use std::time::Duration;
 
-/// How long a program may take before the suite calls it hung. Generous on purpose: a slow machine is not a failure.
+/// How long a program may take before the suite considers it hung. The limit is generous, because a
+/// slow machine is not a failure.
 pub const HANG: Duration = Duration::from_secs(120);

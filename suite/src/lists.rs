@@ -1,12 +1,12 @@
-//! The programs and options that are run on one host and between hosts: the same rows for all of them.
+//! Lists of programs and options. The same rows run on one host and between hosts.
 //!
-//! A list is a macro that hands its rows to a macro of the test, which makes a test of each. No row names a port or an
-//! address; those are added where the row runs.
+//! A list is a macro that passes its rows to a macro of the test, which makes one test of each row.
+//! No row names a port or an address. The code that runs a row adds both.
 
 use crate::figures;
 use crate::pair::Sides;
 
-/// Debian's perftest: every test that it has for the services of this stack, and the options that its users type.
+/// Debian's perftest: every test for the services of this stack, with the options that users type.
 #[macro_export]
 macro_rules! perftest_list {
     ($each:ident) => {
@@ -91,7 +91,7 @@ macro_rules! perftest_list {
     };
 }
 
-/// A selection of perftest: each operation and service once.
+/// A selection of perftest: each combination of operation and service once.
 #[macro_export]
 macro_rules! perftest_selection {
     ($each:ident) => {
@@ -112,7 +112,7 @@ macro_rules! perftest_selection {
     };
 }
 
-/// The pingpongs of Debian's ibverbs-utils, polling and event-driven, every byte validated.
+/// The pingpongs of Debian's ibverbs-utils, polling and event-driven. They validate every byte.
 #[macro_export]
 macro_rules! pingpong_list {
     ($each:ident) => {
@@ -129,7 +129,8 @@ macro_rules! pingpong_list {
     };
 }
 
-/// Sizes of a pingpong and their iterations: a large message needs no thousand of them.
+/// Message sizes of a pingpong, each with its number of iterations. Large messages need fewer
+/// iterations.
 pub const SIZES: &[(&str, &str)] = &[
     ("1", "1000"),
     ("7", "1000"),
@@ -144,7 +145,8 @@ pub const SIZES: &[(&str, &str)] = &[
     ("8388608", "20"),
 ];
 
-/// Stops the test unless the client of a pingpong or of perftest printed figures. Their size is not judged.
+/// Stops the test unless the client of a pingpong or of perftest printed figures. Any figures are
+/// accepted.
 #[track_caller]
 pub fn expect_figures(words: &[&str], sides: &Sides) {
     let output = &sides.client.output;
@@ -156,7 +158,7 @@ pub fn expect_figures(words: &[&str], sides: &Sides) {
     assert!(figure.is_some_and(|figure| figure > 0.0), "no figures in: {}", sides.client.told());
 }
 
-/// The column of perftest's table that counts. With -D the latency tests print averages only.
+/// The column of perftest's table that matters. With -D the latency tests print averages only.
 fn column(words: &[&str]) -> &'static str {
     match (words[0].ends_with("_lat"), words.contains(&"-D")) {
         (false, _) => "BW average[MB/sec]",
@@ -165,7 +167,8 @@ fn column(words: &[&str]) -> &'static str {
     }
 }
 
-/// The connection manager's own programs, from Debian's rdmacm-utils: a server's line and its client's, as [`crate::manager`] has them.
+/// The connection manager's own programs, from Debian's rdmacm-utils: the line of a server and the
+/// line of its client, in the format of [`crate::manager`].
 #[macro_export]
 macro_rules! manager_list {
     ($each:ident) => {
@@ -188,7 +191,7 @@ macro_rules! manager_list {
     };
 }
 
-/// Datagram rsockets.
+/// Programs with datagram rsockets.
 #[macro_export]
 macro_rules! manager_datagram_list {
     ($each:ident) => {
@@ -199,7 +202,7 @@ macro_rules! manager_datagram_list {
     };
 }
 
-/// perftest whose queue pairs are brought up by the connection manager.
+/// perftest with queue pairs that the connection manager connects.
 #[macro_export]
 macro_rules! manager_perftest_list {
     ($each:ident) => {

@@ -1,8 +1,9 @@
-//! Programs that find each other through the connection manager: a server that the agent shows to be listening, and a client.
+//! Pairs of programs that connect through the connection manager: a server and a client.
 //!
-//! Such programs listen on no TCP port; whether they are ready is asked of the agent. A line of a program is words with stand-ins:
-//! `ADDRESS` is the server's address, `OWN` that of the side itself, `PORT` a port of their own, `SOCKETS` what makes sockets
-//! rsockets. The principal type is [`Place`].
+//! These servers listen on no TCP port, so the harness asks the agent whether a server is ready. A
+//! program's line is a list of words with placeholders: `ADDRESS` is the server's address, `OWN` is
+//! the side's own address, `PORT` is a reserved port, and `SOCKETS` loads the rsockets library. The
+//! principal type is [`Place`].
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use crate::port::{self, Port};
 use crate::program::Program;
 use crate::{HANG, Room, process, wait};
 
-/// Programs that serve until somebody ends them.
+/// Programs that serve until a signal ends them.
 const SERVE_FOREVER: &[&str] = &["cmtime", "rcopy", "udpong", "qperf", "/usr/bin/python3"];
 
-/// Where a server and a client run, and by which addresses they go.
+/// The rooms in which a server and a client run, and the addresses that they use.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     there: (&'a Room, IpAddr),
@@ -35,7 +36,7 @@ pub struct Server {
 }
 
 impl Room {
-    /// Both on this host, by a loopback address.
+    /// Both programs on this host, at a loopback address.
     pub fn place(&self, family: Family) -> Place<'_> {
         let address = match family {
             Family::V4 => IpAddr::from([127, 0, 0, 1]),
@@ -44,13 +45,13 @@ impl Room {
         Place { there: (self, address), here: (self, address) }
     }
 
-    /// What the agent says of one connection manager's ids.
+    /// The ids of the connection manager, as the agent shows them.
     pub fn manager_ids(&self) -> Result<Vec<Value>, String> {
         let shown = self.json(&["show", "--json"])?;
         shown["manager"]["ids"].as_array().cloned().ok_or_else(|| format!("no ids in {shown}"))
     }
 
-    /// Waits until the agent knows no context and no id any more.
+    /// Waits until the agent has no context and no id.
     pub fn wait_until_all_is_forgotten(&self, limit: Duration) -> Result<(), String> {
         self.wait_until_empty(limit)?;
         let mut last = Ok(Vec::new());
@@ -63,7 +64,7 @@ impl Room {
 }
 
 impl Hosts {
-    /// The server on the left, the client on the right.
+    /// The server on the left host, the client on the right host.
     pub fn place(&self, family: Family) -> Place<'_> {
         let side = |host: &'_ Host| host.address(family);
         Place { there: (self.left.room(), side(&self.left)), here: (self.right.room(), side(&self.right)) }
@@ -90,7 +91,7 @@ impl Place<'_> {
         Ok(server)
     }
 
-    /// Waits until so many events wait for a server that does not look at them.
+    /// Waits until this many events are queued for a server that does not read them.
     pub fn wait_for_events(&self, server: &Server, count: u64) -> Result<(), String> {
         let own = server.processes();
         wait::until(HANG, "events to wait for the server", || {
@@ -106,7 +107,8 @@ impl Place<'_> {
         self.here.0.start(self.here.0.run(&borrowed(&words)))
     }
 
-    /// Runs a server and its client to their ends. A server that serves for ever is ended after its client, and that is its success.
+    /// Runs a server and its client to their ends. If the server serves for ever, this function
+    /// ends it after its client and treats that end as success.
     pub fn meet(&self, server: &str, client: &str) -> Result<Sides, String> {
         let mut serving = self.serve(server)?;
         let mut calling = self.call(&serving, client)?;
@@ -124,7 +126,7 @@ impl Place<'_> {
         Ok(Sides { server, client })
     }
 
-    /// Runs a server and its client, which must succeed and leave nothing behind.
+    /// Runs a server and its client. Both must succeed and leave no objects behind.
     #[track_caller]
     pub fn must_meet(&self, server: &str, client: &str) -> Sides {
         let sides = Sides::must_succeed(&[server, "/", client], self.meet(server, client));
@@ -132,7 +134,7 @@ impl Place<'_> {
         sides
     }
 
-    /// Stops the test unless nothing is left in either agent.
+    /// Stops the test unless both agents are empty.
     #[track_caller]
     pub fn must_be_empty(&self) {
         for room in [self.there.0, self.here.0] {
@@ -140,7 +142,7 @@ impl Place<'_> {
         }
     }
 
-    /// The words of a line, for one side.
+    /// The words of a line for one side, with all placeholders filled in.
     fn words(&self, line: &str, side: (&Room, IpAddr), port: &Port) -> Vec<String> {
         let sockets = format!("{}:{}", side.0.dist().sockets().display(), side.0.dist().redirector().display());
         let filled = |word: &str| {

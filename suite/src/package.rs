@@ -1,6 +1,7 @@
-//! What strangers install: the packages that `cargo xtask package` makes of the folder under test, and recipes that use them.
+//! The packages that users install: `cargo xtask package` makes them from the folder under test,
+//! and documented recipes use them.
 //!
-//! It looks into no package. The principal type is [`Packages`].
+//! This module does not look into the packages. The principal type is [`Packages`].
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,14 +19,15 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Makes them under a mode mask, which must make no difference.
+    /// Makes the packages under a umask. The umask must not change the packages.
     pub fn make(folder: &Path, mask: &str) -> Result<Self, String> {
         let script = format!("umask {mask} && exec \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(["run", "--quiet", "--package", "xtask", "--", "package", "--dist"]);
         command.arg(Dist::locate()?.folder()).arg("--out").arg(folder).current_dir(root());
-        // A file of another user's repository is git's business, not the time of the commit's.
+        // In a repository of another user, git refuses to work, so the time of the commit is not
+        // available.
         command.env("SOURCE_DATE_EPOCH", "1700000000");
         command.env("DEBFULLNAME", "A Maintainer").env("DEBEMAIL", "a@example.org");
         let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
@@ -47,14 +49,14 @@ impl Packages {
     }
 }
 
-/// The text of a block of a page, between `opening` and the fence that ends it.
+/// The text of a code block on a page, between `opening` and the closing fence.
 pub fn block(page: &str, opening: &str) -> Result<String, String> {
     let text = fs::read_to_string(root().join(page)).map_err(|error| format!("{page}: {error}"))?;
     let block = text.split(opening).nth(1).and_then(|rest| rest.split("```").next());
     block.map(str::to_owned).ok_or_else(|| format!("{page} has no block {opening:?}"))
 }
 
-/// The CMakeLists.txt of somebody else's project, with one test.
+/// The CMakeLists.txt of a user's project with one test.
 pub const PROJECT: &str = "\
 cmake_minimum_required(VERSION 3.20)
 project(example C)
@@ -64,7 +66,7 @@ target_link_libraries(datagrams ibverbs)
 add_test(NAME datagrams COMMAND datagrams)
 ";
 
-/// A folder of the room with that project, in which the room's user may write.
+/// Makes a folder with this project in the room. The room's user may write to the folder.
 pub fn project(room: &Room) -> Result<PathBuf, String> {
     let folder = room.folder().join("project");
     let told = |error: std::io::Error| format!("{}: {error}", folder.display());

@@ -1,6 +1,8 @@
-//! Two programs that talk to each other: a server, and a client that is started when the server listens.
+//! Two programs that talk to each other: a server, and a client that starts when the server
+//! listens.
 //!
-//! The pingpongs and perftest exchange their addresses over TCP on the port given with `-p`. The principal type is [`Pair`].
+//! The pingpongs and perftest exchange their addresses over TCP, on the port given with `-p`. The
+//! principal type is [`Pair`].
 
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use crate::port::{self, Port};
 use crate::program::{Outcome, Program};
 use crate::{HANG, Room, process, wait};
 
-/// What perftest says then, and how often it may.
+/// perftest prints this text if it cannot measure the processor's clock. `TRIES` is how often a
+/// pair runs until the text is absent.
 const NO_CLOCK: &str = "Correlation coefficient r^2";
 const TRIES: usize = 4;
 
@@ -32,7 +35,8 @@ pub struct Sides {
 }
 
 impl Pair {
-    /// Starts `words -p PORT` and, when it listens, `words -p PORT 127.0.0.1`, both under `softhca run`.
+    /// Starts `words -p PORT`. When that program listens, starts `words -p PORT 127.0.0.1`. Both
+    /// run under `softhca run`.
     pub fn start(room: &Room, words: &[&str]) -> Result<Self, String> {
         Self::start_different(room, words, room, words)
     }
@@ -42,7 +46,7 @@ impl Pair {
         Self::connect(there, server, here, client, "127.0.0.1")
     }
 
-    /// As [`Pair::start_different`], where the client finds the server's TCP port at `host`.
+    /// As [`Pair::start_different`]; the client finds the server's TCP port at the address `host`.
     pub fn connect(there: &Room, server: &[&str], here: &Room, client: &[&str], host: &str) -> Result<Self, String> {
         let port = Port::reserve()?;
         let number = port.number().to_string();
@@ -56,8 +60,9 @@ impl Pair {
         Ok(Self { server: first, client: second, _port: port })
     }
 
-    /// Waits until both sides of a perftest pair are connected and the client has worked for a while: the process ids of the
-    /// server and the client themselves.
+    /// Waits until both sides of a perftest pair are connected and the client has worked for a
+    /// while. Returns the process ids of the server and the client themselves, not of `softhca
+    /// run`.
     pub fn traffic(&mut self, name: &str, there: &Room, here: &Room) -> Result<(u32, u32), String> {
         let server = self.server.inner(name, HANG)?;
         let client = self.client.inner(name, HANG)?;
@@ -68,7 +73,7 @@ impl Pair {
         wait::until(HANG, "both to be connected", || {
             (connected(there, server) && connected(here, client)).then_some(())
         })?;
-        // The client polls at full speed from here on: half a second of it is traffic.
+        // From here on the client polls at full speed, so half a second of CPU time is traffic.
         let before = process::cpu_time(client).ok_or("the client is gone")?;
         wait::until(HANG, "the client to work", || {
             (process::cpu_time(client)? > before + Duration::from_millis(500)).then_some(())
@@ -76,7 +81,8 @@ impl Pair {
         Ok((server, client))
     }
 
-    /// Waits for both sides; a side that hangs takes the other with it into the message.
+    /// Waits for both sides. If one side hangs, the error also contains the output of the other
+    /// side.
     pub fn wait(&mut self, limit: Duration) -> Result<Sides, String> {
         let client =
             self.client.wait(limit).map_err(|why| format!("{why}\nthe server said:\n{}", self.server.everything()))?;
@@ -92,8 +98,9 @@ impl Pair {
 }
 
 impl Sides {
-    /// Runs a pair, and again where perftest cannot report because it could not measure the processor's clock, as on a virtual machine
-    /// whose processors move. It measures that by itself, before and after the traffic.
+    /// Runs a pair, and runs it again if perftest could not measure the processor's clock and
+    /// therefore cannot report. This happens on a virtual machine whose processors move. perftest
+    /// measures the clock itself, before and after the traffic.
     pub fn measured(mut run: impl FnMut() -> Result<Self, String>) -> Result<Self, String> {
         for _ in 1..TRIES {
             let sides = run()?;

@@ -1,7 +1,9 @@
-//! TCP ports for the programs that exchange their addresses over TCP: reserved, and seen to be listened on.
+//! TCP ports for programs that exchange their addresses over TCP: reserves ports, and waits until a
+//! program listens.
 //!
-//! A reservation is an abstract unix socket named after the port: it ends with the process that holds it, leaves no file
-//! behind, and two suites at once never pick the same port. The ports lie below the kernel's ephemeral range.
+//! A reservation is an abstract unix socket named after the port. It ends with the process that
+//! holds it and leaves no file behind. Two suites that run at the same time never pick the same
+//! port. The ports are below the kernel's ephemeral range. The principal type is [`Port`].
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +16,7 @@ use crate::wait;
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A port that nobody else in any suite on this host uses while this value lives.
+/// A port that no other part of any suite on this host uses while this value lives.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -41,20 +43,21 @@ impl Port {
     }
 }
 
-/// Claims a name on this host for as long as the value lives; `None` when somebody has it.
+/// Claims a name on this host for as long as the value lives. `None`: the name is already claimed.
 pub(crate) fn claim(name: &str) -> Option<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()
 }
 
 /// Waits until a socket listens on the port, as the process `pid` sees the network.
 ///
-/// It reads the kernel's table instead of connecting, because the programs accept one connection only.
+/// This function reads the kernel's table instead of connecting, because the programs accept one
+/// connection only.
 pub fn wait_for_listener(pid: u32, port: u16, limit: Duration, mut gone: impl FnMut() -> bool) -> Result<(), String> {
     const LISTEN: &str = "0A";
     wait_for_socket(&["tcp", "tcp6"], LISTEN, (pid, port), limit, &mut gone)
 }
 
-/// Waits until a socket of datagrams is bound to the port, as the process `pid` sees the network.
+/// Waits until a datagram socket is bound to the port, as the process `pid` sees the network.
 pub fn wait_for_datagrams(pid: u32, port: u16, limit: Duration, mut gone: impl FnMut() -> bool) -> Result<(), String> {
     const UNCONNECTED: &str = "07";
     wait_for_socket(&["udp", "udp6"], UNCONNECTED, (pid, port), limit, &mut gone)

@@ -1,6 +1,6 @@
-//! Looking at processes through /proc: children, names, open files, CPU time.
+//! Reads about processes in /proc: children, names, open files, CPU time.
 //!
-//! It starts and ends nothing; [`crate::program`] does that.
+//! It does not start or end processes; [`crate::program`] does.
 
 use std::fs;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Whether the process exists and is more than a zombie.
+/// Whether the process exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -56,7 +56,7 @@ pub fn open_files(pid: u32) -> Vec<String> {
     files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).map(|path| path.display().to_string()).collect()
 }
 
-/// Memory of its own that the process has, in bytes.
+/// The anonymous memory of the process (RssAnon), in bytes.
 pub fn own_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
@@ -81,7 +81,7 @@ pub fn mappings(pid: u32, part: &str) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The fields of /proc/PID/stat after the name: the first is the state.
+/// The fields of /proc/PID/stat after the name. The first field is the state.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;

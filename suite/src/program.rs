@@ -1,6 +1,8 @@
-//! One running program: its output goes to files, it may take so long and no longer, and it never outlives the test.
+//! One running program. Its output goes to files, every wait for it has a limit, and it never
+//! outlives the test.
 //!
-//! The principal type is [`Program`]; [`Outcome`] is what remains of it.
+//! It does not know what the program does. The principal type is [`Program`]. [`Outcome`] holds the
+//! results after its end.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{process, wait};
 
-/// A program that runs, in a process group of its own, with its output in two files.
+/// A program in its own process group, with its output in two files.
 #[derive(Debug)]
 pub struct Program {
     line: String,
@@ -22,7 +24,7 @@ pub struct Program {
     errors: PathBuf,
 }
 
-/// How a program ended and what it said.
+/// How a program ended, and what it printed.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The command line.
@@ -36,12 +38,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether it ended with 0.
+    /// Whether the program ended with 0.
     pub fn succeeded(&self) -> bool {
         self.code == 0
     }
 
-    /// Standard output and standard error, one after the other.
+    /// Standard output, followed by standard error.
     pub fn everything(&self) -> String {
         format!("{}{}", self.output, self.errors)
     }
@@ -60,7 +62,7 @@ impl Outcome {
 }
 
 impl Program {
-    /// Starts `command` with no input; `stem` names the files that take its output.
+    /// Starts `command` without input. `stem` names the files for its output.
     pub fn start(mut command: Command, stem: &std::path::Path) -> Result<Self, String> {
         let line = spoken(&command);
         let output = stem.with_extension("out");
@@ -71,12 +73,13 @@ impl Program {
         Ok(Self { line, child, outcome: None, output, errors })
     }
 
-    /// The process id of what was started (often `softhca run`, not the program inside it).
+    /// The process id of the started process (often `softhca run`, not the program inside it).
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the descendant with this name, as when `softhca run` starts a program.
+    /// Waits for the descendant process with this name, for example the program that `softhca run`
+    /// starts.
     pub fn inner(&mut self, name: &str, limit: Duration) -> Result<u32, String> {
         let short: String = name.chars().take(15).collect();
         let id = self.id();
@@ -85,22 +88,22 @@ impl Program {
         })
     }
 
-    /// What it has written to standard output so far.
+    /// What the program has written to standard output so far.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
 
-    /// Everything that it has written so far.
+    /// What the program has written to standard output and standard error so far.
     pub fn everything(&self) -> String {
         self.output() + &fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     pub fn ended(&mut self) -> bool {
         self.look().is_some()
     }
 
-    /// Waits for words in its output.
+    /// Waits until the output contains these words.
     pub fn wait_for_words(&mut self, words: &str, limit: Duration) -> Result<(), String> {
         let found = wait::until(limit, &format!("`{}` to say \"{words}\"", self.line), || {
             let ended = self.ended();
@@ -110,7 +113,8 @@ impl Program {
         if found { Ok(()) } else { Err(format!("it ended without saying \"{words}\":\n{}", self.everything())) }
     }
 
-    /// Waits for its end. A program that is still running at the limit is ended with SIGKILL, and that is an error.
+    /// Waits for the program's end. If the program still runs at the limit, it is killed with
+    /// SIGKILL, and the result is an error.
     pub fn wait(&mut self, limit: Duration) -> Result<Outcome, String> {
         let line = self.line.clone();
         let ended = wait::until(limit, &format!("`{line}` to end"), || self.look());
@@ -140,7 +144,8 @@ impl Program {
         self.outcome.clone()
     }
 
-    /// Where each process of a hung program waits in the kernel: the first question in a hang.
+    /// Where each process of a hung program waits in the kernel. This is the first question about a
+    /// hang.
     fn whereabouts(&self) -> String {
         let mut told = String::new();
         for pid in std::iter::once(self.id()).chain(process::descendants(self.id())) {
@@ -152,7 +157,7 @@ impl Program {
 
     fn end(&mut self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // The group may be gone already: then there is nothing to end.
+            // If the process group is gone already, there is nothing to end.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();
@@ -167,7 +172,7 @@ impl Drop for Program {
     }
 }
 
-/// Sends a signal to any process; one that is gone already is not an error.
+/// Sends a signal to any process. It is not an error if the process is gone already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);

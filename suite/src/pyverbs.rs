@@ -1,7 +1,8 @@
-//! Debian's copy of the pyverbs tests, which come with rdma-core: unpacked into a room and run there, module by module.
+//! Debian's copy of the pyverbs tests, which are part of rdma-core. They are unpacked into a room
+//! and run there, module by module.
 //!
-//! Only those for every device are run, not those for one vendor's or for GPUs. A test that a device does not support skips itself
-//! and says why. Principal type: [`Pyverbs`].
+//! Only the tests for every device run, not the tests for one vendor's devices or for GPUs. A test
+//! that a device does not support skips itself and says why. The principal type is [`Pyverbs`].
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,25 +15,25 @@ const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 /// Tests of one vendor's adapters, or of memory of GPUs.
 const FOREIGN: &[&str] = &["test_mlx5", "test_efa", "test_cuda"];
 
-/// The tests in a room.
+/// The unpacked tests in a room.
 #[derive(Debug)]
 pub struct Pyverbs<'a> {
     room: &'a Room,
     folder: PathBuf,
 }
 
-/// One test, and how it went.
+/// One test and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
     /// The module, such as `test_qp`.
     pub module: String,
     /// Class and function.
     pub name: String,
-    /// How it went.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// How a test went.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It passed.
@@ -44,8 +45,9 @@ pub enum Verdict {
 }
 
 impl<'a> Pyverbs<'a> {
-    /// Unpacks the tests, which Debian ships compressed, into the room. Machines that leave out documentation when they install
-    /// packages do not have them: then they come out of the package itself.
+    /// Unpacks the tests, which Debian ships compressed, into the room. A machine that omits
+    /// documentation when it installs packages does not have these files. Then this function takes
+    /// them from the package itself.
     pub fn unpack(room: &'a Room) -> Result<Self, String> {
         let folder = room.folder().join("pyverbs");
         let script = format!(
@@ -62,7 +64,7 @@ impl<'a> Pyverbs<'a> {
         }
     }
 
-    /// The modules of tests for every device.
+    /// The modules whose tests are for every device.
     pub fn modules(&self) -> Result<Vec<String>, String> {
         let entries = fs::read_dir(self.folder.join("tests")).map_err(|error| error.to_string())?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -81,7 +83,8 @@ impl<'a> Pyverbs<'a> {
         ["/usr/bin/python3", &runner, "-v", &format!("tests.{module}")].map(str::to_owned).into()
     }
 
-    /// Runs a module, with `softhca run`. An error if it does not end as a run of tests should, whatever they say.
+    /// Runs a module with `softhca run`. The result is an error if no test reported a result, or if
+    /// the exit code contradicts the results.
     pub fn run(&self, module: &str) -> Result<Vec<Case>, String> {
         let words = self.words(module);
         let outcome = self.room.finish_run(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
@@ -94,8 +97,8 @@ impl<'a> Pyverbs<'a> {
     }
 }
 
-/// What `unittest -v` says: "name (place)", perhaps a line about the test, " ... ", and the verdict. Programs may have written in
-/// between.
+/// Parses the output of `unittest -v`: "name (place)", an optional line about the test, " ... ",
+/// and the verdict. Output of other programs may be in between.
 pub fn cases(module: &str, text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut name = None;

@@ -1,6 +1,6 @@
-//! A room: one private run directory with its own agent, for one user, cleaned up at the end.
+//! A room: a private run directory with its own agent, for one user. Dropping it cleans up.
 //!
-//! It is not shared between tests. The principal type is [`Room`].
+//! Tests do not share rooms. The principal type is [`Room`].
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,12 +18,12 @@ use crate::dist::Dist;
 use crate::program::{self, Outcome, Program};
 use crate::{HANG, process, wait};
 
-/// Who runs the programs.
+/// The user that runs the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Whoever runs the suite.
+    /// The user that runs the suite.
     Me,
-    /// An ordinary user without any right; only root can become that user.
+    /// An ordinary user without any rights. Only root can become this user.
     Nobody,
     /// Another ordinary user, by number.
     Number(u32),
@@ -32,7 +32,7 @@ pub enum User {
 const NOBODY: u32 = 65_534;
 
 impl User {
-    /// The number, of users that have to be become.
+    /// The uid to switch to. `None`: the user of the suite.
     fn number(self) -> Option<u32> {
         match self {
             Self::Me => None,
@@ -48,29 +48,30 @@ pub struct Room {
     folder: TempDir,
     dist: Dist,
     user: User,
-    /// The run directory of another room, whose agent serves this one.
+    /// The run directory of another room whose agent serves this room.
     host: Option<PathBuf>,
     entrance: Vec<String>,
     programs: AtomicU32,
 }
 
 impl Room {
-    /// A room for whoever runs the suite.
+    /// A room for the user that runs the suite.
     pub fn new() -> Result<Self, String> {
         Self::of(User::Me)
     }
 
-    /// A room for the given user. If the suite does not run as root, every user is the suite's own.
+    /// A room for the given user. If the suite does not run as root, the room is for the suite's
+    /// own user.
     pub fn of(user: User) -> Result<Self, String> {
         Self::for_user(user, Dist::locate()?)
     }
 
-    /// A room with a softhca at a known place.
+    /// A room that uses the softhca at a known place.
     pub fn with(dist: Dist) -> Result<Self, String> {
         Self::for_user(User::Me, dist)
     }
 
-    /// A room for the given user, with a softhca at a known place.
+    /// A room for the given user that uses the softhca at a known place.
     pub fn for_user(user: User, mut dist: Dist) -> Result<Self, String> {
         let told = |error: std::io::Error| format!("a room cannot be made: {error}");
         let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir().map_err(told)?;
@@ -78,7 +79,7 @@ impl Room {
         fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
         let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
         if let Some(number) = user.number() {
-            // The build tree may lie in a home directory that nobody else can enter.
+            // The build tree may be in a home directory that other users cannot enter.
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
             dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
             chown(folder.path().join("run"), Some(number), Some(number)).map_err(told)?;
@@ -98,21 +99,21 @@ impl Room {
         if outcome.succeeded() { Ok(room) } else { Err(outcome.told()) }
     }
 
-    /// A room of another user whom the agent of this room serves.
+    /// A room of another user that the agent of this room serves.
     pub fn guest(&self, user: User) -> Result<Self, String> {
         let mut guest = Self::for_user(user, self.dist.clone())?;
         guest.host = Some(self.run_dir());
         Ok(guest)
     }
 
-    /// Everything that runs in this room is started through these words, for example `ip netns exec NAME`.
+    /// Starts every program in this room through these words, for example `ip netns exec NAME`.
     #[must_use]
     pub fn entered_by(mut self, words: &[&str]) -> Self {
         self.entrance = words.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
-    /// Starts this room's agent with one address only, which has to be this host's.
+    /// Starts this room's agent with only one address, which must belong to this host.
     pub fn with_address(self, address: &str) -> Result<Self, String> {
         self.with_agent(&["--address", address])
     }
@@ -123,12 +124,13 @@ impl Room {
         if outcome.succeeded() { Ok(self) } else { Err(outcome.told()) }
     }
 
-    /// The run directory, which is `SOFTHCA_DIR` of all that runs here.
+    /// The run directory: the value of `SOFTHCA_DIR` for every program in this room.
     pub fn run_dir(&self) -> PathBuf {
         self.host.clone().unwrap_or_else(|| self.own_dir())
     }
 
-    /// The directory of this room that is its user's alone; the run directory, unless another room's agent serves this one.
+    /// This room's own directory, private to its user. It is the run directory, unless another
+    /// room's agent serves this room.
     pub fn own_dir(&self) -> PathBuf {
         self.folder.path().join("run")
     }
@@ -143,7 +145,7 @@ impl Room {
         &self.dist
     }
 
-    /// A command of this room's user with this room's run directory; nothing more is set.
+    /// A command of this room's user with this room's run directory. No other variables are set.
     pub fn command<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -190,13 +192,13 @@ impl Room {
         self.finish(self.run(words))
     }
 
-    /// The agent's process id, if one has written it.
+    /// The agent's process id, if an agent has written it and is alive.
     pub fn agent(&self) -> Option<u32> {
         let pid = fs::read_to_string(self.run_dir().join("agent.pid")).ok()?.trim().parse().ok()?;
         process::alive(pid).then_some(pid)
     }
 
-    /// Starts the agent, as the first program would do, and gives its process id.
+    /// Starts the agent by running a first program, and returns the agent's process id.
     pub fn start_agent(&self) -> Result<u32, String> {
         let outcome = self.finish_run(&["true"])?;
         if !outcome.succeeded() {
@@ -205,7 +207,7 @@ impl Room {
         self.agent().ok_or_else(|| "softhca run left no agent behind".to_owned())
     }
 
-    /// The rows of `softhca show --json` about one kind of object.
+    /// The rows of `softhca show --json` for one kind of object.
     pub fn show(&self, kind: &str) -> Result<Value, String> {
         let answer = self.json(&["show", "--json", kind])?;
         let rows = answer.as_object().and_then(|members| members.values().find(|member| member.is_array()));
@@ -221,7 +223,7 @@ impl Room {
         serde_json::from_str(&outcome.output).map_err(|error| format!("{error}: {}", outcome.told()))
     }
 
-    /// Waits until the agent knows no context any more: every program's objects are gone.
+    /// Waits until the agent has no context: the objects of every program are gone.
     pub fn wait_until_empty(&self, limit: Duration) -> Result<(), String> {
         let mut last = Ok(Value::Null);
         wait::until(limit, "the agent to forget all contexts", || {

@@ -1,12 +1,14 @@
-//! Waiting for a condition with a limit: the only way in which the suite lets time pass.
+//! Waits for a condition with a limit. The suite lets time pass in no other way.
 //!
-//! It is not a timer: a condition is looked at again every few milliseconds until it holds or the limit is over.
+//! It is not a timer: it checks a condition every few milliseconds until the condition holds or the
+//! limit is over. The principal function is [`until`].
 
 use std::time::{Duration, Instant};
 
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Looks at `condition` until it gives a value; the error says what was waited for and for how long.
+/// Checks `condition` until it returns a value. The error says what the caller waited for and for
+/// how long.
 pub fn until<T>(limit: Duration, what: &str, mut condition: impl FnMut() -> Option<T>) -> Result<T, String> {
     let started = Instant::now();
     loop {
