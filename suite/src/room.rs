@@ -145,7 +145,8 @@ impl Room {
         &self.dist
     }
 
-    /// A command of this room's user with this room's run directory. No other variables are set.
+    /// A command of this room's user. It gets this room's run directory, `HOME=/`, no
+    /// `SOFTHCA_LOG`, and `XDG_RUNTIME_DIR` in the room.
     pub fn command<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,

@@ -1,4 +1,5 @@
-//! `softhca bench` as people type it: every operation, JSON, a plot, another host, and a side that dies.
+//! Tests `softhca bench` as users type it: every operation, JSON, a plot, another host, and a side
+//! that dies.
 
 use serde_json::Value;
 use softhca_suite::{HANG, Hosts, Room, User, process, wait};

@@ -1,7 +1,9 @@
-//! `softhca capture`: what it writes tshark has to read without a fault and as we do, over lanes and over the wire; a pipe, words for
-//! people, and what other users do not get to see.
+//! Tests `softhca capture`, over lanes and over the wire: tshark must parse its files without a
+//! fault and with the same result as `wire`. Also tests a pipe, the text output, and that other
+//! users' packets stay hidden.
 
-// The judge belongs to the test of the wire.
+// This file shares the module `tshark` with the tests in `wire_capture`; the module needs this
+// crate.
 extern crate wire as softhca_wire;
 
 #[path = "wire_capture/tshark.rs"]
@@ -15,17 +17,17 @@ use softhca_suite::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, wai
 use softhca_wire::icrc::{Envelope, LEN as ICRC};
 use softhca_wire::{Headers, Transport};
 
-/// Bytes before the BTH, over IPv4.
+/// Number of bytes before the BTH, over IPv4.
 const BEFORE: usize = 14 + 20 + 8;
 
-/// Starts `softhca capture` and waits until it sees what runs.
+/// Starts `softhca capture` and waits until it listens.
 fn start(room: &Room, options: &[&str]) -> Program {
     let mut capture = room.start(room.softhca(&[&["capture"], options].concat())).expect("softhca capture");
     capture.wait_for_words("listening on", HANG).expect("it listens");
     capture
 }
 
-/// Ends it as ^C does.
+/// Ends the capture as ^C does.
 fn stop(capture: &mut Program) -> Outcome {
     capture.signal(Signal::INT);
     let outcome = capture.wait(HANG).expect("it ends").expect_success();
@@ -33,7 +35,7 @@ fn stop(capture: &mut Program) -> Outcome {
     outcome
 }
 
-/// The frames of a capture with the comments on them.
+/// The frames of a capture file, each with its comment.
 fn frames(file: &Path) -> Vec<(Vec<u8>, String)> {
     let bytes = std::fs::read(file).expect("the capture");
     let (mut rest, mut frames) = (&bytes[..], Vec::new());
@@ -50,7 +52,8 @@ fn frames(file: &Path) -> Vec<(Vec<u8>, String)> {
     frames
 }
 
-/// What tshark and we read in a capture, once it is known that it is the same.
+/// The headers and comments in a capture, after checking that tshark and `wire` parse the same
+/// headers.
 fn judge(file: &Path) -> Vec<(Headers, String)> {
     let (frames, mut rows) = (frames(file), tshark::read(file));
     assert!(!frames.is_empty() && frames.len() == rows.len(), "{} frames, {} rows", frames.len(), rows.len());
@@ -63,7 +66,7 @@ fn judge(file: &Path) -> Vec<(Headers, String)> {
         let packet = &frame[BEFORE..];
         let id = u16::from_be_bytes([frame[18], frame[19]]);
         assert_eq!(Envelope::new(&gid(26), &gid(30), port).check(packet, id), Some(id), "the ICRC of {packet:02x?}");
-        // softhca's own, with opcodes that are left to manufacturers.
+        // A packet of softhca itself, whose opcode is in the range for manufacturers.
         if packet[0] >= 0xc0 {
             row.has_no_fault();
             continue;
@@ -76,7 +79,8 @@ fn judge(file: &Path) -> Vec<(Headers, String)> {
     read
 }
 
-/// What is no fault: a comment, which tshark reports among them, and the hop limit of 1 that the pingpongs choose.
+/// Removes messages that are not faults: the comment, which tshark reports as a message, and the
+/// hop limit of 1 that the pingpongs choose.
 fn forgive(row: &mut tshark::Row, comment: &str) {
     let said = row.0["_ws.expert.message"].replace(comment, "").replace("\"Time To Live\" only 1", "");
     if said.trim_matches(',').is_empty() {
@@ -158,7 +162,7 @@ fn a_pipe_into_tshark_is_live_and_ends_when_tshark_does() {
     let mut pipe = room.start(room.command("bash", ["-c", &script])).expect("a shell");
     pipe.wait_for_words("listening on", HANG).expect("it listens");
     Pair::must_succeed(&room, &["ib_write_lat", "-s", "8", "-n", "50"]);
-    // tshark has read enough, and nobody reads the next.
+    // tshark has read enough packets and has ended. No process reads the next packets.
     pipe.wait_for_words("lane", HANG).expect("tshark shows what came");
     Pair::must_succeed(&room, &["ib_write_lat", "-s", "8", "-n", "50"]);
     let outcome = pipe.wait(HANG).expect("it ends").expect_success();
@@ -203,7 +207,8 @@ fn a_user_sees_own_programs_only() {
     let mut senders = own.clone();
     senders.sort_by_key(Value::as_u64);
     senders.dedup();
-    // The pings of one, the pongs of the other; rping sends a few more, which are Bob's.
+    // The pings of one side and the pongs of the other side. rping sends a few more packets, but
+    // they are Bob's.
     assert!(own.len() == 40 && senders.len() == 2, "both directions, each packet once: {} of {senders:?}", own.len());
     assert!(sends(&all).len() > 40);
 }

@@ -1,4 +1,5 @@
-//! Connections that do not come about or do not last: who is told what, with which number, and that nothing is left over.
+//! Tests connections that fail to connect or that end early: which side gets which event with which
+//! status, and that no objects remain.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use softhca_suite::manager::Server;
 use softhca_suite::{Family, HANG, Hosts, Outcome, Place, Program, Room, User, cprogram, process, program, wait};
 
-/// The program and the name that the kernel has for it.
+/// The name of the program, and of its process.
 const NAME: &str = "refusals";
 
 fn built(room: &Room) -> String {
@@ -15,7 +16,7 @@ fn built(room: &Room) -> String {
     path.to_str().expect("a plain path").to_owned()
 }
 
-/// One of a pair: a line of the program for that state.
+/// The command line of one side of a pair, which goes as far as `state`.
 fn line(program: &str, option: &str, state: &str) -> String {
     format!("{program} -a ADDRESS -p PORT {option} {state}")
 }
@@ -44,7 +45,7 @@ fn kill(program: &mut Program) {
     program::send(pid, Signal::KILL);
 }
 
-/// Does the same on one host and between two agents.
+/// Runs the check on one host and between two agents.
 fn everywhere(check: impl Fn(Place<'_>, &str)) {
     let room = Room::of(User::Me).expect("a room");
     check(room.place(Family::V4), &built(&room));
@@ -57,7 +58,7 @@ fn everywhere(check: impl Fn(Place<'_>, &str)) {
 #[test]
 fn without_a_listener_the_reason_is_8() {
     everywhere(|place, program| {
-        // The port of a server that has ended.
+        // Uses the port of a server that has ended.
         let mut server = place.serve(&line(program, "-l", "accept")).expect("it listens");
         kill(&mut server.program);
         ended(&mut server.program);
@@ -98,7 +99,8 @@ fn a_full_backlog_makes_callers_wait() {
             said(caller, "ROUTE_RESOLVED");
         }
         kill(&mut server.program);
-        // Two had been heard; the others ask again, and nobody listens any more.
+        // The listener had received two requests. The other callers repeat their requests, and no
+        // program listens any more.
         let mut ends: Vec<String> = callers.iter_mut().map(|caller| ended(caller).output).collect();
         ends.sort_by_key(|words| words.contains("REJECTED status 8"));
         let heard = |words: &String| words.contains("REJECTED status 28");
@@ -113,7 +115,8 @@ fn a_caller_is_killed_in_each_state() {
         for (listens, calls, at, told) in [
             ("request", "address", "ADDR_RESOLVED", None),
             ("request", "route", "ROUTE_RESOLVED", None),
-            // As with the kernel, a listener hears nothing of a request that it has not answered; its answer would fail.
+            // As with the kernel, a listener gets no event about a caller that dies before the
+            // listener has answered the request. The listener's later answer would fail.
             ("request", "established", "ROUTE_RESOLVED", None),
             ("accept", "response", "CONNECT_RESPONSE", Some("REJECTED")),
             ("accept", "established", "ESTABLISHED", Some("DISCONNECTED")),
@@ -156,7 +159,8 @@ fn a_listener_is_killed_in_each_state() {
     });
 }
 
-/// To programs it is as if the device were unplugged: each id that has one hears of it, once, and then there is no channel.
+/// Programs see the agent's death as the removal of the device: each id that has the device gets
+/// one event. After that the event channel fails.
 #[test]
 fn the_agent_is_killed_in_each_state() {
     let room = Room::of(User::Nobody).expect("a room");
@@ -164,14 +168,14 @@ fn the_agent_is_killed_in_each_state() {
     for (listens, calls, at, removals) in [
         ("accept", "address", "ADDR_RESOLVED", (1, 1)),
         ("accept", "route", "ROUTE_RESOLVED", (1, 1)),
-        // A request that nobody has accepted is nobody's.
+        // A request that the listener has not accepted belongs to no program.
         ("request", "established", "ROUTE_RESOLVED", (1, 1)),
         ("accept", "response", "CONNECT_RESPONSE", (2, 1)),
         ("accept", "established", "ESTABLISHED", (2, 1)),
     ] {
         let (mut server, mut client) = pair(room.place(Family::V4), &program, listens, calls);
         said(&mut client, at);
-        // No call of theirs is under way, then.
+        // Waits until neither program has a call in progress.
         match (listens, calls) {
             ("request", _) => {
                 said(&mut client, "has called");
@@ -190,7 +194,8 @@ fn the_agent_is_killed_in_each_state() {
     }
 }
 
-/// The same when a rule of faults on demand takes the device away; but the agent goes on, and who comes next has it.
+/// A fault rule removes the device. Programs see the same as in the test above, but the agent
+/// continues and serves new programs.
 #[test]
 fn a_device_is_taken_away() {
     let room = Room::of(User::Nobody).expect("a room");
@@ -208,7 +213,8 @@ fn a_device_is_taken_away() {
     assert!(ended(&mut client).succeeded() && ended(&mut server.program).succeeded());
 }
 
-/// A host that takes packets and says nothing: its agent is stopped. By the book that takes half a minute.
+/// A host that accepts packets and never answers, because its agent is stopped. The standard's
+/// timeouts add up to half a minute.
 #[test]
 fn a_silent_host_is_unreachable() {
     let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
@@ -227,14 +233,14 @@ fn a_silent_host_is_unreachable() {
     hosts.right.room().wait_until_all_is_forgotten(HANG).expect("nothing is left over");
 }
 
-/// What an agent holds: its own memory, and how many objects of each kind.
+/// Resources of an agent: its own memory, and the number of objects of each kind.
 fn held(room: &Room) -> (u64, Value) {
     room.wait_until_all_is_forgotten(HANG).expect("nothing is left over");
     let agent = room.agent().expect("an agent");
     (process::own_memory(agent).expect("it runs"), room.json(&["show", "--json"]).expect("it answers"))
 }
 
-/// Connections that come and go leave nothing behind, neither objects nor memory nor open files.
+/// Many connections that come and go leave no objects, no memory and no open files behind.
 #[test]
 fn thousands_of_connections_come_and_go() {
     const MORE: u64 = 1 << 20;

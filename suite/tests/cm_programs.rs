@@ -1,4 +1,5 @@
-//! The programs of Debian's rdmacm-utils: on one host, between network namespaces and between two loopback addresses.
+//! Runs the programs of Debian's rdmacm-utils: on one host, between network namespaces and between
+//! two loopback addresses.
 
 use softhca_suite::{Family, Hosts, Place, Room, Sides, User, lists};
 
@@ -20,7 +21,7 @@ fn between_addresses(server: &str, client: &str) {
     hosts.place(Family::V4).must_meet(server, client);
 }
 
-/// One test per row and place that has all of a host's addresses.
+/// One test for each row and each place that has all addresses of a host.
 macro_rules! hosts {
     ($($name:ident: $server:literal => $client:literal;)*) => {
         mod one_host { $(
@@ -50,7 +51,7 @@ macro_rules! hosts {
     };
 }
 
-/// One test per row between two loopback addresses.
+/// One test for each row, between two loopback addresses.
 macro_rules! addresses {
     ($($name:ident: $server:literal => $client:literal;)*) => {
         mod loopback_ordinary_user { $(
@@ -65,8 +66,8 @@ macro_rules! addresses {
 softhca_suite::manager_list!(hosts);
 softhca_suite::manager_list!(addresses);
 
-/// Datagram rsockets begin with UDP, whose source the kernel chooses: between two loopback addresses that is 127.0.0.1, which is
-/// neither agent's.
+/// Tests of datagram rsockets. They begin with UDP, whose source address the kernel chooses.
+/// Between two loopback addresses the kernel chooses 127.0.0.1, which belongs to neither agent.
 mod datagrams {
     use super::{between_addresses, between_namespaces, on_one_host};
     use softhca_suite::{Family, User};
@@ -75,7 +76,7 @@ mod datagrams {
     softhca_suite::manager_datagram_list!(addresses);
 }
 
-/// As many connections at once as a program of the field has.
+/// As many connections at once as real programs have.
 #[test]
 fn a_thousand_connections() {
     let room = Room::of(User::Nobody).expect("a room");
@@ -85,7 +86,7 @@ fn a_thousand_connections() {
     assert!(!sides.client.everything().contains("fail"), "{}", sides.client.told());
 }
 
-/// Both join a group; mckey waits some seconds of its own for the group to be known.
+/// Both sides join a group. mckey itself waits some seconds until the network knows the group.
 fn members(place: Place<'_>, group: &str) {
     let receiver = format!("mckey -m {group} -b OWN -C 10");
     place.must_meet(&receiver, &format!("{receiver} -s"));
@@ -117,7 +118,8 @@ fn rcopy_copies_a_file() {
     }
 }
 
-/// It sends 16 bytes inline on a queue pair for which it asked for none: adapters give what a gather entry has room for.
+/// rdma_xclient sends 16 bytes inline on a queue pair with max_inline_data 0. Adapters still accept
+/// as many inline bytes as fit into a gather entry.
 #[test]
 fn rdma_xclient() {
     for user in [User::Me, User::Nobody] {
@@ -125,7 +127,7 @@ fn rdma_xclient() {
     }
 }
 
-/// One test per row and place.
+/// One test for each row and place.
 macro_rules! perftests {
     ($($name:ident: $server:literal => $client:literal;)*) => {
         mod perftest_one_host { $(
@@ -147,8 +149,9 @@ macro_rules! perftests {
 
 softhca_suite::manager_perftest_list!(perftests);
 
-/// perftest's client may call before its server listens: after they have greeted each other both go on at once. It does not survive
-/// that (it goes on with what it has given back), so they begin again.
+/// Runs perftest, and repeats it if its client connected too early. After the TCP exchange both
+/// sides go on at once, so the client may connect before its server listens. The client does not
+/// survive the refusal: it goes on with objects that it has destroyed.
 #[track_caller]
 fn perftest(place: Place<'_>, server: &str, client: &str) {
     const TRIES: usize = 10;

@@ -1,7 +1,10 @@
-//! Debian's qperf: all its tests of RC, UC and UD, and those that verify data; a selection as an ordinary user.
+//! Runs Debian's qperf: all its tests of RC, UC and UD, and the tests that verify data. An ordinary
+//! user runs a selection.
 //!
-//! qperf 0.4.11 connects by the connection manager in its tests of RC, if it is told to; everywhere else it gives LIDs and no GRH. So
-//! all of it runs on InfiniBand ports, and the former on Ethernet ports, too. Its datagrams are of 2048 bytes, its path MTU is 2048.
+//! qperf 0.4.11 uses the connection manager only in its tests of RC, and only if `-cm1` says so. In
+//! all other cases it gives LIDs and no GRH. So all tests run on InfiniBand ports, and the tests of
+//! RC with the connection manager run on Ethernet ports too. qperf's datagrams have 2048 bytes, and
+//! its path MTU is 2048.
 
 use softhca_suite::{Family, Hosts, Place, Room, User};
 
@@ -16,7 +19,7 @@ const SOME_UD: &str = "ud_bi_bw ud_lat";
 
 const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
 
-/// Every test prints its name and then a figure at least.
+/// Runs tests of qperf. Every test must print its name and at least one figure.
 #[track_caller]
 fn measures(place: Place<'_>, options: &str, tests: &str) {
     let sides = place.must_meet("qperf -lp PORT", &format!("qperf -lp PORT {options} ADDRESS -t 1 {tests}"));
@@ -26,8 +29,9 @@ fn measures(place: Place<'_>, options: &str, tests: &str) {
     assert!(!sides.client.everything().contains("failed"), "{}", sides.client.told());
 }
 
-/// What there is to measure: with `-cm1` only RC is another matter, for qperf 0.4.11 connects UC and UD in the same way with and without.
-/// Each test takes a second: an ordinary user has some of each service.
+/// The tests to run. With `-cm1` only the tests of RC differ, because qperf 0.4.11 connects UC and
+/// UD the same way with and without this option. Each test takes a second, so an ordinary user runs
+/// only some tests of each service.
 fn tests(user: User, options: &str) -> &'static [&'static str] {
     match (user, options.is_empty()) {
         (User::Me, true) => &[RC, UC, UD],
@@ -37,22 +41,22 @@ fn tests(user: User, options: &str) -> &'static [&'static str] {
     }
 }
 
-/// Everything, on one host.
+/// Runs all tests for this user, on one host.
 #[track_caller]
 fn on_one_host(user: User, options: &str) {
-    // An address of loopback gives the port its largest MTU on every machine.
+    // A loopback address gives the port the largest MTU on every machine.
     let options_of_agent = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
     let room = Room::of(user).expect("a room").with_agent(&options_of_agent).expect("an agent");
     tests(user, options).iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
 }
 
-/// Everything, between two hosts.
+/// Runs all tests for this user, between two hosts.
 #[track_caller]
 fn between_namespaces(mtu: u32, user: User, options: &str) {
     let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
     let hosts = hosts.with_agents(INFINIBAND).expect("agents");
     for tests in tests(user, options) {
-        // A datagram is one packet.
+        // A datagram must fit into one packet.
         let size = if tests.starts_with("ud") && mtu < 2200 { "-m 1K" } else { "" };
         measures(hosts.place(Family::V4), &format!("{options} {size}"), tests);
     }

@@ -1,7 +1,8 @@
-//! Socket programs that know nothing of RDMA, on rsockets: iperf3, nc, and curl with a small HTTP server; and datagram rsockets beside the
-//! kernel's UDP sockets.
+//! Runs socket programs that know nothing of RDMA on rsockets: iperf3, nc, and curl with a small
+//! HTTP server. Also compares datagram rsockets with the kernel's UDP sockets.
 //!
-//! Their data goes by RDMA and not by TCP: no socket of TCP listens at the port that they talk to.
+//! The tests check that data goes over RDMA and not over TCP: no TCP socket listens at the
+//! programs' port.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,7 +12,7 @@ use softhca_suite::{Family, Hosts, Place, Room, User, cprogram};
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// A file of so many mebibytes, none of which is like another.
+/// Makes a file of this many mebibytes, no two of which are equal.
 fn file(folder: &Path, mebibytes: u64) -> PathBuf {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = || {
@@ -32,7 +33,7 @@ fn file(folder: &Path, mebibytes: u64) -> PathBuf {
     path
 }
 
-/// Compares two files, a piece at a time.
+/// Compares two files piece by piece.
 #[track_caller]
 fn must_be_the_same(one: &Path, other: &Path) {
     let [mut left, mut right] = [one, other].map(|path| File::open(path).expect("there"));
@@ -68,7 +69,7 @@ fn iperf3_between_namespaces() {
     }
 }
 
-/// nc reads a file and writes what comes into another; a script has the redirections.
+/// nc reads one file and writes received data to another file. A script contains the redirections.
 fn netcat(place: Place<'_>, from: &Room, to: &Room) {
     let source = file(from.folder(), 16);
     let target = to.own_dir().join("received");
@@ -125,7 +126,7 @@ fn curl_between_namespaces() {
     fetch(hosts.place(Family::V4), hosts.left.room(), hosts.right.room(), 64);
 }
 
-/// Of either family, and of both at once: the program compares what it sees with what UDP sockets show.
+/// Sockets of either family and of both at once. The program compares rsockets with UDP sockets.
 #[test]
 fn datagram_sockets_on_the_wildcard_address_show_what_udp_sockets_show() {
     for user in [User::Me, User::Nobody] {

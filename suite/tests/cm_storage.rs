@@ -1,12 +1,14 @@
-//! Storage by RDMA: Debian's fio with its engine for it, and a pair of iSER: tgt's target and an initiator on libiscsi.
+//! Tests storage over RDMA: Debian's fio with its RDMA engine, and iSER with tgt's target and an
+//! initiator on libiscsi.
 
 use softhca_suite::port::Port;
 use softhca_suite::{Family, HANG, Hosts, Place, Room, User, cprogram, wait};
 
 const BLOCKS: &str = "--bs=64k --size=16m";
 
-/// fio's client has the verb; what its engine calls a write is any transfer that the client starts. The server takes every address,
-/// for fio 3.33 takes the first letter of `--bindname` for one.
+/// Runs fio's server and client. The client's option `--verb` chooses the operation. For fio's RDMA
+/// engine, a write is any transfer that the client starts. The server listens on every address,
+/// because fio 3.33 uses only the first letter of `--bindname`.
 fn fio(place: Place<'_>, verbs: &[&str]) {
     for verb in verbs {
         let server = format!("fio --name=server --ioengine=rdma --port=PORT --rw=read --iodepth=16 {BLOCKS}");
@@ -19,7 +21,7 @@ fn fio(place: Place<'_>, verbs: &[&str]) {
     }
 }
 
-/// It makes files for its statistics in the folder that it is started in.
+/// fio writes files for its statistics to the folder in which it starts.
 #[test]
 fn fio_on_one_host() {
     fio(Room::of(User::Me).expect("a room").place(Family::V4), &["write", "read", "send"]);
@@ -34,10 +36,12 @@ fn fio_between_namespaces() {
 /// tgt's name for the disk.
 const TARGET: &str = "iqn.2001-04.com.example:disk";
 
-/// The initiators' names: those of `programs/storage.c` and of iscsi-inq. tgt wants to know them for iSER, beside the address.
+/// The initiators' names: of `programs/storage.c` and of iscsi-inq. For iSER, tgt requires these
+/// names as well as the address.
 const INITIATORS: [&str; 2] = ["iqn.2024-01.example:suite", "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq"];
 
-/// Login, a question, two mebibytes written, read back and compared; what was written is in the file behind the disk.
+/// Logs in, sends an inquiry, writes two mebibytes, reads them back and compares them. Then checks
+/// the file behind the disk.
 #[test]
 fn an_iser_target_and_its_initiator() {
     if !rustix::process::geteuid().is_root() {
@@ -76,7 +80,7 @@ fn an_iser_target_and_its_initiator() {
     let written = std::fs::read(&disk).expect("a disk");
     let expected = |at: usize| ((at as u64).wrapping_mul(2_654_435_761) >> 11) as u8;
     assert!((0..4096 * 512).all(|at| written[at] == expected(at)), "the file is not what was written");
-    // It ends for no polite signal while it has a target.
+    // tgtd ignores the signals that ask it to end while it has a target.
     drop(target);
     for name in [format!("socket.{control}"), format!("socket.{control}.lock")] {
         let _ = std::fs::remove_file(std::path::Path::new("/var/run/tgtd").join(name));

@@ -1,14 +1,17 @@
-//! Sudden ends: a program is killed, the agent is killed, and whoever is left gets an error in time and goes on.
+//! Tests sudden ends: a program or the agent is killed. The other processes must get an error in
+//! time and continue.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use softhca_suite::{HANG, Pair, Room, process, program, wait};
 
-/// perftest's default timeout of 14 (67 ms) and seven retries: half a second by the book, some seconds with room to spare.
+/// perftest uses a timeout of 14 (67 ms) and seven retries. By the standard this takes half a
+/// second. The limit here leaves some seconds more.
 const RETRIES: Duration = Duration::from_secs(20);
 
-/// A pair of ib_write_bw in full run, and the processes themselves.
+/// Starts a pair of ib_write_bw and waits until it transfers data. Returns the pair and the process
+/// ids of its programs.
 fn writing(room: &Room) -> (Pair, u32, u32) {
     let mut pair = Pair::start(room, &["ib_write_bw", "-D", "120"]).expect("both start");
     let (server, client) = pair.traffic("ib_write_bw", room, room).expect("traffic");
@@ -77,7 +80,8 @@ fn a_stopped_program_does_not_hang_after_the_agent_was_killed() {
     program::send(client, Signal::STOP);
     wait::until(HANG, "the client to stop", || (process::state(client) == Some('T')).then_some(())).expect("stopped");
     program::send(room.agent().expect("an agent"), Signal::KILL);
-    // A new agent starts cleanly while the stopped client still holds the old one's memory.
+    // A new agent starts without an error while the stopped client still holds the old agent's
+    // memory.
     let fresh = Room::finish_run(&room, &["ibv_devinfo"]).expect("it ends");
     fresh.expect_success();
     program::send(client, Signal::CONT);

@@ -1,4 +1,5 @@
-//! What programs and people see of the devices: ibv_devices, ibv_devinfo, ibv_asyncwatch, `softhca devices`, `softhca show`.
+//! Tests how programs and users see the devices: ibv_devices, ibv_devinfo, ibv_asyncwatch, `softhca
+//! devices`, `softhca show`.
 
 use rustix::process::Signal;
 use softhca_suite::{HANG, Pair, Room, User, program};

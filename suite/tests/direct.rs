@@ -1,5 +1,6 @@
-//! Programs that work on a peer's shared memory themselves: what they no longer do when the peer ends or takes it back, and that another
-//! user's never do. The program is `programs/direct.c`.
+//! Tests programs that access a peer's shared memory directly. The access stops when the peer ends
+//! or withdraws the grant. A program of another user never gets access. The program is
+//! `programs/direct.c`.
 
 use softhca_suite::{HANG, Pair, Room, User, cprogram};
 
@@ -7,7 +8,7 @@ fn built(room: &Room) -> String {
     cprogram::build(room, "direct").expect("it compiles").to_str().expect("a plain path").to_owned()
 }
 
-/// What the initiator says of its grant.
+/// Whether the initiator says that it has a grant.
 #[track_caller]
 fn granted(there: &Room, here: &Room, words: &[&str]) -> bool {
     let sides = Pair::start_different(there, words, here, words).and_then(|mut pair| pair.wait(HANG));
@@ -40,6 +41,6 @@ fn another_user_is_granted_nothing() {
     let words = [program.as_str(), "-m", "ask"];
     assert!(granted(&users[0], &users[0], &words), "one user's own");
     assert!(!granted(&users[0], &users[1], &words));
-    // Not even root, who could do it anyway.
+    // Even root gets no grant, although root could read the memory anyway.
     assert!(!granted(&users[0], &machine, &words));
 }

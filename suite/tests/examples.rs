@@ -1,7 +1,9 @@
-//! examples/README.md: its commands are run as they stand there, in one shell, and print the lines that it says.
+//! Runs the commands of examples/README.md word for word in one shell, and checks that they print
+//! the lines on the page.
 //!
-//! Two things are other: Cargo has built the Rust programs already, with this suite, and the TCP ports are free ones. The contents of
-//! the front page lead to places that are there.
+//! There are two differences. Cargo has already built the Rust programs, together with this suite.
+//! The TCP ports are free ports. Another test checks that the links in the contents of the front
+//! page lead to existing places.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -56,7 +58,7 @@ fn every_example_is_built_and_runs_as_its_page_says() {
     }
 }
 
-/// As GitHub makes the name of a heading's place.
+/// The anchor that GitHub makes from a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .to_lowercase()

@@ -1,10 +1,11 @@
-//! Faults on demand as programs see them: packets that get lost, a command that fails, a port that goes down, a connection that is refused.
+//! Tests faults on demand as programs see them: lost packets, a command that fails, a port that
+//! goes down, a refused connection.
 
 use rustix::process::Signal;
 use serde_json::Value;
 use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, cprogram, lists};
 
-/// The words of a program that runs with a rule of its own.
+/// Runs a program with a fault rule of its own.
 fn with_fault(room: &Room, rule: &str, words: &[&str]) -> Program {
     let all = [&["run", "--fault", rule, "--"], words].concat();
     room.start(room.softhca(&all)).expect("it starts")
@@ -18,7 +19,7 @@ fn list(room: &Room) -> Vec<Value> {
     room.json(&["fault", "list", "--json"]).expect("it answers")["rules"].as_array().expect("a list").clone()
 }
 
-/// perftest at its own settings, on lanes.
+/// perftest with its default settings, on lanes.
 #[test]
 fn perftest_gets_over_losses_of_each_kind_and_of_all() {
     let room = Room::of(User::Me).expect("a room");
@@ -41,7 +42,8 @@ fn perftest_gets_over_losses_of_each_kind_and_of_all() {
     }
 }
 
-/// Between two agents, where the rules stand in place of a bad cable (`wire_bad`): each alone, and all together.
+/// Between two agents, where rules take the place of a bad cable (`wire_bad`). Each rule alone, and
+/// all rules together.
 #[test]
 fn perftest_gets_over_the_same_between_hosts() {
     let hosts = Hosts::loopback(User::Me).expect("two addresses");
@@ -73,13 +75,13 @@ fn a_program_with_rules_of_its_own_fails_as_they_say_and_is_told_so() {
     for words in ["Couldn't create QP", "fault: create_qp fails with ENOMEM", "by rule"] {
         assert!(outcome.everything().contains(words), "{words} is not in: {}", outcome.told());
     }
-    // A rule that is none is told before anything runs.
+    // An invalid rule is an error before anything runs.
     let outcome = with_fault(&room, "lose 5%", &["true"]).wait(HANG).expect("it ends");
     assert_eq!(outcome.code, 125, "{}", outcome.told());
     assert!(outcome.errors.contains("unknown kind of fault \"lose\"; kinds are loss, delay"), "{}", outcome.told());
 }
 
-/// The packets that a rule lost, as the line of `softhca run` about the rule says.
+/// The number of packets that a rule lost, from the line of `softhca run` about this rule.
 fn printed(errors: &str, rule: &str) -> Option<u64> {
     let line =
         errors.lines().find_map(|line| line.strip_prefix("softhca: fault rule ")?.split_once(&format!(" ({rule}): ")));
@@ -97,7 +99,7 @@ fn a_run_prints_the_count_of_the_fault_list() {
         assert!(!side.errors.contains("fault: by rule"), "{}", side.told());
         assert_eq!(side.errors.matches("fault rule ").count(), 1, "{}", side.told());
     }
-    // The side that ended last counted all packets.
+    // The side that ended last has counted all packets.
     let last = sides.iter().filter_map(|side| printed(&side.errors, RULE)).max();
     assert_eq!(last, list(&room)[0]["acted"].as_u64(), "{}\n{}", sides[0].told(), sides[1].told());
 }
@@ -136,7 +138,7 @@ fn a_connection_request_is_rejected_with_a_reason_or_gets_through_losses() {
     let mut client = place.call(&server, "rping -c -a ADDRESS -p PORT -C 3").expect("it starts");
     let outcome = client.wait(HANG).expect("it ends");
     assert!(outcome.everything().contains("RDMA_CM_EVENT_REJECTED, error 28"), "{}", outcome.told());
-    // The next one is not, and gets over what is lost.
+    // The next connection is not refused. It survives lost packets.
     add(&room, "loss 5% seed 7");
     let mut client = place.call(&server, "rping -c -a ADDRESS -p PORT -C 200 -V").expect("it starts");
     assert!(client.wait(HANG).expect("it ends").succeeded());

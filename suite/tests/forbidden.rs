@@ -1,22 +1,23 @@
-//! Surroundings in which something is missing: system calls that a sandbox forbids, a full disk, no `/proc`, few descriptors, a relative
-//! run directory. Each ends in a sentence that names the call or the path and what to do next, with the documented exit code; nothing
-//! panics; and where there is another way, softhca takes it.
+//! Tests surroundings in which something is missing: system calls that a sandbox forbids, a full
+//! disk, no `/proc`, few descriptors, a relative run directory. Each case ends with a sentence that
+//! names the call or the path and says what to do next, and with the documented exit code. Nothing
+//! panics. If softhca can work without the missing part, it does.
 
 use std::process::Command;
 
 use rustix::process::Signal;
 use softhca_suite::{HANG, Outcome, Pair, Room, cprogram, wait};
 
-/// Calls that softhca cannot do without.
+/// System calls that softhca needs.
 const NEEDED: [&str; 5] = ["memfd_create", "eventfd2", "epoll_create1", "timerfd_create", "recvmsg"];
 
-/// What an agent needs of them.
+/// Of these, the system calls that an agent needs.
 const NEEDED_BY_AGENTS: [&str; 4] = ["memfd_create", "eventfd2", "epoll_create1", "recvmsg"];
 
 const ERRORS: [(&str, &str); 2] =
     [("EPERM", "Operation not permitted (os error 1)"), ("ENOSYS", "Function not implemented (os error 38)")];
 
-/// The words that start a program in a sandbox which forbids a call.
+/// The words that start a program in a sandbox that forbids these calls.
 fn sandbox(room: &Room, errno: &str, calls: &[&str]) -> Vec<String> {
     let deny = cprogram::build(room, "deny").expect("it compiles").to_str().expect("a plain path").to_owned();
     let mut words = vec![deny, errno.to_owned()];
@@ -25,14 +26,14 @@ fn sandbox(room: &Room, errno: &str, calls: &[&str]) -> Vec<String> {
     words
 }
 
-/// `softhca` in a sandbox.
+/// Runs `softhca` in a sandbox.
 fn inside(room: &Room, sandbox: &[String], arguments: &[&str]) -> Outcome {
     let softhca = room.dist().softhca().to_str().expect("a plain path").to_owned();
     let words = sandbox[1..].iter().map(String::as_str).chain([softhca.as_str()]).chain(arguments.iter().copied());
     room.finish(room.command(&sandbox[0], words)).expect("it ends")
 }
 
-/// A sentence of softhca that names the call, its error and what to do.
+/// Checks for a sentence of softhca that names the call, its error and what to do next.
 #[track_caller]
 fn names(outcome: &Outcome, call: &str, error: &str) {
     let sentence = outcome.errors.lines().find(|line| line.starts_with("softhca: ")).unwrap_or_default();
@@ -77,7 +78,7 @@ fn a_program_that_may_not_make_a_call_is_told_its_name() {
     let threads = room.finish_run(&[&words[..], &["ibv_devinfo", "-d", "softhca0"]].concat()).expect("it ends");
     assert!(!threads.succeeded(), "{}", threads.told());
     names(&threads, "pthread_create", "Operation not permitted");
-    // The connection manager's clients, and sockets over it.
+    // Clients of the connection manager, and rsockets over it.
     let words = sandbox(&room, "EPERM", &["recvmsg"]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let connects = ["rping", "-c", "-a", "127.0.0.1", "-p", "7", "-C", "1"];
@@ -101,7 +102,8 @@ fn the_doctor_names_a_call_that_is_forbidden() {
     }
 }
 
-/// An agent outside of the sandbox answers, but the command inside cannot hear it.
+/// An agent outside the sandbox answers, but the command inside the sandbox cannot receive the
+/// answer.
 #[test]
 fn a_command_that_may_not_receive_does_not_take_the_agent_for_dead() {
     let room = Room::new().expect("a room");
@@ -122,7 +124,7 @@ fn without_pidfds_everything_works() {
         let sandbox = sandbox(&room, errno, &["pidfd_open", "pidfd_send_signal"]);
         let room = room.entered_by(&sandbox.iter().map(String::as_str).collect::<Vec<_>>());
         Pair::must_succeed(&room, &["ibv_rc_pingpong", "-g", "0"]);
-        // The agent sees that a program is killed: its context goes.
+        // The agent notices that a program is killed, and removes its context.
         let mut killed = room.start(room.run(&["ib_write_bw"])).expect("it starts");
         let pid = killed.inner("ib_write_bw", HANG).expect("it runs");
         let has_context = || (!room.show("contexts").ok()?.as_array()?.is_empty()).then_some(());
@@ -130,7 +132,7 @@ fn without_pidfds_everything_works() {
         softhca_suite::program::send(pid, Signal::KILL);
         assert_eq!(killed.wait(HANG).expect("it ends").code, 137);
         room.wait_until_empty(HANG).expect("the agent forgets it");
-        // `softhca run` passes signals on, and ends with its program.
+        // `softhca run` forwards signals, and ends when its program ends.
         let waits = room.run(&["sh", "-c", "echo waits; exec sleep 600"]);
         let mut program = room.start(waits).expect("it starts");
         program.wait_for_words("waits", HANG).expect("it runs");
@@ -141,7 +143,7 @@ fn without_pidfds_everything_works() {
     }
 }
 
-/// `words` with a limit of open files.
+/// Runs `words` with a limit of open files.
 fn with_files(room: &Room, limit: u32, words: &[&str]) -> Outcome {
     let script = format!("ulimit -n {limit}; exec \"$@\"");
     let words = ["-c", &script, "sh"].into_iter().chain(words.iter().copied());
@@ -160,7 +162,8 @@ fn too_few_descriptors_are_told() {
     }
     let run = with_files(&room, 64, &[&softhca, "run", "--", "ibv_devinfo", "-d", "softhca0"]);
     assert!(run.succeeded(), "{}", run.told());
-    // A program of an agent that has enough: whatever the limit, it opens the device or says why not.
+    // A program whose agent has enough descriptors. With any limit, the program opens the device or
+    // says why not.
     room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
     room.start_agent().expect("an agent");
     let mut opened = 0;
@@ -171,7 +174,7 @@ fn too_few_descriptors_are_told() {
         assert!(!text.contains("panicked") && outcome.code < 128, "{limit}: {}", outcome.told());
         match outcome.code {
             0 => opened += 1,
-            // The loader itself has too few.
+            // The loader itself has too few descriptors.
             127 => assert!(text.contains("cannot open shared object file"), "{limit}: {}", outcome.told()),
             _ => assert!(text.contains("ulimit -n"), "{limit}: {}", outcome.told()),
         }
@@ -200,10 +203,10 @@ fn a_relative_run_directory_is_where_the_user_stands() {
     }
 }
 
-/// Files and directories that a small file system may have.
+/// The number of files and directories that a small file system can have.
 const INODES: usize = 2000;
 
-/// A tmpfs of a few pages, for as long as the value lives.
+/// A tmpfs of a few pages, mounted for as long as the value lives.
 struct Small(std::path::PathBuf);
 
 impl Small {
@@ -220,7 +223,7 @@ impl Small {
         Some(Self(place))
     }
 
-    /// Leaves no room.
+    /// Fills the file system, so that no byte is free.
     fn fill(&self) {
         use std::io::Write;
         let mut file = std::fs::File::create(self.0.join("filler")).expect("made");
@@ -228,7 +231,7 @@ impl Small {
         assert_eq!(end.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
     }
 
-    /// Leaves no file to be made.
+    /// Uses up all inodes, so that no file can be created.
     fn crowd(&self) {
         let end = (0..=INODES).find_map(|number| std::fs::File::create(self.0.join(format!("one-{number}"))).err());
         assert_eq!(end.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
@@ -244,7 +247,8 @@ impl Drop for Small {
 #[test]
 fn a_full_disk_is_told_and_nothing_panics() {
     let room = Room::new().expect("a room");
-    // From nothing at all to what an agent needs, the disk is full at each place in turn.
+    // The number of free pages grows from zero to what an agent needs, so the disk is full at each
+    // step of the start once.
     let Some(small) = Small::new(&room, 1) else { return };
     drop(small);
     let mut succeeded = false;
@@ -271,7 +275,7 @@ fn a_full_disk_is_told_and_nothing_panics() {
     assert!(succeeded, "512 pages are enough");
 }
 
-/// The agent logs to a full disk, and a program writes there what it has to say: both go on.
+/// The agent logs to a full disk, and a program writes its messages there. Both continue.
 #[test]
 fn a_disk_that_becomes_full_ends_nobody() {
     let room = Room::new().expect("a room");
@@ -286,10 +290,11 @@ fn a_disk_that_becomes_full_ends_nobody() {
     small.fill();
     let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();
     let log = small.0.join("filler").display().to_string();
-    // Everything that the library says goes to a file that has no room.
+    // All messages of the library go to a file on the full disk.
     let script = format!("{why} -m rkey 2>>{log}; test $? = 1 && {why} -m none 2>>{log}");
     let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
-    // An empty file can still be made, and what goes into it is lost: reasons, not work.
+    // An empty file can still be created, but its content is lost. So reasons are lost, but
+    // operations work.
     assert!(outcome.succeeded() && !outcome.everything().contains("panicked"), "{}", outcome.told());
     small.crowd();
     let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
@@ -316,7 +321,7 @@ fn without_proc_programs_run() {
     let room = room.entered_by(&["unshare", "-m", "sh", "-c", "umount -l /proc && exec \"$@\"", "sh"]);
     let run = room.finish_run(&["ibv_devinfo", "-d", "softhca0"]).expect("it ends");
     assert!(run.succeeded(), "{}", run.told());
-    // perftest itself wants /proc, for the processor's clock.
+    // perftest itself needs /proc to measure the processor's clock.
     for program in ["ibv_rc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
         Pair::must_succeed(&room, &[program, "-g", "0"]);
     }
@@ -326,10 +331,12 @@ fn without_proc_programs_run() {
     assert!(stopped.output.contains("stopped the agent"), "{}", stopped.told());
 }
 
-/// The bytes that files may have below: as many as an agent's shared memory needs, and not so many that a log is put aside before.
+/// The maximal file length in the test below. It is enough for an agent's shared memory. It is
+/// below the length at which a log is rotated.
 const LONGEST: u64 = 12 << 20;
 
-/// The logs of the agent and of the program are as long as files may get (`ulimit -f`): what is logged is lost, and both go on.
+/// The logs of the agent and of the program reach the limit of file lengths (`ulimit -f`). The next
+/// log lines are lost, and both continue.
 #[test]
 fn logs_at_the_limit_of_file_lengths_end_nobody() {
     let limit = format!("--fsize={LONGEST}:{LONGEST}");
@@ -354,7 +361,7 @@ fn logs_at_the_limit_of_file_lengths_end_nobody() {
     }
 }
 
-/// What needs a file that may not get as long: a sentence, with the documented exit code.
+/// If a file must grow beyond the limit, the error is a sentence with the documented exit code.
 #[test]
 fn files_that_may_not_get_long_enough_are_told() {
     let room = Room::new().expect("a room");
@@ -370,13 +377,13 @@ fn files_that_may_not_get_long_enough_are_told() {
         }
         assert!(!outcome.everything().contains("panicked"), "{}", outcome.told());
     };
-    // No agent can be started.
+    // No agent can start.
     let outcome = room.finish(limited(4096, &["run", "--", "true"])).expect("it ends");
     must_tell(&outcome, 125, &["cannot write to"]);
     room.start_agent().expect("an agent");
-    // A limit that leaves no shared memory at all is found before the program starts.
+    // If the limit leaves no room for shared memory, the error comes before the program starts.
     must_tell(&room.finish(limited(1024, &["run", "--", "true"])).expect("it ends"), 125, &["ftruncate"]);
-    // A program that lowers its own limit can share no memory; it gets the errno.
+    // A program that lowers its own limit cannot share memory. It gets the errno.
     let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();
     let own_limit = ["run", "--", "prlimit", "--fsize=1024:1024", &why, "-m", "none"];
     let outcome = room.finish(room.softhca(&own_limit)).expect("it ends");

@@ -1,8 +1,9 @@
-//! The guide for newcomers, docs/guide/first-ten-minutes.md: its commands are run, one after the other in one shell of an ordinary user,
-//! and what they print is what the guide says, but for numbers.
+//! Runs the commands of the guide for newcomers, docs/guide/first-ten-minutes.md, one after the
+//! other in one shell of an ordinary user. Checks that their output is what the guide says, except
+//! for numbers.
 //!
-//! Two things are added that a reader does: after a program is started in the background, one looks whether it is there; and
-//! perftest's TCP port is one that is free.
+//! The test adds two things that a reader does too. After it starts a program in the background, it
+//! waits until the program is ready. For perftest, it chooses a free TCP port.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,7 +12,7 @@ use std::path::Path;
 use softhca_suite::port::Port;
 use softhca_suite::{Room, User};
 
-/// A command, and the lines that it is said to print.
+/// A command, and the lines that it prints according to the guide.
 struct Step {
     command: String,
     lines: Vec<String>,
@@ -32,7 +33,8 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// The words of a line, where each that has a digit may be any other: numbers, addresses, times.
+/// Whether a line matches an expected line. Words with a digit (numbers, addresses, times) may be
+/// any other word.
 fn is_such_a_line(said: &str, expected: &str) -> bool {
     let plain = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
     let (said, mut at): (Vec<&str>, usize) = (said.split_whitespace().collect(), 0);

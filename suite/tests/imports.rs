@@ -1,4 +1,5 @@
-//! Two processes with one device, by a small C program: what one has made the other imports, and is killed.
+//! Tests two processes that share one device, with a small C program: one process imports the
+//! other's objects and is then killed.
 
 use softhca_suite::{HANG, Room, User, cprogram};
 

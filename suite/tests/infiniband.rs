@@ -1,11 +1,12 @@
-//! InfiniBand ports: what is shown of them, and programs that give no GID index, on one host and between hosts. qperf, which can do
-//! without one only, is in `cm_qperf.rs`.
+//! Tests InfiniBand ports, on one host and between hosts: how tools show them, and programs that
+//! give no GID index. The tests of qperf, which works without a GID index only, are in
+//! `cm_qperf.rs`.
 
 use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram, lists};
 
 const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
 
-/// A room whose one address has LID 1.
+/// A room whose only address has LID 1.
 fn room(user: User) -> Room {
     let options = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
     Room::of(user).expect("a room").with_agent(&options).expect("an agent")
@@ -45,7 +46,7 @@ fn doctor_tells_ethernet_users_of_it() {
     assert!(doctor.output.contains("Ethernet (RoCE)") && doctor.output.contains("--link-layer"), "{}", doctor.told());
 }
 
-/// What Debian's `ibstatus` does: a shell that goes from folder to folder and reads files.
+/// Does what Debian's `ibstatus` does: a shell script walks through folders and reads files.
 #[test]
 fn a_script_in_the_manner_of_ibstatus() {
     let words = "cd /sys/class/infiniband/softhca0/ports/1 && echo \"$(cat gids/0) lid $(cat lid) sm $(cat sm_lid) \
@@ -90,7 +91,7 @@ fn a_port_of_each_kind() {
     Pair::must_succeed(&room, &["ibv_rc_pingpong", "-i", "1", "-g", "0", "-c"]);
 }
 
-/// Programs that exchange LIDs over TCP, and the options with which they run here.
+/// Programs that exchange LIDs over TCP, with the options for this test.
 const BY_LID: &[&[&str]] = &[
     &["ibv_rc_pingpong", "-c"],
     &["ibv_rc_pingpong", "-c", "-e", "-s", "100000", "-m", "2048"],
@@ -162,7 +163,7 @@ fn by_gid_between_namespaces() {
     }
 }
 
-/// An Ethernet host and an InfiniBand one: by GID they are the same.
+/// An Ethernet host and an InfiniBand host. Connections by GID work the same way on both.
 #[test]
 fn the_kinds_of_ports_understand_each_other() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
@@ -189,7 +190,7 @@ fn managed(place: Place<'_>) {
     for (server, client) in MANAGED {
         place.must_meet(server, client);
     }
-    // A group's LID comes with its GID.
+    // A member learns the LID of a multicast group together with its GID.
     let receiver = "mckey -m 239.47.91.3 -b OWN -C 10";
     place.must_meet(receiver, &format!("{receiver} -s"));
 }

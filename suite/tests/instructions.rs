@@ -1,14 +1,16 @@
-//! How many instructions a message of 8 bytes takes, counted by valgrind: a number that is the same on a busy machine, so that a step that
-//! becomes dearer shows. The program is `suite/programs/counted.rs`, built as the tests are: optimised a little.
+//! Limits how many instructions a message of 8 bytes takes. valgrind counts them, so the number is
+//! the same on a busy machine, and the test notices a step that has become more expensive. The
+//! program is `suite/programs/counted.rs`, built like the tests, with little optimisation.
 //!
-//! A step that takes 10 % more than is written down here fails. Who has made it dearer on purpose, or has another compiler, writes down the
-//! number that the test tells; who has made it cheaper does so as well.
+//! A step that takes 10 % more than the number in this file fails. If you made a step more
+//! expensive on purpose, or use another compiler, write down the number that the test prints. Do
+//! the same if you made a step cheaper.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-/// Each step, and the instructions of one.
+/// Each step, and its number of instructions.
 const STEPS: [(&str, u64); 5] = [
     ("counted_post", 2943),
     ("counted_receive", 877),
@@ -16,11 +18,12 @@ const STEPS: [(&str, u64); 5] = [
     ("counted_reap", 4378),
     ("counted_look", 432),
 ];
-/// Hundredths that a step may take more.
+/// Percentage by which a step may exceed its number.
 const MORE: u64 = 10;
 
-/// Calls and instructions of each step, with those of what it calls. In callgrind's file a call is three lines: `cfn=` and the name of
-/// what is called, `calls=` and how often, and then where it is called from and what all that cost.
+/// Calls and instructions of each step, including all functions that it calls. In callgrind's file
+/// a call has three lines. `cfn=` has the name of the called function. `calls=` has the number of
+/// calls. The next line has the place of the call and the total cost.
 fn steps(text: &str) -> BTreeMap<&'static str, (u64, u64)> {
     let mut found = BTreeMap::<_, (u64, u64)>::new();
     let mut called = None;

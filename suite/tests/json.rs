@@ -1,4 +1,5 @@
-//! docs/json.md names every member of what each command prints with `--json`: real output is compared with the page.
+//! Compares the real output of each command with `--json` with docs/json.md, which must name every
+//! member.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +17,7 @@ fn section(name: &str) -> String {
     section.unwrap_or_else(|| panic!("docs/json.md has no section {name}")).to_owned()
 }
 
-/// The names of all members, at any depth.
+/// Collects the names of all members, at any depth.
 fn keys(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(list) => list.iter().for_each(|item| keys(item, found)),
@@ -28,7 +29,8 @@ fn keys(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// All members are in the section, and these are among them: the output was not empty.
+/// Checks that the section names all members. `expected` members must be present, so the output was
+/// not empty.
 #[track_caller]
 fn described(name: &str, answers: &[Value], expected: &[&str]) {
     let (section, mut found) = (section(name), BTreeSet::new());

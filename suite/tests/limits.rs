@@ -1,10 +1,11 @@
-//! What a process may have of a device when its agent is behind a socket; the limits one by one are tests of `crates/fabric`.
+//! Tests the limits of a device for a process whose agent is behind a socket. `crates/fabric` tests
+//! the limits one by one.
 
 use std::time::Duration;
 
 use softhca_suite::{Room, cprogram};
 
-/// Every command goes through a socket, and on a busy machine each may wait for its turn.
+/// Every command goes through a socket, and on a busy machine each command may have to wait.
 const LONG: Duration = Duration::from_secs(300);
 
 #[test]

@@ -1,6 +1,7 @@
-//! Every function that the C libraries export, with sound arguments and with wrong ones, under valgrind: no byte is read before it was
-//! written, none outside of its block, and nothing is left over. The programs are in `programs/`; they print what they have called, and
-//! the lists of exported symbols say what there is.
+//! Calls every function that the C libraries export, with valid and with invalid arguments, under
+//! valgrind. No function reads a byte before it is written or touches bytes outside its block, and
+//! no memory is leaked. The programs are in `programs/`. They print the functions that they have
+//! called. The lists of exported symbols say which functions exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +14,7 @@ fn list(library: &str) -> String {
     std::fs::read_to_string(&list).unwrap_or_else(|error| panic!("{}: {error}", list.display()))
 }
 
-/// The names in a library's list of symbols, those of some versions if the beginning of their names is given.
+/// The names in a library's list of symbols. With `version`, only names whose version begins so.
 fn symbols(library: &str, version: Option<&str>) -> BTreeSet<String> {
     let text = list(library);
     let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("@@"));
@@ -22,7 +23,8 @@ fn symbols(library: &str, version: Option<&str>) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Runs a program under valgrind; answers the names that it says it has called. `leaks` are the kinds of leaks that fail.
+/// Runs a program under valgrind, and returns the names of the functions that it says it has
+/// called. `leaks` are the kinds of leaks that are errors.
 #[track_caller]
 fn called(name: &str, libraries: &[&str], leaks: &str, words: &[String]) -> BTreeSet<String> {
     let room = Room::new().expect("a room");
@@ -42,20 +44,20 @@ fn every_function_of_libibverbs_keeps_to_its_memory() {
     let mut private = vec!["-l".to_owned(), "ibv_register_driver".to_owned()];
     private.extend(symbols("libibverbs", Some("IBVERBS_PRIVATE_")));
     let mut called = called("calls", &[], "definite,indirect,possible", &private);
-    // Debian 12 does not have these yet.
+    // Debian 12 does not have these functions yet.
     called.extend(called_in_dist("newercalls"));
     let missing: Vec<String> = symbols("libibverbs", None).difference(&called).cloned().collect();
     assert!(missing.is_empty(), "exported, and not called: {missing:?}");
 }
 
-/// What a program has called that is linked with the library itself.
+/// The functions that a program has called. It is linked with the library under test.
 #[track_caller]
 fn called_in_dist(name: &str) -> BTreeSet<String> {
     let library = Dist::locate().expect("a dist").library();
     called(name, &[library.to_str().expect("a plain path")], "definite,indirect,possible", &[])
 }
 
-/// Names that have an older version beside the newer one.
+/// Functions that have an older version beside the newer one.
 #[test]
 fn every_function_of_the_first_interface_works_and_keeps_to_its_memory() {
     let called = called_in_dist("firstcalls");
@@ -66,8 +68,9 @@ fn every_function_of_the_first_interface_works_and_keeps_to_its_memory() {
     assert!(old.len() == 33 && missing.is_empty(), "exported, and not called: {missing:?}");
 }
 
-/// This library keeps the devices that it has used open until the process ends, as programs expect. Their tables are reached by pointers
-/// into the middle of their blocks, which valgrind takes for possible leaks.
+/// librdmacm keeps the devices that it has used open until the process ends, as programs expect.
+/// Pointers into the middle of blocks lead to the devices' tables. valgrind takes such blocks for
+/// possible leaks.
 #[test]
 fn every_rdma_function_of_librdmacm_keeps_to_its_memory() {
     let called = called("cmcalls", &["-lrdmacm"], "definite,indirect", &[]);
@@ -77,7 +80,7 @@ fn every_rdma_function_of_librdmacm_keeps_to_its_memory() {
     assert!(missing.is_empty(), "exported, and not called: {missing:?}");
 }
 
-/// As those, the sockets use devices that stay open.
+/// As in the test above, rsockets use devices that stay open.
 #[test]
 fn every_function_of_rsockets_keeps_to_its_memory() {
     let called = called("rscalls", &["-lrdmacm"], "definite,indirect", &[]);

@@ -1,5 +1,6 @@
-//! What strangers install: the packages that `cargo xtask package` makes of the folder under test, looked at file by file, and the
-//! recipes of docs/install.md and action.yml with them.
+//! Tests the packages that users install: looks at each file of the packages that `cargo xtask
+//! package` makes from the folder under test, and runs the recipes of docs/install.md and
+//! action.yml with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use softhca_suite::{Room, User};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What each file that is executed or loaded is called.
+/// The files that are executed or loaded.
 const PROGRAMS: [&str; 5] = [
     "bin/softhca",
     "lib/softhca/libibverbs.so.1.18.0",
@@ -42,7 +43,8 @@ fn entries(listing: &str) -> BTreeMap<String, (String, String)> {
     listing.lines().map(entry).collect()
 }
 
-/// Everything is root's; only the program may be executed; nothing runs with the rights of its owner.
+/// Checks that root owns everything, that only the program is executable, and that no file is
+/// set-uid or set-gid.
 fn check_modes(entries: &BTreeMap<String, (String, String)>) {
     for (path, (mode, owner)) in entries {
         assert!(matches!(owner.as_str(), "0/0" | "root/root"), "{path}: {owner}");
@@ -56,14 +58,14 @@ fn check_modes(entries: &BTreeMap<String, (String, String)>) {
     }
 }
 
-/// The command and all below it, as their help lists them, by the names of their man pages.
+/// The command and all its subcommands, as their help lists them, by the names of their man pages.
 fn commands(program: &Path, words: &[&str]) -> Vec<String> {
     let help = output(Command::new(program).args(words).arg("--help"));
     let mut found = vec![["softhca"].iter().chain(words).copied().collect::<Vec<_>>().join("-")];
     let list = help.split("\nCommands:\n").nth(1).unwrap_or_default();
     for line in list.lines().take_while(|line| line.starts_with("  ")) {
         let name = line.split_whitespace().next().expect("a name");
-        // A longer description goes on below, further to the right.
+        // The continuation of a longer description is further to the right.
         if !line.starts_with("   ") && name != "help" {
             found.extend(commands(program, &[words, &[name]].concat()));
         }
@@ -102,7 +104,8 @@ fn check_tarball(packages: &Packages, unpacked: &Path) {
     assert_eq!(pages, expected);
 }
 
-/// A program is stripped, and its symbols lie where debuggers look for its build id.
+/// Checks that a program is stripped, and that its symbols are where debuggers look for its build
+/// id.
 fn check_symbols(program: &Path, debug: &Path) {
     let read = |file: &Path| output(Command::new("readelf").args(["--sections", "--notes"]).arg(file));
     let told = read(program);
@@ -123,7 +126,7 @@ fn check_deb(packages: &Packages) {
     assert!(depends.starts_with("libc6 (>= 2.") && depends.ends_with(", libgcc-s1"), "{depends}");
     let listed = entries(&output(Command::new("dpkg-deb").arg("--contents").arg(&deb)));
     check_modes(&listed);
-    // No linker's list of folders, no library among the system's.
+    // The package has no file in ld.so.conf.d and no library in the system's library folder.
     for (path, (mode, _)) in &listed {
         let places = ["./usr/bin/softhca", "./usr/lib/softhca/", "./usr/share/"];
         assert!(mode.starts_with('d') || places.iter().any(|place| path.starts_with(place)), "{path}");
@@ -164,7 +167,7 @@ fn the_recipes_of_the_install_page_and_the_action_run_somebody_elses_tests() {
     let address = format!("file://{}", packages.tarball("").display());
     let recipe = block("docs/install.md", "```sh\n").expect("a shell block");
     let script = format!("cd {}\nSOFTHCA={address}\n{recipe}", folder.display());
-    // The second time the folder is there, as from a cache, and nothing is downloaded.
+    // The second time the folder exists, as if from a cache, and nothing is downloaded.
     for script in [script.clone(), script.replace(&address, "file:///nowhere")] {
         let outcome = room.finish(room.command("sh", ["-euc", &script])).expect("it ends").expect_success();
         assert!(outcome.output.contains("100% tests passed, 0 tests failed out of 1"), "{}", outcome.told());
@@ -172,7 +175,7 @@ fn the_recipes_of_the_install_page_and_the_action_run_somebody_elses_tests() {
     action(&room, &folder, &address);
 }
 
-/// The step of the action that installs, word for word.
+/// Runs the action's install step, word for word.
 fn action(room: &Room, folder: &Path, address: &str) {
     let text = fs::read_to_string(root().join("action.yml")).expect("the action");
     let step = text.split("- id: install").nth(1).and_then(|rest| rest.split("run: |\n").nth(1)).expect("the step");

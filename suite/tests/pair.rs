@@ -1,4 +1,5 @@
-//! `softhca run --pair` with Debian's own programs: servers that listen with TCP, with rdma_cm, and with rsockets.
+//! Tests `softhca run --pair` with Debian's own programs: servers that listen with TCP, with
+//! rdma_cm, and with rsockets.
 
 use softhca_suite::{HANG, Outcome, Room, port::Port};
 
@@ -38,11 +39,11 @@ fn the_reasons_of_a_side_have_its_name() {
     let room = Room::new().expect("a room");
     let port = Port::reserve().expect("a port");
     let number = port.number().to_string();
-    // Without -g the pingpong asks for something that an Ethernet port refuses.
+    // Without -g the pingpong makes a request that an Ethernet port refuses.
     let words = ["ibv_rc_pingpong", "-p", &number];
     let outcome = pair(&room, &[], &words, &[&words[..], &["127.0.0.1"]].concat());
     assert!(!outcome.succeeded(), "{}", outcome.told());
-    // Who is refused first depends on who is faster.
+    // Which side is refused first depends on which side is faster.
     let told = ["server", "client"]
         .iter()
         .any(|side| outcome.errors.contains(&format!("{side}: softhca: why something failed:")));

@@ -1,5 +1,5 @@
-//! The path redirector: programs that insist on /sys/class/infiniband and /dev/infiniband find them, and nothing else of
-//! the host changes for them.
+//! Tests the path redirector: programs that insist on /sys/class/infiniband and /dev/infiniband
+//! find them. Nothing else on the host changes for these programs.
 
 use softhca_suite::port::{self, Port};
 use softhca_suite::{HANG, Outcome, Pair, Room, User, cprogram, wait};
@@ -12,7 +12,7 @@ fn built(room: &Room, name: &str) -> String {
     cprogram::build(room, name).expect("it compiles").to_str().expect("a plain path").to_owned()
 }
 
-/// A shell script under `softhca run`.
+/// Runs a shell script under `softhca run`.
 fn script(room: &Room, words: &str) -> Outcome {
     room.finish_run(&["sh", "-c", words]).expect("it ends").expect_success()
 }
@@ -98,7 +98,7 @@ fn shells_and_their_tools() {
     }
 }
 
-/// What Debian's `ibstatus` does: a shell that goes from folder to folder and reads files.
+/// Does what Debian's `ibstatus` does: a shell script walks through folders and reads files.
 #[test]
 fn a_script_in_the_manner_of_ibstatus() {
     let room = Room::new().expect("a room");
@@ -146,7 +146,7 @@ except PermissionError:
     }
 }
 
-/// A file system in which the host seems to have devices of its own: root's only.
+/// A mount that makes the host seem to have devices of its own. Only root can make it.
 #[test]
 fn real_devices_of_the_host_are_hidden() {
     if !rustix::process::geteuid().is_root() {
@@ -188,7 +188,7 @@ fn what_was_preloaded_stays_and_children_inherit() {
     command.env("LD_PRELOAD", "libm.so.6");
     let said = room.finish(command).expect("it ends").expect_success().output;
     assert_eq!(said, format!("libm.so.6:{redirector}\nrdma_cm\nuverbs0\n"));
-    // softhca under softhca, and a program that was built with the address sanitizer.
+    // Runs softhca under softhca, and a program that was built with the address sanitizer.
     let softhca = room.dist().softhca();
     let nested = script(&room, &format!("{} run -- sh -c 'echo $LD_PRELOAD; ls /dev/infiniband'", softhca.display()));
     assert_eq!(nested.output, format!("{redirector}\nrdma_cm\nuverbs0\n"));
@@ -229,7 +229,7 @@ fn ucx_and_libfabric_show_the_device() {
     }
 }
 
-/// libfabric's reliable datagrams over the device's UD, with the content compared.
+/// libfabric's reliable datagrams over the device's UD. The program compares the content.
 #[test]
 fn libfabric_pingpong_over_datagrams() {
     let room = Room::new().expect("a room");
@@ -246,10 +246,11 @@ fn libfabric_pingpong_over_datagrams() {
     }
 }
 
-/// UCX makes its connections over UD, so both transports are named.
+/// UCX connects over UD, so the list names both transports.
 #[test]
 fn ucx_perftest_over_reliable_connections() {
-    // This UCX reads from a completion's service level what only one vendor's adapters write there.
+    // This version of UCX reads from a completion's service level a value that only one vendor's
+    // adapters write there.
     let environment = ["env", "UCX_NET_DEVICES=softhca0:1", "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest"];
     let room = Room::new().expect("a room");
     for test in ["tag_bw -s 65536", "tag_lat -s 8", "tag_bw -s 1048576", "ucp_put_bw -s 4096", "ucp_cswap -s 8"] {

@@ -1,6 +1,7 @@
-//! Debian's perftest on one host: every test that it has for the services of this stack, and the options that its users type.
+//! Runs Debian's perftest on one host: every test for the services of this stack, with the options
+//! that users type.
 //!
-//! The figures are not judged here (`cargo xtask bench` does), only that there are some.
+//! These tests check only that the programs print figures. `cargo xtask bench` judges the figures.
 
 use softhca_suite::{Pair, Room, User, lists};
 
@@ -10,7 +11,7 @@ fn runs(user: User, words: &[&str]) {
     lists::expect_figures(words, &Pair::must_succeed(&room, words));
 }
 
-/// One test per row, as the suite's own user.
+/// One test for each row, as the suite's own user.
 macro_rules! perftests {
     ($($name:ident: $($word:literal)+;)*) => { $(
         #[test]
@@ -20,7 +21,7 @@ macro_rules! perftests {
     )* };
 }
 
-/// One test per row, as an ordinary user.
+/// One test for each row, as an ordinary user.
 macro_rules! ordinary_perftests {
     ($($name:ident: $($word:literal)+;)*) => {
         mod ordinary_user { $(

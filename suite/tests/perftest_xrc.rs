@@ -1,7 +1,7 @@
-//! Debian's perftest over XRC, on one host and between hosts.
+//! Runs Debian's perftest over XRC, on one host and between hosts.
 //!
-//! Not in the list that every user runs: the program keeps the files that name its domains in `/tmp` under names of its own, and leaves
-//! them there, where other users cannot open them.
+//! These tests are not in the list that every user runs. The program keeps the files that name its
+//! domains in `/tmp` under fixed names and leaves them there. Other users cannot open these files.
 
 use softhca_suite::lists;
 use softhca_suite::{Family, Hosts, Pair, Room, User};
@@ -16,13 +16,13 @@ const TESTS: [&[&str]; 7] = [
     &["ib_send_bw", "-c", "XRC", "-q", "4", "-b"],
 ];
 
-/// Takes away what a run leaves, also one that fails.
+/// Removes the files that a run leaves behind, even a run that fails.
 struct Files;
 
 impl Files {
     fn remove() {
         for end in ["server", "client"] {
-            // There may be none.
+            // There may be no file.
             let _ = std::fs::remove_file(format!("/tmp/xrc_domain_{end}"));
         }
     }

@@ -1,6 +1,8 @@
-//! The pingpong programs of Debian's ibverbs-utils: polling and event-driven, from 1 byte to 8 MiB, every byte validated.
+//! Runs the pingpong programs of Debian's ibverbs-utils: polling and event-driven, from 1 byte to 8
+//! MiB. They validate every byte.
 //!
-//! Each test runs as the suite's own user and, where that is root, as an ordinary user too.
+//! Each test runs as the suite's own user. If this user is root, the test also runs as an ordinary
+//! user.
 
 use softhca_suite::lists::{self, SIZES};
 use softhca_suite::{Pair, Room, User};
@@ -11,7 +13,7 @@ fn runs(user: User, words: &[&str]) {
     lists::expect_figures(words, &Pair::must_succeed(&room, words));
 }
 
-/// One test per user for each row.
+/// One test for each row and user.
 macro_rules! pingpongs {
     ($($name:ident: $($word:literal)+;)*) => { $(
         mod $name {
@@ -31,7 +33,7 @@ softhca_suite::pingpong_list!(pingpongs);
 
 #[track_caller]
 fn sizes(program: &str, more: &[&str], sizes: &[(&str, &str)]) {
-    // An address of loopback gives the port its largest MTU on every machine.
+    // A loopback address gives the port the largest MTU on every machine.
     let room = Room::new().expect("a room").with_address("127.0.0.1").expect("an agent");
     for (size, iterations) in sizes {
         let mut words = vec![program, "-g", "0", "-c", "-s", size, "-n", iterations];
@@ -72,7 +74,7 @@ fn srq_sizes() {
     sizes("ibv_srq_pingpong", &["-q", "4"], SIZES);
 }
 
-/// The program of XRC prints no figures; it says that it has succeeded.
+/// The program for XRC prints no figures. It says that it has succeeded.
 #[test]
 fn xsrq() {
     let room = Room::new().expect("a room").with_address("127.0.0.1").expect("an agent");
@@ -98,15 +100,17 @@ fn without_a_gid_index_the_reason_says_what_to_add() {
     let room = Room::new().expect("a room");
     let mut pair = Pair::start(&room, &["ibv_rc_pingpong"]).expect("both start");
     let sides = pair.wait(softhca_suite::HANG).expect("both end");
-    // The server is the first that connects its queue pair; the client sees it go.
+    // The server is the first to connect its queue pair. The client notices when the queue pair
+    // goes away.
     for side in [&sides.server, &sides.client] {
         assert!(!side.succeeded(), "{}", side.told());
     }
     assert!(sides.server.errors.contains("-g 0"), "{}", sides.server.told());
 }
 
-/// A side that has received everything closes its queue pair and exits at once; the acknowledgement of the last message, which the
-/// other side still waits for, must have been sent by then. Processes that burn CPU make every order of threads likely.
+/// A side that has received everything destroys its queue pair and exits at once. Before that it
+/// must send the acknowledgement of the last message, for which the other side still waits.
+/// Processes that burn CPU make every order of threads likely.
 #[test]
 fn the_last_acknowledgement_is_not_lost_when_a_side_leaves() {
     let room = Room::new().expect("a room");

@@ -1,9 +1,11 @@
-//! A port with an interface of its own: what programs see when that is switched off, loses its carrier, or gets another address.
+//! Tests a port with an interface of its own: the events that programs get when the interface is
+//! switched off, loses its carrier, or gets another address.
 
 use softhca_suite::namespace::Namespace;
 use softhca_suite::{HANG, Program, Room, User, wait};
 
-/// A host whose device has one interface, `near`, with a cable to `far`; its folder holds the configuration.
+/// A host whose device has one interface, `near`, with a veth pair to `far`. The folder contains
+/// the configuration.
 struct Host {
     room: Room,
     namespace: Namespace,

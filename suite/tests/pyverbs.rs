@@ -1,12 +1,13 @@
-//! The pyverbs tests that Debian ships with rdma-core, all that are for every device.
+//! Runs the pyverbs tests that Debian ships with rdma-core, all tests that are for every device.
 //!
-//! A test that the device does not support skips itself, as it does on hardware; here a failure or an error counts, and that not
-//! more are skipped than should be. Which those are, and why, stands in docs/conformance.md.
+//! A test that the device does not support skips itself, as it does on hardware. A failure, an
+//! error, or more skipped tests than expected fail this test. docs/conformance.md lists the skipped
+//! tests and the reasons.
 
 use softhca_suite::Room;
 use softhca_suite::pyverbs::{Pyverbs, Verdict};
 
-/// So many of 170 pass at least; three more where there are huge pages.
+/// At least this many of 170 tests pass. Three more pass on machines with huge pages.
 const PASS: usize = 141;
 
 #[test]

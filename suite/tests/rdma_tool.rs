@@ -1,5 +1,6 @@
-//! iproute2's `rdma` on softhca: what it says of devices, links, objects and the system, as it does of a kernel's; and a program that
-//! speaks to NETLINK_RDMA itself. Test suites of other projects ask this first.
+//! Tests iproute2's `rdma` on softhca: its output about devices, links, objects and the system is
+//! the same as for a kernel's devices. Also tests a program that speaks to NETLINK_RDMA itself.
+//! Test suites of other projects run `rdma` first.
 
 use std::path::Path;
 
@@ -12,14 +13,14 @@ fn rooms() -> Vec<Room> {
     [User::Me, User::Nobody].map(|user| Room::of(user).expect("a room")).into()
 }
 
-/// What `rdma` says with these words.
+/// The output of `rdma` with these words.
 #[track_caller]
 fn said(room: &Room, words: &str) -> String {
     let line: Vec<&str> = std::iter::once(RDMA).chain(words.split(' ')).collect();
     room.finish_run(&line).expect("it ends").expect_success().output
 }
 
-/// What it says as JSON.
+/// The JSON output of `rdma`.
 #[track_caller]
 fn json(room: &Room, words: &str) -> Value {
     let text = said(room, words);
@@ -67,7 +68,7 @@ fn a_device_may_have_any_name() {
     assert!(link.contains("link rxe0/1 state ACTIVE") && link.contains("link mlx5_1/1 state ACTIVE"), "{link}");
     let device = json(&room, "-j dev show mlx5_1");
     assert_eq!((&device[0]["ifname"], &device[0]["ifindex"]), (&"mlx5_1".into(), &1.into()), "{device}");
-    // Soft-RoCE refuses so, too, when the name is taken.
+    // Soft-RoCE also refuses with this error when the name is taken.
     let line = [RDMA, "link", "add", "rxe0", "type", "rxe", "netdev", "lo"];
     let added = room.finish_run(&line).expect("it ends");
     assert!(!added.succeeded() && added.errors.contains("File exists"), "{}", added.told());
@@ -90,7 +91,7 @@ fn the_system_and_what_is_not_there() {
     }
 }
 
-/// A pair of rping that has connected, and what `rdma` says of it.
+/// A pair of rping that has connected, and the output of `rdma` about its objects.
 #[test]
 fn objects_of_running_programs_are_shown() {
     for room in rooms() {
@@ -125,14 +126,15 @@ fn objects_of_running_programs_are_shown() {
             assert!(text.contains(words) && text.contains("comm rping"), "{kind}: {text}");
         }
         let summary = said(&room, "resource show");
-        // The one that listens, and the two ends of the connection.
+        // The id that listens, and the two ends of the connection.
         assert!(summary.contains(" qp 2 ") && summary.contains(" cm_id 3 "), "{summary}");
         client.signal(rustix::process::Signal::TERM);
         client.wait(HANG).expect("it ends");
     }
 }
 
-/// Without `rdma`: the sockets themselves, also when a descriptor becomes another socket's.
+/// Without `rdma`: the sockets themselves, also after a descriptor number is reused for another
+/// socket.
 #[test]
 fn a_netlink_socket_of_ones_own() {
     const PROGRAM: &str = r#"

@@ -1,5 +1,6 @@
-//! Why something failed, told in each place where it can be read: at the end of `softhca run`, in the log, by `softhca show --errors` while
-//! the program runs and after it, and by `softhca_why` in the program itself.
+//! Tests the reasons of failures in each place where users can read them: at the end of `softhca
+//! run`, in the log, in `softhca show --errors` while the program runs and after it, and by
+//! `softhca_why` in the program itself.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,7 +17,8 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
-/// Every sentence that `softhca show --errors` has of a program of this name, those of drops too.
+/// Every sentence that `softhca show --errors` has about a program with this name, including
+/// sentences about dropped packets.
 fn shown(room: &Room, comm: &str, ended: bool) -> Vec<String> {
     let answer = room.json(&["show", "--errors", "--json"]).expect("it answers");
     let programs = answer["programs"].as_array().expect("programs").iter();
@@ -25,7 +27,7 @@ fn shown(room: &Room, comm: &str, ended: bool) -> Vec<String> {
     lists.flatten().map(|one| one["sentence"].as_str().expect("a sentence").to_owned()).collect()
 }
 
-/// What one mode of the program fails with, in every place.
+/// Runs one mode of the program, and checks its reasons in every place.
 fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome) {
     let room = Room::new().expect("a room");
     let path = built(&room);
@@ -39,7 +41,7 @@ fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome
     let outcome = program.wait(HANG).expect("it ends");
     assert_eq!(outcome.code, 143, "{}", outcome.told());
     says(&outcome.output, asked);
-    // The log is what has the module's name; what comes after it is the summary.
+    // Log lines have the module's name. The summary comes after the log.
     let (log, told) = outcome.errors.split_once("softhca: errors during the run").expect("the reasons follow");
     says(log, at_the_end);
     says(log, &["softhca::reason"]);
@@ -120,7 +122,8 @@ fn a_program_in_which_nothing_fails_is_told_nothing() {
     assert_eq!(told.output, "nothing has failed\n");
 }
 
-/// What a program of one mode says and softhca tells, where the program ends by itself.
+/// The output of the program in one mode, with softhca's messages. In these modes the program ends
+/// by itself.
 fn ended(mode: &str) -> Outcome {
     let room = Room::new().expect("a room");
     let path = built(&room);
@@ -145,7 +148,7 @@ fn a_failure_without_an_adapter_error_points_to_the_strict_mode() {
     let outcome = ended("wrong");
     assert_eq!(outcome.errors.lines().count(), 1, "{}", outcome.told());
     says(&outcome.errors, &["softhca run --strict", "docs/strict.md"]);
-    // The call that was refused explains it.
+    // The refused call explains itself.
     assert!(!ended("modify").errors.contains("--strict"));
     // A program that opens no device fails for reasons of its own.
     let room = Room::new().expect("a room");
@@ -170,7 +173,7 @@ fn an_orderly_end_by_sigterm_is_no_failure() {
 fn a_failure_is_told_with_its_children() {
     let room = Room::new().expect("a room");
     let path = built(&room);
-    // The shell itself succeeds; its children's requests have failed all the same.
+    // The shell itself succeeds, but requests of its children have failed.
     let script = format!("{path} -m rkey; {path} -m rnr; exit 0");
     let outcome = room.finish_run(&["sh", "-c", &script]).expect("it ends").expect_success();
     says(&outcome.errors, &["softhca: errors during the run:", "check rkey", "rnr_retry 1"]);
@@ -200,7 +203,8 @@ fn a_connection_that_nobody_waits_for() {
     says(&ended.expect("it is kept").join("\n"), &words);
 }
 
-/// Everybody sees that something has failed; why, whoever it failed for, and root.
+/// Every user sees that something has failed. Only the user whose program failed, and root, see
+/// why.
 #[test]
 fn reasons_are_their_users_own() {
     if !rustix::process::geteuid().is_root() {
@@ -223,7 +227,8 @@ fn reasons_are_their_users_own() {
     machine.finish(machine.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
 }
 
-/// What a program writes for the agent to show is its own, and commands no terminal.
+/// A program chooses the text that the agent shows about it, but the text cannot send control codes
+/// to a terminal.
 #[test]
 fn a_name_that_would_clear_the_screen() {
     let room = Room::new().expect("a room");
@@ -240,7 +245,7 @@ fn a_name_that_would_clear_the_screen() {
     assert!(told.contains("[2Jevil") && told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
 }
 
-/// A failed program, an agent that was killed, and a new one: the reasons stay.
+/// A program fails, the agent is killed, and a new agent starts. The reasons are still there.
 #[test]
 fn reasons_outlive_the_agent() {
     let room = Room::new().expect("a room");

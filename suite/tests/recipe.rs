@@ -1,6 +1,8 @@
-//! The README's recipe for other people's CI, word for word, by an ordinary user on a small CMake project.
+//! Runs the README's recipe for other projects' CI word for word, as an ordinary user on a small
+//! CMake project.
 //!
-//! Only the address of the package is another: that of a file, made of the folder under test.
+//! The only difference is the address of the package: it names a file, which is made from the
+//! folder under test.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -25,7 +27,7 @@ fn six_lines_install_a_package_and_run_somebody_elses_tests_without_root() {
     let packages = Packages::make(&folder, "022").expect("packages");
     let outcome = follow(&room, &folder, &format!("file://{}", packages.tarball("").display())).expect_success();
     assert!(outcome.output.contains("100% tests passed, 0 tests failed out of 1"), "{}", outcome.told());
-    // The doctor that ran is the one of the package.
+    // The recipe ran the doctor of the package.
     let library = fs::canonicalize(folder.join("softhca/lib/softhca/libibverbs.so.1")).expect("unpacked");
     let library = library.parent().expect("a folder").join("libibverbs.so.1");
     assert!(outcome.output.contains(&library.display().to_string()), "{}", outcome.told());

@@ -1,5 +1,7 @@
-//! Programs of every release of rdma-core start. For each release there is a program that imports whatever that release's libraries export, each name
-//! with its version, as programs do that are linked with a vendor's library; the loader has to find all of it before `main`.
+//! Tests that programs of every release of rdma-core start. For each release, the test makes a
+//! program that imports every symbol that the release's libraries export, each with its version.
+//! Programs that are linked with a vendor's library do so. The loader must find all symbols before
+//! `main`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,14 +15,15 @@ mod releases;
 
 use releases::Releases;
 
-/// Runs the compiler, which must have nothing to say.
+/// Runs the compiler, which must succeed.
 #[track_caller]
 fn gcc(words: &[&str], more: &[&Path]) {
     let output = Command::new("gcc").args(words).args(more).output().expect("gcc runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// One word of the program for each symbol of `release`, which the loader fills: its library has labels of the same names and nothing behind them.
+/// A program with one word for each symbol of `release`. The loader fills these words. The program
+/// is linked with a stub library, which has only labels with these names.
 fn imports(room: &Room, library: &str, release: u32, table: &Releases<'_>) -> PathBuf {
     let (mut labels, mut words) = (String::from(".text\n"), String::from(".data\n"));
     for (number, (name, node)) in table.symbols(release).iter().enumerate() {

@@ -1,4 +1,5 @@
-//! `softhca run` and `softhca agent` as commands: exit codes, signals, one agent for many, nothing inherited.
+//! Tests `softhca run` and `softhca agent` as commands: exit codes, signals, one agent for many
+//! programs, no inherited descriptors.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ fn twenty_at_once_start_one_agent() {
     }
 }
 
-/// The processes that serve this room.
+/// The processes of this room's agents.
 fn agents_of(room: &Room) -> Vec<u32> {
     let wanted = format!("SOFTHCA_DIR={}", room.run_dir().display());
     let all = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -98,13 +99,14 @@ fn agents_of(room: &Room) -> Vec<u32> {
 fn a_shell_that_captures_the_output_is_not_kept_waiting() {
     let room = Room::new().expect("a room");
     let softhca = room.dist().softhca();
-    // Descriptor 9 is a pipe too: the agent must hold neither.
+    // Descriptor 9 is also a pipe. The agent must not hold either pipe.
     let script =
         format!("x=$({0} run -- echo yes 9>&1); echo \"[$x]\"; {0} run -- true | cat; echo end", softhca.display());
     let started = Instant::now();
     let outcome = room.finish(room.command("sh", ["-c", &script])).expect("it ends").expect_success();
     assert_eq!(outcome.output, "[yes]\nend\n");
-    // An agent that held a pipe would keep the reader waiting until it ends: 30 s after its last program.
+    // An agent that holds a pipe would keep the reader waiting until the agent ends, 30 s after its
+    // last program.
     assert!(started.elapsed() < Duration::from_secs(25), "it took {:?}", started.elapsed());
 }
 
@@ -177,7 +179,7 @@ fn a_configuration_makes_devices_and_a_mistake_in_it_is_told() {
     assert!(!refused.succeeded() && refused.errors.contains("colour"), "{}", refused.told());
 }
 
-/// `softhca` where nobody has named a run directory.
+/// A command of `softhca` without a named run directory.
 fn unnamed(room: &Room, words: &[&str]) -> std::process::Command {
     let mut command = room.softhca(words);
     command.env_remove("SOFTHCA_DIR").env("XDG_RUNTIME_DIR", room.own_dir());
@@ -206,7 +208,7 @@ fn each_address_is_a_host_of_its_own() {
 #[test]
 fn an_address_that_is_not_there_is_told() {
     let room = Room::new().expect("a room");
-    // Nobody's: it is for documents.
+    // This address belongs to no host: it is reserved for documentation.
     let words = ["run", "--address", "203.0.113.7", "--", "true"];
     let outcome = room.finish(room.softhca(&words)).expect("it ends");
     assert!(outcome.code == 125 && outcome.errors.contains("203.0.113.7 is not an address"), "{}", outcome.told());
@@ -218,7 +220,7 @@ fn an_address_that_is_not_there_is_told() {
 #[test]
 fn the_last_reasons_follow_a_failure_and_quiet_leaves_them_out() {
     let room = Room::new().expect("a room");
-    // Without -g the pingpong asks for something that an Ethernet port refuses.
+    // Without -g the pingpong makes a request that an Ethernet port refuses.
     let words = ["ibv_rc_pingpong"];
     let told = Pair::start(&room, &words).and_then(|mut pair| pair.wait(HANG)).expect("both end").server;
     assert!(!told.succeeded(), "{}", told.told());
@@ -278,7 +280,8 @@ fn nothing_but_the_c_library_is_needed() {
             let fine = ["[libc.so.6]", "[libm.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
             assert!(fine.iter().any(|name| line.ends_with(name)), "{}: {line}", file.display());
         }
-        // The README says which glibc is the oldest; what is built on Debian 12 must not need a newer one.
+        // The README names the oldest supported glibc. Libraries built on Debian 12 must not need a
+        // newer one.
         let minors = told.split("GLIBC_2.").skip(1).filter_map(|rest| {
             rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|minor| minor.parse::<u32>().ok())
         });

@@ -1,4 +1,5 @@
-//! The Rust crate as people use it: programs under `softhca run`, a package of their own, and a process that has the C library too.
+//! Tests the Rust crate as users use it: programs under `softhca run`, a separate package, and a
+//! process that also loads the C library.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram};
 
-/// How long building all crates once more may take.
+/// The time limit for building all crates once more.
 const BUILD: Duration = Duration::from_secs(900);
 
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rust-pingpong");
@@ -31,7 +32,7 @@ fn the_ping_pong_of_the_examples_between_two_agents() {
     Sides::must_succeed(&[PINGPONG], pair.and_then(|mut pair| pair.wait(HANG)));
 }
 
-/// Several peers of one server, which finds them and is found by its address.
+/// Several clients of one server. They find the server by its address.
 fn echo(place: Place<'_>) {
     let mut server = place.serve(&format!("{ECHO} ADDRESS:PORT")).expect("it listens");
     for word in ["one", "two", "three"] {
@@ -79,7 +80,8 @@ fn a_process_with_the_crate_and_the_c_library_has_two_engines() {
     room.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// The package lies in the repository for people to look at; here it is built elsewhere, as theirs would be.
+/// The package is in the repository as an example. The test builds it in another folder, as users
+/// do.
 #[test]
 fn a_package_of_somebody_else_has_two_hosts_in_one_test() {
     let room = Room::new().expect("a room");
@@ -92,7 +94,7 @@ fn a_package_of_somebody_else_has_two_hosts_in_one_test() {
     for file in ["lib.rs", "tests/two_hosts.rs"] {
         fs::copy(from.join(file), to.join(file)).expect("copied");
     }
-    // The versions that are known to be there, so that no registry is asked.
+    // The lock file names versions that are already downloaded, so Cargo asks no registry.
     fs::copy(root.join("Cargo.lock"), to.join("Cargo.lock")).expect("copied");
     let target = Path::new(PINGPONG).parent().and_then(Path::parent).expect("it lies in the target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,5 +1,6 @@
-//! The strict mode, `softhca run --strict`: each mistake is found by its name and nothing else with it, programs without mistakes are
-//! told nothing, and what Debian's programs really do wrong is what docs/strict.md says.
+//! Tests the strict mode, `softhca run --strict`. It finds each mistake by its name and nothing
+//! else. It says nothing about programs without mistakes. Its findings about Debian's programs are
+//! those in docs/strict.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +14,11 @@ use rustix::process::Signal;
 use softhca_suite::pyverbs::Pyverbs;
 use softhca_suite::{HANG, Outcome, Pair, Room, Sides, cprogram};
 
-/// What `softhca run --strict` ends with when it has found something and the program has ended with 0.
+/// The exit code of `softhca run --strict` if it has found a mistake and the program has ended with
+/// 0.
 const FOUND: i32 = 123;
 
-/// `softhca run --strict -- words`.
+/// Runs `softhca run --strict -- words`.
 fn strictly(room: &Room, words: &[&str]) -> Outcome {
     room.finish(room.softhca(&[&["run", "--strict", "--"], words].concat())).expect("it ends")
 }
@@ -25,7 +27,7 @@ fn built(room: &Room) -> String {
     cprogram::build(room, "strict").expect("it compiles").to_str().expect("a plain path").to_owned()
 }
 
-/// The names of what was found: the lines "  NAME, once:" and "  NAME, 7 times:".
+/// The names of the findings: the lines "  NAME, once:" and "  NAME, 7 times:".
 fn found(said: &str) -> BTreeSet<String> {
     let names: BTreeSet<&str> = Check::ALL.iter().map(|check| check.name()).collect();
     let name = |line: &str| Some(line.strip_prefix("  ")?.split_once(", ")?.0.to_owned());
@@ -38,7 +40,7 @@ fn finds_only(name: &str, outcome: &Outcome) {
     assert_eq!(outcome.errors.matches("fix: ").count(), 1, "{}", outcome.told());
 }
 
-/// But the one that ends only when it is ended.
+/// Tests every mistake except the one whose program ends only by a signal.
 #[test]
 fn each_mistake_is_found_by_its_name() {
     let room = Room::new().expect("a room");
@@ -67,7 +69,7 @@ fn nobody_looks_without_the_option() {
     let path = built(&room);
     for check in Check::ALL.into_iter().filter(|check| *check != Check::UnacknowledgedEvent) {
         let outcome = room.finish_run(&[&path, "-m", check.name()]).expect("it ends").expect_success();
-        // What a mistake makes fail is told in any case.
+        // The error that a mistake causes is reported without the strict mode too.
         assert_eq!((found(&outcome.errors), outcome.errors.contains("--strict found")), (BTreeSet::new(), false));
     }
     assert!(!room.run_dir().join("findings").exists());
@@ -80,7 +82,7 @@ fn a_program_that_waits_for_ever_has_told_why_when_it_is_ended() {
     let mut command = room.softhca(&["run", "--strict", "--", &path, "-m", "unacknowledged-event"]);
     command.env("SOFTHCA_LOG", "warn");
     let mut running = room.start(command).expect("it starts");
-    // In the log at once.
+    // The finding is in the log at once.
     running.wait_for_words("unacknowledged-event: ibv_destroy_cq waits", HANG).expect("found");
     running.signal(Signal::TERM);
     let outcome = running.wait(HANG).expect("it ends");
@@ -103,11 +105,12 @@ fn the_place_in_the_program_is_told() {
     let room = Room::new().expect("a room");
     let path = built(&room);
     let outcome = strictly(&room, &[&path, "-m", "wrong-state"]);
-    // Without debug information there is the name of the function, into which others may be inlined.
+    // Without debug information, the finding has only the name of the function. Other functions may
+    // be inlined into it.
     assert!(outcome.errors.contains(" of strict)"), "{}", outcome.told());
 }
 
-/// One busy thread per processor, until this is dropped.
+/// One busy thread for each processor, until this value is dropped.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -138,7 +141,7 @@ impl Drop for Load {
     }
 }
 
-/// A mistake that is not found must at least be announced as one that may be missing.
+/// If the strict mode does not find a mistake, it must at least say that findings may be missing.
 #[test]
 fn mistakes_are_found_on_a_busy_machine() {
     const ROUNDS: usize = 10;
@@ -184,7 +187,7 @@ fn a_findings_file_that_cannot_be_written_is_announced() {
     finds_only("small-cq", &outcome);
 }
 
-/// Runs a pair of programs, each of which is told what it does wrong: what was found on both sides.
+/// Runs both programs of a pair in the strict mode, and returns the findings of both sides.
 fn pair(room: &Room, words: &[&str]) -> BTreeSet<String> {
     let softhca = room.dist().softhca().display().to_string();
     let words = [&[softhca.as_str(), "run", "--strict", "--"], words].concat();
@@ -219,18 +222,18 @@ fn programs_of_debian_that_do_nothing_wrong_are_told_nothing() {
         &["ib_send_lat", "-n", "500"],
         &["ib_send_lat", "-n", "500", "-c", "UC"],
         &["ib_send_lat", "-n", "500", "-c", "UD"],
-        // For a time: it stops in the middle.
+        // These programs run for a fixed time and stop in the middle.
         &["ib_write_bw", "-D", "1", "-b"],
         &["ib_send_lat", "-D", "1"],
         &["ib_atomic_bw", "-D", "1", "-q", "4"],
-        // Through all sizes, on the same queues and in the same memory.
+        // This program goes through all sizes, on the same queues and in the same memory.
         &["ib_write_bw", "-n", "60", "-a"],
     ] {
         assert_eq!(pair(&room, words), BTreeSet::new(), "{words:?}");
     }
 }
 
-/// Measuring programs do not look at what they receive.
+/// Benchmark programs do not look at received data.
 #[test]
 fn programs_of_debian_that_throw_data_away_are_told_so() {
     let room = Room::new().expect("a room");
@@ -249,7 +252,7 @@ fn programs_of_debian_that_throw_data_away_are_told_so() {
     }
 }
 
-/// Two modules do wrong on purpose.
+/// Two modules make mistakes on purpose.
 #[test]
 fn the_pyverbs_tests_do_nothing_wrong_but_for_what_they_test() {
     let room = Room::new().expect("a room");

@@ -1,5 +1,5 @@
-//! Unusual surroundings: a network namespace with nothing but loopback, a library and an agent of different versions,
-//! and a process that fills its lane with random bytes.
+//! Tests unusual surroundings: a network namespace with nothing but loopback, a library and an
+//! agent of different versions, and a process that fills its lanes with random bytes.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -30,7 +30,7 @@ fn loopback_is_enough() {
     }
 }
 
-/// A socket that says it is an agent of another version.
+/// A socket that says that it is an agent of another version.
 fn impostor(run_dir: &Path) -> OwnedFd {
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
@@ -48,7 +48,7 @@ fn another_version_is_told_in_one_sentence() {
     std::fs::remove_file(room.run_dir().join("uverbs0")).expect("removed");
     let listener = impostor(&room.run_dir());
     let answering = std::thread::spawn(move || {
-        // As many clients as come; the thread ends with the process.
+        // Serves any number of clients. The thread ends with the process.
         while let Ok(client) = accept(&listener) {
             let mut open = [0_u8; 64];
             let Ok((16, _)) = recv(&client, &mut open[..], rustix::net::RecvFlags::empty()) else { continue };
@@ -65,7 +65,8 @@ fn another_version_is_told_in_one_sentence() {
     assert!(first.contains("99") && first.contains("softhca agent --stop"), "{}", outcome.told());
 }
 
-/// Fills all mappings of a process whose name contains `part` with random bytes, and says how many there were.
+/// Fills all mappings of a process whose name contains `part` with random bytes. Returns the number
+/// of mappings.
 fn scribble(pid: u32, part: &str) -> usize {
     let mut memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).expect("root may write it");
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
@@ -80,7 +81,7 @@ fn scribble(pid: u32, part: &str) -> usize {
             *byte = seed.to_le_bytes()[3];
         }
         memory.seek(SeekFrom::Start(*from)).expect("an address");
-        // Read-only mappings (other processes' pages) refuse; that is how it should be.
+        // Read-only mappings (other processes' pages) must refuse the write.
         let _ = memory.write_all(&bytes);
     }
     ranges.len()

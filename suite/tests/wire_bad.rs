@@ -1,6 +1,7 @@
-//! Bad networks made outside of softhca: a relay between two namespaces loses, reorders, repeats and spoils packets, a link goes and comes
-//! back, a router marks packets. What is reliable completes within perftest's own retries, and content is what was sent. Each test proves
-//! that packets came to harm.
+//! Tests bad networks made outside of softhca: a relay between two namespaces loses, reorders,
+//! duplicates and corrupts packets, a link goes down and comes back, a router marks packets.
+//! Reliable operations complete within perftest's own retries, and data arrives as it was sent.
+//! Each test proves that packets were harmed.
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use softhca_suite::{Cable, Family, Harm, Hosts, User, cprogram, lists, process, 
 const NO_HARM: Harm = Harm { lost: 0.0, held: 0.0, twice: 0.0, spoilt: 0.0 };
 const EVERYTHING: Harm = Harm { lost: 5.0, held: 5.0, twice: 1.0, spoilt: 0.1 };
 
-/// Runs pairs on a bad cable; `harmed` is what has to have happened.
+/// Runs pairs on a bad cable. Each count in `harmed` must be greater than zero.
 #[track_caller]
 fn complete(mtu: u32, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&str]) {
     let Some(hosts) = Hosts::apart(mtu, User::Me).expect("namespaces") else { return };
     complete_between(&hosts, family, harm, pairs, harmed);
 }
 
-/// The same between these hosts.
+/// As [`complete`], between these hosts.
 #[track_caller]
 fn complete_between(hosts: &Hosts, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&str]) {
     let cable = Cable::lay(hosts, 11, harm).expect("a cable");
@@ -40,7 +41,7 @@ fn five_percent_are_lost() {
     complete(1500, Family::V4, Harm { lost: 5.0, ..NO_HARM }, &pairs, &["lost"]);
 }
 
-/// What seldom happens has to happen often enough to be seen: these send more.
+/// These pairs send more packets, so that rare harm occurs often enough.
 #[test]
 fn one_percent_is_lost_or_a_thousandth_spoilt() {
     let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
@@ -57,8 +58,8 @@ fn packets_overtake_each_other_and_come_twice() {
     complete(9000, Family::V4, Harm { twice: 1.0, held: 1.0, ..NO_HARM }, &pairs, &["twice"]);
 }
 
-/// The programs look at every byte of SENDs, WRITEs, READs and atomics. Bits are turned over so often that those whose UDP checksum fits
-/// are among what comes.
+/// The programs check every byte of SENDs, WRITEs, READs and atomics. Bits are flipped so often
+/// that some corrupted packets with a matching UDP checksum arrive.
 #[test]
 fn every_byte_is_right_when_everything_goes_wrong() {
     for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
@@ -75,7 +76,7 @@ fn every_byte_is_right_when_everything_goes_wrong() {
     }
 }
 
-/// The link has no carrier for a moment, while a program sends.
+/// The link loses its carrier for a moment while a program sends.
 #[test]
 fn a_link_goes_and_comes_back() {
     let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
@@ -85,7 +86,7 @@ fn a_link_goes_and_comes_back() {
     let (_, client) = pair.traffic(words[0], hosts.left.room(), hosts.right.room()).expect("traffic");
     for side in ["left", "right"] {
         hosts.middle().script(&format!("ip link set {side} down")).expect("down");
-        // Long enough for packets to be lost: it goes on polling.
+        // The client goes on polling, so this waits long enough for packets to be lost.
         let before = process::cpu_time(client).expect("it runs");
         wait::until(softhca_suite::HANG, "the client to poll in vain", || {
             (process::cpu_time(client)? > before + Duration::from_millis(50)).then_some(())
@@ -98,7 +99,7 @@ fn a_link_goes_and_comes_back() {
     assert!(cable.take_away().expect("a count").of("carried") > 0);
 }
 
-/// A router marks packets as having met congestion: they are taken as any other.
+/// A router sets the CE mark on packets. softhca accepts these packets like any others.
 #[test]
 fn packets_with_a_congestion_mark_pass() {
     for family in [Family::V4, Family::V6] {

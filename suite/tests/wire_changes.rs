@@ -1,5 +1,5 @@
-//! What changes under programs that talk to another host: programs and agents die, addresses go and come back, and two agents
-//! want the same address.
+//! Tests changes during connections to another host: programs and agents die, addresses go away and
+//! come back, and two agents want the same address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,19 +8,21 @@ use rustix::process::Signal;
 use softhca_suite::hosts::INTERFACE;
 use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, process, program, wait};
 
-/// perftest's default timeout of 14 (67 ms) and seven retries: half a second by the book, some seconds with room to spare.
+/// perftest uses a timeout of 14 (67 ms) and seven retries. By the standard this takes half a
+/// second. The limit here leaves some seconds more.
 const RETRIES: Duration = Duration::from_secs(20);
 
 const WRITE: [&str; 3] = ["ib_write_bw", "-D", "120"];
 
-/// A pair of ib_write_bw in full run, and the processes themselves.
+/// Starts a pair of ib_write_bw and waits until it transfers data. Returns the pair and the process
+/// ids of its programs.
 fn writing(hosts: &Hosts, family: Family) -> (Pair, u32, u32) {
     let mut pair = hosts.start(family, &WRITE).expect("both start");
     let (server, client) = pair.traffic(WRITE[0], hosts.left.room(), hosts.right.room()).expect("traffic");
     (pair, server, client)
 }
 
-/// The end of a program that has lost its connection: an error, in time.
+/// Waits for the end of a program that has lost its connection: it must end with an error, in time.
 #[track_caller]
 fn expect_failure(program: &mut Program) {
     let ended = program.wait(RETRIES).expect("it ends within the retry time");
@@ -75,8 +77,9 @@ fn a_stopped_client_does_not_hang_after_its_agent_was_killed() {
         wait::until(HANG, "the client to stop", || (process::state(client) == Some('T')).then_some(()))
             .expect("stopped");
         program::send(hosts.right.room().agent().expect("an agent"), Signal::KILL);
-        // A new agent starts cleanly. The stopped client may still hold the old one's socket; then the new agent says so, waits
-        // for the port, and serves its own programs among themselves.
+        // A new agent starts without an error. The stopped client may still hold the old agent's
+        // socket. Then the new agent says so, waits for the port, and meanwhile connects its own
+        // programs to each other.
         hosts.right.start_agent().expect("another agent");
         Pair::must_succeed(hosts.right.room(), &["ibv_rc_pingpong", "-g", "0", "-c"]);
         program::send(client, Signal::CONT);
@@ -99,7 +102,8 @@ fn wait_for_wire(hosts: &Hosts) {
 #[test]
 fn a_client_that_is_stopped_for_a_while_loses_nothing() {
     for hosts in kinds_of_hosts() {
-        // The server's queue pairs wait while the client is stopped; so does the client's patience (4 s for each of 8 tries).
+        // The server's queue pairs wait while the client is stopped. The client's retries cover the
+        // stop: 4 s for each of 8 tries.
         let mut pair = hosts.start(Family::V4, &["ib_read_bw", "-D", "3", "-u", "20"]).expect("both start");
         let (_, client) = pair.traffic("ib_read_bw", hosts.left.room(), hosts.right.room()).expect("traffic");
         program::send(client, Signal::STOP);
@@ -112,7 +116,7 @@ fn a_client_that_is_stopped_for_a_while_loses_nothing() {
     }
 }
 
-/// Takes an address from the right host, and waits until its GID table says so.
+/// Removes an address from the right host, and waits until the host's GID table shows this.
 fn remove(hosts: &Hosts, family: Family) {
     let address = hosts.right.address(family);
     hosts
@@ -126,7 +130,7 @@ fn remove(hosts: &Hosts, family: Family) {
     .expect("gone");
 }
 
-/// Gives it back.
+/// Gives the address back to the right host.
 fn restore(hosts: &Hosts, family: Family) {
     let address = hosts.right.address(family);
     let nodad = if family == Family::V6 { "nodad" } else { "" };
@@ -165,7 +169,7 @@ fn queue_pairs_get_an_error_when_their_address_stays_away() {
     remove(&hosts, Family::V6);
     expect_failure(&mut pair.client);
     program::send(server, Signal::KILL);
-    // The other address is as good as before.
+    // The other address works as before.
     hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
     restore(&hosts, Family::V6);
     hosts.must_succeed(Family::V6, &["ibv_rc_pingpong", "-c"]);
@@ -189,7 +193,8 @@ fn the_second_agent_on_an_address_says_so_and_takes_over_later() {
     assert!(lacks_wire(&second, address), "{}", second.log());
     assert!(second.log().lines().any(|line| line.contains("4791")), "{}", second.log());
     assert!(!lacks_wire(hosts.left.room(), address), "{}", hosts.left.room().log());
-    // Among themselves its programs need no wire; the first agent's have it.
+    // Programs of the second agent need no wire among themselves. The first agent's programs have
+    // the wire.
     Pair::must_succeed(&second, &["ibv_rc_pingpong", "-g", "0", "-c"]);
     hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
     let first = hosts.left.room();

@@ -1,10 +1,12 @@
-//! What happens on the way between two hosts: packets are marked (ECN) instead of being lost, and the link goes and comes back. Programs are
-//! Debian's perftest and the suite's own, unmodified.
+//! Tests congestion between two hosts: the network sets the CE mark (ECN) on packets instead of
+//! losing them, and the link goes down and comes back. The programs are Debian's perftest and the
+//! suite's own, unmodified.
 
 use softhca_suite::hosts::INTERFACE;
 use softhca_suite::{Family, HANG, Hosts, Sides, User, cprogram};
 
-/// Packets that a counter of the namespace's table `marks` has seen, in chain `chain`.
+/// The number of packets that the counter in chain `chain` of the namespace's table `marks` has
+/// seen.
 fn counted(hosts: &Hosts, chain: &str) -> u64 {
     let rules = hosts.right.namespace().script(&format!("nft list chain inet marks {chain}")).expect("the chain");
     let count = rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
@@ -15,7 +17,8 @@ fn counted(hosts: &Hosts, chain: &str) -> u64 {
 fn packets_that_are_marked_are_answered_with_notifications_and_arrive() {
     for (family, ip) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
         let Some(hosts) = Hosts::joined(1500, User::Nobody).expect("two namespaces") else { return };
-        // Everything that the client sends and whose sender heeds it is marked; what comes back is counted if it is a notification.
+        // The rules set the CE mark on every packet of the client that is capable of ECN. They
+        // count the CNPs that come back.
         hosts
             .right
             .namespace()

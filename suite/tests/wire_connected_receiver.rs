@@ -1,4 +1,5 @@
-//! Connected receive sockets: a host that is heard again and again gets a receiving socket of its own, and nothing else changes, whoever comes, ends or stops.
+//! Tests connected receive sockets: a host that sends again and again gets its own receive socket.
+//! No other behaviour changes, whichever program or agent comes, ends or stops.
 
 use std::net::IpAddr;
 
@@ -9,20 +10,20 @@ const FOR_LONG: [&str; 5] = ["ib_send_lat", "-s", "8", "-D", "120"];
 const OTHERS: [&[&str]; 3] =
     [&["ib_send_lat", "-n", "2000"], &["ib_write_bw", "-n", "500"], &["ibv_rc_pingpong", "-c"]];
 
-/// Kinds of hosts: whoever has root has both.
+/// The kinds of hosts. Root has both kinds.
 fn kinds_of_hosts() -> impl Iterator<Item = Hosts> {
     let joined = Hosts::joined(1500, User::Me).expect("two namespaces");
     joined.into_iter().chain(std::iter::once_with(|| Hosts::loopback(User::Nobody).expect("two addresses")))
 }
 
-/// The kernel's name for an IPv4 address and UDP port.
+/// The kernel's text for an IPv4 address and UDP port.
 fn name(address: IpAddr, port: Option<u16>) -> String {
     let IpAddr::V4(v4) = address else { unreachable!("an IPv4 address") };
     let ip = u32::from_le_bytes(v4.octets());
     port.map_or_else(|| format!("{ip:08X}:"), |port| format!("{ip:08X}:{port:04X}"))
 }
 
-/// Whether the agent of the left host has a socket that hears the right host only.
+/// Whether the agent of the left host has a socket that is connected to the right host.
 fn is_connected(hosts: &Hosts) -> bool {
     let agent = hosts.left.room().agent().expect("an agent");
     let table = std::fs::read_to_string(format!("/proc/{agent}/net/udp")).expect("the host's UDP sockets");
@@ -34,7 +35,7 @@ fn is_connected(hosts: &Hosts) -> bool {
     })
 }
 
-/// A pair that talks, until the left host has connected to the right one.
+/// Runs a pair until the left host has connected a receive socket to the right host.
 fn connected(hosts: &Hosts) -> (Pair, u32, u32) {
     let mut pair = hosts.start(Family::V4, &FOR_LONG).expect("both start");
     let (server, client) = pair.traffic(FOR_LONG[0], hosts.left.room(), hosts.right.room()).expect("traffic");

@@ -1,5 +1,6 @@
-//! A network that loses one packet in a hundred, outside of softhca: an nft rule in the bridge between two namespaces. What is
-//! reliable completes, and its content is what was sent. Each test proves that packets were lost.
+//! Tests a network that loses one packet in a hundred, outside of softhca: an nft rule in the
+//! bridge between two namespaces. Reliable operations complete, and data arrives as it was sent.
+//! Each test proves that packets were lost.
 
 use softhca_suite::{Family, Hosts, User, cprogram, lists};
 
@@ -53,8 +54,9 @@ fn atomics() {
     complete(1500, Family::V4, &[&["ib_atomic_bw", "-A", "FETCH_AND_ADD"], &["ib_atomic_lat", "-A", "CMP_AND_SWAP"]]);
 }
 
-/// The programs look at every byte. The pingpongs do, too, but leave without a word when they have received everything: when that
-/// loses the last acknowledgement, the other side is right to complain.
+/// These programs check every byte. The pingpongs check too, but a pingpong exits without a
+/// farewell when it has received everything. If this loses the last acknowledgement, the other side
+/// rightly reports an error.
 #[test]
 fn every_byte_is_what_was_sent_written_or_read() {
     for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {

@@ -1,7 +1,8 @@
-//! Debian's perftest between two hosts: the whole list between network namespaces, at both MTUs and over both families, and a
-//! selection between two loopback addresses for users who cannot have namespaces.
+//! Runs Debian's perftest between two hosts. The whole list runs between network namespaces, at
+//! both MTUs and over both families. A selection runs between two loopback addresses, for users
+//! that cannot have namespaces.
 //!
-//! The figures are not judged here (`cargo xtask bench` does), only that there are some.
+//! These tests check only that the programs print figures. `cargo xtask bench` judges the figures.
 
 use softhca_suite::{Family, Hosts, User, lists};
 
@@ -17,7 +18,7 @@ fn between_addresses(words: &[&str]) {
     lists::expect_figures(words, &hosts.must_succeed(Family::V4, words));
 }
 
-/// One test per row and kind of link.
+/// One test for each row and kind of link.
 macro_rules! between_namespaces {
     ($($name:ident: $($word:literal)+;)*) => {
         mod mtu_1500_ipv4 { $(
@@ -47,7 +48,7 @@ macro_rules! between_namespaces {
     };
 }
 
-/// One test per row, as an ordinary user.
+/// One test for each row, as an ordinary user.
 macro_rules! between_addresses {
     ($($name:ident: $($word:literal)+;)*) => {
         mod loopback { $(

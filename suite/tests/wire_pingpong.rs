@@ -1,10 +1,11 @@
-//! The pingpong programs of Debian's ibverbs-utils between two hosts, from 1 byte to 8 MiB, every byte validated: at both MTUs
-//! and over both families between network namespaces, and between two loopback addresses.
+//! Runs the pingpong programs of Debian's ibverbs-utils between two hosts, from 1 byte to 8 MiB.
+//! They validate every byte. The hosts are network namespaces, at both MTUs and over both families,
+//! or two loopback addresses.
 
 use softhca_suite::lists::{self, SIZES};
 use softhca_suite::{Family, Hosts, User};
 
-/// The links on which every pingpong runs, each with the user who runs it.
+/// The links on which every pingpong runs, each with the user that runs it.
 const LINKS: [(u32, Family, User); 4] = [
     (1500, Family::V4, User::Nobody),
     (1500, Family::V6, User::Me),
@@ -26,7 +27,7 @@ fn on_loopback(words: &[&str]) {
     lists::expect_figures(words, &hosts.must_succeed(Family::V4, words));
 }
 
-/// One test per row for the namespaces, and one for the loopback addresses.
+/// One test for each row between namespaces, and one between loopback addresses.
 macro_rules! pingpongs {
     ($($name:ident: $($word:literal)+;)*) => { $(
         mod $name {
@@ -44,7 +45,7 @@ macro_rules! pingpongs {
 
 softhca_suite::pingpong_list!(pingpongs);
 
-/// The program of XRC prints no figures; it says that it has succeeded.
+/// The program for XRC prints no figures. It says that it has succeeded.
 #[test]
 fn xsrq_on_every_link() {
     for (mtu, family, user) in LINKS {

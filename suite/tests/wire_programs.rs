@@ -1,5 +1,5 @@
-//! Between hosts, by small C programs of the suite: one-sided operations, threads, a network that merges what comes from one
-//! port, and multicast groups. The programs are in `programs/`.
+//! Runs small C programs of the suite between hosts: one-sided operations, threads, a network that
+//! merges packets from one port, and multicast groups. The programs are in `programs/`.
 
 use softhca_suite::hosts::INTERFACE;
 use softhca_suite::port::{self, Port};
@@ -20,7 +20,8 @@ fn one_sided_operations_threads_and_a_target_that_is_blocked() {
     }
 }
 
-/// While one process reads the sockets of its address, another has one that nobody but the first could read.
+/// One process reads the sockets of its address. Meanwhile another process uses another address,
+/// whose sockets only the first process could read.
 #[test]
 fn programs_with_different_addresses_at_once() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
@@ -33,7 +34,8 @@ fn programs_with_different_addresses_at_once() {
     Sides::must_succeed(&steady, over_ipv4.wait(HANG));
 }
 
-/// One program that waits on a TCP port of a host, and where that is for the others.
+/// One program that waits on a TCP port of its host, and the place where the other programs find
+/// it.
 struct Waiting {
     program: Program,
     place: String,
@@ -54,7 +56,7 @@ impl Waiting {
     }
 }
 
-/// Runs one program that talks to all that wait; all must succeed.
+/// Runs one program that talks to all waiting programs. All programs must succeed.
 #[track_caller]
 fn meet(host: &Host, family: Family, words: &[&str], waiting: &mut [Waiting]) {
     let index = host.gid_index(family).expect("an address").to_string();
@@ -67,7 +69,8 @@ fn meet(host: &Host, family: Family, words: &[&str], waiting: &mut [Waiting]) {
     assert!(ended.succeeded() && others.iter().all(softhca_suite::Outcome::succeeded), "{}{told}", ended.told());
 }
 
-/// Packets that came in by the interface of a host, and datagrams of IPv6 that programs there have received.
+/// The number of packets that came in through a host's interface, and the number of IPv6 datagrams
+/// that its programs have received.
 fn received(host: &Host) -> (u64, u64) {
     let namespace = host.namespace();
     let packets = namespace.script(&format!("cat /sys/class/net/{INTERFACE}/statistics/rx_packets")).expect("a count");
@@ -80,13 +83,13 @@ fn received(host: &Host) -> (u64, u64) {
 fn what_the_network_merges_is_taken_apart_again() {
     for family in [Family::V4, Family::V6] {
         let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
-        // Packets wait up to half a millisecond for others to be merged with.
+        // Packets wait up to half a millisecond so that the kernel can merge them.
         let merge = format!(
             "ethtool -K {INTERFACE} gro on; cd /sys/class/net/{INTERFACE}; \
              echo 500000 >gro_flush_timeout; echo 100 >napi_defer_hard_irqs"
         );
         hosts.left.namespace().script(&merge).expect("merged");
-        // With TCP segmentation on, veth takes it that what comes is merged already.
+        // With TCP segmentation on, veth assumes that arriving packets are merged already.
         let apart = format!("ethtool -K {INTERFACE} tso off tx-udp-segmentation off");
         hosts.right.namespace().script(&apart).expect("apart");
         let program = built(&hosts, "oneport");
@@ -95,7 +98,8 @@ fn what_the_network_merges_is_taken_apart_again() {
         meet(&hosts.right, family, &[&program], &mut receivers);
         let after = received(&hosts.left);
         let (packets, datagrams) = (after.0 - before.0, after.1 - before.1);
-        // IPv4 datagrams of different messages have the same identification, which keeps the kernel from merging them.
+        // IPv4 datagrams of different messages have the same identification, so the kernel does not
+        // merge them.
         if family == Family::V6 {
             assert!(datagrams < packets / 2, "{packets} packets came as {datagrams} datagrams: hardly any were merged");
         }

@@ -1,5 +1,6 @@
-//! XRC domains that processes share: a small C program of four processes, two of which are killed, on one host and between hosts; and the
-//! program of Debian's with several clients at once.
+//! Tests XRC domains that processes share: a small C program of four processes, two of which are
+//! killed, on one host and between hosts. Also runs Debian's XRC pingpong with several clients at
+//! once.
 
 use softhca_suite::port::{self, Port};
 use softhca_suite::{Family, HANG, Hosts, Pair, Room, User, cprogram};
@@ -27,7 +28,7 @@ fn killed_makers_and_owners_between_hosts() {
     }
 }
 
-/// One server with the queue, and three clients, each a process of its own.
+/// One server with the queue, and three clients, each in its own process.
 #[test]
 fn the_pingpong_with_several_clients() {
     let room = Room::new().expect("a room").with_address("127.0.0.1").expect("an agent");

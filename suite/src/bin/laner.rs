@@ -1,7 +1,9 @@
-//! A program with many engines that opens as many lanes between them as it may, and ends all of them at once, again and again.
+//! A hostile program that opens as many lanes between its own engines as the agent allows, and then
+//! ends all engines at once, again and again.
 //!
-//! `tests/users.rs` starts it as `laner SECONDS`, with `SOFTHCA_DIR` naming the agent's run directory. It prints how many lanes it has
-//! opened, how many were refused, and how often it has ended everything.
+//! `tests/users.rs` starts it as `laner SECONDS`, with `SOFTHCA_DIR` naming the agent's run
+//! directory. It prints how many lanes it has opened, how many lanes the agent refused, and how
+//! often it has ended all engines.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "an intruder does more with it")]
@@ -18,7 +20,7 @@ use client::Client;
 
 const ENGINES: usize = 48;
 const STRIPES: u32 = 64;
-/// After so many refusals it has all that it may.
+/// After this many refusals in one round, the program has all the lanes that it may have.
 const ENOUGH: u64 = 64;
 
 fn engine() -> Result<(Client, u32), engine::Error> {
@@ -34,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut opened, mut refused, mut ended) = (0_u64, 0_u64, 0);
     println!("begun");
     while Instant::now() < end {
-        // Those that have just ended may count for a moment.
+        // The agent may still count engines of the last round for a moment.
         let before = refused;
         let engines: Vec<_> = (0..ENGINES).map_while(|_| engine().ok()).collect();
         'all: for (one, (client, _)) in engines.iter().enumerate() {

@@ -1,8 +1,10 @@
-//! A program that passes an agent descriptors which block whoever closes them, and one of another user that is served meanwhile.
+//! A hostile program that passes descriptors to an agent: the last close of each descriptor blocks.
+//! As a victim, it is a program of another user that the agent must serve meanwhile.
 //!
-//! `tests/users.rs` starts it as `lingerer attack SECONDS` and as `lingerer victim SECONDS`, with `SOFTHCA_DIR` naming the
-//! agent's run directory. The attacker prints how often it has tried and how often the agent answered somebody new
-//! afterwards; the victim prints how long its commands took. A victim that is not served never ends.
+//! `tests/users.rs` starts it as `lingerer attack SECONDS` and as `lingerer victim SECONDS`, with
+//! `SOFTHCA_DIR` naming the agent's run directory. The attacker prints how often it has tried, and
+//! how often the agent served a new client afterwards. The victim prints how long its commands
+//! took. If the agent does not serve the victim, the victim never ends.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -20,12 +22,12 @@ use abi::pd::{AllocPd, AllocPdAnswer, DeallocPd};
 use engine::{Control, SocketControl};
 use shm::Socket;
 
-/// Longer than anybody waits for the program.
+/// Longer than any test waits for this program.
 const LINGER: Duration = Duration::from_secs(3600);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A socket whose last close waits until its peer has gone, which is the other one.
+/// A socket whose last close blocks until the peer, which is the second value, has gone.
 fn lingering() -> Outcome<(OwnedFd, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut socket = TcpStream::connect(listener.local_addr()?)?;
@@ -43,12 +45,13 @@ fn open(run_dir: &Path) -> Outcome<SocketControl> {
     Ok(control)
 }
 
-/// Leaves a descriptor with the agent in one of several ways.
+/// Leaves a descriptor with the agent in one of four ways.
 fn leave(run_dir: &Path, way: u32, fd: BorrowedFd<'_>) -> Outcome<Socket> {
     let node = if way % 4 == 3 { engine::rundir::admin(run_dir) } else { engine::rundir::node(run_dir, 0) };
     let socket = Socket::connect(&node)?;
     match way % 4 {
-        // With the opening; with a command that is none; unread behind what ends the connection; with a question.
+        // In order: with the opening message; with an invalid command; behind a message that ends
+        // the connection, so the agent never reads it; with a request to the admin node.
         0 => socket.send(Open::new(profile::MAINLINE).bytes(), &[fd; 8])?,
         1 => {
             socket.send(Open::new(profile::MAINLINE).bytes(), &[])?;
@@ -63,7 +66,7 @@ fn leave(run_dir: &Path, way: u32, fd: BorrowedFd<'_>) -> Outcome<Socket> {
     Ok(socket)
 }
 
-/// The agent was quicker.
+/// Ignores EPIPE: the agent has closed the connection before this message.
 fn ended(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
 }
@@ -73,12 +76,12 @@ fn attack(run_dir: &Path, end: Instant) -> Outcome<()> {
     while Instant::now() < end {
         let (socket, peer) = lingering()?;
         let left = leave(run_dir, tries, socket.as_fd());
-        // Whose the last close is, chance decides; ours must not keep us.
+        // Either process may do the last close. A close in this process must not block this thread.
         let ours = std::thread::spawn(move || drop(socket));
         tries += 1;
         match open(run_dir) {
             Ok(_) => served += 1,
-            // Enough of this user's descriptors wait.
+            // The agent refuses, because enough descriptors of this user wait to be closed.
             Err(_) => turned_away += 1,
         }
         drop((left, peer));

@@ -1,7 +1,8 @@
-//! A program that makes the agent log something as often as it is told.
+//! A program that makes the agent write COUNT warnings to its log.
 //!
-//! `tests/users.rs` starts it as `logger COUNT`: it adds a rule of its own user's by which CREATE_QP fails, which the agent logs as a
-//! warning each time, and sends COUNT of these commands. It prints its process number and how many were refused.
+//! `tests/users.rs` starts it as `logger COUNT`. It adds a fault rule for its own user by which
+//! CREATE_QP fails, and sends this command COUNT times. The agent logs each failure as a warning.
+//! The program prints its process id and how many commands were refused.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "an intruder does more with it")]

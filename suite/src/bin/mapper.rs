@@ -1,8 +1,11 @@
-//! A program that has the agent map as much memory as it can, and one of another user that registers memory meanwhile.
+//! A hostile program that makes the agent map as much memory as possible. As a victim, it is a
+//! program of another user that registers memory meanwhile.
 //!
-//! `tests/users.rs` starts it as `mapper attack SECONDS` and as `mapper victim SECONDS`, with `SOFTHCA_DIR` naming the agent's run
-//! directory. Neither runs an engine, so the agent runs one for each, which maps the memory of regions. The attacker registers parts of
-//! sparse files, large and small ones, until the agent refuses, and then goes on. A victim that is refused a region fails.
+//! `tests/users.rs` starts it as `mapper attack SECONDS` and as `mapper victim SECONDS`, with
+//! `SOFTHCA_DIR` naming the agent's run directory. Neither program runs an engine. So the agent
+//! runs a proxy engine for each, and this engine maps the memory of regions. The attacker registers
+//! parts of sparse files, large and small, until the agent refuses, and then continues. The victim
+//! fails if the agent refuses a region.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "an intruder does more with it")]
@@ -26,12 +29,12 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Where the program pretends that its memory is.
+/// The address at which the program claims that its memory is.
 const BASE: u64 = 1 << 40;
-/// Regions that the attacker has at most, by their bytes: terabytes first, then pages.
+/// Length and maximal number of the attacker's regions: first terabytes, at last pages.
 const SIZES: [(u64, u32); 3] = [(1 << 40, 64), (1 << 30, 1_000), (4096, 10_000)];
 
-/// A client whose engine the agent runs, and a PD of it.
+/// A client whose engine runs in the agent, and a PD of this client.
 fn open() -> Outcome<(Client, u32)> {
     let client = Client::open(&engine::rundir::default()).map_err(|error| error.reason)?;
     let call = |request: Vec<u8>| client.call(&request).map_err(|error| error.reason);
@@ -65,7 +68,7 @@ fn attack(end: Instant) -> Outcome<()> {
     for (length, most) in SIZES {
         let memory = file(length)?;
         let (mut registered, mut refused) = (0, 0);
-        // The last of them goes on until the end.
+        // The last size continues until the end.
         while Instant::now() < end && (registered < most && refused < 100 || length == 4096) {
             match register(&client, pd, length, &memory) {
                 Ok(_) => registered += 1,

@@ -1,7 +1,9 @@
-//! A program that opens the XRC domain of a file, by a descriptor with rights to the file or by one without.
+//! A program that opens the XRC domain of a file, through a descriptor that gives rights to the
+//! file or through one that does not.
 //!
-//! `tests/users.rs` starts it as `opener own FILE` for whoever may read the file, and as `opener other FILE` for somebody who may not.
-//! The latter succeeds if the system refuses to open the file, and the agent refuses an O_PATH descriptor of it with EBADF.
+//! `tests/users.rs` starts it as `opener own FILE` for a user that may read the file, and as
+//! `opener other FILE` for a user that may not. The latter succeeds if the system refuses to open
+//! the file and the agent refuses an O_PATH descriptor of the file with EBADF.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "an intruder does more with it")]
@@ -18,7 +20,7 @@ use client::Client;
 use engine::Control;
 use rustix::fs::{Mode, OFlags, open};
 
-/// O_CREAT, as OPEN_XRCD has it.
+/// O_CREAT, in the encoding of OPEN_XRCD.
 const CREATE: u32 = 0o100;
 
 fn domain(file: &OwnedFd) -> Result<(), engine::Error> {

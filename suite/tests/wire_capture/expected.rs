@@ -1,5 +1,5 @@
-//! What has to be in a capture of the program `everyopcode`: every packet of every queue pair, by opcode and number. Principal type:
-//! [`Numbers`].
+//! The expected content of a capture of the program `everyopcode`: every packet of every queue
+//! pair, by opcode and PSN. The principal type is [`Numbers`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use softhca_wire::{Headers, NakCode, Operation, Psn, Syndrome, Transport};
 
 use Operation as O;
 
-/// The numbers of one side's queue pairs, by their names: QPN and first PSN.
+/// QPN and first PSN of one side's queue pairs, by the queue pairs' names.
 pub(crate) struct Numbers(BTreeMap<String, (u32, Psn)>);
 
 impl Numbers {
-    /// What the program said.
+    /// Parses the output of the program.
     pub(crate) fn told(output: &str) -> Numbers {
         let line = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -26,7 +26,7 @@ impl Numbers {
     }
 }
 
-/// What both connected services send, of messages that are longer and shorter than the path MTU of 1024.
+/// The packets that RC and UC send for messages longer and shorter than the path MTU of 1024.
 const SENDS_AND_WRITES: &[O] = &[
     O::SendFirst,
     O::SendMiddle,
@@ -46,7 +46,7 @@ const SENDS_AND_WRITES: &[O] = &[
     O::WriteOnlyImm,
 ];
 
-/// And what follows on RC. Two READs take three numbers and one.
+/// The packets that follow on RC. The two READs take three PSNs and one PSN.
 const MORE: &[O] = &[O::SendFirst, O::SendMiddle, O::SendLastInvalidate, O::SendOnlyInvalidate];
 const READS: &[(u32, O)] =
     &[(0, O::ReadRequest), (3, O::ReadRequest), (4, O::CompareSwap), (5, O::FetchAdd), (6, O::SendOnly)];
@@ -63,7 +63,7 @@ const ANSWERS: &[O] = &[
 /// The messages on RC: eight, two that invalidate, two READs, two atomics, one SEND.
 const MESSAGES: u32 = 15;
 
-/// Everything is there, and nothing else.
+/// Checks that all expected packets are in the capture, and no others.
 pub(crate) fn expect(packets: &[Captured], server: IpAddr, servers: &Numbers, clients: &Numbers) {
     let server = match server {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -129,7 +129,8 @@ fn numbered(first: Psn, operations: &[O]) -> BTreeMap<u32, O> {
     (0..).zip(operations).map(|(behind, operation)| ((first + behind).value(), *operation)).collect()
 }
 
-/// What was sent with each number. On a slow machine something may be sent again: then it is the same.
+/// The operation of each PSN. On a slow machine a packet may be retransmitted. Then its operation
+/// must be the same.
 fn by_number(packets: &[Headers], transport: Transport) -> BTreeMap<u32, O> {
     let mut found = BTreeMap::new();
     for headers in packets {

@@ -1,9 +1,10 @@
-//! The ICRC of a frame, by the book and by nothing of ours: the CRC of Ethernet, a bit at a time, over eight bytes of ones, the IP and
-//! UDP headers with what may change on the way set to ones, and the packet (IBA annex A17, section 6).
+//! Computes the ICRC of a frame from the standard alone, without code of softhca. The ICRC is the
+//! CRC of Ethernet, computed bit by bit. It covers eight bytes of ones, then the IP and UDP headers
+//! with their variant fields set to ones, then the packet (IBA annex A17, section 6).
 
 use std::path::Path;
 
-/// The frames of a pcap file that tcpdump wrote, all of them RoCEv2.
+/// The frames of a pcap file that tcpdump wrote. All frames must be RoCEv2.
 pub(crate) fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(file).expect("the capture");
     let mut rest = &bytes[24..];
@@ -16,7 +17,7 @@ pub(crate) fn frames(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What the last four bytes of the frame have to be.
+/// The correct last four bytes of the frame.
 pub(crate) fn of(frame: &[u8]) -> [u8; 4] {
     let mut bytes = frame[14..frame.len() - 4].to_vec();
     let udp = if bytes[0] >> 4 == 4 {

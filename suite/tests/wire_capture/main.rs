@@ -1,8 +1,9 @@
-//! What goes over the wire, captured by tcpdump and read by tshark, which has never heard of softhca: every opcode of RC, UC and UD, the
-//! refusals, and a connection made by address. tshark has to find no fault, to read what we meant, and the ICRC has to fit by an
-//! arithmetic of its own ([`icrc`]). Network namespaces and tcpdump need root.
+//! Captures the packets on the wire with tcpdump and parses them with tshark, which does not know
+//! softhca: every opcode of RC, UC and UD, the refusals, and a connection made by address. tshark
+//! must find no fault and parse what softhca meant, and the ICRC must match the separate
+//! computation in [`icrc`]. Network namespaces and tcpdump need root.
 
-// The reader of captures belongs to the package of the headers.
+// The reader of capture files is in the crate `wire`.
 extern crate wire as softhca_wire;
 
 mod expected;
@@ -18,14 +19,15 @@ use rustix::process::Signal;
 use softhca_suite::hosts::INTERFACE;
 use softhca_suite::{Family, HANG, Host, Hosts, Program, User, cprogram, wait};
 
-/// The last datagram of a capture.
+/// The payload of the last datagram of a capture.
 const MARK: &str = "here ends the capture";
 
-/// Captures what passes the interface of `host` while `during` runs.
+/// Captures the packets at the interface of `host` while `during` runs.
 fn capture<T>(host: &Host, during: impl FnOnce() -> T) -> (PathBuf, T) {
     let file = host.room().folder().join("capture.pcap");
     let shown = file.display().to_string();
-    // Room for each packet is set aside, as long as `-s` says: enough for a burst.
+    // tcpdump reserves buffer space of `-s` bytes for each packet. With 2048 bytes, the buffer is
+    // large enough for a burst.
     let room = ["-s", "2048", "-B", "65536"];
     let how = ["-Z", "root", "-i", INTERFACE, "--immediate-mode", "-U", "-w", &shown, "udp", "port", "4791"];
     let words = [&room[..], &how].concat();
@@ -36,7 +38,8 @@ fn capture<T>(host: &Host, during: impl FnOnce() -> T) -> (PathBuf, T) {
     (file, result)
 }
 
-/// Sends the mark, and ends tcpdump when it has seen that, and so all before it. The mark goes to nobody.
+/// Sends the mark, waits until tcpdump has written it and so all packets before it, and ends
+/// tcpdump. The mark's destination does not exist.
 fn mark(host: &Host, file: &Path, tcpdump: &mut Program) {
     let script = format!("bash -c 'echo {MARK} >/dev/udp/10.47.91.99/4791'");
     let arp = format!("ip neighbour replace 10.47.91.99 lladdr 02:00:00:00:00:99 dev {INTERFACE}");
@@ -47,7 +50,8 @@ fn mark(host: &Host, file: &Path, tcpdump: &mut Program) {
     tcpdump.wait(HANG).expect("it ends").expect_success();
 }
 
-/// The packets of the capture as tshark and we read them, after all that holds for any packet has been checked.
+/// Checks what must hold for every packet of the capture, and returns the packets. tshark and
+/// `wire` must parse the same headers.
 fn judge(file: &Path) -> Vec<pcap::Captured> {
     let mut packets = pcap::read_file(file);
     let mark = packets.pop().expect("the mark");
@@ -69,16 +73,16 @@ fn judge(file: &Path) -> Vec<pcap::Captured> {
     packets
 }
 
-/// softhca's own packet, with an opcode that is left to manufacturers.
+/// Whether this is a packet of softhca itself, whose opcode is in the range for manufacturers.
 fn is_probe(captured: &pcap::Captured) -> bool {
     captured.packet[0] >= 0xc0
 }
 
-/// Two hosts whose packets are on the cable as they are.
+/// Two hosts whose packets appear in a capture one by one.
 fn hosts() -> Option<Hosts> {
     let hosts = Hosts::joined(1500, User::Me).expect("two namespaces")?;
     for host in [&hosts.left, &hosts.right] {
-        // Else a capture sees up to 64 KiB of packets as one.
+        // Without this, a capture sees up to 64 KiB of packets as one.
         host.namespace().script(&format!("ethtool -K {INTERFACE} tx-udp-segmentation off")).expect("apart");
     }
     Some(hosts)
@@ -103,7 +107,7 @@ fn every_opcode_over_ipv6() {
     every_opcode(Family::V6);
 }
 
-/// The connection manager's datagrams too, and what a long stream of packets looks like.
+/// The connection manager's datagrams, and a long stream of packets.
 #[test]
 fn connections_and_long_messages() {
     let Some(hosts) = hosts() else { return };

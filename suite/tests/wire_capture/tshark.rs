@@ -1,4 +1,5 @@
-//! tshark's reading of a capture. Principal type: [`Row`].
+//! tshark's view of a capture. It runs tshark and does not parse packets itself. The principal type
+//! is [`Row`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use softhca_wire::{Headers, Operation};
 
-/// What tshark is asked for, by its own names.
+/// The fields to print, by tshark's names.
 const FIELDS: &[&str] = &[
     "infiniband.bth.opcode",
     "infiniband.bth.se",
@@ -36,7 +37,8 @@ const FIELDS: &[&str] = &[
     "_ws.malformed",
 ];
 
-/// Guesses at what payloads might be, which see the wrong thing in ours.
+/// Disables heuristics that guess the protocol of payloads. They guess wrong for the payloads of
+/// these tests.
 const GUESSES: &[&str] = &["--disable-heuristic", "mellanox_eoib", "--disable-protocol", "rpcordma"];
 
 /// One packet.
@@ -55,16 +57,17 @@ pub(crate) fn read(file: &Path) -> Vec<Row> {
 }
 
 impl Row {
-    /// A number, if the packet has the field: bytes are shown as hex digits, numbers so or with their 0x, or in tens.
+    /// The number in a field, if the packet has the field. tshark prints bytes as hex digits
+    /// without 0x, and numbers as hex with 0x or as decimal.
     fn number(&self, field: &str) -> Option<u64> {
-        // Some are there twice, as a header and as what is in it.
+        // Some fields occur twice: as a header, and inside this header.
         let text = self.0[field].split(',').next().unwrap_or_default();
         let hex = ["infiniband.immdt", "infiniband.ieth"].contains(&field).then_some(text).or(text.strip_prefix("0x"));
         let number = hex.map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
         (!text.is_empty()).then(|| number.unwrap_or_else(|_| panic!("{field} is {text}")))
     }
 
-    /// tshark found no fault, and read what we read.
+    /// Checks that tshark found no fault and that it and `wire` parsed the same values.
     #[track_caller]
     pub(crate) fn agrees_with(&self, headers: &Headers, payload: &[u8], packet: &[u8]) {
         let opcode = headers.opcode;
@@ -107,7 +110,7 @@ impl Row {
         self.has_no_fault();
     }
 
-    /// tshark found no fault.
+    /// Checks that tshark found no fault.
     #[track_caller]
     pub(crate) fn has_no_fault(&self) {
         for fault in ["_ws.expert.message", "_ws.expert.severity", "_ws.malformed"] {

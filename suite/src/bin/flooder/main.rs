@@ -1,8 +1,10 @@
-//! A program of a user who wants others to wait, and one of a user who is to wait.
+//! A hostile program that tries to make other users wait. As a victim, it is the program of another
+//! user.
 //!
-//! `tests/users.rs` starts it as `flooder FLOOD SECONDS`, with `SOFTHCA_DIR` naming the agent's run directory: it does one thing
-//! from a few threads as often as it can, and prints how often that was. As `flooder victim SECONDS` it asks for something
-//! simple, one command after the other, and prints how long the agent took. Each survives what the agent refuses.
+//! `tests/users.rs` starts it as `flooder FLOOD SECONDS`, with `SOFTHCA_DIR` naming the agent's run
+//! directory. It repeats one action in a few threads as often as possible, and prints how often it
+//! has done so. As `flooder victim SECONDS`, it sends simple commands one after the other and
+//! prints how long the agent took. Both roles survive refusals by the agent.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "an intruder does more with it")]
@@ -26,7 +28,7 @@ use engine::Control;
 use shm::{Region, Socket};
 
 const THREADS: usize = 4;
-/// Objects of a flooder who has many.
+/// Number of regions that a flooder registers for a flood of long lists.
 const MANY: u64 = 9_500;
 
 type Flood = fn(&Path, Instant, &AtomicU64);
@@ -56,7 +58,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let done = AtomicU64::new(0);
-    // What is shown again and again.
+    // Objects that the agent lists again and again.
     let rich = matches!(what.as_str(), "show" | "lists").then(|| rich(&run_dir));
     println!("begun");
     std::thread::scope(|scope| {
@@ -69,7 +71,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Asks for a GID again and again; each 100th time it opens the device anew.
+/// Queries a GID again and again. Every 100th time it opens the device again.
 fn victim(run_dir: &Path, end: Instant) -> ExitCode {
     let mut times = Vec::new();
     while Instant::now() < end {
@@ -114,7 +116,7 @@ fn register(client: &Client, pd_handle: u32, page: u64) -> Option<()> {
     client.call(&legacy(number::REG_MR, &body, &[], size_of::<RegMrAnswer>())).ok().map(drop)
 }
 
-/// Asks for all objects, on many connections at a time.
+/// Requests all objects, on many connections at a time.
 fn show(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let connect = |_| Socket::connect(&engine::rundir::admin(run_dir)).ok();
     let sockets: Vec<Socket> = (0..10).map_while(connect).collect();
@@ -124,14 +126,14 @@ fn show(run_dir: &Path, end: Instant, done: &AtomicU64) {
             let _ = socket.send(br#"{"request":"show"}"#, &[]);
         }
         for socket in &sockets {
-            // A piece that begins with `+` has more behind it.
+            // If a piece begins with `+`, more pieces follow.
             while socket.recv(&mut buffer).is_ok_and(|received| received.len > 0) && buffer[0] == b'+' {}
             done.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Asks for all regions as `rdma resource` does, again and again.
+/// Requests all regions as `rdma resource` does, again and again.
 fn lists(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let Ok(socket) = Socket::connect(&run_dir.join(netlink::NODE)) else { return };
     let kind = 5_u16 << 10 | netlink::command::RES_MR_GET;
@@ -141,14 +143,15 @@ fn lists(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let request = [&24_u32.to_ne_bytes()[..], &head, &[0; 8], &device, &[0; 4]].concat();
     let mut buffer = vec![0; 64 << 10];
     while Instant::now() < end && socket.send(&request, &[]).is_ok() {
-        // DONE and ERROR are the last ones.
+        // DONE and ERROR end the answer.
         let is_last = |bytes: &[u8]| netlink::messages(bytes).any(|(header, _)| header.kind <= 3);
         while socket.recv(&mut buffer).is_ok_and(|received| received.len > 0 && !is_last(&buffer[..received.len])) {}
         done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Imports a context by a descriptor that is none's, beside many contexts.
+/// Tries to import a context through a descriptor that belongs to no context, while many contexts
+/// exist.
 fn imports(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let others: Vec<Client> = (0..30).map_while(|_| Client::open(run_dir).ok()).collect();
     let (Some(client), Ok((_, memory))) = (others.first(), Region::create("none of them", 4096)) else { return };
@@ -159,7 +162,8 @@ fn imports(run_dir: &Path, end: Instant, done: &AtomicU64) {
     }
 }
 
-/// Begins captures with large rings for own engines, and ends them before it has asked for any.
+/// Begins captures with large rings for its own engines, and ends each capture without reading a
+/// packet.
 fn captures(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let mut engines: Vec<Client> = (0..12).map_while(|_| Client::open(run_dir).ok()).collect();
     engines.iter_mut().for_each(|client| _ = client.hello());
@@ -172,7 +176,7 @@ fn captures(run_dir: &Path, end: Instant, done: &AtomicU64) {
     }
 }
 
-/// Makes much, and goes.
+/// Makes many objects, and then closes the device.
 fn ends(run_dir: &Path, end: Instant, done: &AtomicU64) {
     while Instant::now() < end {
         let Ok(client) = Client::open(run_dir) else { continue };
@@ -181,7 +185,7 @@ fn ends(run_dir: &Path, end: Instant, done: &AtomicU64) {
     }
 }
 
-/// Comes and goes at every door.
+/// Connects to each node of the agent and disconnects.
 fn connections(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let doors = [engine::rundir::node(run_dir, 0), run_dir.join(abi::ucma::NODE), engine::rundir::admin(run_dir)];
     while Instant::now() < end {
@@ -192,7 +196,7 @@ fn connections(run_dir: &Path, end: Instant, done: &AtomicU64) {
     }
 }
 
-/// Commands that are refused.
+/// Sends commands that the agent refuses.
 fn commands(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let Ok(client) = Client::open(run_dir) else { return };
     while Instant::now() < end {
@@ -201,7 +205,7 @@ fn commands(run_dir: &Path, end: Instant, done: &AtomicU64) {
     }
 }
 
-/// Regions and windows until there are no more, and then more of them.
+/// Makes regions and windows until the agent refuses, and continues after that.
 fn objects(run_dir: &Path, end: Instant, done: &AtomicU64) {
     let Ok(client) = Client::open(run_dir) else { return };
     let Some(pd_handle) = alloc_pd(&client) else { return };

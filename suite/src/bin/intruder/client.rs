@@ -1,4 +1,5 @@
-//! A client of the agent with an engine of its own making: it says hello and does as it likes afterwards.
+//! A client of the agent without the engine library. It registers as an engine, and then sends any
+//! command and writes any bytes to its lanes. The principal type is [`Client`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -14,13 +15,13 @@ use engine::{Answer, Control, Error, SocketControl};
 use shm::notifier::Notifier;
 use shm::region::Region;
 
-/// One open of the device.
+/// One open device.
 pub(crate) struct Client {
     pub(crate) control: SocketControl,
     _held: Vec<OwnedFd>,
 }
 
-/// Its objects, by handle.
+/// The handles of the client's objects.
 pub(crate) struct Objects {
     pub(crate) pd: u32,
     pub(crate) cq: u32,
@@ -37,7 +38,7 @@ impl Client {
         Ok(Self { control, _held: held })
     }
 
-    /// Says that it does its own data path; the answer.
+    /// Announces an engine to the agent, and returns the agent's answer.
     pub(crate) fn hello(&mut self) -> Result<Vec<u8>, Error> {
         let (_, wake_word) = Region::create("wake-word", 4096).map_err(told)?;
         let kick = OwnedFd::from(Notifier::new().map_err(told)?);
@@ -49,7 +50,7 @@ impl Client {
         Ok(answer.bytes)
     }
 
-    /// A PD, a CQ and a QP.
+    /// Makes a PD, a CQ and a QP.
     pub(crate) fn objects(&self) -> Result<Objects, Error> {
         let pd: AllocPdAnswer = get(&self.call(&legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12))?)?;
         let cq = CreateCq { response: 1, cqe: 8, comp_channel: -1, ..CreateCq::default() };
@@ -58,13 +59,13 @@ impl Client {
         Ok(Objects { pd: pd.pd_handle, cq: cq.cq_handle, qp: qp.qp_handle, qpn: qp.qpn })
     }
 
-    /// Carries out a command.
+    /// Sends a command and returns the agent's answer.
     pub(crate) fn call(&self, request: &[u8]) -> Result<Answer, Error> {
         self.control.call(request, &[])
     }
 }
 
-/// The command that makes an RC QP.
+/// The command that creates an RC QP.
 pub(crate) fn create_qp(pd_handle: u32, cq: u32) -> Vec<u8> {
     let qp = CreateQp {
         response: 1,

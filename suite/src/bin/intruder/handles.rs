@@ -1,4 +1,5 @@
-//! Other users' objects by their handles: every handle that could be one, with every command that takes one.
+//! Tries to use other users' objects: every handle that could exist, with every command that takes
+//! a handle.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use abi::wire::{WireOpen, WireOut, WireSockets, WireSocketsAnswer};
 use crate::Report;
 use crate::client::{Client, create_qp};
 
-/// The kinds of objects, in the numbering of handles.
+/// The kinds of objects, as handles encode them.
 const PD: u32 = 1;
 const MR: u32 = 2;
 const CQ: u32 = 3;
@@ -35,7 +36,7 @@ pub(crate) fn try_all(report: &mut Report, run_dir: &Path) {
     wire(report, &client);
 }
 
-/// What a handle may look like: the first objects of each kind in their first generations.
+/// The handles to try: the first objects of each kind in their first generations.
 fn handles() -> impl Iterator<Item = u32> {
     let each = |kind: u32| {
         (0..4_u32).flat_map(move |generation| (0..48).map(move |index| kind << 28 | generation << 20 | index))
@@ -80,7 +81,7 @@ fn commands(handle: u32, pd: u32, cq: u32) -> Vec<(&'static str, Vec<u8>)> {
     }
 }
 
-/// The agent's sockets, on which everybody's packets come.
+/// Tries to get the agent's sockets, which receive the packets of all users.
 fn wire(report: &mut Report, client: &Client) {
     let open = extended(number::WIRE_OPEN, &WireOpen::default(), size_of::<WireOut>(), 0);
     if let Ok(answer) = client.call(&open) {

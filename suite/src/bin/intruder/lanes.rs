@@ -1,4 +1,5 @@
-//! Lanes into other users' processes: everybody may have one, so everything is tried that can be written into one.
+//! Attacks other users' processes through lanes. Every user may open a lane to any engine, so this
+//! module writes into a lane everything that can be written.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -14,7 +15,8 @@ use shm::region::Region;
 use crate::client::Client;
 use crate::{Report, Victim};
 
-/// Opcodes of RC packets: SEND only, WRITE only, READ answer, ACK (or NAK), atomic answer, COMPARE SWAP.
+/// Opcodes of RC packets: SEND only, WRITE only, READ response, ACK (or NAK), atomic response,
+/// COMPARE SWAP.
 const OPCODES: [u8; 6] = [0x04, 0x0a, 0x10, 0x11, 0x12, 0x13];
 /// Syndromes: ACK, RNR NAK, NAK of a sequence error, NAK of a remote access error.
 const SYNDROMES: [u8; 4] = [0x1f, 0x20, 0x60, 0x62];
@@ -27,7 +29,8 @@ pub(crate) fn try_all(report: &mut Report, run_dir: &Path, victims: &[Victim]) {
         let (true, Ok(own)) = (client.hello().is_ok(), client.objects()) else { return report.fail("no objects") };
         let Some((region, mut tx)) = open(report, &client, victim.engine, 0) else { continue };
         for (qpn, peer) in &victim.qps {
-            // As the QP's own peer, as the QP itself, as a QP of ours, and as ones that nobody has.
+            // As the QP's own peer, as the QP itself, as this program's own QP, and as QPs that do
+            // not exist.
             for source in [*peer, *qpn, own.qpn, 0x00ab_cdef, 1] {
                 forge(&mut tx, &mut noise, source, *qpn);
             }
@@ -43,18 +46,19 @@ pub(crate) fn try_all(report: &mut Report, run_dir: &Path, victims: &[Victim]) {
     );
 }
 
-/// A lane to an engine, and what its wake-up is good for.
+/// Opens a lane to an engine, and misuses the notifier and the wake word that come with the lane.
 fn open(report: &mut Report, client: &Client, engine: u32, stripe: u32) -> Option<(Arc<Region>, LaneTx)> {
     let answer = client.call(&request(engine, stripe)).ok()?;
     let out = LaneOut::read(&answer.bytes)?;
     let region = Arc::new(Region::map(answer.fds[0].as_fd(), LANE_LEN).ok()?);
     let side = if out.side == 0 { Side::A } else { Side::B };
-    // What wakes the victim: made to wait, and filled up, so that whoever rings it next would wait for ever.
+    // Makes the victim's notifier blocking and fills it up. The next process that notifies through
+    // it would block for ever.
     let wake = &answer.fds[2];
     let flags = fcntl_getfl(wake).unwrap_or(OFlags::NONBLOCK);
     let _ = rustix::io::write(wake, &(u64::MAX - 1).to_ne_bytes());
     let _ = fcntl_setfl(wake, flags - OFlags::NONBLOCK);
-    // The victim's wake word is for looking only.
+    // The victim's wake word can be mapped read-only only.
     report.attempt("another's wake word", Region::map(answer.fds[3].as_fd(), 4096));
     let (tx, _) = ends(Arc::clone(&region), side);
     Some((region, tx))
@@ -64,7 +68,7 @@ fn request(engine: u32, stripe: u32) -> Vec<u8> {
     extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0)
 }
 
-/// Packets and notices to the QP `to` that claim to come from the QP `from`.
+/// Sends packets and notices to the QP `to` that claim to come from the QP `from`.
 fn forge(tx: &mut LaneTx, noise: &mut Noise, from: u32, to: u32) {
     for round in 0..ROUNDS {
         let mut record = vec![0_u8; 16];
@@ -76,7 +80,7 @@ fn forge(tx: &mut LaneTx, noise: &mut Noise, from: u32, to: u32) {
             record.extend((noise.next() as u32 & 0x00ff_ffff).to_le_bytes());
         } else {
             let opcode = OPCODES[round as usize % OPCODES.len()];
-            // Numbers near zero, near the end and anywhere.
+            // PSNs near zero, near the end of the range, and anywhere.
             let psn = [round, 0x00ff_ffff - round, noise.next() as u32 & 0x00ff_ffff][round as usize % 3];
             record.extend([opcode, 0, 0xff, 0xff]);
             record.extend(to.to_be_bytes());
@@ -89,7 +93,7 @@ fn forge(tx: &mut LaneTx, noise: &mut Noise, from: u32, to: u32) {
                 _ => {}
             }
         }
-        // A full ring is the victim's right.
+        // The victim may let its ring be full.
         let _ = tx.ring.push(&record);
     }
 }
@@ -102,7 +106,7 @@ fn random_records(tx: &mut LaneTx, noise: &mut Noise) {
     }
 }
 
-/// Lanes until the agent says that it is enough: each costs the victim descriptors.
+/// Opens lanes until the agent refuses. Each lane costs the victim descriptors.
 fn too_many(report: &mut Report, run_dir: &Path, engine: u32) {
     let mut clients = Vec::new();
     for _ in 0..4 {

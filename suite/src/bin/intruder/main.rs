@@ -1,8 +1,9 @@
-//! A program of a user who wants to get at what other users of the same agent have.
+//! A hostile program that tries to reach the data of other users of the same agent.
 //!
-//! It is started by `tests/users.rs` as `intruder PRIVATE-DIRECTORY PIDS…`, with `SOFTHCA_DIR` naming the agent's run
-//! directory. Each module tries one way; each attempt that is refused is a line `refused`, and each that is not makes the
-//! program end with 1. It knows the agent's ABI and the layout of lanes, but has no library that would keep it from anything.
+//! `tests/users.rs` starts it as `intruder PRIVATE-DIRECTORY PIDS…`, with `SOFTHCA_DIR` naming the
+//! agent's run directory. Each module tries one way. For each refused attempt the program prints a
+//! line `refused`. If an attempt is not refused, the program ends with 1. The program knows the
+//! agent's ABI and the layout of lanes. It uses no library that could prevent an attempt.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use shm::Socket;
 
-/// What was tried and how it went.
+/// Counts the attempts and their results.
 #[derive(Default)]
 pub(crate) struct Report {
     refused: u32,
@@ -25,12 +26,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An attempt that has to be refused.
+    /// Records an attempt that must be refused.
     pub(crate) fn attempt<T, E: std::fmt::Display>(&mut self, what: &str, outcome: Result<T, E>) {
         match outcome {
             Err(why) => {
                 self.refused += 1;
-                // The first of many of a kind is enough to read.
+                // The first attempts of many of one kind are enough to read.
                 if self.refused < 200 {
                     println!("refused: {what}: {why}");
                 }
@@ -39,13 +40,13 @@ impl Report {
         }
     }
 
-    /// Something that must not be.
+    /// Records a result that must not occur.
     pub(crate) fn fail(&mut self, what: &str) {
         self.granted += 1;
         println!("GRANTED: {what}");
     }
 
-    /// Something that must be.
+    /// Checks a condition that must hold.
     pub(crate) fn require(&mut self, what: &str, holds: bool) {
         if !holds {
             self.fail(what);
@@ -53,14 +54,14 @@ impl Report {
     }
 }
 
-/// Another user's context, as far as the agent tells of it.
+/// Another user's context, as far as the agent shows it.
 pub(crate) struct Victim {
     pub(crate) engine: u32,
-    /// Its QPs, each with the QP that it is connected to.
+    /// The context's QPs, each with the QP to which it is connected.
     pub(crate) qps: Vec<(u32, u32)>,
 }
 
-/// Asks the agent.
+/// Sends a request to the agent's admin node and returns the answer.
 pub(crate) fn ask(run_dir: &std::path::Path, request: &str) -> std::io::Result<Value> {
     let socket = Socket::connect(&engine::rundir::admin(run_dir))?;
     socket.send(json!({ "request": request }).to_string().as_bytes(), &[])?;

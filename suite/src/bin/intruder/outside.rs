@@ -1,4 +1,5 @@
-//! Ways that have nothing to do with RDMA: private sockets, other processes' descriptors and memory, the agent's own files.
+//! Tries ways outside of RDMA: private sockets, other processes' descriptors and memory, the
+//! agent's own files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,11 +1,12 @@
-//! Everything for oneself: objects and open devices until the agent refuses, and enough left for others.
+//! Takes objects and open devices until the agent refuses. Every user has a share, so enough must
+//! remain for other users.
 
 use std::path::Path;
 
 use crate::Report;
 use crate::client::{Client, create_qp};
 
-/// More than any share in the tests.
+/// More objects than any share in the tests.
 const MANY: usize = 20_000;
 
 pub(crate) fn try_all(report: &mut Report, run_dir: &Path) {
