@@ -36,7 +36,7 @@ const LOOPBACK: &str = "addresses = ['127.0.0.1']";
 /// Local write and every remote right.
 pub(crate) const ALL_RIGHTS: u32 = 0xf;
 
-/// Runs a test between programs of one agent, and of two.
+/// Runs a test between programs of one agent, and between programs of two agents.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! everywhere {
     ($($name:ident)*) => { $(mod $name {
@@ -62,7 +62,7 @@ macro_rules! everywhere {
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use everywhere;
 
-/// Runs a test everywhere, and where packets are lost, repeated, reordered and damaged.
+/// Runs a test everywhere, and also where packets are lost, duplicated, reordered and corrupted.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! even_with_losses {
     ($($name:ident)*) => { $(mod $name {
@@ -210,7 +210,7 @@ impl Fabric {
         engine
     }
 
-    /// How many packets the switch has damaged.
+    /// How many packets the switch has corrupted.
     pub(crate) fn damaged(&self) -> u64 {
         self.hosts.as_ref().map_or(0, |hosts| hosts.switch().counts().damaged)
     }
@@ -459,7 +459,8 @@ impl Side {
         self.engine.query_gid(self.plan.port, u32::from(self.gid_index())).expect("a GID")
     }
 
-    /// The GID index of the side: 0 on one host, else the address that other hosts know.
+    /// The GID index of the side: 0 on one host. Between hosts, the index of the address that other
+    /// hosts know.
     pub(crate) fn gid_index(&self) -> u8 {
         let gid = self.engine.query_gid(self.plan.port, 1).unwrap_or_default();
         u8::from(gid[0] == 0xfd || gid[12] == 10)

@@ -1,5 +1,5 @@
-//! A client without one of our engines: it has a QP and lanes like any client, and does with them
-//! what the test wants.
+//! A client without the engine library: it has a QP and lanes like any client, and the test decides
+//! what it does with them. The principal types are [`Stranger`] and [`StrangersLane`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Stranger {
         Self::open(fabric, true)
     }
 
-    /// A stranger with a QP, and without an engine to open a lane to.
+    /// A stranger with a QP and without an engine, so no lane can be opened to it.
     pub(crate) fn without_engine(fabric: &Fabric) -> Self {
         Self::open(fabric, false)
     }
@@ -90,7 +90,7 @@ fn get<T: Record>(answer: &Answer) -> T {
     T::read(&answer.bytes).expect("a whole record")
 }
 
-/// Pseudorandom bytes for filling memory with nonsense: xorshift.
+/// Pseudorandom bytes for filling memory: xorshift.
 pub(crate) struct Noise(pub(crate) u64);
 
 impl Noise {

@@ -67,7 +67,8 @@ pub(crate) fn no_event(engine: &Arc<Engine>) {
     assert_eq!(engine.async_event(), Err(Errno::EAGAIN));
 }
 
-/// Waits until the side's engine has dropped a packet to its QP for this cause; nothing may be received meanwhile.
+/// Waits until the side's engine has dropped a packet to its QP for this cause. Fails if the side
+/// receives a message meanwhile.
 pub(crate) fn dropped(side: &Side, cause: Cause) {
     let is_it = |record: &DropRecord| record.cause == cause as u32 && record.dest_qp == side.qp.qpn();
     until("the drop", || {

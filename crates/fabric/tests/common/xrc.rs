@@ -40,7 +40,8 @@ impl Queue {
     }
 }
 
-/// GID and index of an engine: index 0 on one host, else the address that other hosts know.
+/// GID and GID index of an engine. The index is 0 on one host. Between hosts, it is the index of
+/// the address that other hosts know.
 pub(crate) fn gid(engine: &Arc<Engine>) -> ([u8; 16], u8) {
     let other = engine.query_gid(1, 1).unwrap_or_default();
     let index = u8::from(other[0] == 0xfd || other[12] == 10);

@@ -1,4 +1,4 @@
-//! Section 2: GUIDs, GIDs, partitions, keys of datagrams, and MTU codes.
+//! Section 2: GUIDs, GIDs, partitions, Q_Keys, and MTU codes.
 
 use abi::cq::Wc;
 use abi::errno::Errno;
@@ -15,7 +15,7 @@ fn v_01_guids_are_unique(fabric: &Fabric) {
     for device in &devices {
         assert_ne!((device.node_guid, device.sys_image_guid), (0, 0));
     }
-    // The same adapter, or two.
+    // Both sides are on one adapter, or on two.
     let same_gid = near.query_gid(1, 0).expect("a GID") == far.query_gid(1, 0).expect("a GID");
     assert_eq!(devices[0].node_guid == devices[1].node_guid, same_gid);
     assert_eq!(devices[0].sys_image_guid == devices[1].sys_image_guid, same_gid);
@@ -30,7 +30,7 @@ fn v_02_gid_0_is_the_prefix_and_the_guid_of_the_port(fabric: &Fabric) {
     assert!(engine.query_gid(1, entries).is_err(), "one behind the table");
 }
 
-/// RoCE has none.
+/// A RoCE port has no LID.
 fn v_03_a_port_without_a_subnet_manager_has_no_lid(fabric: &Fabric) {
     let port = fabric.engine().query_port(1).expect("an answer");
     assert_eq!((port.lid, port.sm_lid, port.lmc), (0, 0, 0));
@@ -58,7 +58,8 @@ fn v_06_datagrams_need_the_key_of_the_receiver(fabric: &Fabric) {
     let before = violations();
     b.recv(1, 0, 100);
     b.recv(2, 0, 100);
-    // A wrong one; the right one; one with the top bit, which stands for the sender's own.
+    // A wrong Q_Key, the right Q_Key, and a Q_Key with the top bit, which stands for the sender
+    // QP's own Q_Key.
     for (qkey, len) in [(QKEY + 1, 1), (QKEY, 2), (0x8765_4321, 3)] {
         a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), qkey)), sges: &a.sge(0, len), ..SendWr::default() });
         assert_eq!(a.sent().status, 0);

@@ -13,7 +13,7 @@ use crate::common::wait::{PATIENCE, event, nonblocking, readable, until};
 use crate::common::{Fabric, Plan, Side, connect, everywhere};
 use engine::{Channel, CqSpec, SendWr};
 
-/// A pair whose second side has both queues on one CQ with a channel.
+/// A pair whose second side has both queues on one CQ with a completion channel.
 fn watched(fabric: &Fabric) -> (Side, Side, Arc<Channel>) {
     let (plan, theirs) = (Plan::rc(), fabric.engine());
     let a = Side::new(&theirs, &plan);
@@ -26,7 +26,7 @@ fn watched(fabric: &Fabric) -> (Side, Side, Arc<Channel>) {
     (a, b, channel)
 }
 
-/// One message, whose completion is in the CQ when this returns.
+/// Sends one message. Its completion is in the CQ when this function returns.
 fn deliver(from: &Side, to: &Side, send_flags: u32) {
     to.recv(1, 0, 0);
     from.post(&SendWr { send_flags, ..SendWr::default() });
@@ -72,7 +72,8 @@ fn v_41_an_overrun_ends_the_queue_and_its_queue_pairs(fabric: &Fabric) {
     events.sort_unstable();
     assert_eq!(events, [(kind::CQ_ERR, 40), (kind::QP_FATAL, 2)]);
     until("the error state", || (a.qp.state() == u32::from(state::ERR)).then_some(()));
-    // The program finds all that had room, and behind them the one that had none.
+    // The program polls all completions for which the CQ had room, and then the one for which it
+    // had no room.
     for wr_id in 0..small.entries() {
         let wc = a.sent();
         assert_eq!((wc.wr_id, wc.status), (wr_id.into(), 0));
@@ -82,7 +83,7 @@ fn v_41_an_overrun_ends_the_queue_and_its_queue_pairs(fabric: &Fabric) {
     assert_eq!(small.poll(&mut [Wc::default(); 4]), Ok(0), "and nothing else");
 }
 
-/// A program that sleeps until something comes is woken by it.
+/// The error completion wakes a program that waits for an event.
 fn status_21_general_err_wakes_who_waits(fabric: &Fabric) {
     let (engine, plan) = (fabric.engine(), Plan::rc());
     let channel = engine.create_channel().expect("a channel");
@@ -120,10 +121,11 @@ fn v_42_resizing_keeps_what_waits(fabric: &Fabric) {
     (0..10).for_each(|wr_id| assert_eq!(b.received().wr_id, wr_id));
 }
 
-/// How long an event may be held back, at most.
+/// The longest time for which moderation holds back an event.
 const PERIOD: Duration = Duration::from_micros(u16::MAX as u64);
 
-/// Arms and delivers so many messages, in less than a period; false if that took longer, and says nothing.
+/// Arms the CQ and delivers this many messages in less than a period. Returns false, which proves
+/// nothing, if that took longer.
 fn in_time(a: &Side, b: &Side, channel: &Channel, messages: u16) -> bool {
     let begun = Instant::now();
     b.rcq.req_notify(false).expect("armed");
@@ -140,7 +142,7 @@ fn v_43_an_event_waits_for_completions_or_for_a_time(fabric: &Fabric) {
     let event = || until("the event", || told(&channel).then_some(()));
     b.rcq.moderate(4, u16::MAX).expect("moderated");
     for _ in 0..3 {
-        // The fourth of them gives it.
+        // The fourth completion triggers the event.
         until("a round without a break", || {
             let in_time = in_time(&a, &b, &channel, 3);
             deliver(&a, &b, 0);
@@ -151,13 +153,14 @@ fn v_43_an_event_waits_for_completions_or_for_a_time(fabric: &Fabric) {
             in_time.then_some(())
         });
     }
-    // One alone, when its time is over.
+    // A single completion triggers the event when its period is over.
     b.rcq.moderate(u16::MAX, u16::MAX).expect("moderated");
     in_time(&a, &b, &channel, 1);
     let _ = b.rcq.req_notify(false);
     event();
     poll();
-    // To turn it off gives what was held back; and then each event comes at once.
+    // Switching moderation off triggers the event that was held back. After that, each event comes
+    // at once.
     for (count, period) in [(0, 0), (0, 5), (5, 0), (1, u16::MAX)] {
         b.rcq.moderate(u16::MAX, u16::MAX).expect("moderated");
         if in_time(&a, &b, &channel, 1) {
@@ -170,7 +173,7 @@ fn v_43_an_event_waits_for_completions_or_for_a_time(fabric: &Fabric) {
         assert!(told(&channel), "{count} completions, {period} microseconds");
         poll();
     }
-    // Without arming there is none.
+    // Without arming there is no event.
     deliver(&a, &b, 0);
     assert!(!told(&channel));
     let caps = b.engine.query_device_ex().expect("an answer");
@@ -186,7 +189,7 @@ fn v_44_arming_is_for_one_event_and_for_what_comes_later(fabric: &Fabric) {
     assert!(told(&channel));
     deliver(&a, &b, 0);
     assert!(!told(&channel), "one-shot");
-    // The weaker does not take back the stronger.
+    // Arming for solicited completions does not cancel arming for all completions.
     b.rcq.req_notify(false).expect("armed");
     b.rcq.req_notify(true).expect("armed");
     deliver(&a, &b, 0);

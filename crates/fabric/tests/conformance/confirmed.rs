@@ -1,4 +1,5 @@
-//! ATOMIC WRITE and FLUSH: which service has them, what they do, in which order, and what refuses them.
+//! ATOMIC WRITE and FLUSH: the services that have them, their effects, their order, and the reasons
+//! for which they are refused.
 
 use abi::cq::{opcode as wc_opcode, status};
 use abi::errno::Errno;
@@ -15,7 +16,7 @@ const PERSISTENT: u8 = 2;
 const RANGE: u8 = 0;
 const REGION: u8 = 1;
 
-/// RC, with the right to flush everywhere.
+/// RC, with the right FLUSH_GLOBAL on the memory region and the QP.
 fn plan() -> Plan {
     let plan = Plan::rc();
     Plan { mr_access: ALL_RIGHTS | access::FLUSH_GLOBAL, qp_access: plan.qp_access | access::FLUSH_GLOBAL, ..plan }
@@ -41,7 +42,7 @@ fn op_atomic_write_puts_eight_bytes_there(fabric: &Fabric) {
         (b.memory.word(8), b.memory.get(0, 8), b.memory.get(16, 16)),
         (a.memory.word(0), vec![0xee; 8], vec![0xee; 16])
     );
-    // Inline, and from several elements.
+    // Inline, and from several scatter/gather elements.
     a.memory.put_word(64, 77);
     a.post(&SendWr { sges: &a.sge(64, 8), send_flags: send_flags::INLINE, ..write(&b, 8) });
     a.memory.put_word(64, 0);
@@ -49,7 +50,7 @@ fn op_atomic_write_puts_eight_bytes_there(fabric: &Fabric) {
     let halves = [a.sge(0, 4)[0], a.sge(4, 4)[0]];
     a.post(&SendWr { sges: &halves, ..write(&b, 16) });
     assert_eq!((a.sent().status, b.memory.word(16)), (0, a.memory.word(0)));
-    // Never half of it: whoever reads meanwhile sees one value or the other.
+    // The write is never torn: a program that reads meanwhile sees the old value or the new one.
     let (old, new) = (0u64, u64::MAX);
     for round in 0..200 {
         a.memory.put_word(0, if round % 2 == 0 { new } else { old });
@@ -79,7 +80,7 @@ fn op_atomic_write_keeps_its_place(fabric: &Fabric) {
 }
 
 fn op_atomic_write_what_refuses_it(fabric: &Fabric) {
-    // At the poster: it is one word.
+    // The posting side refuses it: an ATOMIC WRITE is one word.
     let (a, b) = fabric.pair(&plan());
     for len in [0, 4, 7, 9, 16] {
         let refused = a.qp.send_batch().expect("a batch").push(&SendWr { sges: &a.sge(0, len), ..write(&b, 0) });
@@ -87,7 +88,7 @@ fn op_atomic_write_what_refuses_it(fabric: &Fabric) {
     }
     a.post(&SendWr { sges: &a.sge(0, 8), ..write(&b, 0) });
     assert_eq!(a.sent().status, 0, "it goes on");
-    // At the peer.
+    // The peer refuses it.
     let no_write = access::LOCAL_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let len = plan().memory;
     let cases = [
@@ -115,7 +116,7 @@ fn op_atomic_write_rc_only(fabric: &Fabric) {
     only_rc(fabric, |b| write(b, 0), 8);
 }
 
-/// Posts what `wr` says on UC and UD, which refuse it and go on.
+/// Posts the request on UC and UD, which refuse it and continue.
 fn only_rc(fabric: &Fabric, wr: impl Fn(&Side) -> SendWr<'static>, len: usize) {
     for service in [Service::Uc, Service::Ud] {
         let (a, b) = fabric.pair(&Plan::new(service));
@@ -143,7 +144,7 @@ fn op_flush_says_when_writes_are_seen(fabric: &Fabric) {
         assert_eq!((a.sent().status, a.sent().opcode, a.sent().status), (0, wc_opcode::FLUSH, 0));
         assert!(b.memory.get(4096, 50_000) == a.memory.get(0, 50_000));
     }
-    // All of a region, whatever the range says; a range of nothing.
+    // A whole region, whatever range the request names, and an empty range.
     let everything = plan().memory as u32;
     for wr in [
         flush(&b, 0, 0, GLOBAL, REGION),
@@ -191,7 +192,8 @@ fn op_flush_what_refuses_it(fabric: &Fabric) {
         a.post(&SendWr { rkey, ..flush(&b, 0, length, placement, RANGE) });
         assert_eq!(a.sent().status, expected, "{what}");
     }
-    // A QP may have that right, and no region is given it: the device promises no persistence.
+    // A QP may have the right FLUSH_PERSISTENT, but no region can have it, because the device
+    // promises no persistence.
     let side = Side::new(&fabric.engine(), &plan());
     let (addr, rights) = (side.memory.addr(0), access::FLUSH_PERSISTENT);
     let refused = side.pd.reg_mr(addr, 4096, addr, rights).err().map(|error| error.errno);

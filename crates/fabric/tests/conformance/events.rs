@@ -1,4 +1,4 @@
-//! Section 9: asynchronous events, each brought about.
+//! Section 9: asynchronous events. Each test causes one.
 
 use abi::cq::status;
 use abi::event::kind;
@@ -10,10 +10,10 @@ use crate::common::wait::{event, no_event};
 use crate::common::{Fabric, Plan, Side, connect, everywhere};
 use engine::{CqSpec, SendWr, SrqSpec};
 
-/// The name that everything here has as a QP.
+/// The cookie of every QP in this file.
 const QP: u64 = 2;
 
-/// The next event and what it is about.
+/// The next event: its kind and the cookie of its object.
 fn told(side: &Side) -> (u32, u64) {
     let event = event(&side.engine);
     (event.kind, event.element)
@@ -98,7 +98,7 @@ fn event_last_wqe_reached(fabric: &Fabric) {
     connect(&side, &peer);
     side.to(state::ERR);
     assert_eq!(told(&side), (kind::QP_LAST_WQE_REACHED, QP));
-    // Without an SRQ there is none.
+    // Without an SRQ there is no such event.
     peer.to(state::ERR);
     no_event(&peer.engine);
 }

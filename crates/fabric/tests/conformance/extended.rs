@@ -1,5 +1,5 @@
-//! What sections 8 and 9 say of extended reliable connections: their two ends migrate as those of RC do, and a queue that cannot go on
-//! says so.
+//! Sections 8 and 9 for extended reliable connections: both ends migrate as the ends of RC
+//! connections do, and a queue that cannot continue raises an event.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use engine::{Caps, Cq, Ece, Engine, Hold, InitiatorSpec, Qp, RecvWr, SendWr, Srq
 
 const O_CREAT: u32 = 0o100;
 
-/// An initiator of one engine, and a target with a queue of another.
+/// An initiator on one engine, and a target with a queue on another engine.
 struct Pair {
     server: Arc<Engine>,
     client: Arc<Engine>,
@@ -28,7 +28,7 @@ fn gid(engine: &Arc<Engine>, index: u8) -> [u8; 16] {
     engine.query_gid(1, u32::from(index)).expect("a GID")
 }
 
-/// To RTS, with a second path in reserve if both have two addresses.
+/// Brings a QP to RTS, with an alternate path if both engines have two addresses.
 fn connect(qp: &Qp, engines: (&Arc<Engine>, &Arc<Engine>), peer_qpn: u32) {
     let (own, peer) = engines;
     let to = |index| Dest {
@@ -97,7 +97,7 @@ impl Pair {
         self.srq.post(&RecvWr { wr_id, sges: &[] }).expect("a place");
     }
 
-    /// A message arrives.
+    /// Sends one message and receives it.
     fn exchange(&self) {
         self.receive(7);
         assert_eq!((self.send(), next(&self.received).wr_id), (0, 7));
@@ -144,7 +144,7 @@ fn apm_explicit_migration_of_xrc() {
         pair.have_migrated();
         pair.arm();
         set(pair.target.qp(), MIGRATED);
-        // The target says so with its answers.
+        // The target's responses tell the initiator about the migration.
         pair.exchange();
         pair.have_migrated();
     }
@@ -171,7 +171,7 @@ fn event_srq_err_when_its_cq_is_overrun() {
     }
     let told = [event(&pair.server), event(&pair.server)].map(|event| (event.kind, event.element));
     assert_eq!(told, [(kind::CQ_ERR, 1), (kind::SRQ_ERR, 5)]);
-    // What is destroyed leaves no event behind.
+    // A destroyed object leaves no event behind.
     assert_eq!(pair.srq.destroy().expect("destroyed"), 1);
     no_event(&pair.server);
 }

@@ -1,5 +1,5 @@
-//! Packets that no engine sends: of another partition, out of their order, for queue pairs of another kind. They are made by hand and
-//! put on the wire, with an ICRC that fits.
+//! Packets that no engine sends: of another partition, out of order, or for queue pairs of another
+//! kind. The tests build these packets by hand, with a correct ICRC, and inject them into the wire.
 
 use abi::cq::{Wc, status};
 use abi::event::kind;
@@ -14,14 +14,14 @@ use wire::icrc::Envelope;
 use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 
 const PORT: u16 = 0xc123;
-/// What every connection here begins with.
+/// The first PSN of every connection in this file.
 const FIRST: u32 = 7;
 
 fn hosts() -> Fabric {
     Fabric::hosts(["10.0.0.1", "10.0.0.2"], 1024, ::fabric::Faults::default())
 }
 
-/// The headers of a packet from one to the other.
+/// The headers of a packet to this side.
 fn headers(to: &Side, transport: Transport, operation: Operation) -> Headers {
     Headers {
         opcode: Opcode::new(transport, operation),
@@ -54,19 +54,20 @@ fn v_05_another_partition_is_counted_and_nothing_else() {
         assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
         (count() == 3).then_some(())
     });
-    // A limited member is heard by a full one.
+    // A full member accepts packets of a limited member.
     forge(&fabric, (&a, &b), &Headers { pkey: 0x7fff, ..headers(&b, Transport::Rc, Operation::SendOnly) }, &[]);
     assert_eq!((b.received().wr_id, count()), (1, 3));
-    // So is everybody, of whose context nothing is left.
+    // After the engine has closed, its context is gone. The other host still counts its own
+    // violations only.
     b.engine.close();
     assert_eq!(a.engine.query_port(1).expect("an answer").bad_pkey_cntr, 0, "another host counts for itself");
 }
 
-/// First, middle and last must follow each other.
+/// First, middle and last packets must follow each other.
 #[test]
 fn responder_2_the_order_of_opcodes() {
     use Operation::{SendFirst, SendLast, SendMiddle, SendOnly, WriteLast, WriteMiddle};
-    // What comes first, and what may not come after it.
+    // The preceding packet, and the packet that must not follow it.
     let cases = [
         (None, SendMiddle),
         (None, SendLast),
@@ -94,7 +95,8 @@ fn responder_2_the_order_of_opcodes() {
     }
 }
 
-/// A packet of another service, for a number that is nobody's, from an address that is not the peer's, or damaged: nobody notices.
+/// A packet of another service, for a QPN that does not exist, from an address that is not the
+/// peer's, or corrupted: the responder drops it and stays in its state.
 #[test]
 fn state_err_and_strangers_are_dropped() {
     let fabric = hosts();
@@ -105,19 +107,20 @@ fn state_err_and_strangers_are_dropped() {
     let deth = Deth { qkey: QKEY, src_qp: Qpn::new(a.qp.qpn()) };
     forge(&fabric, (&a, &b), &Headers { deth, ..headers(&b, Transport::Ud, Operation::SendOnly) }, &[]);
     forge(&fabric, (&a, &b), &Headers { dest_qp: Qpn::new(0x12_3456), ..good }, &[]);
-    // From itself, and from an address of which nobody knows.
+    // From its own address, and from an address that no host has.
     forge(&fabric, (&b, &b), &good, &[]);
     let mut packet = vec![0; good.len()];
     good.emit(&mut packet).expect("an opcode");
     let stranger = Gid::from("10.0.0.77".parse::<std::net::IpAddr>().expect("an address"));
     let icrc = Envelope::new(&stranger.0, &b.gid(), PORT).icrc(0, &packet);
     assert!(fabric.switch().inject(stranger, PORT, Gid(b.gid()), &[&packet[..], &icrc].concat()));
-    // Damaged.
+    // Corrupted.
     assert!(fabric.switch().inject(Gid(a.gid()), PORT, Gid(b.gid()), &[&packet[..], &[1, 2, 3, 4]].concat()));
-    // Of another partition, and what is no packet at all.
+    // Of another partition, and a payload that is no packet.
     forge(&fabric, (&a, &b), &Headers { pkey: 0x1234, ..good }, &[]);
     assert!(fabric.switch().inject(Gid(a.gid()), PORT, Gid(b.gid()), &[0; 3]));
-    // Each is counted with its cause, and the last one told with its numbers.
+    // Each packet is counted with its cause, and the record of the last drop has the packet's
+    // numbers.
     let qpn = b.qp.qpn();
     let expected = [(Cause::Service, qpn), (Cause::SourceAddress, qpn), (Cause::Icrc, 0), (Cause::PKey, 0)];
     until("all to be dropped", || {
@@ -132,7 +135,7 @@ fn state_err_and_strangers_are_dropped() {
     let told = of(Cause::SourceAddress).sentence();
     assert!(told.contains(&format!("QP {qpn:#x}")) && told.contains("10.0.0.77"), "{told}");
     assert!(a.engine.drops().is_empty(), "another host counts for itself: {:?}", a.engine.drops());
-    // What is right comes as if nothing had been.
+    // A correct packet arrives as if the others had never been sent.
     a.post(&SendWr { sges: &a.sge(0, 5), ..SendWr::default() });
     let wc = b.received();
     assert_eq!((wc.wr_id, wc.byte_len, a.sent().status), (1, 5, 0));

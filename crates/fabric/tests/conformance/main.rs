@@ -1,7 +1,9 @@
-//! The conformance suite: each behaviour that `docs/behaviours.toml` names has a test here (or beside the code that only a test there
-//! can reach) whose name begins with the behaviour's. `cargo xtask conformance` writes the table of which is which.
+//! The conformance suite. Each behaviour in `docs/behaviours.toml` has a test whose name begins
+//! with the behaviour's name. The test is here, or beside the code if only a test there can reach
+//! the behaviour. `cargo xtask conformance` writes the table of behaviours and tests.
 //!
-//! The tests ask engines, as programs would: between engines of one host, over lanes, and between hosts, over the wire.
+//! The tests use engines as programs do: between engines of one host, over lanes, and between
+//! hosts, over the wire.
 
 #[path = "../common/mod.rs"]
 mod common;

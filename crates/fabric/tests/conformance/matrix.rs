@@ -1,4 +1,5 @@
-//! Section 4.1: which service carries which operation. What a service lacks is refused when it is posted.
+//! Section 4.1: which service supports which operation. An operation that the service lacks is
+//! refused when it is posted.
 
 use abi::cq::{status, wc_flags};
 use abi::errno::Errno;
@@ -10,7 +11,8 @@ use engine::{SendWr, Service};
 
 const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
 
-/// Posts `code` on a pair of each service: what is carried completes, immediate data arrives, what is not is EINVAL, and the queue is none the worse.
+/// Posts `codes` on a pair of each service. A supported operation completes, and immediate data
+/// arrives. An unsupported operation is EINVAL, and the queue continues to work.
 fn row(fabric: &Fabric, codes: &[u32], carried: [bool; 3]) {
     for (service, carried) in SERVICES.into_iter().zip(carried) {
         for &code in codes {
@@ -73,7 +75,7 @@ fn op_length_a_datagram_is_one_packet(fabric: &Fabric) {
     let ud = Some((&*to_b, b.qp.qpn(), QKEY));
     a.post(&SendWr { ud, sges: &a.sge(0, a.mtu() + 1), ..SendWr::default() });
     assert_eq!((a.sent().status, a.qp.state()), (status::LOC_LEN_ERR, u32::from(state::SQE)));
-    // Connected services take many packets.
+    // Messages of connected services may have many packets.
     for plan in [Plan::rc(), Plan::uc()] {
         let (a, b) = fabric.pair(&plan);
         let len = 3 * a.mtu() + 1;
@@ -89,7 +91,7 @@ fn op_peers_connected_services_have_one_and_datagrams_many(fabric: &Fabric) {
     let (a, b) = (Side::new(&fabric.engine(), &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
     let third = Side::new(&b.engine, &Plan::rc().hasty());
     connect(&a, &b);
-    // One who names somebody else's peer is not heard.
+    // A QP whose configured peer QP is connected to another QP gets no answer.
     third.init();
     third.rtr(a.gid(), a.qp.qpn());
     third.rts();

@@ -8,7 +8,7 @@ use abi::post::{Sge, opcode};
 use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, everywhere, register};
 use engine::SendWr;
 
-/// How a one-sided request of 8 bytes under this key ends.
+/// The status of a one-sided request of 8 bytes that uses this key.
 fn outcome(fabric: &Fabric, plan: &Plan, code: u32, target: impl Fn(&Side) -> (u64, u32)) -> u32 {
     let (a, b) = fabric.pair(plan);
     let (remote_addr, rkey) = target(&b);
@@ -32,7 +32,7 @@ fn v_20_one_buffer_is_registered_many_times(fabric: &Fabric) {
     keys.sort_unstable();
     keys.dedup();
     assert!(keys.len() >= 3, "{keys:x?}");
-    // Memory that is not there, or not writable, is refused.
+    // Registering memory that is not mapped, or not writable for LOCAL_WRITE, is refused.
     let refused = |addr, rights| pd.reg_mr(addr, 4096, addr, rights).err().map(|error| error.errno);
     assert_eq!(refused(4096, 0), Some(Errno::EFAULT));
     memory.protect(true);
@@ -70,7 +70,7 @@ fn v_20_a_region_may_have_no_bytes(fabric: &Fabric) {
     for mr in [ours, theirs] {
         mr.dereg().expect("deregistered");
     }
-    // Not even memory has to be there.
+    // A region of no bytes needs no mapped memory.
     a.pd.reg_mr(0, 0, 0, 0).expect("a region of no bytes").dereg().expect("deregistered");
 }
 
@@ -83,7 +83,7 @@ fn v_21_remote_writing_needs_local_writing(fabric: &Fabric) {
         let answer = pd.reg_mr(memory.addr(0), 4096, memory.addr(0), rights).map(|_| ()).map_err(|error| error.errno);
         assert_eq!(answer, if wants { Err(Errno::EINVAL) } else { Ok(()) }, "access {rights:#x}");
     }
-    // Local reading needs no right.
+    // Reading local memory needs no right.
     let (a, b) = fabric.pair(&Plan { mr_access: 0, ..Plan::rc() });
     let write = register(&b.pd, &b.memory, ALL_RIGHTS);
     let wr =
@@ -96,7 +96,7 @@ fn v_22_keys_open_their_range_with_their_rights_only(fabric: &Fabric) {
     for (code, right) in ONE_SIDED {
         let what = format!("opcode {code}");
         assert_eq!(outcome(fabric, &Plan::rc(), code, |b| (b.memory.addr(0), b.mr.rkey())), 0, "{what}");
-        // Each lacks one thing.
+        // Each case lacks one right.
         let weak = |b: &Side| (b.memory.addr(0), register(&b.pd, &b.memory, ALL_RIGHTS & !right).rkey());
         assert_eq!(outcome(fabric, &Plan::rc(), code, weak), status::REM_ACCESS_ERR, "{what}, the key's right");
         let plan = Plan { qp_access: 0xe & !right, ..Plan::rc() };
@@ -122,7 +122,7 @@ fn v_23_keys_die_with_their_translation(fabric: &Fabric) {
         };
         assert_eq!(outcome(fabric, &Plan::rc(), code, moved), status::REM_ACCESS_ERR, "opcode {code}");
     }
-    // Not even when another region has its place in the table.
+    // The old key stays invalid even when another region has its place in the table.
     let (a, b) = fabric.pair(&Plan::rc());
     let old = b.mr.rkey();
     b.mr.dereg().expect("deregistered");
@@ -136,7 +136,7 @@ fn v_23_keys_die_with_their_translation(fabric: &Fabric) {
     a.post(&SendWr { sges: &a.sge(0, 8), ..write(heir.rkey()) });
     a.post(&SendWr { sges: &a.sge(0, 8), ..write(old) });
     assert_eq!((a.sent().status, a.sent().status), (0, status::REM_ACCESS_ERR));
-    // The local key, too.
+    // The local key becomes invalid too.
     let (a, b) = fabric.pair(&Plan::rc());
     b.recv(1, 0, 8);
     let lkey = a.mr.lkey();

@@ -1,5 +1,5 @@
-//! Section 8: automatic path migration. Each host has two addresses, and so each connection two paths; on one host they are two GIDs of the
-//! device.
+//! Section 8: automatic path migration. Each host has two addresses, so each connection has two
+//! paths. On one host the paths are two GIDs of the device.
 
 use abi::cq::{Wc, status};
 use abi::device::cap;
@@ -14,9 +14,9 @@ use crate::common::wait::{event, no_event, until};
 use crate::common::{Fabric, Plan, Side};
 use engine::{SendWr, Service};
 
-/// The index of the second address.
+/// The GID index of the second address.
 const SECOND: u8 = 2;
-/// The name that everything here has as a QP.
+/// The cookie of every QP in this file.
 const QP: u64 = 2;
 
 fn plan() -> Plan {
@@ -27,7 +27,7 @@ fn second_gid(side: &Side) -> [u8; 16] {
     side.engine.query_gid(1, u32::from(SECOND)).expect("a GID")
 }
 
-/// The second path to `to`.
+/// The attributes of an alternate path to `to`.
 fn alternate(to: &Side) -> ModifyQp {
     let alt_dest =
         Dest { dgid: second_gid(to), sgid_index: SECOND, is_global: 1, port_num: 1, hop_limit: 64, ..Dest::default() };
@@ -51,7 +51,7 @@ fn migration_state(side: &Side) -> u8 {
     told(side).path_mig_state
 }
 
-/// A message from one to the other, and back.
+/// Sends a message in each direction.
 fn exchange(a: &Side, b: &Side) {
     for (from, to, len) in [(a, b, 9000), (b, a, 5)] {
         from.memory.pattern(0, len, len);
@@ -63,7 +63,7 @@ fn exchange(a: &Side, b: &Side) {
     }
 }
 
-/// Both sides know a second path, and are armed.
+/// A pair in which both sides have an alternate path and are armed.
 fn armed(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
     let (a, b) = fabric.pair(plan);
     load(&a, &b);
@@ -87,7 +87,7 @@ fn migrated_by_event(side: &Side) {
     assert_eq!(migration_state(side), MIGRATED);
 }
 
-/// The line of the first path is cut, at one end or the other.
+/// Cuts the cable of a path at one of its ends.
 fn cut(fabric: &Fabric, host: usize, path: usize) {
     let host = fabric.host(host).expect("a host");
     host.cut(host.addresses()[path]);
@@ -114,7 +114,7 @@ fn apm_states_of_both_ends(fabric: &Fabric) {
             exchange(&a, &b);
             ([migration_state(&a), migration_state(&b)] == [ARMED; 2]).then_some(())
         });
-        // New paths are loaded as the old ones were.
+        // New alternate paths are loaded as the first ones were.
         load(&a, &b);
         set(&a, REARM).expect("rearmed");
         assert_eq!(migration_state(&a), REARM);
@@ -126,7 +126,8 @@ fn apm_states_of_both_ends(fabric: &Fabric) {
 fn apm_alternate_path_is_told(fabric: &Fabric) {
     let (a, b) = (Side::new(&fabric.engine(), &plan()), Side::new(&fabric.engine(), &plan()));
     let path = alternate(&b);
-    // On the way to RTR, as the connection manager does it, and armed on the way to RTS.
+    // Loads the path in the transition to RTR, as the connection manager does, and arms it in the
+    // transition to RTS.
     a.init();
     let rtr = a.rtr_request(b.gid(), b.qp.qpn(), 3);
     let ModifyQp { alt_dest, alt_port_num, alt_timeout, .. } = path;
@@ -151,7 +152,7 @@ fn apm_explicit_migration_takes_both_ends(fabric: &Fabric) {
         assert_eq!(migration_state(&b), ARMED, "nothing has told it");
         exchange(&a, &b);
         migrated_by_event(&b);
-        // And back again.
+        // Migrates back.
         arm(&a, &b);
         set(&b, MIGRATED).expect("migrated");
         migrated_by_event(&b);
@@ -171,7 +172,7 @@ fn apm_swap_of_the_paths_is_told(fabric: &Fabric) {
     assert_eq!((after.dest, after.alt_dest), (before.alt_dest, before.dest));
     assert_eq!((after.timeout, after.alt_timeout), (13, 12));
     assert_eq!((after.port_num, after.alt_port_num), (1, 1));
-    // What is changed now is of the paths as they are.
+    // After the migration, a change to the alternate path concerns the new alternate path.
     let mut path = alternate(&b);
     path.alt_timeout = 14;
     a.qp.modify(&path).expect("another one");
@@ -220,7 +221,7 @@ fn apm_refused_changes(fabric: &Fabric) {
 }
 
 fn apm_failover_when_nobody_answers(fabric: &Fabric) {
-    // The side that sends loses its own first address, or its peer's.
+    // The sender loses its own first address, or its peer's first address.
     for (host, rounds) in [(0, 6), (1, 6)] {
         let (a, b) = armed(fabric, &plan());
         let before = told(&a);
@@ -250,7 +251,7 @@ fn apm_failover_when_nobody_answers(fabric: &Fabric) {
         let after = told(&a);
         assert_eq!((after.dest.dgid, after.alt_dest.dgid), (before.alt_dest.dgid, before.dest.dgid));
         (0..rounds).for_each(|_| exchange(&a, &b));
-        // The first path is whole again: armed anew, it takes over when the second fails.
+        // The first path works again. It is armed again, and takes over when the second path fails.
         let at = fabric.host(host).expect("a host");
         at.mend(at.addresses()[0]);
         arm(&a, &b);
@@ -274,7 +275,7 @@ fn apm_exhausted_when_both_paths_fail(fabric: &Fabric) {
     no_event(&a.engine);
 }
 
-/// A path in reserve that is not armed does not help.
+/// An alternate path that is not armed does not help.
 fn apm_exhausted_when_not_armed(fabric: &Fabric) {
     let (a, b) = fabric.pair(&plan());
     load(&a, &b);
@@ -286,7 +287,7 @@ fn apm_exhausted_when_not_armed(fabric: &Fabric) {
     no_event(&a.engine);
 }
 
-/// On one host nothing is lost, but who does not answer does not answer by the other path either.
+/// On one host no packets are lost. A peer that is gone does not answer on the other path either.
 #[test]
 fn apm_exhausted_when_the_peer_is_gone() {
     let fabric = Fabric::configured("addresses = ['127.0.0.1', '127.0.0.2']");
@@ -298,10 +299,10 @@ fn apm_exhausted_when_the_peer_is_gone() {
     no_event(&a.engine);
 }
 
-/// Who is not armed, or knows of another path, does not follow.
+/// A peer that is not armed, or has another alternate path, does not follow a migration.
 fn apm_request_that_cannot_be_followed(fabric: &Fabric) {
     let uc = Plan { service: Service::Uc, ..plan() };
-    // It hears nothing of the other's rearming.
+    // On UC, one side learns nothing about the other side's rearming.
     let (a, b) = fabric.pair(&uc);
     load(&a, &b);
     load(&b, &a);
@@ -321,7 +322,7 @@ fn apm_request_that_cannot_be_followed(fabric: &Fabric) {
     no_event(&b.engine);
     assert_eq!(b.qp.state(), u32::from(state::RTS));
 
-    // It has another path in reserve than that which the packets come by.
+    // The peer has an alternate path, but not the one that the packets use.
     let (a, b) = fabric.pair(&plan());
     load(&a, &b);
     let mut elsewhere = alternate(&a);

@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use crate::common::{Fabric, Plan, QKEY, Side, ah, everywhere, start};
 use engine::{Ah, SendWr};
 
-/// A group of the family of the side's address.
+/// A group of the same address family as the side's address.
 fn group(side: &Side, last: u8) -> [u8; 16] {
     if side.gid()[12] == 10 {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 7, last]
@@ -20,7 +20,8 @@ fn send(from: &Side, ah: &Ah, to: u32, qkey: u32, len: usize) {
     assert_eq!(from.sent().status, 0);
 }
 
-/// What is sent to one alone comes behind what was sent to the group: if it is the first that is there, the group's was not for it.
+/// Sends a datagram to one side. It arrives after earlier datagrams to the group. If it is the
+/// first to arrive, the side got no datagram of the group.
 fn next_is_for_it_alone(from: &Side, to: &Side) {
     send(from, &from.ah(to), to.qp.qpn(), QKEY, 1);
     assert_eq!(to.received().byte_len, 41);

@@ -1,4 +1,5 @@
-//! Section 3: what stands on what, and that nothing of one protection domain works in another.
+//! Section 3: which objects depend on which, and that objects of one protection domain do not work
+//! in another.
 
 use abi::cq::status;
 use abi::errno::Errno;
@@ -14,19 +15,19 @@ fn v_10_protection_domains_do_not_mix(fabric: &Fabric) {
     b.recv(1, 0, 8);
     a.post(&SendWr { sges: &[Sge::new(a.memory.addr(0), 8, elsewhere(&a).lkey())], ..SendWr::default() });
     assert_eq!(a.sent().status, status::LOC_PROT_ERR);
-    // One in a receive request.
+    // A local key of another domain in a receive request.
     let (a, b) = fabric.pair(&Plan::rc());
     let sges = [Sge::new(b.memory.addr(0), 8, elsewhere(&b).lkey())];
     b.qp.post_recv(&RecvWr { wr_id: 1, sges: &sges }).expect("posted");
     a.post(&SendWr { sges: &a.sge(0, 8), ..SendWr::default() });
     assert_eq!((a.sent().status, b.received().status), (status::REM_OP_ERR, status::LOC_PROT_ERR));
-    // A remote one.
+    // A remote key of another domain.
     let (a, b) = fabric.pair(&Plan::rc());
     let rkey = elsewhere(&b).rkey();
     let wr = SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(0), rkey, ..SendWr::default() };
     a.post(&SendWr { sges: &a.sge(0, 8), ..wr });
     assert_eq!(a.sent().status, status::REM_ACCESS_ERR);
-    // An address handle.
+    // An address handle of another domain.
     let (a, b) = fabric.pair(&Plan::ud());
     let foreign = ah(&a.engine.alloc_pd().expect("a PD"), b.gid(), a.gid_index());
     a.post(&SendWr { ud: Some((&foreign, b.qp.qpn(), QKEY)), ..SendWr::default() });
@@ -65,7 +66,7 @@ fn v_14_a_device_says_the_same_each_time(fabric: &Fabric) {
     let engine = fabric.engine();
     assert_eq!(engine.query_device().expect("an answer"), engine.query_device().expect("an answer"));
     assert!(engine.query_port(0).is_err() && engine.query_port(9).is_err(), "ports count from 1");
-    // Every GID that is valid is found again under the index that gave it.
+    // Every valid GID is found again under its index.
     let entries = engine.query_port(1).expect("an answer").gid_tbl_len;
     let gids: Vec<_> =
         (0..entries).filter_map(|index| engine.query_gid(1, index).ok()).filter(|gid| *gid != [0; 16]).collect();

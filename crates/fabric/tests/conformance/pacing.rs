@@ -1,5 +1,5 @@
-//! How fast a QP may send: the rate limit of `ibv_modify_qp(3)`, and the static rate of a path. That as many bytes leave as a rate allows is
-//! tested beside the code, in simulated time.
+//! How fast a QP may send: the rate limit of `ibv_modify_qp(3)`, and the static rate of a path.
+//! Tests beside the code check in simulated time that the number of sent bytes matches the rate.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn limit(side: &Side, kbps: u32) -> Result<(), Errno> {
     side.qp.modify_paced(&request, RateLimit { kbps, burst: 0 }).map_err(|error| error.errno)
 }
 
-/// A send of 1000 bytes to the peer.
+/// Sends 1000 bytes to the peer.
 fn send(side: &Side, wr_id: u64, ah: &engine::Ah, peer: &Side) {
     let ud = (side.plan.service == Service::Ud).then_some((ah, peer.qp.qpn(), common::QKEY));
     side.post(&SendWr { wr_id, sges: &side.sge(0, 1000), ud, ..SendWr::default() });
@@ -28,13 +28,14 @@ fn rate_limit_holds_back_sends_alone(fabric: &Fabric) {
         let (to_b, to_a) = (a.ah(&b), b.ah(&a));
         (1..=4).for_each(|wr_id| b.recv(wr_id, 0, 2000));
         a.recv(9, 8000, 2000);
-        // At this rate the first takes more than eight seconds, and the second comes after it.
+        // At this rate the first message takes more than eight seconds, and the second leaves after
+        // this time.
         limit(&a, 1).expect("the slowest rate");
         assert_eq!(a.qp.rate_limit().kbps, 1);
         send(&a, 1, &to_b, &b);
         assert_eq!((a.sent().wr_id, b.received().wr_id), (1, 1));
         send(&a, 2, &to_b, &b);
-        // The receiving half, and what it answers, know no rate.
+        // The rate does not limit the receive queue and its responses.
         send(&b, 3, &to_a, &a);
         assert_eq!((b.sent().status, a.received().wr_id), (0, 9));
         let came = [&a.scq, &b.rcq].map(|cq| cq.poll(&mut [Wc::default()]));
@@ -57,9 +58,10 @@ fn rate_limit_is_kept_without_anybody_asking(fabric: &Fabric) {
         a.post(&SendWr { wr_id, opcode, sges: &sges, remote_addr: to.0, rkey: to.1, ..SendWr::default() });
     }
     (1..=4).for_each(|wr_id| assert_eq!(a.sent().wr_id, wr_id));
-    // Three messages of 16 ms each have had their time when the last begins, less what may leave in advance.
+    // When the last message begins, the time of three messages of 16 ms is over, minus the bytes
+    // that may leave in advance.
     assert!(begun.elapsed() > Duration::from_millis(45), "{:?}", begun.elapsed());
-    // READs are answered at any rate.
+    // READ responses have no rate limit.
     limit(&b, 1).expect("the slowest rate");
     limit(&a, 0).expect("no limit");
     for wr_id in 5..=8 {
@@ -78,7 +80,7 @@ fn rate_limit_is_checked_and_ends_with_reset(fabric: &Fabric) {
     assert_eq!(a.qp.rate_limit().kbps, RATE_LIMIT_MAX);
     a.to(state::RESET);
     assert_eq!(a.qp.rate_limit(), RateLimit::default());
-    // Neither in RESET nor on the way to INIT.
+    // The rate limit is refused in RESET and in the transition to INIT.
     assert_eq!(limit(&a, 5), Err(Errno::EINVAL));
     let init = ModifyQp {
         attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::RATE_LIMIT,
@@ -89,7 +91,7 @@ fn rate_limit_is_checked_and_ends_with_reset(fabric: &Fabric) {
     let paced = |request: &ModifyQp, kbps| a.qp.modify_paced(request, RateLimit { kbps, burst: 0 });
     assert!(paced(&init, 5).is_err());
     a.init();
-    // Both steps behind it take one, and the later counts.
+    // Both later transitions accept a rate limit, and the later value counts.
     let rtr = a.rtr_request(b.gid(), b.qp.qpn(), 1);
     paced(&ModifyQp { attr_mask: rtr.attr_mask | attr::RATE_LIMIT, ..rtr }, 7).expect("RTR");
     assert_eq!(a.qp.rate_limit().kbps, 7);
@@ -99,7 +101,7 @@ fn rate_limit_is_checked_and_ends_with_reset(fabric: &Fabric) {
     a.to(state::SQD);
     assert_eq!(limit(&a, 5), Err(Errno::EINVAL), "not in SQD");
     assert_eq!(a.qp.rate_limit().kbps, 9);
-    // Without the bit in the mask it is not looked at.
+    // Without its bit in the mask, the value is ignored.
     paced(&ModifyQp { attr_mask: attr::STATE, qp_state: state::RTS, ..ModifyQp::default() }, u32::MAX).expect("RTS");
     assert_eq!(a.qp.rate_limit().kbps, 9);
 }
@@ -112,7 +114,7 @@ fn static_rate_of_a_slow_path_is_kept(fabric: &Fabric) {
     for (side, peer) in [(&a, &b), (&b, &a)] {
         side.init();
         let mut rtr = side.rtr_request(peer.gid(), peer.qp.qpn(), 3);
-        // No code, and one that the port is slower than.
+        // Values that are no code, and a code for a rate faster than the port.
         for unknown in [1, 25, 255] {
             rtr.dest.static_rate = unknown;
             assert_eq!(side.qp.modify(&rtr).map_err(|error| error.errno), Err(Errno::EINVAL), "code {unknown}");
@@ -128,7 +130,7 @@ fn static_rate_of_a_slow_path_is_kept(fabric: &Fabric) {
         a.post(&SendWr { remote_addr: to, rkey: b.mr.rkey(), ..wr });
     }
     (1..=COUNT).for_each(|wr_id| assert_eq!(a.sent().wr_id, wr_id));
-    // 4 MiB, less what may leave in advance.
+    // 4 MiB, minus the bytes that may leave in advance.
     assert!(begun.elapsed() > Duration::from_millis(12), "{:?}", begun.elapsed());
 }
 

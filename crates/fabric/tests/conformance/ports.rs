@@ -1,4 +1,4 @@
-//! Section 9, what belongs to no object: ports that go down and come up.
+//! Section 9, events that belong to no object: ports that go down and come up.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::common::wait::{event, no_event, until};
 use crate::common::{Fabric, Plan, Side, connect, everywhere};
 use engine::{Engine, SendWr};
 
-/// Every context is told, with the port's number.
+/// Checks that every context gets the event, with the port's number.
 fn told(engines: &[&Arc<Engine>], expected: u32) {
     for engine in engines {
         let event = event(engine);
@@ -32,7 +32,7 @@ fn event_port_err_and_active_reach_every_context(fabric: &Fabric) {
     fabric.set_port(1, true);
     told(&engines, kind::PORT_ACTIVE);
     assert_eq!(state(), (port_state::ACTIVE, 5));
-    // What is no news is no event.
+    // No change means no event.
     engines.iter().for_each(|engine| no_event(engine));
 }
 
@@ -43,19 +43,20 @@ fn event_port_err_stops_what_passes_until_the_port_is_active(fabric: &Fabric) {
         fabric.set_port(1, false);
         told(&both, kind::PORT_ERR);
         b.recv(round, 0, 8);
-        // From when the engines have heard of it nothing comes; what was sent before has come.
+        // Once the engines have learned about the change, no packets arrive. Packets sent before it
+        // have arrived.
         a.post(&SendWr { sges: &a.sge(0, 8), ..SendWr::default() });
         fabric.set_port(1, true);
         told(&both, kind::PORT_ACTIVE);
         assert_eq!((a.sent().status, b.received().wr_id), (0, round), "it only took longer");
     }
-    // A port that stays down is a peer that does not answer.
+    // A peer whose port stays down does not answer.
     let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };
     let (c, d) = (Side::new(&a.engine, &plan), Side::new(&b.engine, &plan));
     connect(&c, &d);
     fabric.set_port(1, false);
     told(&both, kind::PORT_ERR);
-    // Until the engines have heard of it, messages pass.
+    // Messages pass until the engines learn about the change.
     let status = until("the end of it", || {
         d.recv(0, 0, 8);
         c.post(&SendWr { sges: &c.sge(0, 8), ..SendWr::default() });
@@ -70,7 +71,7 @@ everywhere! {
     event_port_err_stops_what_passes_until_the_port_is_active
 }
 
-/// Within a host a path fails with its port; the other port's takes over.
+/// Within a host a path fails with its port, and the path through the other port takes over.
 fn fail_over_to_the_other_port(layer: &str, alt_dest: impl Fn(&Arc<Engine>) -> Dest) {
     let port = format!("[[devices.ports]]\ninterfaces = []\nlink_layer = '{layer}'\n");
     let fabric = Fabric::configured(&format!("[[devices]]\n{port}{port}"));

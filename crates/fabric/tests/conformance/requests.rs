@@ -1,4 +1,4 @@
-//! Section 5: work requests, from their posting to their completion.
+//! Section 5: work requests, from posting to completion.
 
 use abi::cq::{Wc, opcode as wc_opcode, status, wc_flags};
 use abi::errno::Errno;
@@ -9,7 +9,7 @@ use crate::common::wait::until;
 use crate::common::{Fabric, Plan, QKEY, Side, even_with_losses, everywhere};
 use engine::{Caps, RecvWr, SendWr, Service};
 
-/// A one-sided request at the peer's `at`.
+/// A one-sided request for the peer's memory at `at`.
 fn to(b: &Side, opcode: u32, at: usize) -> SendWr<'static> {
     SendWr { opcode, remote_addr: b.memory.addr(at), rkey: b.mr.rkey(), ..SendWr::default() }
 }
@@ -17,13 +17,13 @@ fn to(b: &Side, opcode: u32, at: usize) -> SendWr<'static> {
 fn v_60_requests_start_and_complete_in_order(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     a.memory.put_word(0, 77);
-    // The write is behind a message that waits for a receive request, and so waits, too.
+    // The WRITE is behind a message that waits for a receive request, so the WRITE waits too.
     a.post_all(&[
         SendWr { wr_id: 1, ..SendWr::default() },
         SendWr { wr_id: 2, sges: &a.sge(0, 8), ..to(&b, opcode::RDMA_WRITE, 0) },
         SendWr { wr_id: 3, sges: &a.sge(8, 8), ..to(&b, opcode::RDMA_READ, 0) },
     ]);
-    // Receiving is another matter.
+    // The receive queue is independent.
     a.recv(9, 0, 0);
     b.post(&SendWr::default());
     assert_eq!((b.sent().status, a.received().wr_id, b.memory.word(0)), (0, 9, 0));
@@ -36,7 +36,7 @@ fn v_61_a_completed_request_gives_its_buffer_back(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { sq_sig_all: false, ..Plan::rc() });
     (0..8).for_each(|wr_id| b.recv(wr_id, wr_id as usize * 100, 100));
     for round in 0..4usize {
-        // The completion of the second says that the first is over, too.
+        // The completion of the second request implies that the first is complete too.
         a.memory.put(0, &[round as u8; 200]);
         a.post_all(&[
             SendWr { sges: &a.sge(0, 100), ..SendWr::default() },
@@ -61,7 +61,7 @@ fn v_62_which_requests_complete(fabric: &Fabric) {
     ]);
     assert_eq!((a.sent().wr_id, b.received().wr_id, b.received().wr_id), (2, 0, 1));
     assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0));
-    // An unsignalled one that fails, and one that is flushed.
+    // An unsignalled request that fails, and a request that is flushed.
     let bad = [Sge::new(a.memory.addr(0), 8, a.mr.lkey() ^ 0xff_ff00)];
     a.post_all(&[SendWr { wr_id: 3, sges: &bad, ..SendWr::default() }, SendWr { wr_id: 4, ..SendWr::default() }]);
     let seen = [a.sent(), a.sent()].map(|wc| (wc.wr_id, wc.status));
@@ -78,7 +78,7 @@ fn v_63_places_come_free_by_polling_a_signalled_one(fabric: &Fabric) {
     a.post(&SendWr { sges: &a.sge(0, 8), ..to(&b, opcode::RDMA_WRITE, 0) });
     until("the last write", || (b.memory.word(0) == 1).then_some(()));
     assert_eq!((a.scq.poll(&mut [Wc::default()]), full()), (Ok(0), Err(Errno::ENOMEM)));
-    // With the last one signalled it goes round.
+    // If the last request is signalled, the queue is reused round after round.
     let (a, b) = fabric.pair(&Plan { sq_sig_all: false, caps, ..Plan::rc() });
     for _ in 0..3 {
         a.post_all(&vec![to(&b, opcode::RDMA_WRITE, 64); depth - 1]);
@@ -190,7 +190,8 @@ fn v_70_a_receive_buffer_must_have_room(fabric: &Fabric) {
     a.post(&SendWr { sges: &a.sge(0, 100), ..SendWr::default() });
     assert_eq!((a.sent().status, b.received().status), (status::REM_INV_REQ_ERR, status::LOC_LEN_ERR));
     until("the error state", || (b.qp.state() == u32::from(state::ERR)).then_some(()));
-    // Nobody can be told: it is dropped, and the request is there for the next one.
+    // The sender cannot be told. The message is dropped, and the receive request serves the next
+    // message.
     for (plan, room) in [(Plan::uc(), 99), (Plan::ud(), 139)] {
         let (a, b) = fabric.pair(&plan);
         let to_b = a.ah(&b);
@@ -218,7 +219,7 @@ fn v_71_reliable_success_means_it_is_there(fabric: &Fabric) {
         assert_eq!(a.sent().status, 0);
         assert!(a.memory.get(100_000, 50_000) == b.memory.get(0, 50_000));
     }
-    // Unreliable success only means that it was sent.
+    // Success on an unreliable service means only that the message was sent.
     let a = Side::new(&fabric.engine(), &Plan::uc());
     a.init();
     a.rtr(a.gid(), 0x80_0000);
@@ -257,7 +258,8 @@ fn v_73_atomics_answer_what_was_there(fabric: &Fabric) {
     assert_eq!(b.memory.word(8), 9);
 }
 
-/// Without losses: a NAK that is lost is not said again, for its sender is in the error state.
+/// Runs without losses: the responder sends its NAK only once, because it then is in the error
+/// state.
 fn v_73_atomics_want_aligned_words(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     a.post(&SendWr { sges: &a.sge(0, 8), ..to(&b, opcode::ATOMIC_FETCH_AND_ADD, 4) });

@@ -1,4 +1,4 @@
-//! Section 15: what a responder checks, in which order, and how each fault ends for either side.
+//! Section 15: a responder's checks, their order, and how each fault ends for both sides.
 
 use abi::cq::{Wc, status};
 use abi::post::{Sge, opcode};
@@ -15,7 +15,7 @@ fn one_sided(b: &Side, opcode: u32, at: usize) -> SendWr<'static> {
     SendWr { opcode, remote_addr: b.memory.addr(at), rkey: b.mr.rkey(), ..SendWr::default() }
 }
 
-/// Connected, but the first one counts its requests from another number than the second expects.
+/// A connected pair in which the first side's send PSN differs from the second side's expected PSN.
 fn out_of_step(fabric: &Fabric, plan: &Plan, first: u32) -> (Side, Side) {
     let (a, b) = (Side::new(&fabric.engine(), plan), Side::new(&fabric.engine(), plan));
     for (side, peer) in [(&a, &b), (&b, &a)] {
@@ -37,7 +37,7 @@ fn out_of_step(fabric: &Fabric, plan: &Plan, first: u32) -> (Side, Side) {
     (a, b)
 }
 
-/// How both ends fare: the status and the states.
+/// Checks the status of a request and the states of both ends.
 fn end(a: &Side, b: &Side, wr: &SendWr<'_>, expected: u32, states: (u32, u32)) {
     a.post(wr);
     assert_eq!(a.sent().status, expected, "{:?}", engine::reason::last(3));
@@ -55,7 +55,8 @@ fn responder_1_a_number_from_the_past_is_a_duplicate(fabric: &Fabric) {
     let (a, b) = out_of_step(fabric, &Plan::rc(), 5);
     a.memory.put_word(0, 9);
     a.memory.put_word(8, 10);
-    // Two that seem to have been here already are acknowledged again, and not carried out; the third is new.
+    // The responder acknowledges the first two requests, which look like duplicates, and does not
+    // execute them. The third request is new.
     let old = a.sge(0, 8);
     let old = SendWr { sges: &old, ..one_sided(&b, opcode::RDMA_WRITE, 0) };
     a.post_all(&[old, old, SendWr { sges: &a.sge(8, 8), ..one_sided(&b, opcode::RDMA_WRITE, 8) }]);
@@ -77,7 +78,7 @@ fn responder_4_resources_come_before_the_key(fabric: &Fabric) {
         let wr = SendWr { rkey: 1, sges: &a.sge(0, 8), ..one_sided(&b, code, 0) };
         end(&a, &b, &wr, status::REM_INV_REQ_ERR, (ERR, ERR));
     }
-    // A receive request is asked for before the key is looked at.
+    // The responder looks for a receive request before it checks the key.
     let (a, b) = fabric.pair(&Plan { rnr_retry: 0, ..Plan::rc() });
     let wr = SendWr { rkey: 1, sges: &a.sge(0, 8), ..one_sided(&b, opcode::RDMA_WRITE_WITH_IMM, 0) };
     end(&a, &b, &wr, status::RNR_RETRY_EXC_ERR, (ERR, RTS));
@@ -121,25 +122,25 @@ fn responder_7_its_own_buffer(fabric: &Fabric) {
     assert_eq!([b.received().status, b.received().status], [status::LOC_PROT_ERR, status::WR_FLUSH_ERR]);
 }
 
-/// The completion is there when the acknowledgement is.
+/// The completion is visible as soon as the acknowledgement is.
 fn responder_8_it_completes_before_it_acknowledges(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     for wr_id in 0..50 {
         b.recv(wr_id, 0, 8);
         a.post(&SendWr { sges: &a.sge(0, 8), ..SendWr::default() });
         assert_eq!(a.sent().status, 0);
-        // Under the lock that asking for the state takes, too.
+        // The completion becomes visible under a lock that the query of the state also takes.
         let _ = b.qp.state();
         let mut wc = [Wc::default()];
         assert_eq!((b.rcq.poll(&mut wc), wc[0].wr_id), (Ok(1), wr_id));
     }
 }
 
-/// UC: what is not right is dropped, and the receive request waits for the next message.
+/// UC: a faulty message is dropped, and its receive request waits for the next message.
 fn fault_uc_abandons_a_message_and_keeps_the_request(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { memory: 256 * 1024, ..Plan::uc() });
     b.recv(1, 0, 200_000);
-    // Only its first part can be read.
+    // Only the first part of the message can be read.
     let halves = [a.sge(0, 100_000)[0], Sge::new(a.memory.addr(0), 8, a.mr.lkey() ^ 0xff_ff00)];
     a.post(&SendWr { sges: &halves, ..SendWr::default() });
     assert_eq!(a.sent().status, status::LOC_PROT_ERR);
@@ -175,7 +176,8 @@ everywhere! {
     fault_uc_drops_writes_it_may_not_carry_out
 }
 
-/// A packet of a message that goes on must be as long as the path allows; here the ends disagree how long that is.
+/// Every packet of a message except the last must be as long as the path MTU. Here the ends have
+/// different path MTUs.
 #[test]
 fn responder_5_packets_of_the_wrong_length() {
     let fabric = Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, ::fabric::Faults::default());

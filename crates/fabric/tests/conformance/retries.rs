@@ -1,4 +1,5 @@
-//! Section 7: timeouts, receivers that are not ready, and what unreliable services do instead.
+//! Section 7: timeouts, receivers that are not ready, and the behaviour of unreliable services in
+//! these cases.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ fn retry_timeout_is_waited_for_each_try(fabric: &Fabric) {
 
 fn retry_history_counts_for_nothing(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { timeout: 14, retry_cnt: 5, ..Plan::rc() });
-    // Where packets are lost, more tries are needed in sum than any single message may have.
+    // With packet loss, all messages together need more retries than one message may have.
     for wr_id in 0..300 {
         b.recv(wr_id, 0, 0);
         a.post(&SendWr::default());
@@ -66,7 +67,8 @@ fn retry_rnr_waits_and_comes_again(fabric: &Fabric) {
 }
 
 fn retry_rnr_table_is_kept(fabric: &Fabric) {
-    // 12: 0.64 ms; 14: 1.28 ms; 20: 10.24 ms; 22: 20.48 ms: long enough that a busy machine is not taken for one that waits.
+    // 12: 0.64 ms; 14: 1.28 ms; 20: 10.24 ms; 22: 20.48 ms. These times are long enough to tell a
+    // busy machine from a requester that waits.
     for (code, micros) in [(12, 640), (14, 1280), (20, 10_240), (22, 20_480)] {
         let (a, _b) = fabric.pair(&Plan { rnr_retry: 6, min_rnr_timer: code, ..Plan::rc() });
         let begin = Instant::now();
@@ -83,7 +85,7 @@ fn retry_unreliable_services_drop_in_silence(fabric: &Fabric) {
     for (from, to, ud) in [(&a, &b, None), (&c, &d, Some((&*to_d, d.qp.qpn(), QKEY)))] {
         from.post(&SendWr { ud, sges: &from.sge(0, 1), ..SendWr::default() });
         assert_eq!(from.sent().status, 0);
-        // When the RNR grace time is over.
+        // After the RNR grace time.
         dropped(to, Cause::NoReceive);
         to.recv(1, 0, 100);
         from.post(&SendWr { ud, sges: &from.sge(0, 2), ..SendWr::default() });

@@ -37,7 +37,7 @@ impl Shared {
         self.srq.post(&RecvWr { wr_id, sges: &[] }).expect("a place");
     }
 
-    /// A message to one of them; the request it took.
+    /// Sends a message to one of the QPs, and returns the receive request that it took.
     fn send(&self, to: usize) -> (u64, u32) {
         self.peers[to].post(&SendWr::default());
         assert_eq!(self.peers[to].sent().status, 0);
@@ -76,7 +76,7 @@ fn v_51_the_limit_tells_once(fabric: &Fabric) {
 fn v_53_a_queue_pair_that_ends_leaves_the_requests(fabric: &Fabric) {
     let shared = Shared::new(fabric);
     let [dying, living] = &shared.takers;
-    // A message of which only the first half comes: its request is taken.
+    // Only the first half of this message arrives. The message has taken its receive request.
     let peer = &shared.peers[0];
     let whole = Sge::new(dying.memory.addr(0), 200_000, dying.mr.lkey());
     shared.srq.post(&RecvWr { wr_id: 1, sges: &[whole] }).expect("a place");
@@ -93,7 +93,7 @@ fn v_53_a_queue_pair_that_ends_leaves_the_requests(fabric: &Fabric) {
     assert_eq!(shared.send(1), (2, living.qp.qpn()), "the other gets what is left");
 }
 
-/// The queue's domain is that of its buffers, the QP's that of everything else.
+/// Receive buffers belong to the SRQ's domain, everything else to the QP's domain.
 fn v_55_a_queue_may_be_of_another_domain(fabric: &Fabric) {
     for plan in [Plan::rc(), Plan::ud()] {
         let (a, far) = (Side::new(&fabric.engine(), &plan), fabric.engine());

@@ -1,4 +1,5 @@
-//! Section 4.2: what a queue pair does with requests and messages in each state, and the ways it goes by itself.
+//! Section 4.2: what a queue pair does with requests and messages in each state, and the
+//! transitions that it makes by itself.
 
 use abi::cq::{Wc, status};
 use abi::errno::Errno;
@@ -28,7 +29,7 @@ fn pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
     (Side::new(&fabric.engine(), plan), Side::new(&fabric.engine(), plan))
 }
 
-/// A request whose local buffer has no key.
+/// A scatter/gather element with an invalid local key.
 fn bad(side: &Side) -> [Sge; 1] {
     [Sge::new(side.memory.addr(0), 8, side.mr.lkey() ^ 0xff_ff00)]
 }
@@ -57,7 +58,8 @@ fn state_init_queues_receives_and_drops_what_comes(fabric: &Fabric) {
     a.post(&SendWr::default());
     assert_eq!(a.sent().status, 0);
     dropped(&b, Cause::State);
-    // What comes when it is ready finds the request still there, and the PSN where it was.
+    // When the receiver is ready, the first message finds the receive request still there and the
+    // PSN unchanged.
     a.to(state::RESET);
     b.rtr(a.gid(), a.qp.qpn());
     a.init();
@@ -67,7 +69,7 @@ fn state_init_queues_receives_and_drops_what_comes(fabric: &Fabric) {
     let wc = b.received();
     assert_eq!((wc.wr_id, wc.imm_data), (50, 3), "the first was dropped");
     assert_nothing(&b);
-    // A datagram queue pair hears everybody, and knows its Q_Key by now.
+    // A UD queue pair accepts any sender, and in INIT it already has its Q_Key.
     let (a, b) = pair(fabric, &Plan::ud());
     start(&a);
     b.init();
@@ -119,7 +121,7 @@ fn state_sqd_finishes_what_it_began_and_tells(fabric: &Fabric) {
     (0..2).for_each(|wr_id| b.recv(wr_id, 0, 0));
     assert_eq!((a.sent().wr_id, event(&a.engine).kind), (1, kind::SQ_DRAINED));
     assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
-    // Receiving goes on; the second has not started.
+    // Receiving continues. The second request has not started.
     a.recv(7, 0, 0);
     b.post(&SendWr::default());
     assert_eq!((a.received().wr_id, b.sent().status, b.received().wr_id), (7, 0, 0));
@@ -128,7 +130,7 @@ fn state_sqd_finishes_what_it_began_and_tells(fabric: &Fabric) {
     assert_eq!((a.sent().wr_id, b.received().wr_id), (2, 1));
 }
 
-/// What is posted waits, what fails ends the queue, and then nothing has drained.
+/// Posted requests wait. If a failure ends the queue, there is no event that it has drained.
 fn state_sqd_ends_otherwise_without_a_word(fabric: &Fabric) {
     let mask = attr::STATE | attr::EN_SQD_ASYNC_NOTIFY;
     let drain = ModifyQp { attr_mask: mask, qp_state: state::SQD, en_sqd_async_notify: 1, ..ModifyQp::default() };
@@ -140,7 +142,7 @@ fn state_sqd_ends_otherwise_without_a_word(fabric: &Fabric) {
         no_event(&a.engine);
         assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
     }
-    // An idle queue has drained at once; without the wish nobody is told.
+    // An idle queue drains at once. Without the request for an event, there is none.
     let (a, b) = fabric.pair(&Plan::rc());
     a.qp.modify(&drain).expect("SQD");
     assert_eq!(event(&a.engine).kind, kind::SQ_DRAINED);
@@ -149,7 +151,7 @@ fn state_sqd_ends_otherwise_without_a_word(fabric: &Fabric) {
     no_event(&a.engine);
     let answer = a.qp.query(attr::STATE).expect("an answer");
     assert_eq!((answer.qp_state, answer.cur_qp_state, answer.sq_draining), (state::SQD, state::SQD, 0));
-    // What may change while it rests does, and counts afterwards.
+    // In SQD, attributes that may change do change, and apply afterwards.
     let fine = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC | attr::MIN_RNR_TIMER;
     let wish = ModifyQp {
         attr_mask: fine | attr::ACCESS_FLAGS | attr::MAX_DEST_RD_ATOMIC,
@@ -172,13 +174,13 @@ fn state_sqd_ends_otherwise_without_a_word(fabric: &Fabric) {
     b.recv(1, 0, 0);
     a.post(&SendWr::default());
     assert_eq!((a.sent().status, b.received().status), (0, 0));
-    // READs of it are not allowed any more.
+    // READs of this side are no longer allowed.
     let read = SendWr { opcode: opcode::RDMA_READ, remote_addr: a.memory.addr(0), ..SendWr::default() };
     b.post(&SendWr { rkey: a.mr.rkey(), sges: &b.sge(0, 8), ..read });
     assert_eq!(b.sent().status, status::REM_INV_REQ_ERR);
 }
 
-/// Every attribute that was set is told again, and what the QP was made of.
+/// A query returns every attribute that was set, and the creation attributes.
 fn state_query_tells_what_was_set(fabric: &Fabric) {
     let plan = Plan { timeout: 13, retry_cnt: 6, rnr_retry: 5, min_rnr_timer: 4, max_rd_atomic: 3, ..Plan::rc() };
     let plan = Plan { max_dest_rd_atomic: 2, qp_access: 0x6, ..plan };
@@ -195,7 +197,7 @@ fn state_query_tells_what_was_set(fabric: &Fabric) {
     let told = (is.max_send_wr, is.max_recv_wr, is.max_send_sge, is.max_recv_sge, is.max_inline_data);
     let made = (caps.max_send_wr, caps.max_recv_wr, caps.max_send_sge, caps.max_recv_sge, caps.max_inline_data);
     assert_eq!((told, is.sq_sig_all), (made, 1));
-    // A datagram QP's own key.
+    // A UD QP's own Q_Key.
     let side = Side::new(&fabric.engine(), &Plan { sq_sig_all: false, ..Plan::ud() });
     side.init();
     let is = side.qp.query(!0).expect("an answer");
@@ -273,7 +275,7 @@ fn state_to_reset_clears_everything(fabric: &Fabric) {
     assert_eq!((a.sent().status, b.received().wr_id), (0, 9));
 }
 
-/// The table of Linux, not the book's.
+/// The transition table of Linux, which differs from the standard here.
 fn state_reset_to_err_is_refused(fabric: &Fabric) {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
         let side = Side::new(&fabric.engine(), &Plan::new(service));

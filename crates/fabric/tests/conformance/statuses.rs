@@ -1,4 +1,5 @@
-//! Section 6: completion statuses, each in a situation that gives it, and what stands in the completions.
+//! Section 6: completion statuses, each in a situation that causes it, and the contents of
+//! completions.
 
 use abi::cq::{Wc, opcode as wc_opcode, status};
 use abi::errno::Errno;
@@ -16,7 +17,7 @@ fn one_sided(b: &Side, opcode: u32) -> SendWr<'static> {
     SendWr { opcode, remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() }
 }
 
-/// A request that fails at once with `expected`; the states of both ends afterwards.
+/// Posts a request that fails at once with `expected`. Checks the states of both ends afterwards.
 fn fails(a: &Side, b: &Side, wr: &SendWr<'_>, expected: u32, states: (u32, u32)) {
     a.post(wr);
     let wc = a.sent();
@@ -35,16 +36,16 @@ fn status_00_success(fabric: &Fabric) {
 }
 
 fn status_01_loc_len_err(fabric: &Fabric) {
-    // The receiver's buffer.
+    // The message is longer than the receiver's buffer.
     let (a, b) = fabric.pair(&Plan::rc());
     b.recv(1, 0, 7);
     fails(&a, &b, &SendWr { sges: &a.sge(0, 8), ..SendWr::default() }, status::REM_INV_REQ_ERR, (ERR, ERR));
     assert_eq!(b.received().status, status::LOC_LEN_ERR);
-    // More than a message may be long.
+    // The message is longer than the maximal message.
     let (a, b) = fabric.pair(&Plan::rc());
     let sges = [Sge::new(a.memory.addr(0), 0x8000_0000, a.mr.lkey()), a.sge(0, 1)[0]];
     fails(&a, &b, &SendWr { sges: &sges, ..SendWr::default() }, status::LOC_LEN_ERR, (ERR, RTS));
-    // More than a datagram may be long.
+    // The message is longer than a datagram.
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
     let wr = SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, a.mtu() + 1), ..SendWr::default() };
@@ -69,7 +70,7 @@ fn status_04_loc_prot_err(fabric: &Fabric) {
             fails(&a, &b, &SendWr { sges: &[sge(&a)], ..one_sided(&b, opcode) }, status::LOC_PROT_ERR, (ERR, RTS));
         }
     }
-    // Answers are written: that takes the right to.
+    // The engine writes the response to local memory, so the region needs the right of local write.
     let (a, b) = fabric.pair(&Plan::rc());
     let readable = Sge::new(a.memory.addr(0), 8, register(&a.pd, &a.memory, 0).lkey());
     let wr = SendWr { sges: &[readable], ..one_sided(&b, opcode::RDMA_READ) };
@@ -84,7 +85,7 @@ fn status_05_wr_flush_err(fabric: &Fabric) {
     assert_eq!((a.sent().status, a.received().status), (status::WR_FLUSH_ERR, status::WR_FLUSH_ERR));
 }
 
-/// Registered, but not there any more.
+/// The memory is registered, but no longer mapped.
 fn status_08_loc_access_err(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let memory = Memory::new(4096);

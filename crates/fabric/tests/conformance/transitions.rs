@@ -1,6 +1,8 @@
-//! Section 4.3: each row of the transition table, asked of real queue pairs of RC, UC and UD. For each service a row says what is
-//! required and what is optional; every attribute is tried: with all that is required it is accepted or refused as the row says, and
-//! without any one that is required it is refused. The table as a whole, for all services, is in `crates/protocol/tests/modify.rs`.
+//! Section 4.3: each row of the transition table, tested on real queue pairs of RC, UC and UD. For
+//! each service a row lists the required and the optional attributes. The tests try every
+//! attribute. With all required attributes, the transition is accepted or refused as the row says.
+//! If any required attribute is missing, the transition is refused. The table for all services is
+//! tested in `crates/protocol/tests/modify.rs`.
 
 use std::sync::Arc;
 
@@ -11,7 +13,8 @@ use abi::qp::{ModifyQp, state};
 use crate::common::{Fabric, Plan, Side, connect, everywhere, start};
 use engine::{Engine, Service};
 
-/// For RC, UC and UD: required and optional, or that there is no such way.
+/// For RC, UC and UD: the required and the optional attributes. `None`: there is no such
+/// transition.
 type Row = [Option<(u32, u32)>; 3];
 
 const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
@@ -39,10 +42,10 @@ const ALL: [u32; 20] = [
     DEST_QPN,
 ];
 
-/// The alternate path and the migration state.
+/// The masks for the alternate path and the migration state.
 const PATHS: u32 = ALT_PATH | PATH_MIG_STATE;
 
-/// A queue pair in a state, and a peer for its address.
+/// A queue pair in a state, and a peer that supplies its address.
 fn side_in(engine: &Arc<Engine>, service: Service, wanted: u8) -> (Side, Side) {
     let plan = Plan::new(service);
     let (side, peer) = (Side::new(engine, &plan), Side::new(engine, &plan));
@@ -71,7 +74,7 @@ fn side_in(engine: &Arc<Engine>, service: Service, wanted: u8) -> (Side, Side) {
     (side, peer)
 }
 
-/// Values that are right for every attribute.
+/// A request with valid values for every attribute.
 fn request(side: &Side, peer: &Side, from: u8, to: u8, mask: u32) -> ModifyQp {
     let values = side.rtr_request(peer.gid(), peer.qp.qpn(), 1);
     ModifyQp {
@@ -92,7 +95,7 @@ fn request(side: &Side, peer: &Side, from: u8, to: u8, mask: u32) -> ModifyQp {
     }
 }
 
-/// Capacities cannot be changed here, whether the table takes them or not.
+/// These tests do not try to change capacities, even where the table allows it.
 fn is_tried(attribute: u32) -> bool {
     attribute != CAP
 }
@@ -225,7 +228,7 @@ fn modify_everything_else_is_refused(fabric: &Fabric) {
     }
 }
 
-/// Values are looked at, too: each of these is wrong in one.
+/// The values are checked too. Each of these requests has one wrong value.
 fn modify_values_are_checked(fabric: &Fabric) {
     let engine = fabric.engine();
     let refused = |from: u8, to: u8, mask: u32, change: &dyn Fn(&mut ModifyQp)| {
@@ -254,7 +257,7 @@ fn modify_values_are_checked(fabric: &Fabric) {
     refused(state::RTS, state::RTS, CUR_STATE, &|wish| wish.cur_qp_state = state::SQD);
 }
 
-/// A queue pair that went through every way works.
+/// A queue pair that went through every transition works.
 fn modify_all_the_way_and_back(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Table 15.1 for UC and UD, with receive requests of their own and with those of an SRQ: what a receiver that may not answer does with what it
-//! cannot take.
+//! Table 15.1 for UC and UD: what a receiver that may not answer does with a message that it cannot
+//! receive. Receive requests come from the QP itself or from an SRQ.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::common::wait::{event, until};
 use crate::common::{self, Fabric, Plan, Side, connect, everywhere};
 use engine::{RecvWr, SendWr, Service, Srq, SrqSpec};
 
-/// A sender, and a receiver that perhaps has an SRQ.
+/// A sender, and a receiver with or without an SRQ.
 struct Pair {
     a: Side,
     b: Side,
@@ -21,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// All four kinds.
+    /// All four kinds of pairs.
     fn each(fabric: &Fabric) -> impl Iterator<Item = Pair> {
         let kinds = [(Service::Uc, false), (Service::Uc, true), (Service::Ud, false), (Service::Ud, true)];
         kinds.into_iter().map(|(service, shared)| Pair::new(fabric, service, shared))
@@ -47,14 +47,15 @@ impl Pair {
         }
     }
 
-    /// Sends what the sender believes to have arrived.
+    /// Sends a message that is successful from the sender's view.
     fn send(&self, len: usize) {
         let ud = (self.a.plan.service == Service::Ud).then_some((&*self.to_b, self.b.qp.qpn(), common::QKEY));
         self.a.post(&SendWr { sges: &self.a.sge(0, len), ud, ..SendWr::default() });
         assert_eq!(self.a.sent().status, 0);
     }
 
-    /// The first receive request has failed so, the QP with it; the second is flushed, or stays in the SRQ.
+    /// Checks that the first receive request has failed with this status, and the QP with it. The
+    /// second receive request is flushed, or stays in the SRQ.
     fn has_failed(&self, with: u32) {
         let what = (self.a.plan.service, self.srq.is_some());
         let wc = self.b.received();
@@ -74,13 +75,15 @@ impl Pair {
     }
 }
 
-/// Class D: dropped, and the request serves the next message. Class E, with an SRQ: the request that was taken ends with an error. The QP goes on.
+/// Class D: the message is dropped, and its receive request serves the next message. Class E, with
+/// an SRQ: the receive request that the message took ends with an error. In both classes the QP
+/// continues.
 fn fault_unreliable_length_drops_the_message(fabric: &Fabric) {
     for pair in Pair::each(fabric) {
         let what = (pair.a.plan.service, pair.srq.is_some());
         pair.post(1, &pair.b.sge(0, 100));
         pair.post(2, &pair.b.sge(0, 4096));
-        // Connections find out in the middle of a message, too.
+        // A connection may find out in the middle of a message.
         let len = if pair.a.plan.service == Service::Uc { 200_000 } else { 101 };
         pair.send(len);
         let mut served = 1;
@@ -111,7 +114,8 @@ fn fault_unreliable_scatter_list_ends_the_receiver(fabric: &Fabric) {
 fn fault_unreliable_without_a_request_drops_the_message(fabric: &Fabric) {
     for pair in Pair::each(fabric) {
         pair.send(100);
-        // Datagrams and messages come in order: this one was before the request, or after it.
+        // Messages and datagrams arrive in order, so the first message came before the receive
+        // request was posted. The second message takes the request.
         pair.post(1, &pair.b.sge(0, 4096));
         pair.send(50);
         let wc = pair.b.received();
@@ -120,7 +124,8 @@ fn fault_unreliable_without_a_request_drops_the_message(fabric: &Fabric) {
     }
 }
 
-/// The request that an abandoned message took is kept for the next message, of the SRQ's too.
+/// A receive request that an abandoned message took serves the next message, also if it came from
+/// an SRQ.
 fn fault_uc_abandons_what_took_a_shared_request(fabric: &Fabric) {
     let pair = Pair::new(fabric, Service::Uc, true);
     pair.post(1, &pair.b.sge(0, 200_000));

@@ -1,4 +1,5 @@
-//! How many objects of a kind there can be: so many are made, the next one is refused, and when one is gone there is room for another.
+//! How many objects of each kind a device can have. The maximum is created, one more is refused,
+//! and after one is destroyed there is room for another.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use engine::{Caps, Cq, CqSpec, Engine, Error, Pd, Qp, QpSpec, Service, SrqSpec};
 use super::direct::Solo;
 use super::refused;
 
-/// Makes as many as there can be, has one more refused, ends them all but one, and makes one again.
+/// Creates the maximum, checks that one more is refused, destroys all but one, and creates one
+/// again.
 #[track_caller]
 fn fill<T>(what: &str, most: u32, make: impl Fn() -> Result<T, Error>, end: impl Fn(&T) -> Result<(), Error>) {
     let all: Vec<T> = (0..most)
@@ -83,7 +85,8 @@ fn memory_regions_and_windows() {
     let pd = engine.alloc_pd().expect("a PD");
     let windows: Vec<_> = (0..limits.max_mw).map(|_| pd.alloc_mw(2).expect("a window")).collect();
     refused(pd.alloc_mw(2), Errno::ENOMEM, &["memory window", &limits.max_mw.to_string()]);
-    // Keys are of one space; rights that look at no mapping, which would take most of the time.
+    // All keys come from one space. The access right ON_DEMAND avoids checks of mappings, which
+    // would take most of the time.
     let region = |index: u64| pd.reg_mr(4096 * (index + 1), 4096, 4096 * (index + 1), access::ON_DEMAND);
     let regions: Vec<_> = (0..u64::from(limits.max_mr)).map(|index| region(index).expect("an MR")).collect();
     refused(region(0), Errno::ENOMEM, &["MR", &limits.max_mr.to_string()]);
@@ -101,7 +104,8 @@ fn memory_regions_and_windows() {
     engine.close();
 }
 
-/// Only a queue pair that asks for all of them has the memory for all of them, so that one in eight does here.
+/// Only a queue pair that asks for the maximal number of READs has memory for all of them. In this
+/// test one in eight asks for it.
 #[test]
 fn queue_pairs_each_with_the_reads_that_it_asks_for() {
     let engine = Solo::new(&["10.0.0.1"]).engine();
@@ -152,7 +156,8 @@ fn queue_pairs_each_with_the_reads_that_it_asks_for() {
     }
 }
 
-/// Where users are kept apart, each is told its share, and has it whatever the other does.
+/// With users kept apart, a device reports a user's share, and the user gets this share whatever
+/// other users do.
 #[test]
 fn what_a_user_of_many_is_told() {
     let text =
@@ -177,7 +182,8 @@ fn what_a_user_of_many_is_told() {
         refused(pds[0].alloc_mw(2), Errno::ENOMEM, &["share of memory windows", "30"]);
         let memory = engine.alloc_dm(told.max_dm_size, 0).expect("all of it");
         refused(engine.alloc_dm(1, 0), Errno::ENOMEM, &["share of device memory"]);
-        // None of it ends before the other user has come: what is counted is each user's own.
+        // No object is freed before the other user has come, so the counts belong to each user
+        // separately.
         drop((cqs, ahs, windows, memory));
     }
 }

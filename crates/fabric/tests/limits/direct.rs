@@ -1,4 +1,5 @@
-//! An engine with its agent's world beside it: a command is a call of `dispatch`, in the same thread.
+//! An engine that owns its agent's state: a command is a call of `dispatch` in the same thread,
+//! without sockets. The principal type is [`Solo`].
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use parking_lot::Mutex;
 /// The state of an agent that no thread runs.
 pub(crate) struct Solo(Arc<Mutex<World>>);
 
-/// One context of it.
+/// One context of this agent.
 struct Direct {
     world: Arc<Mutex<World>>,
     context: ContextId,
 }
 
 impl Solo {
-    /// An agent as nobody configured it, with addresses of no machine.
+    /// An agent with the default configuration. Its addresses belong to no machine.
     pub(crate) fn new(addresses: &[&str]) -> Self {
         Self::configured(Config::default(), addresses)
     }

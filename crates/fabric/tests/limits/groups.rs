@@ -1,4 +1,4 @@
-//! Multicast: groups, members of each, and both together.
+//! Limits of multicast: the number of groups, the members of each, and both together.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::direct::Solo;
 use super::refused;
 use crate::common::{Fabric, Plan, QKEY, Side, ah, start};
 
-/// The group with this number.
+/// The GID of the group with this number.
 fn group(number: u32) -> [u8; 16] {
     let [.., a, b] = number.to_be_bytes();
     [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, a, b]
@@ -43,7 +43,7 @@ fn every_group_with_every_member() {
     refused(one_more.attach_mcast(&group(0), 0), Errno::ENOMEM, &["members", &members.to_string()]);
     refused(one_more.attach_mcast(&group(groups), 0), Errno::ENOMEM, &["groups", &groups.to_string()]);
     qps[0].attach_mcast(&group(0), 0).expect("twice is once");
-    // A place in a group, and then a group.
+    // Frees a place in a group, and then a whole group.
     qps[0].detach_mcast(&group(0), 0).expect("detached");
     one_more.attach_mcast(&group(0), 0).expect("room for one");
     refused(qps[0].attach_mcast(&group(0), 0), Errno::ENOMEM, &["members"]);
@@ -58,7 +58,7 @@ fn a_group_of_as_many_programs_as_there_may_be_members() {
     let plan = Plan { memory: 4096, cqe: 4, ..Plan::ud() };
     let sender = Side::new(&fabric.engine(), &plan);
     start(&sender);
-    // More than one answer about a group can name.
+    // More members than one answer about a group can name.
     let members = abi::private::MCAST_ENGINES_MAX * 2 + 10;
     let sides: Vec<Side> = (0..members).map(|_| Side::new(&fabric.engine(), &plan)).collect();
     for side in &sides {

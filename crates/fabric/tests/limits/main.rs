@@ -1,8 +1,9 @@
-//! The limits that a device reports are true: each is reached here, and one more is refused, with its errno and a sentence.
+//! Tests that the limits that a device reports are true. The tests reach each limit. One more
+//! object is refused, with its errno and a sentence.
 //!
-//! Figures are those of a device that nobody configured. What is counted is counted by one engine that has its agent's world
-//! beside it ([`direct`]), without threads and sockets between them, so that a million costs seconds. What a process with an agent of its
-//! own may have is the suite's to show.
+//! The limits are those of a device with the default configuration. For counts, one engine has its
+//! agent's state beside it ([`direct`]), without threads and sockets between them, so a million
+//! objects take seconds. The integration suite tests what a process with a separate agent may have.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,7 +18,8 @@ mod tables;
 use abi::errno::Errno;
 use engine::Error;
 
-/// Asserts that one more was refused, with this errno and a sentence that says what there is.
+/// Asserts that one more object was refused, with this errno and a sentence that contains these
+/// words.
 #[track_caller]
 fn refused<T>(outcome: Result<T, Error>, errno: Errno, words: &[&str]) {
     let Err(Error { errno: found, reason }) = outcome else { panic!("nobody refused it: {words:?}") };

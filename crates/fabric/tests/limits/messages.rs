@@ -1,4 +1,5 @@
-//! The longest message, and the longest memory: nothing here needs as much memory as it speaks of.
+//! The longest message and the largest memory region. No test needs as much memory as the message
+//! or region has.
 
 use abi::cq::status;
 use abi::errno::Errno;
@@ -9,10 +10,10 @@ use engine::{RecvWr, SendWr};
 use super::refused;
 use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, register};
 
-/// As much of a message as lies in memory; all of it is this, over and over.
+/// The length of the buffer. All of a long message is this buffer, again and again.
 const PART: usize = 16 << 20;
 
-/// A scatter or gather list for `len` bytes of a memory with [`PART`] bytes.
+/// A scatter or gather list for `len` bytes, over a buffer of [`PART`] bytes.
 fn list(memory: &Memory, key: u32, len: u64) -> Vec<Sge> {
     let whole = len / PART as u64;
     let mut list: Vec<Sge> = (0..whole).map(|_| Sge::new(memory.addr(0), PART as u32, key)).collect();
@@ -61,12 +62,12 @@ fn the_longest_region() {
     let engine = fabric.engine();
     let most = engine.query_device().expect("limits").max_mr_size;
     let pd = engine.alloc_pd().expect("a PD");
-    // More than any process has mapped: what is paged in on demand need not be there.
+    // More than any process has mapped: with on-demand paging the memory need not exist.
     let demand = access::ON_DEMAND | access::LOCAL_WRITE;
     let mr = pd.reg_mr(0, most, 0, demand).expect("all that a process has");
     assert_eq!(mr.length(), most);
     refused(pd.reg_mr(0, most + 1, 0, demand), Errno::EINVAL, &["max_mr_size", &most.to_string()]);
-    // Of more than that there is only everything.
+    // A larger region can only be all memory.
     pd.reg_mr(0, u64::MAX, 0, demand).expect("all memory");
 }
 
@@ -81,7 +82,7 @@ fn device_memory_is_given_to_the_last_byte() {
     all.free().expect("freed");
     let [first, second] = [most / 2; 2].map(|half| engine.alloc_dm(half, 12).expect("a half"));
     refused(engine.alloc_dm(1, 0), Errno::ENOMEM, &["0 of"]);
-    // Each is whole: its first and its last bytes are its own.
+    // Each piece is separate: its first and last bytes belong to it alone.
     let memory = Memory::new(64);
     for (dm, byte) in [(&first, 1), (&second, 2)] {
         memory.put(0, &[byte; 8]);
@@ -96,7 +97,7 @@ fn device_memory_is_given_to_the_last_byte() {
         refused(dm.write(most / 2 - 4, memory.addr(0), 8), Errno::EFAULT, &[]);
         dm.free().expect("freed");
     }
-    // Pieces take whole cache lines.
+    // Pieces occupy whole cache lines.
     let rest: Vec<_> = (0..16).map(|_| engine.alloc_dm(1, 0).expect("a byte")).collect();
     refused(engine.alloc_dm(most - 16 * 64 + 1, 0), Errno::ENOMEM, &["are left"]);
     engine.alloc_dm(most - 16 * 64, 0).expect("all that is left");

@@ -1,4 +1,4 @@
-//! How long queues are, and how much one request holds.
+//! The limits of queue lengths, and of what one request holds.
 
 use std::sync::Arc;
 
@@ -97,7 +97,8 @@ fn a_shared_receive_queue_holds_as_many_requests_as_there_may_be() {
     assert_eq!(small.post(&RecvWr { wr_id: 0, sges: &parts }), Err(Errno::EINVAL));
 }
 
-/// The longest lists: gathered, scattered, written and read; and inline data, which needs no list.
+/// The longest scatter/gather lists, for SEND, receive, WRITE and READ; and inline data, which
+/// needs no list.
 #[test]
 fn requests_of_as_many_elements_as_there_may_be() {
     for plan in [Plan::rc(), Plan::uc(), Plan::ud()] {
@@ -111,7 +112,7 @@ fn requests_of_as_many_elements_as_there_may_be() {
         let ah = (plan.service == Service::Ud).then(|| a.ah(&b));
         let ud = ah.as_ref().map(|ah| (&**ah, b.qp.qpn(), common::QKEY));
         let list = |side: &Side, count: u32| -> Vec<Sge> {
-            // Every other stretch of 40 bytes, so that none is a neighbour of the next.
+            // Every other range of 40 bytes, so that no two elements are adjacent.
             (0..count as usize).map(|index| side.sge(index * 80, 40)[0]).collect()
         };
         let gathered =
@@ -134,7 +135,8 @@ fn requests_of_as_many_elements_as_there_may_be() {
             batch.finish();
             pushed
         };
-        // More than 256 is given only where somebody has room for it anyway.
+        // A caller gets more than 256 bytes of inline data only if the queue's entries have room
+        // for more anyway.
         assert_eq!(at_once(a.qp.caps().max_inline_data + 1), Err(Errno::EINVAL));
         b.recv(2, 0, 300);
         assert_eq!(at_once(inline), Ok(()));
@@ -156,7 +158,7 @@ fn requests_of_as_many_elements_as_there_may_be() {
     }
 }
 
-/// A QP of which every request ends at once.
+/// Brings a QP to the error state, where every request ends at once.
 fn in_error(qp: Arc<Qp>) -> Arc<Qp> {
     let init = ModifyQp {
         attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS,
@@ -184,7 +186,7 @@ fn a_completion_queue_holds_as_many_entries_as_there_may_be() {
     refused(cq.resize(most + 1), Errno::EINVAL, &["entries", &most.to_string()]);
     let pd = engine.alloc_pd().expect("a PD");
     let caps = Caps { max_recv_wr: limits.max_qp_wr, ..SMALL };
-    // The last has one more to add.
+    // The last QP adds one completion more than the CQ can hold.
     let mut qps: Vec<_> = (0..=most / limits.max_qp_wr)
         .map(|_| {
             let spec = QpSpec {
@@ -212,7 +214,7 @@ fn a_completion_queue_holds_as_many_entries_as_there_may_be() {
     over.post_recv(&RecvWr { wr_id, sges: &[] }).expect("a receive");
     let told = event(&engine);
     assert_eq!((told.kind, told.element), (kind::CQ_ERR, 77), "one more is an overrun");
-    // All of them are there, in order.
+    // All completions are there, in order.
     let mut wcs = [abi::cq::Wc::default(); 64];
     let mut seen = 0;
     while seen < u64::from(most) {
@@ -253,7 +255,8 @@ fn reads_and_atomics_under_way() {
     let fabric = Fabric::start();
     let limits = fabric.engine().query_device().expect("limits");
     let (ours, theirs) = (limits.max_qp_init_rd_atom as u8, limits.max_qp_rd_atom as u8);
-    // As many as Soft-RoCE has: perftest asks for all of them, and both ends must agree.
+    // The same maximum as Soft-RoCE: perftest asks for the maximum, and both ends must have the
+    // same one.
     assert_eq!((ours, theirs), (128, 128));
     let caps = Caps { max_send_wr: 512, ..Plan::rc().caps };
     let plan = Plan { caps, cqe: 512, max_rd_atomic: ours, max_dest_rd_atomic: theirs, ..Plan::rc() };
@@ -280,7 +283,7 @@ fn reads_and_atomics_under_way() {
     refused(a.qp.modify(&rts), Errno::EINVAL, &["max_rd_atomic", "128"]);
     let (a, b) = (Side::new(&a.engine, &plan), b);
     connect(&a, &b);
-    // Many more than may be under way: the rest wait.
+    // Many more than may be outstanding. The others wait.
     let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
     let add = SendWr {
         opcode: opcode::ATOMIC_FETCH_AND_ADD,

@@ -1,4 +1,4 @@
-//! Tables of ports, vectors of completions, and what a device says of itself beside its limits.
+//! The tables of ports, the completion vectors, and what else a device reports besides its limits.
 
 use std::collections::HashSet;
 
