@@ -1,5 +1,5 @@
-//! Queue memory: many queues in few mappings, and none left when the queues are gone. Alone in its process, because mappings
-//! are counted for all of it.
+//! Queue memory: many queues need few mappings, and no mapping remains when the queues are gone.
+//! This test has its own process, because it counts mappings of the whole process.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn a_thousand_queue_pairs_need_few_mappings() {
     let engine = fabric.engine();
     let pd = engine.alloc_pd().expect("a PD");
     {
-        // The first QP opens the way in from other hosts, which stays.
+        // The first QP opens the wire lane, which stays open.
         let cq = common::cq(&engine, 1);
         common::make_qp(&engine, &pd, &Plan::rc(), (&cq, &cq), None).destroy().expect("destroyed");
         cq.destroy().expect("destroyed");
@@ -32,9 +32,9 @@ fn a_thousand_queue_pairs_need_few_mappings() {
                 qp
             })
             .collect();
-        // Both this process's engine and the agent, which is in it too, map each region once.
+        // This process contains the engine and the agent. Each maps each region once.
         assert!(peak - before <= 24, "{} mappings for 1000 QPs", peak - before);
-        // Every other one first, so that regions empty slowly.
+        // Every other QP first, so that regions become empty slowly.
         let (even, odd): (Vec<_>, Vec<_>) = qps.iter().enumerate().partition(|(index, _)| index % 2 == 0);
         for (_, qp) in even.iter().chain(&odd) {
             qp.destroy().expect("destroyed");
@@ -46,7 +46,7 @@ fn a_thousand_queue_pairs_need_few_mappings() {
     }
     pd.dealloc().expect("deallocated");
 
-    // What a connection mapped goes with the engines.
+    // The mappings of a connection are removed together with its engines.
     let (a, b) = (Side::new(&engine, &plan), Side::new(&fabric.engine(), &plan));
     common::connect(&a, &b);
     b.recv(1, 0, 0);
@@ -58,7 +58,8 @@ fn a_thousand_queue_pairs_need_few_mappings() {
     eventually(0, "everything has ended");
 }
 
-/// The agent unmaps large regions on a thread of its own, so the last ones may go a little later.
+/// The agent unmaps large regions on a separate thread, so the last regions may disappear a little
+/// later.
 fn eventually(expected: usize, why: &str) {
     let end = Instant::now() + Duration::from_secs(60);
     while mapped_regions() != expected {

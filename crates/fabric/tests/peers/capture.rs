@@ -1,4 +1,5 @@
-//! Captures: every packet is seen once on each path, as it was sent, with the ICRC that it has or would have; what is dropped says why.
+//! Tests captures: on each path, a capture has every packet once, as it was sent, with the ICRC
+//! that the packet has or would have. A dropped packet has the reason.
 
 use crate::common::{Fabric, Plan, QKEY, Side};
 use ::fabric::Faults;
@@ -10,7 +11,7 @@ use shm::Socket;
 use wire::icrc::Envelope;
 use wire::{Operation as O, Qpn};
 
-/// A capture of each host.
+/// One capture for each host.
 struct Seen(Vec<Session>);
 
 impl Seen {
@@ -29,7 +30,7 @@ impl Seen {
         Self(sessions)
     }
 
-    /// All that has been seen since it was asked last.
+    /// All packets that were captured since the last call.
     fn all(&mut self) -> Vec<Packet> {
         let mut packets: Vec<Packet> = self.0.iter_mut().flat_map(Session::finish).collect();
         packets.sort_by_key(|packet| packet.time);
@@ -43,7 +44,7 @@ impl Seen {
     }
 }
 
-/// A capture of the agent with a run directory.
+/// A capture from the agent that has a run directory.
 fn node(fabric: &Fabric, wanted: Wanted) -> Result<Session, Error> {
     let socket = Socket::connect(&fabric.node(0).with_file_name("admin")).expect("an admin node");
     Session::begin(socket, wanted)
@@ -57,7 +58,8 @@ fn is_out(packet: &Packet) -> bool {
     matches!(packet.path, Path::Lane { .. } | Path::Out(_))
 }
 
-/// What holds for each packet between two sides; gives those of `from` as they left, without what is softhca's own.
+/// Checks what must hold for each packet between two sides. Returns the packets that left `from`,
+/// without softhca's own packets.
 fn sent(packets: &[Packet], from: &Side, to: &Side) -> Vec<Packet> {
     let mut left = Vec::new();
     let mut came = Vec::new();
@@ -70,7 +72,7 @@ fn sent(packets: &[Packet], from: &Side, to: &Side) -> Vec<Packet> {
         assert!(packet.is_whole() && packet.len.is_multiple_of(4));
         assert_eq!(envelope.check(&packet.bytes, packet.id), Some(packet.id), "the ICRC of {packet:?}");
         let Some(headers) = packet.headers() else { continue };
-        // Two hosts may give out one number.
+        // Two hosts may use the same QPN.
         if headers.dest_qp.value() != to.qp.qpn() || packet.to != address(to.gid()) {
             continue;
         }
@@ -96,12 +98,12 @@ fn operations(packets: &[Packet]) -> Vec<O> {
     packets.iter().filter_map(|packet| Some(packet.headers()?.opcode.operation)).collect()
 }
 
-/// The payloads of requests, one behind the other.
+/// The payloads of requests, concatenated.
 fn carried(packets: &[Packet]) -> Vec<u8> {
     packets.iter().flat_map(|packet| packet.payload().0.to_vec()).collect()
 }
 
-/// How a message of `len` bytes is cut.
+/// The operations of the packets of a message of `len` bytes.
 fn pieces(len: usize, mtu: usize, [first, middle, last, only]: [O; 4]) -> Vec<O> {
     match len.div_ceil(mtu).max(1) {
         1 => vec![only],
@@ -113,7 +115,7 @@ const SEND: [O; 4] = [O::SendFirst, O::SendMiddle, O::SendLast, O::SendOnly];
 const WRITE: [O; 4] = [O::WriteFirst, O::WriteMiddle, O::WriteLast, O::WriteOnly];
 const READ: [O; 4] = [O::ReadResponseFirst, O::ReadResponseMiddle, O::ReadResponseLast, O::ReadResponseOnly];
 
-/// On a lane a packet may have 32 KiB.
+/// A packet on a lane may have 32 KiB.
 fn mtu(side: &Side) -> usize {
     if side.gid_index() == 0 { 32 * 1024 } else { side.mtu() }
 }
@@ -165,7 +167,7 @@ fn what_is_read_is_seen_in_the_answers(fabric: &Fabric) {
     a.post(&SendWr { sges: &a.sge(0, 100_000), ..read });
     assert_eq!(a.sent().status, 0);
     let packets = seen.all();
-    // Between hosts much is asked for in pieces.
+    // Between hosts, one long READ is several READ requests.
     let asked: Vec<_> = sent(&packets, &a, &b).iter().filter_map(Packet::headers).collect();
     assert!(asked.iter().all(|headers| headers.opcode.operation == O::ReadRequest));
     assert_eq!(asked.iter().map(|headers| headers.reth.len).sum::<u32>(), 100_000);
@@ -201,7 +203,8 @@ fn datagrams_say_who_sends_them(fabric: &Fabric) {
         assert_eq!((headers.deth.src_qp, headers.deth.qkey), (Qpn::new(a.qp.qpn()), QKEY));
         assert_eq!(carried(&datagrams), a.memory.get(0, len));
     }
-    // One with another key is dropped, and says so where it was seen last.
+    // A datagram with a wrong Q_Key is dropped, and the copy from the place that drops it has the
+    // reason.
     a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY + 1)), sges: &a.sge(0, 8), ..SendWr::default() });
     assert_eq!(a.sent().status, 0);
     let mut packets = Vec::new();
@@ -220,7 +223,7 @@ crate::common::everywhere! {
     what_faults_do_is_seen
 }
 
-/// The whole of a bad packet is shown, with the reason.
+/// The capture has the whole bad packet, with the reason.
 #[test]
 fn what_comes_damaged_is_seen_with_the_reason() {
     let fabric = Fabric::hosts(["10.0.0.1", "10.0.0.2"], 1024, Faults::default());
@@ -232,7 +235,7 @@ fn what_comes_damaged_is_seen_with_the_reason() {
     let mut bytes = sent(&seen.all(), &a, &b)[0].bytes.clone();
     for (at, cause) in [(15, Cause::Icrc), (7, Cause::Icrc)] {
         bytes[at] ^= 1;
-        // Whoever owns a number of that block hears of it.
+        // Any engine that owns a QPN in the same block of numbers gets this packet.
         assert!(fabric.switch().inject(address(a.gid()).into(), 0xc001, address(b.gid()).into(), &bytes));
         let mut packets = Vec::new();
         crate::common::wait::until("the drop", || {
@@ -246,7 +249,8 @@ fn what_comes_damaged_is_seen_with_the_reason() {
     }
 }
 
-/// A packet that a rule has lost is seen all the same, and each that a rule has touched says so.
+/// The capture also has a packet that a rule has lost. Each packet that a rule has changed carries
+/// a note.
 fn what_faults_do_is_seen(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { timeout: 18, ..Plan::rc() });
     let mut seen = Seen::begin(fabric);
@@ -284,7 +288,7 @@ fn a_program_is_seen_from_its_first_packet_on_and_not_after_the_end() {
     };
     send();
     assert_eq!(operations(&sent(&seen.all(), &a, &b)), [O::SendOnly]);
-    // Another capture at the same time sees the same; what there was before it does not see.
+    // A second capture at the same time gets the same packets, but no earlier ones.
     let mut other = Seen::begin(&fabric);
     send();
     for seen in [&mut seen, &mut other] {
@@ -298,7 +302,7 @@ fn a_program_is_seen_from_its_first_packet_on_and_not_after_the_end() {
     let refused = crate::common::wait::until("a refusal", || node(&fabric, Wanted::default()).err());
     assert!(matches!(&refused, Error::Refused(why) if why.contains("too many")), "{refused}");
     drop(captures);
-    // The agent learns of an end a moment later.
+    // The agent notices the end of a capture a moment later.
     crate::common::wait::until("the end of a capture", || node(&fabric, Wanted::default()).ok());
     send();
 }
@@ -318,7 +322,7 @@ fn copies_are_lost_and_packets_are_not() {
     let kept = seen.all();
     assert!(seen.lost() >= 60 && !kept.is_empty(), "{} lost, {} kept", seen.lost(), kept.len());
 
-    // With few bytes of each there is room for all.
+    // If the capture keeps only a few bytes of each packet, there is room for all packets.
     drop(seen);
     let mut seen = Seen::wanting(&fabric, Wanted { room: 64 * 1024, most: 60 });
     b.recv(1, 0, 200_000);

@@ -1,4 +1,5 @@
-//! Initiators that work on their peer's memory themselves: what goes so, what does not, and that nobody sees a difference but in time.
+//! Tests initiators that access their peer's memory directly: which requests do, which do not, and
+//! that programs see no difference except in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use abi::post::{Sge, opcode, send_flags};
 use abi::qp::{ModifyQp, attr};
 use engine::SendWr;
 
-/// A WRITE of `len` bytes from the beginning of `a`'s memory to `at` of `b`'s.
+/// A WRITE of `len` bytes from the beginning of `a`'s memory to `at` in `b`'s memory.
 fn write<'a>(b: &Side, at: usize, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(at), rkey: b.mr.rkey(), sges, ..SendWr::default() }
 }
@@ -20,7 +21,7 @@ fn read<'a>(b: &Side, at: usize, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr { opcode: opcode::RDMA_READ, ..write(b, at, sges) }
 }
 
-/// Carries a request out, which succeeds; whether it went direct.
+/// Posts a request, which must succeed. Returns whether it was carried out directly.
 fn done(a: &Side, wr: &SendWr<'_>) -> bool {
     let before = a.qp.carried_directly();
     a.post(wr);
@@ -29,12 +30,12 @@ fn done(a: &Side, wr: &SendWr<'_>) -> bool {
     a.qp.carried_directly() != before
 }
 
-/// Repeats a request until it goes direct.
+/// Repeats a request until it is carried out directly.
 fn until_direct(a: &Side, wr: &SendWr<'_>) {
     until("a request that goes direct", || done(a, wr).then_some(()));
 }
 
-/// A pair of which `a` reaches `b`'s memory.
+/// A pair in which `a` has direct access to `b`'s memory.
 fn direct_pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
     let (a, b) = fabric.pair(plan);
     until_direct(&a, &write(&b, 0, &a.sge(0, 8)));
@@ -58,7 +59,7 @@ fn writes_reads_and_atomics_go_direct_and_do_what_they_do() {
             assert!(a.memory.get(3, len) == b.memory.get(shift, len), "READ of {len}");
         }
     }
-    // A list, and inline data.
+    // A list of elements, and inline data.
     a.memory.pattern(0, 5000, 77);
     let list = [a.sge(0, 100)[0], a.sge(300, 0)[0], a.sge(1000, 4000)[0]];
     assert!(done(&a, &write(&b, 1, &list)));
@@ -77,7 +78,7 @@ fn writes_reads_and_atomics_go_direct_and_do_what_they_do() {
     assert_eq!(atomic(opcode::ATOMIC_CMP_AND_SWP, 41, 7), 42);
     assert_eq!(atomic(opcode::ATOMIC_CMP_AND_SWP, 42, 7), 42);
     assert_eq!(b.memory.word(64), 7);
-    // With immediate data it is the target's CQ that matters.
+    // A request with immediate data needs the target's CQ, so it uses the lane.
     b.recv(1, 0, 0);
     assert!(!done(&a, &SendWr { opcode: opcode::RDMA_WRITE_WITH_IMM, ..write(&b, 0, &a.sge(0, 8)) }));
     assert_eq!(b.received().status, 0);
@@ -95,7 +96,7 @@ fn only_whole_pages_inside_the_region_are_reached() {
     for outside in [100, 4088, 4092, 4 * 4096 - 4, 4 * 4096] {
         assert!(!done(&a, &SendWr { sges: &sges, ..at(outside) }), "at {outside}");
     }
-    // Too small for a whole page: by the lane, however often.
+    // The region contains no whole page, so its requests always use the lane.
     let small = b.pd.reg_mr(b.memory.addr(40_000), 4096, b.memory.addr(40_000), 0xf).expect("a region");
     assert!(!(0..2000).any(|_| done(&a, &SendWr { rkey: small.rkey(), sges: &sges, ..write(&b, 40_960, &[]) })));
 }
@@ -113,7 +114,7 @@ fn what_is_sent_behind_a_write_finds_it_done_and_what_was_before_is_not_overtake
         a.post_all(&[write(&b, 0, &one), SendWr { sges: &two, ..SendWr::default() }]);
         assert_eq!(b.received().status, 0);
         assert_eq!(b.memory.word(0), round);
-        // A SEND and a WRITE behind it, which must not be there before.
+        // A SEND, and behind it a WRITE whose data must not arrive before the SEND.
         a.post_all(&[SendWr { sges: &one, ..SendWr::default() }, write(&b, 0, &two)]);
         assert_eq!(b.received().status, 0);
         for _ in 0..4 {
@@ -149,7 +150,7 @@ fn many_at_once_complete_in_order_and_come_to_go_direct() {
     let (mut posted, mut polled) = (0u64, 0u64);
     let mut enough = 0;
     let limit = Instant::now() + PATIENCE;
-    // As a bench does: the queue is always full.
+    // As in a benchmark, the queue is always full.
     while enough < 1000 {
         while posted - polled < 32 {
             a.post(&SendWr { wr_id: posted, ..write(&b, 4096 * (posted as usize % 8), &sges) });
@@ -173,7 +174,7 @@ fn no_write_lands_after_dereg_mr_has_returned() {
         let stream = scope.spawn(|| {
             let (mut count, mut more) = (0u64, 0);
             loop {
-                // It ends, even if nothing ends it.
+                // This limit ends the loop if nothing else does.
                 more += u32::from(ended.load(Ordering::SeqCst));
                 assert!(more < 1000, "written after dereg_mr");
                 a.post(&write(&b, 0, &a.sge(0, 128 * 1024)));
@@ -235,7 +236,7 @@ fn rights_of_the_region_and_of_the_queue_pair_hold() {
 fn a_key_is_another_connections_only_if_that_could_use_it() {
     let fabric = Fabric::start();
     let (a, b) = direct_pair(&fabric, &Plan::rc());
-    // On another PD, connected to the same program.
+    // A QP on another PD, connected to the same program.
     let (c, d) = (Side::new(&a.engine, &Plan::rc()), Side::new(&b.engine, &Plan::rc()));
     connect(&c, &d);
     b.memory.put_word(0, 5);
@@ -270,13 +271,13 @@ fn memory_that_vanishes_under_a_grant_is_an_error_and_no_signal() {
     a.post(&write(&b, 4096, &a.sge(0, 8)));
     assert_eq!(a.sent().status, 11, "IBV_WC_REM_OP_ERR");
 
-    // Unmapped: the pages are still those that were registered, as on an adapter that has pinned them.
+    // Unmapped: the grant still covers the registered pages, as on an adapter that has pinned them.
     let (a, mut b) = direct_pair(&fabric, &Plan::rc());
     let wr = write(&b, 0, &[]);
     b.memory.unmap();
     assert!(done(&a, &SendWr { sges: &a.sge(0, 8), ..wr }));
 
-    // One's own memory: the official error.
+    // The initiator's own memory: the usual error status.
     let (a, b) = direct_pair(&fabric, &Plan::rc());
     a.memory.truncate();
     a.post(&write(&b, 0, &a.sge(4096, 8)));
@@ -294,7 +295,8 @@ fn atomics_of_both_ways_add_up() {
     let c = Side::new(&fabric.engine(), &Plan::rc());
     let e = Side::with_srq(&b.engine, &b.pd, &Plan::rc(), None);
     connect(&c, &e);
-    // No whole page: never granted, so its requests are carried out by the target's engine.
+    // The region contains no whole page, so it is never granted, and the target's engine carries
+    // out its requests.
     let small = b.pd.reg_mr(b.memory.addr(64), 8, b.memory.addr(64), 0xf).expect("a region");
     b.memory.put_word(64, 0);
     let add = |side: &Side, rkey: u32| {
@@ -321,7 +323,7 @@ fn faults_on_demand_see_every_request() {
     until("the rules", || (!done(&a, &write(&b, 0, &a.sge(0, 8)))).then_some(()));
     assert!(!(0..100).any(|_| done(&a, &write(&b, 0, &a.sge(0, 8)))));
     fabric.clear_faults();
-    // This connection counts with losses from now on; others do not.
+    // From now on this connection expects losses. Other connections do not.
     assert!(!(0..100).any(|_| done(&a, &write(&b, 0, &a.sge(0, 8)))));
     direct_pair(&fabric, &Plan::rc());
 }

@@ -1,5 +1,5 @@
-//! When a grant ends, and what is never granted or never goes direct: each change that takes a right away, in the middle of a stream, and
-//! each mode that has to see every request.
+//! Tests when a grant ends, and which requests are never granted or never direct: each change that
+//! withdraws a right, in the middle of a stream, and each mode that must see every request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use capture::{Session, Wanted};
 use engine::{Bind, RateLimit, SendWr};
 use shm::Socket;
 
-/// Bytes of a WRITE of the streams: several pieces.
+/// Bytes of one WRITE of the streams. A WRITE of this length is copied in several pieces.
 const LEN: usize = 96 * 1024;
 
 fn write<'a>(b: &Side, at: usize, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(at), rkey: b.mr.rkey(), sges, ..SendWr::default() }
 }
 
-/// Carries a request out, which succeeds; whether it went direct.
+/// Posts a request, which must succeed. Returns whether it was carried out directly.
 fn done(a: &Side, wr: &SendWr<'_>) -> bool {
     let before = a.qp.carried_directly();
     a.post(wr);
@@ -32,7 +32,7 @@ fn until_direct(a: &Side, wr: &SendWr<'_>) {
     until("a request that goes direct", || done(a, wr).then_some(()));
 }
 
-/// Whether one of so many goes direct as would be enough to be granted it several times.
+/// Whether any of many requests is direct. They are enough for several grants.
 fn ever_direct(a: &Side, wr: &SendWr<'_>) -> bool {
     (0..1500).any(|_| done(a, wr))
 }
@@ -43,8 +43,8 @@ fn direct_pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
     (a, b)
 }
 
-/// In the middle of a stream of direct WRITEs `end` takes the right away: of what is in the memory when it returns nothing is written
-/// over. Gives the status with which the stream ends.
+/// In the middle of a stream of direct WRITEs, `end` withdraws the right. After `end` returns, the
+/// stream must not overwrite the memory. Returns the status with which the stream ends.
 fn ends_a_stream(fabric: &Fabric, end: impl FnOnce(&Side)) -> u32 {
     let (a, b) = direct_pair(fabric, &Plan { memory: 2 * LEN, ..Plan::rc().hasty() });
     let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -52,7 +52,7 @@ fn ends_a_stream(fabric: &Fabric, end: impl FnOnce(&Side)) -> u32 {
         let stream = scope.spawn(|| {
             let (mut count, mut more) = (0u64, 0);
             loop {
-                // It ends, even if nothing ends it.
+                // This limit ends the loop if nothing else does.
                 more += u32::from(ended.load(Ordering::SeqCst));
                 assert!(more < 1000, "written after the right was taken away");
                 a.memory.put(0, &[1; LEN]);
@@ -141,7 +141,7 @@ fn a_window_is_never_granted_and_ends_as_always() {
         let wr = SendWr { rkey: window.rkey(), ..write(&b, 0, &sges) };
         assert!(!ever_direct(&a, &wr), "a window of type {kind}");
     }
-    // The region that they stand on is granted all the same.
+    // The region under the windows is granted nevertheless.
     until_direct(&a, &write(&b, 0, &a.sge(0, 8)));
 }
 
@@ -183,7 +183,8 @@ fn a_rate_limit_holds_for_every_request() {
     assert!(done(&a, &write(&b, 0, &a.sge(0, 8))));
 }
 
-/// What goes by the lane, because some of it is outside the granted pages, and what goes direct do not pass each other.
+/// Some requests use the lane, because part of their memory is outside the granted pages. Others
+/// are direct. They must not overtake each other.
 #[test]
 fn requests_of_both_ways_keep_their_order() {
     let fabric = Fabric::start();
@@ -198,7 +199,8 @@ fn requests_of_both_ways_keep_their_order() {
         a.memory.put_word(4088, 7 * round);
         a.memory.put_word(4096, 7 * round);
         a.memory.put_word(8192, 7 * round + 1);
-        // Across the edge, within, the word itself as it is by then, and across the edge once more.
+        // Across the edge, within the pages, the word itself with its value at that time, and
+        // across the edge again.
         let list = [
             request(opcode::RDMA_WRITE, at(4088, &a.sge(4088, 16))),
             request(opcode::RDMA_WRITE, at(4096, &a.sge(8192, 8))),
@@ -207,7 +209,7 @@ fn requests_of_both_ways_keep_their_order() {
             request(opcode::RDMA_READ, at(4096, &a.sge(16_392, 8))),
         ];
         for (code, remote_addr, sges) in &list {
-            // Without a fence a READ may find what is written behind it (IBA 10.8.3.3).
+            // Without a fence, a READ may return data of a later request (IBA 10.8.3.3).
             let (opcode, remote_addr, send_flags) = (*code, *remote_addr, send_flags::FENCE);
             a.post(&SendWr { opcode, remote_addr, send_flags, rkey: mr.rkey(), sges, ..SendWr::default() });
         }
@@ -222,7 +224,7 @@ fn requests_of_both_ways_keep_their_order() {
 fn an_atomic_on_what_is_no_word_of_the_target_goes_by_the_lane() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan::rc());
-    // Called by addresses that are off by 4.
+    // The addresses in requests are off by 4 from the target's addresses.
     let access = crate::common::ALL_RIGHTS | right::ZERO_BASED;
     let mr = b.pd.reg_mr(b.memory.addr(4), 16 * 1024, 0, access).expect("a region");
     let sges = a.sge(0, 8);

@@ -1,8 +1,9 @@
-//! An initiator in a process of its own that works on this one's memory, and is stopped or killed in the middle of it; and a target that
-//! is killed, or becomes another program.
+//! Tests an initiator in a separate process that accesses this process's memory directly, and is
+//! stopped or killed in the middle of it. Also tests a target that is killed, or that executes
+//! another program.
 //!
-//! The other process is this same program, told by its environment to run [`the_other_process`] as what its name says, or
-//! [`the_other_target`].
+//! The other process runs this same test program. Its command line and environment make it run
+//! [`the_other_process`] or [`the_other_target`].
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,9 +18,9 @@ use abi::post::opcode;
 use engine::{Engine, SendWr, SocketControl};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// What tells the other process where the agent is.
+/// The environment variable that tells the other process where the agent is.
 const NODE: &str = "SOFTHCA_TEST_NODE";
-/// What its lines begin with, among those of the test harness.
+/// The prefix of the other process's lines among the output of the test harness.
 const MARK: &str = "peer ";
 const LEN: usize = 64 * 1024;
 
@@ -116,7 +117,8 @@ impl Peer {
         stdin.write_all(line.as_bytes()).expect("told");
     }
 
-    /// A process whose memory `a` reaches: its address and key.
+    /// Starts a process whose memory `a` accesses. Returns the process, and the address and key of
+    /// its memory.
     fn target(fabric: &Fabric, a: &Side) -> (Self, u64, u32) {
         let mut peer = Self::run(fabric, "the_other_target");
         let line = peer.line();
@@ -130,7 +132,7 @@ impl Peer {
         (peer, number(2), number(3) as u32)
     }
 
-    /// The file that its memory is of.
+    /// The file that backs the process's memory.
     fn memory(&self) -> File {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("its descriptors");
         let path = entries
@@ -139,7 +141,7 @@ impl Peer {
         File::open(path.expect("a memfd")).expect("its memory")
     }
 
-    /// A process that writes into `b`'s memory without end, and does so directly by now.
+    /// Starts a process that writes to `b`'s memory without end. It already does so directly.
     fn start(fabric: &Fabric, b: &Side) -> Self {
         let mut peer = Self::run(fabric, "the_other_process");
         let line = peer.line();
@@ -215,8 +217,9 @@ fn word(memory: &File) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Once somebody can know that a target has ended, nothing is written into its memory any more: it may be another program's by then. That
-/// the agent has not told of it yet does not matter.
+/// Once another process can know that a target has ended, nothing writes to the target's memory,
+/// because it may belong to another program by then. This holds even if the agent has not announced
+/// the end yet.
 fn a_target_that_ends_is_not_written_to(mut end: impl FnMut(&mut Peer)) {
     let fabric = Fabric::start();
     for _ in 0..5 {

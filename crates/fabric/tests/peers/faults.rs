@@ -1,5 +1,5 @@
-//! Faults on demand, on lanes and on the wire: connections get over them with every byte as it was, unreliable ones lose what a rule says,
-//! and the same seed loses the same.
+//! Tests faults on demand, on lanes and on the wire: reliable connections survive them with all
+//! data intact, unreliable ones lose what a rule says, and the same seed loses the same packets.
 
 use crate::common::wait::{event, until};
 use crate::common::{Fabric, Plan, Side, connect, cq, everywhere, make_qp};
@@ -10,15 +10,15 @@ use abi::post::opcode;
 use abi::qp::state;
 use engine::{SendWr, Service};
 
-/// Half of a side's memory: the first is what is sent, the second what comes.
+/// Half of a side's memory. The first half is for sending, the second for receiving.
 const HALF: usize = 32 * 1024;
 
-/// Bytes that differ from place to place and from round to round.
+/// Bytes that differ from position to position and from round to round.
 fn pattern(round: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + round * 13 + at / 251) as u8).collect()
 }
 
-/// Every operation between two sides, `rounds` times, with an oracle of all memory.
+/// Runs every operation between two sides, `rounds` times, with an oracle of all memory.
 fn talk(a: &Side, b: &Side, rounds: usize) {
     let total = std::cell::Cell::new(0_u64);
     let done = |side: &Side| {
@@ -31,7 +31,7 @@ fn talk(a: &Side, b: &Side, rounds: usize) {
         let sent = pattern(round, len);
         a.memory.put(8, &sent);
         let to = SendWr { remote_addr: b.memory.addr(HALF), rkey: b.mr.rkey(), ..SendWr::default() };
-        // Written, read back, sent, and counted.
+        // The data is written, read back, sent, and counted.
         a.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &a.sge(8, len), ..to });
         done(a);
         assert_eq!(b.memory.get(HALF, len), sent, "round {round}: written");
@@ -54,7 +54,7 @@ fn talk(a: &Side, b: &Side, rounds: usize) {
     assert_eq!(b.memory.word(0), total.get());
 }
 
-/// A pair that is patient: what is lost is found out about long before.
+/// A pair with a long timeout. Losses are detected long before it expires.
 fn pair(fabric: &Fabric) -> (Side, Side) {
     fabric.pair(&Plan { timeout: 18, memory: 2 * HALF, ..Plan::rc() })
 }
@@ -80,12 +80,12 @@ fn connections_get_over_each_kind(fabric: &Fabric) {
         assert!(acted > 0 && seen >= acted, "{rule}: {acted} of {seen}");
         fabric.clear_faults();
         assert_eq!(fabric.fault_counts(), (0, 0));
-        // It goes on afterwards.
+        // The connection continues after the rules are gone.
         talk(&a, &b, 2);
     }
 }
 
-/// What a program's own settings, those of perftest, must be enough for: each of these alone, and all together.
+/// A program with perftest's settings must survive each of these faults alone, and all together.
 fn connections_get_over_the_rates_of_a_bad_network(fabric: &Fabric) {
     for rules in [
         "loss 1% seed 7",
@@ -114,7 +114,7 @@ fn connections_get_over_all_of_them_at_once(fabric: &Fabric) {
 fn connections_that_were_there_before_get_over_them_too(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     talk(&a, &b, 3);
-    // A request is under way that nobody serves yet, and its answer will be lost.
+    // From here on the rule also concerns this connection, which existed before the rule.
     b.recv(77, HALF, HALF);
     fabric.add_faults("loss 10% seed 5");
     a.post(&SendWr { sges: &a.sge(0, 5000), ..SendWr::default() });
@@ -125,7 +125,7 @@ fn connections_that_were_there_before_get_over_them_too(fabric: &Fabric) {
     talk(&b, &a, 5);
 }
 
-/// Which of a hundred datagrams came.
+/// Which of a hundred datagrams arrived.
 fn arrived(fabric: &Fabric, service: Service) -> Vec<u64> {
     let mut plan = Plan::new(service);
     plan.caps.max_recv_wr = 128;
@@ -140,7 +140,8 @@ fn arrived(fabric: &Fabric, service: Service) -> Vec<u64> {
         a.post(&SendWr { ud, sges: &a.sge(0, 8), ..wr });
         assert_eq!(a.sent().status, status::SUCCESS, "unreliable sends are over when they are sent");
     }
-    // The last one is not lost, by any rule here: it says that all before it have come or will not.
+    // No rule in this test loses the last datagram. When it arrives, every earlier one has arrived
+    // or is lost.
     let mut came = Vec::new();
     while came.last() != Some(&99) {
         came.push(u64::from(b.received().imm_data));
@@ -155,7 +156,7 @@ fn unreliable_services_lose_what_a_rule_says_and_the_same_again_with_its_seed(fa
         assert_eq!(arrived(fabric, service), expected, "{service:?}");
         fabric.clear_faults();
         let lossy = |seed: u64| {
-            // Not the last one.
+            // 15 losses at most, so that the last message is not lost.
             fabric.add_faults(&format!("loss 20% count 15 seed {seed} opcode send"));
             let came = arrived(fabric, service);
             fabric.clear_faults();
@@ -186,7 +187,7 @@ fn a_path_that_loses_everything_ends_as_on_a_wire() {
     let of_rule = format!("fault: by rule 1 (loss qp {:#x}) 1 packet was lost; the last: ", a.qp.qpn());
     assert!(told.iter().any(|sentence| sentence.contains(&of_rule)), "{told:?}");
     assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
-    // Others are not touched.
+    // Other connections are not affected.
     let (c, d) = fabric.pair(&Plan::rc());
     d.recv(2, 0, 8);
     c.post(&SendWr { sges: &c.sge(0, 8), ..SendWr::default() });
@@ -247,7 +248,7 @@ fn a_port_goes_down_and_comes_up_again_by_itself() {
         assert_eq!(event(&side.engine).kind, kind::PORT_ACTIVE);
     }
     assert_eq!((a.sent().status, b.received().wr_id), (0, 1));
-    // Without a time it comes up when the rule goes.
+    // Without a duration, the port comes up when the rule is removed.
     fabric.add_faults("port-down");
     assert_eq!(event(&a.engine).kind, kind::PORT_ERR);
     fabric.clear_faults();
@@ -268,7 +269,7 @@ fn a_device_is_taken_away_and_its_peers_hear_of_it() {
         until("the error state", || (side.qp.state() == u32::from(state::ERR)).then_some(()));
         assert_eq!(side.engine.query_device().map(drop).expect_err("it is gone").errno, Errno::EIO);
     }
-    // The agent goes on, and so does who opens the device now.
+    // The agent continues. A program that opens the device now can use it.
     let (c, d) = fabric.pair(&Plan::rc());
     d.recv(2, 0, 8);
     c.post(&SendWr { sges: &c.sge(0, 8), ..SendWr::default() });

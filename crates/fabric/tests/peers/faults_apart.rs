@@ -1,5 +1,6 @@
-//! Faults on demand concern those connections that their rules are for, at both ends, and no other: others run no timers, go on by the fast
-//! paths and send packets as long as a lane's. All of it is counted.
+//! Tests that faults on demand affect only the connections that their rules concern, at both ends.
+//! Other connections run no timers, continue to use the fast paths and send packets of a lane's
+//! maximal length. The tests count all of this.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use engine::{Answer, Control, Engine, Error, SendWr, SocketControl};
 use parking_lot::Mutex;
 use shm::{Region, Socket};
 
-/// A program with rules of its own, as one that is started with `SOFTHCA_FAULTS`: they are written behind the context page, and ENGINE_HELLO
-/// says so.
+/// A program with its own rules, like a program that is started with `SOFTHCA_FAULTS`: the rules
+/// are written behind the context page, and a flag in ENGINE_HELLO says so.
 struct Bringing {
     agent: SocketControl,
     rules: &'static str,
@@ -62,7 +63,7 @@ fn engine_with(fabric: &Fabric, rules: &'static str) -> Arc<Engine> {
 }
 
 fn joined(a: &Arc<Engine>, b: &Arc<Engine>) -> (Side, Side) {
-    // Patient, for the machine may be busy: what is lost is found out about long before.
+    // A long timeout, because the machine may be busy. Losses are detected long before it expires.
     let plan = Plan { timeout: 17, ..Plan::rc() };
     let pair = (Side::new(a, &plan), Side::new(b, &plan));
     connect(&pair.0, &pair.1);
@@ -86,8 +87,8 @@ fn write(a: &Side, b: &Side) -> u64 {
     a.qp.carried_directly() - before
 }
 
-/// A connection that no rule concerns: it has no timers, its messages take the fast path at both ends, and what it writes goes the shortest
-/// way. Both are closed to all others.
+/// Checks a connection that no rule concerns: it has no timers, its messages take the fast path at
+/// both ends, and its WRITEs are direct. Connections that a rule concerns do none of this.
 fn is_untouched(a: &Side, b: &Side) {
     for (a, b) in [(a, b), (b, a)] {
         send(a, b, 5000);
@@ -105,7 +106,8 @@ fn is_untouched(a: &Side, b: &Side) {
     }
 }
 
-/// How many packets a message of 20000 bytes is. A captured program does not take the fast paths, so this comes last.
+/// The number of packets in a message of 20000 bytes. A captured program does not use the fast
+/// paths, so tests call this last.
 fn packets_of_a_message(fabric: &Fabric, a: &Side, b: &Side) -> usize {
     let socket = Socket::connect(&fabric.node(0).with_file_name("admin")).expect("an admin node");
     let mut seen = Session::begin(socket, Wanted::default()).expect("a capture");
@@ -124,7 +126,7 @@ fn rules_of_one_program_concern_its_connections_and_no_others() {
     is_untouched(&other.0, &other.1);
     let a = engine_with(&fabric, "loss 10% seed 7");
     let (one, two) = joined(&a, &b);
-    // Of a program whose other connection is concerned.
+    // A connection of a program whose other connection is concerned.
     let beside = joined(&b, &c);
     let late = joined(&c, &d);
     for _ in 0..10 {
@@ -141,13 +143,14 @@ fn rules_of_one_program_concern_its_connections_and_no_others() {
     for (x, y) in [&other, &beside, &late] {
         is_untouched(x, y);
     }
-    // They were asked about no packet of others.
+    // The rules checked no packets of other connections.
     assert_eq!(fabric.fault_counts(), (seen, acted));
     for (x, y) in [&other, &beside, &late] {
         assert_eq!(packets_of_a_message(&fabric, x, y), 1);
     }
     assert!(packets_of_a_message(&fabric, &two, &one) >= 5, "packets as long as the path MTU");
-    // When the program goes, so do its rules; its peer's other connections never knew.
+    // When the program ends, its rules are removed. Its peer's other connections never noticed
+    // them.
     a.close();
     until("no rules", || (fabric.fault_counts() == (0, 0)).then_some(()));
     send(&beside.0, &beside.1, 9000);
@@ -169,7 +172,7 @@ fn a_rule_for_one_queue_pair_concerns_its_two_ends_only() {
     assert!(first.0.qp.expects_losses() && first.1.qp.expects_losses());
     let counts = fabric.fault_counts();
     assert!(counts.1 > 0);
-    // Of the same programs, made before the rule and after it.
+    // Connections of the same programs, made before the rule and after it.
     for (a, b) in [&second, &third] {
         is_untouched(a, b);
     }
@@ -193,10 +196,10 @@ fn a_connection_is_concerned_while_it_has_a_peer_and_there_is_a_rule() {
     send(&a, &b, 64);
     fabric.clear_faults();
     until("no rules", || (!a.qp.is_ruled() && !b.qp.is_ruled()).then_some(()));
-    // Both have lost their timers' reason, and keep them until they are reset.
+    // Neither side needs its timers any more, but both keep them until they are reset.
     assert!(a.qp.expects_losses());
     send(&a, &b, 64);
-    // A rule about receive requests costs no timers.
+    // A rule about receive requests needs no timers.
     let (c, d) = joined(&engines[0], &engines[1]);
     fabric.add_faults(&format!("rnr nth 1 qp {:#x}", c.qp.qpn()));
     until("both ends to know", || (c.qp.is_ruled() && d.qp.is_ruled()).then_some(()));
@@ -223,7 +226,7 @@ fn a_rule_for_one_device_concerns_who_talks_to_programs_that_have_it() {
     let (c, d) = joined(&near, &fabric.engine());
     send(&a, &b, 9000);
     is_untouched(&c, &d);
-    // The connection is there, and a request is under way whose answer will be lost.
+    // The connection exists before the rule.
     fabric.add_faults("loss 20% device softhca1 seed 3");
     until("both ends to know", || (a.qp.expects_losses() && b.qp.expects_losses()).then_some(()));
     for _ in 0..20 {

@@ -1,4 +1,5 @@
-//! A peer that writes nonsense into the lane's memory: its own connections end, everybody else's go on, and nothing is believed.
+//! Tests a peer that writes random data into the lane's memory: its own connections end, all other
+//! connections continue, and engines trust nothing in the lane.
 
 use crate::common::stranger::{Noise, Stranger, StrangersLane};
 use crate::common::wait::until;
@@ -9,16 +10,17 @@ use engine::SendWr;
 use shm::memory::CELL_DATA;
 use shm::{PushError, RECORD_MAX, ends};
 
-/// Where the transport headers of a small packet begin in its record; before them, at 8, is the number of the sending QP.
+/// The offset of the transport headers in the record of a small packet. The sending QP's number is
+/// before them, at 8.
 const BTH: usize = 16;
-/// The flags, at 7, of a record that says that a packet was for nobody.
+/// The flags, at 7, of a record that says that a packet's destination QP does not exist.
 const NOTICE: u8 = 4;
 
-/// A QP connected with the stranger's, with some requests on their way to it.
+/// A QP connected to the stranger's QP, with some requests outstanding.
 fn victim(fabric: &Fabric, stranger: &Stranger) -> (Side, StrangersLane) {
     let side = Side::new(&fabric.engine(), &Plan::rc().hasty());
     aim(&side, stranger);
-    // The first connection of an engine to another one takes the first lane.
+    // The first connection from one engine to another takes the first lane.
     let lane = stranger.lane(side.engine.number(), 0);
     (side, lane)
 }
@@ -28,13 +30,13 @@ fn aim(side: &Side, stranger: &Stranger) {
     side.rtr(side.gid(), stranger.qpn);
     side.rts();
     (0..4).for_each(|wr_id| side.recv(wr_id, 0, 100));
-    // The first goes in a record, the others leave their bytes in the bulk area.
+    // The first message fits into a record. The others have their bytes in the bulk ring.
     let lens = [100, 10_000, 10_000, 40_000];
     (0..4)
         .for_each(|wr_id| side.post(&SendWr { wr_id, sges: &side.sge(0, lens[wr_id as usize]), ..SendWr::default() }));
 }
 
-/// Two engines that have nothing to do with the stranger beyond sharing its agent (and one of them the victim's process).
+/// Two engines that share only the agent with the stranger. One of them is the victim's engine.
 struct Bystanders(Side, Side);
 
 impl Bystanders {
@@ -63,7 +65,7 @@ fn assert_ended(side: &Side) {
     (0..4).for_each(|_| assert_eq!(side.received().status, status::WR_FLUSH_ERR));
 }
 
-/// It has ended, whatever came before.
+/// Checks that the connection has ended, whatever came before.
 fn assert_gone(side: &Side) {
     until("the end", || {
         while side.scq.poll(&mut [Wc::default()]) == Ok(1) {}
@@ -85,10 +87,10 @@ fn memory_full_of_noise() {
         bystanders.go_on();
         let reasons = engine::reason::last(64);
         assert!(reasons.iter().any(|reason| reason.contains("broken")), "{reasons:?}");
-        // It may scribble on; nobody listens.
+        // The stranger may continue to write. No engine reads the lane any more.
         Noise(seed).fill(&lane.region);
         bystanders.go_on();
-        // The victim itself can be connected anew, with somebody else.
+        // The victim's QP can be connected again, to another peer.
         let other = Side::new(&fabric.engine(), &Plan::rc());
         side.to(state::RESET);
         crate::common::connect(&side, &other);
@@ -108,12 +110,13 @@ fn noise_while_traffic_runs() {
         let bystanders = Bystanders::new(&fabric, &side);
         std::thread::scope(|scope| {
             let noise = scope.spawn(|| {
-                // Single words, here and there, so that what is sound around them is looked at, too.
+                // Single words at random places, so that the valid words around them are parsed
+                // too.
                 let mut noise = Noise(seed);
                 for _ in 0..20_000 {
                     let at = noise.next() as usize % lane.region.len() / 8 * 8;
                     lane.region.write(at, &noise.next());
-                    // The control words more often than their share.
+                    // The control words are hit more often.
                     lane.region.write(noise.next() as usize % 32 * 64, &noise.next());
                 }
                 lane.peer.notify();
@@ -121,7 +124,7 @@ fn noise_while_traffic_runs() {
             (0..5).for_each(|_| bystanders.go_on());
             noise.join().expect("it ends");
         });
-        // Single words may hit nothing that is looked at. When the stranger goes, all ends.
+        // Single words may hit nothing that is parsed. When the stranger ends, the connection ends.
         drop((stranger, lane));
         assert_gone(&side);
         bystanders.go_on();
@@ -136,7 +139,8 @@ fn sound_records_with_nonsense_in_them() {
         let (side, lane) = victim(&fabric, &stranger);
         let bystanders = Bystanders::new(&fabric, &side);
         let (mut tx, mut rx) = ends(lane.region.clone(), lane.side);
-        // What the victim itself has sent, a bit changed and sent back: mostly sound, from whom it does not come.
+        // Records that the victim itself has sent, with one bit changed, are sent back. Most of
+        // their content is valid, but they come from the wrong side.
         let mut record = [0; RECORD_MAX];
         let len = until("a record", || rx.ring.pop(&mut record).expect("it is sound"));
         let mut noise = Noise(seed * 77);
@@ -144,7 +148,8 @@ fn sound_records_with_nonsense_in_them() {
         for round in 0..2000u32 {
             let mut forged = record;
             if round % 2 == 0 {
-                // From its own QP, to the victim's: those are looked at closely.
+                // From the stranger's own QP to the victim's QP. The victim parses such records
+                // completely.
                 forged[8..12].copy_from_slice(&own);
                 forged[BTH + 5..BTH + 8].copy_from_slice(&side.qp.qpn().to_be_bytes()[1..]);
             }
@@ -158,7 +163,8 @@ fn sound_records_with_nonsense_in_them() {
             }
         }
         bystanders.go_on();
-        // Whether any of that ended the connection is its own affair; when the stranger goes, it certainly ends.
+        // These records may or may not have ended the connection. When the stranger ends, the
+        // connection certainly ends.
         drop((stranger, tx, rx));
         assert_gone(&side);
         bystanders.go_on();
@@ -174,7 +180,8 @@ fn packets_in_the_name_of_others_are_dropped() {
     let (mut tx, mut rx) = ends(lane.region.clone(), lane.side);
     let mut record = [0; RECORD_MAX];
     let len = until("a record", || rx.ring.pop(&mut record).expect("it is sound"));
-    // To a QP of the victim's engine that is connected with a bystander, in that one's name: a SEND that would be taken.
+    // A SEND to a QP of the victim's engine that is connected to a bystander. It claims to come
+    // from the bystander and would be accepted from there.
     let (target, pretended) = (&bystanders.0, &bystanders.1);
     target.recv(5, 0, 50_000);
     let mut push = |src: u32, dest: u32, psn: u8| {
@@ -183,7 +190,7 @@ fn packets_in_the_name_of_others_are_dropped() {
         forged[BTH + 5..BTH + 8].copy_from_slice(&dest.to_be_bytes()[1..]);
         forged[BTH + 11] = psn;
         until("room", || tx.ring.push(&forged[..len]).ok());
-        // The same in one cell: what is so short goes a way of its own.
+        // The same message in one cell, because so short records take a separate code path.
         forged[12..14].copy_from_slice(&8_u16.to_le_bytes());
         until("room", || tx.ring.push(&forged[..CELL_DATA]).ok());
         lane.peer.notify();
@@ -191,7 +198,8 @@ fn packets_in_the_name_of_others_are_dropped() {
     for src in [pretended.qp.qpn(), target.qp.qpn(), side.qp.qpn(), stranger.qpn, 0, 0xff_ffff] {
         (0..16).for_each(|psn| push(src, target.qp.qpn(), psn));
     }
-    // Under its own name, to nobody: that it is told so says that all before was looked at.
+    // Under the stranger's own number, to a QPN that does not exist. The notice in return proves
+    // that all earlier records were parsed.
     push(stranger.qpn, 0xab_cdef, 0);
     until("the notice", || {
         let told = rx.ring.pop(&mut record).expect("it is sound").is_some();

@@ -1,4 +1,5 @@
-//! Two hosts in one process, through the safe API: every service over the switch, with packets that come to harm.
+//! Tests two hosts in one process, through the safe API: every service over the switch, with
+//! packets that are lost, duplicated, reordered and corrupted.
 
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use softhca::{Access, Completion, Context, Cq, DatagramQp, Gid, Message, Pd, Qp,
 #[allow(dead_code, reason = "its main function is for processes")]
 mod pingpong;
 
-/// Longer than anything takes that does not hang.
+/// Longer than any operation takes, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The next completion, which is a success.
+/// The next completion, which must be successful.
 fn next(cq: &Cq) -> Completion {
     cq.wait_for(PATIENCE).expect("no error").expect("a completion").ok().expect("a success")
 }
@@ -164,7 +165,7 @@ fn nothing_of_the_machine_is_used() {
         let table = std::fs::read_to_string(format!("/proc/self/net/{table}")).unwrap_or_default();
         for line in table.lines().skip(1) {
             let found = line.split_whitespace().find(|word| sockets.iter().any(|socket| socket == word));
-            // Small numbers are other columns'.
+            // Small numbers belong to other columns.
             assert!(found.is_none_or(|inode| inode.len() < 4), "{line}");
         }
     }

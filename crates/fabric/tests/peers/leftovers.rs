@@ -1,6 +1,8 @@
-//! Fabrics and contexts come and go in one process: descriptors, threads and shared mappings are as before, whatever was under way.
+//! Fabrics and contexts come and go in one process. Afterwards the process has as many descriptors,
+//! threads and shared mappings as before, whatever was in progress.
 //!
-//! One test in a process of its own: it counts what the whole process has.
+//! This file has one test and runs in its own process, because it counts resources of the whole
+//! process.
 
 use std::fs;
 
@@ -12,11 +14,11 @@ use fabric::{Fabric, Faults};
 use softhca::cm::{Connector, Listener};
 use softhca::{Context, Cq, Message, Qp, Reliable, Unreliable};
 
-/// Fabrics of each kind.
+/// Number of fabrics of each kind.
 const ROUNDS: usize = 50;
 const O_CREAT: u32 = 0o100;
 
-/// Descriptors, threads and mappings of shared memory that this process has.
+/// The number of descriptors, threads and shared mappings of this process.
 fn held() -> [usize; 3] {
     let entries = |path| fs::read_dir(path).expect("a directory").count();
     let maps = fs::read_to_string("/proc/self/maps").expect("a file");
@@ -27,24 +29,24 @@ fn held() -> [usize; 3] {
     ]
 }
 
-/// Does it once for what a process has for ever, then again and again.
+/// Runs `work` once for resources that a process keeps for ever, and then many times.
 #[track_caller]
 fn leaves_nothing(what: &str, work: impl Fn()) {
     work();
     let before = held();
     (0..ROUNDS).for_each(|_| work());
-    // A thread that was waited for is seen for a moment still.
+    // A joined thread may still be visible for a moment.
     until(&format!("{what}: back to {before:?} descriptors, threads and mappings from {:?}", held()), || {
         held().iter().zip(&before).all(|(now, before)| now <= before).then_some(())
     });
 }
 
-/// Two contexts: of two hosts, or of one.
+/// Two contexts, of two hosts or of one.
 fn contexts(fabric: &Fabric) -> [Context; 2] {
     [0, 1].map(|nth| fabric.host(nth % fabric.hosts().len()).open().expect("a device"))
 }
 
-/// Two ends of a connection, and where their receives come.
+/// Two ends of a connection, each with the CQ of its receives.
 type Ends<S> = [(Qp<S>, Cq); 2];
 
 macro_rules! connected {
@@ -61,7 +63,7 @@ macro_rules! connected {
     }};
 }
 
-/// Both say something, and receives are left over.
+/// Both sides send, and some receive requests remain.
 fn talk(fabric: &Fabric) {
     let contexts = contexts(fabric);
     let reliable: Ends<Reliable> = connected!(contexts, reliable);
@@ -91,7 +93,7 @@ fn talk(fabric: &Fabric) {
     hears(&there.1);
 }
 
-/// A program of one host connects to one of the other.
+/// A program of one host connects to a program of the other host.
 fn meet(fabric: &Fabric) {
     let [here, there] = contexts(fabric);
     let address = std::net::SocketAddr::new(fabric.host(1).addresses()[0], 17);
@@ -114,8 +116,8 @@ fn meet(fabric: &Fabric) {
     });
 }
 
-/// Engines are closed while everything that was made on them is there, completions that were seen and others, and with datagrams
-/// that wait for a host which never answers.
+/// Closes engines while all their objects exist, with completions that were polled and completions
+/// that were not, and with datagrams that wait for a host that never answers.
 fn close_with_everything(fabric: &crate::common::Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     (0..2).for_each(|id| b.recv(id, 0, 64));
@@ -160,7 +162,7 @@ fn nothing_is_left_of_fabrics_and_contexts() {
         close_with_everything(&crate::common::Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, Faults::default()));
     });
     let fabric = two();
-    // The agents let go of what a program had in their own time, and before the question that comes next.
+    // The agents free a program's objects with a delay, but before they answer the next request.
     let witnesses = contexts(&fabric);
     leaves_nothing("contexts come and go while their hosts stay", || {
         talk(&fabric);

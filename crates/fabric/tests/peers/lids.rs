@@ -1,4 +1,5 @@
-//! InfiniBand ports: connections and datagrams by LID, on one host and between hosts, and what is at LIDs that nobody has.
+//! Tests InfiniBand ports: connections and datagrams by LID, on one host and between hosts, and
+//! packets to LIDs that no port has.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ fn lid(side: &Side) -> u16 {
     side.engine.query_port(side.plan.port).expect("a port").lid
 }
 
-/// To RTR without a GRH, whose fields say nothing sensible.
+/// Brings a side to RTR without a GRH. The GRH's fields have meaningless values.
 fn rtr(side: &Side, dlid: u16, qpn: u32) {
     let reliable = if side.plan.service == Service::Rc { attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER } else { 0 };
     let dest =
@@ -142,12 +143,12 @@ fn datagrams_without_a_grh_leave_its_place_alone() {
         assert_eq!(wc.wc_flags & wc_flags::GRH, 0);
         assert_eq!(b.memory.get(0, 40), [0xee; 40], "reserved, and not written");
         assert_eq!(b.memory.get(40, 300), a.memory.get(0, 300));
-        // Back by what the completion says.
+        // The reply uses the address in the completion.
         let back = handle(&b, wc.slid);
         a.recv(1, 1000, 100);
         b.post(&SendWr { ud: Some((&back, wc.src_qp, QKEY)), sges: &b.sge(0, 1), ..SendWr::default() });
         assert_eq!((b.sent().status, a.received().slid), (0, lid(&b)));
-        // With a GRH it comes, and the LID all the same.
+        // A datagram with a GRH arrives, and its completion has the LID too.
         let global = ah(&a.pd, b.gid(), a.gid_index());
         b.recv(9, 0, 400);
         a.post(&SendWr { ud: Some((&global, b.qp.qpn(), QKEY)), sges: &a.sge(0, 3), ..SendWr::default() });
@@ -171,7 +172,8 @@ fn ports_of_one_host_have_lids_of_their_own() {
 
 #[test]
 fn at_a_lid_without_a_port_nobody_answers() {
-    // 9 is another host's that does not exist, 300 no host's of the subnet, 0xbfff nobody's.
+    // LID 9 belongs to a host that does not exist, 300 to no host of the subnet, and 0xbfff is
+    // never given out.
     for dlid in [9, 300, 0xbfff] {
         let mut subnet = Subnet::of(&["10.0.0.1", "10.0.0.2"], Faults::default());
         let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };

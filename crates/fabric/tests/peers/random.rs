@@ -1,4 +1,5 @@
-//! Random requests against a model of the peer's memory: lengths around every limit, scattered lists, everything pipelined.
+//! Compares random requests with a model of the peer's memory: lengths around every limit,
+//! scattered lists, everything pipelined.
 
 use crate::common::stranger::Noise;
 use crate::common::{Fabric, Plan, Side};
@@ -6,20 +7,20 @@ use abi::cq::{Wc, opcode as wc_opcode};
 use abi::post::{Sge, opcode, send_flags};
 use engine::{RecvWr, SendWr};
 
-/// Requests under way at once.
+/// Outstanding requests.
 const BATCH: usize = 16;
-/// Room for one request's bytes.
+/// Bytes of a slot, which holds one request's data.
 const SLOT: usize = 64 * 1024;
-/// What requests write to and read from.
+/// Bytes of the memory that requests write to and read from.
 const TARGET: usize = 128 * 1024;
 
-/// What a request must have done, beyond its effect on the target.
+/// The expected results of a request, besides its effect on the target.
 struct Expected {
     code: u32,
     len: usize,
-    /// What READs and atomics bring.
+    /// The data that a READ or an atomic returns.
     brought: Option<Vec<u8>>,
-    /// What a receive request must hold.
+    /// The data in the receive buffer.
     received: Option<Vec<u8>>,
     imm: u32,
 }
@@ -35,7 +36,7 @@ fn length(noise: &mut Noise) -> usize {
     }
 }
 
-/// Cuts a slot's first `len` bytes into up to four elements, which may be empty.
+/// Splits a slot's first `len` bytes into up to four elements, which may be empty.
 fn pieces(side: &Side, at: usize, len: usize, noise: &mut Noise) -> Vec<Sge> {
     let mut cuts = vec![0, len];
     for _ in 0..noise.next() % 4 {
@@ -45,7 +46,8 @@ fn pieces(side: &Side, at: usize, len: usize, noise: &mut Noise) -> Vec<Sge> {
     cuts.windows(2).map(|cut| side.sge(at + cut[0], cut[1] - cut[0])[0]).collect()
 }
 
-/// Posts one batch to `to`, and says what has to come of it; `model` is the target as it will be.
+/// Posts one batch to `to` and returns the expected results. `model` becomes the target's memory
+/// after the batch.
 fn post(from: &Side, to: &Side, model: &mut [u8], noise: &mut Noise) -> Vec<Expected> {
     let mut batch = from.qp.send_batch().expect("a batch");
     let mut fence = 0;
@@ -67,14 +69,15 @@ fn post(from: &Side, to: &Side, model: &mut [u8], noise: &mut Noise) -> Vec<Expe
             imm: noise.next() as u32,
             remote_addr: to.memory.addr(target),
             rkey: to.mr.rkey(),
-            // Every other comparison is right.
+            // Half of the comparisons match.
             compare_add: if noise.next() & 1 == 0 { word } else { noise.next() },
             swap: noise.next(),
             ..SendWr::default()
         };
         let sges = pieces(from, at, len, noise);
         wr.sges = &sges;
-        // What follows a READ may overtake it (V-68); here it must not, so that the model knows what was read.
+        // Later requests may overtake a READ (V-68). The fence prevents this, so that the model
+        // knows the READ's result.
         fence = if code == opcode::RDMA_READ { send_flags::FENCE } else { 0 };
         let mut expected = Expected { code, len, brought: None, received: None, imm: wr.imm };
         match code {

@@ -1,4 +1,5 @@
-//! Retrying: receivers that are not ready, peers that are not there, and when a sender gives up.
+//! Tests retries: receivers that are not ready, peers that do not exist, and when a sender gives
+//! up.
 
 use std::time::{Duration, Instant};
 
@@ -29,14 +30,14 @@ fn a_receiver_that_never_gets_ready(fabric: &Fabric) {
             let begin = Instant::now();
             send_two(&a, code);
             assert_gave_up(&a, status::RNR_RETRY_EXC_ERR);
-            // It waited 1.28 ms before each new try.
+            // The sender waited 1.28 ms before each retry.
             assert!(begin.elapsed() >= Duration::from_micros(1280) * u32::from(rnr_retry), "rnr_retry {rnr_retry}");
             let reason = engine::reason::last(64)
                 .into_iter()
                 .rev()
                 .find(|reason| reason.contains(&format!("{:#x}", a.qp.qpn())) && reason.contains("rnr_retry"));
             assert!(reason.is_some(), "{:?}", engine::reason::last(3));
-            // Nothing happened to the receiver.
+            // The receiver's state is unchanged.
             assert_eq!(b.qp.state(), u32::from(state::RTS));
             b.recv(3, 0, 0);
             assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
@@ -48,7 +49,7 @@ fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
     for (rnr_retry, code) in [(7, opcode::SEND), (7, opcode::RDMA_WRITE_WITH_IMM)] {
         let (a, b) = fabric.pair(&Plan { rnr_retry, min_rnr_timer: 1, ..Plan::rc() });
         a.post(&SendWr { wr_id: 1, opcode: code, imm: 5, ..SendWr::default() });
-        // More tries than any count but "without end" allows: a hundred times 10 us.
+        // A hundred times 10 us: more retries than any count except "infinite" allows.
         let begin = Instant::now();
         until("time", || {
             assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0));
@@ -57,7 +58,7 @@ fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
         b.recv(2, 0, 0);
         assert_eq!((a.sent().status, b.received().wr_id), (0, 2));
     }
-    // In between, other messages that need no receive request wait behind it, in order.
+    // Later messages that need no receive request wait behind the SEND, in order.
     let (a, b) = fabric.pair(&Plan::rc());
     a.memory.put_word(0, 77);
     let write =
@@ -69,14 +70,14 @@ fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
     assert_eq!((a.sent().status, a.sent().wr_id, b.memory.word(0)), (0, 4, 77));
 }
 
-/// Less than a receiver is given before its peer hears that it is not ready.
+/// Less than the RNR grace time, after which the peer gets an RNR NAK.
 const MOMENT: Duration = Duration::from_millis(40);
 
-/// A program that was only interrupted was ready, though its peer allows no retry.
+/// A receiver that was only interrupted counts as ready, even if its peer allows no retry.
 fn a_receiver_that_is_a_moment_late(fabric: &Fabric) {
     const LEN: usize = 10_000;
     for code in [opcode::SEND, opcode::RDMA_WRITE_WITH_IMM] {
-        // On a busy machine it may have been late in earnest: that says nothing.
+        // On a busy machine the receiver may really be too late. That try proves nothing.
         until("a try that was quick enough", || {
             let (a, b) = fabric.pair(&Plan { rnr_retry: 0, ..Plan::rc() });
             a.memory.put_word(0, 77);
@@ -113,7 +114,7 @@ fn a_receiver_that_is_a_moment_late(fabric: &Fabric) {
     }
 }
 
-/// Not everything that comes can be kept: what has no room comes again.
+/// The RNR grace queue cannot keep everything. Packets without room are retransmitted.
 fn a_receiver_that_is_late_for_much(fabric: &Fabric) {
     const LEN: usize = 48 * 1024;
     let (a, b) = fabric.pair(&Plan { memory: 32 * LEN, ..Plan::rc() });
@@ -131,7 +132,7 @@ fn a_receiver_that_is_late_for_much(fabric: &Fabric) {
     }
 }
 
-/// What waits for a receive request is as good as lost when the receiver fails for a reason of its own.
+/// A message that waits for a receive request is lost when the receiver fails for another reason.
 fn a_receiver_that_fails_while_something_waits(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { timeout: 10, retry_cnt: 3, ..Plan::rc() });
     send_two(&a, opcode::SEND);
@@ -142,12 +143,12 @@ fn a_receiver_that_fails_while_something_waits(fabric: &Fabric) {
     assert_gave_up(&a, status::RETRY_EXC_ERR);
 }
 
-/// 4.096 us · 2^10, times the tries.
+/// The timeout, 4.096 us · 2^code, times the number of tries.
 fn patience(plan: &Plan) -> Duration {
     Duration::from_nanos(4096 << plan.timeout) * (u32::from(plan.retry_cnt) + 1)
 }
 
-/// How a peer goes.
+/// A way in which a peer goes away.
 type Leave = fn(&Side);
 
 fn a_peer_that_is_not_there(fabric: &Fabric) {
@@ -174,7 +175,7 @@ fn a_peer_that_is_not_there(fabric: &Fabric) {
             assert_gave_up(&a, status::RETRY_EXC_ERR);
             assert!(begin.elapsed() >= patience(&plan), "{what}: after {:?}", begin.elapsed());
         }
-        // With requests under way when it happens: they wait for a receive request.
+        // Requests are outstanding when it happens: they wait for a receive request.
         let (a, b) = fabric.pair(&Plan { rnr_retry: 7, ..plan });
         send_two(&a, opcode::SEND);
         until("a poll", || (a.scq.poll(&mut [Wc::default()]) == Ok(0)).then_some(()));
@@ -198,7 +199,7 @@ fn a_peer_that_never_was() {
         assert!(begin.elapsed() >= patience(&plan), "{gid:?} after {:?}", begin.elapsed());
         a.to(state::RESET);
     }
-    // Unreliable services never know (and say that it is sent).
+    // Unreliable services never notice, and complete the request.
     let b = Side::new(&fabric.engine(), &Plan::uc());
     b.init();
     b.rtr(a.gid(), 0x80_0000);
@@ -218,7 +219,7 @@ fn a_peer_that_comes_late(fabric: &Fabric) {
         b.recv(1, 0, 0);
         let begin = Instant::now();
         a.post(&SendWr { opcode: code, ..SendWr::default() });
-        // At least one new try comes before it listens.
+        // At least one retry happens before the peer is ready.
         until("time", || {
             assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0), "{code}");
             (begin.elapsed() > Duration::from_nanos(4096 << plan.timeout) * 3 / 2).then_some(())
@@ -226,7 +227,7 @@ fn a_peer_that_comes_late(fabric: &Fabric) {
         b.rtr(a.gid(), a.qp.qpn());
         assert_eq!(a.sent().status, 0, "{code}: {:?}", engine::reason::last(3));
         b.rts();
-        // Everything is as usual afterwards.
+        // After that the connection works as usual.
         for wr_id in 2..20 {
             b.recv(wr_id, 0, 0);
             a.post(&SendWr::default());

@@ -1,4 +1,5 @@
-//! Which way packets go: between devices, to addresses that do not fit, and where there is no way.
+//! Tests the routes of packets: between devices, to addresses that do not match, and without any
+//! route.
 
 use crate::common::stranger::Stranger;
 use crate::common::{Fabric, Plan, QKEY, Side, ah, connect, start};
@@ -77,7 +78,7 @@ fn a_peer_to_which_no_lane_can_be_opened() {
     a.rts();
     a.post(&SendWr::default());
     assert_eq!(a.sent().status, status::RETRY_EXC_ERR);
-    // Those who do not wait for answers go on with the next.
+    // A service that expects no response goes on to the next request.
     let b = Side::new(&a.engine, &Plan::uc());
     b.init();
     b.rtr(b.gid(), stranger.qpn);

@@ -1,4 +1,5 @@
-//! Many connections between two hosts: what each of them gets, how much all of them have under way, and what marks do about that.
+//! Tests many connections between two hosts: the share of each, the outstanding bytes of all, and
+//! the effect of CE marks.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use abi::post::opcode;
 use engine::{Cq, SendWr};
 
 const LONG: usize = 64 * 1024;
-/// Bytes that a host may have under way towards another at first.
+/// The initial limit of outstanding bytes from one host to another.
 const WINDOW: usize = 128 * 1024;
 
 fn hosts(mtu: usize, faults: Faults) -> Fabric {
@@ -22,7 +23,7 @@ fn plan() -> Plan {
     Plan { memory: 2 * LONG, cqe: 4096, ..Plan::rc() }
 }
 
-/// Connections that send from one host to the other; their completions come to one queue.
+/// Connections that send from one host to the other. All their completions go to one queue.
 fn crowd(fabric: &Fabric, count: usize, plan_of: impl Fn(usize) -> Plan) -> (Arc<Cq>, Vec<(Side, Side)>) {
     let (near, far) = (fabric.engine(), fabric.engine());
     let (near_cq, far_cq) = (cq(&near, plan().cqe), cq(&far, plan().cqe));
@@ -38,7 +39,7 @@ fn crowd(fabric: &Fabric, count: usize, plan_of: impl Fn(usize) -> Plan) -> (Arc
     (near_cq, pairs)
 }
 
-/// WRITEs everything of one side's first half to the other's.
+/// WRITEs the first half of one side's memory to the other side.
 fn write(number: usize, (from, to): &(Side, Side), times: usize) {
     let (sges, remote_addr, rkey) = (from.sge(0, LONG), to.memory.addr(0), to.mr.rkey());
     let wr_id = number as u64;
@@ -46,7 +47,8 @@ fn write(number: usize, (from, to): &(Side, Side), times: usize) {
     from.post_all(&vec![wr; times]);
 }
 
-/// Jain's fairness index: 1 when all have the same, 1/n when one has everything.
+/// Jain's fairness index: 1 if all connections have equal shares, 1/n if one connection has
+/// everything.
 fn fairness(parts: &[usize]) -> f64 {
     let (sum, squares) = parts.iter().fold((0.0, 0.0), |(sum, squares), &part| {
         let part = part as f64;
@@ -55,8 +57,8 @@ fn fairness(parts: &[usize]) -> f64 {
     sum * sum / (parts.len() as f64 * squares)
 }
 
-/// How fair it is while each of the connections has always the same posted. What completes before all of them are there is left out: how
-/// much that is depends on the machine.
+/// The fairness while each connection always has the same number of requests posted. Completions
+/// before all connections have started do not count, because their number depends on the machine.
 fn fairness_of(fabric: &Fabric, count: usize, times: usize) -> f64 {
     let (cq, pairs) = crowd(fabric, count, |_| plan());
     pairs.iter().enumerate().for_each(|(number, pair)| pair.0.memory.pattern(0, LONG, number));
@@ -99,7 +101,7 @@ fn equal_parts_where_packets_are_lost() {
 fn many_connections_have_no_more_under_way_than_one() {
     const MTU: usize = 4096;
     let fabric = hosts(MTU, Faults::default());
-    // Without a timeout nothing is sent twice.
+    // Without a timeout nothing is retransmitted.
     let (_cq, pairs) = crowd(&fabric, 200, |_| Plan { timeout: 0, memory: LONG, ..plan() });
     fabric.host(1).expect("a host").disconnect();
     let before = fabric.switch().counts().packets;
@@ -108,12 +110,13 @@ fn many_connections_have_no_more_under_way_than_one() {
     let packets = (fabric.switch().counts().packets - before) as usize;
     let most = WINDOW / MTU;
     assert!(packets >= most / 2, "{packets} packets: something has left");
-    // Where nothing moves a packet goes every tenth of a second, for as long as the machine takes for all this.
+    // While nothing progresses, one packet is sent every tenth of a second. This goes on for as
+    // long as the machine takes for this test.
     let now_and_then = since.elapsed().as_millis() as usize / 100;
     assert!(packets <= most + most / 4 + now_and_then, "{packets} packets are under way");
 }
 
-/// Packets that one connection has under way towards a host that does not answer any more.
+/// The number of packets that one connection sends to a host that no longer answers.
 fn packets_under_way(fabric: &Fabric, pair: &(Side, Side)) -> u64 {
     fabric.host(1).expect("a host").disconnect();
     let before = fabric.switch().counts().packets;
@@ -158,7 +161,7 @@ fn a_window_that_was_narrowed_widens_again() {
 #[test]
 fn who_waits_in_line_goes_on_when_those_before_end() {
     let fabric = hosts(4096, Faults::default());
-    // Those who come first wait for ever for what is lost.
+    // The first seven connections wait for ever for lost packets.
     let (cq, mut pairs) = crowd(&fabric, 8, |number| Plan { timeout: if number < 7 { 0 } else { 14 }, ..plan() });
     fabric.host(1).expect("a host").disconnect();
     pairs.iter().enumerate().for_each(|(number, pair)| write(number, pair, 4));

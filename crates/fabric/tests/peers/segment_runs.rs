@@ -1,4 +1,5 @@
-//! Long messages between hosts, whose packets are taken together: what happens in the middle of one.
+//! Tests long messages between hosts, whose packets travel as segment runs: each test changes
+//! something in the middle of a message.
 
 use crate::common::{Fabric, Memory, Plan, Side, register};
 use ::fabric::Faults;
@@ -42,7 +43,7 @@ fn memory_that_ends_in_the_middle_of_a_write() {
     let (sges, remote_addr) = (a.sge(0, LONG), target.addr(100));
     a.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &sges, remote_addr, rkey: mr.rkey(), ..SendWr::default() });
     assert_eq!(a.sent().status, status::REM_OP_ERR);
-    // All that came before has been written.
+    // All data before that point has been written.
     let whole = (5 * PAGE - 100) / MTU * MTU;
     assert!(target.get(100, whole) == a.memory.get(0, whole));
 }
@@ -56,7 +57,7 @@ fn memory_that_ends_in_the_middle_of_what_is_sent() {
     let kept = source.get(0, 3 * PAGE);
     let mr = register(&a.pd, &source, crate::common::ALL_RIGHTS);
     source.truncate_to(3 * PAGE);
-    // What was posted before is complete; what is posted behind is not begun.
+    // The request before it completes, and the request behind it does not begin.
     a.memory.pattern(0, LONG, 3);
     let before = a.sge(0, LONG);
     let (rkey, remote_addr) = (b.mr.rkey(), b.memory.addr(0));
@@ -70,7 +71,7 @@ fn memory_that_ends_in_the_middle_of_what_is_sent() {
     let ends: Vec<_> = (0..3).map(|_| a.sent()).map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [(1, status::SUCCESS), (2, status::LOC_PROT_ERR), (3, status::WR_FLUSH_ERR)]);
     assert!(b.memory.get(0, LONG) == a.memory.get(0, LONG));
-    // It has left, and nothing says when it arrives.
+    // The readable part was sent, but no completion says when it arrives.
     let could_be_read = 3 * PAGE - MTU;
     crate::common::wait::until("what could be read", || {
         (b.memory.get(LONG, could_be_read) == kept[..could_be_read]).then_some(())
@@ -97,7 +98,7 @@ fn lists_whose_elements_end_anywhere() {
     let fabric = hosts();
     let (a, b) = fabric.pair(&plan());
     let (near, plan) = (fabric.engine(), plan());
-    // The same with an SRQ at the other end.
+    // The same, with an SRQ on the receiving side.
     let other = fabric.engine();
     let pd = other.alloc_pd().expect("a PD");
     let srq = other.create_srq(&pd, &SrqSpec { max_wr: 8, max_sge: 4, cookie: 1 }).expect("an SRQ");
@@ -175,7 +176,7 @@ fn a_region_that_goes_in_the_middle() {
         a.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &sges, remote_addr, rkey: mr.rkey(), ..SendWr::default() });
     }
     mr.dereg().expect("deregistered");
-    // Whoever is told that it is over may do with the memory what they like.
+    // When dereg_mr has returned, the program may do anything with the memory.
     target.unmap();
     let ends: Vec<_> = (0..16).map(|_| a.sent().status).collect();
     let done = ends.iter().take_while(|&&end| end == status::SUCCESS).count();

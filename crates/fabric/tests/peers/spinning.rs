@@ -1,19 +1,20 @@
-//! Programs that spin on their memory, and poll only for the completions of what they post: what a peer writes meanwhile comes all the same,
-//! whoever is at work just then.
+//! Tests programs that spin on their memory, and poll only for completions of their own requests. A
+//! peer's WRITEs must arrive meanwhile, whichever thread does the work.
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Plan, Side};
 use abi::post::opcode;
 use engine::SendWr;
 
-/// Enough that helper threads give up leaving the work to programs like these, which takes a few milliseconds.
+/// Enough rounds that helper threads stop leaving the work to programs like these. This takes a few
+/// milliseconds.
 const ROUNDS: u64 = 5000;
 
-/// Where the peer writes, and where what is written there comes from.
+/// Where the peer writes, and the source of its WRITEs.
 const HERE: usize = 0;
 const FROM: usize = 64;
 
-/// Writes a number into the other's memory, and waits for its completion if `polls`.
+/// Writes a number to the other side's memory. With `polls`, waits for the completion.
 fn write(from: &Side, to: &Side, number: u64, polls: bool) {
     from.memory.put_word(FROM, number);
     let remote = SendWr { remote_addr: to.memory.addr(HERE), rkey: to.mr.rkey(), ..SendWr::default() };
@@ -50,7 +51,7 @@ fn one_that_polls_once_and_does_not_wait_for_what_it_posts() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan::rc());
     let drain = |side: &Side| {
-        // As many as there are, maybe none: the program turns to its memory all the same.
+        // Polls the available completions, possibly none. The program then returns to its memory.
         let mut wcs = [abi::cq::Wc::default(); 4];
         let count = side.scq.poll(&mut wcs).expect("the CQ polls");
         assert!(wcs[..count].iter().all(|wc| wc.status == 0), "{:?}", engine::reason::last(3));

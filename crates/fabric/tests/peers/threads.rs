@@ -1,4 +1,5 @@
-//! Many threads, queue pairs and lanes at once, and queue pairs that stand still without holding up others.
+//! Tests many threads, queue pairs and lanes at once, and blocked queue pairs that do not block
+//! others.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use abi::post::opcode;
 use abi::qp::state;
 use engine::{Engine, SendWr};
 
-/// Rounds of a SEND, a WRITE and a READ in one direction, each with its bytes compared.
+/// Rounds of a SEND, a WRITE and a READ in one direction. All bytes are compared.
 fn converse(a: &Side, b: &Side, rounds: usize, len: usize) {
     for round in 0..rounds {
         a.memory.pattern(0, len, round);
@@ -44,7 +45,7 @@ fn two_queue_pairs_of_one_engine(fabric: &Fabric) {
     let (a, b) = pair_on((&engine, &engine), &Plan::rc());
     converse(&a, &b, 20, 300);
     converse(&b, &a, 5, 30_000);
-    // Datagrams, too.
+    // Datagrams too.
     let (c, d) = pair_on((&engine, &engine), &Plan::ud());
     let to_d = c.ah(&d);
     d.recv(1, 0, 100);
@@ -64,7 +65,8 @@ fn a_queue_pair_connected_with_itself() {
 
 fn threads_with_queue_pairs_of_their_own(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
-    // More than there are lanes between two engines, both ways, and some within one.
+    // More connections than there are lanes between two engines, in both directions, and some
+    // within one engine.
     let ends = [(0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0), (1, 1), (1, 0)];
     let pairs: Vec<_> = ends.map(|(a, b)| pair_on((&engines[a], &engines[b]), &Plan::rc())).into();
     std::thread::scope(|scope| {
@@ -74,8 +76,9 @@ fn threads_with_queue_pairs_of_their_own(fabric: &Fabric) {
     });
 }
 
-/// What two threads do one after the other, each for itself: where they take no lock in common then, none keeps the other waiting. That is so
-/// while they poll; who stops for as long as a busy machine makes them stop looks everywhere for once, so it is tried again.
+/// Two threads do the same work one after the other, each on its own queues. If they have no lock
+/// in common, neither can block the other. This holds while a thread polls. A thread that a busy
+/// machine stops polls all lanes once after that, so the test tries again.
 #[cfg(debug_assertions)]
 #[test]
 fn who_has_queues_of_its_own_takes_no_lock_that_another_takes() {
@@ -83,8 +86,9 @@ fn who_has_queues_of_its_own_takes_no_lock_that_another_takes() {
     let fabric = Fabric::start();
     let engines = [fabric.engine(), fabric.engine()];
     let pairs = [(); 2].map(|()| pair_on((&engines[0], &engines[1]), &Plan::rc()));
-    // Both ends are polled all the time, as by programs that do nothing else. Answers how many calls have certainly taken a lock: posts, and polls
-    // that have found something. Whether the thread or a helper does the rest depends on who has a processor.
+    // Polls both ends all the time, as a program that does nothing else. Returns the number of
+    // calls that have certainly taken a lock: posts, and polls that have found a completion.
+    // Whether this thread or a helper thread does the rest depends on which thread has a processor.
     let talk = |(a, b): &(Side, Side), rounds: usize| {
         let mut calls = 0;
         for (a, b) in [(a, b), (b, a)].repeat(rounds) {
@@ -111,7 +115,7 @@ fn who_has_queues_of_its_own_takes_no_lock_that_another_takes() {
         }
         calls
     };
-    // Lanes are opened, and what is made with the first use is made.
+    // The first use opens lanes and creates objects.
     for pair in &pairs {
         talk(pair, 1);
     }
@@ -161,7 +165,8 @@ fn threads_that_share_a_queue_pair_and_its_queue(fabric: &Fabric) {
                 };
                 for _ in 0..EACH {
                     a.post(&SendWr { sges: &a.sge(thread as usize * 8, 8), ..wr });
-                    // Anybody's completion will do: at most one of each thread is under way.
+                    // Any thread's completion will do, because each thread has at most one
+                    // outstanding request.
                     assert_eq!(next(&a.scq).status, 0);
                     counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -173,7 +178,8 @@ fn threads_that_share_a_queue_pair_and_its_queue(fabric: &Fabric) {
 
 fn who_waits_for_a_receiver_holds_up_nobody(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
-    // As many as there are lanes, and more, so that some share theirs with the waiting one.
+    // As many connections as there are lanes, and more, so that some share a lane with the waiting
+    // connection.
     let pairs: Vec<_> = (0..6).map(|_| pair_on((&engines[0], &engines[1]), &Plan::rc())).collect();
     let (waiting, others) = pairs.split_first().expect("six");
     (0..20).for_each(|_| waiting.0.post(&SendWr { sges: &waiting.0.sge(0, 40_000), ..SendWr::default() }));
@@ -200,7 +206,7 @@ fn a_peer_that_takes_nothing_holds_up_nobody() {
             side
         })
         .collect();
-    // Far more than its lanes hold.
+    // Far more data than the lanes hold.
     for (index, side) in stuck.iter().enumerate() {
         let len = [60_000, 50_000, 40_000][index];
         (0..32).for_each(|_| side.post(&SendWr { sges: &side.sge(0, len), ..SendWr::default() }));
@@ -211,15 +217,15 @@ fn a_peer_that_takes_nothing_holds_up_nobody() {
         converse(b, a, 10, 200);
     }
     stuck.iter().for_each(|side| assert_eq!(side.scq.poll(&mut [Wc::default()]), Ok(0)));
-    // One that waits for room can be destroyed and reset.
+    // A QP that waits for room can be destroyed and reset.
     stuck[1].to(state::RESET);
     stuck[2].qp.destroy().expect("destroyed");
-    // When it goes, its peers are told as by any peer that does not answer.
+    // When the stranger ends, its peers see a peer that does not answer.
     drop(stranger);
     let wc = stuck[0].sent();
     assert_eq!(wc.status, status::RETRY_EXC_ERR, "{:?}", engine::reason::last(3));
     (1..32).for_each(|_| assert_eq!(stuck[0].sent().status, status::WR_FLUSH_ERR));
-    // And the one that was reset can have another.
+    // The QP that was reset can be connected to another peer.
     let peer = Side::new(&engines[1], &plan);
     connect(&stuck[1], &peer);
     converse(&stuck[1], &peer, 3, 5000);
@@ -234,7 +240,7 @@ fn queue_pairs_come_and_go_under_traffic(fabric: &Fabric) {
             for round in 0..40 {
                 let (c, d) = pair_on((&engines[round % 2], &engines[1]), &Plan::rc());
                 converse(&c, &d, 1, 100);
-                // One with work under way, in either order of leaving.
+                // A pair with outstanding work, destroyed in either order.
                 c.post(&SendWr { sges: &c.sge(0, 100), ..SendWr::default() });
                 if round % 4 < 2 {
                     c.destroy();
@@ -263,9 +269,10 @@ fn hundreds_of_queue_pairs_on_a_few_lanes(fabric: &Fabric) {
         })
         .collect();
     const EACH: u64 = 16;
-    // One of the programs is known to poll, and posts as one that goes on with it: who is to make room then is another.
+    // The engine knows that this program polls, and the program posts as if it went on polling. So
+    // another thread must make room.
     (0..1000).for_each(|_| assert_eq!(our_cq.poll(&mut [Wc::default()]), Ok(0)));
-    // Everything at once, both ways; nobody polls meanwhile.
+    // Everything at once, in both directions. No thread polls meanwhile.
     for (a, b) in &pairs {
         for side in [a, b] {
             (0..EACH).for_each(|wr_id| side.recv(1000 + wr_id, 0, 4096));
@@ -294,7 +301,7 @@ fn what_comes_for_a_thread_that_has_stopped_is_taken_by_one_that_polls_for_anoth
     let fabric = Fabric::start();
     let (ours, theirs) = (fabric.engine(), fabric.engine());
     let ((a, b), (c, d)) = (pair_on((&ours, &theirs), &Plan::rc()), pair_on((&ours, &theirs), &Plan::rc()));
-    // Two threads poll, each where its own queue pair sends, and leave each other's lanes alone.
+    // Two threads poll, each where its own queue pair sends. Each leaves the other's lane alone.
     std::thread::scope(|scope| {
         for (ours, theirs) in [(&a, &b), (&c, &d)] {
             scope.spawn(move || {
@@ -306,7 +313,8 @@ fn what_comes_for_a_thread_that_has_stopped_is_taken_by_one_that_polls_for_anoth
             });
         }
     });
-    // One goes on. Nobody polls for the other, which is written to, and asked, all the same.
+    // One thread continues. The other queue pair has no polling thread, but WRITEs to it must arrive
+    // and complete.
     for round in 0..20 {
         d.memory.pattern(0, 8, round);
         let remote = SendWr { remote_addr: c.memory.addr(64), rkey: c.mr.rkey(), ..SendWr::default() };
