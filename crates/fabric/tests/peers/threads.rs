@@ -313,8 +313,8 @@ fn what_comes_for_a_thread_that_has_stopped_is_taken_by_one_that_polls_for_anoth
             });
         }
     });
-    // One thread continues. The other queue pair has no polling thread, but WRITEs to it must arrive
-    // and complete.
+    // One thread continues. The other queue pair has no polling thread, but WRITEs to it must
+    // arrive and complete.
     for round in 0..20 {
         d.memory.pattern(0, 8, round);
         let remote = SendWr { remote_addr: c.memory.addr(64), rkey: c.mr.rkey(), ..SendWr::default() };

@@ -1,4 +1,4 @@
-//! What has completed, against what must come of it; and the memory at the end.
+//! Compares completions with the expected results, and the memory at the end.
 
 use abi::cq::{Wc, opcode as done, status, wc_flags};
 
@@ -7,14 +7,14 @@ use super::end::{AREA, Check, End, OPEN, Window};
 use super::plan::Kind;
 use super::program::{EMPTY, RECEIVE, SHARED, SLOT, Slots, XRC};
 
-/// Bytes in front of a datagram.
+/// Bytes of the GRH in front of a datagram.
 const GRH: usize = 40;
-/// Packets that must have come to harm before a connection may give up: one for each try but the first, which may have been harmed before
-/// the program saw the last progress.
+/// The least number of harmed packets before a connection may give up: one for each try except the
+/// first. The first may have been harmed before the program saw the last progress.
 const TRIES: u64 = 7;
 
 impl Story {
-    /// Takes what a program's queues have, and says whether there was something.
+    /// Polls a program's queues, and returns whether there was a completion.
     pub(super) fn poll(&mut self, program: usize) -> Result<bool, String> {
         let mut worked = false;
         loop {
@@ -77,15 +77,15 @@ impl Story {
         Ok(())
     }
 
-    /// A request has failed: may it?
+    /// Checks that a request was allowed to fail.
     fn judge(&mut self, number: usize, wc: &Wc) -> Result<(), String> {
         let (harm, end) = (self.harm(number), &self.ends[number]);
         let suffered = harm - end.harm;
         let peer = end.peer;
-        // A port that is down takes two at most, which the network does not see.
+        // A port that is down takes at most two tries, and the network does not count them.
         let tries = if self.plan.down.is_some() { TRIES - 2 } else { TRIES };
         let deserved = wc.status == status::RETRY_EXC_ERR && suffered >= tries;
-        // The peer's end has failed, and its own requests with it.
+        // The peer's end has failed, and its requests with it.
         let followed = self.ends[peer].failed && wc.status == status::RETRY_EXC_ERR;
         if !matches!(end.kind, Kind::Rc | Kind::Xrc) || !(deserved || followed) {
             let why = end.qp.why(wc.wr_id).unwrap_or_default();
@@ -96,7 +96,7 @@ impl Story {
         Ok(())
     }
 
-    /// Packets of an end's connection that came to harm so far.
+    /// The number of harmed packets of an end's connection so far.
     fn harm(&self, number: usize) -> u64 {
         let of = |end: &End| self.simulation.harmed(self.simulation.host_of(end.program), end.qp.qpn());
         of(&self.ends[number]) + of(&self.ends[self.ends[number].peer])
@@ -114,7 +114,8 @@ impl Story {
             return Ok(());
         }
         if wc.status == status::WR_FLUSH_ERR {
-            // The request for which it is flushed may complete in a queue that is polled later; at the end it must have.
+            // The failed request that caused this flush may complete in a queue that is polled
+            // later. At the end it must have completed.
             end.flushed = true;
             return Ok(());
         }
@@ -148,7 +149,8 @@ impl Story {
             differ(&landed, bytes).map_err(|why| format!("message {}: {why}", message.number))?;
             whole = front + bytes.len();
         }
-        // Unreliable ones may have begun to come before.
+        // A message that was lost on an unreliable service may have written part of the buffer
+        // before.
         if !unreliable && slots.bytes(slot, whole, SLOT).iter().any(|byte| *byte != EMPTY) {
             return Err(format!("message {} left something behind its end", message.number));
         }
@@ -161,16 +163,16 @@ impl Story {
         }
         let conditions = &self.plan.conditions;
         match unreliable {
-            // The network may repeat it, and nobody would know.
+            // The network may duplicate the message, and the receiver cannot notice.
             true if conditions.duplication > 0.0 => {}
-            // Others may come later that were sent before.
+            // Messages that were sent earlier may still arrive.
             true if conditions.reordering > 0.0 => drop(from.messages.remove(index)),
             _ => drop(from.messages.drain(..=index)),
         }
         Ok(())
     }
 
-    /// The memory, and what should not be left over.
+    /// Compares the memory with the model, and checks for flushed receives without a failure.
     pub(super) fn compare(&mut self) -> Result<(), String> {
         for (number, end) in self.ends.iter().enumerate().filter(|(_, end)| !end.failed) {
             if end.flushed {
@@ -181,7 +183,7 @@ impl Story {
                 differ(&area, &end.model).map_err(|why| format!("what end {number} wrote: {why}"))?;
                 continue;
             }
-            // Of what was lost any part may have come; around it nothing has changed.
+            // Any part of a lost piece may have arrived. The memory around it is unchanged.
             let mut model = end.model.clone();
             for piece in &end.pieces {
                 let range = piece.at..piece.at + piece.bytes.len();
@@ -201,7 +203,7 @@ impl Story {
     }
 }
 
-/// Which of the unreliable messages under way this one is: it says so itself.
+/// Finds the unreliable message that this completion belongs to. The message contains its number.
 fn which(from: &End, slots: &Slots, slot: usize, wc: &Wc) -> Result<usize, String> {
     let front = if from.kind == Kind::Ud { GRH } else { 0 };
     let number = if wc.opcode == done::RECV_RDMA_WITH_IMM {
@@ -220,7 +222,7 @@ fn set(end: &mut End, to: Window) {
     }
 }
 
-/// Where two sequences of bytes differ first.
+/// Finds the first difference between two byte sequences.
 fn differ(is: &[u8], should: &[u8]) -> Result<(), String> {
     match is.iter().zip(should).position(|(is, should)| is != should) {
         None if is.len() == should.len() => Ok(()),

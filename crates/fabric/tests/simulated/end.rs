@@ -1,4 +1,5 @@
-//! One end of a connection, with what it has asked for and what must come of it: the oracle. Principal type: [`End`].
+//! One end of a connection, with its requests and their expected results: the oracle. The principal
+//! type is [`End`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,60 +12,60 @@ use fabric::simulation::Memory;
 use super::plan::{Kind, Link};
 use super::program::{Program, RIGHTS, SLOT, Slots};
 
-/// Requests under way at once.
+/// Outstanding requests.
 pub(crate) const DEPTH: usize = 8;
-/// Bytes that the peer may write to and read.
+/// Bytes that the peer may write and read.
 pub(crate) const AREA: usize = 16 * 1024;
-/// Where the part begins that is for anything; before it are words.
+/// Where the part for any data begins. Before it are words for atomics.
 pub(crate) const OPEN: usize = 256;
-/// Bytes that go inline.
+/// The most bytes of inline data.
 pub(crate) const INLINE: usize = 64;
 /// The Q_Key of datagrams.
 pub(crate) const QKEY: u32 = 0x1111;
 
-/// What must hold when a request has completed.
+/// The condition that must hold when a request has completed.
 pub(crate) enum Check {
     Nothing,
-    /// What was read.
+    /// The data of a READ or atomic is in the landing area.
     Landed(Vec<u8>),
     /// The window has this key.
     Bound(u32),
-    /// The window has none.
+    /// The window has no key.
     Closed,
 }
 
-/// A request that is under way.
+/// An outstanding request.
 pub(crate) struct Request {
     pub(crate) number: u64,
     pub(crate) signaled: bool,
-    /// What its completion says that it was, and how long; None where the length does not count.
+    /// Opcode and length in the completion. `None`: the length does not matter.
     pub(crate) opcode: u32,
     pub(crate) byte_len: Option<u32>,
     pub(crate) check: Check,
-    /// Bytes of the peer's area that it reads.
+    /// The range of the peer's area that the request reads.
     pub(crate) reads: Option<(usize, usize)>,
     pub(crate) by_window: bool,
 }
 
-/// What the peer must receive.
+/// A message that the peer must receive.
 pub(crate) struct Message {
     pub(crate) number: u64,
-    /// As the completion says it.
+    /// The opcode in the completion.
     pub(crate) opcode: u32,
     pub(crate) imm: Option<u32>,
     pub(crate) invalidated: Option<u32>,
     pub(crate) len: usize,
-    /// What is in the buffer; None where nothing is.
+    /// The content of the buffer. `None`: the message leaves the buffer unchanged.
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
-/// What a window is.
+/// The state of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     Closed,
     Opening,
     Open(u32),
-    /// Not to be used any more: to be closed when nobody does.
+    /// The window gets no new requests, and is closed when no request uses it.
     Retired(u32),
     Closing,
 }
@@ -72,39 +73,42 @@ pub(crate) enum Window {
 /// One end of a connection.
 pub(crate) struct End {
     pub(crate) program: usize,
-    /// The other end, by its number.
+    /// The number of the other end.
     pub(crate) peer: usize,
     pub(crate) kind: Kind,
     pub(crate) qp: Arc<Qp>,
     _hold: Option<Arc<Hold>>,
     pub(crate) ah: Option<Arc<Ah>>,
     pub(crate) xrc_srq: u32,
-    /// It receives from its program's shared queue (XRC: the domain's) if it has none of its own.
+    /// Own receive buffers. `None`: the end receives from its program's shared queue (XRC: from the
+    /// domain's).
     pub(crate) slots: Option<Slots>,
-    /// What the peer reaches, then what is sent from, then what answers go to.
+    /// Three parts: the area for the peer, the sources of requests, and the landing areas of
+    /// responses.
     pub(crate) memory: Memory,
     pub(crate) mr: Arc<Mr>,
     pub(crate) iova: u64,
     pub(crate) window: Option<(Arc<Mw>, Window)>,
 
-    /// Requests so far, and how many there are to be.
+    /// Requests posted so far, and the planned number.
     pub(crate) posted: u32,
     pub(crate) total: u32,
     pub(crate) under_way: VecDeque<Request>,
     pub(crate) messages: VecDeque<Message>,
-    /// What the peer's area must be when everything has been done.
+    /// The expected content of the peer's area after all requests.
     pub(crate) model: Vec<u8>,
-    /// UC: where it has written what, and whether it is known to have come; unreliable writes never overlap.
+    /// UC: each write of this end, and whether it is known to have arrived. Unreliable writes never
+    /// overlap.
     pub(crate) pieces: Vec<Piece>,
-    /// Harmed packets of the connection at the last progress.
+    /// The number of harmed packets of the connection at the last progress.
     pub(crate) harm: u64,
-    /// The connection has failed, as it should have.
+    /// The connection has failed, as expected.
     pub(crate) failed: bool,
-    /// A receive was flushed while no failure was known yet.
+    /// A receive was flushed before any failure was known.
     pub(crate) flushed: bool,
 }
 
-/// Something that an unreliable connection wrote.
+/// One write of an unreliable connection.
 pub(crate) struct Piece {
     pub(crate) number: u64,
     pub(crate) at: usize,
@@ -112,7 +116,7 @@ pub(crate) struct Piece {
     pub(crate) came: bool,
 }
 
-/// A pattern that no two requests share.
+/// A pattern that differs for each request.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -190,7 +194,7 @@ impl End {
         }
     }
 
-    /// To RTS.
+    /// Brings the QP to RTS.
     pub(crate) fn connect(&mut self, owner: &Program, link: &Link, side: usize, (gid, qpn): ([u8; 16], u32)) {
         let dest = Dest { dgid: gid, sgid_index: 1, is_global: 1, port_num: 1, hop_limit: 64, ..Dest::default() };
         let whole = ModifyQp {
@@ -231,24 +235,25 @@ impl End {
         }
     }
 
-    /// Where request `number` is sent from.
+    /// The offset of the data of request `number`.
     pub(crate) fn source(number: u64) -> usize {
         AREA + number as usize % DEPTH * SLOT
     }
 
-    /// Where its answer goes.
+    /// The offset for the response to request `number`.
     pub(crate) fn landing(number: u64) -> usize {
         Self::source(number) + DEPTH * SLOT
     }
 
-    /// Whether it has nothing left to do.
+    /// Whether the end has nothing left to do.
     pub(crate) fn is_done(&self) -> bool {
-        // Whoever gives up may end with requests that are not signaled, and of which nothing is heard if they succeed.
+        // An end that has given up may still have unsignalled requests. If they succeed, they never
+        // complete visibly.
         let over = self.failed && self.under_way.iter().all(|request| !request.signaled);
         over || (self.posted == self.total && self.under_way.is_empty())
     }
 
-    /// Whether everything that it has sent is where it should be by now, or never comes.
+    /// Whether every message of this end has arrived, or can never arrive.
     pub(crate) fn is_delivered(&self) -> bool {
         self.failed || self.messages.is_empty() || matches!(self.kind, Kind::Uc | Kind::Ud)
     }

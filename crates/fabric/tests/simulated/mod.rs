@@ -1,9 +1,10 @@
-//! The story that a seed tells: seven connections of every service between four programs on three hosts, over lanes and over a network that
-//! does what the seed says, and what must come of it.
+//! The simulation of a seed, called its story: seven connections of every service between four
+//! programs on three hosts, over lanes and over a network. The seed decides what the network does.
 //!
-//! Each end posts requests of all kinds by chance, and writes down what must come of each: in the peer's memory, in the peer's buffers, in
-//! its own. Everything that completes is compared with that at once; at the end the memory is, and there is a limit of simulated
-//! time within which the end must be reached. Principal type: [`Story`].
+//! Each end posts random requests of all kinds, and records the expected result of each: in the
+//! peer's memory, in the peer's buffers, in its own memory. Each completion is compared with the
+//! record at once, and the memory is compared at the end. The end must be reached within a limit of
+//! simulated time. The principal type is [`Story`].
 
 mod completions;
 mod end;
@@ -20,29 +21,30 @@ use end::{AREA, End, Window};
 use plan::{Kind, PROGRAMS, Plan};
 use program::{Program, SLOT};
 
-/// Simulated time within which everything must be over.
+/// The limit of simulated time for a story.
 const LIMIT: Duration = Duration::from_secs(20);
-/// And so much later still nothing may come.
+/// After the end of the story, nothing more may arrive within this time.
 const AFTER: Duration = Duration::from_millis(100);
-/// An end that has nothing to do looks again after this time at most.
+/// An end that has nothing to do polls again after at most this time.
 const IDLE: u64 = 5_000_000;
-/// Alarms that are no end's.
+/// Alarms that belong to no end.
 const CUT: u64 = 1 << 32;
 const MEND: u64 = CUT + 1;
 const DOWN: u64 = CUT + 2;
 const UP: u64 = CUT + 3;
 const DEATH: u64 = CUT + 4;
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Everything that happened, as one number.
+    /// A digest of everything that happened.
     pub(crate) digest: u64,
-    /// Work requests that were posted and have completed.
+    /// The number of work requests that were posted and have completed.
     pub(crate) requests: u64,
-    /// How long it took, in simulated time.
+    /// The duration in simulated time.
     pub(crate) time: Duration,
-    /// Connections that failed, for the network let nothing through for long enough, or an end died.
+    /// The number of connections that failed, because the network stopped all packets for long
+    /// enough or because an end died.
     pub(crate) failed: u32,
 }
 
@@ -52,12 +54,13 @@ struct Story {
     plan: Plan,
     programs: Vec<Program>,
     ends: Vec<End>,
-    /// How long each end sleeps next if there is nothing to do.
+    /// How long each end sleeps next if it has nothing to do.
     sleeps: Vec<u64>,
     requests: u64,
 }
 
-/// Tells the story of a seed: Err says what must not be. With `aloud`, everything that happens is printed.
+/// Runs the story of a seed. The error says which expectation failed. With `aloud`, every step is
+/// printed.
 pub(crate) fn tell(seed: u64, aloud: bool) -> Result<Told, String> {
     let mut simulation = Simulation::new(seed);
     if aloud {
@@ -158,7 +161,7 @@ impl Story {
         self.ends.iter().all(|end| end.is_done() && end.is_delivered())
     }
 
-    /// What is still open, for who has to find out why.
+    /// Describes the unfinished ends, for the reader of an error.
     fn open(&self) -> String {
         let open = self.ends.iter().enumerate().filter(|(_, end)| !(end.is_done() && end.is_delivered()));
         let told = open.map(|(number, end)| {
@@ -193,14 +196,14 @@ impl Story {
         }
         let number = token as usize;
         let worked = self.act(number)?;
-        // Who has nothing to do looks less and less often.
+        // An end that has nothing to do polls less and less often.
         self.sleeps[number] = if worked { 20_000 } else { (self.sleeps[number] * 2).clamp(20_000, IDLE) };
         let after = self.simulation.below(self.sleeps[number]);
         self.simulation.alarm(Duration::from_nanos(after), token);
         Ok(())
     }
 
-    /// A program dies: its requests are nobody's, and its peers will find out.
+    /// A program dies. Nobody waits for its requests, and its peers notice the death.
     fn bury(&mut self) {
         let Some((program, _)) = self.plan.dies else { return };
         self.programs[program].engine.close();
@@ -215,7 +218,7 @@ impl Story {
         }
     }
 
-    /// One step of the program that has an end: says whether it did anything.
+    /// One step of the program that owns an end. Returns whether the program did anything.
     fn act(&mut self, number: usize) -> Result<bool, String> {
         let program = self.ends[number].program;
         if self.programs[program].is_dead {
@@ -246,7 +249,8 @@ impl Story {
         Ok(worked)
     }
 
-    /// Posts a buffer for an end, its own or its program's; false if there is none.
+    /// Posts a receive buffer for an end, its own or its program's. Returns false if no buffer is
+    /// free.
     fn receive(&mut self, number: usize) -> bool {
         let split = self.simulation.below(SLOT as u64 / 2) as usize;
         let end = &mut self.ends[number];
@@ -266,7 +270,7 @@ impl Story {
     }
 }
 
-/// Prints what happens, a line each.
+/// Prints each step as a line.
 fn print(now: Duration, seen: &Seen<'_>) {
     match seen {
         Seen::Sent { from, to, fate, bytes } => {

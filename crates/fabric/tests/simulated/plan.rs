@@ -1,13 +1,14 @@
-//! What a seed decides before anything happens: the conditions, and who is connected with whom. Principal type: [`Plan`].
+//! What a seed decides before the story begins: the conditions and the connections. The principal
+//! type is [`Plan`].
 
 use std::time::Duration;
 
 use fabric::simulation::{Conditions, Simulation};
 
-/// Programs, by the host on which each runs.
+/// The host of each program.
 pub(crate) const PROGRAMS: [usize; 4] = [0, 0, 1, 2];
 
-/// A service, as the simulation tells them apart.
+/// The services that the simulation distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Rc,
@@ -16,24 +17,24 @@ pub(crate) enum Kind {
     Xrc,
 }
 
-/// A connection of two programs (XRC: the first asks).
+/// A connection between two programs. XRC: the first program is the initiator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) kind: Kind,
     pub(crate) programs: [usize; 2],
-    /// Its ends take receive requests from their programs' shared queues.
+    /// Both ends receive from their programs' shared queues.
     pub(crate) shared: bool,
     /// First PSN of each direction.
     pub(crate) psns: [u32; 2],
     /// Path MTU, by its code.
     pub(crate) mtu: u8,
-    /// READs and atomics under way at once.
+    /// Outstanding READs and atomics.
     pub(crate) depth: u8,
-    /// What is told who must come later, by its code.
+    /// The RNR timer that a receiver without buffers announces, by its code.
     pub(crate) rnr_timer: u8,
 }
 
-/// Everything that is decided before.
+/// Everything that is decided in advance.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) conditions: Conditions,
@@ -42,13 +43,13 @@ pub(crate) struct Plan {
     pub(crate) mtu: u32,
     /// Programs that sleep on events instead of polling.
     pub(crate) sleepers: [bool; 4],
-    /// A host whose cable is cut for a while, when, and how long.
+    /// A host whose cable is cut for a while: the host, when, and how long.
     pub(crate) cut: Option<(usize, Duration, Duration)>,
-    /// A host whose port is down for a while, too short to give up.
+    /// A host whose port is down for a while, which is too short for connections to give up.
     pub(crate) down: Option<(usize, Duration, Duration)>,
     /// A program that dies, and when.
     pub(crate) dies: Option<(usize, Duration)>,
-    /// Requests of each direction.
+    /// The number of requests in each direction.
     pub(crate) requests: u32,
 }
 
@@ -81,7 +82,7 @@ impl Plan {
             link(Kind::Xrc, [3, 0], true),
         ];
         let mut links = links;
-        // Some are elsewhere in some seeds.
+        // In some seeds, some connections are between other programs.
         for (number, other) in [(3, [1, 0]), (4, [0, 1]), (5, [1, 0]), (6, [1, 0])] {
             if simulation.below(3) == 0 {
                 links[number].programs = other;
@@ -95,7 +96,7 @@ impl Plan {
             cut: (simulation.below(6) == 0).then(|| {
                 let host = simulation.below(3) as usize;
                 let when = Duration::from_micros(simulation.below(2000));
-                // Some are cut for so long that connections have to give up.
+                // Some cuts are so long that connections have to give up.
                 let longest = if simulation.below(4) == 0 { 400_000 } else { 8000 };
                 (host, when, Duration::from_micros(100 + simulation.below(longest)))
             }),

@@ -1,4 +1,5 @@
-//! A program of the simulation: an engine, its queues, and the buffers that it receives into. Principal types: [`Program`], [`Slots`].
+//! A program of the simulation: an engine, its queues, and its receive buffers. The principal types
+//! are [`Program`] and [`Slots`].
 
 use std::sync::Arc;
 
@@ -8,23 +9,23 @@ use engine::{Channel, Cq, CqSpec, Engine, Mr, Pd, RecvWr, Srq, SrqSpec, Xrcd};
 use fabric::simulation::Memory;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// Bytes of a buffer.
+/// Bytes of a receive buffer.
 pub(crate) const SLOT: usize = 12 * 1024;
-/// What a buffer holds before something comes.
+/// The byte that fills a receive buffer before a message arrives.
 pub(crate) const EMPTY: u8 = 0xee;
-/// Marks the completions of receives; the rest is the buffer.
+/// Marks the completions of receives. The lower bits are the buffer's number.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-/// The same from a shared queue.
+/// Marks the completions of receives from a shared queue.
 pub(crate) const SHARED: u64 = 1 << 62;
 /// Local write, every remote right, windows and FLUSH.
 pub(crate) const RIGHTS: u32 = 0x1f | 0x100;
 
-/// Buffers to receive into.
+/// Receive buffers.
 pub(crate) struct Slots {
     memory: Memory,
     mr: Arc<Mr>,
     iova: u64,
-    /// Which are with the engine.
+    /// The buffers that are posted.
     posted: Vec<bool>,
     mark: u64,
 }
@@ -36,12 +37,12 @@ impl Slots {
         Self { memory, mr, iova, posted: vec![false; count], mark }
     }
 
-    /// A buffer that is not with the engine.
+    /// A buffer that is not posted.
     pub(crate) fn free(&self) -> Option<usize> {
         self.posted.iter().position(|posted| !posted)
     }
 
-    /// Hands a buffer over by `post`, in `pieces`.
+    /// Posts a buffer with `post`, split into two elements at `split`.
     pub(crate) fn post(&mut self, slot: usize, split: usize, post: impl FnOnce(&RecvWr<'_>) -> Result<(), abi::Errno>) {
         self.posted[slot] = true;
         self.memory.fill(slot * SLOT, SLOT, EMPTY);
@@ -52,7 +53,7 @@ impl Slots {
         post(&RecvWr { wr_id: RECEIVE | self.mark | slot as u64, sges }).expect("room");
     }
 
-    /// A buffer comes back.
+    /// Marks a buffer as no longer posted, and returns its number.
     pub(crate) fn take_back(&mut self, wr_id: u64) -> Result<usize, String> {
         let slot = (wr_id & 0xffff) as usize;
         match self.posted.get_mut(slot).map(std::mem::take) {
@@ -73,9 +74,9 @@ pub(crate) struct Program {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     channel: Option<Arc<Channel>>,
-    /// It is no more.
+    /// The program has died.
     pub(crate) is_dead: bool,
-    /// It has armed the CQ, and sleeps until the event.
+    /// The program has armed the CQ, and sleeps until the event.
     asleep: bool,
     pub(crate) srq: Arc<Srq>,
     pub(crate) slots: Slots,
@@ -84,7 +85,7 @@ pub(crate) struct Program {
     pub(crate) xrc_slots: Slots,
 }
 
-/// Marks the buffers of the XRC queue among the shared.
+/// Marks the buffers of the XRC queue among the shared buffers.
 pub(crate) const XRC: u64 = 1 << 61;
 
 impl Program {
@@ -123,7 +124,7 @@ impl Program {
         }
     }
 
-    /// What has completed, up to some. A program that sleeps finds nothing until it is woken.
+    /// Polls some completions. A sleeping program polls nothing until an event wakes it.
     pub(crate) fn poll(&mut self) -> Vec<Wc> {
         if self.is_dead {
             return Vec::new();
@@ -137,7 +138,7 @@ impl Program {
         let mut found = self.take();
         if found.is_empty() && self.channel.is_some() {
             self.send_cq.req_notify(false).expect("armed");
-            // What came before the CQ was armed raises no event.
+            // A completion from before the CQ was armed raises no event.
             found = self.take();
             self.asleep = found.is_empty();
         }

@@ -1,4 +1,5 @@
-//! What an end asks for: each request by chance, and in the same breath what must come of it.
+//! Posts an end's requests: chooses each request at random, and records its expected result at the
+//! same time.
 
 use abi::cq::opcode as done;
 use abi::mr::{access, next_key};
@@ -11,10 +12,10 @@ use super::end::{AREA, Check, DEPTH, End, INLINE, Message, OPEN, Piece, QKEY, Re
 use super::plan::Kind;
 use super::program::SLOT;
 
-/// What a window lets the peer do.
+/// The rights that a window gives to the peer.
 const WINDOW: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// What is posted, before it is put together.
+/// A request before it is complete.
 struct Draft {
     opcode: u32,
     done: u32,
@@ -28,7 +29,7 @@ struct Draft {
     by_window: bool,
 }
 
-/// Has an end post its next request. False: not now.
+/// Makes an end post its next request. Returns false if it cannot post one now.
 pub(crate) fn post(simulation: &mut Simulation, ends: &mut [End], number: usize, mtu: usize) -> bool {
     let peer = ends[number].peer;
     let [a, b] = ends.get_disjoint_mut([number, peer]).expect("two ends");
@@ -58,7 +59,7 @@ pub(crate) fn post(simulation: &mut Simulation, ends: &mut [End], number: usize,
         .filter(|(from, to)| to > from)
         .map(|(begin, end)| Sge::new(a.iova + (from + begin) as u64, (end - begin) as u32, lkey))
         .collect();
-    // Inline data is taken from where it lies in this process.
+    // The engine reads inline data at the program's addresses, not at those of the region.
     let signaled = simulation.below(4) > 0 || a.posted + 1 == a.total || a.under_way.len() + 1 == DEPTH;
     if signaled {
         draft.flags |= send_flags::SIGNALED;
@@ -127,7 +128,7 @@ fn bind(end: &End, draft: &Draft) -> Option<Bind> {
     })
 }
 
-/// The length of a message: many are short, some are empty, some are long.
+/// The length of a message: many messages are short, some are empty, some are long.
 fn length(simulation: &mut Simulation, least: usize, most: usize) -> usize {
     let bound = match simulation.below(8) {
         0 => return least,
@@ -173,12 +174,12 @@ fn draft(simulation: &mut Simulation, a: &End, b: &End, mtu: usize) -> Option<Dr
             let (mw, _) = a.window.as_ref()?;
             check = Check::Bound(next_key(mw.rkey()));
         }
-        // Nobody may be under way who uses it.
+        // No outstanding request may use the window.
         (opcode::LOCAL_INV, _, Some(Window::Retired(key))) if b.under_way.iter().all(|one| !one.by_window) => {
             (imm, check) = (key, Check::Closed);
         }
         (opcode::SEND_WITH_INV | opcode::BIND_MW | opcode::LOCAL_INV, ..) => opcode = opcode::SEND,
-        // XRC has none of these.
+        // XRC supports neither ATOMIC WRITE nor FLUSH.
         (opcode::ATOMIC_WRITE | opcode::FLUSH, ..) if a.kind == Kind::Xrc => opcode = opcode::RDMA_WRITE,
         _ => {}
     }
@@ -191,14 +192,14 @@ fn draft(simulation: &mut Simulation, a: &End, b: &End, mtu: usize) -> Option<Dr
             draft.len = length(simulation, least, most);
             draft.by_window = false;
             if opcode == opcode::SEND_WITH_INV && asks {
-                // An answer that is asked for again must not find the window closed.
+                // If a READ or atomic before it is repeated, it must not find the window closed.
                 draft.flags = send_flags::FENCE;
             }
         }
         opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
             (draft.done, draft.len) = (done::RDMA_WRITE, length(simulation, least, most));
             if unreliable {
-                // Never where one was before: it is not known which of them comes.
+                // Each write has a place of its own, because it is not known which writes arrive.
                 draft.at = a.pieces.last().map_or(OPEN, |last| last.at + last.bytes.len());
                 draft.len = draft.len.min(800);
                 draft.by_window = false;
@@ -221,7 +222,7 @@ fn draft(simulation: &mut Simulation, a: &End, b: &End, mtu: usize) -> Option<Dr
             };
             (draft.len, draft.at) = (8, 8 * simulation.below(OPEN as u64 / 8) as usize);
             draft.swap = simulation.below(u64::MAX);
-            // Every other comparison holds.
+            // Half of the comparisons match.
             let equal = opcode == opcode::ATOMIC_CMP_AND_SWP && simulation.below(2) == 0;
             draft.compare_add = if equal { word(&a.model, draft.at) } else { simulation.below(u64::MAX) };
         }
@@ -233,7 +234,7 @@ fn draft(simulation: &mut Simulation, a: &End, b: &End, mtu: usize) -> Option<Dr
         && draft.len > 0;
     let overlaps = |(from, to): (usize, usize)| from < draft.at + draft.len && draft.at < to;
     if changes && a.under_way.iter().filter_map(|one| one.reads).any(overlaps) {
-        // A READ that is asked for again would see what comes behind it.
+        // A repeated READ would return the data of this later request.
         draft.flags |= send_flags::FENCE;
     }
     Some(draft)
@@ -243,7 +244,8 @@ fn word(model: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(model[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What must come of a request, in the peer's memory, in the peer's buffers and here.
+/// Records the expected result of a request: in the peer's memory, in the peer's buffers and in
+/// this end.
 fn expect(a: &mut End, draft: &mut Draft, number: u64, bytes: &[u8]) {
     let range = draft.at..draft.at + draft.len;
     match draft.done {
@@ -268,7 +270,7 @@ fn expect(a: &mut End, draft: &mut Draft, number: u64, bytes: &[u8]) {
     let is_send = draft.done == done::SEND;
     if is_send || draft.opcode == opcode::RDMA_WRITE_WITH_IMM {
         if a.kind == Kind::Uc && !is_send {
-            // By which the receiver knows which one it is.
+            // This number tells the receiver which message it is.
             draft.imm = number as u32;
         }
         a.messages.push_back(Message {

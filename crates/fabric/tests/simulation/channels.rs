@@ -1,5 +1,6 @@
-//! Event channels of the connection manager in simulated time: how often a host that does not answer is asked, and that no event is lost where
-//! a program does not read for long. Connections are `simulated_connections`.
+//! Event channels of the connection manager in simulated time: how often a request to a silent host
+//! is retransmitted, and that no event is lost if a program does not read for a long time.
+//! `connections.rs` tests connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,12 +9,13 @@ use abi::errno::Errno;
 use cm::{Channel, ConnParam, Event, EventKind, PortSpace, QpKind};
 use fabric::simulation::{Happened, Simulation};
 
-/// Where somebody listens.
+/// The port on which a program listens.
 const PORT: u16 = 7471;
 /// Longer than all tries of a message take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A host that asks another, and the first event after the way is known, with the time that it took.
+/// One host sends a connection request to another. Returns the first event after the route is
+/// resolved, and the time that it took.
 fn asked(cut_for: Option<Duration>) -> (Simulation, Event, Duration) {
     let mut simulation = Simulation::new(3);
     let hosts = ["10.0.0.1", "10.0.0.2"].map(|address| simulation.host(address).expect("a host"));
@@ -62,11 +64,11 @@ fn who_is_cut_off_for_a_while_is_asked_again_and_for_ever_is_given_up() {
     assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&took), "asked again after {took:?}");
     let (_, event, took) = asked(None);
     assert_eq!((event.kind, event.status), (EventKind::UNREACHABLE, -Errno::ETIMEDOUT.0));
-    // Sixteen times, each of which waits for two seconds and the way there and back.
+    // Sixteen tries. Each waits two seconds plus a round trip.
     assert!((Duration::from_secs(32)..PATIENCE).contains(&took), "given up after {took:?}");
 }
 
-/// What a program does not read for long is not lost, and waits for nobody but it.
+/// Events that a program does not read for a long time are not lost, and delay only this program.
 #[test]
 fn events_that_do_not_fit_come_when_there_is_room() {
     const COUNT: u64 = 1000;

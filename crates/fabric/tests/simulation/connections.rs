@@ -1,6 +1,8 @@
-//! Connections by the connection manager in simulated time: programs on three hosts ask each other, accept, reject, send a message each way
-//! over the queue pair, part, or end in the middle; requests, replies and the packets of the queue pairs are lost, late, repeated and damaged
-//! as the seed says. A seed decides everything; what fails names it.
+//! Connections by the connection manager in simulated time. Programs on three hosts request
+//! connections from each other, accept, reject, send one message in each direction, disconnect, or
+//! die in the middle. Requests, replies and the packets of the queue pairs are lost, late,
+//! duplicated and corrupted as the seed says. A seed decides everything, and a failed assertion
+//! names it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,44 +15,47 @@ use cm::{Channel, ConnParam, Event, EventKind, Id, PortSpace, QpAttributes, QpKi
 use engine::{Engine, SendWr};
 use fabric::simulation::{Conditions, Happened, HostId, Simulation};
 
-/// Seeds of the story.
+/// Number of seeds.
 const SEEDS: u64 = 200;
-/// Where every program listens, and where nobody does.
+/// The port on which every program listens, and a port on which no program listens.
 const PORT: u16 = 7471;
 const NOBODYS: u16 = 7472;
 const ADDRESSES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-/// The cookie of who listens.
+/// The cookie of the listening id.
 const LISTENER: u64 = u64::MAX;
-/// REJ of the manager: nobody has this service. REJ of a program.
+/// The REJ reason of the manager if no program has this service, and the REJ reason of a program.
 const NO_SERVICE: i32 = 8;
 const OF_PROGRAM: i32 = 28;
-/// How late datagrams can be: later than those after them, than a packet is at most if the network keeps its word, and than their repetitions.
+/// How late datagrams can be: later than the next ones; later than the maximal packet lifetime of a
+/// network that keeps its promise; later than their retransmissions.
 const LATENESS: [Duration; 3] = [Duration::from_micros(50), Duration::from_millis(250), Duration::from_secs(6)];
-/// How old a packet gets on a network that keeps its word (code 16): what is remembered of a connection is remembered for twice that.
+/// The maximal packet lifetime on a network that keeps its promise (code 16). The state of a
+/// connection is kept for twice this time.
 const LIFE: Duration = Duration::from_micros(268_435);
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: u32 = 4;
 /// Longer than all tries of a message take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Accepted,
     Rejected,
-    /// Nobody listens.
+    /// No program listens.
     Vain,
 }
 
-/// One connection, or the lack of it.
+/// One connection, or one failed request.
 #[derive(Clone, Debug)]
 struct Meeting {
-    /// From which host to which.
+    /// The host that requests, and the host that it requests from.
     way: [usize; 2],
     fate: Fate,
-    /// Which end parts first.
+    /// The end that disconnects first.
     parts: usize,
-    /// Whether who accepts says that it has heard the peer by its queue pair.
+    /// Whether the accepting end tells the manager that it has received a message on its queue
+    /// pair.
     tells: bool,
     ends: [End; 2],
 }
@@ -60,7 +65,7 @@ struct Meeting {
 struct End {
     id: Option<Id>,
     side: Option<Arc<Side>>,
-    /// What it was told since the request, in order.
+    /// The events since the request, in order.
     told: Vec<EventKind>,
     sent: bool,
     heard: bool,
@@ -81,7 +86,7 @@ impl End {
     }
 }
 
-/// A program: it listens, and asks.
+/// A program, which listens and requests connections.
 struct Program {
     engine: Arc<Engine>,
     channel: Option<Channel>,
@@ -92,11 +97,11 @@ struct Story {
     simulation: Simulation,
     programs: Vec<Program>,
     meetings: Vec<Meeting>,
-    /// Whose program ends in the middle.
+    /// The program that dies in the middle.
     dies: Option<usize>,
-    /// Packets may be later than a packet can be.
+    /// Packets may be later than the maximal packet lifetime.
     haunted: bool,
-    /// Sides of what is over: their memory stays where it is, as registered memory has to.
+    /// Sides of ended connections. Registered memory must stay mapped, so they are kept.
     spent: Vec<Arc<Side>>,
 }
 
@@ -141,7 +146,7 @@ fn polled(side: &Side) -> Vec<Wc> {
     all
 }
 
-/// What an end sends: it is 100 bytes long.
+/// The message of an end: 100 bytes.
 fn message(number: usize, end: usize) -> Vec<u8> {
     (0..100).map(|at| (at * 7 + number * 2 + end) as u8).collect()
 }
@@ -194,7 +199,7 @@ impl Story {
         self.programs[host].channel.as_ref().expect("it has not ended")
     }
 
-    /// Asks for an address, where the program has not ended.
+    /// Resolves the address, unless the program has died.
     fn ask(&mut self, number: usize) {
         let Meeting { way, fate, .. } = self.meetings[number];
         if self.programs[way[0]].channel.is_none() {
@@ -209,7 +214,7 @@ impl Story {
         self.meetings[number].ends[0].id = Some(id);
     }
 
-    /// A queue pair with a receive posted, in INIT.
+    /// A queue pair in INIT with one receive posted.
     fn side(&self, host: usize, id: Id) -> Arc<Side> {
         let side = Side::new(&self.programs[host].engine, &Plan { memory: 4096, ..Plan::rc() });
         let mut init = self.channel(host).qp_attributes(id, QpState::INIT).expect("attributes");
@@ -219,7 +224,7 @@ impl Story {
         Arc::new(side)
     }
 
-    /// Takes an end's queue pair to where it can send.
+    /// Brings an end's queue pair to RTS.
     fn ready(&self, host: usize, id: Id, side: &Side) -> cm::Result<()> {
         for state in [QpState::RTR, QpState::RTS] {
             let mut attributes = self.channel(host).qp_attributes(id, state)?;
@@ -232,7 +237,8 @@ impl Story {
         Ok(())
     }
 
-    /// Whether it was done. It may not be only where the program at the other end has ended.
+    /// Whether the call succeeded. It may fail only if the program at either end of the connection
+    /// has died.
     fn unless_ended(&self, number: usize, result: cm::Result<()>) -> bool {
         let ended = self.dies.is_some_and(|dies| self.meetings[number].way.contains(&dies));
         result.inspect_err(|error| assert!(ended, "seed {}: {number}: {error}", self.seed)).is_ok()
@@ -245,18 +251,20 @@ impl Story {
         side.post(&SendWr { wr_id: 2, sges: &side.sge(0, bytes.len()), ..SendWr::default() });
     }
 
-    /// A request that has come.
+    /// Answers a request that has arrived.
     fn on_request(&mut self, host: usize, event: &Event) {
         let seed = self.seed;
         let number = usize::from(event.conn().private_data[0]);
         let meeting = &self.meetings[number];
         assert_eq!((meeting.way[1], event.cookie), (host, LISTENER), "seed {seed}: it is another's");
         if self.haunted && meeting.ends[1].over && meeting.fate == Fate::Accepted {
-            // A repetition that is older than anybody remembers: its asker knows nothing of it, and is not harmed by the answer.
+            // A duplicate that is older than every record of it. The requester has no record
+            // either, and the answer does not harm it.
             self.channel(host).destroy_id(event.id).expect("ended");
             return;
         }
-        // A rejection is remembered for some repetitions of the request. When it is lost with each, the program rejects once more.
+        // The manager remembers a rejection for some duplicates of the request. If the rejection is
+        // lost each time, the program rejects once more.
         let again = meeting.fate == Fate::Rejected;
         assert!(again || meeting.ends[1].id.is_none(), "seed {seed}: {number} is asked for twice, {meeting:?}");
         assert_eq!(event.conn().private_data[..3], [number as u8, 1, 2], "seed {seed}");
@@ -314,7 +322,7 @@ impl Story {
                 assert_eq!(event.conn().private_data[..2], [number as u8, 4], "seed {seed}");
                 let side = Arc::clone(meeting.ends[0].side.as_ref().expect("it has asked"));
                 let ready = self.ready(host, event.id, &side).and_then(|()| self.channel(host).establish(event.id));
-                // If not, the word that it is over comes next.
+                // If this fails, the next event says that the connection has ended.
                 if self.unless_ended(number, ready) {
                     self.send(number, 0);
                 }
@@ -335,7 +343,8 @@ impl Story {
             }
             EventKind::DISCONNECTED if !meeting.ends[end].parted => {
                 meeting.ends[end].parted = true;
-                // The answer; where both part at once there is none to give.
+                // The answer to a disconnect request. If both ends disconnect at once, there is
+                // nothing to answer.
                 let _ = channel.disconnect(event.id);
             }
             EventKind::DISCONNECTED => {}
@@ -348,7 +357,7 @@ impl Story {
         }
     }
 
-    /// An end is over.
+    /// Ends one end of a connection.
     fn end(&mut self, number: usize, end: usize) {
         let channel = self.programs[self.meetings[number].way[end]].channel.as_ref().expect("it has not ended");
         let this = &mut self.meetings[number].ends[end];
@@ -360,14 +369,15 @@ impl Story {
         }
     }
 
-    /// What the queue pairs bring, and who has had all that parts.
+    /// Polls the queue pairs, and disconnects connections whose messages have all arrived.
     fn look(&mut self) {
         let seed = self.seed;
         for number in 0..self.meetings.len() {
             for end in 0..2 {
                 let Some(side) = self.meetings[number].ends[end].side.clone() else { continue };
                 for wc in polled(&side) {
-                    // Who parts takes its queue pair with it, and so does who ends.
+                    // An end that disconnects destroys its queue pair, and a program that dies
+                    // loses its queue pairs.
                     let parted = self.meetings[number].ends.iter().any(|end| end.parted) || self.dies.is_some();
                     assert!(wc.status == status::SUCCESS || parted, "seed {seed}: {number} ends with {}", wc.status);
                     if wc.status != status::SUCCESS {
@@ -398,7 +408,7 @@ impl Story {
         }
     }
 
-    /// A program ends, with its ids and its queue pairs.
+    /// A program dies, with its ids and its queue pairs.
     fn die(&mut self) {
         let dies = self.dies.expect("somebody");
         self.programs[dies].channel = None;
@@ -446,8 +456,9 @@ impl Story {
         }
     }
 
-    /// Where a program has ended, its peer may have heard nothing of it but that its own queue pair is in error, or nothing at all: who
-    /// accepts it waits for a word that never comes.
+    /// Ends the connections to the program that has died. Its peer may know only that its own queue
+    /// pair is in error, or know nothing: a peer that has accepted waits for a message that never
+    /// arrives.
     fn give_up_on_the_dead(&mut self) {
         for number in 0..self.meetings.len() {
             for end in 0..2 {
@@ -460,7 +471,7 @@ impl Story {
     }
 }
 
-/// The parameters of all.
+/// The parameters of all connections.
 fn param(private_data: &[u8]) -> ConnParam<'_> {
     ConnParam {
         responder_resources: 1,
@@ -485,7 +496,8 @@ impl Meeting {
     }
 }
 
-/// Each request has the end that was planned, once; and when all is over nothing is left that would happen. The digest, and how many connected.
+/// Checks that each request ends as planned, once, and that nothing happens after the end. Returns
+/// the digest and the number of connections.
 fn tell(seed: u64) -> (u64, usize) {
     let mut story = Story::begin(seed);
     story.go_on();
@@ -508,7 +520,8 @@ fn tell(seed: u64) -> (u64, usize) {
     let Story { mut simulation, programs, .. } = story;
     programs.iter().for_each(|program| program.engine.close());
     drop(programs);
-    // Who is gone still answers repetitions for a while; then nothing is left.
+    // The managers answer retransmissions for ended connections for a while. After that, nothing
+    // happens any more.
     let end = simulation.now() + 4 * PATIENCE;
     while simulation.step().is_some() {
         assert!(simulation.now() < end, "seed {seed}: something goes on for ever");

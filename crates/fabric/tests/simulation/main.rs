@@ -1,6 +1,6 @@
-//! Hosts in simulated time, where a seed decides everything that happens.
+//! Hosts in simulated time. A seed decides everything that happens.
 //!
-//! One program for all of them, so that they are linked once. No test shares an agent with another one.
+//! All these tests are one program, so that they are linked once. No two tests share an agent.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,6 @@
-//! Stories in simulated time besides those of `simulated`: multicast groups, connections whose first path ends, completion queues that
-//! hold events back, and receivers that are late. A seed decides everything; what fails names it.
+//! Stories in simulated time in addition to those of `simulated`: multicast groups, connections
+//! whose first path fails, completion queues that hold events back, and receivers that post late. A
+//! seed decides everything, and a failed assertion names it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ use agent::Config;
 use engine::{CqSpec, SendWr};
 use fabric::simulation::{Conditions, Happened, Seen, Simulation};
 
-/// Seeds of each story.
+/// Number of seeds for each story.
 const SEEDS: u64 = 200;
 
 fn conditions(simulation: &mut Simulation, most: u64) -> Conditions {
@@ -49,7 +50,8 @@ fn datagram(number: usize) -> Vec<u8> {
     (0..40 + number * 13).map(|at| (at * 5 + number * 7) as u8 ^ number as u8).collect()
 }
 
-/// A member on each of three hosts, and a second one on the first; who sends is none.
+/// One member of a group on each of three hosts, and a second one on the first host. The sender is
+/// no member.
 fn tell_group(seed: u64) {
     const ROOM: usize = 1024;
     let mut simulation = Simulation::new(seed);
@@ -122,7 +124,7 @@ fn migration_state(side: &Side) -> u8 {
     side.qp.query(u32::MAX).expect("an answer").path_mig_state
 }
 
-/// How often a side was told that its path is another one.
+/// How often a side was told that its path has changed.
 fn told_of_path(side: &Side) -> usize {
     nonblocking(side.engine.async_fd());
     let mut count = 0;
@@ -137,7 +139,8 @@ fn told_of_path(side: &Side) -> usize {
     }
 }
 
-/// Both ends ask for WRITEs and READs, and at some moment nothing passes by the first path any more. Says whether that was in the middle.
+/// Both ends post WRITEs and READs. At some time the first path loses all packets. Returns whether
+/// this was in the middle.
 fn tell_migration(seed: u64) -> bool {
     const PLACE: usize = 8192;
     const COUNT: usize = 12;
@@ -173,7 +176,8 @@ fn tell_migration(seed: u64) -> bool {
     let when = Duration::from_nanos(simulation.below(150_000));
     let which = simulation.below(2) as usize;
     simulation.alarm(when, 1);
-    // What is written goes from the first to the third quarter of the memory, what is read from the second to the fourth.
+    // WRITEs go from the first to the third quarter of the memory, READs from the second to the
+    // fourth.
     let place = |quarter: usize, number: usize| (quarter * COUNT + number) * PLACE;
     let lengths: Vec<usize> = (0..2 * COUNT).map(|_| 1 + simulation.below(PLACE as u64) as usize).collect();
     for (number, side) in sides.iter().enumerate() {
@@ -236,12 +240,13 @@ fn a_connection_goes_on_by_its_other_path() {
     assert!(cut > SEEDS as usize / 4, "only {cut} were cut in the middle");
 }
 
-/// Messages at any times, and a receiver that sleeps until it is told: none waits longer than its queue holds events back.
+/// Messages at random times, and a receiver that sleeps until an event. No message waits longer
+/// than its queue holds events back.
 fn tell_moderation(seed: u64) -> usize {
     const COUNT: usize = 30;
     let mut simulation = Simulation::new(seed);
-    // Where no processor is busy with others, an engine has its turn at once; else its turns are late, the one that a packet rings for and the
-    // one by its timer.
+    // If no other program uses a processor, an engine runs at once. Otherwise it runs late, both
+    // after a notification and after its timer.
     let pauses = if simulation.below(2) == 0 { 0.0 } else { 0.2 };
     let pause = Duration::from_micros(300);
     simulation.set_conditions(Conditions { pauses, pause, ..Conditions::default() });
@@ -275,7 +280,7 @@ fn tell_moderation(seed: u64) -> usize {
         if let Ok(cookie) = channel.next_event() {
             assert_eq!(cookie, 5);
             events += 1;
-            // Time stands still: nothing comes between the last look and the arming.
+            // Simulated time stands still, so nothing arrives between the last poll and the arming.
             seen += polled(&cq).len();
             cq.req_notify(false).expect("armed");
         }
@@ -293,7 +298,8 @@ fn each_completion_is_told_in_time_or_count() {
     assert!(events * 3 < SEEDS as usize * 30 * 2, "{events} events: nothing is held back");
 }
 
-/// Messages to a receiver that posts its buffers late, of packets that overtake each other. How many packets the sender needed.
+/// Messages of packets that overtake each other, to a receiver that posts its buffers late. Returns
+/// the number of packets that the sender needed.
 fn tell_late_buffers(seed: u64, reordering: f64) -> usize {
     const LEN: usize = 40_000;
     const COUNT: usize = 4;
@@ -324,7 +330,7 @@ fn tell_late_buffers(seed: u64, reordering: f64) -> usize {
     sent.load(Ordering::Relaxed)
 }
 
-/// What waits for a buffer is put in its order, too.
+/// Packets that wait for a buffer are put in order too.
 #[test]
 fn what_overtakes_on_its_way_to_a_late_buffer_is_not_sent_again() {
     let whole = tell_late_buffers(0, 0.0);

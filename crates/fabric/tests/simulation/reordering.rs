@@ -1,6 +1,7 @@
-//! Networks that reorder packets: what overtakes another is kept until that has come, instead of being sent again. Counts the packets that
-//! leave, and compares them with those that leave where nothing goes wrong. In simulated time, so that a seed decides all of it: no thread
-//! waits for a processor, and no timer runs out meanwhile.
+//! Networks that reorder packets: out-of-order packets wait in the out-of-order buffer instead of
+//! being retransmitted. The tests count the sent packets, and compare the count with that of a
+//! network without faults. They run in simulated time, so a seed decides everything: no thread
+//! waits for a processor, and no timer expires because of that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +13,13 @@ use abi::post::opcode;
 use engine::{Cq, SendWr};
 use fabric::simulation::{Conditions, Fate, Seen, Simulation};
 
-/// Bytes of a message: a burst of small packets, or a quarter of one.
+/// Bytes of a message: one burst of small packets, or a quarter of a burst of large ones.
 const LEN: usize = 64 * 1024;
 
-/// How many messages.
+/// Number of messages.
 const ROUNDS: usize = 100;
 
-/// Two connected sides on hosts of their own, and what has left them.
+/// Two connected sides on separate hosts, and the count of sent packets.
 struct Network {
     simulation: Simulation,
     sides: (Side, Side),
@@ -57,7 +58,7 @@ impl Network {
         assert_eq!(wcs[0].status, status::SUCCESS, "{:?}", engine::reason::last(4));
     }
 
-    /// Sends messages one after the other, and says how many packets that took.
+    /// Sends messages one after the other, and returns the number of packets that this took.
     fn packets(&mut self, opcode: u32, conditions: Conditions) -> u64 {
         self.simulation.set_conditions(conditions);
         let before = self.packets.load(Ordering::Relaxed);
@@ -86,8 +87,8 @@ impl Network {
     }
 }
 
-/// Small and large packets, of which some come up to so much later than others. Nothing is sent again for that; the hundredth is for
-/// acknowledgements, which come in another number.
+/// Small and large packets, some of which are late by up to `lateness`. The late packets must cause
+/// no retransmissions. The tolerance of one percent is for acknowledgements, whose number varies.
 #[track_caller]
 fn expect_few(lateness: Duration) {
     let good = Conditions { pauses: 0.0, ..Conditions::default() };
@@ -108,13 +109,13 @@ fn expect_few(lateness: Duration) {
     }
 }
 
-/// Few overtake.
+/// Few packets are overtaken.
 #[test]
 fn one_that_overtakes_is_not_sent_again() {
     expect_few(Duration::from_micros(2));
 }
 
-/// All that leaves meanwhile overtakes: the rest of a burst.
+/// The whole rest of a burst overtakes the late packet.
 #[test]
 fn a_burst_that_overtakes_is_not_sent_again() {
     expect_few(Duration::from_micros(60));

@@ -1,8 +1,9 @@
-//! A share of the seeds that `cargo xtask simulate` runs, and that a seed is a whole story.
+//! Runs some of the seeds of `cargo xtask simulate`, and checks that a seed determines its whole
+//! story.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds that are always run: the first ones of a sweep.
+/// The first seeds of a sweep, which always run.
 const SEEDS: u64 = 600;
 
 #[test]
@@ -16,7 +17,7 @@ fn every_seed_ends_as_it_must() {
                     return;
                 }
                 let told = crate::simulated::tell(seed, false).unwrap_or_else(|why| panic!("{why}"));
-                // Who has given up, or has died, asks for no more.
+                // A connection that has failed or died posts no more requests.
                 let enough = told.requests >= 200 || told.failed > 0;
                 assert!(enough, "seed {seed}: only {} requests", told.requests);
             }

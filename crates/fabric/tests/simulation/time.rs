@@ -1,4 +1,4 @@
-//! Simulated time itself, and what seeds have found: each as short as it can be told.
+//! Tests simulated time itself, and contains short reproductions of failures that seeds have found.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use abi::post::opcode;
 use engine::{Cq, SendWr};
 use fabric::simulation::{Conditions, Fate, Happened, HostId, Seen, Simulation};
 
-/// Two connected sides on hosts of their own.
+/// Two connected sides on separate hosts.
 fn pair(seed: u64, plan: &Plan) -> (Simulation, [HostId; 2], [Side; 2]) {
     let mut simulation = Simulation::new(seed);
     let hosts = ["10.0.0.1", "10.0.0.2"].map(|address| simulation.host(address).expect("a host"));
@@ -88,14 +88,15 @@ fn a_cable_that_is_cut_ends_connections_and_the_harm_is_counted() {
     assert!(simulation.harmed(other, b.qp.qpn()) >= 3, "each try was lost");
 }
 
-/// Its way back was lost while the port was down, and as it had nothing to say it was not looked for again: what came then
-/// "came from another address than the peer's".
+/// The responder's route to its peer was lost while its port was down. The responder had nothing to
+/// send, so it did not resolve the route again. Later packets were then dropped because they "came
+/// from another address than the peer's".
 #[test]
 fn who_only_answers_hears_its_peer_again_when_its_port_is_up() {
     let (mut simulation, [_, other], [a, b]) = pair(3, &Plan { timeout: 10, ..Plan::rc() });
     simulation.set_port(other, false);
     simulation.run_for(Duration::from_millis(1));
-    // Comes before anybody has said that the port is down, and cannot be answered.
+    // This packet arrives before any event about the port, and cannot be answered.
     write(&a, &b, 64);
     simulation.run_for(Duration::from_millis(1));
     simulation.set_port(other, true);

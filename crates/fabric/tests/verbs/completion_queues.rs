@@ -1,4 +1,4 @@
-//! Completion queues: overrun, resizing, and many users of one.
+//! Completion queues: overrun, resizing, and many QPs on one CQ.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,7 @@ fn an_overrun_ends_the_queue_and_its_qps() {
     let pd = ours.alloc_pd().expect("a PD");
     let small = ours.create_cq(&CqSpec { cqe: 4, channel: None, comp_vector: 0, cookie: 40 }).expect("a CQ");
     let roomy = crate::common::cq(&ours, 128);
-    // Two QPs on it, one by its sends and one by its receives; a third that has nothing to do with it.
+    // Two QPs use the CQ, one for its sends and one for its receives. A third QP does not use it.
     let a = Side::on_cqs(&ours, &pd, &plan, (&small, &roomy), None);
     let by_receives = Side::on_cqs(&ours, &pd, &plan, (&roomy, &small), None);
     let other = Side::on_cqs(&ours, &pd, &plan, (&roomy, &roomy), None);
@@ -42,11 +42,11 @@ fn an_overrun_ends_the_queue_and_its_qps() {
     }
     let wc = next(&roomy);
     assert_eq!((wc.wr_id, wc.status, wc.qp_num), (9, status::WR_FLUSH_ERR, a.qp.qpn()));
-    // Who does not use it goes on.
+    // The QP that does not use the CQ continues.
     peers[2].recv(0, 0, 0);
     other.post(&SendWr::default());
     assert_eq!((next(&roomy).status, peers[2].received().status), (0, 0));
-    // It can be taken apart.
+    // All objects can be destroyed.
     a.qp.destroy().expect("destroyed");
     by_receives.qp.destroy().expect("destroyed");
     small.destroy().expect("destroyed");
@@ -60,7 +60,7 @@ fn resizing_keeps_every_entry_in_order() {
     let send = |count: u64| {
         (0..count).for_each(|wr_id| a.post(&SendWr { wr_id, ..SendWr::default() }));
         (0..count).for_each(|_| assert_eq!(a.sent().status, 0));
-        // Their completions are shown under the lock that this takes, too.
+        // The completions become visible under a lock that this query also takes.
         let _ = b.qp.state();
     };
     send(10);

@@ -15,7 +15,7 @@ fn send(from: &Side, ah: &Ah, to: u32, qkey: u32, len: usize) {
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (3, 0, wc_opcode::SEND));
 }
 
-/// What stands in the first 40 bytes: IP version, next header, hop limit, source and destination.
+/// The fields in the first 40 bytes: IP version, next header, hop limit, source and destination.
 fn header(side: &Side) -> (u8, u8, u8, [u8; 16], [u8; 16]) {
     let bytes = side.memory.get(0, 40);
     let gid = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen");
@@ -26,7 +26,7 @@ fn header(side: &Side) -> (u8, u8, u8, [u8; 16], [u8; 16]) {
     (bytes[20] >> 4, bytes[29], bytes[28], mapped(32), mapped(36))
 }
 
-/// What the GID of an IPv4 address begins with.
+/// The first bytes of the GID of an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 fn a_datagram_comes_with_its_header(fabric: &Fabric) {
@@ -41,11 +41,11 @@ fn a_datagram_comes_with_its_header(fabric: &Fabric) {
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len as usize), (9, 0, wc_opcode::RECV, len + 40));
         assert_eq!((wc.src_qp, wc.wc_flags, wc.port_num), (a.qp.qpn(), wc_flags::GRH, 1));
         assert_eq!(b.memory.get(40, len), a.memory.get(0, len));
-        // Of an IPv6 address any byte may be anything.
+        // With an IPv6 address, any byte may have any value.
         let version = if a.gid()[..12] == MAPPED { 4 } else { 6 };
         assert_eq!(header(&b), (version, 17, 64, a.gid(), b.gid()));
     }
-    // Back by what came.
+    // The reply uses the received header.
     let back = ah(&b.pd, header(&b).3, b.gid_index());
     a.recv(1, 100, 100);
     b.post(&SendWr { opcode: opcode::SEND_WITH_IMM, imm: 7, ud: Some((&back, a.qp.qpn(), QKEY)), ..SendWr::default() });
@@ -84,7 +84,7 @@ fn only_those_who_show_the_key_are_heard(fabric: &Fabric) {
     send(&a, &to_b, b.qp.qpn(), QKEY + 1, 1);
     send(&a, &to_b, b.qp.qpn(), QKEY, 2);
     assert_eq!(b.received().byte_len, 42, "the first was dropped (V-06)");
-    // A key with the top bit set is the sender's own.
+    // A Q_Key with the top bit set stands for the sender QP's own Q_Key.
     send(&a, &to_b, b.qp.qpn(), 0x8123_4567, 3);
     assert_eq!(b.received().byte_len, 43);
 }
@@ -95,9 +95,10 @@ fn nobody_there_is_no_error(fabric: &Fabric) {
     let nowhere = ah(&a.pd, [0xfd; 16], a.gid_index());
     send(&a, &to_b, 0xff_fff0, QKEY, 1);
     send(&a, &nowhere, b.qp.qpn(), QKEY, 1);
-    // No receive request: dropped, and a later one gets the later message.
+    // Without a receive request the message is dropped. A later receive request gets the later
+    // message.
     send(&a, &to_b, b.qp.qpn(), QKEY, 1);
-    // The other direction says that `b` has looked at everything of ours.
+    // A message in the other direction shows that `b` has handled all earlier messages of `a`.
     let to_a = b.ah(&a);
     a.recv(1, 100, 100);
     send(&b, &to_a, a.qp.qpn(), QKEY, 0);
@@ -110,11 +111,11 @@ fn nobody_there_is_no_error(fabric: &Fabric) {
 fn too_long_to_send_and_too_long_to_take(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
-    // V-70: the 40 bytes count.
+    // V-70: the 40 bytes of the GRH count.
     b.recv(1, 0, 139);
     b.recv(2, 0, 200);
     send(&a, &to_b, b.qp.qpn(), QKEY, 100);
-    // The request serves the next one.
+    // The receive request serves the next message.
     send(&a, &to_b, b.qp.qpn(), QKEY, 99);
     send(&a, &to_b, b.qp.qpn(), QKEY, 160);
     let (first, second) = (b.received(), b.received());
@@ -143,7 +144,7 @@ fn an_address_handle_of_another_domain_is_a_local_error(fabric: &Fabric) {
 
 const GROUP: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
 
-/// A group of the family that the side's address is of.
+/// A group of the same address family as the side's address.
 fn group(side: &Side) -> [u8; 16] {
     let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
     if side.gid()[12] == 10 { v4 } else { GROUP }
@@ -178,7 +179,8 @@ fn every_member_of_a_group_gets_one_copy(fabric: &Fabric) {
         assert_eq!(side.memory.get(40, 100), a.memory.get(1000, 100));
         assert_eq!(header(side).4, gid);
     }
-    // Those with another key, and those that have left, get none: only what is sent to them alone afterwards.
+    // Members with another Q_Key, and former members, get no message of the group. They get only
+    // later messages to them alone.
     a.post(&SendWr { ud: Some((&group, 0xff_ffff, QKEY + 1)), ..SendWr::default() });
     assert_eq!(members[1].qp.destroy().expect_err("it is a member").errno, Errno::EBUSY);
     everybody.iter().for_each(|side| side.qp.detach_mcast(&gid, 0).expect("detached"));

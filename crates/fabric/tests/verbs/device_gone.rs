@@ -1,4 +1,5 @@
-//! The agent ends: the device is lost. Everybody is told, everything outstanding comes back, and nobody waits for ever.
+//! The agent ends, so the device is lost. Every program gets an event, every outstanding request is
+//! flushed, and no call waits for ever.
 
 use crate::common::wait::{event, next, until};
 use crate::common::{Fabric, Plan, Side, connect};
@@ -19,7 +20,7 @@ fn all_work_comes_back_and_all_waiters_wake() {
     let b = Side::on_cqs(&theirs, &pd, &plan, (&cq, &cq), None);
     connect(&a, &b);
     let idle = Side::new(&theirs, &plan);
-    // Sends that wait for the other's receive requests, receives that nobody sends for.
+    // Sends that wait for the other side's receive requests, and receives without a matching send.
     (0..3).for_each(|wr_id| a.post(&SendWr { wr_id, ..SendWr::default() }));
     (0..3).for_each(|wr_id| a.recv(wr_id, 0, 0));
     cq.req_notify(false).expect("armed");
@@ -40,7 +41,7 @@ fn all_work_comes_back_and_all_waiters_wake() {
     }
     until("the error state", || (a.qp.state() == u32::from(state::ERR)).then_some(()));
 
-    // What is posted now comes back, what is asked is answered EIO.
+    // Requests posted now are flushed, and commands fail with EIO.
     a.post(&SendWr { wr_id: 7, ..SendWr::default() });
     a.recv(8, 0, 0);
     assert_eq!((a.sent().wr_id, a.received().wr_id), (7, 8));
@@ -55,7 +56,7 @@ fn all_work_comes_back_and_all_waiters_wake() {
     assert_eq!(errno(a.pd.reg_mr(a.memory.addr(0), 8, 0, 1).map(drop)), Errno::EIO);
     assert!(a.engine.is_gone());
 
-    // A new agent in the same place serves as if nothing had been; the old contexts stay lost.
+    // A new agent in the same place works normally. The old contexts stay lost.
     fabric.start_agent();
     let (c, d) = fabric.pair(&plan);
     d.recv(1, 0, 0);
@@ -97,7 +98,8 @@ fn traffic_of_many_threads_ends() {
     });
 }
 
-/// A program that is told of the end cleans up, and expects to succeed: there is nothing left that could be in use.
+/// A program that gets the event cleans up. Its calls succeed, because nothing can be in use any
+/// more.
 #[test]
 fn what_a_lost_agent_had_is_given_back() {
     let mut fabric = Fabric::start();
@@ -110,7 +112,7 @@ fn what_a_lost_agent_had_is_given_back() {
     let xrcd = engine.open_xrcd(None, 0o100).expect("a domain");
     fabric.stop_agent();
     assert_eq!(event(&engine).kind, kind::DEVICE_FATAL);
-    // What this process can see is refused as ever.
+    // Dependencies within this process are still refused.
     assert_eq!(channel.destroy().map_err(|error| error.errno), Err(Errno::EBUSY));
     side.qp.destroy().expect("the QP");
     srq.destroy().expect("the SRQ");

@@ -1,4 +1,5 @@
-//! Device memory: copies, regions on it as local and remote buffers, and its use by a second context.
+//! Device memory: copies, regions on it as local and remote buffers, and its use by a second
+//! context.
 
 use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, connect, everywhere};
 use abi::cq::status;
@@ -27,7 +28,8 @@ everywhere! {
     a_region_of_device_memory_is_a_buffer_like_any_other
 }
 
-/// Scattered to, gathered from, written, read and changed by atomics.
+/// Device memory as the buffer of receives and sends, and as the target of WRITEs, READs and
+/// atomics.
 fn a_region_of_device_memory_is_a_buffer_like_any_other(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let [here, there] = [&a, &b].map(|side| side.engine.alloc_dm(40_000, 3).expect("device memory"));
@@ -64,7 +66,7 @@ fn a_region_of_device_memory_is_a_buffer_like_any_other(fabric: &Fabric) {
     here.free().expect("nothing is on it");
 }
 
-/// As libmlx5 does: words of 4 bytes, and what leaves the memory is EFAULT.
+/// As in libmlx5, words have 4 bytes, and a range outside of the memory is EFAULT.
 #[test]
 fn copies_are_checked() {
     let fabric = Fabric::start();
@@ -117,7 +119,7 @@ fn what_cannot_be_allocated_or_registered() {
     other.alloc_dm(most, 0).expect("it is free again");
 }
 
-/// A second context of the process reaches what the first has made.
+/// A second context of the process uses objects that the first context has made.
 #[test]
 fn what_another_context_imports_is_one_with_the_original() {
     let fabric = Fabric::start();

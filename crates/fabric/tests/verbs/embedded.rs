@@ -1,4 +1,5 @@
-//! Engines of one embedded agent: no socket, no directory, the same behaviour.
+//! Engines of one embedded agent, without a socket and without a run directory. Their behaviour is
+//! the same.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Inline data of a program that has registered no memory. A file of its own, for the engine's handler of faults belongs to the process, and
-//! whoever registers memory installs it.
+//! Inline data of a program that has registered no memory. This test has its own file, because the
+//! engine's fault handler belongs to the process, and the first registration of memory installs it.
 
 use crate::common::{Fabric, Memory, Plan, cq, make_qp};
 use abi::errno::Errno;

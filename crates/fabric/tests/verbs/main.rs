@@ -1,6 +1,7 @@
-//! Verbs and objects: what programs post, receive and change, between engines of one host and between hosts.
+//! Verbs and objects: what programs post, receive and change, between engines of one host and
+//! between hosts.
 //!
-//! One program for all of them, so that they are linked once. No test shares an agent with another one.
+//! All these tests are one program, so that they are linked once. No two tests share an agent.
 
 #[path = "../common/mod.rs"]
 mod common;

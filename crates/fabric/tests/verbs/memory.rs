@@ -1,7 +1,8 @@
-//! Memory that goes away under a registration: unmapped, protected or truncated, at either end, for every operation. The answer is
-//! always a status and a reason.
+//! Registered memory that is unmapped, protected or truncated, at either end, for every operation.
+//! The result is always a status and a reason.
 //!
-//! One test at a time: what is unmapped must stay a hole, and another test's mappings could fill it.
+//! The tests run one at a time: unmapped memory must stay a hole, and another test's mappings could
+//! fill it.
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Memory, Plan, QKEY, Side, register};
@@ -36,7 +37,7 @@ fn lose(memory: &mut Memory, loss: Loss) {
     }
 }
 
-/// A buffer of its own for the operation, so that everything else stays.
+/// A separate buffer for the operation, so that all other memory stays mapped.
 fn buffer(side: &Side) -> (Memory, u32) {
     let memory = Memory::new(64 * 1024);
     memory.pattern(0, 64 * 1024, 3);
@@ -46,7 +47,7 @@ fn buffer(side: &Side) -> (Memory, u32) {
 
 fn pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
     let (a, b) = fabric.pair(plan);
-    // Lanes are open, hence mapped, before anything is unmapped.
+    // The lanes are open, and therefore mapped, before anything is unmapped.
     let to_b = a.ah(&b);
     b.recv(0, 0, 100);
     let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
@@ -140,7 +141,7 @@ fn the_target_of_a_one_sided_request() {
             a.post(&SendWr { sges: &a.sge(0, len), ..wr });
             assert_eq!(a.sent().status, status::REM_OP_ERR, "{what}");
             assert_eq!(a.qp.state(), ERR, "{what}");
-            // The responder ends, too, and all that waits there comes back.
+            // The responder's QP also ends, and all its requests are flushed.
             let seen = [b.received(), b.received()].map(|wc| (wc.wr_id, wc.status));
             let taken = code == opcode::RDMA_WRITE_WITH_IMM && len == 8;
             let first = if taken { status::LOC_ACCESS_ERR } else { status::WR_FLUSH_ERR };
@@ -184,7 +185,7 @@ fn only_what_is_touched_matters() {
     let (a, b) = pair(&fabric, &Plan::rc());
     let (memory, key) = buffer(&b);
     memory.protect(true);
-    // Reading goes on where only reading is allowed, and writing elsewhere is as good as ever.
+    // Reading still works where only reading is allowed, and writing elsewhere works as before.
     let wr = SendWr { opcode: opcode::RDMA_READ, remote_addr: memory.addr(0), rkey: key, ..SendWr::default() };
     a.post(&SendWr { sges: &a.sge(0, 40_000), ..wr });
     assert_eq!(a.sent().status, 0);
@@ -223,7 +224,8 @@ fn a_region_that_ends_while_its_peer_writes() {
             });
             until("traffic", || (memory.word(0) != 1).then_some(()));
             mr.dereg().expect("deregistered");
-            // When it is, nobody touches the memory any more: it may go, and no fault is survived, for there is none.
+            // After dereg_mr no engine touches the memory. So it may be unmapped, and no access
+            // faults.
             memory.unmap();
         });
     }

@@ -1,4 +1,4 @@
-//! Completion events: what arms a CQ, what sets it off, and how channels tell of it.
+//! Completion events: what arms a CQ, what triggers it, and how channels deliver the event.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use abi::qp::state;
 use engine::{Channel, Cq, CqSpec, Engine, SendWr};
 use fabric::simulation::Simulation;
 
-/// A CQ that notifies through `channel`.
+/// A CQ that sends its events to `channel`.
 fn notifying(engine: &Arc<Engine>, channel: &Arc<Channel>, cookie: u64) -> Arc<Cq> {
     engine.create_cq(&CqSpec { cqe: 64, channel: Some(channel), comp_vector: 0, cookie }).expect("a CQ")
 }
@@ -35,12 +35,13 @@ fn send(from: &Side, to: &Side, flags: u32) {
     settled(to);
 }
 
-/// After its acknowledgement a message's completion is shown under the lock that asking for the state takes, too.
+/// Waits until a message's completion is visible. This happens after the acknowledgement, under a
+/// lock that the query of the state also takes.
 fn settled(receiver: &Side) {
     let _ = receiver.qp.state();
 }
 
-/// The event that is there, if one is.
+/// The next event of the channel, without waiting.
 fn taken(channel: &Channel) -> Result<u64, Errno> {
     channel.next_event()
 }
@@ -54,18 +55,18 @@ fn one_event_for_one_arming() {
     send(&a, &b, 0);
     assert_eq!((b.received().status, taken(&channel)), (0, NONE), "not armed");
 
-    // A completion that is there already does not count (V-44).
+    // A completion from before the arming does not count (V-44).
     send(&a, &b, 0);
     b.rcq.req_notify(false).expect("armed");
     assert_eq!((b.received().status, taken(&channel)), (0, NONE));
 
-    // The next one does, once.
+    // The next completion triggers the event, once.
     send(&a, &b, 0);
     assert_eq!((b.received().status, taken(&channel)), (0, Ok(11)));
     send(&a, &b, send_flags::SOLICITED);
     assert_eq!((b.received().status, taken(&channel)), (0, NONE), "one-shot");
 
-    // Arming twice is arming once.
+    // Arming twice is the same as arming once.
     (0..2).for_each(|_| b.rcq.req_notify(false).expect("armed"));
     (0..2).for_each(|_| send(&a, &b, 0));
     (0..2).for_each(|_| assert_eq!(b.received().status, 0));
@@ -82,14 +83,15 @@ fn solicited_only() {
     send(&a, &b, send_flags::SOLICITED);
     assert_eq!((b.received().status, taken(&channel)), (0, Ok(11)));
 
-    // Asking for less does not take back asking for more, and more is more.
+    // Arming for solicited completions does not cancel arming for all completions, in either order.
     for order in [[false, true], [true, false]] {
         order.iter().for_each(|&solicited| b.rcq.req_notify(solicited).expect("armed"));
         send(&a, &b, 0);
         assert_eq!((b.received().status, taken(&channel)), (0, Ok(11)), "{order:?}");
     }
 
-    // The immediate data of a WRITE is solicited like a SEND; a plain WRITE is nothing at the target.
+    // A WRITE with immediate data is solicited like a SEND. A WRITE without immediate data has no
+    // completion at the target.
     b.rcq.req_notify(true).expect("armed");
     a.post(&SendWr { opcode: abi::post::opcode::RDMA_WRITE, send_flags: send_flags::SOLICITED, ..SendWr::default() });
     assert_eq!((a.sent().status, taken(&channel)), (0, NONE));
@@ -116,7 +118,7 @@ fn sends_set_off_their_own_queue() {
     assert!(readable(channel.fd(), PATIENCE), "nobody polls, and the event comes all the same");
     assert_eq!(taken(&channel), Ok(10));
     assert_eq!((b.sent().status, a.received().status), (0, 0));
-    // The completion of a send is not a solicited one.
+    // The completion of a send is not solicited.
     b.scq.req_notify(true).expect("armed");
     a.recv(1, 0, 0);
     b.post(&SendWr { send_flags: send_flags::SOLICITED, ..SendWr::default() });
@@ -177,7 +179,7 @@ fn several_queues_on_one_channel() {
         assert_eq!(b.sent().status, 0);
         expected.push(10);
     }
-    // In the order in which they happened, each as often.
+    // The events come in their order, each as often as it happened.
     for cookie in expected {
         assert!(readable(channel.fd(), PATIENCE));
         assert_eq!(taken(&channel), Ok(cookie));
@@ -202,7 +204,8 @@ fn the_unread_events_of_a_destroyed_queue_go_with_it() {
     assert_eq!(taken(&channel), Ok(11));
     assert_eq!(b.rcq.destroy().expect_err("in use").errno, Errno::EBUSY);
     b.qp.destroy().expect("the QP ends");
-    // One was read: that many acknowledgements the destroyer waits for (V-90).
+    // The program has read one event, and the destroying call waits for that many acknowledgements
+    // (V-90).
     assert_eq!(b.rcq.destroy().expect("destroyed").completion, 1);
     assert_eq!(taken(&channel), Ok(10), "the other's event is still there");
     assert_eq!(taken(&channel), NONE);
@@ -211,8 +214,9 @@ fn the_unread_events_of_a_destroyed_queue_go_with_it() {
     channel.destroy().expect("nobody uses it any more");
 }
 
-/// A peer acknowledges what it answers before it answers. Programs that wait for one event, then for the other, go by that, although two queues
-/// tell of them; whoever looks late finds both at once.
+/// A peer acknowledges a message before it replies to it. Programs rely on this: they wait for one
+/// event, then for the other, although the events come from two queues. A program that looks late
+/// finds both at once.
 #[test]
 fn the_event_of_a_send_comes_before_that_of_its_answer() {
     let mut simulation = Simulation::new(1);
@@ -227,7 +231,7 @@ fn the_event_of_a_send_comes_before_that_of_its_answer() {
     crate::common::connect(&asker, &answerer);
     let polled = |cq: &Cq| cq.poll(&mut [abi::cq::Wc::default()]) == Ok(1);
     for round in 0..4 {
-        // From the second round on the way is known, and nothing but the calls here moves anything.
+        // From the second round on the route is known, and only the calls in this loop move data.
         let mut until = |mut done: Box<dyn FnMut() -> bool + '_>| {
             let known = round > 0;
             assert!(done() || !known && simulation.run_until(PATIENCE, done), "round {round}");

@@ -1,11 +1,12 @@
-//! Every operation of every service between two engines: what arrives, and what the completions of both sides say.
+//! Every operation of every service between two engines: the data that arrives, and the completions
+//! of both sides.
 
 use crate::common::{Fabric, Memory, Plan, Side, register};
 use abi::cq::{opcode as wc_opcode, wc_flags};
 use abi::post::{Sge, opcode, send_flags};
 use engine::{RecvWr, SendWr};
 
-/// Around every limit: cells, the datagram's MTU, a lane's packet.
+/// Lengths around every limit: cells, the MTU for datagrams, a lane's maximal packet.
 const LENGTHS: [usize; 12] = [0, 1, 7, 60, 230, 300, 4056, 4096, 32767, 32768, 32769, 200_000];
 
 fn big(plan: Plan) -> Plan {
@@ -41,7 +42,7 @@ fn sends_and_writes_of_the_connected_services(fabric: &Fabric) {
             for (code, imm) in [(opcode::RDMA_WRITE, false), (opcode::RDMA_WRITE_WITH_IMM, true)] {
                 b.memory.pattern(0, len, len + 1);
                 if imm {
-                    // Its scatter list is not touched (V-72), and may be anything.
+                    // Its scatter list is ignored (V-72), and may have any content.
                     b.qp.post_recv(&RecvWr { wr_id: 13, sges: &[Sge::new(1, 1, 1)] }).expect("a receive");
                 }
                 let wr = SendWr {
@@ -63,7 +64,8 @@ fn sends_and_writes_of_the_connected_services(fabric: &Fabric) {
                 let wc = a.sent();
                 assert_eq!((wc.wr_id, wc.status, wc.opcode), (14, 0, wc_opcode::RDMA_WRITE));
                 if !imm {
-                    // Unreliable, so only what follows in order says that it has arrived.
+                    // WRITEs on this service are unreliable. Only a later message, which arrives in
+                    // order, shows that this one has arrived.
                     b.recv(15, 0, 0);
                     a.post(&SendWr::default());
                     assert_eq!(b.received().wr_id, 15);
@@ -107,7 +109,7 @@ fn atomics_answer_what_stood_there(fabric: &Fabric) {
     };
     let add = |compare_add| SendWr { opcode: opcode::ATOMIC_FETCH_AND_ADD, ..swap(compare_add, 0) };
     b.memory.put_word(24, 5);
-    // (request, before, after): the sum wraps, and a wrong expectation changes nothing.
+    // (request, before, after): the sum wraps, and a failed comparison changes nothing.
     let cases = [(swap(5, 7), 5, 7), (swap(5, 9), 7, 7), (add(3), 7, 10), (add(u64::MAX), 10, 9), (add(0), 9, 9)];
     for (wr, before, after) in cases {
         a.memory.put_word(8, 0xdead);
@@ -119,7 +121,7 @@ fn atomics_answer_what_stood_there(fabric: &Fabric) {
         assert_eq!(wc.opcode, expected);
         assert_eq!((a.memory.word(8), b.memory.word(24)), (before, after));
     }
-    // Into two pieces.
+    // The result is scattered into two pieces.
     let sges = [a.sge(100, 3)[0], a.sge(200, 5)[0]];
     a.post(&SendWr { sges: &sges, ..add(1) });
     assert_eq!(a.sent().status, 0);
@@ -130,7 +132,7 @@ fn atomics_answer_what_stood_there(fabric: &Fabric) {
 fn nothing_is_checked_where_nothing_is_moved(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     for code in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
-        // V-75: the key and address of a message without bytes mean nothing.
+        // V-75: a message without bytes may have any key and address.
         a.post(&SendWr { opcode: code, remote_addr: 1, rkey: 2, ..SendWr::default() });
         assert_eq!(a.sent().status, 0);
     }
@@ -152,7 +154,7 @@ fn lists_of_many_elements_in_several_regions(fabric: &Fabric) {
     let ((am, amr), (bm, bmr)) = (second(&a), second(&b));
     a.memory.pattern(0, 100_000, 1);
     am.pattern(0, 200_000, 2);
-    // Elements of no bytes between others; one that crosses a packet's end.
+    // Elements of no bytes between others, and one element that crosses the end of a packet.
     let pieces = [(0usize, 17usize), (50, 0), (1000, 70_000), (31, 13)];
     let gather = [
         a.sge(pieces[0].0, pieces[0].1)[0],
@@ -212,7 +214,7 @@ fn inline_data_is_taken_at_once_and_without_a_key(fabric: &Fabric) {
                 batch
                     .push(&SendWr { send_flags: send_flags::INLINE, sges: &sges, ud, ..SendWr::default() })
                     .expect("room");
-                // V-66: the buffer is the program's again, before anything is sent.
+                // V-66: the program may reuse the buffer at once, before anything is sent.
                 a.memory.pattern(0, len, 10);
                 batch.finish();
             }
@@ -226,7 +228,8 @@ fn inline_data_is_taken_at_once_and_without_a_key(fabric: &Fabric) {
 fn one_sided_operations_need_nobody_at_the_target(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
-    // From here on no thread of this process calls anything of `b`: only its engine's own thread serves.
+    // From here on no thread of this process makes a call on `b`. Only its engine's helper thread
+    // serves it.
     for round in 0..200u64 {
         a.memory.put_word(0, round);
         let base = SendWr { remote_addr, rkey, ..SendWr::default() };
@@ -255,7 +258,8 @@ fn long_messages_and_messages_that_are_too_long(fabric: &Fabric) {
     a.post(&SendWr { opcode: opcode::RDMA_READ, remote_addr, rkey, sges: &a.sge(0, len), ..SendWr::default() });
     assert_eq!(a.sent().status, 0);
     assert!(b.memory.get(0, len) == a.memory.get(0, len));
-    // 2^31 bytes are the most; what is longer ends here, and elements that sum up to more than a word are no shorter.
+    // The longest message has 2^31 bytes, and a longer one fails. Elements whose sum overflows 32
+    // bits do not count as short.
     let (half, lkey) = (0x8000_0000, a.mr.lkey());
     for (code, lens) in
         [(opcode::SEND, &[half, 1][..]), (opcode::RDMA_WRITE, &[half, half, 8]), (opcode::RDMA_READ, &[half, half])]

@@ -1,4 +1,5 @@
-//! Posting: what a full queue, a wrong state or a request that does not fit is answered, and in which order requests take effect.
+//! Posting: the errors of a full queue, a wrong state and an invalid request, and the order in
+//! which requests take effect.
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Plan, Side};
@@ -12,7 +13,7 @@ fn small(caps: Caps) -> Plan {
     Plan { sq_sig_all: false, caps, ..Plan::rc() }
 }
 
-/// Posts writes of nothing until the queue is full; answers how many fitted.
+/// Posts empty WRITEs until the queue is full, and returns how many fitted.
 fn fill(side: &Side, flags: u32) -> u32 {
     let mut batch = side.qp.send_batch().expect("a batch");
     let wr = SendWr { opcode: opcode::RDMA_WRITE, send_flags: flags, ..SendWr::default() };
@@ -39,12 +40,13 @@ fn a_send_queue_is_full_until_a_signalled_completion_is_polled(fabric: &Fabric) 
     a.post_all(&vec![wr; depth as usize - 1]);
     a.post(&SendWr { sges: &a.sge(0, 8), ..wr });
     until("the last write", || (b.memory.word(0) == 1).then_some(()));
-    // V-63: all are over, but nothing tells the program so, and the places stay taken.
+    // V-63: all requests have completed, but the program has polled no completion, so their places
+    // stay taken.
     assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0));
     assert_eq!(fill(&a, 0), 0);
     drop(b);
 
-    // With every fourth signalled, polling one sets four free.
+    // If every fourth request is signalled, one poll frees four places.
     let (a, _b) = fabric.pair(&small(Caps { max_send_wr: 8, ..Plan::rc().caps }));
     for round in 0..5u64 {
         for index in 0..depth {
@@ -72,7 +74,7 @@ fn a_receive_queue_is_full_until_completions_are_polled(fabric: &Fabric) {
     assert_eq!(b.qp.post_recv(&extra), Err(Errno::ENOMEM));
     a.post(&SendWr::default());
     assert_eq!(a.sent().status, 0);
-    // Taken by a message, but its completion is not polled.
+    // A message has taken the receive request, but the program has not polled its completion.
     assert_eq!(b.qp.post_recv(&extra), Err(Errno::ENOMEM));
     assert_eq!(b.received().wr_id, 0);
     b.qp.post_recv(&extra).expect("one place is free");
@@ -100,12 +102,12 @@ fn requests_that_do_not_fit_are_refused_at_once(fabric: &Fabric) {
     }
     let many = vec![sge; b.qp.caps().max_recv_sge as usize + 1];
     assert_eq!(b.qp.post_recv(&RecvWr { wr_id: 0, sges: &many }), Err(Errno::EINVAL));
-    // Inline data that is not there.
+    // Inline data that is not mapped.
     let gone = [Sge::new(8, 8, 0)];
     assert_eq!(refused(&a, &SendWr { sges: &gone, send_flags: send_flags::INLINE, ..wr }), Err(Errno::EFAULT));
     assert!(engine::reason::last(64).iter().any(|reason| reason.contains(&format!("{:#x}", a.qp.qpn()))));
 
-    // Nothing of that was posted, and those before a bad one are (V-64).
+    // None of these requests was posted. Requests before an invalid one are posted (V-64).
     b.recv(5, 0, 8);
     let mut batch = a.qp.send_batch().expect("a batch");
     batch.push(&SendWr { wr_id: 6, ..wr }).expect("room");
@@ -191,7 +193,8 @@ fn a_fence_waits_for_reads_and_atomics(fabric: &Fabric) {
         a.memory.pattern(0, len, round + 100);
         let before = b.memory.get(0, 8);
         let base = SendWr { remote_addr, rkey, ..SendWr::default() };
-        // What was just read goes back, elsewhere: right only if the READ is complete when the WRITE is gathered (V-65).
+        // The data of the READ is written to another place. It is correct only if the READ
+        // completes before the engine gathers the WRITE's data (V-65).
         a.post_all(&[
             SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(0, len), ..base },
             SendWr {

@@ -1,4 +1,5 @@
-//! Requests that a peer or the local side refuses: the statuses and states of both, and the events.
+//! Requests that the peer or the local side refuses: the statuses and states of both sides, and the
+//! events.
 
 use crate::common::wait::{event, no_event, until};
 use crate::common::{Fabric, Memory, Plan, QKEY, Side, register};
@@ -13,8 +14,8 @@ use engine::{RecvWr, SendWr};
 const ERR: u32 = state::ERR as u32;
 const RTS: u32 = state::RTS as u32;
 
-/// Sends `wr` and one more behind it; the first fails with `expected`, the second is flushed, both QPs end, and the peer's engine
-/// tells `told`.
+/// Posts `wr` and another request behind it. The first fails with `expected`, the second is
+/// flushed, both QPs go to the error state, and the peer's engine raises the event `told`.
 fn refused(
     fabric: &Fabric,
     plan: &Plan,
@@ -36,7 +37,7 @@ fn refused(
     assert_eq!((wc.wr_id, wc.status), (2, status::WR_FLUSH_ERR), "{what}");
     assert_eq!(a.qp.state(), ERR, "{what}");
     let Some(told) = told else {
-        // A local matter: the peer knows of nothing.
+        // The error is local: the peer does not notice it.
         assert_eq!(b.qp.state(), RTS, "{what}");
         return no_event(&b.engine);
     };
@@ -45,7 +46,8 @@ fn refused(
     assert_eq!(b.qp.state(), ERR, "{what}");
     let seen = [b.received(), b.received()].map(|wc| (wc.wr_id, wc.status));
     assert_eq!(seen[1], (8, status::WR_FLUSH_ERR), "{what}");
-    // A request that the message had taken ends with an error of its own, one that it had not is flushed.
+    // A receive request that the message had taken ends with its own error. A receive request that
+    // was not taken is flushed.
     let first = if wr.opcode == opcode::RDMA_WRITE_WITH_IMM && told == kind::QP_ACCESS_ERR {
         status::LOC_ACCESS_ERR
     } else {
@@ -65,7 +67,7 @@ const ONE_SIDED: [u32; 5] = [
     opcode::ATOMIC_FETCH_AND_ADD,
 ];
 
-/// A one-sided request for 8 bytes at the peer's `at`.
+/// A one-sided request for 8 bytes of the peer's memory at `at`.
 fn request(a: &Side, b: &Side, code: u32, at: usize) -> (SendWr<'static>, Vec<Sge>) {
     let wr = SendWr { opcode: code, remote_addr: b.memory.addr(at), rkey: b.mr.rkey(), ..SendWr::default() };
     (wr, a.sge(0, 8).to_vec())
@@ -134,7 +136,8 @@ fn requests_that_the_peer_does_not_serve(fabric: &Fabric) {
 fn local_lists_that_name_nothing(fabric: &Fabric) {
     let codes = [opcode::SEND, opcode::SEND_WITH_IMM];
     for code in ONE_SIDED.into_iter().chain(codes) {
-        // Whether the bytes go out or come in decides where it is found; the peer may have served a READ by then.
+        // The direction of the data decides where the error is found. The peer may have served a
+        // READ by then.
         let comes_in = (opcode::RDMA_READ..=opcode::ATOMIC_FETCH_AND_ADD).contains(&code);
         let check = |what: &str, sge: &dyn Fn(&Side) -> Sge| {
             refused(fabric, &Plan::rc(), &format!("{what}, opcode {code}"), status::LOC_PROT_ERR, None, |a, b| {
@@ -152,7 +155,7 @@ fn local_lists_that_name_nothing(fabric: &Fabric) {
             check("no local write", &|a| Sge::new(a.memory.addr(0), 8, register(&a.pd, &a.memory, 0).lkey()));
         }
     }
-    // Reading locally needs no right at all (V-21).
+    // Reading local memory needs no right at all (V-21).
     let (a, b) = fabric.pair(&Plan { mr_access: 0, ..Plan::rc() });
     b.qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).expect("a receive");
     a.post(&SendWr { opcode: opcode::SEND, ..SendWr::default() });
@@ -200,7 +203,8 @@ fn receive_buffers_that_cannot_take_the_message(fabric: &Fabric) {
             assert_eq!(wc.status, if reliable { remote } else { 0 }, "{what}");
             assert_eq!(a.qp.state(), if reliable { ERR } else { RTS }, "{what}");
             if local == status::LOC_LEN_ERR && !reliable {
-                // Dropped: the request is there for the next message (`unreliable.rs` of the conformance suite).
+                // The message is dropped, and the receive request serves the next message
+                // (`unreliable.rs` of the conformance suite).
                 until("the drop", || {
                     assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0), "{what}");
                     b.engine
@@ -240,7 +244,8 @@ fn what_is_not_reliable_drops_writes_in_silence(fabric: &Fabric) {
     assert_eq!((b.received().wr_id, b.memory.word(0), b.qp.state()), (1, 0, RTS));
 }
 
-/// Small messages that are taken one behind the other: the one that cannot be taken ends it, and those before it are there.
+/// Small messages that are received in one pass. The first one that cannot be received ends the
+/// pass, and the messages before it have arrived.
 #[test]
 fn of_small_messages_that_come_together_those_before_the_refused_one_arrive() {
     type Buffer = fn(&Side) -> Sge;
@@ -279,7 +284,7 @@ fn of_small_messages_that_come_together_those_before_the_refused_one_arrive() {
     }
 }
 
-/// The same of a WRITE among others.
+/// The same for a WRITE among other WRITEs.
 #[test]
 fn of_small_writes_those_before_the_refused_one_arrive_and_none_behind_it() {
     let fabric = Fabric::start();

@@ -1,4 +1,4 @@
-//! What memory can be registered, how a registration changes, and what advice about it is taken.
+//! Which memory can be registered, how a registration changes, and which advice is accepted.
 
 use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, connect, everywhere, register};
 use abi::cq::status;
@@ -22,13 +22,13 @@ fn restart(a: &Side, b: &Side) {
     connect(a, b);
 }
 
-/// Writes 8 bytes; the status.
+/// Writes 8 bytes and returns the status.
 fn write(side: &Side, rkey: u32, remote_addr: u64) -> u32 {
     side.post(&SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, sges: &side.sge(0, 8), ..SendWr::default() });
     side.sent().status
 }
 
-/// Sends one element; the status.
+/// Sends one element and returns the status.
 fn send(side: &Side, sge: Sge) -> u32 {
     side.post(&SendWr { sges: &[sge], ..SendWr::default() });
     side.sent().status
@@ -40,7 +40,7 @@ everywhere! {
     a_region_of_all_memory
 }
 
-/// V-21.
+/// V-21: a zero-based region.
 fn a_zero_based_region_counts_from_0(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let rights = access::ZERO_BASED | ALL_RIGHTS;
@@ -58,7 +58,7 @@ fn a_zero_based_region_counts_from_0(fabric: &Fabric) {
     }
 }
 
-/// ibv_alloc_null_mr(3).
+/// ibv_alloc_null_mr(3): reading it returns zeros, and writes to it are discarded.
 fn a_region_of_nothing_gives_zeros_and_takes_everything(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let nothing = a.pd.null_mr().expect("an MR");
@@ -84,7 +84,8 @@ fn a_region_of_nothing_gives_zeros_and_takes_everything(fabric: &Fabric) {
     nothing.dereg().expect("it goes");
 }
 
-/// Implicit on-demand paging: memory that is mapped after the registration, too, and what is not mapped is an error.
+/// Implicit on-demand paging: the region includes memory that is mapped after the registration.
+/// Access to unmapped memory is an error.
 fn a_region_of_all_memory(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let all = b.pd.reg_mr(0, u64::MAX, 0, ON_DEMAND).expect("an MR");
@@ -93,7 +94,7 @@ fn a_region_of_all_memory(fabric: &Fabric) {
     assert_eq!(write(&a, all.rkey(), late.addr(8184)), 0);
     assert_eq!(late.get(8184, 8), a.memory.get(0, 8));
     let (gone, beyond) = (late.addr(0), 1 << 60);
-    // Not unmapped: another thread could get the place for something of its own.
+    // Protected and not unmapped, because another thread's mapping could take the place.
     late.protect(false);
     for addr in [gone, beyond, u64::MAX - 8] {
         assert_eq!(write(&a, all.rkey(), addr), status::REM_OP_ERR, "{addr:#x}");
@@ -108,7 +109,7 @@ fn a_region_of_all_memory(fabric: &Fabric) {
     assert_eq!(pinned.err().map(|error| error.errno), Some(Errno::EFAULT));
 }
 
-/// What is paged in on demand need not be there when it is registered.
+/// With on-demand paging, memory need not be accessible when it is registered.
 #[test]
 fn on_demand_memory_may_come_later() {
     let fabric = Fabric::start();
@@ -121,7 +122,8 @@ fn on_demand_memory_may_come_later() {
     assert_eq!(write(&a, mr.rkey(), memory.addr(0)), status::REM_OP_ERR);
 }
 
-/// Huge pages are asked for with on-demand paging, which has to know how large they are.
+/// Only a registration with on-demand paging must be of real huge pages, because paging must know
+/// the page size.
 #[test]
 fn on_demand_memory_of_huge_pages_is_of_huge_pages() {
     let fabric = Fabric::start();
@@ -131,7 +133,7 @@ fn on_demand_memory_of_huge_pages_is_of_huge_pages() {
     assert_eq!(huge(memory.addr(0), 8192, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL));
     assert!(engine::reason::last(1)[0].contains("no huge pages"), "{:?}", engine::reason::last(1));
     assert_eq!(huge(0, u64::MAX, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL), "all memory");
-    // Of memory that stays where it is, nobody needs to know.
+    // For pinned memory the page size does not matter.
     assert_eq!(huge(memory.addr(0), 8192, ALL_RIGHTS | access::HUGETLB), Ok(()));
     let mr = register(&side.pd, &memory, ALL_RIGHTS);
     let changed = mr.rereg(4, None, 0, 0, ON_DEMAND | access::HUGETLB).map_err(|error| error.errno);
@@ -140,7 +142,8 @@ fn on_demand_memory_of_huge_pages_is_of_huge_pages() {
     assert_eq!(huge(memory.addr(0), 8192, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL), "nothing is there");
 }
 
-/// V-23: new keys with a new translation, the old ones with the rest; what was refused has changed nothing.
+/// V-23: a new translation gives new keys, other changes keep the old keys, and a refused change
+/// changes nothing.
 #[test]
 fn a_region_changes_as_it_is_told() {
     let fabric = Fabric::start();
@@ -192,7 +195,7 @@ fn a_key_is_not_given_twice() {
     }
 }
 
-/// ibv_advise_mr(3).
+/// ibv_advise_mr(3): valid advice is accepted, invalid advice is refused.
 #[test]
 fn advice_is_checked_and_taken() {
     let fabric = Fabric::start();
@@ -229,7 +232,8 @@ fn advice_is_checked_and_taken() {
     assert_eq!(side.pd.advise(PREFETCH, 1, &good).expect_err("gone").errno, Errno::EFAULT);
 }
 
-/// Every operation that a device says to serve with on-demand paging finds memory that nobody has touched, or that comes and goes.
+/// Every operation for which a device reports on-demand paging works on memory that was never
+/// touched, and on memory that comes and goes.
 #[test]
 fn on_demand_paging_serves_what_the_device_tells() {
     use abi::device::odp_service::{ATOMIC, ATOMIC_WRITE, FLUSH, READ, RECV, SEND, SRQ_RECV, WRITE};

@@ -1,4 +1,4 @@
-//! Shared receive queues: who takes which request, the limit, and what is left when a QP ends.
+//! Shared receive queues: which QP takes which request, the limit, and what remains when a QP ends.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use abi::qp::state;
 use abi::srq::attr;
 use engine::{RecvWr, SendWr, Srq, SrqSpec};
 
-/// An SRQ with two QPs on it (on one engine), and a peer for each (on another).
+/// An SRQ with two QPs on one engine, and a peer for each QP on another engine.
 struct Shared {
     srq: Arc<Srq>,
     takers: [Side; 2],
@@ -35,7 +35,7 @@ impl Shared {
         self.srq.post(&RecvWr { wr_id, sges: &self.takers[0].sge(at, len) }).expect("a place");
     }
 
-    /// One message to a taker; answers the request that it took.
+    /// Sends one message to a QP, and returns the receive request that it took.
     fn send(&self, to: usize) -> u64 {
         self.peers[to].post(&SendWr::default());
         assert_eq!(self.peers[to].sent().status, 0);
@@ -51,7 +51,7 @@ fn requests_are_taken_in_post_order_by_whoever_needs_one(fabric: &Fabric) {
     for (wr_id, to) in [0, 1, 1, 0, 0, 0, 1, 0].into_iter().enumerate() {
         assert_eq!(shared.send(to), wr_id as u64);
     }
-    // A message's bytes go where its request says.
+    // The data goes to the buffer of the receive request.
     shared.post(8, 100, 50);
     shared.peers[1].memory.pattern(0, 40, 4);
     shared.peers[1].post(&SendWr { sges: &shared.peers[1].sge(0, 40), ..SendWr::default() });
@@ -83,14 +83,14 @@ fn the_limit_tells_once_when_the_queue_runs_low(fabric: &Fabric) {
     assert_eq!(shared.srq.query().expect("an answer").srq_limit, 5);
     shared.send(0);
     no_event(ours);
-    // Four left: below five.
+    // Four requests are left, which is below the limit of five.
     shared.send(1);
     let got = event(ours);
     assert_eq!((got.kind, got.element), (kind::SRQ_LIMIT_REACHED, COOKIE));
     assert_eq!(shared.srq.query().expect("an answer").srq_limit, 0, "one-shot (V-51)");
     shared.send(0);
     no_event(ours);
-    // Armed above what is there: at once.
+    // A limit above the number of requests triggers the event at once.
     shared.srq.modify(attr::LIMIT, 0, 10).expect("armed");
     assert_eq!(event(ours).kind, kind::SRQ_LIMIT_REACHED);
     shared.srq.modify(attr::LIMIT, 0, 2).expect("armed");
@@ -104,7 +104,7 @@ fn the_limit_tells_once_when_the_queue_runs_low(fabric: &Fabric) {
 fn an_empty_queue_makes_senders_wait(fabric: &Fabric) {
     let shared = shared(fabric, &Plan::rc());
     shared.peers.iter().for_each(|peer| peer.post(&SendWr::default()));
-    // Nothing there for either; both try again without end (rnr_retry 7).
+    // Neither message finds a request. Both are retried without end (rnr_retry 7).
     until("an RNR wait", || (shared.takers[0].rcq.poll(&mut [Default::default()]) == Ok(0)).then_some(()));
     shared.post(1, 0, 0);
     shared.post(2, 0, 0);
@@ -121,7 +121,8 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
     let [dying, living] = &shared.takers;
     shared.post(1, 0, 100_000);
     shared.post(2, 0, 0);
-    // Half a message: its second packet cannot be read at the sender.
+    // Only half of the message arrives, because the sender cannot read the data of the second
+    // packet.
     let peer = &shared.peers[0];
     peer.memory.put(0, &[9; 8]);
     let halves = [peer.sge(0, 32 * 1024)[0], Sge::new(peer.memory.addr(0), 100, peer.mr.lkey() ^ 0xff00)];
@@ -131,7 +132,7 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
     no_event(&dying.engine);
 
     dying.to(state::ERR);
-    // What was taken and is not complete comes back flushed, the rest stays (V-53).
+    // A request that was taken and has not completed is flushed. The others stay (V-53).
     let wc = dying.received();
     assert_eq!((wc.wr_id, wc.status), (1, abi::cq::status::WR_FLUSH_ERR));
     dying.to(state::ERR);
@@ -143,11 +144,12 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
     assert_eq!(shared.send(1), 2);
 }
 
-/// V-52: what waits keeps its order, more fits, and a size below what waits is refused; with a limit all or nothing.
+/// V-52: requests keep their order, the new size has more room, and a size below the number of
+/// requests is refused. A change with a limit happens completely or not at all.
 fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     let shared = shared(fabric, &Plan::rc());
     let srq = &shared.srq;
-    // The ring has turned when it moves.
+    // The ring has wrapped around when it moves.
     (0..12).for_each(|wr_id| shared.post(wr_id, 0, 0));
     (0..10).for_each(|wr_id| assert_eq!(shared.send(0), wr_id));
     (12..22).for_each(|wr_id| shared.post(wr_id, 8 * wr_id as usize, 8));
@@ -173,7 +175,7 @@ fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     refused(attr::MAX_WR, u32::MAX, 0);
     refused(both, 200, 201);
     assert_eq!(srq.query().expect("an answer").srq_limit, 0, "all or nothing");
-    // With both, the limit is judged by the new size.
+    // If both change, the new size decides whether the limit is valid.
     srq.modify(both, 200, 150).expect("larger, and armed");
     let got = event(&shared.takers[0].engine);
     assert_eq!((got.kind, got.element), (kind::SRQ_LIMIT_REACHED, COOKIE), "fewer wait: at once (V-51)");
@@ -187,7 +189,8 @@ fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     assert_eq!(shared.send(0), 1);
 }
 
-/// Below the limit that is armed, or what waits.
+/// Checks that a size is refused because it is below the armed limit or below the number of
+/// requests.
 fn refused_size(shared: &Shared, max_wr: u32) {
     let before = shared.srq.max_wr();
     assert_eq!(shared.srq.modify(attr::MAX_WR, max_wr, 0).expect_err("too small").errno, Errno::EINVAL);

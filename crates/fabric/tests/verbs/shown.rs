@@ -1,10 +1,11 @@
-//! What an agent shows of a queue pair is what its engine has done: the number of the next packet.
+//! The agent shows for each queue pair the PSN of the next packet, and the engine keeps it up to
+//! date.
 
 use fabric::Fabric;
 use serde_json::Value;
 use softhca::{Context, Endpoint};
 
-/// The number of the next packet of a queue pair, as `softhca show qp` has it.
+/// The PSN of the next packet of a queue pair, as `softhca show qp` shows it.
 fn sq_psn(host: &fabric::Host, qpn: u32) -> u64 {
     let socket = host.agent().admin().expect("an admin node");
     socket.send(br#"{"request":"show"}"#, &[]).expect("sent");
@@ -16,7 +17,7 @@ fn sq_psn(host: &fabric::Host, qpn: u32) -> u64 {
     qp["sq_psn"].as_u64().expect("a number")
 }
 
-/// Sends messages one by one and compares what is shown with what was sent.
+/// Sends messages one by one, and compares the shown PSN with the number of messages.
 fn counts(host: &fabric::Host, near: &Context, far: &Context) {
     let (pd, cq) = (near.pd().expect("a PD"), near.cq(8).expect("a CQ"));
     let (other_pd, other_cq) = (far.pd().expect("a PD"), far.cq(8).expect("a CQ"));

@@ -1,5 +1,5 @@
-//! Queue pair states: what each does with requests and messages, the events of their changes, and the order in which an error
-//! flushes.
+//! Queue pair states: what each state does with requests and messages, the events of state changes,
+//! and the order in which an error flushes requests.
 
 use crate::common::wait::{event, no_event};
 use crate::common::{Fabric, Plan, Side, ah, connect, start};
@@ -16,7 +16,7 @@ fn drain(side: &Side, notify: bool) {
     side.qp.modify(&attributes).expect("SQD");
 }
 
-/// A request that the local side cannot carry out.
+/// A scatter/gather element with an invalid local key.
 fn bad(side: &Side) -> [Sge; 1] {
     [Sge::new(side.memory.addr(0), 8, side.mr.lkey() ^ 0xff_ff00)]
 }
@@ -41,7 +41,7 @@ fn the_first_message_before_rts_is_told(fabric: &Fabric) {
         let told = event(&b.engine);
         assert_eq!((told.kind, told.element), (kind::COMM_EST, 2));
         no_event(&b.engine);
-        // Who is in RTS knows it already.
+        // A QP that is already in RTS raises no event.
         b.rts();
         b.post(&SendWr::default());
         assert_eq!((b.sent().status, a.received().status), (0, 0));
@@ -57,7 +57,8 @@ fn a_draining_queue_finishes_what_it_began(fabric: &Fabric) {
     assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
     a.to(state::RTS);
 
-    // Under way, for the peer has no receive request; the second is posted after the transition and must not start.
+    // The first request is outstanding, because the peer has no receive request. The second is
+    // posted after the transition and must not start.
     a.post(&SendWr { wr_id: 1, ..SendWr::default() });
     drain(&a, true);
     let answer = a.qp.query(attr::STATE).expect("an answer");
@@ -69,7 +70,8 @@ fn a_draining_queue_finishes_what_it_began(fabric: &Fabric) {
     assert_eq!((a.sent().wr_id, b.received().wr_id), (1, 1));
     assert_eq!(event(&a.engine).kind, kind::SQ_DRAINED);
     assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
-    // Receives go on (the peer's message comes after whatever would have been sent).
+    // Receiving continues. If the second request had started, it would have arrived before the
+    // peer's reply.
     a.recv(3, 0, 0);
     b.post(&SendWr::default());
     assert_eq!((a.received().wr_id, b.sent().status), (3, 0));
@@ -77,7 +79,7 @@ fn a_draining_queue_finishes_what_it_began(fabric: &Fabric) {
     a.to(state::RTS);
     assert_eq!((a.sent().wr_id, b.received().wr_id), (2, 2));
 
-    // Without asking there is no event.
+    // Without a request for the event there is none.
     drain(&a, false);
     a.to(state::RTS);
     no_event(&a.engine);
@@ -93,7 +95,8 @@ fn an_unreliable_send_that_fails_halts_only_sending(fabric: &Fabric) {
         (1..=3).for_each(|wr_id| b.recv(wr_id, 0, 200));
         a.recv(7, 1000, 200);
         let wr = SendWr { ud, ..SendWr::default() };
-        // One unsignalled that is fine, the bad one, and two that never start: failures always complete (V-62, V-81).
+        // An unsignalled request that succeeds, the bad one, and one that never starts: failed
+        // requests always complete (V-62, V-81).
         let list = [SendWr { wr_id: 1, ..wr }, SendWr { wr_id: 2, sges: &bad(&a), ..wr }, SendWr { wr_id: 3, ..wr }];
         a.post_all(&list);
         let seen = [a.sent(), a.sent()].map(|wc| (wc.wr_id, wc.status));
@@ -103,7 +106,7 @@ fn an_unreliable_send_that_fails_halts_only_sending(fabric: &Fabric) {
         a.post(&SendWr { wr_id: 4, ..wr });
         let wc = a.sent();
         assert_eq!((wc.wr_id, wc.status), (4, status::WR_FLUSH_ERR));
-        // The receive queue goes on.
+        // The receive queue continues.
         b.post(&SendWr { ud: back, ..SendWr::default() });
         assert_eq!((a.received().wr_id, a.qp.state()), (7, u32::from(state::SQE)));
 
@@ -121,7 +124,7 @@ fn a_frozen_qp_stays_as_it_is_until_that_is_lifted() {
     let node = fabric.node(0);
     let manager = cm::Channel::open(node.parent().expect("a run directory")).expect("a channel");
     let (a, b) = (Side::new(&fabric.engine(), &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
-    // What the engine goes by, and what the agent answers.
+    // The state in the engine, and the state and port in the agent's answer.
     let known = |side: &Side| {
         let told = side.qp.query(attr::STATE | attr::PORT).expect("an answer");
         (side.qp.state(), told.qp_state, told.port_num)
@@ -140,12 +143,12 @@ fn a_frozen_qp_stays_as_it_is_until_that_is_lifted() {
         a.to(state);
         assert_eq!(known(&a).0, u32::from(state::RTS));
     }
-    // What is no transition at all succeeds as well: nobody looks at it.
+    // A modify without a valid transition succeeds too, because it is ignored.
     a.to(state::INIT);
     b.recv(1, 0, 0);
     a.post(&SendWr::default());
     assert_eq!((a.sent().status, b.received().wr_id), (0, 1), "it still works");
-    // The others go on as always.
+    // Other QPs work normally.
     b.to(state::ERR);
     assert_eq!(known(&b).0, u32::from(state::ERR));
 
@@ -196,7 +199,7 @@ fn an_error_flushes_both_queues_in_order(fabric: &Fabric) {
         assert_eq!((wc.wr_id, wc.status), (wr_id, flushed));
     }
     assert_eq!(a.qp.state(), u32::from(state::ERR));
-    // What is posted now comes back at once.
+    // Requests posted now are flushed at once.
     a.post(&SendWr { wr_id: 5, ..wr });
     a.recv(13, 0, 8);
     assert_eq!((a.sent().wr_id, a.received().wr_id), (5, 13));
@@ -211,7 +214,7 @@ fn an_error_flushes_both_queues_in_order(fabric: &Fabric) {
 
 fn error_by_modify_flushes_what_is_under_way(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
-    // No receive request at the peer: it stays under way.
+    // The peer has no receive request, so the sends stay outstanding.
     (1..4).for_each(|wr_id| a.post(&SendWr { wr_id, ..SendWr::default() }));
     a.recv(9, 0, 0);
     a.to(state::ERR);
@@ -222,7 +225,7 @@ fn error_by_modify_flushes_what_is_under_way(fabric: &Fabric) {
     assert_eq!((a.received().wr_id, a.qp.state()), (9, u32::from(state::ERR)));
     a.to(state::ERR);
     assert_empty(&a);
-    // From INIT, too.
+    // The same from INIT.
     let c = Side::new(&b.engine, &Plan::rc());
     c.init();
     c.recv(4, 0, 0);
@@ -239,7 +242,8 @@ fn reset_takes_everything_back_and_the_qp_works_again(fabric: &Fabric) {
     connect(&a, &b);
     connect(&other, &far);
     for round in 0..3u64 {
-        // A completion of each QP waits, of one also a receive and a send that nobody took.
+        // Each QP has a completion that was not polled. One QP also has a receive request and a
+        // send that no message took.
         b.recv(1, 0, 0);
         far.recv(2, 0, 0);
         a.recv(8, 0, 0);
@@ -281,7 +285,7 @@ fn what_reaches_a_qp_that_does_not_serve_is_dropped(fabric: &Fabric) {
     b.recv(1, 0, 100);
     b.recv(2, 0, 100);
     send(2);
-    // A QP of the same engine that serves tells when those have been looked at.
+    // A message to another QP of the same engine shows that the earlier messages were handled.
     let witness = Side::new(&b.engine, &plan);
     start(&witness);
     witness.recv(5, 0, 100);

@@ -1,4 +1,5 @@
-//! Why: each way in which a request fails is explained by its QP, with numbers, and so is everything that was flushed behind it.
+//! The reasons of failed requests: a QP explains each failed request with its numbers, and each
+//! flushed request behind it.
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Plan, QKEY, Side, ah, everywhere};
@@ -21,7 +22,7 @@ everywhere! {
     datagrams_that_are_dropped
 }
 
-/// The sentence about a request, which names it and its QP.
+/// The sentence about a request, which names the request and its QP.
 #[track_caller]
 fn why(side: &Side, wr_id: u64) -> String {
     let sentence = side.qp.why(wr_id).expect("something failed");
@@ -48,7 +49,7 @@ fn a_bad_rkey(fabric: &Fabric) {
     let peer = format!("QP {}", wire::Qpn::new(b.qp.qpn()));
     says(&why(&a, 1), &["remote access error", "NAK", &peer, "packet", "check rkey"]);
     says(&why(&a, 2), &["flushed", "wr_id 0x1 failed", "remote access error", &peer]);
-    // The other side knows which key it was.
+    // The other side knows the key in question.
     assert_eq!(b.received().status, status::WR_FLUSH_ERR);
     says(&why(&b, 9), &["flushed", "refused a peer's RDMA WRITE", &format!("{bad:#x}")]);
 }
@@ -76,7 +77,8 @@ fn says_nothing_of(sentence: &str, words: &[&str]) {
     }
 }
 
-/// What only a receiver can mend, and the peer, who never heard of it.
+/// Words for the receiver's remedy and about the peer. An error that the peer never learned of must
+/// not contain them.
 const OF_OTHERS: [&str; 3] = ["post receive buffers", "peer", "::"];
 
 fn each_length_error_names_its_own_cause(fabric: &Fabric) {
@@ -153,7 +155,7 @@ fn a_program_that_flushes(fabric: &Fabric) {
     a.modify(&ModifyQp { attr_mask: attr::STATE, qp_state: state::ERR, ..ModifyQp::default() });
     assert_eq!(a.received().status, status::WR_FLUSH_ERR);
     says(&why(&a, 7), &["flushed", "the program moved it there"]);
-    // What is refused is explained as well, and a QP that begins anew has forgotten.
+    // A refused request has a reason too. After a reset, the QP has no reasons.
     let too_many = [a.sge(0, 8)[0]; 5];
     assert!(a.qp.post_recv(&RecvWr { wr_id: 8, sges: &too_many }).is_err());
     says(&why(&a, 8), &["post_recv", "5 scatter elements", "takes 4"]);
@@ -166,7 +168,7 @@ fn datagrams_that_are_dropped(fabric: &Fabric) {
     let ah = a.ah(&b);
     let send = |qpn, qkey| a.post(&SendWr { ud: Some((&ah, qpn, qkey)), sges: &a.sge(0, 8), ..SendWr::default() });
     let (from, to) = (a.qp.qpn(), b.qp.qpn());
-    // Another Q_Key, and then no receive request.
+    // A wrong Q_Key first, and then no receive request.
     send(to, QKEY + 1);
     send(to, QKEY);
     assert_eq!((a.sent().status, a.sent().status), (0, 0));

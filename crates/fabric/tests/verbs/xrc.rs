@@ -1,5 +1,5 @@
-//! Extended reliable connections: domains and who may have them, requests that reach the queue they name, and targets that are held
-//! by several.
+//! Extended reliable connections: domains and their rights, requests that reach the named queue,
+//! and targets that several holders share.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use abi::post::{Sge, opcode, send_flags};
 use abi::qp::state;
 use engine::{Caps, Cq, Engine, Hold, InitiatorSpec, Mr, Qp, RecvWr, SendWr, SrqSpec, Xrcd};
 
-/// The serving process, and the asking one.
+/// The engine with the domain and its queues, and the initiator's engine.
 struct Pair {
     server: Arc<Engine>,
     xrcd: Arc<Xrcd>,
@@ -60,7 +60,7 @@ impl Pair {
         [Sge::new(self.memory.addr(at), len as u32, self.mr.lkey())]
     }
 
-    /// An RDMA or atomic request to the memory of a queue, with that queue's key.
+    /// An RDMA or atomic request for the memory of a queue, with that queue's key.
     fn at(&self, queue: usize, number: u32, at: usize) -> SendWr<'static> {
         let Queue { memory, mr, .. } = &self.queues[queue];
         SendWr { opcode: number, remote_addr: memory.addr(at), rkey: mr.rkey(), ..SendWr::default() }
@@ -77,7 +77,7 @@ impl Pair {
     }
 }
 
-/// Every operation of RC, each to the queue that it names: its receive request, its PD's keys, its CQ.
+/// Every operation of RC uses the named queue: its receive request, the keys of its PD, and its CQ.
 fn xrc_every_operation_reaches_the_queue_that_it_names(fabric: &Fabric) {
     let pair = pair(fabric);
     pair.memory.pattern(0, 20_000, 3);
@@ -129,7 +129,8 @@ fn xrc_every_operation_reaches_the_queue_that_it_names(fabric: &Fabric) {
     }
 }
 
-/// Section 10: a number that is no queue of the domain is refused, and both ends are in error.
+/// Section 10: a number that is no queue of the domain is refused, and both ends go to the error
+/// state.
 fn xrc_number_of_no_domain_is_refused(fabric: &Fabric) {
     let pair = pair(fabric);
     let plain =
@@ -142,7 +143,7 @@ fn xrc_number_of_no_domain_is_refused(fabric: &Fabric) {
     assert_eq!(pair.initiator.state(), u32::from(state::ERR));
 }
 
-/// The same for a queue of another domain, and for one that was destroyed.
+/// The same for a queue of another domain, and for a destroyed queue.
 fn status_15_number_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
     let pair = pair(fabric);
     let other = pair.server.open_xrcd(None, O_CREAT).expect("a domain");
@@ -157,7 +158,7 @@ fn status_15_number_of_another_domain_or_none_any_more_is_refused(fabric: &Fabri
     assert_eq!(again.outcome(gone.srq.number(), &again.at(0, opcode::RDMA_READ, 0)), status::REM_INV_RD_REQ_ERR);
 }
 
-/// V-10 with section 10: keys are looked up on the PD of the queue that is named.
+/// V-10 with section 10: keys are looked up in the PD of the named queue.
 fn xrc_protection_is_the_queue_s(fabric: &Fabric) {
     let pair = pair(fabric);
     let wr = SendWr { sges: &pair.sge(0, 8), ..pair.at(0, opcode::RDMA_WRITE, 0) };
@@ -170,7 +171,7 @@ fn xrc_rnr_an_empty_queue_makes_the_initiator_wait(fabric: &Fabric) {
     let pair = pair(fabric);
     pair.post(pair.number(0), &SendWr::default());
     until("an RNR wait", || (pair.queues[0].cq.poll(&mut [Default::default()]) == Ok(0)).then_some(()));
-    // The other queue's are no help.
+    // The other queue's receive requests do not help.
     pair.queues[1].post(2, 0, 0);
     pair.queues[0].post(1, 0, 0);
     assert_eq!(next(&pair.queues[0].cq).wr_id, 1);
@@ -180,7 +181,8 @@ fn xrc_rnr_an_empty_queue_makes_the_initiator_wait(fabric: &Fabric) {
     assert_eq!(impatient.outcome(impatient.number(0), &SendWr::default()), status::RNR_RETRY_EXC_ERR);
 }
 
-/// V-70 over XRC: the request that was taken says so on the queue's own CQ.
+/// V-70 over XRC: the receive request that was taken completes with the error on the queue's own
+/// CQ.
 fn a_message_that_does_not_fit_ends_both(fabric: &Fabric) {
     let pair = pair(fabric);
     pair.queues[1].post(4, 0, 10);
@@ -208,7 +210,8 @@ fn xrc_ends_have_the_queues_that_they_have() {
     assert_eq!((told.max_rd_atomic, told.retry_cnt), (0, 0), "the initiator's");
 }
 
-/// Section 10: a domain is a file's inode; O_CREAT and O_EXCL mean what they mean for files, and it goes with its last handle.
+/// Section 10: a file's inode identifies a domain. O_CREAT and O_EXCL have their usual meaning for
+/// files. The domain ends with its last handle.
 #[test]
 fn xrc_domain_is_that_of_its_file_in_every_process() {
     let fabric = Fabric::start();
@@ -253,7 +256,7 @@ fn xrc_domain_private_ones_are_each_their_own() {
     two.close().expect("closed");
 }
 
-/// Section 10: a target's events go to everybody who holds it, and it goes with the last of them.
+/// Section 10: every holder of a target gets its events. The target ends with its last holder.
 #[test]
 fn xrc_target_is_held_by_all_who_opened_it() {
     let fabric = Fabric::start();
@@ -280,7 +283,8 @@ fn xrc_target_is_held_by_all_who_opened_it() {
     assert!(!pair.client.is_gone());
 }
 
-/// V-54 over XRC: a queue whose CQ was overrun is lost, the others of the target are not.
+/// V-54 over XRC: a queue whose CQ has overrun receives nothing any more. The target's other queues
+/// still work.
 #[test]
 fn v_54_a_queue_whose_cq_is_overrun_takes_nothing_any_more() {
     let fabric = Fabric::start();

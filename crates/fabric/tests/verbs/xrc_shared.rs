@@ -1,4 +1,5 @@
-//! XRC domains that processes share: targets that serve another process's queues, and that go on when their server ends.
+//! XRC domains that processes share: targets that serve another process's queues, and that continue
+//! when their server ends.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,11 +17,12 @@ use engine::{Engine, Hold, SendWr, Xrcd};
 use shm::{RECORD_MAX, ends};
 use wire::{Headers, Opcode, Operation, Transport};
 
-/// The flags, at 7, of records that ask and answer.
+/// The flags, at 7, of records with remote-SRQ requests and replies.
 const SRQ_REQUEST: u8 = 8;
 const SRQ_REPLY: u8 = 16;
 
-/// Two processes with one domain: the first has a target, the second a queue; and a third one that asks.
+/// Two processes with one domain: the first has a target, the second a queue. A third process is
+/// the initiator.
 struct Shared {
     file: std::fs::File,
     first: Arc<Engine>,
@@ -37,7 +39,8 @@ fn open(engine: &Arc<Engine>, file: &std::fs::File) -> Arc<Xrcd> {
     engine.open_xrcd(Some(file.as_fd()), O_CREAT).expect("the domain")
 }
 
-/// Engines are on two hosts in turn, where there are two: who shares a domain is on the first.
+/// If there are two hosts, engines are opened on them in turn. Both processes with the domain are
+/// on the first host.
 fn shared_with(fabric: &Fabric, rnr_retry: u8) -> Shared {
     let file = tempfile::tempfile().expect("a file");
     let (first, asking, second) = (fabric.engine(), fabric.engine(), fabric.engine());
@@ -56,7 +59,7 @@ fn shared(fabric: &Fabric) -> Shared {
     shared_with(fabric, 7)
 }
 
-/// Every operation, on the memory and the queue of a process that has nothing to do with the connection.
+/// Every operation on the memory and the queue of a process that is no end of the connection.
 fn every_operation(asker: &Asker, queue: &Queue, target: u32) {
     asker.memory.pattern(0, 20_000, 3);
     queue.post(10, 0, 20_000);
@@ -106,7 +109,8 @@ fn xrc_shared_every_operation_reaches_another_process(fabric: &Fabric) {
     every_operation(&shared.asker, &shared.queue, target);
 }
 
-/// Many at once, to two processes' queues in turn: each gets its own, in order.
+/// Many messages at once, to the queues of two processes in turn. Each queue gets its own messages,
+/// in order.
 fn xrc_shared_messages_keep_their_order(fabric: &Fabric) {
     let shared = shared(fabric);
     let queues = [&shared.queue, &shared.first_queue];
@@ -129,7 +133,7 @@ fn xrc_shared_messages_keep_their_order(fabric: &Fabric) {
     }
 }
 
-/// Keys are those of the process whose queue is named.
+/// Keys belong to the process whose queue is named.
 fn xrc_shared_keys_are_the_queue_s_process_s(fabric: &Fabric) {
     let shared = shared(fabric);
     let wr = SendWr { sges: &shared.asker.sge(0, 8), ..shared.queue.at(opcode::RDMA_WRITE, 0) };
@@ -140,7 +144,7 @@ fn xrc_shared_keys_are_the_queue_s_process_s(fabric: &Fabric) {
     assert_eq!(shared.target.qp().state(), u32::from(state::ERR));
 }
 
-/// V-70: the request that was taken says so where it was posted.
+/// V-70: the receive request that was taken completes with the error in the process that posted it.
 fn xrc_shared_a_message_that_does_not_fit_ends_both(fabric: &Fabric) {
     let shared = shared(fabric);
     shared.queue.post(4, 0, 10);
@@ -163,7 +167,7 @@ fn xrc_shared_an_empty_queue_makes_the_initiator_wait(fabric: &Fabric) {
     assert_eq!(impatient.asker.outcome(impatient.queue.number(), &SendWr::default()), status::RNR_RETRY_EXC_ERR);
 }
 
-/// A queue of a process that has ended, and one of a domain that is another one's.
+/// A queue of a process that has ended, and a queue of another domain.
 fn xrc_shared_a_queue_that_is_gone_is_refused(fabric: &Fabric) {
     let ended = shared(fabric);
     ended.queue.post(1, 0, 0);
@@ -181,7 +185,8 @@ fn xrc_shared_a_queue_that_is_gone_is_refused(fabric: &Fabric) {
     assert_eq!(foreign.cq.poll(&mut [Wc::default()]), Ok(0));
 }
 
-/// Half a message has come when the target is reset: the receive request that it took is given back as flushed.
+/// The message is longer than its receive buffer: both the request and the receive request that it
+/// took fail.
 fn xrc_shared_half_a_message_ends_with_its_connection(fabric: &Fabric) {
     let shared = shared(fabric);
     shared.queue.post(1, 0, 20_000);
@@ -190,7 +195,8 @@ fn xrc_shared_half_a_message_ends_with_its_connection(fabric: &Fabric) {
     assert_eq!(next(&shared.queue.cq).status, status::LOC_LEN_ERR);
 }
 
-/// The same where the target's only server ends: nobody goes on with the message.
+/// Half of a message has arrived when the target's only server ends. The receive request is
+/// flushed, because no process continues the message.
 fn xrc_shared_half_a_message_ends_with_its_server(fabric: &Fabric) {
     let shared = shared(fabric);
     shared.asker.memory.put_word(0, u64::MAX);
@@ -208,7 +214,7 @@ fn xrc_shared_half_a_message_ends_with_its_server(fabric: &Fabric) {
     assert_eq!((wc.wr_id, wc.status, wc.qp_num), (1, status::WR_FLUSH_ERR, shared.target.qp().qpn()));
 }
 
-/// Section 10: a target goes with the last who holds it, whoever made it.
+/// Section 10: a target ends with its last holder, even if its maker ended earlier.
 fn xrc_outlives_its_maker(fabric: &Fabric) {
     let shared = shared(fabric);
     let qpn = shared.target.qp().qpn();
@@ -218,7 +224,7 @@ fn xrc_outlives_its_maker(fabric: &Fabric) {
     every_operation(&shared.asker, &shared.queue, qpn);
     assert_eq!(held.qp().query(0).expect("it lives").qp_state, state::RTS);
     let number = shared.first_queue.number();
-    // The refusal may be lost, and is said once.
+    // The refusal is sent only once, and may be lost.
     let refused = shared.asker.outcome(number, &SendWr::default());
     assert!([status::REM_INV_RD_REQ_ERR, status::RETRY_EXC_ERR].contains(&refused), "gone with its process: {refused}");
     assert_eq!(event(&shared.second).element, 21);
@@ -226,7 +232,7 @@ fn xrc_outlives_its_maker(fabric: &Fabric) {
     assert!(shared.second.open_target(&shared.second_domain, qpn, 22).is_err(), "it is gone");
 }
 
-/// The same where the maker lives, and only lets go; and then the next one.
+/// The maker lives and releases the target, and then the next holder does.
 fn xrc_outlives_whoever_lets_go(fabric: &Fabric) {
     let shared = shared(fabric);
     let qpn = shared.target.qp().qpn();
@@ -246,14 +252,14 @@ fn xrc_outlives_whoever_lets_go(fabric: &Fabric) {
     assert_eq!(thirds.destroy().expect("the last"), 0);
 }
 
-/// Nothing is done twice, and nothing is lost, when the server ends in the middle of things.
+/// Nothing is done twice and nothing is lost when the server ends in the middle of requests.
 fn xrc_outlives_its_server_without_a_change_to_what_was_done(fabric: &Fabric) {
     let shared = shared(fabric);
     let _held = shared.second.open_target(&shared.second_domain, shared.target.qp().qpn(), 21).expect("opened");
     goes_on_without_a_change(&shared, &shared.queue);
 }
 
-/// The same for the queue of a third process, which was not its server and is not.
+/// The same for the queue of a third process, which neither is nor becomes the server.
 fn xrc_outlives_its_server_for_others(fabric: &Fabric) {
     let shared = shared(fabric);
     let _held = shared.second.open_target(&shared.second_domain, shared.target.qp().qpn(), 21).expect("opened");
@@ -282,7 +288,7 @@ fn goes_on_without_a_change(shared: &Shared, queue: &Queue) {
     assert_eq!(queue.cq.poll(&mut [Wc::default()]), Ok(0));
 }
 
-/// Only its server can change a target; everybody who holds it hears of its end.
+/// Only its server can change a target. Every holder gets the event of its end.
 #[test]
 fn xrc_shared_targets_are_changed_by_their_server() {
     let fabric = Fabric::start();
@@ -296,8 +302,9 @@ fn xrc_shared_targets_are_changed_by_their_server() {
     assert_eq!(held.qp().query(0).expect("an answer").qp_state, state::ERR);
 }
 
-/// Requests of an engine that has not opened the domain, or in the name of a QP that is not its own, are carried out for nobody. What
-/// they say is right in every other respect: queue, key and address are the victim's.
+/// Requests of an engine that has not opened the domain, or in the name of a QP of another engine,
+/// are not carried out. All other values in these requests are valid: queue, key and address are
+/// the victim's.
 #[test]
 fn xrc_shared_requests_of_other_engines_are_refused() {
     let fabric = Fabric::start();
@@ -333,9 +340,9 @@ fn xrc_shared_requests_of_other_engines_are_refused() {
         until("room", || tx.ring.push(&record).ok());
         lane.peer.notify();
     };
-    // As the owner of a number that is not its own: not even answered.
+    // In the name of a QP of another engine: there is not even a reply.
     send_request(shared.target.qp().qpn(), 0, Operation::WriteOnly, 1, 1);
-    // As itself, without the token, to write, to send, and to read.
+    // In its own name, without the token: to write, to send, and to read.
     for (id, (operation, kind)) in (2..).zip([
         (Operation::WriteOnly, 1),
         (Operation::SendOnly, 0),
@@ -348,7 +355,7 @@ fn xrc_shared_requests_of_other_engines_are_refused() {
     for id in 2..6u32 {
         until("a reply", || rx.ring.pop(&mut record).expect("it is sound"));
         rx.ring.publish();
-        // Refused, as an SRQ that is none.
+        // Refused as an invalid SRQ.
         assert_eq!((record[7], &record[16..20], &record[20..22]), (SRQ_REPLY, &id.to_le_bytes()[..], &[3, 3][..]));
     }
     assert_eq!(queue.memory.get(0, 64), before);

@@ -1,4 +1,4 @@
-//! XRC for a client that runs no engine: its targets and queues are served by the engine that the agent runs for it.
+//! XRC for a client that runs no engine: a proxy engine in the agent serves its targets and queues.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use shm::Region;
 
 const LEN: usize = 64 * 1024;
-/// By which address requests name the first byte.
+/// The address of the first byte, as requests name it.
 const BASE: u64 = 0x7000_0000;
 
-/// A client that only knows commands.
+/// A client that uses only commands.
 struct Slow {
     control: SocketControl,
     memory: Region,
@@ -125,7 +125,7 @@ impl Slow {
         (0..len / 8).flat_map(|word| self.memory.read::<[u8; 8]>(at + word * 8)).collect()
     }
 
-    /// A target, connected with a peer: its handle and number.
+    /// A target that is connected with a peer: its handle and number.
     fn target(&self, asker: &Asker) -> (u32, u32) {
         let body = CreateQp { response: 1, pd_handle: self.xrcd, qp_type: kind::XRC_TGT, ..CreateQp::default() };
         let made: CreateQpAnswer = self.ask(number::CREATE_QP, &body, &[], size_of::<QpOut>(), None);
@@ -164,7 +164,7 @@ impl Slow {
     }
 }
 
-/// A message, a WRITE, a READ and an atomic for the client's queue and memory.
+/// A SEND, a WRITE, a READ and an atomic for the client's queue and memory.
 fn serves(slow: &Slow, asker: &Asker, qpn: u32) {
     slow.post(5, 0, 8000);
     asker.memory.pattern(0, 8000, 9);
@@ -197,7 +197,7 @@ fn xrc_shared_a_client_without_an_engine_has_targets_and_queues() {
     let asker = Asker::new(fabric.engine());
     let (handle, qpn) = slow.target(&asker);
     serves(&slow, &asker, qpn);
-    // And it serves the queue of a process that has an engine.
+    // The target also serves the queue of a process that runs an engine.
     let other = fabric.engine();
     let queue = Queue::new(&other, &domain(&other, &file), 16);
     queue.post(1, 0, 100);
