@@ -1,4 +1,5 @@
-//! What a thread of the answering side does: gives back what came, or only looks, until the last message of each queue pair.
+//! A thread of the answering side: it sends messages back, or only polls, until the last message of
+//! each queue pair. The principal function is [`run`].
 
 use crate::asking::in_window;
 use crate::contents::{Pattern, mark};
@@ -9,10 +10,10 @@ use crate::stream::{Numbers, Stream};
 use crate::team::{Team, WORD};
 use crate::{Error, Result};
 
-/// Looks at memory between two at the queue that has the last message.
+/// How often the thread polls memory before it polls once the queue for the last message.
 const LOOKS: u32 = 16;
 
-/// Puts the memory into the state in which a size begins.
+/// Prepares the memory for a size.
 pub(crate) fn prepare(team: &Team, plan: &Plan, size: usize) {
     team.clear();
     if plan.operation == Operation::Read && plan.verify {
@@ -55,7 +56,7 @@ struct Answering<'a> {
     size: usize,
     stream: Stream<'a>,
     pattern: Pattern,
-    /// Queue pairs from which nothing more will come.
+    /// The number of queue pairs whose last message has arrived.
     last: usize,
     came: Numbers,
 }
@@ -65,7 +66,7 @@ impl Answering<'_> {
         self.last == self.team.qps.len()
     }
 
-    /// Takes messages as they come.
+    /// Receives messages until all queue pairs are over.
     fn messages(&mut self) -> Result<()> {
         while !self.is_over() {
             let came = self.look.next(&self.team.received)?;
@@ -109,7 +110,7 @@ impl Answering<'_> {
         Ok(())
     }
 
-    /// Looks at the memory that is written, at one queue pair's after the other.
+    /// Polls the memory that the other side writes, one queue pair after the other.
     fn memory(&mut self) -> Result<()> {
         let (mut vain, mut looks, mut lane) = (Vain::default(), 0_u32, 0);
         while !self.is_over() {
@@ -138,7 +139,7 @@ impl Answering<'_> {
     }
 }
 
-/// What stands in the memory when so many operations are over on each queue pair.
+/// Checks the memory after this many operations on each queue pair.
 pub(crate) fn verify(team: &Team, plan: &Plan, size: usize, numbers: &[u64]) -> Result<()> {
     if numbers.len() != team.qps.len() {
         return Err(Error::Language(format!("counts of {} queue pairs, of {}", numbers.len(), team.qps.len())));

@@ -1,4 +1,5 @@
-//! What a thread of the asking side does: one operation after the other, or as many at a time as there may be, and looks at the clock.
+//! A thread of the asking side: it posts one operation after the other, or as many as may be
+//! outstanding, and measures the time. The principal function is [`run`].
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,9 @@ use crate::stream::{Numbers, Stream};
 use crate::team::Team;
 use crate::{Error, Result};
 
-/// Completions between two looks at the clock.
+/// Completions between two reads of the clock.
 const CLOCK: u64 = 8;
-/// Looks at memory that may still be written.
+/// How often the thread polls memory that the other side may still write.
 const SETTLE: u32 = 1 << 16;
 
 /// Measures one size.
@@ -86,7 +87,7 @@ fn one_by_one(stream: &mut Stream<'_>, team: &Team, look: Look<'_>, plan: &Plan,
     }
 }
 
-/// What comes back.
+/// Receives the other side's answers.
 struct Answers<'a> {
     team: &'a Team,
     plan: &'a Plan,
@@ -95,7 +96,7 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Waits for the answer to what was posted last on a queue pair.
+    /// Waits for the answer to the last operation on a queue pair.
     fn wait(&mut self, stream: &mut Stream<'_>, look: Look<'_>, lane: usize) -> Result<()> {
         let number = stream.posted[lane] - 1;
         if self.plan.operation == Operation::Write && !self.plan.is_announced() {
@@ -140,7 +141,7 @@ impl Answers<'_> {
     }
 }
 
-/// Whether a message stands in the window. Its last byte may be there before all others are.
+/// Checks that a message is in the window. Its last byte may arrive before all others.
 pub(crate) fn in_window(
     team: &Team,
     pattern: &mut Pattern,

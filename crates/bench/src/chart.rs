@@ -1,14 +1,15 @@
-//! Figures for a terminal: a table, and a bar for each size. Principal functions: [`table`] and [`bars`].
+//! Prints results on a terminal: a table, and a bar for each size. The principal functions are
+//! [`table`] and [`bars`].
 
 use crate::figures::Case;
 use crate::plan::{Measure, Plan, Size};
 
-/// Letters of the longest bar.
+/// Width of the longest bar in characters.
 const WIDTH: f64 = 40.0;
-/// Eighths of a letter.
+/// Eighths of a character.
 const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// The figure that a measurement is about, and its unit.
+/// The main figure of a measurement, and its unit.
 #[must_use]
 pub fn principal(measure: Measure, case: &Case) -> (f64, &'static str) {
     match measure {
@@ -18,7 +19,7 @@ pub fn principal(measure: Measure, case: &Case) -> (f64, &'static str) {
     }
 }
 
-/// One line for each size.
+/// A table with one line for each size.
 #[must_use]
 pub fn table(plan: &Plan, cases: &[Case]) -> String {
     let mut text = if plan.measure == Measure::Lat {
@@ -52,7 +53,7 @@ pub fn table(plan: &Plan, cases: &[Case]) -> String {
     text
 }
 
-/// A bar for each size, or, of one size's latencies, for each percentile.
+/// A bar for each size. For the latencies of a single size, a bar for each percentile.
 #[must_use]
 pub fn bars(plan: &Plan, cases: &[Case]) -> String {
     let rows: Vec<(String, f64, &str)> = match cases {
@@ -74,7 +75,7 @@ pub fn bars(plan: &Plan, cases: &[Case]) -> String {
     rows.iter().map(|(name, value, unit)| format!("{name:>10} {} {value:.3} {unit}\n", bar(*value, most))).collect()
 }
 
-/// A bar for `value`; what is more than 0 can be seen.
+/// A bar for `value`. Every value above 0 is visible.
 fn bar(value: f64, most: f64) -> String {
     let eighths = if value > 0.0 { (value / most * WIDTH * 8.0).round().max(1.0) as usize } else { 0 };
     let mut text = "█".repeat(eighths / 8);

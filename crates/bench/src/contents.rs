@@ -1,11 +1,12 @@
-//! What messages hold: bytes that tell which message it is, so that one that is lost, late, torn or somebody else's shows.
+//! The contents of messages: bytes that depend on the message, so that a check finds a message that
+//! is lost, late, torn or from another queue pair.
 //!
-//! The last byte is the message's mark, which is never 0: who looks at memory sees by it that a message is there.
-//! Principal type: [`Pattern`].
+//! The last byte is the message's mark, which is never 0. A side that polls memory sees by the mark
+//! that a message has arrived. The principal type is [`Pattern`].
 
 use crate::{Error, Result};
 
-/// Marks come again after so many messages.
+/// Marks repeat after this many messages.
 const MARKS: u64 = 255;
 
 /// The mark of a message.
@@ -13,7 +14,7 @@ pub(crate) fn mark(number: u64) -> u8 {
     (number % MARKS) as u8 + 1
 }
 
-/// Makes and checks contents, in a buffer that is used again.
+/// Generates and checks contents, in a reused buffer.
 #[derive(Default)]
 pub(crate) struct Pattern {
     made: Vec<u8>,
@@ -36,7 +37,7 @@ impl Pattern {
         &self.made
     }
 
-    /// Whether `fill` finds these contents.
+    /// Checks that `fill` returns these contents.
     pub(crate) fn check(&mut self, size: usize, lane: usize, number: u64, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         self.came.resize(size, 0);
         fill(&mut self.came);

@@ -1,30 +1,30 @@
-//! What was measured. Principal type: [`Case`].
+//! The results of a measurement. The principal type is [`Case`].
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest time that is told from longer ones: an hour.
+/// The longest distinguishable time: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
-/// Digits that count.
+/// Significant digits.
 const DIGITS: u8 = 3;
 
-/// What one size made.
+/// The results of one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Case {
     /// Bytes of a message.
     pub size: usize,
     /// Operations that were measured.
     pub operations: u64,
-    /// How long they took.
+    /// The duration of these operations.
     pub seconds: f64,
-    /// Microseconds of one; of SEND and WRITE one way, half of there and back.
+    /// Microseconds of one operation. For SEND and WRITE, one way: half of a round trip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_usec: Option<Latency>,
     /// Bandwidth.
     pub mib_per_second: f64,
-    /// Messages.
+    /// Millions of messages per second.
     pub million_per_second: f64,
 }
 
@@ -41,7 +41,7 @@ pub struct Latency {
     pub mean: f64,
 }
 
-/// What one thread has measured.
+/// The measurements of one thread.
 pub(crate) struct Tally {
     pub(crate) operations: u64,
     pub(crate) started: Instant,
@@ -51,14 +51,14 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Nothing yet, from now on.
+    /// Starts now, with no operations.
     pub(crate) fn new(with_times: bool) -> Self {
         let now = Instant::now();
         let times = with_times.then(|| Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("bounds that fit"));
         Self { operations: 0, started: now, ended: now, times }
     }
 
-    /// One operation took so long.
+    /// Counts one operation of this duration.
     pub(crate) fn record(&mut self, time: Duration) {
         self.operations += 1;
         if let Some(times) = &mut self.times {
@@ -68,7 +68,7 @@ impl Tally {
 }
 
 impl Case {
-    /// All threads together. `halves`: what was timed is there and back.
+    /// Combines all threads. `halves`: the measured times are round trips.
     pub(crate) fn of(size: usize, tallies: Vec<Tally>, halves: bool) -> Self {
         let operations: u64 = tallies.iter().map(|tally| tally.operations).sum();
         let started = tallies.iter().map(|tally| tally.started).min();
@@ -81,11 +81,11 @@ impl Case {
         for times in tallies.into_iter().filter_map(|tally| tally.times) {
             match &mut all {
                 None => all = Some(times),
-                // Of the same bounds.
+                // Both histograms have the same bounds.
                 Some(all) => drop(all.add(times)),
             }
         }
-        // There and back are two messages.
+        // A round trip is two messages.
         let messages = operations as f64 * if halves { 2.0 } else { 1.0 };
         Self {
             size,

@@ -1,10 +1,12 @@
-//! A load between two programs and what it makes: one operation, several sizes, some queue pairs and threads, measured.
+//! Runs a load between two programs and measures it: one operation, several sizes, some queue pairs
+//! and threads.
 //!
-//! One side asks ([`ask`]), the other one answers ([`answer`]); they meet over a [`Talk`], which is any socket. What is wanted stands in a
-//! [`Plan`], which the asking side sends to the other one; what comes of it are the [`Case`]s, one for each size, which
-//! [`chart`] and [`plot`] show. Everything goes through the crate `softhca`, as the programs of its users do.
+//! One side asks ([`ask`]), the other side answers ([`answer`]). They talk over a [`Talk`], which
+//! is any socket. A [`Plan`] says what to measure, and the asking side sends it to the other side.
+//! The results are [`Case`]s, one for each size, which [`chart`] and [`plot`] show. All operations
+//! go through the crate `softhca`, as in users' programs.
 //!
-//! It is not the command: options, processes and sockets are `softhca bench`'s.
+//! This crate is not the command: options, processes and sockets belong to `softhca bench`.
 #![forbid(unsafe_code)]
 
 mod answering;
@@ -25,32 +27,32 @@ pub use plan::{Amount, Measure, Operation, Plan, Size};
 pub use session::{Place, answer, ask};
 pub use talk::Talk;
 
-/// Why a measurement did not come to its end.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What is wanted cannot be measured.
+    /// The plan cannot be measured.
     #[error("{0}")]
     Plan(String),
-    /// The sockets by which the sides talk.
+    /// The sockets between the two sides failed.
     #[error("talking to the other side: {0}")]
     Talk(#[from] std::io::Error),
-    /// The other side says why it gave up.
+    /// The other side reports why it gave up.
     #[error("the other side: {0}")]
     Other(String),
-    /// The other side is not there any more.
+    /// The other side has ended.
     #[error("the other side ended during the measurement")]
     Gone,
-    /// Nothing happens although the other side is there.
+    /// Nothing completes, although the other side exists.
     #[error("nothing has completed for {0} s, and the other side does not answer")]
     Stalled(u64),
     /// A request or a call failed.
     #[error(transparent)]
     Verbs(#[from] softhca::Error),
-    /// What arrived is not what was sent.
+    /// The data that arrived differs from the data that was sent.
     #[error("wrong contents: {0}")]
     Contents(String),
-    /// The other side speaks another language.
+    /// The other side uses another protocol.
     #[error("the other side runs another version of softhca bench: {0}")]
     Language(String),
 }
@@ -61,5 +63,5 @@ impl From<softhca::Rejected> for Error {
     }
 }
 
-/// What a step gives.
+/// The result of a step.
 pub type Result<T> = std::result::Result<T, Error>;

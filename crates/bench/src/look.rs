@@ -1,5 +1,5 @@
-//! How a thread waits: by looking again and again, or asleep until an event; in both cases it notices that all is over.
-//! Principal type: [`Look`].
+//! How a thread waits: by polling, or asleep until an event. In both cases it notices when the
+//! measurement is over. The principal type is [`Look`].
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use softhca::{Completion, Cq};
 use crate::talk::Watch;
 use crate::{Error, Result};
 
-/// Looks between two looks at the other side.
+/// Polls between two checks of the other side.
 const GLANCE: u32 = 1 << 8;
-/// Looks after which others may have the processor for a moment.
+/// Polls after which other threads may have the processor for a moment.
 const REST: u32 = 1 << 12;
-/// Looks between two looks at the clock.
+/// Polls between two reads of the clock.
 const CLOCK: u32 = 1 << 16;
-/// Asleep between two looks at the other side.
+/// The longest sleep between two checks of the other side.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// How a thread waits.
@@ -24,11 +24,11 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub(crate) struct Look<'a> {
     pub(crate) watch: &'a Watch,
     pub(crate) event: bool,
-    /// How long nothing may happen.
+    /// How long nothing may complete.
     pub(crate) patience: Option<Duration>,
 }
 
-/// Looks in vain, so far.
+/// Counts polls without a result.
 #[derive(Default)]
 pub(crate) struct Vain {
     looks: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Vain {
 }
 
 impl Look<'_> {
-    /// The next completion, which is a good one.
+    /// The next completion, which must be successful.
     pub(crate) fn next(&self, cq: &Cq) -> Result<Completion> {
         let mut vain = Vain::default();
         loop {
@@ -48,7 +48,7 @@ impl Look<'_> {
                 continue;
             }
             cq.arm()?;
-            // What came before it was armed makes no event.
+            // A completion from before the arming raises no event.
             if let Some(completion) = self.glance(cq)? {
                 return Ok(completion);
             }
@@ -61,7 +61,7 @@ impl Look<'_> {
         Ok(cq.poll()?.map(Completion::ok).transpose()?)
     }
 
-    /// Another look in vain.
+    /// Records another poll without a result.
     pub(crate) fn again(&self, vain: &mut Vain) -> Result<()> {
         vain.looks = vain.looks.wrapping_add(1);
         if vain.looks.is_multiple_of(GLANCE) {
@@ -77,7 +77,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Sleeps until an event, and takes it.
+    /// Sleeps until an event, and takes the event.
     fn sleep(&self, cq: &Cq, vain: &mut Vain) -> Result<()> {
         match poll(&mut [PollFd::from_borrowed_fd(cq.as_fd(), PollFlags::IN)], Some(&NAP)) {
             Ok(0) => {

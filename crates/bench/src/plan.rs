@@ -1,4 +1,5 @@
-//! What is to be measured. It comes from the other side as well, and is believed only after [`Plan::check`]. Principal type: [`Plan`].
+//! What to measure. A plan may also come from the other side, and must then pass [`Plan::check`].
+//! The principal type is [`Plan`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,34 +13,34 @@ const LONGEST: usize = 1 << 30;
 const MOST_QPS: u32 = 16_384;
 const MOST_THREADS: u32 = 256;
 const DEEPEST: u32 = 8192;
-/// Buffers of one thread whose contents are checked have no more than this.
+/// The most bytes in one thread's buffers if contents are checked.
 const CHECKED: usize = 128 << 20;
-/// Receives of one side, at most, unless queue pairs are more.
+/// The most receive requests of one side, unless there are more queue pairs.
 const RECEIVES: u32 = 1 << 16;
 /// The longest measurement of one size.
 const LONGEST_TIME: f64 = 3600.0;
 
-/// What is done again and again.
+/// The operation to repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// A message to a receive of the other side
+    /// A message to a receive request of the other side.
     Send,
-    /// RDMA WRITE
+    /// RDMA WRITE.
     Write,
-    /// RDMA READ
+    /// RDMA READ.
     Read,
-    /// Atomic fetch-and-add on 8 bytes
+    /// Atomic fetch-and-add on 8 bytes.
     FetchAdd,
-    /// Atomic compare-and-swap on 8 bytes
+    /// Atomic compare-and-swap on 8 bytes.
     CmpSwap,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 5] = [Self::Send, Self::Write, Self::Read, Self::FetchAdd, Self::CmpSwap];
 
-    /// Whether it works on a word of 8 bytes.
+    /// Whether the operation uses a word of 8 bytes.
     #[must_use]
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CmpSwap)
@@ -58,15 +59,15 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What is looked at.
+/// The quantity to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// How long one takes, with nothing else under way
+    /// The duration of one operation, without any other outstanding operations.
     Lat,
-    /// Bytes in a time, with many under way
+    /// Bytes per second, with many outstanding operations.
     Bw,
-    /// Messages in a time, with many under way, posted in batches
+    /// Messages per second, with many outstanding operations, posted in batches.
     Rate,
 }
 
@@ -80,49 +81,50 @@ impl fmt::Display for Measure {
     }
 }
 
-/// How much is done of each size.
+/// How much to measure for each size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Amount {
-    /// So many operations, of all threads together.
+    /// This many operations, of all threads together.
     Iterations(u64),
-    /// As many as there are in so many seconds.
+    /// As many operations as possible in this many seconds.
     Seconds(f64),
 }
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The operation.
     pub operation: Operation,
-    /// What is looked at.
+    /// The quantity.
     pub measure: Measure,
-    /// Bytes of a message; each is measured for itself.
+    /// Bytes of a message. Each size is measured separately.
     pub sizes: Vec<usize>,
-    /// Queue pairs, which the threads share out.
+    /// Queue pairs. The threads divide them among themselves.
     pub qps: u32,
     /// Threads on each side.
     pub threads: u32,
-    /// Operations under way on a queue pair.
+    /// Outstanding operations of a queue pair.
     pub depth: u32,
     /// Operations that are posted with one call.
     pub batch: u32,
-    /// Messages up to this size are copied when they are posted.
+    /// Messages up to this size are posted inline.
     pub inline: u32,
-    /// Threads sleep until something completes.
+    /// Threads sleep until an operation completes.
     pub event: bool,
     /// How much is measured.
     pub amount: Amount,
-    /// Operations of each thread before that; without it as many as suit the size.
+    /// Operations of each thread before the measurement. `None`: a number that suits the size.
     pub warmup: Option<u64>,
     /// Contents are checked.
     pub verify: bool,
-    /// Threads stay on a processor each: the asking side's on the odd ones, the other's on the even ones.
+    /// Each thread runs on a fixed processor: the asking side's threads on odd ones, the other
+    /// side's on even ones.
     pub pin: bool,
 }
 
 impl Plan {
-    /// A plan with everything as most would have it: half a second of 8 bytes.
+    /// A plan with usual values: half a second with messages of 8 bytes.
     #[must_use]
     pub fn new(operation: Operation, measure: Measure) -> Self {
         Self {
@@ -142,10 +144,10 @@ impl Plan {
         }
     }
 
-    /// Whether it can be measured at all.
+    /// Whether the plan can be measured.
     ///
     /// # Errors
-    /// What of it cannot.
+    /// Names the part that cannot be measured.
     pub fn check(&self) -> Result<()> {
         let refuse = |why: String| Err(Error::Plan(why));
         let within = |what: &str, value: u64, most: u64| match value {
@@ -193,7 +195,8 @@ impl Plan {
         Ok(())
     }
 
-    /// What else than operation and size a figure depends on, for the caption of a plot.
+    /// The parameters, besides operation and size, on which a figure depends. They are for the
+    /// caption of a plot.
     #[must_use]
     pub fn parameters(&self) -> String {
         let many = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
@@ -222,27 +225,30 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Whether the other side shows what it sees by sending it back.
+    /// Whether the other side sends each message back.
     pub(crate) fn is_answered(&self) -> bool {
         self.measure == Measure::Lat && matches!(self.operation, Operation::Send | Operation::Write)
     }
 
-    /// Whether a write says so to the other side's completion queue: who sleeps looks at no memory.
+    /// Whether a WRITE has immediate data for the other side's completion queue. A sleeping thread
+    /// does not poll memory.
     pub(crate) fn is_announced(&self) -> bool {
         self.is_answered() && self.operation == Operation::Write && self.event
     }
 
-    /// Whether messages of different queue pairs are told from each other by where they lie.
+    /// Whether each queue pair needs its own buffers, because the buffer tells to which queue pair
+    /// a message belongs.
     pub(crate) fn has_own_buffers(&self) -> bool {
         self.verify || (self.is_answered() && self.operation == Operation::Write)
     }
 
-    /// Queue pairs of one thread, at most.
+    /// The most queue pairs of one thread.
     pub(crate) fn qps_of_a_thread(&self) -> u32 {
         self.qps.div_ceil(self.threads)
     }
 
-    /// Operations under way on a queue pair: fewer where each has a buffer that is checked.
+    /// Outstanding operations of a queue pair. If contents are checked, each operation needs its
+    /// own buffer, so there are fewer.
     pub(crate) fn depth(&self) -> u32 {
         if !self.verify {
             return self.depth;
@@ -256,18 +262,18 @@ impl Plan {
         self.batch.min(self.depth())
     }
 
-    /// Receives of a queue pair.
+    /// Receive requests of a queue pair.
     pub(crate) fn receives(&self) -> u32 {
         let wanted = if self.operation == Operation::Send && !self.is_answered() { 4 * self.depth() } else { 4 };
         wanted.min((RECEIVES / self.qps).max(2))
     }
 
-    /// Buffers of a queue pair in each of a thread's memories.
+    /// Buffers of a queue pair in each memory of a thread.
     pub(crate) fn slots(&self) -> usize {
         if self.verify { self.depth() as usize } else { 1 }
     }
 
-    /// Operations of a thread before those that count.
+    /// Operations of a thread before the measured ones.
     pub(crate) fn warmup(&self, size: usize) -> u64 {
         self.warmup.unwrap_or_else(|| ((64 << 20) / size as u64).clamp(10, 1000))
     }

@@ -1,6 +1,8 @@
-//! Figures over the size of messages as an SVG, both axes logarithmic; of one size's latencies, its percentiles.
+//! Plots results over the message size as an SVG with logarithmic axes. For the latencies of a
+//! single size, plots its percentiles.
 //!
-//! Principal functions: [`of_run`] for a measurement, [`lines`] for figures of any origin.
+//! The principal functions are [`of_run`] for a measurement and [`lines`] for figures of any
+//! origin.
 
 use std::fmt::Display;
 
@@ -16,7 +18,7 @@ use crate::plan::{Measure, Plan, Size};
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
-/// Colours that people with any eyes tell apart (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,34 +29,34 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
-/// Where a point's label is, in pixels from the point.
+/// The position of a point's label, in pixels from the point.
 const BESIDE: (i32, i32) = (8, -16);
-/// The same where a line rises to the right.
+/// The position of a label where a line rises to the right.
 const BELOW: (i32, i32) = (8, 6);
 /// The font of a point's label.
 const FONT: (&str, i32) = ("sans-serif", 14);
-/// Of captions.
+/// The colour of captions.
 const GREY: RGBColor = RGBColor(80, 80, 80);
 
-/// What stands above a plot.
+/// The heading of a plot.
 #[derive(Debug, Clone, Copy)]
 pub struct Heading<'a> {
     /// What was measured.
     pub title: &'a str,
-    /// Where, when and how; one line each.
+    /// Where, when and how, one line each.
     pub caption: &'a [String],
 }
 
 /// A line of the plot.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What it is.
+    /// The line's name.
     pub name: String,
-    /// Bytes, and the figure.
+    /// Points: bytes, and the figure.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The lines of a measurement: of latencies the median and the 99th percentile.
+/// The lines of a measurement. For latencies, these are the median and the 99th percentile.
 #[must_use]
 pub fn of(plan: &Plan, cases: &[Case]) -> Vec<Line> {
     let line = |name: &str, value: fn(&Case) -> Option<f64>| Line {
@@ -83,15 +85,16 @@ pub fn unit(measure: Measure) -> &'static str {
 /// An SVG with these lines, for figures of any origin.
 ///
 /// # Errors
-/// There is nothing to show.
+/// When there is nothing to plot.
 pub fn lines(title: &str, unit: &str, lines: &[Line]) -> Result<String, String> {
     over_sizes(&Heading { title, caption: &[] }, unit, lines)
 }
 
-/// An SVG of a measurement: lines over the sizes, or, of one size's latencies, a point for each percentile.
+/// An SVG of a measurement: lines over the sizes. For the latencies of a single size, a point for
+/// each percentile.
 ///
 /// # Errors
-/// There is nothing to show.
+/// When there is nothing to plot.
 pub fn of_run(heading: &Heading<'_>, plan: &Plan, cases: &[Case]) -> Result<String, String> {
     match cases {
         [Case { size, latency_usec: Some(latency), .. }] => over_percentiles(heading, *size, latency),
@@ -103,7 +106,7 @@ fn over_sizes(heading: &Heading<'_>, unit: &str, lines: &[Line]) -> Result<Strin
     let points = || lines.iter().flat_map(|line| &line.points).filter(|point| point.0 > 0.0 && point.1 > 0.0);
     let (left, right) = ends(points().map(|point| point.0)).ok_or("there is nothing to plot")?;
     let (low, high) = ends(points().map(|point| point.1)).ok_or("there is nothing to plot")?;
-    // Points of one size are labelled, and have room around them.
+    // If there is only one size, the points have labels and need space around them.
     let is_one_size = left == right;
     let (aside, above) = if is_one_size { (4.0, 4.0) } else { (1.3, 1.3) };
     let mut svg = String::new();
@@ -187,7 +190,7 @@ fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
 }
 
 impl Heading<'_> {
-    /// Fills `root` with white and the heading; gives the area below it.
+    /// Fills `root` with white, draws the heading, and returns the area below it.
     fn draw<'a>(&self, root: &Area<'a>) -> Result<Area<'a>, String> {
         root.fill(&WHITE).map_err(told)?;
         let mut area = root.titled(self.title, ("sans-serif", 20)).map_err(told)?;
@@ -209,7 +212,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A figure with so many digits that count, for people; of small ones with so many behind the point.
+/// A figure with this many significant digits. A figure below 1 has this many decimals.
 #[must_use]
 pub fn figure(value: f64, digits: usize) -> String {
     let before = if value == 0.0 { digits } else { (value.abs().log10().floor() + 1.0).max(0.0) as usize };

@@ -1,7 +1,10 @@
-//! A measurement from the first word to the last, for both sides: what is made, in which order, and who waits for whom.
+//! A measurement from its first to its last message, for both sides: which objects exist, in which
+//! order they are made, and which side waits for which.
 //!
-//! The asking side sends the plan; both make their queue pairs and tell each other the ends. For each size both prepare, then the
-//! answering side's threads begin, then the asking side's; when these have done with it, both say so.
+//! The asking side sends the plan. Both sides make their queue pairs and exchange the endpoints.
+//! For each size, both sides prepare. Then the answering side's threads begin, then the asking
+//! side's threads. When the threads have finished the size, both sides say so. The principal
+//! functions are [`ask`] and [`answer`].
 
 use std::time::Duration;
 
@@ -18,12 +21,12 @@ use crate::{Error, Result, answering, asking};
 /// How long nothing may complete.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Which address of the device is taken.
+/// The device's address to use.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     /// The port.
     pub port: u8,
-    /// The place in its table; without it, the first that is an address of the host.
+    /// The GID index. `None`: the first entry that is an address of the host.
     pub gid_index: Option<u8>,
 }
 
@@ -33,10 +36,10 @@ impl Default for Place {
     }
 }
 
-/// Measures a plan; `told` hears of each size when it is done.
+/// Measures a plan. Calls `told` when a size is done.
 ///
 /// # Errors
-/// Whatever keeps it from its end, of both sides.
+/// Any error that ends the measurement, on either side.
 pub fn ask(
     context: &Context,
     place: &Place,
@@ -70,10 +73,10 @@ pub fn ask(
     farewell(&mut talk, done)
 }
 
-/// Answers one plan, until the other side says that it was all; answers which plan that was.
+/// Answers one plan until the other side says that it is complete. Returns the plan.
 ///
 /// # Errors
-/// Whatever keeps it from its end, of both sides.
+/// Any error that ends the measurement, on either side.
 pub fn answer(context: &Context, place: &Place, mut talk: Talk) -> Result<Plan> {
     let done = (|| {
         let plan = talk.hear()?.into_plan()?;
@@ -88,7 +91,8 @@ pub fn answer(context: &Context, place: &Place, mut talk: Talk) -> Result<Plan> 
                 other => return Err(Error::Language(format!("{other:?} where a size begins"))),
             };
             teams.iter().for_each(|team| answering::prepare(team, &plan, size));
-            // Everything is posted: who is faster than the threads here loses nothing.
+            // All receive requests are posted before the other side begins, so a faster side loses
+            // nothing.
             talk.say(&Word::Ready)?;
             run(&talk, &plan, &teams, false, |team, look| answering::run(team, look, &plan, size))?;
             let Word::Done(numbers) = talk.hear()? else {
@@ -105,9 +109,9 @@ pub fn answer(context: &Context, place: &Place, mut talk: Talk) -> Result<Plan> 
     farewell(&mut talk, done)
 }
 
-/// Who fails says so to the other side, unless that is where it comes from.
+/// Tells an error to the other side, unless the error came from there.
 fn farewell<T>(talk: &mut Talk, done: Result<T>) -> Result<T> {
-    // A request that fails because the other side gave up is not the reason.
+    // If the other side gave up, a request that fails because of that is not the reason.
     let done = match done {
         Err(Error::Verbs(error)) => match heard(talk) {
             Some(why) => Err(why),
@@ -123,12 +127,12 @@ fn farewell<T>(talk: &mut Talk, done: Result<T>) -> Result<T> {
     done
 }
 
-/// What the other side says at its end, if it comes to it within a moment.
+/// The other side's reason, if the other side ends within a moment.
 fn heard(talk: &mut Talk) -> Option<Error> {
     talk.end_within(Duration::from_millis(500)).filter(|why| matches!(why, Error::Other(_) | Error::Gone))
 }
 
-/// Makes the queue pairs and connects them with the other side's.
+/// Makes the queue pairs and connects them with those of the other side.
 fn meet(context: &Context, place: &Place, talk: &mut Talk, plan: &Plan) -> Result<Vec<Team>> {
     let drafts =
         (0..plan.threads).map(|number| Draft::new(context, place, plan, number)).collect::<Result<Vec<_>>>()?;
@@ -151,7 +155,7 @@ fn meet(context: &Context, place: &Place, talk: &mut Talk, plan: &Plan) -> Resul
         .collect()
 }
 
-/// Has a thread work on each share, and waits for all of them.
+/// Runs one thread for each share, and waits for all threads.
 fn run(
     talk: &Talk,
     plan: &Plan,
@@ -173,7 +177,7 @@ fn run(
                     }
                     let done = work(team, look);
                     if done.is_err() {
-                        // The other threads wait for nothing any more.
+                        // The other threads stop waiting.
                         watch.halt();
                     }
                     done
@@ -190,7 +194,7 @@ fn run(
                 tallies.extend(tally);
                 all.extend(numbers);
             }
-            // What a thread has seen itself says more than that it was stopped.
+            // A thread's own error says more than the message that it was stopped.
             Err(Error::Gone) => drop(failed.get_or_insert(Error::Gone)),
             Err(why) if matches!(failed, None | Some(Error::Gone)) => failed = Some(why),
             Err(_) => {}
@@ -199,7 +203,7 @@ fn run(
     failed.map_or(Ok((tallies, all)), Err)
 }
 
-/// Keeps this thread on a processor; where that is not allowed it runs as it did.
+/// Pins this thread to a processor. If this is not allowed, the thread runs unpinned.
 fn pin(number: usize) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut set = rustix::thread::CpuSet::new();
@@ -207,7 +211,7 @@ fn pin(number: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// The place in a port's table that has the address of a socket, if there is one.
+/// The GID index of a socket's address in a port's table, if there is one.
 pub(crate) fn gid_index(context: &Context, port: u8, address: std::net::IpAddr) -> Option<u8> {
     let wanted = softhca::Gid::from(address);
     let entries = context.gids(port).ok()?;
@@ -215,7 +219,8 @@ pub(crate) fn gid_index(context: &Context, port: u8, address: std::net::IpAddr) 
 }
 
 impl Place {
-    /// The address that a socket has here: where the other side is reached.
+    /// The place with the GID index of a socket's local address, at which the other side is
+    /// reachable.
     #[must_use]
     pub fn of(self, context: &Context, address: std::net::IpAddr) -> Self {
         Self { gid_index: self.gid_index.or_else(|| gid_index(context, self.port, address)), ..self }

@@ -1,5 +1,5 @@
-//! How one side puts operations on a queue pair, one by one or many with one call: the same for every operation.
-//! Principal type: [`Stream`].
+//! Posts operations on a queue pair, one by one or many with one call. The code is the same for
+//! every operation. The principal type is [`Stream`].
 
 use softhca::Message;
 
@@ -8,18 +8,18 @@ use crate::contents::{Pattern, mark};
 use crate::plan::{Operation, Plan};
 use crate::team::{Team, WORD};
 
-/// How many operations there were on each queue pair.
+/// The number of operations on each queue pair.
 pub(crate) type Numbers = Vec<u64>;
 
-/// The operations of a share, of one size.
+/// The operations of one thread's share, for one size.
 pub(crate) struct Stream<'a> {
     team: &'a Team,
     plan: &'a Plan,
     size: usize,
     inline: bool,
-    /// How many were posted on each queue pair.
+    /// The number of posted operations on each queue pair.
     pub(crate) posted: Numbers,
-    /// How many of them are over.
+    /// The number of completed operations on each queue pair.
     pub(crate) over: Numbers,
     pattern: Pattern,
     bytes: Vec<u8>,
@@ -32,7 +32,8 @@ impl<'a> Stream<'a> {
             team,
             plan,
             size,
-            // Of a batch that is checked each message has other contents.
+            // In a checked batch each message has different contents, so a batch cannot use one
+            // inline buffer.
             inline: copies
                 && size <= plan.inline as usize
                 && !plan.is_announced()
@@ -44,12 +45,13 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// How many are under way on a queue pair.
+    /// The number of outstanding operations on a queue pair.
     pub(crate) fn under_way(&self, lane: usize) -> u64 {
         self.posted[lane] - self.over[lane]
     }
 
-    /// Posts `count` operations on a queue pair; their completion has the queue pair and the count in its name.
+    /// Posts `count` operations on a queue pair. The id of their completion contains the queue pair
+    /// and the count.
     pub(crate) fn post(&mut self, lane: usize, count: u32) -> Result<()> {
         let first = self.posted[lane];
         let name = u64::from(count) << 32 | lane as u64;
@@ -91,7 +93,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Puts into memory what is to be sent.
+    /// Writes the message contents to the memory.
     fn stage(&mut self, lane: usize, first: u64, count: u32) {
         match self.plan.operation {
             Operation::Send | Operation::Write if self.plan.verify && self.inline => {
@@ -114,7 +116,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Who looks at memory sees a message by its mark.
+    /// Sets the mark, by which a side that polls memory sees the message.
     fn set_mark(&mut self, lane: usize, number: u64) {
         let mark = mark(number);
         match self.inline {
@@ -126,7 +128,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// A completion of these operations: which queue pair, and how many are over with it. What was read is checked.
+    /// Counts the operations of a completion, and checks the data of READs. Returns the number of
+    /// operations.
     pub(crate) fn over(&mut self, completion: &softhca::Completion) -> Result<u64> {
         let (lane, count) = ((completion.id() & 0xffff_ffff) as usize, completion.id() >> 32);
         if count == 0 {
@@ -151,7 +154,7 @@ impl<'a> Stream<'a> {
                 }
                 Ok(())
             }
-            // Later ones may have put their answers into the same word already.
+            // Later operations may already have written their results to the same word.
             Operation::FetchAdd | Operation::CmpSwap if self.under_way(lane) == 0 => {
                 let (before, expected) = (team.source.load(lane * WORD), first + count - 1);
                 if before == expected {

@@ -1,6 +1,8 @@
-//! How the two sides talk about what they do: lines of JSON over a socket, and a thread that hears the other one's end at once.
+//! The control messages between the two sides: lines of JSON over a socket, and a thread that
+//! notices the other side's end at once.
 //!
-//! Principal types: [`Talk`], which waits for the other side's words, and [`Watch`], by which every thread of a side knows that it is over.
+//! The principal types are [`Talk`], which waits for the other side's messages, and [`Watch`],
+//! which tells every thread of a side that the measurement is over.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,37 +18,37 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use crate::{Error, Result};
 
-/// The longest line: what many queue pairs have to tell.
+/// The longest line. Measurements with many queue pairs have long lines.
 const LONGEST: u64 = 8 << 20;
-/// The first word of both.
+/// The greeting in the first message. Both sides must have the same one.
 const GREETING: &str = concat!("softhca-bench ", env!("CARGO_PKG_VERSION"));
 
-/// What one side tells the other.
+/// A message from one side to the other.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// The asking side begins.
     Plan { greeting: String, plan: Plan },
-    /// The ends of the queue pairs, and where each thread's memory lies: as text.
+    /// The endpoints of the queue pairs, and the address of each thread's memory, as text.
     Ends { ends: Vec<String>, windows: Vec<String> },
     /// The queue pairs are connected, or the threads are at work.
     Ready,
-    /// Sizes, by their number.
+    /// Begins a size, by its number.
     Begin(usize),
-    /// All operations of a size are over: so many were there for each queue pair.
+    /// All operations of a size have completed, with the number for each queue pair.
     Done(Vec<u64>),
-    /// It is over for this side.
+    /// This side has failed.
     Failed(String),
-    /// That was all.
+    /// The measurement is complete.
     Bye,
 }
 
 impl Word {
-    /// The beginning.
+    /// The first message.
     pub(crate) fn plan(plan: &Plan) -> Self {
         Self::Plan { greeting: GREETING.to_owned(), plan: plan.clone() }
     }
 
-    /// What the other side wants, if it speaks as we do.
+    /// The other side's plan, if both sides use the same protocol.
     pub(crate) fn into_plan(self) -> Result<Plan> {
         match self {
             Self::Plan { greeting, plan } if greeting == GREETING => plan.check().map(|()| plan),
@@ -56,7 +58,7 @@ impl Word {
     }
 }
 
-/// Whether it is over, for all threads of a side.
+/// Whether the measurement is over, for all threads of a side.
 #[derive(Default)]
 pub(crate) struct Watch {
     over: AtomicBool,
@@ -64,18 +66,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// It is over; the first reason is kept.
+    /// Ends the measurement. The first reason is kept.
     pub(crate) fn end(&self, why: Error) {
         self.why.lock().get_or_insert(why);
         self.over.store(true, Ordering::Release);
     }
 
-    /// It is over for a reason that whoever calls this tells himself.
+    /// Ends the measurement. The caller reports the reason itself.
     pub(crate) fn halt(&self) {
         self.over.store(true, Ordering::Release);
     }
 
-    /// An error as soon as it is over; the reason itself is for whoever asks for it first.
+    /// Returns an error as soon as the measurement is over. Only the first caller gets the reason.
     pub(crate) fn check(&self) -> Result<()> {
         if self.over.load(Ordering::Acquire) { Err(self.take()) } else { Ok(()) }
     }
@@ -94,10 +96,11 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Over TCP, to another host or namespace. That the other host has gone without a word is seen after some seconds.
+    /// A connection over TCP, to another host or namespace. If the other host disappears silently,
+    /// this side notices after some seconds.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         use rustix::net::sockopt;
         stream.set_nodelay(true)?;
@@ -109,10 +112,10 @@ impl Talk {
         Self::over(stream, input, move || drop(own.shutdown(std::net::Shutdown::Both)))
     }
 
-    /// Over a unix socket, to another process or thread.
+    /// A connection over a unix socket, to another process or thread.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub fn unix(stream: UnixStream) -> io::Result<Self> {
         let (own, input) = (stream.try_clone()?, stream.try_clone()?);
         Self::over(stream, input, move || drop(own.shutdown(std::net::Shutdown::Both)))
@@ -145,7 +148,7 @@ impl Talk {
         let mut line = serde_json::to_vec(word).map_err(io::Error::other)?;
         line.push(b'\n');
         let said = self.out.write_all(&line).and_then(|()| self.out.flush());
-        // Who has gone has perhaps said why.
+        // The other side may have sent a reason before it ended.
         said.map_err(|error| match (self.watch.check(), error) {
             (Err(why), _) => why,
             (Ok(()), error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Gone,
@@ -153,12 +156,12 @@ impl Talk {
         })
     }
 
-    /// The next word of the other side.
+    /// The next message of the other side.
     pub(crate) fn hear(&mut self) -> Result<Word> {
         self.words.recv().map_err(|_| self.watch.take())
     }
 
-    /// Why the other side ended, if it does so within this time.
+    /// The reason of the other side's end, if it ends within this time.
     pub(crate) fn end_within(&mut self, time: Duration) -> Option<Error> {
         let end = std::time::Instant::now() + time;
         loop {
@@ -180,7 +183,7 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        // The listening thread ends.
+        // This ends the listening thread.
         (self.shut)();
     }
 }
@@ -193,7 +196,7 @@ fn next(input: &mut impl BufRead) -> Result<Option<Word>> {
             serde_json::from_slice(&line).map(Some).map_err(|error| Error::Language(format!("{error} in what it says")))
         }
         Some(_) if line.len() as u64 >= LONGEST => Err(Error::Language("a line without an end".to_owned())),
-        // Half a line is as good as none.
+        // An incomplete line counts as no line.
         _ => Ok(None),
     }
 }

@@ -1,4 +1,5 @@
-//! A thread's share on either side: its queue pairs, completion queues and memory. Principal type: [`Team`].
+//! One thread's share on either side: its queue pairs, completion queues and memory. The principal
+//! type is [`Team`].
 
 use softhca::{Access, Completion, Context, Cq, Endpoint, Exposed, Pd, Qp, Reliable, RemoteRegion, Unconnected};
 
@@ -8,34 +9,34 @@ use crate::{Error, Result};
 
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
-/// A message with this number is the last one of a queue pair.
+/// The immediate data of a queue pair's last message.
 const LAST: u32 = 0x1a57;
 
-/// A share whose queue pairs are not connected.
+/// A share whose queue pairs are not connected yet.
 pub(crate) struct Draft {
     qps: Vec<Unconnected<Reliable>>,
     team: Team,
 }
 
-/// A thread's share.
+/// One thread's share.
 pub(crate) struct Team {
     pub(crate) qps: Vec<Qp<Reliable>>,
     pub(crate) sent: Cq,
     pub(crate) received: Cq,
-    /// Where messages come from, and what is read goes to.
+    /// The source of messages, and the destination of READs.
     pub(crate) source: Exposed,
-    /// Where messages are received.
+    /// The memory that receives messages.
     inbox: Exposed,
-    /// What the other side writes, reads and adds to.
+    /// The memory that the other side writes, reads and changes by atomics.
     pub(crate) window: Exposed,
-    /// The other side's.
+    /// The other side's window.
     pub(crate) target: RemoteRegion,
     /// Bytes of a buffer.
     pub(crate) stride: usize,
     /// Buffers of a queue pair.
     pub(crate) slots: usize,
     receives: usize,
-    /// Whether queue pairs have buffers of their own.
+    /// Whether each queue pair has its own buffers.
     owned: bool,
     operation: Operation,
     _pd: Pd,
@@ -49,7 +50,7 @@ impl Draft {
         let (depth, receives) = (plan.depth(), plan.receives());
         let most = context.device()?.max_completions;
         let room = |each: u32| (each.saturating_mul(own as u32)).clamp(16, most);
-        // One more for the last message.
+        // One more completion for the last message.
         let (sent, received) = (context.cq(room(depth + 1))?, context.cq(room(receives))?);
         let stride = plan.longest().next_multiple_of(64);
         let slots = plan.slots();
@@ -97,7 +98,7 @@ impl Draft {
         self.team.window.token().to_string()
     }
 
-    /// Connects the queue pairs, in their order, with as many ends of the other side.
+    /// Connects the queue pairs, in order, with the same number of endpoints of the other side.
     pub(crate) fn connect(self, ends: &mut impl Iterator<Item = Endpoint>, window: &str) -> Result<Team> {
         let mut team = self.team;
         team.target = window.parse()?;
@@ -123,7 +124,8 @@ impl Team {
         at..at + len
     }
 
-    /// Where message `number` of a queue pair lies; it ends where its buffer ends, so that marks stay in their places.
+    /// The place of message `number` of a queue pair. A message ends at the end of its buffer, so
+    /// that marks keep their places.
     pub(crate) fn range(&self, lane: usize, number: u64, size: usize) -> std::ops::Range<usize> {
         let slot = if self.owned { lane * self.slots + (number % self.slots as u64) as usize } else { 0 };
         let end = (slot + 1) * self.stride;
@@ -135,35 +137,35 @@ impl Team {
         lane * WORD..(lane + 1) * WORD
     }
 
-    /// The mark at the end of a buffer of the window.
+    /// The mark at the end of a buffer in the window.
     pub(crate) fn mark(&self, range: &std::ops::Range<usize>) -> u8 {
         self.window.load(range.end - WORD).to_ne_bytes()[WORD - 1]
     }
 
-    /// Which queue pair a receive was posted to.
+    /// The queue pair of a receive's completion.
     pub(crate) fn lane(completion: &Completion) -> usize {
         (completion.id() >> 32) as usize
     }
 
-    /// Whether it says that no more will come from there.
+    /// Whether this is the last message of its queue pair.
     pub(crate) fn is_last(completion: &Completion) -> bool {
         completion.immediate() == Some(LAST)
     }
 
-    /// What came with a receive.
+    /// Copies a received message.
     pub(crate) fn received(&self, completion: &Completion, into: &mut [u8]) {
         let slot = (completion.id() & 0xffff_ffff) as usize;
         self.inbox.read(self.inbox_range(Self::lane(completion), slot, into.len()).start, into);
     }
 
-    /// Posts a receive again.
+    /// Posts a receive request again.
     pub(crate) fn repost(&self, completion: &Completion) -> Result<()> {
         let (lane, slot) = (Self::lane(completion), (completion.id() & 0xffff_ffff) as usize);
         let part = self.inbox.part(self.inbox_range(lane, slot, self.stride));
         Ok(self.qps[lane].receive(completion.id(), part)?)
     }
 
-    /// Tells the other side that no more will come on any queue pair. The completions are the caller's.
+    /// Sends the last message on every queue pair. The caller polls the completions.
     pub(crate) fn finish(&self, name: u64) -> Result<()> {
         for qp in &self.qps {
             qp.send_inline(name, b"", Some(LAST))?;
@@ -171,7 +173,7 @@ impl Team {
         Ok(())
     }
 
-    /// Puts the memory into the state in which a size begins.
+    /// Clears the window before a size.
     pub(crate) fn clear(&self) {
         let zeros = vec![0; self.window.len().min(1 << 16)];
         for at in (0..self.window.len()).step_by(zeros.len()) {

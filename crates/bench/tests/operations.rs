@@ -1,4 +1,5 @@
-//! Every operation is measured between two programs of one process, with contents checked, and what goes wrong is told on both sides.
+//! Measures every operation between two programs of one process, with checked contents. Also tests
+//! that both sides report errors.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -7,7 +8,7 @@ use bench::{Amount, Case, Error, Measure, Operation, Place, Plan, Talk, answer, 
 use fabric::Fabric;
 use softhca::Context;
 
-/// Measures, and answers from a thread.
+/// Runs a measurement. A second thread is the answering side.
 fn measure(asking: &Context, answering: Context, plan: &Plan) -> Result<Vec<Case>, Error> {
     let (here, there) = UnixStream::pair().expect("sockets");
     let other = thread::spawn(move || {
@@ -86,7 +87,8 @@ fn several_queue_pairs_and_threads() {
     let fabric = Fabric::start().expect("an agent");
     for operation in Operation::ALL {
         for kind in [Measure::Lat, Measure::Bw] {
-            // Seven queue pairs are not three shares of one length. Without checks they share their buffers.
+            // Three threads have unequal shares of seven queue pairs. Without checks, queue pairs
+            // share their buffers.
             for verify in [false, true] {
                 let plan = Plan { qps: 7, threads: 3, event: true, verify, ..short(operation, kind) };
                 let (a, b) = (fabric.open().expect("a device"), fabric.open().expect("a device"));
