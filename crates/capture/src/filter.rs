@@ -1,7 +1,11 @@
-//! Which packets are wanted, in words as tcpdump has them. Principal type: [`Filter`].
+//! Filters for packets, in a syntax like tcpdump's. The principal type is [`Filter`].
 //!
 //! ```text
-//! host 10.0.0.2 and (qp 0x11 or qp 0x12)      src qp 0x11 and not ack      cm      dropped or fault      opcode write
+//! host 10.0.0.2 and (qp 0x11 or qp 0x12)
+//! src qp 0x11 and not ack
+//! cm
+//! dropped or fault
+//! opcode write
 //! ```
 
 use std::net::IpAddr;
@@ -55,40 +59,40 @@ impl Side {
     }
 }
 
-/// Why words are no filter.
+/// Why words are not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// A word that means nothing there.
+    /// A word that has no meaning at its place.
     #[error(
         "{0:?} is not a condition; the conditions are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], \
          wire, in, out, cm, ack, nak, dropped, fault, and, or, not, ( and )"
     )]
     Unknown(String),
-    /// Something has to follow.
+    /// Another word must follow.
     #[error("{0:?} must be followed by {1}")]
     Wants(String, &'static str),
     /// Parentheses do not match.
     #[error("a parenthesis is not closed, or not opened")]
     Parenthesis,
-    /// So many that a parser could run out of stack.
+    /// There are so many that a parser could run out of stack.
     #[error("there are more than {NESTED_MAX} parentheses and nots")]
     Nested,
 }
 
-/// Parentheses and nots of a filter.
+/// The most parentheses and nots of a filter.
 const NESTED_MAX: usize = 100;
 
 impl Filter {
-    /// Every packet.
+    /// A filter that accepts every packet.
     #[must_use]
     pub fn any() -> Self {
         Self(Node::Any)
     }
 
-    /// The condition that the words say; no words stand for every packet.
+    /// Parses the words. No words mean every packet.
     ///
     /// # Errors
-    /// The words are no condition.
+    /// When the words are not a condition.
     pub fn parse(words: &[String]) -> Result<Self, FilterError> {
         let text = words.join(" ");
         let mut rest = text.trim_start();
@@ -103,7 +107,7 @@ impl Filter {
         parsed.map(Self).map_err(|error| error.unwrap_or(FilterError::Parenthesis))
     }
 
-    /// Whether a packet is wanted.
+    /// Whether the filter accepts a packet.
     #[must_use]
     pub fn wants(&self, packet: &Packet) -> bool {
         self.0.holds(packet)
@@ -145,7 +149,8 @@ impl Node {
     }
 }
 
-/// "write", "rc-write-first" and "RDMA_WRITE first" are names of "RC RDMA WRITE first".
+/// Whether an opcode has this name. "write", "rc-write-first" and "RDMA_WRITE first" are names of
+/// "RC RDMA WRITE first".
 fn is_called(opcode: &str, name: &str) -> bool {
     let plain =
         |text: &str| -> String { text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase() };
@@ -213,7 +218,7 @@ fn condition(input: &mut &str) -> Parsed<Node> {
     })
 }
 
-/// What can be asked of the sender, of the receiver, or of either.
+/// Conditions about the sender, the receiver, or either.
 fn sided(input: &mut &str, before: &str, side: Side) -> Parsed<Node> {
     let kind = opt(word).parse_next(input)?;
     Ok(match kind {
@@ -232,7 +237,7 @@ fn wants(before: &str, what: &'static str) -> ErrMode<FilterError> {
     ErrMode::Cut(FilterError::Wants(before.to_owned(), what))
 }
 
-/// A word, and the space behind it.
+/// A word and the space behind it.
 fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
     let letter = |letter: char| !letter.is_whitespace() && !matches!(letter, '(' | ')');
     terminated(take_while(1.., letter), space).parse_next(input)

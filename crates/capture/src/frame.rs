@@ -1,7 +1,8 @@
-//! The Ethernet frame that a packet stands for. Principal function: [`frame()`].
+//! Builds an Ethernet frame around a packet. The principal function is [`frame()`].
 //!
-//! What came over a socket or a lane has no Ethernet header; its MAC addresses here are made of its IP addresses, and marked as locally
-//! administered. IP and UDP headers are as they were, or would have been, on the wire: checksums fit, and so does the ICRC.
+//! A packet from a socket or a lane has no Ethernet header. Its MAC addresses here are made from
+//! its IP addresses, and are marked as locally administered. The IP and UDP headers are as they
+//! were on the wire, or as they would have been: the checksums and the ICRC are correct.
 
 use std::net::IpAddr;
 
@@ -14,10 +15,10 @@ const PORT: u16 = 4791;
 /// Bytes of an Ethernet and of a UDP header.
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
-/// A hop limit that nobody chose.
+/// The hop limit if no program has set one.
 const HOPS: u8 = 64;
 
-/// The frame around a packet, as far as the packet was kept, and how long it is as a whole.
+/// The frame around a packet, as far as the packet was kept, and the length of the whole frame.
 #[must_use]
 pub fn frame(packet: &Packet) -> (Vec<u8>, usize) {
     let (from, to) = (gid(packet.from), gid(packet.to));
@@ -54,7 +55,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A MAC address for an IP address: that of its group, or a made one.
+/// A MAC address for an IP address: that of its multicast group, or a made one.
 fn mac(ip: IpAddr) -> [u8; 6] {
     match ip {
         IpAddr::V4(ip) if ip.is_multicast() => {
@@ -73,12 +74,14 @@ fn mac(ip: IpAddr) -> [u8; 6] {
     }
 }
 
-/// The UDP checksum. Of a packet that was not kept as a whole it cannot be known; over IPv6 it may not be 0.
+/// The UDP checksum. If the packet was not kept as a whole, the checksum is unknown. Over IPv6 it
+/// must not be 0.
 fn checksum(packet: &Packet, from: &[u8; 16], to: &[u8; 16], udp_len: u16) -> u16 {
     if !packet.is_whole() {
         return if packet.from.is_ipv4() && packet.to.is_ipv4() { 0 } else { 0xffff };
     }
-    // What IPv4 addresses are mapped with adds the same to both: the sum is taken over the addresses themselves.
+    // The prefix of mapped IPv4 addresses adds the same to the sums of both addresses, so the sum
+    // covers only the addresses themselves.
     let skipped = if packet.from.is_ipv4() && packet.to.is_ipv4() { 12 } else { 0 };
     let words = [packet.from_port, PORT, udp_len, udp_len, 17].into_iter().map(u64::from).sum::<u64>();
     let sum = words + sum(&from[skipped..]) + sum(&to[skipped..]) + sum(&packet.bytes);

@@ -1,10 +1,14 @@
-//! Captures: every packet of an agent's programs, whichever path it takes, as people and Wireshark know it.
+//! Captures: every packet of an agent's programs, on every path, in a form that people and
+//! Wireshark understand.
 //!
-//! A [`Session`] asks an agent for a capture and reads the capture rings that engines write their copies to. What comes out is a [`Packet`]:
-//! from its BTH to its ICRC, with its addresses, its time, and the path that it took, which may be shared memory. A [`Filter`] chooses
-//! among them; [`frame()`] puts Ethernet, IP and UDP around one; [`PcapNg`] writes a file that Wireshark reads; [`words`] says it in a line.
+//! A [`Session`] asks an agent for a capture, and reads the capture rings to which engines write
+//! copies of packets. The result is a [`Packet`]: the bytes from its BTH to its ICRC, with its
+//! addresses, its time and its path, which may be shared memory. A [`Filter`] selects packets.
+//! [`frame()`] adds Ethernet, IP and UDP headers to a packet. [`PcapNg`] writes a file that
+//! Wireshark reads. [`words`] describes a packet in a line.
 //!
-//! What lies on a capture ring is the claim of a program: nothing here believes a length, and text is cleaned before it is shown.
+//! The content of a capture ring is the claim of a program. This crate trusts no length, and cleans
+//! text before it shows it.
 #![forbid(unsafe_code)]
 
 mod filter;

@@ -1,4 +1,5 @@
-//! One packet, or word of one that was dropped, as it was read from a capture ring. Principal type: [`Packet`].
+//! One packet, or the record of a dropped packet, as read from a capture ring. The principal type
+//! is [`Packet`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,12 +14,12 @@ use wire::icrc::{Envelope, LEN as ICRC};
 /// Bytes of the shortest transport packet: a BTH and an ICRC.
 const SHORTEST: usize = 12 + ICRC;
 
-/// A program, as the agent tells it.
+/// A program, as the agent describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its process id, 0 where that cannot be seen.
+    /// The process id, or 0 if it is not visible.
     pub pid: u32,
-    /// Its name; empty where that is not known.
+    /// The name, or empty if it is unknown.
     pub comm: Arc<str>,
 }
 
@@ -36,20 +37,20 @@ impl fmt::Display for Process {
 pub enum Path {
     /// Shared memory between two programs of one agent.
     Lane {
-        /// Its number.
+        /// The lane's number.
         lane: u32,
-        /// Who sent it.
+        /// The sender.
         from: Process,
-        /// Who is at the other end.
+        /// The program at the other end.
         to: Process,
     },
-    /// It left for another host.
+    /// The packet left for another host.
     Out(Process),
-    /// It came from another host.
+    /// The packet came from another host.
     In(Process),
-    /// From the agent to itself: a message of the connection manager between two of its own ids.
+    /// From the agent to itself: a message of the connection manager between two ids of this agent.
     Inside(Process),
-    /// None: it was dropped before it left, or it is not known which packet it was.
+    /// No path: the packet was dropped before it left, or it is unknown which packet it was.
     Nowhere(Process),
 }
 
@@ -65,12 +66,12 @@ impl fmt::Display for Path {
     }
 }
 
-/// A packet that was seen, or one that was dropped and is not among those.
+/// A captured packet, or the record of a dropped packet that was not captured.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The device; none for what is the agent's own.
+    /// The device. `None` for packets of the agent itself.
     pub device: Option<Arc<str>>,
     /// Its path.
     pub path: Path,
@@ -86,20 +87,20 @@ pub struct Packet {
     pub traffic_class: u8,
     /// Hop limit (IPv4: TTL).
     pub hop_limit: u8,
-    /// The QP that it comes from, 0 where that is not known: a packet does not say it.
+    /// The sending QP, or 0 if it is unknown. A packet does not contain it.
     pub src_qp: u32,
-    /// From the BTH to the ICRC, as far as it was kept. Empty: only that it was dropped is known.
+    /// The bytes from the BTH to the ICRC, as far as they were kept. Empty: only the drop is known.
     pub bytes: Vec<u8>,
-    /// How long it is as a whole.
+    /// The length of the whole packet.
     pub len: usize,
-    /// Why it was dropped.
+    /// The drop, if the packet was dropped.
     pub dropped: Option<DropRecord>,
-    /// What else is said of it.
+    /// More information, for example about a fault rule.
     pub note: String,
 }
 
 impl Packet {
-    /// The packet in a record, as far as that makes sense.
+    /// Parses a record of a capture ring. `None`: the record makes no sense.
     pub(crate) fn read(
         bytes: &[u8],
         path: impl FnOnce(&CaptureRecord) -> Path,
@@ -153,7 +154,7 @@ impl Packet {
         Some(packet)
     }
 
-    /// Gives a packet that went through memory the ICRC that it would have had.
+    /// Gives a packet of a lane the ICRC that it would have on the wire.
     fn seal(&mut self, record: &CaptureRecord) {
         if self.bytes.len() + ICRC == self.len {
             let envelope = Envelope::new(&record.from, &record.to, record.from_port);
@@ -162,19 +163,19 @@ impl Packet {
         }
     }
 
-    /// Whether all of it was kept.
+    /// Whether the whole packet was kept.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.len
     }
 
-    /// Its headers, if they are a transport packet's.
+    /// The headers, if this is a transport packet.
     #[must_use]
     pub fn headers(&self) -> Option<Headers> {
         Headers::parse(&self.bytes).ok()
     }
 
-    /// The payload, as far as it was kept, and how long it is as a whole.
+    /// The payload as far as it was kept, and the length of the whole payload.
     #[must_use]
     pub fn payload(&self) -> (&[u8], usize) {
         let Some(headers) = self.headers().filter(|_| self.len >= SHORTEST) else { return (&[], 0) };
@@ -183,13 +184,13 @@ impl Packet {
         (&rest[..rest.len().min(len)], len)
     }
 
-    /// Forgets the payload.
+    /// Removes the payload.
     pub fn strip(&mut self) {
         let headers = self.headers().map_or(SHORTEST, |headers| headers.len());
         self.bytes.truncate(headers);
     }
 
-    /// The QP that it is for; `None` where it is no packet.
+    /// The destination QP. `None` if this is not a transport packet.
     #[must_use]
     pub fn dest_qp(&self) -> Option<u32> {
         match &self.dropped {
@@ -198,7 +199,7 @@ impl Packet {
         }
     }
 
-    /// The programs that it is known to have to do with.
+    /// The programs that are known to be involved.
     #[must_use]
     pub fn processes(&self) -> [&Process; 2] {
         match &self.path {
@@ -209,7 +210,7 @@ impl Packet {
         }
     }
 
-    /// Path, sender and fate in words: the comment of a packet in a file.
+    /// Path, sender and fate in words: the packet's comment in a file.
     #[must_use]
     pub fn comment(&self) -> String {
         let mut text = self.path.to_string();
@@ -225,7 +226,7 @@ impl Packet {
         text
     }
 
-    /// Whether a drop is of this packet.
+    /// Whether a drop record is about this packet.
     pub(crate) fn is_what(&self, dropped: &DropRecord) -> bool {
         let psn = self.bytes.get(9..12).map(|psn| u32::from_be_bytes([0, psn[0], psn[1], psn[2]]));
         self.dropped.is_none()
@@ -237,7 +238,8 @@ impl Packet {
     }
 }
 
-/// The path that a record tells of; `own` wrote it, and `others` knows programs by their engines.
+/// The path in a record. `own` is the program that wrote the record. `others` finds programs by
+/// their engines.
 pub(crate) fn path_of(record: &CaptureRecord, own: &Process, others: impl FnOnce(u32) -> Option<Process>) -> Path {
     let lane = record.lane;
     let peer = || others(record.peer).unwrap_or(Process { pid: record.peer_pid, comm: "".into() });
@@ -256,7 +258,8 @@ mod tests {
     use super::*;
     use crate::{Filter, frame, words};
 
-    /// Whatever a program writes, it is told or left out, and nothing of it commands a terminal.
+    /// Whatever bytes a program writes, they are shown or ignored, and they send no control codes
+    /// to a terminal.
     #[test]
     fn nonsense_is_survived() {
         let whole = |record: CaptureRecord, rest: &[u8]| [record.bytes(), rest].concat();

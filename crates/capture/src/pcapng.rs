@@ -1,7 +1,8 @@
-//! A file in the format pcapng, as Wireshark, tshark and tcpdump read it. Principal type: [`PcapNg`].
+//! Writes a pcapng file for Wireshark, tshark and tcpdump. The principal type is [`PcapNg`].
 //!
-//! It has one section, an interface for each device, a packet's block with its comment for each packet, and at the end the
-//! statistics. The blocks are made by the crate `pcap-file`; what is in them is said here.
+//! The file has one section, one interface for each device, one packet block with a comment for
+//! each packet, and statistics at the end. The crate `pcap-file` encodes the blocks. This module
+//! decides their content.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -22,7 +23,7 @@ const OUTBOUND: u32 = 2;
 /// Times are in 10⁻⁹ seconds.
 const NANOSECONDS: u8 = 9;
 
-/// The name of the interface on which the agent's own packets are, where there are several devices.
+/// The name of the interface for the agent's own packets, if there are several devices.
 const AGENT: &str = "agent";
 
 /// Writes a capture.
@@ -32,10 +33,11 @@ pub struct PcapNg<W: Write> {
 }
 
 impl<W: Write> PcapNg<W> {
-    /// Begins a capture of these devices. No packet is longer than `most` bytes, 0 for any.
+    /// Begins a capture of these devices. `most` is the maximal length of a packet; 0 means no
+    /// limit.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// When the file cannot be written.
     pub fn begin(to: W, devices: &[String], most: u32) -> io::Result<Self> {
         let mut interfaces = devices.to_vec();
         if devices.len() != 1 {
@@ -43,7 +45,7 @@ impl<W: Write> PcapNg<W> {
         }
         let application = concat!("softhca capture ", env!("CARGO_PKG_VERSION"));
         let options = vec![SectionHeaderOption::UserApplication(application.into())];
-        // Nobody knows yet how long the section will be, and the default says so.
+        // The length of the section is not known yet. The default value says so.
         let section = SectionHeaderBlock { endianness: Endianness::Little, options, ..SectionHeaderBlock::default() };
         let mut to = PcapNgWriter::with_section_header(to, section).map_err(told)?;
         for name in &interfaces {
@@ -59,10 +61,11 @@ impl<W: Write> PcapNg<W> {
         Ok(Self { to, interfaces })
     }
 
-    /// Writes a packet. Of one that was dropped before it left there is nothing to write: false.
+    /// Writes a packet. Returns false for a packet that was dropped before it left, because there
+    /// is nothing to write.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// When the file cannot be written.
     pub fn write(&mut self, packet: &Packet) -> io::Result<bool> {
         if packet.bytes.is_empty() {
             return Ok(false);
@@ -88,22 +91,23 @@ impl<W: Write> PcapNg<W> {
         Ok(true)
     }
 
-    /// Has whoever reads see what was written so far.
+    /// Makes everything written so far visible to readers of the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// When the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.to.get_mut().flush()
     }
 
-    /// Ends the capture, with how many packets were seen and lost, at a time in nanoseconds since 1970. Gives the file back.
+    /// Ends the capture with the numbers of captured and lost packets, at a time in nanoseconds
+    /// since 1970. Returns the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// When the file cannot be written.
     pub fn end(mut self, now: u64, seen: u64, lost: u64) -> io::Result<W> {
         let options =
             vec![InterfaceStatisticsOption::IsbIfRecv(seen + lost), InterfaceStatisticsOption::IsbIfDrop(lost)];
-        // The crate writes the number as it is; the format wants its upper half first.
+        // The crate writes this number unchanged, but the format wants its upper half first.
         let timestamp = now.rotate_left(32);
         let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
         self.to.write_pcapng_block(statistics).map_err(told)?;

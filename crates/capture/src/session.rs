@@ -1,8 +1,10 @@
-//! A capture under way: the agent that is asked, the capture rings that are read, and the packets in their order. Principal type: [`Session`].
+//! A running capture: the agent that serves it, the capture rings that it reads, and the packets in
+//! order. The principal type is [`Session`].
 //!
-//! Each program writes to a capture ring of its own, so packets are put in order by their times; for that, and because a drop is known a
-//! moment after its packet was seen, a packet is kept back for [`HOLD`]. Programs join a capture one after the other. What the first
-//! ones have sent until all of them have joined is left out: it would be one side of a conversation.
+//! Each program writes to a capture ring of its own, so the session sorts packets by their times. A
+//! drop record arrives a moment after its packet. For both reasons the session holds a packet back
+//! for [`HOLD`]. Programs join a capture one after the other. Packets from before all programs have
+//! joined are left out, because they would show only one side of a conversation.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,25 +19,27 @@ use shm::capture_ring::CaptureRingRx;
 
 use crate::packet::{Packet, Path, Process, path_of};
 
-/// So long a packet waits for those that were seen before it. A program may lose the processor between the time that it notes for a
-/// packet and the capture ring; this is some slices of it.
+/// How long a packet waits for earlier packets. A program may lose the processor between reading
+/// the time of a packet and writing the packet to the capture ring. This time is several scheduler
+/// slices.
 const HOLD: Duration = Duration::from_millis(20);
-/// So often the agent is asked for new programs.
+/// How often the session asks the agent for new programs.
 const NEWS: Duration = Duration::from_millis(20);
-/// So long the agent may take to answer.
+/// How long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So long an engine may take until it writes to its capture ring. A process that is stopped is not waited for.
+/// How long an engine may take until it writes to its capture ring. The session does not wait for a
+/// stopped process.
 const BEGIN: Duration = Duration::from_secs(5);
-/// So long between two looks whether it has.
+/// The time between two checks whether an engine has joined.
 const GLANCE: Duration = Duration::from_millis(1);
-/// Records that are taken from one capture ring in a row.
+/// Records that are read from one capture ring at a time.
 const BUNCH: usize = 4096;
-/// Queue pairs of which it is remembered with whom they talk.
+/// The number of queue pairs whose peers are remembered.
 const PEERS: usize = 1 << 20;
 /// The longest answer.
 const ANSWER: usize = 64 * 1024;
 
-/// Why there is no capture any more, or was none.
+/// Why a capture ended or did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The agent has refused.
@@ -44,12 +48,12 @@ pub enum Error {
     /// The agent cannot be reached, or has ended.
     #[error("the agent was lost: {0}")]
     Lost(#[from] io::Error),
-    /// It says what cannot be understood.
+    /// The agent's answer cannot be parsed.
     #[error("the agent's answer is not understood; it may be of another version")]
     Strange,
 }
 
-/// What is wanted of a capture.
+/// The options of a capture.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// Bytes of each program's capture ring, 0 for 4 MiB.
@@ -65,18 +69,19 @@ pub struct Session {
     devices: Vec<String>,
     everything: bool,
     rings: Vec<CaptureRing>,
-    /// The programs by their engines, for as long as the capture lasts.
+    /// The programs by their engines, for the whole capture.
     programs: HashMap<u32, Process>,
-    /// With whom queue pairs talk over the wire, as their own packets say: by engine and QP.
+    /// The peers of queue pairs on the wire, from the queue pairs' own packets: by engine and QP.
     peers: HashMap<(u32, u32), u32>,
     held: Vec<Packet>,
-    /// When all programs had joined, and what had been lost until then. Older packets are left out.
+    /// When all programs had joined, and the number of lost packets before that. Older packets are
+    /// left out.
     since: u64,
     lost_before: u64,
     asked: Instant,
-    /// Lost on capture rings that have been read to their end.
+    /// Packets lost on capture rings that have been read to their end.
     lost: u64,
-    /// What is worth a word at the end.
+    /// Problems to report at the end.
     complaints: Vec<String>,
     unseen: u64,
 }
@@ -93,11 +98,12 @@ struct CaptureRing {
 }
 
 impl Session {
-    /// Begins a capture at the agent whose admin node `socket` is connected to, and waits until the programs that run have joined it.
-    /// Those that are stopped, or take longer than [`BEGIN`], are among the [`Session::complaints`] until they join.
+    /// Begins a capture. `socket` is connected to the admin node of the agent. Waits until the
+    /// running programs have joined. Programs that are stopped, or that take longer than [`BEGIN`],
+    /// are among the [`Session::complaints`] until they join.
     ///
     /// # Errors
-    /// The agent refuses, or is lost.
+    /// When the agent refuses or is lost.
     pub fn begin(socket: Socket, wanted: Wanted) -> Result<Self, Error> {
         let mut question = json!({"request": "capture"});
         for (name, value) in [("room", wanted.room), ("most", wanted.most)] {
@@ -126,7 +132,7 @@ impl Session {
         let end = Instant::now() + BEGIN;
         while session.rings.iter().any(CaptureRing::is_awaited) && Instant::now() < end {
             std::thread::sleep(GLANCE);
-            // What the first ones write in the meantime needs its room.
+            // Packets of programs that join early must not fill their rings meanwhile.
             session.take()?;
         }
         session.lost_before = session.lost();
@@ -140,20 +146,20 @@ impl Session {
         &self.devices
     }
 
-    /// Whether the programs of all users are seen.
+    /// Whether the capture includes the programs of all users.
     #[must_use]
     pub fn sees_everything(&self) -> bool {
         self.everything
     }
 
-    /// Packets for which there was no room on the capture rings.
+    /// The number of packets for which the capture rings had no room.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let all = self.lost + self.rings.iter().map(|ring| ring.rx.lost()).sum::<u64>();
         all.saturating_sub(self.lost_before)
     }
 
-    /// What went wrong, for people.
+    /// What went wrong, as sentences.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.complaints.clone();
@@ -168,10 +174,10 @@ impl Session {
         all
     }
 
-    /// What has been seen and is old enough to be in order; perhaps nothing.
+    /// The packets that are old enough to be in order; possibly none.
     ///
     /// # Errors
-    /// The agent is lost. What programs have written until then [`Session::finish`] gives.
+    /// When the agent is lost. [`Session::finish`] still returns the packets written until then.
     pub fn take(&mut self) -> Result<Vec<Packet>, Error> {
         if self.asked.elapsed() >= NEWS {
             self.ask_for_news()?;
@@ -183,9 +189,9 @@ impl Session {
         Ok(in_order(old))
     }
 
-    /// The rest: everything that has been written so far.
+    /// The remaining packets: everything that has been written so far.
     pub fn finish(&mut self) -> Vec<Packet> {
-        // Who has just ended has not been asked for, maybe.
+        // A program that has just ended may not be known yet.
         let _ = self.ask_for_news();
         self.read_all(usize::MAX);
         in_order(std::mem::take(&mut self.held))
@@ -219,7 +225,7 @@ impl Session {
         let room = number("room").ok_or(Error::Strange)? as usize;
         let comm = abi::reason::clean(about["comm"].as_str().unwrap_or_default(), 64);
         let own = Process { pid: number("pid").unwrap_or(0), comm: comm.into() };
-        // The agent's own packets are the one device's, if there is one only.
+        // If there is only one device, the agent's own packets belong to it.
         let only = self.devices.first().filter(|_| self.devices.len() == 1).map(String::as_str);
         let device = about["device"].as_str().or(only).map(Arc::from);
         if engine != 0 {
@@ -230,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads the capture rings, at most so many records of each, and lets go of those that are at their end.
+    /// Reads at most `most` records from each capture ring, and drops rings that are at their end.
     fn read_all(&mut self, most: usize) {
         let Self { rings, programs, peers, held, complaints, since, .. } = self;
         let (mut drops, mut record) = (Vec::new(), Vec::new());
@@ -246,7 +252,7 @@ impl Session {
                 }
                 let mut seen_elsewhere = false;
                 let path = |record: &abi::capture::CaptureRecord| {
-                    // Who sent it shows it as well.
+                    // The sender's capture ring has this packet too.
                     seen_elsewhere = record.path == abi::capture::path::LANE_IN && programs.contains_key(&record.peer);
                     path_of(record, &ring.own, |engine| programs.get(&engine).cloned())
                 };
@@ -285,17 +291,18 @@ impl Session {
 }
 
 impl CaptureRing {
-    /// Its program writes to it, or has ended.
+    /// Whether the program writes to the ring, or has ended.
     fn has_joined(&self) -> bool {
         self.ended || self.rx.is_attached()
     }
 
-    /// Its program will join soon: it runs, as far as is known.
+    /// Whether the program will join soon: it is running, as far as the session knows.
     fn is_awaited(&self) -> bool {
         !self.has_joined() && !is_stopped(self.own.pid)
     }
 
-    /// Nothing comes any more: its program has ended, and it has been read since; or it cannot be read.
+    /// Whether no more records will come: the program has ended and the ring is empty, or the ring
+    /// cannot be read.
     fn is_over(&self) -> bool {
         self.broken || (self.ended && self.rx.is_empty())
     }
@@ -307,7 +314,8 @@ fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
 }
 
-/// What comes from another host does not say from which QP. A connected one gets packets from the QP that it sends to.
+/// Adds the sending QP to a packet. A packet from another host does not contain it. A connected QP
+/// gets packets from the QP to which it sends.
 fn name_sender(packet: &mut Packet, engine: u32, peers: &mut HashMap<(u32, u32), u32>) {
     let Some(headers) = packet.headers() else { return };
     let dest = headers.dest_qp.value();
@@ -339,7 +347,7 @@ fn ask(socket: &Socket, question: &Value) -> Result<(Value, Vec<OwnedFd>), Error
     loop {
         match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience)) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            // A signal: whoever captures looks at that later.
+            // A signal arrived. The caller handles it later.
             Err(rustix::io::Errno::INTR) if Instant::now() < end => {}
             Err(errno) => return Err(io::Error::from(errno).into()),
             Ok(_) => break,

@@ -1,7 +1,8 @@
-//! A packet in words: one line, several, or a JSON object.
+//! Describes a packet in words: in one line, in several lines, or as a JSON object.
 //!
-//! The line says when, on which device and path, from whom to whom, and what; headers say themselves what they mean
-//! (`wire`'s `Display`). What is dropped ends with the reason. Principal functions: [`line`], [`lines`], [`json`].
+//! A line has the time, the device and path, the sender and receiver, and the content. Headers
+//! describe themselves (`Display` in `wire`). The line of a dropped packet ends with the reason.
+//! The principal functions are [`line`], [`lines`] and [`json`].
 
 use std::fmt::Write;
 
@@ -13,10 +14,10 @@ use wire::{Headers, Opcode, Qpn};
 
 use crate::packet::{Packet, Path};
 
-/// Bytes of a payload that are shown in a row.
+/// Bytes of payload in one row.
 const ROW: usize = 16;
 
-/// One line.
+/// The packet in one line.
 #[must_use]
 pub fn line(packet: &Packet) -> String {
     let device = packet.device.as_deref().unwrap_or("agent");
@@ -25,7 +26,8 @@ pub fn line(packet: &Packet) -> String {
     text
 }
 
-/// Several lines: the line's parts, a header in each, and with `payload` its bytes.
+/// The packet in several lines: the parts of the line, one line for each header, and with `payload`
+/// its bytes.
 #[must_use]
 pub fn lines(packet: &Packet, payload: bool) -> String {
     let device = packet.device.as_deref().unwrap_or("agent");
@@ -55,7 +57,7 @@ pub fn lines(packet: &Packet, payload: bool) -> String {
     text
 }
 
-/// An object for a script. What a packet does not have is null.
+/// A JSON object for scripts. Missing values are null.
 #[must_use]
 pub fn json(packet: &Packet) -> Value {
     let headers = packet.headers();
@@ -112,7 +114,7 @@ fn transport(opcode: Opcode) -> String {
     opcode.to_string().split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// The path, briefly.
+/// The path in a short form.
 fn path(packet: &Packet) -> String {
     match &packet.path {
         Path::Lane { lane, from, to } => format!("lane {lane} {}>{}", from.pid, to.pid),
@@ -141,7 +143,7 @@ fn qps(packet: &Packet) -> String {
     }
 }
 
-/// What it is: its headers, and what it carries.
+/// The content: headers and payload.
 fn what(packet: &Packet) -> String {
     if packet.bytes.is_empty() {
         let opcode = packet.dropped.and_then(|dropped| Opcode::from_u8(dropped.opcode as u8));
@@ -168,12 +170,12 @@ fn what(packet: &Packet) -> String {
     text
 }
 
-/// The headers; which QP they are for stands before them.
+/// The headers. The destination QP comes before them, so it is removed here.
 fn stack(headers: &Headers) -> String {
     headers.to_string().replacen(&format!(" to QP {}", headers.dest_qp), "", 1).replace(", ", "; ")
 }
 
-/// A management datagram: the name of the message, and what is in it.
+/// A management datagram: the message's name and content.
 fn message(packet: &Packet) -> Option<(&'static str, String)> {
     let headers = packet.headers().filter(|headers| headers.dest_qp == Qpn::GSI)?;
     let (bytes, _) = packet.payload();
@@ -186,7 +188,7 @@ fn message(packet: &Packet) -> Option<(&'static str, String)> {
     })
 }
 
-/// As the IBA calls the messages of the connection manager, and Wireshark does.
+/// The names of the connection manager's messages in the IBA and in Wireshark.
 fn name(attribute: Attribute) -> &'static str {
     match attribute {
         Attribute::Req => "ConnectRequest",
@@ -203,7 +205,7 @@ fn name(attribute: Attribute) -> &'static str {
     }
 }
 
-/// What became of it, and what else is said.
+/// Appends the packet's fate and its note.
 fn fate(packet: &Packet, text: &mut String) {
     if !packet.note.is_empty() {
         let _ = write!(text, "; {}", packet.note);

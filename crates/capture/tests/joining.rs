@@ -1,5 +1,5 @@
-//! How a capture begins: packets count from when every program has joined, and programs that cannot join are named. The agent and the programs
-//! are played by the tests.
+//! Tests the beginning of a capture: it starts with the first packet after every program has
+//! joined, and names programs that cannot join. The tests play the agent and the programs.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,8 @@ impl Program {
         Self { ring: CaptureRingTx::map(fd.as_fd(), CAPTURE_RING_MIN).unwrap(), about, fd }
     }
 
-    /// Writes that a packet leaves now: one with an opcode of the manufacturer's, and this PSN.
+    /// Records that a packet leaves now. The packet has an opcode of the manufacturer's range, and
+    /// this PSN.
     fn send(&mut self, psn: u8) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let bytes = [0xc0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, psn, 0, 0, 0, 0];
@@ -49,13 +50,14 @@ impl Program {
     }
 }
 
-/// The agent of a capture: its thread, and how often it was asked for news.
+/// The agent of a capture: its thread, and the number of requests for news.
 struct Agent {
     thread: JoinHandle<()>,
     questions: Arc<AtomicU32>,
 }
 
-/// An agent that knows these programs; from the third question on it says that those in `ended` have ended.
+/// An agent that knows these programs. From the third request on it says that the programs in
+/// `ended` have ended.
 fn agent(programs: &[&Program], ended: Vec<u32>) -> (Socket, Agent) {
     let (ours, theirs) = Socket::pair().unwrap();
     let abouts: Vec<Value> = programs.iter().map(|program| program.about.clone()).collect();
@@ -89,7 +91,7 @@ fn psns(packets: &[Packet]) -> Vec<u8> {
     packets.iter().map(|packet| packet.bytes[11]).collect()
 }
 
-/// A process that is stopped by a signal.
+/// A process that a signal has stopped.
 fn stopped() -> Child {
     let child = Command::new("sleep").arg("600").spawn().unwrap();
     let pid = Pid::from_child(&child);
@@ -107,7 +109,8 @@ fn packets_from_before_all_programs_have_joined_are_left_out() {
     for psn in 0..12 {
         first.send(psn);
     }
-    // There is room for all that the first one writes in the meantime, which is more than its capture ring holds: 480 packets.
+    // The first program's packets all fit, although they are more than its capture ring holds: 480
+    // packets.
     for rounds in 1..4 {
         while agent.questions.load(Ordering::Relaxed) < rounds * 3 {
             assert!(!begin.is_finished(), "one program has not joined yet");
@@ -139,7 +142,7 @@ fn a_stopped_program_is_named_and_not_waited_for() {
     assert!(complaints.len() == 1 && complaints[0].starts_with(&name), "{complaints:?}");
     runs.send(1);
     assert_eq!(psns(&session.finish()), [1]);
-    // It goes on.
+    // The capture continues.
     late.ring.attach();
     late.send(2);
     assert_eq!((psns(&session.finish()), session.complaints()), (vec![2], Vec::new()));

@@ -1,4 +1,4 @@
-//! Packets as they are shown: filters, words, frames and files.
+//! Tests how packets are shown: filters, words, frames and files.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 use std::net::IpAddr;
@@ -163,7 +163,8 @@ fn a_packet_without_payload_says_how_much_there_was() {
     assert_eq!((bytes.len(), len), (14 + 20 + 8 + 28, 14 + 20 + 8 + 40));
 }
 
-/// Checksums by the book: over what they cover, with themselves, they sum up to ones.
+/// Checks checksums as the standard defines them: the sum over the covered bytes, including the
+/// checksum, is all ones.
 #[test]
 fn a_frame_has_fitting_checksums() {
     for (packet, ip_len) in [(write(), 20), (nak(), 40)] {
