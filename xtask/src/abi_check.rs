@@ -1,8 +1,8 @@
-//! `cargo xtask abi-check`: the symbols that the libraries for C programs export, against the committed lists, and against what each
-//! release of rdma-core exports.
+//! `cargo xtask abi-check`: compares the symbols that the C libraries export with the committed
+//! lists, and with the exports of each release of rdma-core.
 //!
-//! A symbol that is lost keeps a program from starting, or from finding a file; one that appears is a promise nobody decided on.
-//! Both are errors. The principal type is [`Face`].
+//! If a symbol disappears, a program does not start or does not find a file. A new symbol is a
+//! promise that nobody has decided on. Both are errors. The principal type is [`Face`].
 
 #[allow(dead_code, reason = "build scripts use more of it")]
 #[path = "../../capi/libibverbs/releases.rs"]
@@ -19,12 +19,13 @@ use releases::Releases;
 /// A library that C programs load.
 struct Face {
     package: &'static str,
-    /// What cargo calls the file.
+    /// The file name that cargo uses.
     built: &'static str,
-    /// What the file's name begins with wherever it is laid out.
+    /// The beginning of the file name in every place where the library is installed.
     stem: &'static str,
     list: &'static str,
-    /// Which release of rdma-core exports what, if the library is one of rdma-core's.
+    /// The table of exports of each release of rdma-core, if the library replaces one of
+    /// rdma-core's.
     releases: Option<&'static str>,
     heading: &'static str,
 }
@@ -56,7 +57,8 @@ const FACES: &[Face] = &[
     },
 ];
 
-/// Compares, or with `bless` writes the list; of one library, or of each after a release build.
+/// Compares the list with one library, or with each library after a release build. With `bless`,
+/// writes the list instead.
 pub(crate) fn run(workspace: &Workspace, library: Option<PathBuf>, bless: bool) -> Result<(), String> {
     if let Some(library) = library {
         let name = library.file_name().unwrap_or_default().to_string_lossy();
@@ -113,10 +115,11 @@ impl Face {
     }
 }
 
-/// Begins the names of the nodes whose symbols no release of rdma-core has.
+/// The prefix of the version nodes that no release of rdma-core has.
 pub(crate) const OWN: &str = "SOFTHCA_";
 
-/// What of a release is not exported, a line for each symbol and the first release that misses it, and what no release has.
+/// Reports the symbols of releases that the library does not export, each with the first release
+/// that has it. Also reports exported symbols that no release has.
 fn against_releases(table: &Releases, exported: &BTreeSet<String>) -> String {
     let split = |symbol: &'_ String| -> Option<(String, String)> {
         let (name, node) = symbol.split_once('@')?;
@@ -130,7 +133,7 @@ fn against_releases(table: &Releases, exported: &BTreeSet<String>) -> String {
         for (name, node) in table.symbols(release) {
             let symbol = (name.to_owned(), node.to_owned());
             extra.remove(&symbol);
-            // Each is told once.
+            // Each missing symbol is reported once.
             if there.insert(symbol) {
                 differences += &format!("rdma-core {release} has {name}@{node}, and it is not exported\n");
             }
@@ -142,7 +145,7 @@ fn against_releases(table: &Releases, exported: &BTreeSet<String>) -> String {
     differences
 }
 
-/// `name@@VERSION` (or `name@VERSION` for an old variant) of every symbol that the library defines.
+/// The symbols that the library defines, as `name@@VERSION` (or `name@VERSION` for an old variant).
 pub(crate) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let output = Command::new("readelf")
         .args(["--dyn-syms", "--wide"])
@@ -155,7 +158,7 @@ pub(crate) fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(symbol).collect())
 }
 
-/// A row of readelf: number, value, size, type, binding, visibility, section, name.
+/// Parses a row of readelf: number, value, size, type, binding, visibility, section, name.
 fn symbol(row: &str) -> Option<String> {
     let words: Vec<&str> = row.split_whitespace().collect();
     let [_, _, _, kind, binding, _, section, name, ..] = words.as_slice() else {
@@ -170,7 +173,7 @@ fn symbol(row: &str) -> Option<String> {
 mod tests {
     use super::{BTreeSet, Path, Releases, against_releases, symbol};
 
-    /// Two nodes, a symbol that moved between them, one that came, and a private one.
+    /// Two nodes, a symbol that moved between them, a new symbol, and a private symbol.
     const TABLE: &str = "newest 50\nnode A_1.0 44 -\nnode A_1.1 47 -\nnode IBVERBS_PRIVATE_34 44 46\nnode IBVERBS_PRIVATE_47 47 -\n\
                          old A_1.0 44 -\nold A_1.1 47 -\nnew A_1.1 48 -\ncmd IBVERBS_PRIVATE 45 -\n";
 
@@ -222,7 +225,8 @@ mod tests {
         assert_eq!(script.lines().collect::<Vec<_>>(), lines);
     }
 
-    /// What the committed list of exports promises is what the releases have; `cargo xtask abi-check` compares the list with the library.
+    /// The committed lists must contain the symbols of the releases. `cargo xtask abi-check`
+    /// compares the lists with the libraries.
     #[test]
     fn the_committed_lists_have_every_symbol_of_every_release() {
         for library in ["libibverbs", "librdmacm"] {

@@ -1,10 +1,11 @@
-//! `cargo xtask abi-doc`: docs/abi.md, written from the tables of `crates/abi`, so that the page cannot differ from the code.
+//! `cargo xtask abi-doc`: writes docs/abi.md from the tables of `crates/abi`, so that the page
+//! matches the code.
 
 use std::fs;
 
 use crate::workspace::Workspace;
 
-/// Writes the page, or with `check` compares it.
+/// Writes the page. With `check`, compares it instead.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<(), String> {
     let page = workspace.root().join("docs/abi.md");
     let text = abi::document();

@@ -1,8 +1,9 @@
-//! `cargo xtask conformance`: docs/conformance.md, which says what of the verbs is shown to work, by which test, and what of Debian's
-//! pyverbs tests passes.
+//! `cargo xtask conformance`: writes docs/conformance.md. The page says which behaviours of the
+//! verbs are tested by which tests, and which of Debian's pyverbs tests pass.
 //!
-//! The behaviours are listed in docs/behaviours.toml; a test belongs to the one whose id its name begins with. The part about them
-//! follows from the sources alone and is checked by `cargo xtask test`; the part about pyverbs is what a run says.
+//! docs/behaviours.toml lists the behaviours. A test belongs to the behaviour whose id begins the
+//! test's name. The part about behaviours follows from the sources alone, and `cargo xtask test`
+//! checks it. The part about pyverbs is the result of a run.
 
 mod behaviours;
 
@@ -16,13 +17,13 @@ use crate::hugepages::HugePages;
 use crate::workspace::Workspace;
 use crate::{debian, dist};
 
-/// Between what a run says and what follows from the sources.
+/// Separates the result of a run from the part that follows from the sources.
 const BEHAVIOURS: &str = "## Behaviours\n";
 
 const INTRODUCTION: &str = "# Conformance\n\n\
     What of the verbs is shown to work, by which test. `cargo xtask conformance` writes this page.\n\n";
 
-/// Writes the page: runs the pyverbs tests, and looks for the tests of behaviours.
+/// Writes the page: runs the pyverbs tests, and finds the tests of behaviours.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     let behaviours = behaviours::table(workspace)?;
     debian::require(debian::SUITE)?;
@@ -38,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     fs::write(page_of(workspace), page).map_err(|error| error.to_string())
 }
 
-/// Compares what the page says about behaviours with the sources.
+/// Compares the page's part about behaviours with the sources.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), String> {
     let table = behaviours::table(workspace)?;
     let page = fs::read_to_string(page_of(workspace)).map_err(|error| format!("docs/conformance.md: {error}"))?;

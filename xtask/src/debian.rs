@@ -1,11 +1,12 @@
-//! The Debian packages whose programs are run: what is missing, and installing it as root.
+//! The Debian packages whose programs the commands run: finds missing packages, and installs them
+//! if the user is root.
 //!
-//! It never changes a package that is there.
+//! It never changes an installed package. The principal function is [`require`].
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A package, and a file by which it is known to be installed.
+/// A package, and a file that shows that it is installed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Package {
     name: &'static str,
@@ -18,10 +19,10 @@ const UCX_UTILS: Package = Package { name: "ucx-utils", file: "/usr/bin/ucx_perf
 
 const LIBFABRIC_BIN: Package = Package { name: "libfabric-bin", file: "/usr/bin/fi_info" };
 
-/// What `cargo xtask demo` shows.
+/// The packages for `cargo xtask demo`.
 pub(crate) const DEMO: &[Package] = &[IBVERBS_UTILS, PERFTEST];
 
-/// What `cargo xtask bench` compares.
+/// The packages for `cargo xtask bench`.
 pub(crate) const BENCH: &[Package] = &[
     PERFTEST,
     UCX_UTILS,
@@ -31,7 +32,7 @@ pub(crate) const BENCH: &[Package] = &[
     Package { name: "gcc", file: "/usr/bin/gcc" },
 ];
 
-/// What `cargo xtask bench --peers` compares.
+/// The packages for `cargo xtask bench --peers`.
 pub(crate) const PEERS: &[Package] = &[
     PERFTEST,
     UCX_UTILS,
@@ -43,7 +44,7 @@ pub(crate) const PEERS: &[Package] = &[
     Package { name: "strace", file: "/usr/bin/strace" },
 ];
 
-/// What makes other releases, and goes into them.
+/// The packages that make other Debian releases.
 pub(crate) const DISTROS: &[Package] = &[
     Package { name: "debootstrap", file: "/usr/sbin/debootstrap" },
     Package { name: "iproute2", file: "/usr/sbin/ip" },
@@ -52,7 +53,8 @@ pub(crate) const DISTROS: &[Package] = &[
     Package { name: "mmdebstrap", file: "/usr/bin/mmdebstrap" },
 ];
 
-/// What the integration suite runs; gcc and the headers build its own small verbs programs.
+/// The packages for the integration suite. gcc and the headers compile its own small verbs
+/// programs.
 pub(crate) const SUITE: &[Package] = &[
     IBVERBS_UTILS,
     PERFTEST,
@@ -83,7 +85,8 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "binutils", file: "/usr/bin/objcopy" },
 ];
 
-/// Makes sure that the packages are there: installs them as root, else says what to type.
+/// Makes sure that the packages are installed. Root installs missing packages. For other users, the
+/// error says what to type.
 pub(crate) fn require(packages: &[Package]) -> Result<(), String> {
     let missing = missing(packages);
     if missing.is_empty() {
@@ -94,7 +97,8 @@ pub(crate) fn require(packages: &[Package]) -> Result<(), String> {
         return Err(format!("missing Debian packages; as root type: apt-get install {names}"));
     }
     println!("installing {names}");
-    // The second time with fresh lists: on a new machine there are none, on an old one they name files that are gone.
+    // The second try uses fresh package lists. A new machine has no lists, and old lists name files
+    // that no longer exist.
     if install(&missing) || (apt(&["update"]) && install(&missing)) {
         return Ok(());
     }
@@ -112,7 +116,7 @@ fn install(names: &[&str]) -> bool {
 }
 
 fn apt(words: &[&str]) -> bool {
-    // Another installation on this machine holds the lock for a while: wait for it.
+    // If another installation on this machine holds the lock, wait for it.
     let mut command = Command::new("apt-get");
     command.args(["--quiet", "--quiet", "-o", "DPkg::Lock::Timeout=300"]).args(words);
     command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());

@@ -1,6 +1,8 @@
-//! `cargo xtask demo`: the first look. Builds softhca, runs Debian's own verbs programs on it, and shows what they said.
+//! `cargo xtask demo`: a first look. Builds softhca, runs Debian's own verbs programs on it, and
+//! shows their output.
 //!
-//! It proves nothing that `test` does not prove better; it is there so that a person sees it with one command.
+//! It tests nothing that `test` does not test better. With it, a person sees softhca work with one
+//! command.
 
 use suite::{Dist, HANG, Pair, Room, Sides, figures};
 
@@ -41,7 +43,7 @@ fn figure(sides: &Sides, column: &str) -> Result<f64, String> {
     figures::perftest(&sides.client.output, column).ok_or_else(|| format!("no {column} in what perftest printed"))
 }
 
-/// Runs one program and shows what it said.
+/// Runs one program and shows its output.
 fn show(room: &Room, words: &[&str]) -> Result<String, String> {
     println!("\n$ softhca run -- {}", words.join(" "));
     let outcome = room.finish_run(words)?;
@@ -49,7 +51,7 @@ fn show(room: &Room, words: &[&str]) -> Result<String, String> {
     if outcome.succeeded() { Ok(outcome.output) } else { Err(outcome.told()) }
 }
 
-/// Runs a pair and shows what the client said.
+/// Runs a pair and shows the client's output.
 fn pair(room: &Room, words: &[&str]) -> Result<Sides, String> {
     println!("\n$ softhca run -- {line} &\n$ softhca run -- {line} 127.0.0.1", line = words.join(" "));
     let sides = Pair::start(room, words)?.wait(HANG)?;

@@ -1,7 +1,8 @@
-//! `cargo xtask dist`: the folder that a user copies, with nothing in it that depends on where it lies.
+//! `cargo xtask dist`: makes the folder that users copy. Nothing in it depends on its place.
 //!
-//! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself: the two libraries of C programs, the path redirector, and
-//! `rsocket/librspreload.so`. The folder is made beside the old one and takes its place at once, so that programs that run from it
+//! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself. This folder contains the
+//! two C libraries, the path redirector, and `rsocket/librspreload.so`. The command makes the new
+//! folder beside the old one and then replaces the old one in one step, so that running programs
 //! never see half of it.
 
 use std::fs;
@@ -14,7 +15,8 @@ use suite::Dist;
 
 use crate::workspace::Workspace;
 
-/// What cargo calls a library of C programs, its real name, and the name that programs ask for, which links to it.
+/// For each C library: the file name that cargo uses, the real name, and the name that programs
+/// load, which is a link to the real name.
 const LIBRARIES: &[(&str, &str, &str)] = &[
     ("libibverbs.so", "libibverbs.so.1.18.0", "libibverbs.so.1"),
     ("librdmacm.so", "librdmacm.so.1.5.0", "librdmacm.so.1"),
@@ -23,13 +25,13 @@ const LIBRARIES: &[(&str, &str, &str)] = &[
 /// The path redirector, which `softhca run` loads by this name.
 const REDIRECTOR: &str = "libsofthca_preload.so";
 
-/// Sockets over RDMA for unmodified programs; it lies where Debian's packages have it, in a folder of its own.
+/// Sockets over RDMA for unmodified programs. It has a folder of its own, as in Debian's packages.
 const SOCKETS: &str = "librspreload.so";
 
-/// What is built for the folder.
+/// The packages to build for the folder.
 const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "librdmacm", "softhca-preload", "softhca-rspreload"];
 
-/// Builds in release mode and lays out the folder.
+/// Builds in release mode and fills the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let status = workspace
@@ -63,7 +65,7 @@ fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {
         fs::remove_dir_all(&fresh)
     } else {
         match fs::rename(&fresh, folder) {
-            // Another run has laid it out meanwhile, from the same build.
+            // Another run has made the folder meanwhile, from the same build.
             Err(_) if folder.exists() => fs::remove_dir_all(&fresh),
             done => done,
         }

@@ -1,7 +1,10 @@
-//! `cargo xtask fuzz`: has AFL++ look for bytes that break a promise, and keeps what it found interesting in fuzz/corpus.
+//! `cargo xtask fuzz`: AFL++ searches for inputs that break a promise. Interesting inputs are kept
+//! in fuzz/corpus.
 //!
-//! The targets are those of the package `softhca-fuzz`, one folder of the corpus for each. What a run adds is reduced to what reaches
-//! something new. Bytes that break a promise, or hang, stay in the target folder; their path is told.
+//! The targets are those of the package `softhca-fuzz`. Each has its folder in the corpus. Of a
+//! run's new inputs, the command keeps only those that reach new code. Inputs that break a promise
+//! or hang stay in the target folder, and the command prints their paths. The principal function is
+//! [`run`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +12,13 @@ use std::process::{Command, Stdio};
 
 use crate::workspace::Workspace;
 
-/// Longer inputs are no more interesting, and slow.
+/// Longer inputs are slow and not more interesting.
 const LONGEST: &str = "2048";
-/// How long one input may take, ms; generous, for other programs want the processors, too.
+/// The time limit of one input in milliseconds. It is generous, because other programs use the
+/// processors too.
 const PATIENCE: &str = "10000";
 
-/// Fuzzes the target, or one after the other, for so many minutes each.
+/// Fuzzes one target, or all targets one after the other, for this many minutes each.
 pub(crate) fn run(workspace: &Workspace, only: Option<&str>, minutes: u64) -> Result<(), String> {
     let version = afl().arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !version.is_ok_and(|status| status.success()) {
@@ -28,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>, minutes: u64) -> Re
     let build = workspace.target().join("fuzz/build");
     let mut command = afl();
     command.args(["build", "--release", "--package", "softhca-fuzz", "--features", "afl", "--target-dir"]).arg(&build);
-    // As tests are built: what overflows or is wrong inside shows.
+    // With the checks of test builds, so that overflows and failed assertions are found.
     command
         .envs([("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"), ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")]);
     command.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")]);
@@ -41,7 +45,7 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>, minutes: u64) -> Re
     if found.is_empty() { Ok(()) } else { Err(format!("found:\n  {}", found.join("\n  "))) }
 }
 
-/// Fuzzes one target; the files with what broke it.
+/// Fuzzes one target. Returns the files with inputs that broke it.
 fn one(folder: &Path, program: &Path, corpus: &Path, name: &str, minutes: u64) -> Result<Vec<String>, String> {
     let (out, kept) = (folder.join("out").join(name), folder.join("kept").join(name));
     for old in [&out, &kept] {
@@ -72,7 +76,8 @@ fn one(folder: &Path, program: &Path, corpus: &Path, name: &str, minutes: u64) -
 fn afl() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.arg("afl").stdin(Stdio::null());
-    // It runs on machines of other people: no screen, no settings of theirs to change, no processor of its own.
+    // The command also runs on other people's machines: without a screen, without changes to their
+    // settings, and without a processor of its own.
     for name in ["AFL_NO_UI", "AFL_SKIP_CPUFREQ", "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES", "AFL_NO_AFFINITY"] {
         command.env(name, "1");
     }
@@ -89,7 +94,7 @@ fn names(corpus: &Path) -> Result<Vec<String>, String> {
     Ok(names.collect())
 }
 
-/// What lies in a folder, by name, without AFL's own notes; nothing where there is no folder.
+/// The files in a folder, sorted by name, without AFL's own notes. Empty if there is no folder.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut paths = Vec::new();
@@ -103,14 +108,14 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// How many inputs were tried, as AFL says.
+/// The number of tried inputs, as AFL reports it.
 fn executed(stats: &Path) -> String {
     let text = fs::read_to_string(stats).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("execs_done"));
     line.and_then(|line| line.split_once(':')).map_or("?", |(_, count)| count.trim()).to_owned()
 }
 
-/// A name for bytes (Fowler, Noll and Vo's hash).
+/// A name for an input (the hash of Fowler, Noll and Vo).
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

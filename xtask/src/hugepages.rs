@@ -1,21 +1,22 @@
-//! Huge pages for tests that want some: asked of the kernel where this process may, and given back.
+//! Huge pages for tests: reserved in the kernel if this process may, and released later.
 //!
-//! Where it may not, those tests skip themselves. Principal type: [`HugePages`].
+//! If this process may not reserve them, the tests that need huge pages skip themselves. The
+//! principal type is [`HugePages`].
 
 use std::fs;
 
 const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
-/// So many of the usual size (2 MiB).
+/// The number of pages of the usual size (2 MiB).
 const WANTED: u64 = 16;
 
-/// Huge pages that are there as long as this is; the number before comes back with its end.
+/// Huge pages that exist as long as this value. Dropping it restores the previous number.
 #[derive(Debug)]
 pub(crate) struct HugePages {
     before: Option<u64>,
 }
 
 impl HugePages {
-    /// Has the kernel set some aside, unless there are enough or it is not allowed.
+    /// Reserves huge pages, unless there are enough or this process may not.
     pub(crate) fn reserve() -> Self {
         let before = fs::read_to_string(NUMBER).ok().and_then(|text| text.trim().parse().ok());
         let before = before.filter(|&number| number < WANTED && fs::write(NUMBER, WANTED.to_string()).is_ok());
@@ -26,7 +27,7 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         if let Some(number) = self.before {
-            // Nothing depends on it any more.
+            // Nothing depends on this number any more, so an error does not matter.
             let _ = fs::write(NUMBER, number.to_string());
         }
     }

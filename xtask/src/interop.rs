@@ -1,8 +1,10 @@
-//! `cargo xtask interop`: unmodified programs on softhca talk to the same programs on Linux's Soft-RoCE driver, both ways.
+//! `cargo xtask interop`: runs unmodified programs between softhca and Linux's Soft-RoCE driver, in
+//! both directions.
 //!
-//! The other side is any Linux host or virtual machine with rdma_rxe, rdma-core's programs and perftest, on which a command can be run
-//! by writing words before it. docs/interop.md says what that host needs, and has the table of the last run. The principal type is
-//! [`Options`]; the programs are in [`cases`], the other side is [`peer::Peer`].
+//! The other side is any Linux host or virtual machine with rdma_rxe, rdma-core's programs and
+//! perftest. A prefix of words, such as `ssh HOST`, must run a shell command on it. docs/interop.md
+//! says what that host needs, and contains the table of the last run. The principal type is
+//! [`Options`]. The programs are in [`cases`]. The other side is [`peer::Peer`].
 
 mod cases;
 mod peer;
@@ -24,8 +26,8 @@ use side::{Lab, Serves};
 /// Where the other side is, and what to do.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A script that runs a virtual machine with rdma_rxe (docs/interop.md), in place of the options about the peer; without either,
-    /// $SOFTHCA_RXE_VM
+    /// A script that runs a virtual machine with rdma_rxe (docs/interop.md); it replaces the
+    /// options about the peer. Without it and without --peer-exec, the script is $SOFTHCA_RXE_VM
     #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["peer_exec", "here_exec"])]
     vm: Option<PathBuf>,
     /// The words that run a shell command on the peer, for example "ssh root@lab2"
@@ -46,7 +48,7 @@ pub(crate) struct Options {
     /// The words that run a command on our side of the link, for example "ip netns exec lab"
     #[arg(long, value_name = "WORDS", default_value = "")]
     here_exec: String,
-    /// Only the cases whose line contains this
+    /// Only the cases whose line contains this text
     #[arg(long)]
     only: Option<String>,
     /// A laid out softhca to use; without it, a fresh one is built
@@ -60,11 +62,11 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// What to say to somebody who names no other side.
+/// The message for users who name no other side.
 const NEEDED: &str = "interop needs a host with Linux's Soft-RoCE driver: either --peer-exec \"ssh root@HOST\" with --peer, --peer6, --address and \
     --address6, or --vm SCRIPT; docs/interop.md says what each of them has to offer";
 
-/// A virtual machine that runs as long as this lives.
+/// A virtual machine that runs as long as this value lives.
 struct Machine<'a>(&'a PathBuf);
 
 impl Machine<'_> {
@@ -73,12 +75,12 @@ impl Machine<'_> {
             return Err(format!("{} is no file; {NEEDED}", script.display()));
         }
         let machine = Machine(script);
-        // On a busy processor an emulated one may find its clock broken while it starts.
+        // On a busy processor, an emulated machine may find its clock broken while it starts.
         machine
             .run(&["start", "1"])
             .or_else(|_| machine.run(&["start", "1"]))
             .or_else(|_| machine.run(&["start", "1"]))?;
-        // Our side of its link may have no IPv6 address.
+        // This side's interface of the link may have no IPv6 address.
         let Options { address, address6, .. } = options;
         let add = format!(
             "device=$(ip -o -4 address show | grep -F ' {address}/' | awk '{{print $2; exit}}'); \
@@ -106,7 +108,7 @@ impl Drop for Machine<'_> {
     }
 }
 
-/// Runs all cases, both ways, and tells how they went.
+/// Runs all cases in both directions, and prints the results.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
     let named = std::env::var_os("SOFTHCA_RXE_VM").filter(|_| options.peer_exec.is_none()).map(PathBuf::from);
     let vm = options.vm.clone().or(named);
@@ -149,7 +151,7 @@ fn wanted(options: &Options, case: &Case) -> bool {
 }
 
 impl Family {
-    /// The place of this family's address in a pair.
+    /// The index of this family's address in a pair.
     fn index(self) -> usize {
         match self {
             Family::V4 => 0,

@@ -1,8 +1,10 @@
-//! `cargo xtask package`: what strangers install, made from the folder of `cargo xtask dist`.
+//! `cargo xtask package`: makes the packages that users install, from the folder of `cargo xtask
+//! dist`.
 //!
-//! The results lie in `target/package`: a tarball, a tarball of debug symbols, a Debian package, and on request an OCI image. The
-//! tarballs and the Debian package are reproducible: equal input and equal tools give equal bytes. [`tree`] has the files, and the
-//! other modules have one format each. The principal type is [`Release`].
+//! The results are in `target/package`: a tarball, a tarball of debug symbols, a Debian package,
+//! and on request an OCI image. The tarballs and the Debian package are reproducible: equal input
+//! and equal tools give equal bytes. [`tree`] makes the files. The other modules have one format
+//! each. The principal type is [`Release`].
 
 mod archive;
 mod deb;
@@ -21,7 +23,7 @@ use crate::workspace::Workspace;
 use tool::Tool;
 use tree::Tree;
 
-/// What can be chosen.
+/// The options.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// A laid out softhca to package; without it, a fresh one is built
@@ -30,19 +32,19 @@ pub(crate) struct Options {
     /// Where the packages go; without it, target/package
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Make an OCI image as well; it takes mmdebstrap and a Debian mirror
+    /// Make an OCI image too; this needs mmdebstrap and a Debian mirror
     #[arg(long)]
     image: bool,
 }
 
-/// The paths of what was made.
+/// The paths of the packages.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) tarball: PathBuf,
     /// The debug symbols.
     pub(crate) debug: PathBuf,
     pub(crate) deb: PathBuf,
-    /// The OCI image, if it was asked for.
+    /// The OCI image, if the options ask for it.
     pub(crate) image: Option<PathBuf>,
 }
 
@@ -52,7 +54,7 @@ struct Release {
     version: String,
     /// Seconds since 1970: the time of every file in a package.
     time: u64,
-    /// Name and address of the person that the Debian package names.
+    /// Name and address of the maintainer in the Debian package.
     maintainer: String,
 }
 
@@ -72,12 +74,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     Ok(())
 }
 
-/// The tools run in folders of their own.
+/// Makes a path absolute, because the tools run in other folders.
 fn absolute(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Makes them in a folder, which is given from the root on.
+/// Makes the packages in a folder, given by its absolute path.
 pub(crate) fn make(workspace: &Workspace, dist: &Dist, out: &Path, image: bool) -> Result<Made, String> {
     let release = Release::of(workspace)?;
     let scratch =
@@ -100,7 +102,7 @@ impl Release {
             Err(_) => git("%ct")?,
         };
         let time = time.trim().parse().map_err(|_| format!("SOURCE_DATE_EPOCH must be seconds, but is {time:?}"))?;
-        // These two are what Debian's own tools read.
+        // Debian's own tools read these two variables.
         let maintainer = match (std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")) {
             (Ok(name), Ok(address)) => format!("{name} <{address}>"),
             _ => git("%cn <%ce>")?.trim().to_owned(),
@@ -108,7 +110,7 @@ impl Release {
         Ok(Self { version: workspace.version()?.to_owned(), time, maintainer })
     }
 
-    /// The time of its files, in a form of date(1), such as `+%F`.
+    /// The time of the package's files, in a format of date(1), such as `+%F`.
     fn date(&self, form: &str) -> Result<String, String> {
         let told = Tool::new("date").args([&format!("--date=@{}", self.time), form]).output()?;
         Ok(told.trim_end().to_owned())

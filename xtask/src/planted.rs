@@ -1,7 +1,9 @@
-//! `cargo xtask planted`: plants bugs, one at a time, in a copy of the sources, and runs the tests that should find it.
+//! `cargo xtask planted`: plants bugs, one at a time, in a copy of the sources, and runs the tests
+//! that should find them.
 //!
-//! xtask/planted.toml lists them: each replaces one piece of text that occurs once. A bug that every test survives is a test that is
-//! missing. `cargo xtask test` only checks that each can still be planted.
+//! xtask/planted.toml lists the bugs. Each replaces one text that occurs once. If no test finds a
+//! bug, a test is missing. `cargo xtask test` only checks that each bug can still be planted. The
+//! principal function is [`run`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,24 +22,24 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bug {
-    /// What is wrong then.
+    /// The effect of the bug.
     says: String,
-    /// Where.
+    /// The file to change.
     file: PathBuf,
-    /// What stands there.
+    /// The text to replace.
     find: String,
-    /// What stands there instead.
+    /// The replacement.
     replace: String,
-    /// What `cargo test` is asked to run; it must fail.
+    /// The arguments of `cargo test`, which must fail.
     #[serde(default = "conformance")]
     tests: Vec<String>,
-    /// Instead of tests: so many seeds of the simulation, of which one must find it.
+    /// Instead of tests: the number of simulation seeds, at least one of which must find the bug.
     seeds: Option<u64>,
 }
 
-/// What became of a bug.
+/// The result of a bug.
 enum Fate {
-    /// With what is said of that.
+    /// Found, with the message that a test printed.
     Found(String),
     Survived,
 }
@@ -52,7 +54,7 @@ impl Bug {
     }
 }
 
-/// Plants all bugs, or those that `only` says something of, and tells which are found.
+/// Plants all bugs, or those whose description contains `only`, and prints which bugs were found.
 pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<(), String> {
     check(workspace)?;
     let bugs = bugs(workspace)?;
@@ -109,7 +111,7 @@ fn bugs(workspace: &Workspace) -> Result<Vec<Bug>, String> {
     Ok(bug)
 }
 
-/// Runs a bug's tests in the copy, or only builds them; whether that succeeds.
+/// Runs a bug's tests in the copy, or only builds them. Returns whether that succeeded.
 fn test(workspace: &Workspace, copy: &Path, bug: &Bug, only_build: bool) -> Result<bool, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -125,7 +127,7 @@ fn test(workspace: &Workspace, copy: &Path, bug: &Bug, only_build: bool) -> Resu
     status.map(|status| status.success()).map_err(|error| format!("cargo: {error}"))
 }
 
-/// Runs seeds of the simulation in the copy until one ends as it must not.
+/// Runs seeds of the simulation in the copy until one fails.
 fn simulate(workspace: &Workspace, copy: &Path, bug: &Bug, seeds: u64) -> Result<Fate, String> {
     let target = workspace.target().join("planted/target");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -146,7 +148,8 @@ fn simulate(workspace: &Workspace, copy: &Path, bug: &Bug, seeds: u64) -> Result
     Ok(Fate::Found(format!("  by {first}")))
 }
 
-/// The sources as git knows them, with what is changed and not committed; files that are the same are left alone.
+/// Copies the sources that git lists, with uncommitted changes. Unchanged files in the copy are
+/// left alone.
 fn copy_sources(workspace: &Workspace, copy: &Path) -> Result<(), String> {
     let list = Command::new("git")
         .current_dir(workspace.root())

@@ -1,6 +1,6 @@
-//! The running account of `cargo xtask test`: headings as it goes, and the closing line.
+//! The report of `cargo xtask test`: headings during the run, and the closing lines.
 //!
-//! The principal type is [`Report`]. It prints; it decides nothing.
+//! It only prints. The principal type is [`Report`].
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ pub(crate) struct Report {
     started: Instant,
     rows: Vec<(String, Count, Duration)>,
     slowest: Vec<Took>,
-    /// What did not run, and why.
+    /// The steps that did not run, each with the reason.
     left_out: Vec<(String, String)>,
 }
 
 impl Report {
-    /// An empty account; the clock starts.
+    /// An empty report. The clock starts now.
     pub(crate) fn new() -> Self {
         Self { started: Instant::now(), rows: Vec::new(), slowest: Vec::new(), left_out: Vec::new() }
     }
@@ -31,7 +31,7 @@ impl Report {
         self.rows.push((name.to_owned(), count, started.elapsed()));
     }
 
-    /// Runs one step that holds or does not hold.
+    /// Runs one step that either holds or fails.
     pub(crate) fn check(&mut self, name: &str, work: impl FnOnce() -> Result<(), String>) {
         self.step(name, || match work() {
             Ok(()) => Count { passed: 1, failed: 0 },
@@ -42,17 +42,17 @@ impl Report {
         });
     }
 
-    /// Says that a step does not run.
+    /// Records that a step does not run.
     pub(crate) fn leave_out(&mut self, name: &str, why: &str) {
         self.left_out.push((name.to_owned(), why.to_owned()));
     }
 
-    /// Names the slowest tests in the account.
+    /// Adds the slowest tests to the report.
     pub(crate) fn name_slowest(&mut self, slowest: Vec<Took>) {
         self.slowest = slowest;
     }
 
-    /// Prints the account; its last line is "N passed, N failed".
+    /// Prints the report. The last line is "N passed, N failed".
     pub(crate) fn close(self) -> Result<(), String> {
         println!("\n== account");
         for (name, count, took) in &self.rows {

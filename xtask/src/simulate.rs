@@ -1,6 +1,7 @@
-//! `cargo xtask simulate`: sweeps seeds of the simulation, or tells one of them aloud.
+//! `cargo xtask simulate`: sweeps seeds of the simulation, or prints every step of one seed.
 //!
-//! What is simulated is crates/fabric/tests/simulated; this only builds and starts it. docs/simulation.md says more.
+//! The simulation itself is in crates/fabric/tests/simulated. This module builds and starts it.
+//! docs/simulation.md says more.
 
 use std::process::Command;
 
@@ -8,24 +9,24 @@ use clap::Args;
 
 use crate::workspace::Workspace;
 
-/// Which seeds.
+/// The seeds to run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// How many seeds
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only this one, with everything that happens
+    /// Only this seed, with everything that happens
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
 }
 
-/// Runs them; a seed that does not end as it must is an error.
+/// Runs the seeds. A failed seed is an error.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Without optimisation for release: what is only asserted there counts, too.
+    // A debug build, so that debug assertions count too.
     command.current_dir(workspace.root()).args(["run", "--quiet", "--package", "softhca-fabric"]);
     command.args(["--example", "simulate", "--"]);
     match options.seed {

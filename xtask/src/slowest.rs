@@ -1,14 +1,15 @@
 //! The slowest tests of a run, from the JUnit files that cargo-nextest writes.
 //!
-//! It reads one attribute list per line and is no XML parser; nextest escapes quotes inside attributes. The entry is [`slowest`].
+//! It reads one attribute list per line and is not an XML parser. nextest escapes quotes in
+//! attributes. The principal function is [`slowest`].
 
 use std::fs;
 use std::path::PathBuf;
 
-/// How long one test took, and its name: binary and path of the function.
+/// The duration of a test, and its name: the binary and the path of the function.
 pub(crate) type Took = (f64, String);
 
-/// The `count` tests that took longest, longest first. A file that is missing holds no tests.
+/// The `count` slowest tests, the slowest first. A missing file counts as empty.
 pub(crate) fn slowest(files: &[PathBuf], count: usize) -> Vec<Took> {
     let texts = files.iter().filter_map(|file| fs::read_to_string(file).ok());
     let mut tests: Vec<Took> = texts.flat_map(|text| text.lines().filter_map(test).collect::<Vec<_>>()).collect();
@@ -17,14 +18,14 @@ pub(crate) fn slowest(files: &[PathBuf], count: usize) -> Vec<Took> {
     tests
 }
 
-/// The test of a `<testcase>` line.
+/// The test in a `<testcase>` line.
 fn test(line: &str) -> Option<Took> {
     let attributes = line.trim_start().strip_prefix("<testcase ")?;
     let value = |name: &str| {
         let rest = attributes.split_once(&format!("{name}=\""))?.1;
         Some(rest.split_once('"')?.0)
     };
-    // "name" would also be found in "classname", which comes second.
+    // " time" with the space, because a search for "name" would also find "classname".
     let took = value(" time")?.parse().ok()?;
     Some((took, format!("{} {}", value("classname")?, value("name")?)))
 }

@@ -1,12 +1,13 @@
-//! Running one command of a longer list: its output is shown as it comes, and the tests in it are counted.
+//! Runs one command of a list: shows its output as it comes, and counts the tests in it.
 //!
-//! It understands the summary lines of cargo-nextest and of cargo's own test runner; any other command counts as one.
+//! It understands the summary lines of cargo-nextest and of cargo's own test runner. Any other
+//! command counts as one test. The principal function is [`run`].
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// How many passed and how many failed.
+/// The numbers of passed and failed tests.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
@@ -30,7 +31,8 @@ pub(crate) fn run(mut command: Command) -> Count {
     settle(counts[0].passed + counts[1].passed, counts[0].failed + counts[1].failed, succeeded)
 }
 
-/// A command without tests is one thing that passed or failed; a failure is never counted as none.
+/// A command without tests counts as one test that passed or failed. A failed command always counts
+/// as at least one failure.
 fn settle(passed: u64, failed: u64, succeeded: bool) -> Count {
     match (passed + failed, succeeded) {
         (0, true) => Count { passed: 1, failed: 0 },
@@ -51,11 +53,12 @@ fn show(stream: impl Read, print: impl Fn(&str)) -> Count {
     total
 }
 
-/// What a summary line counts; other lines count nothing.
+/// The numbers in a summary line. Other lines count nothing.
 fn counted(line: &str) -> Count {
     let plain = without_colour(line);
     let summary = plain.trim_start();
-    // Not indented: what nextest indents is the output of a test that failed, and is counted in its own summary.
+    // The line must not be indented: nextest indents the output of a failed test, and counts this
+    // test in its own summary.
     if !(plain.starts_with("test result:") || summary.starts_with("Summary [")) {
         return Count::default();
     }
@@ -68,7 +71,7 @@ fn counted(line: &str) -> Count {
     Count { passed: before("passed"), failed: before("failed") + before("timed") }
 }
 
-/// The line without terminal colours: escape sequences up to their final letter are left out.
+/// The line without terminal colours. Escape sequences are removed up to their final letter.
 fn without_colour(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut letters = line.chars();

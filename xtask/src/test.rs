@@ -1,7 +1,8 @@
-//! `cargo xtask test`: everything that must hold, in the order in which a failure is cheapest to see.
+//! `cargo xtask test`: everything that must hold. The cheapest checks run first.
 //!
-//! Safe to run twice at once: cargo locks its own folder, `dist` changes places in one step, and each test of the
-//! integration suite has its own run directory and ports.
+//! Two runs at the same time are safe: cargo locks its own folder, `dist` replaces its folder in
+//! one step, and each test of the integration suite has its own run directory and ports. The
+//! principal function is [`run`].
 
 use std::process::{Command, Stdio};
 
@@ -14,12 +15,12 @@ use crate::step::Count;
 use crate::workspace::Workspace;
 use crate::{abi_check, abi_doc, conformance, debian, dist, distros, planted, step, tidy};
 
-/// Runs the list; the last line printed on standard output is "N passed, N failed".
+/// Runs all steps. The last line on standard output is "N passed, N failed".
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     let mut report = Report::new();
     let junit = ["default", "suite"].map(|profile| workspace.target().join("nextest").join(profile).join("junit.xml"));
     for file in &junit {
-        // A file of an earlier run would name tests that did not run now.
+        // A file of an earlier run would list tests that did not run now.
         let _ = std::fs::remove_file(file);
     }
     let cargo = |words: &[&str]| step::run(workspace.cargo(words));
@@ -64,7 +65,8 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.close()
 }
 
-/// Other releases are left out where the machine cannot have them; continuous integration can, and must.
+/// Tests with another Debian release. They are left out on machines that cannot have the release.
+/// In continuous integration they must run.
 fn other_release(report: &mut Report, dist: &Dist) {
     const NAME: &str = "programs of another Debian release";
     let is_ci = std::env::var_os("CI").is_some();
@@ -85,8 +87,9 @@ fn other_release(report: &mut Report, dist: &Dist) {
     }
 }
 
-/// The test runner: cargo-nextest where it is installed (a process per test, limits on hangs), else cargo's own. Tests that run programs
-/// go one by one, but for those that `.config/nextest.toml` lets go by twos.
+/// The test runner: cargo-nextest if it is installed (one process for each test, limits for hangs),
+/// otherwise cargo's own. Tests that run programs run one at a time, except for those that
+/// `.config/nextest.toml` allows to run in pairs.
 fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
     let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let mut command = if nextest.is_ok_and(|status| status.success()) {
@@ -110,7 +113,8 @@ fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
     command
 }
 
-/// The models of the rings and of the wake-up word; another configuration, hence another folder.
+/// The loom models of the rings and of the wake word. They need another configuration, so they are
+/// built in another folder.
 fn loom(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo(&["test", "--release", "--package", "softhca-shm", "--lib", "loom"]);
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target().join("loom"));

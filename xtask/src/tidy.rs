@@ -1,7 +1,9 @@
-//! `cargo xtask tidy`: the rules that no compiler checks, each with the sentence that a person gets who breaks it.
+//! `cargo xtask tidy`: checks the rules that no compiler checks. Each rule has a sentence for the
+//! person who breaks it.
 //!
-//! The table of floors and the modules with `unsafe` are here and nowhere else in code; ARCHITECTURE.md explains them.
-//! Reading of source text is in [`source`]; how the files of a package hang together is counted in [`structure`].
+//! The table of floors and the list of modules with `unsafe` exist only here. ARCHITECTURE.md
+//! explains them. [`source`] reads source text. [`structure`] measures how the files of a package
+//! depend on each other. The principal function is [`run`].
 
 mod source;
 mod structure;
@@ -13,7 +15,7 @@ use crate::workspace::{Package, Workspace};
 use source::Source;
 use structure::Figures;
 
-/// The floor of each room. A room imports only from lower floors.
+/// The floor of each crate. A crate imports only from lower floors.
 const FLOORS: &[(&str, u8)] = &[
     ("softhca-wire", 0),
     ("softhca-shm", 0),
@@ -36,10 +38,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-cli", 6),
 ];
 
-/// Packages that are not shipped: nothing shipped may import them.
+/// Packages that are not shipped. No shipped package may import them.
 const TOOLS: &[&str] = &["softhca-suite", "softhca-fuzz", "xtask"];
 
-/// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
+/// Where `unsafe` is allowed: a package and path prefixes in its `src`. An empty prefix means the
+/// whole package.
 const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-wire", &["icrc/fold"]),
     ("softhca-shm", &[""]),
@@ -53,10 +56,10 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-preload", &[""]),
 ];
 
-/// Packages without clock, socket, thread or random source: time and chance are arguments.
+/// Packages without clock, socket, thread or random source. Time and randomness are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-rsocket"];
 
-/// What a pure package may not name.
+/// Paths that a pure package may not mention.
 const IMPURE: &[&str] = &[
     "std::time::Instant",
     "std::time::SystemTime",
@@ -70,15 +73,16 @@ const IMPURE: &[&str] = &[
     "std::process",
 ];
 
-/// What a pure package may not depend on.
+/// Crates that a pure package may not depend on.
 const IMPURE_CRATES: &[&str] = &["rustix", "libc", "rand", "getrandom", "tokio", "netlink-sys"];
 
 const LONGEST_FILE: usize = 600;
 
-/// What a package without a line in [`CEILINGS`] may have: files that import each other in a circle, fields of a struct, long functions.
+/// The limits for a package without a line in [`CEILINGS`]: files in one import cycle, fields of a
+/// struct, long functions.
 const USUAL: [usize; 3] = [4, 20, 0];
 
-/// Packages that have more: what was counted once. These numbers only come down.
+/// Packages with higher limits, which were counted once. These numbers only go down.
 const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [11, 26, 0]),
     ("softhca-shm", [7, 20, 0]),
@@ -95,7 +99,7 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-rspreload", [5, 20, 0]),
 ];
 
-/// Checks everything and tells everything that is wrong.
+/// Checks all rules and reports everything that is wrong.
 pub(crate) fn run(workspace: &Workspace, shows_figures: bool) -> Result<(), String> {
     let mut wrong = Vec::new();
     let mut files = 0;
@@ -119,7 +123,7 @@ pub(crate) fn run(workspace: &Workspace, shows_figures: bool) -> Result<(), Stri
     }
 }
 
-/// Imports go downward.
+/// Checks that imports go downward.
 fn imports(package: &Package, wrong: &mut Vec<String>) {
     let name = package.name.as_str();
     if TOOLS.contains(&name) {
@@ -143,7 +147,7 @@ fn imports(package: &Package, wrong: &mut Vec<String>) {
     }
 }
 
-/// A package's structure does not get worse.
+/// Checks that a package's structure does not get worse.
 fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<(), String> {
     let name = package.name.as_str();
     let source = package.folder().join("src");
@@ -174,7 +178,7 @@ fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<
     Ok(())
 }
 
-/// What holds for each file.
+/// Checks the rules for each file.
 fn file(package: &Package, shown: &str, inside: &Path, source: &Source, wrong: &mut Vec<String>) {
     let name = package.name.as_str();
     if !source.opens_with_paragraph() {
@@ -206,7 +210,7 @@ fn file(package: &Package, shown: &str, inside: &Path, source: &Source, wrong: &
     }
 }
 
-/// Every key of the example configuration is explained.
+/// Checks that every key of the example configuration is explained.
 fn configuration(workspace: &Workspace, wrong: &mut Vec<String>) {
     const EXAMPLE: &str = "crates/agent/config.example.toml";
     const PAGE: &str = "docs/configuration.md";

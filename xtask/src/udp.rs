@@ -1,7 +1,9 @@
-//! Plain UDP between two addresses, as fast as this machine does it: what the wire's bandwidth and latency are measured against.
+//! Plain UDP between two addresses, as fast as this machine can. The wire's bandwidth and latency
+//! are compared with it.
 //!
-//! Not RoCE: the datagrams hold zeros and a number. The sockets are those that softhca uses, with the same offloads: many
-//! segments in one call on both sides. `cargo xtask bench` starts these programs in network namespaces.
+//! It is not RoCE: the datagrams contain zeros and a number. The sockets are those of softhca, with
+//! the same offloads: both sides handle many segments in one call. `cargo xtask bench` starts these
+//! programs in network namespaces. The principal type is [`Side`].
 
 use std::hint;
 use std::io::{self, ErrorKind};
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use udp::{BATCH_MAX, Outgoing, PORT, Socket};
 
-/// The end of a stream: so long nothing came.
+/// A stream has ended when no datagram arrives for this time.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// One side of a measurement.
@@ -53,10 +55,10 @@ pub(crate) enum Side {
     },
 }
 
-/// What a receiver prints when it listens.
+/// The line that a receiver prints when it listens.
 pub(crate) const READY: &str = "ready";
 
-/// Runs one side and prints what it found.
+/// Runs one side and prints its result.
 pub(crate) fn run(side: &Side) -> Result<(), String> {
     let done = match *side {
         Side::Receive { own } => receive(own).map(|(bytes, seconds)| println!("{bytes} {seconds}")),
@@ -123,7 +125,7 @@ fn next(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends; where the socket has no room, tries again.
+/// Sends, and tries again while the socket has no room.
 fn push(socket: &Socket, peer: IpAddr, segment: usize, bytes: &[u8]) -> io::Result<()> {
     let to = SocketAddr::new(peer, PORT);
     let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment, interface: 0, connected: false, bytes };

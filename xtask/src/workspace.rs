@@ -1,4 +1,4 @@
-//! The workspace as cargo sees it: where it lies, where it builds, which packages depend on which.
+//! The workspace as cargo sees it: its folders, its packages, and their dependencies.
 //!
 //! It reads `cargo metadata` once and changes nothing. The principal type is [`Workspace`].
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// What `cargo metadata --no-deps` says, as far as it is used.
+/// The used part of the output of `cargo metadata --no-deps`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Workspace {
     workspace_root: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Package {
     pub(crate) manifest_path: PathBuf,
     /// The registries that it may be published to; `None` for all, empty for `publish = false`.
     pub(crate) publish: Option<Vec<String>>,
-    /// What it depends on, outside packages too.
+    /// The package's dependencies, including packages outside the workspace.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Package {
 pub(crate) struct Dependency {
     /// The package's name.
     pub(crate) name: String,
-    /// `None` for an ordinary one, else "dev" or "build".
+    /// `None` for an ordinary dependency, otherwise "dev" or "build".
     pub(crate) kind: Option<String>,
-    /// The versions that will do; "*" where only a path is given.
+    /// The accepted versions. "*" if only a path is given.
     req: String,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     pub(crate) fn open() -> Result<Self, String> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let output = cargo()
@@ -73,7 +73,7 @@ impl Workspace {
         &self.packages
     }
 
-    /// The version of all packages, which is that of the program.
+    /// The version of all packages, which is the version of the program.
     pub(crate) fn version(&self) -> Result<&str, String> {
         let program = self.packages.iter().find(|package| package.name == "softhca-cli");
         program.map(|package| package.version.as_str()).ok_or_else(|| "there is no package softhca-cli".to_owned())
@@ -89,14 +89,15 @@ impl Workspace {
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = cargo();
         command.args(arguments).current_dir(&self.workspace_root);
-        // Set by the cargo that runs this program; they would describe this program to the builds it starts.
+        // The cargo that runs this program sets these variables. In the builds that this program
+        // starts, they would describe the wrong package.
         command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_PKG_NAME").env_remove("CARGO_PKG_VERSION");
         command
     }
 }
 
 impl Dependency {
-    /// Whether a registry sees it: what only tests need, and no version is given of, is left out.
+    /// Whether a registry sees the dependency. It does not see a dev-dependency without a version.
     pub(crate) fn is_published(&self) -> bool {
         self.kind.as_deref() != Some("dev") || self.req != "*"
     }

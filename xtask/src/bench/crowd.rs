@@ -1,21 +1,23 @@
-//! The part of the bench that is about many queue pairs between two hosts: how fairly they share the link, and how much of one queue pair's
-//! bandwidth they reach together.
+//! The part of the benchmark for many queue pairs between two hosts: how fairly they share the
+//! link, and how their total bandwidth compares with that of one queue pair.
 //!
-//! One program (`suite/programs/crowd.c`) measures both in one run: one queue pair alone, all at once, one alone. It needs root, for
-//! the namespaces. The principal type is [`Crowd`].
+//! One program (`suite/programs/crowd.c`) measures both in one run: one queue pair alone, all at
+//! once, one alone again. The measurement needs root for the namespaces. The principal type is
+//! [`Crowd`].
 
 use serde::Serialize;
 use suite::{Dist, Family, HANG, Hosts, Room, User, cprogram, figures};
 
-/// Queue pairs at once.
+/// Number of simultaneous queue pairs.
 const COUNT: &str = "256";
-/// At least this index of Jain's, by bytes of each queue pair in the same second; 1 is equal parts.
+/// The least value of Jain's fairness index, over the bytes of each queue pair in the same second.
+/// 1 means equal shares.
 const FAIRNESS_FLOOR: f64 = 0.9;
-/// At least this part of what one queue pair reaches.
+/// The least total bandwidth, relative to the bandwidth of one queue pair.
 const TOTAL_FLOOR: f64 = 0.8;
 const MTU: u32 = 1500;
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Crowd {
     one_mib: Vec<f64>,
@@ -24,7 +26,7 @@ pub(crate) struct Crowd {
     total_ratio: f64,
 }
 
-/// Measures it; nothing without root.
+/// Measures; `None` without root.
 pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Option<Crowd>, String> {
     let room = || Room::for_user(User::Nobody, dist.clone());
     let Some(hosts) = Hosts::joined_rooms(MTU, [room()?, room()?])? else { return Ok(None) };
@@ -42,14 +44,14 @@ pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Option<Crowd>, String>
         all_mib.push(all);
         fairness.push(fair);
     }
-    // Of each run by itself: one run to the next differs by more.
+    // Ratios within each run: figures of different runs differ by more.
     let mut ratios: Vec<f64> = all_mib.iter().zip(&one_mib).map(|(all, one)| all / one).collect();
     let total_ratio = figures::median(&mut ratios).ok_or("no runs")?;
     Ok(Some(Crowd { one_mib, all_mib, fairness, total_ratio }))
 }
 
 impl Crowd {
-    /// Whether the floors are met: fairness in every run.
+    /// Whether the limits are met. Fairness counts in every run.
     pub(crate) fn holds(&self) -> bool {
         self.total_ratio >= TOTAL_FLOOR && self.least() > FAIRNESS_FLOOR
     }
@@ -58,7 +60,7 @@ impl Crowd {
         self.fairness.iter().copied().fold(1.0, f64::min)
     }
 
-    /// Its rows of the table.
+    /// Prints the rows of the table.
     pub(crate) fn print(&self) {
         let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
         println!(

@@ -1,7 +1,9 @@
-//! The connection manager's part of the bench, on one host: connections against those of TCP, rsockets against TCP's sockets.
+//! The connection manager's part of the benchmark, on one host: compares connections with TCP
+//! connections, and rsockets with TCP sockets.
 //!
-//! The loops of connections are one program (`suite/programs/connections.c`), over RDMA and over TCP. Streams are Debian's: `rstream`
-//! over rsockets beside `qperf` over TCP. All alternate. The principal type is [`Figures`].
+//! One program (`suite/programs/connections.c`) makes the connections, over RDMA and over TCP. For
+//! streams, Debian's `rstream` over rsockets is compared with `qperf` over TCP. All measurements
+//! alternate. The principal type is [`Figures`].
 
 use std::path::Path;
 
@@ -11,15 +13,15 @@ use suite::{Dist, Family, HANG, Room, cprogram, figures};
 
 use super::ratio;
 
-/// At least this part of TCP's connections per second.
+/// The least rate of connections, relative to TCP's.
 const CONNECTIONS_FLOOR: f64 = 0.5;
-/// Below this times TCP's latency, above this times its bandwidth.
+/// The latency must be below this many times TCP's, and the bandwidth above this many times TCP's.
 const STREAM_FLOOR: f64 = 1.0;
-/// Connections in one run; those of TCP take a tenth of the time.
+/// Connections in one run. TCP connections take a tenth of the time.
 const COUNT: &str = "2000";
 const TCP_COUNT: &str = "20000";
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     connections_per_second: Vec<f64>,
@@ -65,14 +67,14 @@ pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Figures, String> {
 }
 
 impl Figures {
-    /// Whether the floors are met.
+    /// Whether the limits are met.
     pub(crate) fn holds(&self) -> bool {
         self.connections_ratio >= CONNECTIONS_FLOOR
             && self.stream_latency_ratio < STREAM_FLOOR
             && self.stream_bandwidth_ratio > STREAM_FLOOR
     }
 
-    /// Its rows of the table.
+    /// Prints the rows of the table.
     pub(crate) fn print(&self) {
         let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
         println!(
@@ -116,7 +118,7 @@ fn over_tcp(room: &Room, program: &Path) -> Result<f64, String> {
     if client.succeeded() { number(&client.output) } else { Err(client.told()) }
 }
 
-/// Latency in microseconds and MiB per second of TCP.
+/// TCP's latency in microseconds and its bandwidth in MiB/s.
 fn qperf(room: &Room) -> Result<(f64, f64), String> {
     let port = Port::reserve()?;
     let at = port.number().to_string();
@@ -132,7 +134,7 @@ fn qperf(room: &Room) -> Result<(f64, f64), String> {
     Ok((figure("latency")? / 1000.0, figure("bw")? / f64::from(1 << 20)))
 }
 
-/// A column of a row of `rstream`'s table, from 0.
+/// A column, counted from 0, of a row in `rstream`'s table.
 fn column(output: &str, row: &str, column: usize) -> Result<f64, String> {
     let found = output.lines().find(|line| line.split_whitespace().next() == Some(row));
     found.and_then(|line| line.split_whitespace().nth(column)?.parse().ok()).ok_or_else(|| output.to_owned())

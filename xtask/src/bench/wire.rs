@@ -1,7 +1,8 @@
-//! The wire's part of the bench: RC between two network namespaces against plain UDP and against UCX over TCP on the same link.
+//! The wire's part of the benchmark: compares RC between two network namespaces with plain UDP and
+//! with UCX over TCP on the same link.
 //!
-//! All figures of a link come from one run on it and alternate. It needs root, for the namespaces. The principal type is
-//! [`Link`].
+//! All figures of a link come from one run on it and alternate. The measurement needs root for the
+//! namespaces. The principal type is [`Link`].
 
 use std::process::Command;
 
@@ -13,19 +14,19 @@ use suite::{Dist, Family, HANG, Host, Hosts, Room, User, figures};
 use super::ratio;
 use crate::udp::READY;
 
-/// At least this part of plain UDP's bandwidth.
+/// The bandwidth must be at least this part of plain UDP's.
 const BANDWIDTH_FLOOR: f64 = 0.4;
-/// Less than this many times the latency of UCX over TCP.
+/// The latency must be less than this many times that of UCX over TCP.
 const LATENCY_FLOOR: f64 = 1.0;
-/// More than this many times the bandwidth of UCX over TCP.
+/// The bandwidth must be more than this many times that of UCX over TCP.
 const STREAM_FLOOR: f64 = 1.0;
-/// MTUs of the links: the one that Ethernet has unless told, and the one that large RoCE packets fit in.
+/// The MTUs of the links: one that fits large RoCE packets, and Ethernet's default.
 const MTUS: [u32; 2] = [9000, 1500];
-/// IPv4 and UDP headers.
+/// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
 const FAMILY: Family = Family::V4;
 
-/// What was measured on one link.
+/// The figures of one link.
 #[derive(Debug, Serialize)]
 pub(crate) struct Link {
     mtu: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Link {
 pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Vec<Link>, String> {
     let mut links = Vec::new();
     for mtu in MTUS {
-        // An ordinary user on each side: what they get is what is promised.
+        // Ordinary users run both sides, because the goals are promises to them.
         let room = || Room::for_user(User::Nobody, dist.clone());
         let Some(hosts) = Hosts::joined_rooms(mtu, [room()?, room()?])? else { break };
         links.push(Link::measure(&hosts, mtu, runs)?);
@@ -66,7 +67,7 @@ impl Link {
             send_lat_usec.push(perftest(hosts, &["ib_send_lat", "-s", "8", "-n", "20000"], "t_avg[usec]")?);
             ucx_tcp_lat_usec.push(ucx(hosts, &["-t", "tag_lat", "-s", "8", "-n", "20000"])?.0);
             ucx_tcp_mib.push(ucx(hosts, &["-t", "tag_bw", "-s", "1048576", "-n", "2000"])?.1);
-            // The agents have the port that plain UDP is measured with.
+            // The agents occupy the port that plain UDP uses.
             stop_agents(hosts)?;
             udp_mib.push(udp_bandwidth(hosts, mtu - HEADERS)?);
             udp_lat_usec.push(udp_latency(hosts)?);
@@ -89,13 +90,13 @@ impl Link {
         })
     }
 
-    /// Whether the floors of the wire are met.
+    /// Whether the limits for the wire are met.
     pub(crate) fn holds(&self) -> bool {
         let as_udp = self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR;
         as_udp && self.stream_ratio > STREAM_FLOOR && self.latency_ratio < LATENCY_FLOOR
     }
 
-    /// Its figures by name, for the table of peers.
+    /// The figures by name, for the comparison with peers.
     pub(super) fn series(self) -> impl Iterator<Item = (String, Vec<f64>)> {
         let mtu = self.mtu;
         [
@@ -111,7 +112,7 @@ impl Link {
         .map(move |(name, row)| (format!("{name}, MTU {mtu}"), row))
     }
 
-    /// Its rows of the table.
+    /// Prints the rows of the table.
     pub(crate) fn print(&self) {
         let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
         let (mtu, udp) = (self.mtu, middle(&self.udp_mib));
@@ -144,7 +145,7 @@ fn perftest(hosts: &Hosts, words: &[&str], column: &str) -> Result<f64, String> 
     super::figure(&hosts.start(FAMILY, words)?.wait(HANG)?, column)
 }
 
-/// One of UCX's tests over TCP on the link: microseconds one way, and MiB per second.
+/// Runs one of UCX's tests over TCP on the link. Returns microseconds one way, and MiB/s.
 fn ucx(hosts: &Hosts, words: &[&str]) -> Result<(f64, f64), String> {
     let port = Port::reserve()?;
     let number = port.number().to_string();
@@ -176,7 +177,7 @@ fn stop_agents(hosts: &Hosts) -> Result<(), String> {
     Ok(())
 }
 
-/// MiB per second that a plain UDP receiver gets from a plain UDP sender.
+/// The MiB/s that a plain UDP receiver gets from a plain UDP sender.
 fn udp_bandwidth(hosts: &Hosts, segment: u32) -> Result<f64, String> {
     let [own, peer] = addresses(hosts);
     let (told, _) = udp(hosts, &["receive", &own], &["send", &peer, &own, &segment.to_string(), "1"])?;
@@ -198,9 +199,9 @@ fn addresses(hosts: &Hosts) -> [String; 2] {
     [&hosts.left, &hosts.right].map(|host| host.address(FAMILY).to_string())
 }
 
-/// Runs the two sides of [`crate::udp`], the left one first, and gives what they printed.
+/// Runs the two sides of [`crate::udp`], the left side first. Returns their output.
 fn udp(hosts: &Hosts, left: &[&str], right: &[&str]) -> Result<(String, String), String> {
-    // A copy: this program may lie where an ordinary user cannot go.
+    // Uses a copy, because this program may be in a folder that an ordinary user cannot enter.
     let program = hosts.left.room().folder().join("udp");
     let copied = std::env::current_exe().and_then(|own| std::fs::copy(own, &program));
     copied.map_err(|error| format!("{}: {error}", program.display()))?;

@@ -1,4 +1,5 @@
-//! The behaviours of docs/behaviours.toml and the tests that show them, found by their names in the sources.
+//! Reads the behaviours in docs/behaviours.toml, and finds their tests by name in the sources. It
+//! does not run the tests. The principal function is [`table`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,9 +10,9 @@ use serde::Deserialize;
 
 use crate::workspace::Workspace;
 
-/// Where the tests of behaviours are: all of them, so that one without a behaviour is found.
+/// The folder of the conformance tests. Each of its tests must belong to a behaviour.
 const SUITE: &str = "crates/fabric/tests/conformance";
-/// Where others may be, which are found by their names.
+/// Other folders, in which a test belongs to a behaviour if its name says so.
 const ELSEWHERE: &[&str] = &["crates/fabric/tests", "crates/protocol/tests", "crates/agent/tests", "suite/tests"];
 
 #[derive(Deserialize)]
@@ -22,17 +23,18 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Behaviour {
-    /// What tests' names begin with, with dashes.
+    /// The beginning of the tests' names, with dashes.
     id: String,
-    /// What a program may rely on.
+    /// What programs may rely on.
     says: String,
-    /// Where that is said.
+    /// The source of this promise.
     source: String,
     /// Why there is no test.
     not_here: Option<String>,
 }
 
-/// The table of behaviours and tests; an error that names what lacks its other half.
+/// The table of behaviours and tests. The error names behaviours without tests and tests without
+/// behaviours.
 pub(super) fn table(workspace: &Workspace) -> Result<String, String> {
     let path = workspace.root().join("docs/behaviours.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -46,12 +48,13 @@ pub(super) fn table(workspace: &Workspace) -> Result<String, String> {
     compose(&behaviours, &own, &others)
 }
 
-/// The table, when `own` are the tests of the suite and `others` functions elsewhere.
+/// Makes the table. `own` are the tests of the conformance suite, `others` are functions in other
+/// folders.
 fn compose(behaviours: &[Behaviour], own: &[String], others: &[String]) -> Result<String, String> {
     let mut wrong = Vec::new();
     let mut tests: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in own.iter().chain(others) {
-        // The longest that fits: `state-reset-to-err` before `state-reset`.
+        // The longest matching id wins: `state-reset-to-err` before `state-reset`.
         let fits = behaviours.iter().filter(|behaviour| shows(name, &behaviour.id));
         if let Some(behaviour) = fits.max_by_key(|behaviour| behaviour.id.len()) {
             tests.entry(&behaviour.id).or_default().push(name);
@@ -78,12 +81,13 @@ fn compose(behaviours: &[Behaviour], own: &[String], others: &[String]) -> Resul
     if wrong.is_empty() { Ok(text) } else { Err(wrong.join("\n")) }
 }
 
-/// Whether a test's name begins with a behaviour's.
+/// Whether a test's name begins with a behaviour's id.
 fn shows(test: &str, id: &str) -> bool {
     test.strip_prefix(&id.replace('-', "_")).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// The names of test functions in the sources of a folder, in order: those marked as tests, and those that a macro lists.
+/// The names of test functions in the sources of a folder, in order: functions marked as tests, and
+/// functions that a macro lists.
 fn functions(folder: &Path, found: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

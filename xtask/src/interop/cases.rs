@@ -1,25 +1,26 @@
-//! The programs, and with which options. In their lines, {gid} is the index of the own address in the GID table, {port} a free TCP port,
-//! {server} the server's address of the family, {meet} its IPv4 address, where programs exchange what they need over TCP, {own}
-//! the own IPv4 address, {program} the suite's program `everyopcode`. Principal type: [`Case`].
+//! The programs and their options. In their lines, {gid} is the index of the side's own address in
+//! the GID table. {port} is a free TCP port. {server} is the server's address of the case's family.
+//! {meet} is the server's IPv4 address, for the exchange over TCP. {own} is the side's own IPv4
+//! address. {program} is the suite's program `everyopcode`. The principal type is [`Case`].
 
-/// Where `everyopcode` lies on the peer.
+/// The path of `everyopcode` on the peer.
 pub(super) const ON_PEER: &str = "/tmp/softhca-everyopcode";
 
-/// Which addresses the data goes between.
+/// The family of the addresses between which the data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
     V6,
 }
 
-/// How one sees that a server waits.
+/// How to see that a server is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// It listens on its TCP port.
+    /// The server listens on its TCP port.
     Tcp,
     /// The connection manager has a listener.
     Listener,
-    /// Its host has joined the multicast group.
+    /// The server's host has joined the multicast group.
     Group,
 }
 
@@ -30,18 +31,18 @@ pub(super) struct Case {
     pub(super) server: String,
     pub(super) client: String,
     pub(super) ready: Ready,
-    /// Percent of the packets from the peer that are lost.
+    /// The percentage of the peer's packets that are lost.
     pub(super) loss: u32,
 }
 
 impl Case {
-    /// What it is, for a table.
+    /// The case's name in a table.
     pub(super) fn title(&self) -> String {
         let mut title = String::new();
         let mut words = self.server.split_whitespace();
         while let Some(word) = words.next() {
             match word {
-                // What depends on the host.
+                // Options that depend on the host are left out.
                 "-g" | "-x" | "-p" | "-a" | "-b" => drop(words.next()),
                 "-s" if self.ready == Ready::Listener => {}
                 _ => title = format!("{title} {}", word.replace("{program}", "everyopcode")),
@@ -64,7 +65,7 @@ fn pingpong(line: &str) -> Case {
     over_tcp(line, "-g")
 }
 
-/// perftest, with its defaults.
+/// perftest with its defaults.
 fn perftest(line: &str) -> Case {
     over_tcp(&format!("{line} -F"), "-x")
 }
@@ -81,7 +82,7 @@ fn lossy(case: Case) -> Case {
     Case { loss: 3, ..case }
 }
 
-/// All of them.
+/// All cases.
 pub(super) fn all() -> Vec<Case> {
     let mut all = vec![pingpong("{program}"), v6(pingpong("{program}"))];
     for service in ["rc", "uc", "ud", "srq"] {
@@ -115,7 +116,7 @@ pub(super) fn all() -> Vec<Case> {
     all.push(by_address(rping.0, rping.1));
     all.push(v6(by_address(rping.0, rping.1)));
     all.push(by_address("ucmatose -c 4 -C 10", "ucmatose -c 4 -C 10 -s {server}"));
-    // Without an address of its own, the server listens on IPv4 alone.
+    // Without an address, the server listens only on IPv4.
     all.push(v6(by_address("ucmatose -b {server} -c 4 -C 10", "ucmatose -c 4 -C 10 -s {server}")));
     all.push(by_address("udaddy -c 2 -C 10", "udaddy -c 2 -C 10 -s {server}"));
     all.push(by_address("rstream -S 1024 -C 100", "rstream -S 1024 -C 100 -s {server}"));

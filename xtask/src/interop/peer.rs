@@ -1,4 +1,5 @@
-//! The host with the driver: commands there, and what it says about itself. Principal type: [`Peer`].
+//! The host with the driver: runs commands there, and reads its properties. The principal type is
+//! [`Peer`].
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,20 +14,20 @@ const PIECE: usize = 8000;
 /// A host with Linux's Soft-RoCE driver.
 pub(super) struct Peer {
     words: Vec<String>,
-    /// IPv4 and IPv6.
+    /// The IPv4 and the IPv6 address.
     pub(super) addresses: [String; 2],
-    /// Where they are in its GID table.
+    /// The indexes of these addresses in the host's GID table.
     pub(super) gids: [u64; 2],
     /// The network interface of the device.
     interface: String,
 }
 
-/// Shows the first GIDs of each device with their places; there are a thousand of them.
+/// Prints the first GIDs of each device with their indexes. A table has a thousand entries.
 const GIDS: &str = "for place in 0 1 2 3 4 5 6 7 8 9; do for device in /sys/class/infiniband/*; do \
     echo $place $(cat $device/ports/1/gids/$place); done; done";
 
 impl Peer {
-    /// Looks whether it answers, and has what is needed.
+    /// Checks that the host answers and has everything that is needed.
     pub(super) fn meet(room: &Room, words: &str, addresses: [&String; 2]) -> Result<Peer, String> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
         if words.is_empty() {
@@ -45,20 +46,20 @@ impl Peer {
         Ok(peer)
     }
 
-    /// A shell command there.
+    /// A command that runs a shell script on the host.
     pub(super) fn command(&self, script: &str) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).arg(script);
         command
     }
 
-    /// Runs a shell command there and gives its output.
+    /// Runs a shell script on the host and returns its output.
     pub(super) fn ask(&self, room: &Room, script: &str) -> Result<String, String> {
         let outcome = room.start(self.command(script))?.wait(HANG)?;
         if outcome.succeeded() { Ok(outcome.output) } else { Err(outcome.told()) }
     }
 
-    /// Puts a program there.
+    /// Copies a program to the host.
     pub(super) fn put(&self, room: &Room, program: &Path, place: &str) -> Result<(), String> {
         let outcome = room.start(process_of("base64", &["-w", "0", &program.display().to_string()]))?.wait(HANG)?;
         self.ask(room, &format!(": >{place}.64"))?;
@@ -68,12 +69,13 @@ impl Peer {
         self.ask(room, &format!("tr -d '\\n' <{place}.64 | base64 -d >{place} && chmod 755 {place}")).map(drop)
     }
 
-    /// Its kernel.
+    /// The host's kernel.
     pub(super) fn kernel(&self, room: &Room) -> Result<String, String> {
         Ok(self.ask(room, "uname -sr")?.trim().to_owned())
     }
 
-    /// From now on its interface loses this part of what it sends; 0 is nothing.
+    /// From now on the host's interface loses this percentage of the packets that it sends; 0 for
+    /// none.
     pub(super) fn lose(&self, room: &Room, percent: u32) -> Result<(), String> {
         let Self { interface, .. } = self;
         let mut script = format!("tc qdisc del dev {interface} root 2>/dev/null || true");
@@ -83,7 +85,7 @@ impl Peer {
         self.ask(room, &script).map(drop)
     }
 
-    /// How many packets it has lost by [`Peer::lose`].
+    /// The number of packets that the host has lost by [`Peer::lose`].
     pub(super) fn lost(&self, room: &Room) -> Result<u64, String> {
         let text = self.ask(room, &format!("tc -s qdisc show dev {}", self.interface))?;
         let count = text.split_once("(dropped ").and_then(|(_, rest)| rest.split([',', ' ']).next()?.parse().ok());
@@ -97,7 +99,7 @@ fn process_of(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The place of an address in a list of GIDs.
+/// The index of an address in a list of GIDs.
 fn place(table: &str, address: &str) -> Result<Option<u64>, String> {
     let address: IpAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
     let gid = match address {

@@ -1,4 +1,5 @@
-//! What came of the cases: lines as they come, a table for docs/interop.md, JSON. Principal type: [`Report`].
+//! The results of the cases: lines during the run, a table for docs/interop.md, and JSON. The
+//! principal type is [`Report`].
 
 use std::fmt;
 use std::fs;
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use super::cases::{self, Case};
 
-/// One case, both ways: `None` is success, otherwise what went wrong.
+/// One case in both directions. `None` is success; otherwise the text says what went wrong.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     what: String,
@@ -16,14 +17,14 @@ pub(super) struct Line {
     peer_serves: Option<String>,
 }
 
-/// All of them.
+/// The results of all cases.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     kernel: String,
     lines: Vec<Line>,
 }
 
-/// What the table stands between.
+/// The marks around the table.
 const BEGIN: &str = "<!-- cargo xtask interop --write: from here -->\n";
 const END: &str = "<!-- to here -->\n";
 
@@ -58,9 +59,10 @@ impl Report {
         serde_json::to_string_pretty(self).map_err(|error| error.to_string())
     }
 
-    /// The table, in the order of the cases. Of cases that were not run, the row of the last table is kept.
+    /// The table, in the order of the cases. A case that did not run keeps its row of the last
+    /// table.
     fn table(&self, last: &str) -> String {
-        // Why is in the JSON: it names folders and processes of one machine.
+        // The reasons are in the JSON only, because they name folders and processes of one machine.
         let cell = |side: &Option<String>| if side.is_none() { "good" } else { "**failed**" };
         let mut table =
             format!("The other side: {}.\n\n| Program | softhca serves | softhca asks |\n|---|---|---|\n", self.kernel);
@@ -77,7 +79,7 @@ impl Report {
         table
     }
 
-    /// Puts the table into a document, in place of the last one.
+    /// Replaces the table in a document.
     pub(super) fn write(&self, path: &Path) -> Result<(), String> {
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(told)?;
@@ -86,7 +88,7 @@ impl Report {
         fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.table(last))).map_err(told)
     }
 
-    /// An error if anything failed, or nothing was run.
+    /// An error if any case failed, or if no case ran.
     pub(super) fn verdict(&self) -> Result<(), String> {
         let failed: usize = self.lines.iter().map(Line::failures).sum();
         println!("{} passed, {failed} failed", 2 * self.lines.len() - failed);

@@ -1,4 +1,5 @@
-//! One case in one direction: the server on one side, the client on the other. Principal type: [`Lab`].
+//! One case in one direction: the server on one side, the client on the other. The principal type
+//! is [`Lab`].
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,13 +11,13 @@ use suite::{Outcome, Program, Room, wait};
 use super::cases::{Case, Family, ON_PEER, Ready};
 use super::peer::Peer;
 
-/// How long a program may take: an emulated machine is slow.
+/// How long a program may take. An emulated machine is slow.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// The first TCP port; each case has its own.
+/// The first TCP port. Each case has its own port.
 const PORT: usize = 18_600;
 
-/// The multicast group of mckey, as /proc/net/igmp shows it.
+/// mckey's multicast group, as /proc/net/igmp shows it.
 const GROUP: &str = "010101EF";
 
 /// Which side has the server.
@@ -60,7 +61,7 @@ impl<'a> Lab<'a> {
         Ok(Lab { room, peer, addresses: addresses.map(Clone::clone), gids, program })
     }
 
-    /// Runs a case. The error says what went wrong, in a line.
+    /// Runs a case. The error says in one line what went wrong.
     pub(super) fn run(&self, case: &Case, serves: Serves, number: usize) -> Result<(), String> {
         let port = PORT + 2 * number + usize::from(serves == Serves::Peer);
         if case.loss > 0 {
@@ -98,7 +99,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// A line with what depends on the side put in.
+    /// A line with the values of the side filled in.
     fn filled(&self, line: &str, family: Family, serves: Serves, side: Serves, port: usize) -> String {
         let (addresses, gids, program) = match side {
             Serves::Here => (&self.addresses, self.gids, self.program.as_str()),
@@ -121,7 +122,7 @@ impl<'a> Lab<'a> {
         self.room.start(command)
     }
 
-    /// Waits until the server can be asked.
+    /// Waits until the server is ready.
     fn until_ready(&self, case: &Case, serves: Serves, port: usize, server: &mut Program) -> Result<(), String> {
         let script = match case.ready {
             Ready::Tcp => format!("grep -qi ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"),
@@ -147,7 +148,7 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// The last line that says something.
+/// The last line that is not empty.
 fn last_line(text: &str) -> String {
     text.lines()
         .rev()

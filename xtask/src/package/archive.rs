@@ -1,11 +1,12 @@
-//! Tarballs whose bytes depend on their files alone: sorted, of one time, owned by root.
+//! Makes tarballs whose bytes depend only on their files: sorted, with one time, owned by root. The
+//! principal function is [`pack`].
 
 use std::path::{Path, PathBuf};
 
 use super::Release;
 use super::tool::Tool;
 
-/// Packs a folder as `NAME.tar.gz` in `out`, with all in it below `NAME/`.
+/// Packs a folder as `NAME.tar.gz` in `out`. All its files are below `NAME/`.
 pub(super) fn pack(release: &Release, folder: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
     let path = out.join(format!("{name}.tar"));
     let packed = out.join(format!("{name}.tar.gz"));

@@ -1,7 +1,9 @@
-//! The Debian package. Its libraries lie in a folder of their own that no linker searches, so the system's libibverbs stays as it is.
+//! The Debian package. Its libraries are in a folder that no linker searches, so the system's
+//! libibverbs stays in use for other programs.
 //!
-//! `dpkg-deb` writes the file, because it also checks the fields; it honours SOURCE_DATE_EPOCH. What the package depends on follows
-//! from what its programs load ([`super::needs`]).
+//! `dpkg-deb` writes the file, because it also checks the fields. It honours SOURCE_DATE_EPOCH. The
+//! dependencies follow from the libraries that the package's programs load ([`super::needs`]). The
+//! principal function is [`build`].
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +16,8 @@ use super::tool::Tool;
 use super::tree::{PAPERS, Tree, files};
 use crate::workspace::Workspace;
 
-/// The revision of the packaging. It sorts before 1, where Debian's own revisions begin, so that a package of Debian's takes its place.
+/// The revision of the packaging. It sorts before 1, the first revision of Debian's own packages,
+/// so a package of Debian replaces this one.
 const REVISION: &str = "0softhca1";
 
 const DESCRIPTION: &str = "\
@@ -41,7 +44,7 @@ License: Apache-2.0
 License: MIT
 ";
 
-/// Builds `softhca_VERSION_amd64.deb` in `out`, with `scratch` to lay it out in.
+/// Builds `softhca_VERSION_amd64.deb` in `out`. Uses `scratch` for the package's files.
 pub(super) fn build(
     workspace: &Workspace,
     release: &Release,
@@ -81,7 +84,7 @@ fn lay_out(workspace: &Workspace, release: &Release, tree: &Tree, folder: &Path)
         fs::remove_file(usr.join(name)).map_err(told)?;
     }
     let share = usr.join("share");
-    // Where Debian's zsh looks for what packages bring.
+    // Debian's zsh searches this folder for completions of packages.
     fs::rename(share.join("zsh/site-functions"), share.join("zsh/vendor-completions")).map_err(told)?;
     fs::rename(usr.join("docs"), papers.join("docs")).map_err(told)?;
     let put = |name: &str, text: String| {
@@ -98,7 +101,7 @@ fn lay_out(workspace: &Workspace, release: &Release, tree: &Tree, folder: &Path)
     let pages = files(&share.join("man")).map_err(told)?;
     let changelogs = ["changelog", "changelog.Debian"].map(|name| papers.join(name));
     pages.iter().chain(&changelogs).try_for_each(|path| compress(path))?;
-    // The README names it, and so do people who look for it by its own name.
+    // The README links to this name, and people search for it.
     symlink("changelog.gz", papers.join("CHANGELOG.md.gz")).map_err(told)
 }
 
@@ -117,7 +120,7 @@ fn fields(release: &Release, tree: &Tree, folder: &Path) -> Result<String, Strin
     ))
 }
 
-/// The names by which programs of the package load libraries of the package.
+/// The names under which the package's programs load the package's own libraries.
 fn own_libraries(tree: &Tree) -> Result<Vec<String>, String> {
     let folder = tree.root().join("lib/softhca");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -134,12 +137,12 @@ fn debian_changelog(release: &Release) -> Result<String, String> {
     ))
 }
 
-/// A text as fields continue: each line behind a space, an empty one as a dot.
+/// A text as the continuation of a field: a space before each line, and a dot for an empty line.
 fn indented(text: &str) -> String {
     text.lines().map(|line| if line.is_empty() { " .\n".to_owned() } else { format!(" {line}\n") }).collect()
 }
 
-/// The names of the files below `usr`, from the package's root on.
+/// The names of the files below `usr`, relative to the package's root.
 fn data_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let found = files(&folder.join("usr"))?;
     Ok(found.iter().filter_map(|path| path.strip_prefix(folder).ok()).map(Path::to_path_buf).collect())

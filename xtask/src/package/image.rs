@@ -1,7 +1,9 @@
-//! The OCI image: a small Debian with the Debian package installed, as the folder that skopeo, podman and registries read.
+//! The OCI image: a small Debian with the Debian package installed, as a folder that skopeo, podman
+//! and registries read.
 //!
-//! No daemon and no root are needed: mmdebstrap makes the file system, and the rest is three JSON files named by their digests.
-//! It is reproducible only against an unchanged mirror.
+//! It needs no daemon and no root: mmdebstrap makes the file system, and the rest is three JSON
+//! files named by their digests. The image is reproducible only with an unchanged mirror. The
+//! principal function is [`build`].
 
 use std::fs;
 use std::io;
@@ -13,18 +15,18 @@ use super::Release;
 use super::archive::compress;
 use super::tool::Tool;
 
-/// The Debian that packages are built on, with the programs that the demo runs.
+/// The Debian release on which packages are built, with the programs of the demo.
 const DEBIAN: &str = "bookworm";
 const PROGRAMS: &str = "ibverbs-utils,perftest";
 
-/// What `podman run IMAGE` shows: a device, and two of Debian's own programs that talk over it.
+/// What `podman run IMAGE` shows: a device, and two of Debian's programs that talk over it.
 const DEMO: &str = "ibv_devinfo; ibv_rc_pingpong -g 0 & server=$!; \
     until ibv_rc_pingpong -g 0 127.0.0.1 2>/dev/null || ! kill -0 $server 2>/dev/null; do sleep 0.1; done; wait $server";
 
-/// The user nobody of Debian.
+/// Debian's user nobody.
 const USER: &str = "65534:65534";
 
-/// Makes the image's folder in `out`; a previous one is replaced.
+/// Makes the image's folder in `out`, and replaces a previous one.
 pub(super) fn build(release: &Release, deb: &Path, scratch: &Path, out: &Path) -> Result<PathBuf, String> {
     let folder = out.join(format!("softhca-{}-oci", release.version));
     let layer = scratch.join("layer.tar");
@@ -97,14 +99,14 @@ fn write(release: &Release, layer: &Path, folder: &Path) -> Result<(), String> {
     put(&folder.join("oci-layout"), &json!({ "imageLayoutVersion": "1.0.0" }))
 }
 
-/// Writes a JSON file among the blobs and gives its descriptor.
+/// Writes a JSON file to the blobs and returns its descriptor.
 fn text_blob(text: &Value, folder: &Path, media_type: &str) -> Result<Value, String> {
     let path = folder.join("blobs/unnamed");
     put(&path, text)?;
     blob(&path, folder, media_type)
 }
 
-/// Moves a file among the blobs, by its digest, and gives its descriptor.
+/// Moves a file to the blobs, named by its digest, and returns its descriptor.
 fn blob(path: &Path, folder: &Path, media_type: &str) -> Result<Value, String> {
     let told = |error: io::Error| format!("{}: {error}", path.display());
     let (digest, size) = (digest(path)?, fs::metadata(path).map_err(told)?.len());
@@ -121,7 +123,7 @@ fn digest(path: &Path) -> Result<String, String> {
     told.get(..64).map(str::to_owned).ok_or_else(|| format!("sha256sum printed no digest: {told}"))
 }
 
-/// A path as a shell reads it.
+/// A path, quoted for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"))
 }

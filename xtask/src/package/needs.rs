@@ -1,26 +1,27 @@
-//! What programs need of the system, as Debian says it: the packages of the libraries that they load, each with the oldest version
-//! that has all symbol versions they were linked with.
+//! The programs' dependencies in Debian's terms: the packages of the libraries that they load, each
+//! with the oldest version that has all required symbol versions.
 //!
-//! It reads what `objdump -p` prints. The table of packages is short on purpose: a library that is not in it is an error, because
-//! somebody has to decide whether softhca may need that library.
+//! It reads the output of `objdump -p`. The table of packages is short on purpose. A library that
+//! is not in it is an error, because somebody must decide whether softhca may depend on it. The
+//! principal function is [`depends`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::tool::Tool;
 
-/// A library, the package that has it, and what the versions of its symbols begin with.
+/// A library, the package that contains it, and the prefix of its symbol versions.
 const PACKAGES: &[(&str, &str, &str)] = &[
     ("libc.so.6", "libc6", "GLIBC_"),
     ("libm.so.6", "libc6", "GLIBC_"),
     ("ld-linux-x86-64.so.2", "libc6", "GLIBC_"),
-    // The package is younger than every symbol that programs ask it for.
+    // Every version of this package has the symbols that programs need.
     ("libgcc_s.so.1", "libgcc-s1", ""),
 ];
 
 type Version = Vec<u32>;
 
-/// The field `Depends` for these programs; libraries that are among them are no dependency.
+/// The field `Depends` for these programs. Their own libraries are not dependencies.
 pub(super) fn depends<'a>(programs: impl Iterator<Item = &'a Path>, own: &[String]) -> Result<String, String> {
     let mut needs = BTreeMap::new();
     for program in programs {

@@ -1,7 +1,8 @@
-//! The programs that make packages, each run once and to its end. A failure names the program and says what it printed.
+//! The programs that make packages. Each runs once, to its end. An error names the program and
+//! contains its output.
 //!
-//! Their words are those of the locale C, and their zone is UTC, so that packages do not depend on who makes them. The principal
-//! type is [`Tool`].
+//! The programs run with the locale C and the time zone UTC, so packages do not depend on the
+//! person who makes them. The principal type is [`Tool`].
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,7 +20,7 @@ impl Tool {
         Self { command }
     }
 
-    /// The folder that it runs in.
+    /// Sets the folder in which the program runs.
     pub(crate) fn within(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -35,12 +36,12 @@ impl Tool {
         self
     }
 
-    /// Runs it for what it does.
+    /// Runs the program and ignores its output.
     pub(crate) fn run(self) -> Result<(), String> {
         self.output().map(drop)
     }
 
-    /// Runs it and gives what it printed.
+    /// Runs the program and returns its output.
     pub(crate) fn output(mut self) -> Result<String, String> {
         let name = self.command.get_program().display().to_string();
         let output = self.command.output().map_err(|error| format!("cannot run {name}: {error}; is it installed?"))?;

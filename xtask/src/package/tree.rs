@@ -1,7 +1,8 @@
-//! The files of a package, laid out below a prefix: stripped programs, man pages, completions, licences and documentation.
+//! The files of a package below a prefix: stripped programs, man pages, completions, licences and
+//! documentation.
 //!
-//! Debug symbols lie apart, named by build id, as `/usr/lib/debug` has them. Every file has a mode that this file sets: the mode
-//! mask of the person who builds plays no part. The principal type is [`Tree`].
+//! Debug symbols are separate, named by build id, as in `/usr/lib/debug`. This file sets the mode
+//! of every file, so the umask of the building user has no effect. The principal type is [`Tree`].
 
 use std::fs;
 use std::io;
@@ -14,16 +15,16 @@ use super::Release;
 use super::tool::Tool;
 use crate::workspace::Workspace;
 
-/// What lies at the top of a package, or in the folder of its documentation.
+/// The files at the top of a package, or in its documentation folder.
 pub(super) const PAPERS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Files laid out in a folder.
+/// The files of a package in a folder.
 pub(super) struct Tree {
     folder: PathBuf,
 }
 
 impl Tree {
-    /// Lays them out in a folder that does not exist yet.
+    /// Writes the files to a folder that does not exist yet.
     pub(super) fn lay_out(
         workspace: &Workspace,
         release: &Release,
@@ -41,7 +42,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What users unpack: `bin`, `lib`, `share`, the documentation.
+    /// The files that users unpack: `bin`, `lib`, `share`, the documentation.
     pub(super) fn root(&self) -> PathBuf {
         self.folder.join("root")
     }
@@ -65,7 +66,8 @@ impl Tree {
         for name in PAPERS {
             fs::copy(workspace.root().join(name), root.join(name))?;
         }
-        // The pages that the help and the README name. Decisions and figures are for those who have the sources.
+        // The pages that the help and the README mention. Decisions and figures are only in the
+        // sources.
         fs::create_dir_all(root.join("docs/guide"))?;
         for folder in ["docs", "docs/guide"] {
             for entry in fs::read_dir(workspace.root().join(folder))? {
@@ -78,7 +80,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves the debug symbols of a program to a file of their own, which the program names.
+    /// Moves the debug symbols of a program to a separate file, and stores the file's name in the
+    /// program.
     fn strip(&self, program: &Path) -> Result<(), String> {
         let id = build_id(program)?;
         let (folder, name) = id.split_at(2);
@@ -91,7 +94,7 @@ impl Tree {
         objcopy(&["--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", &link]).run()
     }
 
-    /// Programs may be executed, and everything may be read by everybody.
+    /// Sets the modes: programs are executable, and everybody can read every file.
     fn set_modes(&self, folder: &Path) -> io::Result<()> {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
         for entry in fs::read_dir(folder)? {

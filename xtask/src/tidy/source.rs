@@ -1,8 +1,10 @@
-//! The text of one Rust file as the tidy rules see it: with comments and literals taken out where a rule is about code.
+//! The text of one Rust file for the tidy rules. Rules about code use the text without comments and
+//! literals.
 //!
-//! It is no parser: it knows comments, string and character literals, and words. The principal type is [`Source`].
+//! It is not a parser: it knows comments, string and character literals, and words. The principal
+//! type is [`Source`].
 
-/// A Rust file, as written and without comments and literals.
+/// A Rust file: its text, and its code without comments and literals.
 #[derive(Debug)]
 pub(super) struct Source {
     text: String,
@@ -10,7 +12,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Takes a file's text.
+    /// Reads a file's text.
     pub(super) fn read(text: &str) -> Self {
         Self { text: text.to_owned(), code: code_lines(text) }
     }
@@ -24,7 +26,7 @@ impl Source {
             .is_some_and(|words| words.split_whitespace().count() > 1)
     }
 
-    /// How many lines the file has.
+    /// The number of lines.
     pub(super) fn lines(&self) -> usize {
         self.text.lines().count()
     }
@@ -34,14 +36,14 @@ impl Source {
         self.text.contains("#![forbid(unsafe_code)]")
     }
 
-    /// The lines, counted from 1, on which code says `unsafe`.
+    /// The lines, counted from 1, whose code contains `unsafe`.
     pub(super) fn unsafe_lines(&self) -> Vec<usize> {
         let says_unsafe =
             |line: &str| line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe");
         self.numbered().filter(|(_, line)| says_unsafe(line)).map(|(number, _)| number).collect()
     }
 
-    /// Where code mentions one of the words.
+    /// The places where code mentions one of the words.
     pub(super) fn mentions<'a>(&self, words: &[&'a str]) -> Vec<(usize, &'a str)> {
         self.numbered()
             .flat_map(|(number, line)| {
@@ -50,7 +52,8 @@ impl Source {
             .collect()
     }
 
-    /// The code without what only tests have, line by line; and the modules in files of their own that only tests have.
+    /// The lines of code that are not only for tests, and the names of modules in separate files
+    /// that are only for tests.
     pub(super) fn without_tests(&self) -> (Vec<String>, Vec<String>) {
         let (mut kept, mut only_tests) = (Vec::new(), Vec::new());
         let mut lines = self.code.iter();
@@ -106,7 +109,7 @@ fn code_lines(text: &str) -> Vec<String> {
     code.lines().map(str::to_owned).collect()
 }
 
-/// If a comment or literal begins at `at`, where it ends.
+/// The end of a comment or literal that begins at `at`.
 fn literal_end(letters: &[char], at: usize) -> Option<usize> {
     let rest = &letters[at..];
     let starts = |with: &str| rest.iter().copied().take(with.len()).eq(with.chars());

@@ -1,8 +1,9 @@
-//! How the files of one package hang together: which import each other in a circle, how wide its widest struct is, and how many of its
-//! functions are long. Each figure has a ceiling, which may only come down.
+//! The structure of one package: files that import each other in a cycle, the widest struct, and
+//! the number of long functions. Each figure has a limit that only goes down.
 //!
-//! It reads `use` trees and paths that begin with `crate`, `self` or `super`, and counts fields and lines. It is no parser: what only tests
-//! have is left out, and what a macro makes is not seen. The principal type is [`Figures`].
+//! It reads `use` trees and paths that begin with `crate`, `self` or `super`, and counts fields and
+//! lines. It is not a parser: it ignores code that is only for tests, and does not see the output
+//! of macros. The principal type is [`Figures`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,22 +13,23 @@ use super::source::Source;
 /// A function with more lines is long.
 const LONG: usize = 60;
 
-/// What is counted in one package.
+/// The figures of one package.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Figures {
-    /// The files of the largest circle of imports; none imports itself, so there are none or at least two.
+    /// The files in the largest cycle of imports. A file does not import itself, so a cycle has at
+    /// least two files. Empty: there is no cycle.
     pub(super) cycle: Vec<String>,
-    /// The struct with the most fields, and how many.
+    /// The number of fields of the widest struct, and its name.
     pub(super) widest: (usize, String),
     /// Functions with more than [`LONG`] lines.
     pub(super) long: Vec<(usize, String)>,
 }
 
-/// Where a module is: the names from the crate's root to it.
+/// The path of a module: the names from the crate's root.
 type Names = Vec<String>;
 
 impl Figures {
-    /// Counts in the sources of a package: path below `src` and text of each.
+    /// Measures the sources of a package: the path below `src` and the text of each file.
     pub(super) fn of(files: &[(PathBuf, String)]) -> Self {
         let mut modules: BTreeMap<Names, Vec<String>> = BTreeMap::new();
         let mut figures = Self::default();
@@ -74,10 +76,10 @@ impl Figures {
     }
 }
 
-/// What may stand before `fn` or `struct`.
+/// Words that may come before `fn` or `struct`.
 const QUALIFIERS: [&str; 6] = ["in", "const", "async", "unsafe", "extern", "super)"];
 
-/// The lines of an item, to the brace that closes it; of one without braces, to the semicolon.
+/// The lines of an item up to its closing brace. For an item without braces, up to the semicolon.
 fn body(lines: &[String]) -> &[String] {
     let mut depth = 0_i32;
     for (at, line) in lines.iter().enumerate() {
@@ -95,7 +97,7 @@ fn body(lines: &[String]) -> &[String] {
     lines
 }
 
-/// Whether a line of a struct is a field, as rustfmt lays it out.
+/// Whether a line of a struct is a field, in rustfmt's layout.
 fn is_field(line: &str) -> bool {
     let Some(line) = line.strip_prefix("    ").filter(|line| !line.starts_with(' ')) else { return false };
     let name = line.split(": ").next().unwrap_or_default();
@@ -103,7 +105,8 @@ fn is_field(line: &str) -> bool {
     line.contains(": ") && !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '#')
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are the module a::b; `lib.rs` and `main.rs` are the root.
+/// The module of a file. `a/b.rs` and `a/b/mod.rs` are the module a::b; `lib.rs` and `main.rs` are
+/// the root.
 fn module_of(path: &Path) -> Names {
     let mut names: Names = path.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();
     if names.last().is_some_and(|last| matches!(last.as_str(), "mod" | "lib" | "main")) {
@@ -112,7 +115,7 @@ fn module_of(path: &Path) -> Names {
     names
 }
 
-/// The other files that a file names.
+/// The other files of the package that a file mentions.
 fn imports(module: &Names, lines: &[String], known: &BTreeSet<&Names>) -> BTreeSet<Names> {
     let text = lines.join("\n");
     let mut paths = Vec::new();
@@ -127,7 +130,7 @@ fn imports(module: &Names, lines: &[String], known: &BTreeSet<&Names>) -> BTreeS
     paths.iter().filter_map(|path| target(module, path, known)).filter(|found| found != module).collect()
 }
 
-/// Where a word stands by itself.
+/// The position of a word that is not part of a longer word.
 fn word_at(text: &str, word: &str) -> Option<usize> {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let mut places = text.match_indices(word).map(|(at, _)| at);
@@ -138,7 +141,7 @@ fn names(path: &str) -> Names {
     path.split("::").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
 }
 
-/// Takes a tree of `use` apart.
+/// Parses a tree of `use`.
 fn spread(before: &[String], tree: &str, paths: &mut Vec<Names>) {
     let tree = tree.trim();
     let Some(open) = tree.find('{') else {
@@ -164,7 +167,7 @@ fn spread(before: &[String], tree: &str, paths: &mut Vec<Names>) {
     }
 }
 
-/// The file that a path leads to: as far down as there are files. None for other crates.
+/// The file that a path leads to: the deepest module with a file. `None` for other crates.
 fn target(module: &Names, path: &Names, known: &BTreeSet<&Names>) -> Option<Names> {
     let (mut at, mut rest) = (module.clone(), path.as_slice());
     match path.first()?.as_str() {
@@ -192,7 +195,7 @@ fn target(module: &Names, path: &Names, known: &BTreeSet<&Names>) -> Option<Name
     known.contains(&at).then_some(at)
 }
 
-/// The largest set of files of which each leads to each other one.
+/// The largest set of files in which each file leads to every other file.
 fn largest_cycle(edges: &BTreeMap<&Names, BTreeSet<Names>>) -> BTreeSet<Names> {
     let reached: BTreeMap<&Names, BTreeSet<Names>> = edges
         .keys()

@@ -1,33 +1,34 @@
-//! What is wanted of softhca beside its peers: each goal is two figures and a ratio. Principal type: [`Goal`].
+//! The goals for softhca compared with its peers: each goal is two figures and a ratio. The
+//! principal type is [`Goal`].
 
 use super::probes::{BESIDE_IDLE, FEW_PROCESSES, Group, MANY_PROCESSES, PLAIN, TRANSPORTS, WAITS, ucx_name};
 
-/// Commands that a queue pair takes from its making to its end: create, three times modify, destroy.
+/// The commands in the life of a queue pair: create, three modifies, destroy.
 const QP_COMMANDS: f64 = 5.0;
-/// Commands of a registration: it, and its end.
+/// The commands for one memory region: register and deregister.
 const MR_COMMANDS: f64 = 2.0;
 
 /// Which side of the ratio is good.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Want {
-    /// A time: at most so many times that of the best of the others.
+    /// A time: at most this many times the best time of the others.
     AtMost(f64),
-    /// A bandwidth or rate: at least so many times that of the best of the others.
+    /// A bandwidth or rate: at least this many times the best of the others.
     AtLeast(f64),
-    /// A figure that is compared with no other one: at most so much.
+    /// A figure without a comparison: at most this value.
     Within(f64),
 }
 
-/// What is wanted.
+/// One goal.
 pub(super) struct Goal {
     pub(super) what: String,
     /// The unit of both figures.
     pub(super) unit: &'static str,
-    /// Name of a series.
+    /// The name of softhca's series.
     pub(super) ours: String,
-    /// Names of series, the best of which counts; none with [`Want::Within`].
+    /// The names of the others' series, of which the best counts. Empty with [`Want::Within`].
     pub(super) theirs: Vec<String>,
-    /// What theirs is multiplied by before: how often it has to be done.
+    /// The factor for the others' figure: how often their operation is necessary.
     pub(super) times: f64,
     pub(super) want: Want,
 }
@@ -38,7 +39,7 @@ impl Goal {
     }
 }
 
-/// All of them.
+/// All goals.
 pub(super) fn all() -> Vec<Goal> {
     use Want::{AtLeast, AtMost};
     let base = |what: &str| vec![format!("baseline {what}")];
@@ -61,7 +62,7 @@ pub(super) fn all() -> Vec<Goal> {
             let ours = format!("{program} -s {size}");
             goals.push(Goal::new(&ours, "MiB/s", AtLeast(1.2), tests(&["tag_bw", "ucp_am_bw"])));
             goals.push(Goal::new(&ours, "MiB/s", AtLeast(0.8), base(&format!("ring {size}"))));
-            // Into memory that UCX has allocated itself, shared with the peer.
+            // UCX has allocated this memory itself, and shares it with the peer.
             if !direct.is_empty() {
                 goals.push(Goal::new(&ours, "MiB/s", AtLeast(1.2), tests(&[direct])));
             }
@@ -119,7 +120,7 @@ mod tests {
     use super::{BESIDE_IDLE, Want, all};
     use std::collections::HashSet;
 
-    /// A goal without a figure would never be missed.
+    /// A goal without a figure could never be missed.
     #[test]
     fn every_goal_is_measured() {
         let mut known: HashSet<String> =

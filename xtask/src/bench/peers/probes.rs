@@ -1,12 +1,14 @@
-//! What is measured with `--peers`: each probe is one program, or a pair of them, whose output has one figure. Principal type: [`Probe`].
+//! The measurements of `--peers`. Each probe is one program or a pair of programs whose output
+//! contains one figure. The principal type is [`Probe`].
 //!
-//! The settings of the peers stand here, so that they can be judged: UCX is told its transport and what [`TUNED`] says, which was found by
-//! trying; everything else is its default.
+//! The peers' settings are in this file, so that readers can judge them. UCX gets its transport and
+//! the settings in [`TUNED`], which were found by trying. All other settings are UCX's defaults.
 
 /// UCX's settings for all of its transports.
 pub(super) const UCX_SETTINGS: &[(&str, &str)] = &[("UCX_LOG_LEVEL", "error"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 
-/// Transports of UCX between two processes: shared memory, shared memory with the kernel's copies, TCP.
+/// UCX's transports between two processes: shared memory, shared memory with copies by the kernel,
+/// TCP.
 pub(super) const TRANSPORTS: [&str; 3] = ["posix,self", "posix,cma,self", "tcp,self"];
 
 /// A setting that made one of UCX's tests faster over its shared memory.
@@ -17,8 +19,9 @@ pub(super) struct Tuned {
     pub(super) why: &'static str,
 }
 
-/// What was tried without a gain: `sysv` instead of `posix`, its second protocol (`UCX_PROTO_ENABLE`), huge pages, longer FIFO elements, rendezvous
-/// by `rkey_ptr`, `get_zcopy` and `put_zcopy`, `UCX_POSIX_FIFO_MAX_POLL=1`.
+/// These settings were also tried, without a gain: `sysv` instead of `posix`, UCX's second protocol
+/// (`UCX_PROTO_ENABLE`), huge pages, longer FIFO elements, rendezvous by `rkey_ptr`, `get_zcopy`
+/// and `put_zcopy`, `UCX_POSIX_FIFO_MAX_POLL=1`.
 pub(super) const TUNED: &[Tuned] = &[
     Tuned {
         tests: &["tag_bw", "ucp_am_bw"],
@@ -41,27 +44,28 @@ pub(super) const TUNED: &[Tuned] = &[
     Tuned { tests: &["tag_bw"], size: 8 << 20, settings: &[("UCX_RNDV_THRESH", "inf")], why: "as of 1 MiB" },
 ];
 
-/// What UCX is told for one test: of its name, the size and the transports.
+/// UCX's settings for one test, by the test's name, its size and the transports.
 fn settings(words: &str, transports: &str) -> &'static [(&'static str, &'static str)] {
     let fits = |tuned: &&Tuned| tuned.tests.iter().any(|test| words == format!("{test} -s {}", tuned.size));
     TUNED.iter().find(fits).filter(|_| transports == TRANSPORTS[0]).map_or(&[], |tuned| tuned.settings)
 }
 
-/// How many pairs have nothing to do.
+/// The number of idle pairs.
 pub(super) const IDLE_PAIRS: usize = 31;
 /// The rate that is compared with itself.
 pub(super) const PLAIN: &str = "ib_write_bw -s 8";
-/// The same beside idle processes.
+/// The same rate beside idle processes.
 pub(super) const BESIDE_IDLE: &str = "ib_write_bw -s 8, beside 62 idle processes";
 
-/// Processes that all know each other, and what is told of them.
+/// Processes that are all connected to each other.
 pub(super) const FEW_PROCESSES: &str = "pair 16 AGENT";
 pub(super) const MANY_PROCESSES: &str = "all 128 AGENT";
-/// What two threads send together, as `suite/programs/controls.c` has it, and the name of what they wait.
+/// The number of messages that two threads send together in `suite/programs/controls.c`. `WAITS` is
+/// the name of their waits.
 const THREAD_MESSAGES: f64 = 800_000.0;
 pub(super) const WAITS: &str = "controls threads 2, sleeps for a lock";
 
-/// What is measured together, in less than a minute each on a quiet machine.
+/// The groups of measurements. On a quiet machine each group takes less than a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
     /// One at a time, 8 bytes and a few more sizes
@@ -97,7 +101,7 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    /// All that measure.
+    /// All groups that measure.
     pub(super) const MEASURED: [Self; 12] = [
         Self::Latency,
         Self::Rate,
@@ -113,7 +117,7 @@ impl Group {
         Self::Wire,
     ];
 
-    /// As on the command line and in file names.
+    /// The name on the command line and in file names.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -132,22 +136,22 @@ impl Group {
         }
     }
 
-    /// The sizes whose bandwidth is measured.
+    /// The groups of bandwidths, with their sizes.
     pub(super) const BANDWIDTHS: [(Self, usize); 4] =
         [(Self::Bw4k, 4 << 10), (Self::Bw64k, 64 << 10), (Self::Bw1m, 1 << 20), (Self::Bw8m, 8 << 20)];
 }
 
-/// Sizes of the latencies that are plotted; 8 bytes are in the goals.
+/// The sizes whose latencies are plotted. The goals use 8 bytes.
 pub(super) const LATENCIES: [usize; 4] = [8, 256, 4 << 10, 64 << 10];
 
 /// One program's figure.
 pub(super) struct Probe {
-    /// By this it is known in the raw figures.
+    /// The name in the stored figures.
     pub(super) name: String,
     pub(super) what: What,
 }
 
-/// How it is run.
+/// How a probe runs.
 pub(super) enum What {
     /// perftest on softhca.
     Perftest { words: String, column: &'static str },
@@ -159,9 +163,9 @@ pub(super) enum What {
     Baseline { words: String },
     /// `suite/programs/controls.c` on softhca.
     Controls { words: String },
-    /// The same on all processors.
+    /// `suite/programs/controls.c` on softhca, on all processors.
     Threads { words: String },
-    /// The same; how often a thread has slept for a lock, of a thousand messages.
+    /// The same program; the figure is how often a thread sleeps for a lock, per thousand messages.
     Waits { words: String, messages: f64 },
     /// `suite/programs/mesh.c` on softhca, on all processors.
     Mesh { words: String },
@@ -170,11 +174,11 @@ pub(super) enum What {
 /// A column of ucx_perftest's last line.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Column {
-    /// Microseconds, the median.
+    /// The median in microseconds.
     Latency,
     /// MiB/s.
     Bandwidth,
-    /// Messages in a second.
+    /// Messages per second.
     Rate,
 }
 
@@ -188,7 +192,7 @@ impl Column {
     }
 }
 
-/// The name of a probe of UCX.
+/// The name of a UCX probe.
 pub(super) fn ucx_name(words: &str, transports: &str) -> String {
     format!("ucx_perftest -t {words}, UCX_TLS={transports}")
 }
@@ -229,7 +233,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
         }
         Group::Scale => vec![
             perftest(PLAIN, "-n 200000", "MsgRate[Mpps]"),
-            // `-N`: perftest looks for a peak by comparing each two messages.
+            // `-N`: without it, perftest searches for a peak by comparing every two messages.
             perftest("ib_write_bw -s 8 -q 1000", "-N -n 32 -t 16", "MsgRate[Mpps]"),
         ],
         Group::Control => {
@@ -268,7 +272,8 @@ fn latency(posix: &'static str) -> Vec<Probe> {
     let mut probes = vec![
         baseline("bounce"),
         baseline("cells"),
-        // Few: its program looks at memory alone, and where the helper thread has to share its processor each exchange takes milliseconds.
+        // Few iterations: the program polls only memory. If it shares its processor with the helper
+        // thread, each exchange takes milliseconds.
         perftest("ib_write_lat -s 8", "-n 2000", typical),
         ucx("ucp_put_lat -s 8", "-n 300000", posix, Column::Latency),
         perftest("ib_read_lat -s 8", "-n 50000", typical),
@@ -287,7 +292,7 @@ fn latency(posix: &'static str) -> Vec<Probe> {
 
 fn bandwidth(size: usize) -> Vec<Probe> {
     let average = "BW average[MB/sec]";
-    // Half a second of 10 GB/s, or less where a message costs more than its bytes.
+    // Half a second at 10 GB/s, or fewer messages where a message costs more than its bytes.
     let count = ((4_usize << 30) / size).clamp(400, 100_000);
     let (count, slow) = (format!("-n {count}"), format!("-n {}", (count / 8).max(50)));
     let mut probes: Vec<Probe> = ["ib_write_bw", "ib_read_bw", "ib_send_bw"]
