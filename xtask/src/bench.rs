@@ -1,9 +1,10 @@
-//! `cargo xtask bench`: the speed floor, as ratios in one run on one machine: against UCX's shared-memory transport on one host,
-//! against plain UDP and UCX over TCP between hosts, against TCP for what the connection manager makes.
+//! `cargo xtask bench`: measures whether softhca is fast enough. Every result is a ratio within one
+//! run on one machine. On one host, the comparison is UCX's shared-memory transport. Between hosts,
+//! it is plain UDP and UCX over TCP. For the connection manager, it is TCP.
 //!
-//! Figures of different machines cannot be compared, ratios of one run can. The two sides alternate, so that a machine
-//! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs. Between hosts:
-//! [`wire`].
+//! Figures of different machines cannot be compared, but ratios of one run can. The two sides
+//! alternate, so that a machine that becomes slower slows both. Medians count. The command also
+//! measures the cost of an idle connection. [`wire`] measures between hosts.
 
 mod crowd;
 mod manager;
@@ -21,11 +22,11 @@ use suite::{Dist, HANG, Pair, Room, Sides, figures, process, wait};
 use crate::workspace::Workspace;
 use crate::{debian, dist};
 
-/// At most this many times UCX's latency.
+/// The latency may be at most this many times UCX's latency.
 const LATENCY_FLOOR: f64 = 5.0;
-/// At least this part of UCX's bandwidth.
+/// The bandwidth must be at least this part of UCX's bandwidth.
 const BANDWIDTH_FLOOR: f64 = 0.7;
-/// How long the idle pair is watched.
+/// How long the idle pair is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize)]
@@ -44,7 +45,7 @@ struct Figures {
     idle_cpu_ms_agent: u128,
 }
 
-/// What the JSON holds.
+/// The content of the JSON file.
 #[derive(Debug, Default, Serialize)]
 struct Bench {
     #[serde(flatten)]
@@ -56,7 +57,7 @@ struct Bench {
 
 pub(crate) use peers::{Group, run as beside_peers};
 
-/// What is measured.
+/// The parts of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
     /// Processes of one host
@@ -69,7 +70,7 @@ pub(crate) enum Part {
     Manager,
 }
 
-/// Measures, prints the table and writes the JSON; a floor that is not met is an error.
+/// Measures, prints the table and writes the JSON file. A missed limit is an error.
 pub(crate) fn run(
     workspace: &Workspace,
     runs: usize,
@@ -79,7 +80,7 @@ pub(crate) fn run(
 ) -> Result<(), String> {
     debian::require(debian::BENCH)?;
     let dist = match folder {
-        // Programs run in other folders than this one.
+        // Programs run in other folders, so the path must be absolute.
         Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
         None => dist::run(workspace)?,
     };
@@ -117,7 +118,7 @@ pub(crate) fn run(
     }
 }
 
-/// Whether the floors of one host are met.
+/// Whether the limits for one host are met.
 fn holds(figures: &Figures) -> bool {
     let idle = figures.idle_cpu_ms_server + figures.idle_cpu_ms_client + figures.idle_cpu_ms_agent;
     figures.latency_ratio <= LATENCY_FLOOR && figures.bandwidth_ratio >= BANDWIDTH_FLOOR && idle == 0
@@ -153,7 +154,7 @@ fn perftest(room: &Room, words: &[&str], column: &str) -> Result<f64, String> {
     figure(&Pair::start(room, words)?.wait(HANG)?, column)
 }
 
-/// One figure of a pair that must have succeeded.
+/// One figure of a pair. Both sides must have succeeded.
 fn figure(sides: &Sides, column: &str) -> Result<f64, String> {
     if !sides.client.succeeded() || !sides.server.succeeded() {
         return Err(sides.server.told() + &sides.client.told());
@@ -161,13 +162,14 @@ fn figure(sides: &Sides, column: &str) -> Result<f64, String> {
     figures::perftest(&sides.client.output, column).ok_or_else(|| sides.client.told())
 }
 
-/// The middle one of the ratios of each run by itself: the machine itself changes from one run to the next.
+/// The median of the ratios of each run. Each ratio is from one run, because the machine changes
+/// between runs.
 fn ratio(ours: &[f64], theirs: &[f64]) -> Result<f64, String> {
     let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     figures::median(&mut ratios).ok_or_else(|| "no runs".to_owned())
 }
 
-/// One pair of ucx_perftest over its shared-memory transport, without softhca.
+/// Runs one pair of ucx_perftest over its shared-memory transport, without softhca.
 fn ucx(room: &Room, words: &[&str]) -> Result<(f64, f64), String> {
     let port = Port::reserve()?;
     let number = port.number().to_string();
@@ -183,10 +185,10 @@ fn ucx(room: &Room, words: &[&str]) -> Result<(f64, f64), String> {
     figures::ucx(&client.output).ok_or_else(|| client.told())
 }
 
-/// CPU milliseconds of server, client and agent while a connected pair has nothing to do.
+/// CPU milliseconds of server, client and agent while a connected pair is idle.
 ///
-/// The pair is a long event-driven pingpong whose client is stopped: the server waits for a completion, the client's
-/// threads for nothing at all. The client is measured as well once it runs again and its server is stopped.
+/// The pair is a long event-driven pingpong. First the client is stopped: the server waits for a
+/// completion. Then the client runs again and the server is stopped, and the client is measured.
 fn idle(room: &Room) -> Result<[u128; 3], String> {
     use rustix::process::Signal;
     let mut pair = Pair::start(room, &["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"])?;

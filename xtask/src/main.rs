@@ -1,6 +1,8 @@
-//! `cargo xtask`: the project's own commands, from a first look (`demo`) to everything that must hold (`test`).
+//! `cargo xtask`: the project's own commands, from a first look (`demo`) to everything that must
+//! hold (`test`).
 //!
-//! It is no part of what is shipped. Each command is a module; [`main`] only picks one. `cargo xtask --help` lists them.
+//! It is not part of the shipped software. Each command is a module, and [`main`] only selects one.
+//! `cargo xtask --help` lists the commands.
 #![forbid(unsafe_code)]
 
 mod abi_check;
@@ -45,29 +47,36 @@ struct Arguments {
 enum Command {
     /// Build softhca and show Debian's own verbs programs running on it, with their figures
     ///
-    /// As root it installs ibverbs-utils and perftest where they are missing; else it says what to install.
+    /// As root it installs ibverbs-utils and perftest if they are missing; otherwise it says what
+    /// to install.
     Demo,
-    /// Run everything that must hold before a change lands; ends with a line "N passed, N failed"
+    /// Run everything that must hold before a change lands; the last line is "N passed, N failed"
     Test {
-        /// Leave out the Debian programs: no package is installed and the integration suite does not run
+        /// Leave out the Debian programs: no package is installed and the integration suite does
+        /// not run
         #[arg(long)]
         quick: bool,
     },
-    /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and the libraries in lib/softhca
+    /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and the libraries
+    /// in lib/softhca
     Dist,
-    /// Make target/package, what strangers install: a tarball, its debug symbols, a Debian package, on request an OCI image
+    /// Make target/package, the packages that users install: a tarball, its debug symbols, a Debian
+    /// package, on request an OCI image
     Package(package::Options),
-    /// Check that a release can be made, make its packages, and print what remains to be typed; it pushes and uploads nothing
+    /// Check that a release can be made, make its packages, and print the remaining commands; it
+    /// pushes and uploads nothing
     Release,
-    /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph in every file
+    /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph
+    /// in every file
     Tidy {
-        /// Also print each package's largest circle of imports, its widest struct, and how many of its functions are long
+        /// Also print each package's largest cycle of imports, its widest struct, and the number of
+        /// its long functions
         #[arg(long)]
         figures: bool,
     },
     /// Compare the symbols of libibverbs.so.1 and of the path redirector with the committed lists
     AbiCheck {
-        /// The library to look at; without it, those of a release build
+        /// The library to check; without it, those of a release build
         #[arg(long)]
         library: Option<PathBuf>,
         /// Write the list from the library instead of comparing
@@ -80,24 +89,26 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Write docs/conformance.md: runs Debian's pyverbs tests and looks for the tests of behaviours
+    /// Write docs/conformance.md: run Debian's pyverbs tests and find the tests of behaviours
     Conformance {
-        /// Only compare what follows from the sources; a difference is an error
+        /// Only compare the part that follows from the sources; a difference is an error
         #[arg(long)]
         check: bool,
     },
     /// Plant bugs, one at a time, and show that each makes a test fail (takes a while)
     Planted {
-        /// Only those whose description contains this
+        /// Only those whose description contains this text
         #[arg(long)]
         only: Option<String>,
-        /// Only look whether each can still be planted
+        /// Only check that each bug can still be planted
         #[arg(long)]
         check: bool,
     },
-    /// Run hosts in simulated time, where a seed decides everything that happens, and compare all that comes of it with what must
+    /// Run hosts in simulated time, where a seed decides everything that happens, and compare all
+    /// results with the expected results
     Simulate(simulate::Options),
-    /// Have AFL++ look for bytes that a parser, an agent or an engine does not bear; fuzz/corpus grows (takes a while)
+    /// Let AFL++ search for bytes that break a parser, an agent or an engine; fuzz/corpus grows
+    /// (takes a while)
     Fuzz {
         /// Only this target: a folder of fuzz/corpus
         #[arg(long)]
@@ -106,7 +117,8 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         minutes: u64,
     },
-    /// Measure the speed floor against UCX and plain UDP in one run and print a table for docs/performance.md
+    /// Measure the speed floor against UCX and plain UDP in one run and print a table for
+    /// docs/performance.md
     Bench {
         /// Runs per figure; the median counts
         #[arg(long, default_value_t = 5)]
@@ -120,16 +132,20 @@ enum Command {
         /// Measure only this part
         #[arg(long)]
         only: Option<bench::Part>,
-        /// Measure beside UCX, libfabric and bare programs instead, all groups or these, and write the section of docs/performance.md
+        /// Measure beside UCX, libfabric and bare programs instead, all groups or these, and write
+        /// the section of docs/performance.md
         #[arg(long, value_name = "GROUP", num_args = 0.., value_delimiter = ',', conflicts_with_all = ["only", "json"])]
         peers: Option<Vec<bench::Group>>,
-        /// Where the figures of --peers are kept, one file for each group; without it, target/bench-peers
+        /// Where the figures of --peers are kept, one file for each group; without it,
+        /// target/bench-peers
         #[arg(long, value_name = "FOLDER", requires = "peers")]
         raw: Option<PathBuf>,
     },
-    /// Run the programs of Debian 12, 13 and sid on one build, each in its own release, and write docs/distributions.md (takes a while)
+    /// Run the programs of Debian 12, 13 and sid on one build, each in its own release, and write
+    /// docs/distributions.md (takes a while)
     Distros(distros::Options),
-    /// Run Debian's programs between softhca and Linux's Soft-RoCE driver on another host or virtual machine, both ways
+    /// Run Debian's programs between softhca and Linux's Soft-RoCE driver on another host or
+    /// virtual machine, both ways
     Interop(interop::Options),
     /// One side of a plain UDP measurement, for `bench`
     #[command(hide = true, subcommand)]
@@ -138,7 +154,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // Without the workspace: it runs where there may be no cargo.
+    // This command needs no workspace: it may run where cargo is not installed.
     if let Command::Udp(side) = &arguments.command {
         return told(udp::run(side));
     }

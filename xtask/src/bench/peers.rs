@@ -1,11 +1,14 @@
-//! `cargo xtask bench --peers`: softhca beside what else moves bytes between two processes of this machine, in the same run.
+//! `cargo xtask bench --peers`: compares softhca with other ways to move bytes between two
+//! processes of this machine, in one run.
 //!
-//! The peers are UCX and libfabric with the settings below, and programs of our own that do nothing but what the hardware or the kernel
-//! makes possible (`suite/programs/baseline.c`). What is measured stands in [`probes`]; all probes of a group take turns, as often as
-//! `--runs` says; medians count, and of ratios those of one run. Every figure is kept as JSON, one file for each group; [`goals`] says what is wanted, and
-//! [`report`] writes both into docs/performance.md.
+//! The peers are UCX and libfabric with the settings below, and programs of this project that use
+//! only the hardware or the kernel (`suite/programs/baseline.c`). [`probes`] lists the
+//! measurements. All probes of a group alternate, `--runs` times. Medians count; a ratio is always
+//! within one run. Every figure is stored as JSON, one file for each group. [`goals`] contains the
+//! goals. [`report`] writes figures and goals to docs/performance.md.
 //!
-//! Both sides of every pair, ours and the peers', stay on a processor each: `taskset`, the server on the first and the client on the last.
+//! `taskset` pins both sides of every pair, softhca's and the peers', to one processor each: the
+//! server to the first, the client to the last.
 
 mod goals;
 mod probes;
@@ -34,11 +37,12 @@ struct Figures {
     processors: usize,
     softhca: String,
     kernel: String,
-    /// By name; one figure for each run.
+    /// The figures by probe name, one for each run.
     series: BTreeMap<String, Vec<f64>>,
 }
 
-/// Measures these groups, keeps what they make in `raw`, and writes the page from all that is there.
+/// Measures these groups, stores their figures in `raw`, and writes the page from all stored
+/// figures.
 pub(crate) fn run(
     workspace: &Workspace,
     groups: &[Group],
@@ -92,7 +96,7 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path) -> Result<(), Str
 }
 
 impl Figures {
-    /// Writes what there is so far, so that a failure later does not take it away.
+    /// Stores the figures so far, so that a later failure does not lose them.
     fn keep(&self, group: Group, raw: &Path) -> Result<(), String> {
         let file = raw.join(format!("{}.json", group.name()));
         let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
@@ -100,7 +104,7 @@ impl Figures {
     }
 }
 
-/// A room with the programs of our own.
+/// A room with this project's own programs.
 struct Bench {
     room: Room,
     baseline: PathBuf,
@@ -142,7 +146,8 @@ impl Bench {
         }
     }
 
-    /// The number of a program of our own on all processors.
+    /// Runs one of this project's programs on all processors, and returns the number that it
+    /// prints.
     fn own(&self, before: &[&str], program: &Path, words: &str) -> Result<f64, String> {
         let words = words.replace("AGENT", &self.room.agent().ok_or("the agent is gone")?.to_string());
         let program = program.to_str().ok_or("a plain path")?;
@@ -150,8 +155,9 @@ impl Bench {
         number(&self.room.finish_run(&all)?)
     }
 
-    /// How often threads have slept for a lock, of a thousand messages: as strace counts it, which is told of system calls alone and does not
-    /// slow what makes none. Each thread waits once for each of the others at the beginning and the end.
+    /// How often threads sleep for a lock, per thousand messages. strace counts this. It traces
+    /// only these system calls, so code without system calls is not slowed down. At the beginning
+    /// and the end each thread waits once for each other thread.
     fn waits(&self, words: &str, messages: f64) -> Result<f64, String> {
         let file = self.room.folder().join("futex");
         let told = file.to_str().ok_or("a plain path")?;
@@ -161,13 +167,13 @@ impl Bench {
             * 1e3)
     }
 
-    /// A pair on softhca, each side on its processor.
+    /// Starts a pair on softhca, each side on its processor.
     fn pair(&self, words: &[&str]) -> Result<Pair, String> {
         let on = |processor: &'static str| [&["taskset", "-c", processor], words].concat();
         Pair::start_different(&self.room, &on(SERVER), &self.room, &on(CLIENT))
     }
 
-    /// A pair that is none of softhca's, in the same place.
+    /// Runs a pair without softhca, on the same processors.
     fn peers(&self, words: &str, environment: &[(&str, &str)]) -> Result<Outcome, String> {
         let port = Port::reserve()?;
         let number = port.number().to_string();
@@ -201,16 +207,16 @@ impl Bench {
         figure.ok_or_else(|| client.told())
     }
 
-    /// Half of what libfabric's ping-pong says one transfer takes is not halved again: it tells one way.
+    /// libfabric's ping-pong already prints the time of one way, so this figure is not halved.
     fn pingpong(&self, words: &str) -> Result<f64, String> {
         let client = self.peers(&format!("fi_pingpong -B PORT {words}"), &[])?;
         let row = client.output.lines().rev().find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
-        // bytes, #sent, #ack, total, time, MB/sec, usec/xfer, Mxfers/sec
+        // The columns: bytes, #sent, #ack, total, time, MB/sec, usec/xfer, Mxfers/sec.
         let figure = row.and_then(|row| row.split_whitespace().rev().nth(1)?.parse().ok());
         figure.ok_or_else(|| client.told())
     }
 
-    /// The plain rate again, beside pairs of processes that are connected and have nothing to do.
+    /// Measures the plain rate again, while pairs of connected processes are idle.
     fn beside_idle_ones(&self, runs: usize, series: &mut BTreeMap<String, Vec<f64>>) -> Result<(), String> {
         use rustix::process::Signal;
         let mut idle = Vec::new();
@@ -236,7 +242,7 @@ impl Bench {
             pair.server.signal(Signal::TERM);
         }
         drop(idle);
-        // Machines get slower and faster: the same again without them.
+        // A machine's speed changes, so the same measurement follows without idle pairs.
         for _ in 0..runs {
             let figure = self.figure(plain)?;
             series.entry(probes::PLAIN.to_owned()).or_default().push(figure);
@@ -245,13 +251,13 @@ impl Bench {
     }
 }
 
-/// The number that a program of our own has printed.
+/// The number that one of this project's programs has printed.
 fn number(outcome: &Outcome) -> Result<f64, String> {
     let found = outcome.output.lines().last().and_then(|line| line.trim().parse().ok());
     found.filter(|_| outcome.succeeded()).ok_or_else(|| outcome.told())
 }
 
-/// The middle of a series.
+/// The median of a series.
 fn middle(row: &[f64]) -> Option<f64> {
     figures::median(&mut row.to_vec())
 }

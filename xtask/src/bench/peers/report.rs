@@ -1,5 +1,6 @@
-//! The page that `cargo xtask bench --peers` writes: goals with their ratios, every figure, and plots. Only what stands between two
-//! marks in docs/performance.md is written, and the plots beside it; principal function: [`write`].
+//! The page that `cargo xtask bench --peers` writes: goals with their ratios, every figure, and
+//! plots. It writes only the text between two marks in docs/performance.md, and the plots beside
+//! the page. The principal function is [`write`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, ucx_name};
 use super::{Figures, middle};
 use crate::workspace::Workspace;
 
-/// Digits of a figure that are shown.
+/// Digits of a printed figure.
 const DIGITS: usize = 3;
 const PAGE: &str = "docs/performance.md";
 const BEGIN: &str = "<!-- beside its peers: written by `cargo xtask bench --peers` -->";
@@ -46,7 +47,7 @@ pub(super) fn write(workspace: &Workspace, raw: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The page with the section in its place, or at its end.
+/// The page with the section in its place, or at the end.
 fn placed(page: &str, section: &str) -> String {
     match (page.find(BEGIN), page.find(END)) {
         (Some(begin), Some(end)) if begin < end => {
@@ -88,7 +89,7 @@ fn section(all: &Figures, runs: usize) -> String {
     text
 }
 
-/// Goals and ratios. What was not measured has no row.
+/// The table of goals and ratios. Goals without a measurement have no row.
 fn table(series: &BTreeMap<String, Vec<f64>>) -> String {
     let mut text = "| what | softhca | beside | ratio | goal | |\n|---|---|---|---|---|---|\n".to_owned();
     for goal in goals::all() {
@@ -128,12 +129,13 @@ fn best<'a>(goal: &'a Goal, series: &BTreeMap<String, Vec<f64>>) -> Option<(&'a 
     }
 }
 
-/// UCX tells messages in a second, perftest millions.
+/// UCX prints messages per second, perftest millions.
 fn scale(goal: &Goal, name: &str) -> f64 {
     if goal.unit == "Mrate" && name.starts_with("ucx") { 1e-6 } else { 1.0 }
 }
 
-/// The least ratio, the middle one and the greatest: each of one run, because the machine itself changes from one to the next.
+/// The least, the median and the greatest ratio. Each ratio is within one run, because the machine
+/// changes between runs.
 fn ratios(goal: &Goal, ours: &[f64], theirs: &[f64], scale: f64) -> [f64; 3] {
     let factor = goal.times * scale;
     let mut row: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / (theirs * factor)).collect();
