@@ -39,7 +39,7 @@ struct Bug {
 
 /// The result of a bug.
 enum Fate {
-    /// Found, with the message that a test printed.
+    /// Found, with details for the output.
     Found(String),
     Survived,
 }

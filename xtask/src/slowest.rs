@@ -25,7 +25,7 @@ fn test(line: &str) -> Option<Took> {
         let rest = attributes.split_once(&format!("{name}=\""))?.1;
         Some(rest.split_once('"')?.0)
     };
-    // " time" with the space, because a search for "name" would also find "classname".
+    // A search for "name" could also find "classname". It does not, because "name" comes first.
     let took = value(" time")?.parse().ok()?;
     Some((took, format!("{} {}", value("classname")?, value("name")?)))
 }
