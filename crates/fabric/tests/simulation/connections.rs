@@ -26,8 +26,8 @@ const LISTENER: u64 = u64::MAX;
 /// The REJ reason of the manager if no program has this service, and the REJ reason of a program.
 const NO_SERVICE: i32 = 8;
 const OF_PROGRAM: i32 = 28;
-/// How late datagrams can be: later than the next ones; nearly as late as [`LIFE`]; later than their
-/// retransmissions.
+/// How late datagrams can be: later than the next ones; nearly as late as [`LIFE`]; later than
+/// their retransmissions.
 const LATENESS: [Duration; 3] = [Duration::from_micros(50), Duration::from_millis(250), Duration::from_secs(6)];
 /// The maximal packet lifetime on a network that keeps its promise (code 16). The state of a
 /// connection is kept for twice this time.
