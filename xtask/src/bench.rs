@@ -55,7 +55,7 @@ struct Bench {
     manager: Option<manager::Figures>,
 }
 
-pub(crate) use peers::{Group, run as beside_peers};
+pub(crate) use peers::{Group, quick as quickly_beside_peers, run as beside_peers};
 
 /// The parts of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -120,9 +120,9 @@ enum Command {
     /// Measure the speed floor against UCX and plain UDP in one run and print a table for
     /// docs/performance.md
     Bench {
-        /// Runs per figure; the median counts
-        #[arg(long, default_value_t = 5)]
-        runs: usize,
+        /// Runs per figure, of which the median counts; without it 5, with --quick 3
+        #[arg(long)]
+        runs: Option<usize>,
         /// Where the JSON goes; without it, target/bench.json
         #[arg(long)]
         json: Option<PathBuf>,
@@ -140,6 +140,12 @@ enum Command {
         /// target/bench-peers
         #[arg(long, value_name = "FOLDER", requires = "peers")]
         raw: Option<PathBuf>,
+        /// With --peers: a few interleaved runs in less than ten minutes, printed and written nowhere
+        #[arg(long, requires = "peers", conflicts_with = "raw")]
+        quick: bool,
+        /// With --quick: another laid out softhca, which is measured in the same runs; medians that are worse by 5 % are marked
+        #[arg(long, value_name = "FOLDER", requires = "quick")]
+        against: Option<PathBuf>,
     },
     /// Run the programs of Debian 12, 13 and sid on one build, each in its own release, and write
     /// docs/distributions.md (takes a while)
@@ -173,10 +179,13 @@ fn main() -> ExitCode {
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
         Command::Simulate(options) => simulate::run(&workspace, &options),
         Command::Fuzz { target, minutes } => fuzz::run(&workspace, target.as_deref(), minutes),
-        Command::Bench { runs, dist, peers: Some(groups), raw, .. } => {
-            bench::beside_peers(&workspace, &groups, runs, raw, dist)
+        Command::Bench { runs, dist, peers: Some(groups), quick: true, against, .. } => {
+            bench::quickly_beside_peers(&workspace, &groups, runs.unwrap_or(3), dist, against)
         }
-        Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs, json, dist, only),
+        Command::Bench { runs, dist, peers: Some(groups), raw, .. } => {
+            bench::beside_peers(&workspace, &groups, runs.unwrap_or(5), raw, dist)
+        }
+        Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs.unwrap_or(5), json, dist, only),
         Command::Distros(options) => distros::run(&workspace, &options),
         Command::Interop(options) => interop::run(&workspace, &options),
         Command::Udp(_) => Ok(()),

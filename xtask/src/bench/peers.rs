@@ -12,6 +12,7 @@
 
 mod goals;
 mod probes;
+mod quick;
 mod report;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,23 @@ struct Figures {
     kernel: String,
     /// The figures by probe name, one for each run.
     series: BTreeMap<String, Vec<f64>>,
+}
+
+/// Prints a few interleaved runs beside the peers, and beside `against` if it is given.
+pub(crate) fn quick(
+    workspace: &Workspace,
+    groups: &[Group],
+    runs: usize,
+    folder: Option<PathBuf>,
+    against: Option<PathBuf>,
+) -> Result<(), String> {
+    debian::require(debian::PEERS)?;
+    let at = |folder: PathBuf| -> Result<Dist, String> {
+        Ok(Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?))
+    };
+    let old = against.map(at).transpose()?;
+    let new = folder.map_or_else(|| dist::run(workspace), at)?;
+    quick::run(&new, old.as_ref(), groups, runs)
 }
 
 /// Measures these groups, stores their figures in `raw`, and writes the page from all stored

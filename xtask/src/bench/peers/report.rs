@@ -90,7 +90,7 @@ fn section(all: &Figures, runs: usize) -> String {
 }
 
 /// The table of goals and ratios. Goals without a measurement have no row.
-fn table(series: &BTreeMap<String, Vec<f64>>) -> String {
+pub(super) fn table(series: &BTreeMap<String, Vec<f64>>) -> String {
     let mut text = "| what | softhca | beside | ratio | goal | |\n|---|---|---|---|---|---|\n".to_owned();
     for goal in goals::all() {
         let Some(ours) = series.get(&goal.ours).and_then(|row| middle(row)) else { continue };
@@ -172,7 +172,7 @@ fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     plot::figure(value, DIGITS)
 }
 

@@ -1,0 +1,106 @@
+//! `cargo xtask bench --peers --quick`: the goals in a few interleaved runs, printed and not kept.
+//!
+//! With `--against`, another laid-out softhca is measured in the same runs, for whoever changes the
+//! data path: each figure of the new one stands beside the old one's. Groups whose figures need many
+//! processes or two hosts are left out. Principal function: [`run`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use suite::Dist;
+
+use super::goals::{self, Want};
+use super::probes::{self, Group, Probe, What};
+use super::report;
+use super::{Bench, middle};
+
+/// What is measured, in less than ten minutes on two processors.
+const GROUPS: [Group; 7] =
+    [Group::Latency, Group::Rate, Group::Bw4k, Group::Bw64k, Group::Bw1m, Group::Event, Group::Scale];
+/// How much worse than the old one a median may be before it is marked.
+const MARGIN: f64 = 0.05;
+
+type Series = BTreeMap<String, Vec<f64>>;
+
+/// Measures `new` beside its peers, and beside `old` if there is one; prints the tables.
+pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize) -> Result<(), String> {
+    let groups = if groups.is_empty() { &GROUPS[..] } else { groups };
+    let wanted = goals::all();
+    let counts = |probe: &Probe| wanted.iter().any(|goal| goal.ours == probe.name || goal.theirs.contains(&probe.name));
+    let probes: Vec<Probe> = groups.iter().flat_map(|group| probes::of(*group)).filter(counts).collect();
+    if probes.is_empty() {
+        return Err("none of these groups can be measured quickly: leave out --quick".to_owned());
+    }
+    let bench = Bench::new(new)?;
+    let beside = old.map(Bench::new).transpose()?;
+    let (mut ours, mut theirs) = (Series::new(), Series::new());
+    for run in 1..=runs {
+        for (number, probe) in probes.iter().enumerate() {
+            eprintln!("run {run} of {runs}, {} of {}: {}", number + 1, probes.len(), probe.name);
+            add(&mut ours, &bench, probe)?;
+            if let Some(beside) = beside.as_ref().filter(|_| is_softhca(probe)) {
+                add(&mut theirs, beside, probe)?;
+            }
+        }
+    }
+    println!("{}", report::table(&ours));
+    if old.is_some() {
+        println!("{}", comparison(&ours, &theirs));
+    }
+    Ok(())
+}
+
+fn add(series: &mut Series, bench: &Bench, probe: &Probe) -> Result<(), String> {
+    let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
+    series.entry(probe.name.clone()).or_default().push(figure);
+    Ok(())
+}
+
+/// Whether a probe runs on softhca: only then two builds of it differ.
+fn is_softhca(probe: &Probe) -> bool {
+    !matches!(probe.what, What::Ucx { .. } | What::Pingpong { .. } | What::Baseline { .. })
+}
+
+/// New beside old, with a mark where the new median is worse by more than [`MARGIN`].
+fn comparison(new: &Series, old: &Series) -> String {
+    let mut text = "| what | old | new | new / old | |\n|---|---|---|---|---|\n".to_owned();
+    for (name, before) in old {
+        let (Some(before), Some(after)) = (middle(before), new.get(name).and_then(|row| middle(row))) else { continue };
+        let ratio = after / before;
+        let worse = if is_time(name) { ratio > 1.0 + MARGIN } else { ratio < 1.0 - MARGIN };
+        let mark = if worse { "**worse**" } else { "" };
+        let [before, after] = [before, after].map(report::figure);
+        let _ = writeln!(text, "| `{name}` | {before} | {after} | {ratio:.2} | {mark} |");
+    }
+    text
+}
+
+/// Whether less is better.
+fn is_time(name: &str) -> bool {
+    goals::all().iter().any(|goal| goal.ours == name && matches!(goal.want, Want::AtMost(_) | Want::Within(_)))
+        || name.contains("_lat")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Series, comparison, is_time};
+
+    fn series(rows: &[(&str, &[f64])]) -> Series {
+        rows.iter().map(|(name, row)| ((*name).to_owned(), row.to_vec())).collect()
+    }
+
+    #[test]
+    fn a_slower_median_is_marked_and_a_faster_one_is_not() {
+        let old = series(&[("ib_send_lat -s 8", &[0.2, 0.2, 9.0]), ("ib_send_bw -s 4096", &[100.0, 100.0, 1.0])]);
+        let slower = series(&[("ib_send_lat -s 8", &[0.22, 0.1, 0.22]), ("ib_send_bw -s 4096", &[94.0, 94.0, 200.0])]);
+        assert_eq!(comparison(&slower, &old).matches("worse").count(), 2);
+        let faster = series(&[("ib_send_lat -s 8", &[0.1, 0.2, 0.205]), ("ib_send_bw -s 4096", &[99.0, 120.0, 1.0])]);
+        assert_eq!(comparison(&faster, &old).matches("worse").count(), 0);
+    }
+
+    #[test]
+    fn times_and_rates_are_told_apart() {
+        assert!(is_time("ib_send_lat -s 256") && is_time("ib_read_lat -s 8"));
+        assert!(!is_time("ib_write_bw -s 8") && !is_time("ib_atomic_bw -A FETCH_AND_ADD"));
+    }
+}
