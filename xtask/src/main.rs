@@ -140,10 +140,12 @@ enum Command {
         /// target/bench-peers
         #[arg(long, value_name = "FOLDER", requires = "peers")]
         raw: Option<PathBuf>,
-        /// With --peers: a few interleaved runs in less than ten minutes, printed and written nowhere
+        /// With --peers: a few interleaved runs in less than ten minutes; the results are printed
+        /// and not stored
         #[arg(long, requires = "peers", conflicts_with = "raw")]
         quick: bool,
-        /// With --quick: another laid out softhca, which is measured in the same runs; medians that are worse by 5 % are marked
+        /// With --quick: another laid out softhca, which is measured in the same runs; medians that
+        /// are worse by 5 % are marked
         #[arg(long, value_name = "FOLDER", requires = "quick")]
         against: Option<PathBuf>,
     },

@@ -1,8 +1,9 @@
-//! `cargo xtask bench --peers --quick`: the goals in a few interleaved runs, printed and not kept.
+//! `cargo xtask bench --peers --quick`: measures the goals in a few interleaved runs, and prints
+//! them. It stores nothing.
 //!
-//! With `--against`, another laid-out softhca is measured in the same runs, for whoever changes the
-//! data path: each figure of the new one stands beside the old one's. Groups whose figures need many
-//! processes or two hosts are left out. Principal function: [`run`].
+//! With `--against`, it measures another build in the same runs. Each figure of the new build is
+//! printed beside that of the old one. This is for people who change the data path. Groups whose
+//! figures need many processes or two hosts are left out. The principal function is [`run`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,15 +15,15 @@ use super::probes::{self, Group, Probe, What};
 use super::report;
 use super::{Bench, middle};
 
-/// What is measured, in less than ten minutes on two processors.
+/// The groups to measure. They take less than ten minutes on two processors.
 const GROUPS: [Group; 7] =
     [Group::Latency, Group::Rate, Group::Bw4k, Group::Bw64k, Group::Bw1m, Group::Event, Group::Scale];
-/// How much worse than the old one a median may be before it is marked.
+/// A median that is worse than the old one by more than this part is marked.
 const MARGIN: f64 = 0.05;
 
 type Series = BTreeMap<String, Vec<f64>>;
 
-/// Measures `new` beside its peers, and beside `old` if there is one; prints the tables.
+/// Measures `new` with its peers, and with `old` if it is given. Prints the tables.
 pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize) -> Result<(), String> {
     let groups = if groups.is_empty() { &GROUPS[..] } else { groups };
     let wanted = goals::all();
@@ -56,12 +57,13 @@ fn add(series: &mut Series, bench: &Bench, probe: &Probe) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether a probe runs on softhca: only then two builds of it differ.
+/// Whether a probe runs on softhca. Only then can two builds differ.
 fn is_softhca(probe: &Probe) -> bool {
     !matches!(probe.what, What::Ucx { .. } | What::Pingpong { .. } | What::Baseline { .. })
 }
 
-/// New beside old, with a mark where the new median is worse by more than [`MARGIN`].
+/// The new figures beside the old ones. A new median that is worse by more than [`MARGIN`] is
+/// marked.
 fn comparison(new: &Series, old: &Series) -> String {
     let mut text = "| what | old | new | new / old | |\n|---|---|---|---|---|\n".to_owned();
     for (name, before) in old {
@@ -75,7 +77,7 @@ fn comparison(new: &Series, old: &Series) -> String {
     text
 }
 
-/// Whether less is better.
+/// Whether a smaller figure is better.
 fn is_time(name: &str) -> bool {
     goals::all().iter().any(|goal| goal.ours == name && matches!(goal.want, Want::AtMost(_) | Want::Within(_)))
         || name.contains("_lat")
