@@ -77,7 +77,10 @@ fn arm(a: &Side, b: &Side) {
     set(b, REARM).expect("rearmed");
     until("both armed", || {
         exchange(a, b);
-        (migration_state(a) == ARMED && migration_state(b) == ARMED).then_some(())
+        let states = [a, b].map(migration_state);
+        // Nothing would ever arm such a side again.
+        assert!(!states.contains(&MIGRATED), "one side has migrated after it was rearmed: {states:?}");
+        (states == [ARMED; 2]).then_some(())
     });
 }
 
