@@ -1,4 +1,5 @@
-//! The connection manager: what the kernel's `ib_cm`, `rdma_cm` and `rdma_ucm` are to programs that connect by IP address.
+//! The connection manager: what the kernel's `ib_cm`, `rdma_cm` and `rdma_ucm` are to programs that
+//! connect by IP address.
 //!
 //! ```text
 //! node rdma_cm ── commands ── Manager ── protocol::cm ── datagrams ── QP 1 of other hosts
@@ -6,11 +7,14 @@
 //!                        ports, addresses, routes
 //! ```
 //!
-//! A client's connection to the node is an event [`channel`]; its [`id`]s live here, and so do the [`ports`]. Commands are
-//! carried out by the file of their subject; each is O(1), and what can be answered at once (the address of this host) is
-//! queued as an event before the command's reply. Whatever a client or a peer says is a claim. Every table is bounded, and
-//! growth that finds no memory is a refusal or a lost datagram ([`crate::headroom`]).
-//! The principal type is [`Manager`].
+//! A client's connection to the node is an event [`channel`]. The *bell* is the socket that
+//! notifies the client of events. The [`id`]s and the [`ports`] live here. Each command is carried
+//! out by the file of its subject, in O(1). An answer that needs no waiting (the address of this
+//! host) is queued as an event before the command's reply.
+//!
+//! Data from a client or a peer is a claim. Every table is bounded. If there is no memory to grow,
+//! a command is refused or a datagram is lost ([`crate::headroom`]). The principal type is
+//! [`Manager`].
 
 mod attributes;
 mod binding;
@@ -72,21 +76,23 @@ use crate::ids::Peer;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// Ids of all clients together, and of one user where users are kept apart.
+/// Most ids of all clients together, and of one user if users are kept apart.
 const IDS_MAX: usize = 1 << 17;
 const USER_IDS_MAX: usize = IDS_MAX / 8;
-/// Requests that one user has not decided about, where users are kept apart: a part of those that the protocol holds.
+/// Most undecided requests of one user, if users are kept apart. It is a part of the requests that
+/// the protocol holds.
 const USER_UNDECIDED_MAX: usize = 1024;
-/// Memberships of all ids, and of one.
+/// Most memberships of all ids, and of one id.
 const MEMBERS_MAX: usize = 1 << 14;
 const ID_MEMBERS_MAX: usize = 64;
-/// Datagrams between ids of this agent that are delivered in one go; the rest waits for the next turn.
+/// Most datagrams between ids of this agent that are delivered at once. The others wait for the
+/// next piece of work.
 const TURN: usize = 64;
-/// Datagrams of other hosts that are delivered in one go.
+/// Most datagrams of other hosts that are delivered at once.
 const ARRIVALS: usize = 64;
-/// Times that are seen to in one go.
+/// Most timers that are handled at once.
 const DUE: usize = 64;
-/// Events of one user that wait, and memberships, where users are kept apart.
+/// Most waiting events and memberships of one user, if users are kept apart.
 const USER_EVENTS_MAX: usize = 1 << 16;
 const USER_MEMBERS_MAX: usize = MEMBERS_MAX / 8;
 
@@ -96,7 +102,7 @@ pub(crate) struct Manager {
     channels: BTreeMap<ChannelId, Owner>,
     last_channel: u32,
     tokens: BTreeMap<u32, ChannelId>,
-    /// What each user has.
+    /// What each user holds.
     users: BTreeMap<u32, Share>,
     ids: Slab<Id>,
     members: Slab<id::Member>,
@@ -105,20 +111,20 @@ pub(crate) struct Manager {
     first_free_port: u16,
     locals: Locals,
     routes: Option<Routes>,
-    /// Searches for neighbours, by when to look again.
+    /// Searches for neighbours, ordered by when to look again.
     searches: BTreeSet<(Time, u32)>,
     pending: BTreeMap<u32, search::Search>,
-    /// Requests at whose service nobody listens yet.
+    /// Requests to services that have no listener yet.
     early: early::Early,
-    /// Datagrams that rules have wait.
+    /// Datagrams that fault rules delay.
     late: late::Late,
-    /// Channels whose bell is to be rung.
+    /// Channels whose clients must be notified.
     rings: Vec<ChannelId>,
-    /// Channels whose bell had no room.
+    /// Channels whose notification socket (bell) is full.
     full: Vec<ChannelId>,
     inlet: Arc<Inlet>,
     outlets: Outlets,
-    /// Between ids of this agent.
+    /// Datagrams between ids of this agent.
     inner: VecDeque<Passed>,
     outside: Outside,
     /// Users are kept apart.
@@ -131,20 +137,20 @@ pub(crate) struct Manager {
 struct Passed {
     origin: Origin,
     mad: protocol::cm::Mad,
-    /// The user who has sent it, 0 for nobody.
+    /// The user who sent it, or 0 if no user did.
     owner: u32,
-    /// The number that it was shown with.
+    /// The PSN with which captures show it.
     psn: u32,
 }
 
-/// How many ids a user has, how many of them are requests that it has not decided about, and what else it has.
+/// What a user holds: ids, undecided requests among these ids, channels, and memberships.
 #[derive(Debug, Clone, Default)]
 struct Share {
     ids: usize,
     undecided: usize,
     channels: usize,
     members: usize,
-    /// Events that wait in its channels.
+    /// Events that wait in the user's channels.
     events: Arc<AtomicUsize>,
 }
 
@@ -152,11 +158,11 @@ struct Share {
 struct Owner {
     channel: Channel,
     ids: BTreeSet<u32>,
-    /// Its client is gone.
+    /// Its client has gone.
     ends: bool,
 }
 
-/// What has happened so far, for people.
+/// Counters for `softhca show`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) sent: u64,
@@ -166,16 +172,16 @@ pub(crate) struct Counts {
 }
 
 impl Manager {
-    /// The manager of the agent that has `world`, with its time and chance.
+    /// Creates the manager of the agent that has `world`. Time and randomness come from `outside`.
     pub(crate) fn new(world: &World, mut outside: Outside) -> io::Result<Self> {
         let core = Cm::new(CoreConfig { secret: outside.long(), ..CoreConfig::default() });
         let ((first, last), first_free_port) = match outside.is_simulated() {
-            // What Linux has where nobody has changed it: not what this machine has.
+            // A simulation uses Linux's defaults, so that this machine's settings have no effect.
             true => (ports::EPHEMERAL, ports::FIRST_FREE_PORT),
             false => (ports::ephemeral_range(), ports::first_free_port()),
         };
         let rover = first.saturating_add((outside.word() % (u32::from(last - first) + 1)) as u16);
-        // Without a wire of the host's, nothing of the host is asked for.
+        // Without the wire, or if the wire is external, the manager does not ask the host.
         let off = !world.wire.is_on() || world.wire.is_external();
         let routes =
             || Routes::new().inspect_err(|error| tracing::warn!(%error, "the host's routes cannot be asked for")).ok();
@@ -207,7 +213,8 @@ impl Manager {
         })
     }
 
-    /// Opens a channel: its name, and the client's end of its bell, which brings the events themselves to who is `told`.
+    /// Opens a channel. Returns its name and the client's end of its notification socket (bell). If
+    /// `told`, this socket brings whole events.
     pub(crate) fn open(&mut self, peer: Peer, told: bool) -> Outcome<(ChannelId, OwnedFd)> {
         headroom::check()?;
         let Some(next) = self.last_channel.checked_add(1) else {
@@ -232,12 +239,12 @@ impl Manager {
         while !self.close_some(world, channel, usize::MAX) {}
     }
 
-    /// The same in pieces of `most` ids; true when the channel is gone.
+    /// Like [`Manager::close`], in pieces of `most` ids. Returns true when the channel is gone.
     pub(crate) fn close_some(&mut self, world: &World, channel: ChannelId, most: usize) -> bool {
         let Some(owner) = self.channels.get_mut(&channel) else { return true };
         if !std::mem::replace(&mut owner.ends, true) {
             self.tokens.remove(&owner.channel.token);
-            // Requests among them are ids of this channel as well.
+            // The waiting requests are ids of this channel, so the loop below ends them too.
             owner.channel.take_out(|_, _| true, drop);
         }
         let ids: Vec<u32> = owner.ids.iter().copied().take(most).collect();
@@ -270,7 +277,7 @@ impl Manager {
         !self.apart || self.users.get(&uid).map_or(0, waiting) < USER_EVENTS_MAX
     }
 
-    /// Takes a membership out.
+    /// Removes a membership.
     fn remove_member(&mut self, channel: ChannelId, member: u32) {
         let uid = self.user_of(channel);
         if self.members.remove(member).is_some()
@@ -280,7 +287,7 @@ impl Manager {
         }
     }
 
-    /// What becomes readable when datagrams come.
+    /// The inlet becomes readable when datagrams arrive.
     pub(crate) fn inlet(&self) -> &Arc<Inlet> {
         &self.inlet
     }
@@ -290,7 +297,7 @@ impl Manager {
         self.outlets.set_network(network);
     }
 
-    /// Datagrams have come.
+    /// Handles datagrams that have arrived.
     pub(crate) fn on_datagrams(&mut self, world: &World) {
         let arrivals = self.inlet.take_some(ARRIVALS);
         if !headroom::is_there() {
@@ -318,7 +325,7 @@ impl Manager {
         self.settle(world);
     }
 
-    /// Time has passed, perhaps enough for something.
+    /// Handles the timers that have expired.
     pub(crate) fn on_time(&mut self, world: &World) {
         let now = self.now();
         if self.core.next_time().is_some_and(|at| at <= now) {
@@ -329,12 +336,12 @@ impl Manager {
         self.settle(world);
     }
 
-    /// How long until something is due.
+    /// The time until the next timer expires.
     pub(crate) fn next_time(&self) -> Option<Duration> {
         self.due().map(|due| Duration::from_nanos(due.0.saturating_sub(self.now().0)))
     }
 
-    /// When something is due.
+    /// When the next timer expires.
     pub(crate) fn due(&self) -> Option<Time> {
         if !self.inner.is_empty() {
             return Some(Time(0));
@@ -343,7 +350,7 @@ impl Manager {
         self.core.next_time().into_iter().chain(search).chain(self.early.next_time()).chain(self.late.next_time()).min()
     }
 
-    /// Addresses or GIDs are others now.
+    /// Handles a change of addresses or GIDs.
     pub(crate) fn follow_addresses(&mut self, world: &World) {
         self.locals = Locals::new(&world.host, &world.addresses, world.wire.is_external(), &world.devices);
         self.outlets.forget();
@@ -366,7 +373,8 @@ impl Manager {
         self.outside.now()
     }
 
-    /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may, or there is no memory.
+    /// Adds an id to a channel. Returns `None` if the limit of the channel's user or of the agent
+    /// is reached, or if there is no memory.
     fn add(&mut self, id: Id) -> Option<u32> {
         let owner = self.channels.get_mut(&id.channel)?;
         if owner.ends {
@@ -384,8 +392,8 @@ impl Manager {
         Some(name)
     }
 
-    /// Ends an id, whatever it is doing. How many events of it were given out, and how many bytes its client is to take from the
-    /// bell.
+    /// Ends an id in any state. Returns how many of its events were given out, and how many bytes
+    /// the client must read from the bell.
     fn end(&mut self, name: u32) -> (u32, u32) {
         let Some(id) = self.ids.remove(name) else { return (0, 0) };
         if let Some(service) = id.service {
@@ -405,7 +413,7 @@ impl Manager {
         let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.reported, 0) };
         owner.ids.remove(&name);
         let uid = owner.channel.peer.uid;
-        // A backlog bounds the requests.
+        // The backlog bounds the number of requests.
         let mut requests = Vec::new();
         let rung = match id.queued {
             0 => 0,
@@ -421,7 +429,8 @@ impl Manager {
         (id.reported, rung)
     }
 
-    /// Queues an event about an id. One about an id that its program does not know yet is left out: ACCEPT will fail.
+    /// Queues an event about an id. If the program does not know the id yet, there is no event:
+    /// ACCEPT will fail.
     fn tell(&mut self, name: u32, kind: u32, status: i32, param: UdParam, sentence: String) {
         let Some(id) = self.ids.get(name) else { return };
         if !id.known {
@@ -456,7 +465,7 @@ impl Manager {
         }
     }
 
-    /// After anything that may have caused datagrams or events: they go on their way.
+    /// Sends the datagrams and delivers the events that a command or an arrival has caused.
     fn settle(&mut self, world: &World) {
         self.take_outputs(world);
         while let Some(channel) = self.rings.pop() {
@@ -464,11 +473,11 @@ impl Manager {
         }
     }
 
-    /// Carries out what the protocol wants, until it wants nothing more.
+    /// Carries out the protocol's outputs until there are no more.
     fn take_outputs(&mut self, world: &World) {
         for _ in 0..TURN {
             self.take_all(world);
-            // What waits without memory is not lost: the next turn goes on.
+            // Datagrams that wait for memory are not lost: the next piece of work continues.
             if self.inner.is_empty() || !headroom::is_there() {
                 return;
             }
@@ -512,7 +521,7 @@ impl Manager {
         }
     }
 
-    /// Sends a datagram, to ourselves without a network.
+    /// Sends a datagram. A datagram to this agent does not use the network.
     fn send(&mut self, path: &Path, mad: &protocol::cm::Mad, told: &Told<'_>) {
         let Some(way) = self.way(path) else {
             self.counts.not_sent += 1;
@@ -532,14 +541,15 @@ impl Manager {
         }
     }
 
-    /// The way that a datagram takes; none from an address that is not ours.
+    /// The way that a datagram takes, or `None` if the source address does not belong to this
+    /// agent.
     fn way(&self, path: &Path) -> Option<Way> {
         let Attachment { gid, ifindex, .. } = self.locals.with_gid(&path.sgid)?;
         let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
         Some(Way { from: gid, ifindex, to: path.dgid, traffic_class, hop_limit })
     }
 
-    /// Sends a datagram to ourselves.
+    /// Sends a datagram to this agent itself.
     fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
         if self.inner.try_reserve(1).is_err() {
             self.counts.not_sent += 1;

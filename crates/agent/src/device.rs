@@ -1,6 +1,8 @@
-//! A device and its ports: what is constant after the start, the GID tables that are not, and how many objects exist.
+//! A device and its ports: their constant properties, their GID tables, which change, and how many
+//! objects exist.
 //!
-//! Translates them to the ABI's answers. No object lives here. The principal types are [`Device`] and [`Port`].
+//! It answers the queries of the ABI. Objects do not live here. The principal types are [`Device`]
+//! and [`Port`].
 
 use abi::Errno;
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu, port_state};
@@ -25,9 +27,9 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// One HCA.
 #[derive(Debug)]
 pub struct Device {
-    /// Its place among the devices, and the number of its node.
+    /// Its index among the devices, which is also the number of its node.
     pub index: usize,
-    /// What `ibv_devices` prints.
+    /// The name that `ibv_devices` prints.
     pub name: String,
     /// Never zero.
     pub node_guid: Guid,
@@ -35,9 +37,9 @@ pub struct Device {
     pub part_id: u32,
     /// How many completion vectors there are.
     pub completion_vectors: u32,
-    /// What its windows of type 2 are.
+    /// The kind of its memory windows of type 2.
     pub memory_windows: MemoryWindows,
-    /// What is enforced.
+    /// The limits that the agent enforces.
     pub limits: Limits,
     /// Port 1 first.
     pub ports: Vec<Port>,
@@ -51,27 +53,28 @@ pub struct Device {
 pub struct Port {
     /// The lower half of GID index 0.
     pub guid: Guid,
-    /// The MTU code in use: the configured one, or what the interfaces of the GIDs carry.
+    /// The active MTU code: the configured MTU, or less if the interfaces of the GIDs have a
+    /// smaller MTU.
     pub active_mtu: u8,
     configured_mtu: u8,
-    /// It is down whatever its interfaces do.
+    /// The port is down in every state of its interfaces.
     pub stays_down: bool,
     /// See `port_state` of the ABI.
     pub state: u8,
-    /// Violations of Q_Keys and P_Keys that contexts have counted which are no more.
+    /// Q_Key and P_Key violations that ended contexts have counted.
     pub violations: [u32; 2],
-    /// How it addresses others.
+    /// The link layer, which decides how the port is addressed.
     pub link_layer: LinkLayer,
-    /// On InfiniBand, its LID.
+    /// The LID of a port whose link layer is InfiniBand.
     pub lid: Option<Lid>,
     /// The GIDs.
     pub gids: GidTable,
-    /// The interfaces whose addresses become GIDs; none named means all.
+    /// The interfaces whose addresses become GIDs; without names, all interfaces.
     pub interfaces: Option<Vec<String>>,
 }
 
 impl Device {
-    /// The device that `config` describes, of the agent that serves `place`.
+    /// Creates the device that `config` describes, for the agent that serves `place`.
     pub fn new(index: usize, config: &DeviceConfig, place: &str) -> Self {
         let node_guid = config.node_guid.unwrap_or_else(|| identity::derive(place, index));
         let ports = config.ports.iter().zip(1..).map(|(port, number)| Port::new(port, node_guid, number)).collect();
@@ -89,7 +92,7 @@ impl Device {
         }
     }
 
-    /// The port with this number; EINVAL when there is none.
+    /// The port with this number, or EINVAL if there is none.
     pub fn port(&self, number: u32) -> Outcome<&Port> {
         let index = usize::try_from(number).unwrap_or(usize::MAX).wrapping_sub(1);
         match self.ports.get(index) {
@@ -101,7 +104,8 @@ impl Device {
         }
     }
 
-    /// Whether one more object of this kind is allowed. ENOMEM when not, as from a device that is full.
+    /// Checks that one more object of this kind is allowed. Returns ENOMEM if not, as a full device
+    /// does.
     pub fn room_for(&self, kind: Kind) -> Outcome<()> {
         let most = self.most(kind);
         if self.used[kind as usize] < most {
@@ -110,14 +114,14 @@ impl Device {
         refuse(Errno::ENOMEM, format!("{} has all the {kind}s that it can have: {most}", self.name))
     }
 
-    /// How many objects of a kind there can be.
+    /// The most objects of a kind that can exist.
     pub fn most(&self, kind: Kind) -> u32 {
         let limits = &self.limits;
         match kind {
             Kind::Pd | Kind::Xrcd => limits.max_pd,
             Kind::Mr => limits.max_mr,
             Kind::Mw => limits.max_mw,
-            // However small, of all that there is.
+            // The smallest allocation is one byte.
             Kind::Dm => u32::try_from(limits.max_dm_size).unwrap_or(u32::MAX),
             Kind::Cq | Kind::Channel => limits.max_cq,
             Kind::Qp | Kind::Opened => limits.max_qp,
@@ -141,12 +145,12 @@ impl Device {
         self.used[kind as usize]
     }
 
-    /// The answer to QUERY_DEVICE for somebody who may have everything.
+    /// The answer to QUERY_DEVICE for a user whose share is the whole device.
     pub fn attributes(&self) -> QueryDeviceAnswer {
         self.attributes_within(&self.limits)
     }
 
-    /// The answer to QUERY_DEVICE for somebody for whom these limits hold.
+    /// The answer to QUERY_DEVICE for a user to whom `limits` apply.
     pub fn attributes_within(&self, limits: &Limits) -> QueryDeviceAnswer {
         let [major, minor, micro] = FIRMWARE.map(u64::from);
         QueryDeviceAnswer {
@@ -207,7 +211,8 @@ impl Device {
 
     /// The answer to QUERY_PORT.
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
-        /// PortInfo:CapabilityMask: communication management is supported; GIDs come from IP addresses.
+        /// Bits of PortInfo:CapabilityMask: communication management is supported; GIDs come from
+        /// IP addresses.
         const CM_SUPPORTED: u32 = 1 << 16;
         const IP_BASED_GIDS: u32 = 1 << 26;
         const LINK_UP: u8 = 5;
@@ -234,7 +239,7 @@ impl Device {
             active_speed: 32,
             phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
             lid,
-            // Each port has its LID from its own agent.
+            // The agent of a port chooses its LID.
             sm_lid: lid,
             link_layer,
             flags,
@@ -242,14 +247,14 @@ impl Device {
         })
     }
 
-    /// The GID at an index; zeros for an empty entry, EINVAL beyond the table.
+    /// The GID at an index: zeros for an empty entry, EINVAL beyond the table.
     pub fn gid(&self, number: u32, index: u32) -> Outcome<[u8; 16]> {
         let port = self.port(number)?;
         self.check_gid_index(number, index)?;
         Ok(port.gids.entry(index).map(|entry| entry.gid).unwrap_or_default())
     }
 
-    /// Everything about the GID at an index; ENODATA for an empty entry.
+    /// The entry at a GID index: ENODATA for an empty entry, EINVAL beyond the table.
     pub fn gid_entry(&self, number: u32, index: u32) -> Outcome<GidEntryAnswer> {
         let port = self.port(number)?;
         self.check_gid_index(number, index)?;
@@ -309,36 +314,39 @@ impl Port {
         }
     }
 
-    /// Whether LIDs name ports here.
+    /// Whether ports are addressed by LIDs.
     pub fn is_infiniband(&self) -> bool {
         self.link_layer == LinkLayer::Infiniband
     }
 
-    /// The code of the largest path MTU that a QP may be given. Where LIDs name ports, programs ask for 2048 without looking: they
-    /// get as much of it as the interface carries.
+    /// The code of the largest path MTU of a QP. On InfiniBand ports, programs use 2048 without a
+    /// query. So an MTU above that of the interface is accepted there, and the packets are as large
+    /// as the interface allows.
     pub fn largest_path_mtu(&self) -> u8 {
         if self.is_infiniband() { self.configured_mtu } else { self.active_mtu }
     }
 
-    /// The type of its GIDs, as the ABI numbers them.
+    /// The type of its GIDs, as the ABI numbers types.
     pub fn gid_type(&self) -> u32 {
         if self.is_infiniband() { gid_type::IB } else { gid_type::ROCE_V2 }
     }
 
-    /// The interface that carries its addresses; loopback only if it is alone. (GID index 0 is no address.)
+    /// The interface of the port's addresses. Loopback is returned only if there is no other. (GID
+    /// index 0 is no address.)
     pub fn carrier(&self) -> Option<u32> {
         let entries = || self.gids.iter().filter(|(_, entry)| entry.ifindex != 0);
         let outward = entries().find(|(index, entry)| *index != 0 && !entry.ip().is_loopback());
         outward.or_else(|| entries().next()).map(|(_, entry)| entry.ifindex)
     }
 
-    /// The addresses that LIDs stand for, as seen from this port.
+    /// The addresses to which LIDs map, as seen from this port.
     pub fn subnet(&self) -> Option<Subnet> {
         let lid = self.lid.filter(|lid| lid.index != 0)?;
         Subnet::around(&self.gids.entry(lid.index)?.gid, lid.hosts)
     }
 
-    /// Takes the host's addresses into the GID table, as [`GidTable::follow`], and their MTUs into the port's.
+    /// Updates the GID table from the host's addresses, as [`GidTable::follow`] does, and the
+    /// port's MTU from theirs.
     pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
         let changed = self.gids.follow(host, loopbacks, loopback);
         self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(self.configured_mtu);

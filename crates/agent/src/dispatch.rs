@@ -1,9 +1,10 @@
-//! What the agent does with a command: a pure function from the world and a request to a reply.
+//! Carries out a command: a pure function from the world and a request to a reply.
 //!
-//! [`dispatch`] reads from the top down. The header is checked first, by rules that are the same for all commands
-//! (docs/abi.md, "Command headers"); then the command is carried out by the file of the object that it is about, in
-//! [`crate::commands`]; then the outcome becomes a reply. A request may hold anything at all: the worst that it can do is
-//! to be refused. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an engine and are served where one can be run, outside of here.
+//! [`dispatch`] reads from the top down. It first checks the header, by rules that are the same for
+//! all commands (docs/abi.md, "Command headers"). Then the file of the command's object, in
+//! [`crate::commands`], carries the command out. Then the outcome becomes a reply. A request may
+//! contain any bytes; the worst result is a refusal. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an
+//! engine, so the proxy engine serves them elsewhere (`slow.rs`).
 
 use std::os::fd::OwnedFd;
 
@@ -24,12 +25,13 @@ use crate::inadmissible;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
-/// What goes back to the client, without its envelope.
+/// The reply to a client, without its envelope.
 #[derive(Debug)]
 pub struct Reply {
     /// 0 or a negative error number.
     pub status: i32,
-    /// The answer; of a refused command, the sentence that says why (POST_* answers its bad_wr before that).
+    /// The answer. For a refused command, the sentence that says why; POST_* answers its `bad_wr`
+    /// before that sentence.
     pub bytes: Vec<u8>,
     /// Descriptors for the client.
     pub fds: Vec<OwnedFd>,
@@ -47,7 +49,7 @@ pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<P
     }
 }
 
-/// Checks the header: the same rules for every command, in the kernel's order.
+/// Checks the header by the rules of all commands, in the kernel's order.
 fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<Passed>) -> Outcome<Call<'a>> {
     let context = world.context(client)?;
     let (profile, has_context) = (context.profile, context.is_open());
@@ -57,7 +59,7 @@ fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<P
     }
 }
 
-/// Whether a command may be carried out without memory.
+/// Whether a command only frees objects, so that it is carried out even without memory.
 fn gives_back(call: &Call<'_>) -> bool {
     let number = call.command.row.number;
     match call.command.is_extended() {
@@ -77,7 +79,7 @@ fn gives_back(call: &Call<'_>) -> bool {
     }
 }
 
-/// Some rule may want it to fail.
+/// Refuses the command if a fault rule says so.
 fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
     if world.faults.is_on()
         && let Some(context) = world.contexts.get(&call.context)
@@ -87,7 +89,7 @@ fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
     Ok(call)
 }
 
-/// Picks the function that carries out an admitted command.
+/// Calls the function that carries out an admitted command.
 fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if !gives_back(call) {
         headroom::check()?;
@@ -166,7 +168,7 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
 }
 
-/// A command that this function does not serve.
+/// Refuses a command that needs an engine.
 fn unserved(call: &Call<'_>) -> Outcome<Answer> {
     let name = call.command.row.name;
     let mut refusal =

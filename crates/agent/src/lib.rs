@@ -1,9 +1,11 @@
-//! The agent: what the kernel is to verbs programs, in a process of its own (or inside a test).
+//! The agent: it plays the kernel's part for verbs programs, in a process of its own or inside a
+//! test.
 //!
-//! It owns devices and their ports, checks every command that a program's engine sends, keeps the tables of objects,
-//! allocates queue memory and introduces engines to each other. No data passes through it. [`world::World`] is all of its
-//! state and [`dispatch::dispatch`] its heart; [`Agent`] runs them behind sockets in a run directory, or without one for
-//! clients in the same process. What a command looks like is the `abi` crate's; how data moves, the engine's.
+//! The agent owns devices and their ports. It checks every command that a program's engine sends,
+//! keeps the tables of objects, allocates queue memory, and introduces engines to each other. No
+//! data passes through it. [`world::World`] is all of its state, and [`dispatch::dispatch`] carries
+//! out commands. [`Agent`] runs them behind sockets in a run directory, or without one for clients
+//! in the same process. The `abi` crate defines the commands. The engine moves the data.
 #![forbid(unsafe_code)]
 
 pub mod account;

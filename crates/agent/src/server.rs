@@ -1,8 +1,10 @@
-//! The agent's thread: one epoll over nodes, clients, deaths, pushes, addresses and the process's own messages.
+//! The agent's thread: one epoll over nodes, clients, deaths of programs, push sockets, addresses
+//! and messages of this process.
 //!
-//! It moves bytes and notices ends; what a command means is [`crate::dispatch`]'s. Nothing here blocks but the one wait, and
-//! that wait has no timeout unless something waits for a client's room, or the agent is to end when idle. In which order
-//! work is done is [`turns`]'; each piece of work is small, and belongs to an account. The principal type is [`Server`].
+//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and [`turns`]
+//! decides the order of the work. Each piece of work is small and belongs to an account. The thread
+//! blocks only in its one wait. This wait has a timeout only while a record waits for room, while a
+//! timer runs, or if the agent ends when it is idle. The principal type is [`Server`].
 
 mod messages;
 mod passing;
@@ -41,19 +43,19 @@ use crate::world::World;
 use turns::{Account, Work};
 use visitors::{Connections, Visitor};
 
-/// How often records that a client has no room for are offered again.
+/// How often the agent offers records again to a client that had no room for them.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Most messages of one client that are taken in one turn.
+/// Most messages of one client that are served in one piece of work.
 const BUNCH: u32 = 8;
 
-/// Most connections of one node that are taken in one turn.
+/// Most connections to one node that are accepted in one piece of work.
 const ACCEPTED: u32 = 16;
 
-/// Objects that are destroyed in one piece of work.
+/// Most objects that are destroyed in one piece of work.
 const PIECE: usize = 256;
 
-/// Everything that the thread owns.
+/// Everything that the agent's thread owns.
 pub(crate) struct Server {
     world: World,
     manager: Manager,
@@ -63,30 +65,30 @@ pub(crate) struct Server {
     admin: Option<Listener>,
     netlink_node: Option<Listener>,
     clients: BTreeMap<u32, Client>,
-    /// Those of them whose replies wait for a time at which the kernel takes descriptors again.
+    /// Clients whose replies wait until the kernel passes descriptors again.
     starving: BTreeSet<u32>,
     admins: BTreeMap<u32, Visitor>,
     /// How many connections each user has.
     connections: BTreeMap<u32, Connections>,
     /// The connection of each engine's client.
     by_engine: BTreeMap<ContextId, u32>,
-    /// What is to be done.
+    /// The work that waits.
     queue: Fair<Account, Work>,
-    /// Events that are in the queue.
+    /// Events that are already in the queue.
     queued: BTreeSet<Token>,
     timers_queued: bool,
-    /// When events were asked for last.
+    /// When the poller was last asked for events.
     polled: Instant,
-    /// When what waits for room was tried again last.
+    /// When records without room were last offered again.
     retried: Instant,
-    /// Contexts of this process, which have no socket.
+    /// Contexts of clients in this process, which have no socket.
     locals: BTreeSet<ContextId>,
-    /// Event channels of this process.
+    /// Event channels of clients in this process.
     local_channels: BTreeSet<ChannelId>,
     last_connection: u32,
-    /// A command has been carried out since the last wait.
+    /// The thread has carried out a command since its last wait.
     served: bool,
-    /// Kept for the time when no descriptor is left.
+    /// A spare descriptor, for the case that no other one is left.
     spare: Option<OwnedFd>,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
@@ -96,16 +98,16 @@ pub(crate) struct Server {
     idle_since: Instant,
     buffer: Vec<u8>,
     mirror: Option<Mirror>,
-    /// Reads what comes from other hosts.
+    /// Reads datagrams of other hosts.
     _wire: Option<WireThread>,
-    /// Tells when the run directory goes.
+    /// Becomes readable when the run directory is removed.
     lost: Option<OwnedFd>,
-    /// Last to go: it removes the nodes and frees the lock.
+    /// Must be dropped last: it removes the nodes and releases the lock.
     run_dir: Option<RunDir>,
 }
 
 impl Server {
-    /// Makes the nodes and begins to watch; clients may connect from now on.
+    /// Creates the nodes and starts to watch; clients may connect from now on.
     pub(crate) fn new(
         config: &Config,
         mut world: World,
@@ -117,7 +119,7 @@ impl Server {
         let poller = Poller::new()?;
         poller.watch(inbox.wake(), Token::Wake, EventFlags::IN)?;
         let watch = match AddressWatch::new() {
-            // The addresses of an embedded host are nothing of the machine's.
+            // An embedded host does not have the machine's addresses.
             _ if world.wire.is_external() => None,
             Ok(watch) => {
                 poller.watch(watch.as_fd(), Token::Addresses, EventFlags::IN)?;
@@ -176,7 +178,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The devices' mirror first, then their nodes, the admin node last: whoever finds it finds everything.
+    /// Creates the devices' mirror first, then their nodes, and the admin node last. So a program
+    /// that finds the admin node finds all the others.
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
         let descriptors = raise_descriptor_limit();
         require_descriptors(descriptors)?;
@@ -214,7 +217,8 @@ impl Server {
         Ok(())
     }
 
-    /// Somebody has removed the run directory: no program finds this agent any more, and those that have found it are the last ones.
+    /// Handles the removal of the run directory. New programs cannot find this agent any more, so
+    /// the agent ends when its current programs have ended.
     fn lose_run_dir(&mut self) {
         let mut events = [0; 4096];
         while self.lost.as_ref().is_some_and(|lost| rustix::io::read(lost, &mut events).is_ok()) {}
@@ -224,8 +228,8 @@ impl Server {
         }
     }
 
-    /// Takes the connections that have come, in bounded number. What costs time about a client waits for its first message,
-    /// which is on its user's account.
+    /// Accepts a bounded number of connections. The costly part of a new client happens with its
+    /// first message, on its user's account.
     fn accept(&mut self, node: Node) {
         for _ in 0..ACCEPTED {
             let listener = match node {
@@ -253,8 +257,9 @@ impl Server {
         }
     }
 
-    /// One message of one client, and what follows a quiet one; the wait is level-triggered, so its next one has its turn after
-    /// everybody else's.
+    /// Serves messages of one client: one that waits for its reply, or several quiet ones. The
+    /// poller is level-triggered, so the client's next message is served after the other clients'
+    /// messages.
     fn serve(&mut self, id: u32) {
         let mut turns = BUNCH;
         while turns > 0 && self.serve_one(id) {
@@ -262,7 +267,8 @@ impl Server {
         }
     }
 
-    /// One message. True: the client did not wait for its reply, so that more may be there.
+    /// Serves one message. Returns true if the client did not wait for the reply, so that more
+    /// messages may be there.
     fn serve_one(&mut self, id: u32) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
         self.served = true;
@@ -273,7 +279,7 @@ impl Server {
         goes_on
     }
 
-    /// Does what a client says. True: more of it may be there.
+    /// Carries out what a client sent. Returns true if more of its messages may be there.
     fn do_next(&mut self, id: u32, next: Next<'_>) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
         let mut goes_on = false;
@@ -289,7 +295,8 @@ impl Server {
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
                 let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
-                // Whoever is told that it has joined a group has joined it.
+                // When the client gets the reply to ATTACH_MCAST, its host must already receive for
+                // the group.
                 self.world.follow_wire(Instant::now);
                 goes_on = quiet && reply.is_some();
                 match reply {
@@ -303,13 +310,14 @@ impl Server {
         goes_on && fate == Fate::Goes
     }
 
-    /// After a client has been dealt with: ends it, or waits for what it needs next.
+    /// Ends a client, or watches its socket for what it needs next.
     fn settle(&mut self, id: u32, fate: Fate) {
         if fate == Fate::Ends {
             return self.disconnect(id);
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
-        // While a reply waits for room, room is all that matters; while one is being made, or no room is told of, nothing but the end.
+        // If a reply waits for room, only room matters. While a reply is being made, or if no event
+        // will tell of room, only the end of the client matters.
         let interest = match (client.is_busy() || client.is_held_up() || client.starves(), client.is_stuck()) {
             (true, _) => EventFlags::empty(),
             (false, true) => EventFlags::OUT,
@@ -331,7 +339,8 @@ impl Server {
         }
     }
 
-    /// Offers replies whose descriptors there was no room for, if it is time for that. Whether some wait.
+    /// If `again`, offers the replies again for which the kernel took no descriptors. Returns
+    /// whether some still wait.
     fn feed(&mut self, again: bool) -> bool {
         if again {
             for id in std::mem::take(&mut self.starving) {
@@ -344,7 +353,7 @@ impl Server {
         !self.starving.is_empty()
     }
 
-    /// A reply that was made elsewhere.
+    /// Sends a reply that another thread made.
     fn hand_on(&mut self, to: ReplyTo, reply: Reply) {
         match to {
             ReplyTo::Local(answer) => drop(answer.send(reply)),
@@ -357,7 +366,7 @@ impl Server {
         }
     }
 
-    /// Ends a connection and everything that it had.
+    /// Ends a connection and everything that belongs to it.
     fn disconnect(&mut self, id: u32) {
         let Some(client) = self.clients.remove(&id) else { return };
         let uid = client.uid();
@@ -371,7 +380,8 @@ impl Server {
         self.idle_since = Instant::now();
     }
 
-    /// Ends a context; what it has too much of for one piece of work goes in several, before its user's other work.
+    /// Ends a context. If it has too many objects for one piece of work, several pieces end it,
+    /// before other work of its user.
     fn close(&mut self, context: ContextId) {
         self.paths.forget(context);
         self.by_engine.remove(&context);
@@ -389,7 +399,7 @@ impl Server {
         }
     }
 
-    /// After a command that may have been ENGINE_HELLO: the push socket is watched for room.
+    /// Watches the push socket for room, if the last command was ENGINE_HELLO.
     fn watch_push(&mut self, context: ContextId, connection: Option<u32>) {
         if let Some(engine) = self.world.contexts.get_mut(&context).and_then(|context| context.engine.as_mut())
             && !std::mem::replace(&mut engine.watched, true)
@@ -399,17 +409,18 @@ impl Server {
         }
     }
 
-    /// A bell had no room: it is waited for.
+    /// Watches a full notification socket (bell) until it has room.
     fn watch_bell(&mut self, channel: ChannelId) {
         let Some(bell) = self.manager.bell(channel) else { return };
         let (token, interest) = (Token::Bell(channel.0), EventFlags::OUT | EventFlags::ONESHOT);
-        // What has been watched before is so still.
+        // A socket that was watched before is still registered.
         if self.poller.watch(bell, token, interest).is_err() {
             let _ = self.poller.rewatch(bell, token, interest);
         }
     }
 
-    /// Ends clients whose engine has left too much untaken: they would wait for lanes that they do not know.
+    /// Disconnects clients whose engine has left too many pushes unread. They would wait for lanes
+    /// of which they do not know.
     fn cut_off(&mut self, broken: &[ContextId]) {
         for context in broken {
             let peer = self.world.contexts.get(context).map(|context| &context.peer);
@@ -438,7 +449,7 @@ impl Server {
         self.show_changes(changed);
     }
 
-    /// Takes the devices as they are now into what is made of them.
+    /// Brings the manager and the mirror up to date with the devices.
     fn show_changes(&mut self, changed: bool) {
         self.manager.follow_addresses(&self.world);
         if changed
@@ -449,13 +460,13 @@ impl Server {
         }
     }
 
-    /// How long to wait. None: nobody was here for so long that the agent ends.
+    /// How long to wait. `None`: no client was connected for so long that the agent ends.
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
         let retry = [retry, bind, self.manager.next_time(), self.world.faults.next_time()].into_iter().flatten().min();
         let Some(limit) = self.idle_exit.filter(|_| {
-            // Rules that somebody has added are there for the programs to come.
+            // Fault rules wait for programs to come, so they keep the agent alive.
             !self.world.faults.is_on()
                 && self.clients.is_empty()
                 && self.admins.is_empty()
@@ -474,7 +485,7 @@ impl Server {
     }
 }
 
-/// Asks the host for its interfaces and addresses; true when ports or GID tables changed.
+/// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
     let ports = host_links().is_ok_and(|links| world.follow_links(&links));
     match host_addresses() {

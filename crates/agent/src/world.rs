@@ -1,9 +1,9 @@
-//! Everything an agent knows: devices, contexts, objects, lanes and the board.
+//! Everything that an agent knows: devices, contexts, objects, lanes and the board.
 //!
-//! A [`World`] is a value: it reads no clock and starts no thread, and the only sockets that it opens are those of the wire,
-//! when it is told to look after them. Commands change it through
-//! [`crate::dispatch`]; how contexts begin and end is in `lifecycle.rs`. Whoever owns it (the server, or a
-//! test) tells it about clients and addresses, and afterwards lets it [`World::flush`].
+//! A [`World`] is a value. It reads no clock and starts no thread. The wire's sockets are the only
+//! ones that it opens, when its owner calls `follow_wire`. Commands change it through
+//! [`crate::dispatch`]. The file `lifecycle.rs` begins and ends contexts. The owner of a world (the
+//! server, or a test) tells it of clients and addresses, and calls [`World::flush`] after that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,7 +37,8 @@ use crate::relays::Relays;
 use crate::users::{Tally, Users};
 use crate::wire::Wire;
 
-/// The subnet of addresses that exist nowhere, as in one process with several hosts: 255.255.255.0.
+/// The prefix length of addresses that exist on no interface, as in a process with several hosts:
+/// 255.255.255.0.
 const EXTERNAL_PREFIX: u8 = 24;
 
 /// The state of an agent.
@@ -52,52 +53,54 @@ pub struct World {
     pub numbers: Numbers,
     /// Lanes between engines.
     pub lanes: Lanes,
-    /// What clients read without asking.
+    /// State that clients read without a command.
     pub board: Board,
-    /// The host's addresses, as they were last read.
+    /// The host's addresses when they were last read.
     pub host: Vec<HostAddress>,
-    /// The only addresses that become GIDs; all of the host's if there are none.
+    /// The only addresses that become GIDs. If it is empty, all of the host's addresses do.
     pub addresses: Vec<IpAddr>,
     /// Faults on demand.
     pub faults: Arc<Faults>,
-    /// Why something failed in contexts that have ended.
+    /// Why operations failed in contexts that have ended.
     pub(crate) ended: Ended,
-    /// What comes from other hosts.
+    /// Receives from other hosts.
     pub wire: Wire,
-    /// Who wants copies of packets.
+    /// Captures that want copies of packets.
     pub(crate) captures: Captures,
-    /// What each user has and may have.
+    /// What each user holds and may hold.
     pub users: Users,
-    /// Contexts with records or pushes that wait.
+    /// Contexts with waiting records or pushes.
     pub owing: Owed,
-    /// Ways to wake engines of other users.
+    /// Relays that wake engines of other users.
     pub relays: Relays,
-    /// What closes the descriptors that clients pass: the thread that drops them, unless a server says otherwise.
+    /// Close the descriptors that clients pass. Without a server, the thread that drops a
+    /// descriptor closes it.
     pub closers: Closers,
-    /// Contexts whose device a rule has taken away, and which have lanes left that are to end.
+    /// Contexts whose device a fault rule removed, and whose lanes have not all ended.
     pub(crate) removed: Vec<ContextId>,
-    /// Some that were looked at wait whose client gives no notice when it has room.
+    /// Some records wait for clients that do not notify the agent of room.
     pub(crate) offers_again: bool,
-    /// The last number of a context.
+    /// The number of the newest context.
     pub(crate) last_context: u32,
 }
 
-/// What clients have not taken.
+/// Records and pushes that clients have not taken.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Records wait whose client gives no notice when it has room: they must be offered again.
+    /// Some records wait for clients that do not notify the agent of room. The agent must offer
+    /// them again.
     pub waits: bool,
-    /// Contexts whose engine has left too much untaken.
+    /// Contexts whose engine has left too many pushes unread.
     pub broken: Vec<ContextId>,
-    /// Contexts are left to look at, for there are many.
+    /// There are more contexts to look at than fit into one call.
     pub more: bool,
 }
 
-/// Contexts that are looked at in one turn.
+/// Most contexts that one call looks at.
 const LOOKED_AT: usize = 64;
 
 impl World {
-    /// The world of an agent that serves `place`, before any client.
+    /// Creates the world of an agent that serves `place`, without clients.
     pub fn new(config: &Config, place: &str) -> io::Result<Self> {
         let mut devices: Vec<Device> =
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
@@ -127,7 +130,8 @@ impl World {
         })
     }
 
-    /// The answer to QUERY_PORT for the device of a context, with what all programs have counted at the port.
+    /// The answer to QUERY_PORT for the device of a context, including the violations that all
+    /// programs have counted at the port.
     pub fn port_attributes(&self, id: ContextId, number: u32) -> Outcome<QueryPortAnswer> {
         let device = self.device_of(id);
         let mut answer = device.port_attributes(number)?;
@@ -138,7 +142,7 @@ impl World {
         Ok(answer)
     }
 
-    /// The context of a client; EINVAL when it has ended.
+    /// The context of a client, or EINVAL if it has ended.
     pub fn context(&mut self, id: ContextId) -> Outcome<&mut Context> {
         match self.contexts.get_mut(&id) {
             Some(context) => Ok(context),
@@ -151,15 +155,15 @@ impl World {
         &self.devices[self.contexts.get(&id).map_or(0, |context| context.device)]
     }
 
-    /// The same, to count its objects there and at its user.
+    /// The device of a context, to count the context's objects at the device and at the user.
     pub fn device_of_mut(&mut self, id: ContextId) -> Tally<'_> {
         let (index, uid) = self.contexts.get(&id).map_or((0, None), |found| (found.device, Some(found.peer.uid)));
         let user = uid.and_then(|uid| self.users.all.get_mut(&uid));
         Tally::new(&mut self.devices[index], user)
     }
 
-    /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE, those of one whose LID
-    /// is another now LID_CHANGE. True when some table changed.
+    /// Updates the GID tables from the host's addresses. If a table changed, the device's contexts
+    /// get GID_CHANGE. If a LID changed, they get LID_CHANGE. Returns true if either changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
         self.host = host.to_vec();
         let loopback = host.iter().find(|address| address.is_loopback()).map_or(0, |address| address.ifindex);
@@ -172,7 +176,8 @@ impl World {
                     None => host.to_vec(),
                     Some(names) => host.iter().copied().filter(|address| carried_by(address, names)).collect(),
                 };
-                // Whoever names addresses or interfaces has chosen; else loopback is for hosts that have nothing else.
+                // If the user named addresses or interfaces, loopback is accepted. Otherwise it is
+                // used only on hosts that have no other address.
                 let (carried, alone) = if named.is_some() { (carried, true) } else { by_rank(&carried) };
                 if port.follow(&carried, alone || port.interfaces.is_some(), loopback) {
                     events.push((
@@ -196,8 +201,8 @@ impl World {
         !events.is_empty()
     }
 
-    /// Opens and closes receiving sockets as addresses and groups demand, and shows on the board what came of it. Asks for the
-    /// time only if it matters.
+    /// Opens and closes receiving sockets as addresses and groups require, and shows the result on
+    /// the board. Calls `now` only if the time matters.
     pub(crate) fn follow_wire(&mut self, now: impl Fn() -> Instant) {
         if self.wire.is_due(&now) && self.wire.follow(&self.devices, &self.tables.groups, now()) {
             for device in &self.devices {
@@ -207,7 +212,7 @@ impl World {
         }
     }
 
-    /// The addresses that this agent was told to have, as far as they are there; nothing if it was told none.
+    /// The configured addresses that the host has, or `None` if no address is configured.
     fn named(&self, host: &[HostAddress]) -> Option<Vec<HostAddress>> {
         if self.addresses.is_empty() {
             return None;
@@ -228,8 +233,8 @@ impl World {
         }
     }
 
-    /// Hands on what waits for clients that had no room, where `again` is true, also what the kernel took no descriptors for; and says for
-    /// whom something waits still.
+    /// Sends waiting records and pushes to clients that have room now. If `again`, also sends what
+    /// the kernel refused for lack of descriptors. Returns what still waits.
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
         if again {
@@ -253,7 +258,7 @@ impl World {
                 if engine.is_broken() && !context.ends {
                     backlog.broken.push(id);
                 }
-                // Its socket says when there is room.
+                // The push socket becomes writable when it has room.
                 waits |= engine.waits();
             }
             if waits {
@@ -265,7 +270,7 @@ impl World {
         backlog
     }
 
-    /// The engine of a context has made room for pushes.
+    /// Handles room in the push socket of a context's engine.
     pub fn flush_engine(&mut self, id: ContextId) {
         if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
             engine.flush();
@@ -287,7 +292,7 @@ fn carried_by(address: &HostAddress, names: &[String]) -> bool {
     interface_name(address.ifindex).is_some_and(|name| names.contains(&name))
 }
 
-/// Adds up what is counted at ports.
+/// Adds violation counts of ports.
 pub(crate) fn add(counts: &mut [u32; 2], more: [u32; 2]) {
     counts.iter_mut().zip(more).for_each(|(count, more)| *count = count.wrapping_add(more));
 }

@@ -1,8 +1,10 @@
-//! An event channel: what one open of the node `rdma_cm` has. Events wait here until GET_EVENT takes them.
+//! An event channel: the state of one open of the node `rdma_cm`. Events wait here until GET_EVENT
+//! takes them.
 //!
-//! The client is told by its *bell*: a byte for every event. The bell is a stream socket that only holds so much; bytes that it
-//! has no room for are owed. The bell of a client that wants to be *told* is a socket of messages, and brings the events themselves.
-//! Nothing here waits for the client. The principal type is [`Channel`].
+//! The *bell* is the channel's notification socket. It is a stream socket, and gets one byte for
+//! each event. Bytes that do not fit into the socket are owed, and are sent later. If the client
+//! asked to be *told*, the bell is a message socket and brings whole events. The channel never
+//! waits for the client. The principal type is [`Channel`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,9 +18,10 @@ use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, s
 
 use crate::ids::Peer;
 
-/// Events that wait in one channel before commands that would cause more are refused.
+/// Most events that wait in one channel. At this limit, commands that would cause more events are
+/// refused.
 pub(crate) const EVENTS_MAX: usize = 1 << 14;
-/// Bytes that are put into the bell at once.
+/// Bytes that are written to the bell at once.
 const RING: [u8; 64] = [1; 64];
 
 /// Names a channel for as long as the agent runs.
@@ -30,17 +33,18 @@ pub(crate) struct ChannelId(pub(crate) u32);
 pub(crate) struct Event {
     /// What the client gets.
     pub(crate) answer: EventAnswer,
-    /// Whose it is: an id.
+    /// The id to which the event belongs.
     pub(crate) id: u32,
-    /// The membership that it is about.
+    /// The membership to which the event belongs.
     pub(crate) member: Option<u32>,
-    /// The new id that asks for a connection: whoever drops the event, ends it.
+    /// The new id that asks for a connection. Code that drops the event must end this id.
     pub(crate) request: Option<u32>,
-    /// Why, if there is more to say than the event does.
+    /// The reason, if there is more to say than the event itself says.
     pub(crate) sentence: String,
 }
 
-/// An event with what it is found by: one look at all that wait is short.
+/// A waiting event with its search keys. The keys are outside the box, so that a search through all
+/// events is fast.
 #[derive(Debug)]
 struct Held {
     id: u32,
@@ -51,54 +55,55 @@ struct Held {
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// Who it is.
+    /// The client.
     pub(crate) peer: Peer,
-    /// By what MIGRATE_ID names it.
+    /// MIGRATE_ID names the channel by this number.
     pub(crate) token: u32,
-    /// Its events come with the bell.
+    /// Events are sent through the bell.
     pub(crate) told: bool,
     events: VecDeque<Held>,
-    /// How many wait in all channels of the user.
+    /// How many events wait in all channels of the user.
     of_user: Arc<AtomicUsize>,
     bell: OwnedFd,
-    /// How many of the last events the bell has not been rung for.
+    /// How many of the newest events have not been announced through the bell.
     owed: u32,
-    /// How many rings are owed that the client has asked for.
+    /// How many notifications without an event, requested by the client, are owed.
     rings: u32,
 }
 
-/// What became of a ring.
+/// The result of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rung {
-    /// The client has it, or nobody is there.
+    /// The client has it, or the client has gone.
     Done,
-    /// There was no room.
+    /// The socket has no room.
     Full,
 }
 
 impl Channel {
-    /// A channel and the client's end of its bell.
+    /// Creates a channel. Returns it with the client's end of its bell.
     pub(crate) fn new(peer: Peer, token: u32, told: bool, of_user: Arc<AtomicUsize>) -> io::Result<(Self, OwnedFd)> {
-        // Whether its end waits is the client's choice; ours never does.
+        // The client chooses whether its end blocks. This end never blocks.
         let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
         let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
         let (bell, theirs) = pair.map_err(shm::denied::denied("socketpair"))?;
-        // Nothing comes back by it: a descriptor that a client sent us could block who closes the bell.
+        // Nothing must arrive here: a descriptor that a client sent could block the thread that
+        // closes the bell.
         shutdown(&bell, Shutdown::Read)?;
         Ok((Self { peer, token, told, events: VecDeque::new(), of_user, bell, owed: 0, rings: 0 }, theirs))
     }
 
-    /// Our end of the bell, to see when there is room.
+    /// This end of the bell, to watch for room.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// The bell is to ring so many times without an event.
+    /// Adds `count` notifications without an event.
     pub(crate) fn owe_rings(&mut self, count: u32) {
         self.rings = self.rings.saturating_add(count);
     }
 
-    /// Puts the rings that were asked for into the bell of who is told.
+    /// Sends the requested notifications through the bell of a told client.
     pub(crate) fn ring_as_asked(&mut self) -> Rung {
         while self.rings > 0 {
             if self.say(&[bell::RUNG]) == Rung::Full {
@@ -109,12 +114,13 @@ impl Channel {
         Rung::Done
     }
 
-    /// The oldest event that the bell has not been rung for.
+    /// The oldest event that has not been announced.
     pub(crate) fn unsaid(&self) -> Option<&Event> {
         self.events.get(self.events.len().checked_sub(self.owed as usize)?).map(|held| &*held.event)
     }
 
-    /// Puts one message about that event into the bell of who is told. With `whole` the message is the event, which leaves the channel.
+    /// Sends one message about the [`Channel::unsaid`] event through the bell of a told client. If
+    /// `whole`, the message is the event itself, and the event leaves the channel.
     pub(crate) fn say_next(&mut self, message: &[u8], whole: bool) -> Rung {
         if self.say(message) == Rung::Full {
             return Rung::Full;
@@ -142,7 +148,7 @@ impl Channel {
         self.events.len() < EVENTS_MAX && self.reserve(1)
     }
 
-    /// Has memory for so many more events. False: there is none.
+    /// Reserves memory for `more` events. Returns false if there is none.
     pub(crate) fn reserve(&mut self, more: usize) -> bool {
         self.events.try_reserve(more).is_ok()
     }
@@ -152,8 +158,8 @@ impl Channel {
         self.events.len()
     }
 
-    /// Queues an event; the bell is rung by [`Channel::ring`]. False: there is no memory, and the event
-    /// is lost.
+    /// Queues an event; [`Channel::ring`] announces it. Returns false if there is no memory: the
+    /// event is lost.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         if !self.reserve(1) {
             return false;
@@ -164,19 +170,19 @@ impl Channel {
         true
     }
 
-    /// So many events have left.
+    /// Counts events that have left.
     fn count_out(&self, count: usize) {
         self.of_user.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// The oldest event.
+    /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         self.count_out(usize::from(event.is_some()));
         event.map(|held| *held.event)
     }
 
-    /// Puts the bytes that are owed into the bell, as far as there is room.
+    /// Writes the owed bytes to the bell, as far as there is room.
     pub(crate) fn ring(&mut self) {
         while self.owed > 0 {
             let count = self.owed.min(RING.len() as u32);
@@ -184,21 +190,21 @@ impl Channel {
             match rustix::net::send(&self.bell, &RING[..count as usize], flags) {
                 Ok(sent) => self.owed -= (sent as u32).min(count),
                 Err(rustix::io::Errno::INTR) => {}
-                // Full, or nobody there: what follows is not heard either way until somebody reads.
+                // The socket is full or the client has gone. In both cases the rest must wait.
                 Err(_) => return,
             }
         }
     }
 
-    /// Takes out the events of which `which` says so by their id and membership, and gives them to `each`. How many they
-    /// were, and for how many of them the bell has been rung already.
+    /// Removes the events that `which` selects by id and membership, and gives them to `each`.
+    /// Returns how many they were, and how many of them had already been announced.
     pub(crate) fn take_out(
         &mut self,
         which: impl Fn(u32, Option<u32>) -> bool,
         mut each: impl FnMut(Event),
     ) -> (u32, u32) {
         let before = self.events.len();
-        // The others go round once: nothing is allocated.
+        // The other events are moved to the back, once each, so nothing is allocated.
         for _ in 0..before {
             match self.events.pop_front() {
                 Some(held) if which(held.id, held.member) => each(*held.event),

@@ -1,7 +1,8 @@
-//! An id: one end of a connection, a listener, or a datagram service, from CREATE_ID or a peer's request to DESTROY_ID.
+//! An id: one end of a connection, a listener, or a datagram service. It exists from CREATE_ID, or
+//! from a peer's request, to DESTROY_ID.
 //!
-//! What state a connection is in, the protocol's state machine knows (`protocol::cm`); here is what the program asked for and
-//! how far its id has come. The principal type is [`Id`].
+//! The protocol's state machine (`protocol::cm`) knows the state of the connection. This file keeps
+//! what the program asked for and the stage of its id. The principal type is [`Id`].
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use protocol::cm::Path;
 use super::channel::ChannelId;
 use super::locals::Attachment;
 
-/// How far an id has come.
+/// The stage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// New.
@@ -23,15 +24,15 @@ pub(crate) enum Stage {
     Bound,
     /// A peer's address is being resolved.
     Resolving,
-    /// It is.
+    /// The peer's address is resolved.
     AddressResolved,
-    /// The path is known, too.
+    /// The route is resolved.
     RouteResolved,
     /// It listens.
     Listening,
-    /// It asks for a connection, was asked for one, or has one.
+    /// It requests a connection, was requested, or is connected.
     Connecting,
-    /// It had one, or did not get it.
+    /// The connection has ended, or was not established.
     Over,
 }
 
@@ -50,50 +51,50 @@ impl fmt::Display for Stage {
     }
 }
 
-/// The Q_Key of port space UDP: what all hosts agree on (Linux's `RDMA_UDP_QKEY`).
+/// The Q_Key of port space UDP, the same on all hosts (Linux's `RDMA_UDP_QKEY`).
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
-/// That of IPoIB's groups (RFC 4391).
+/// The Q_Key of IPoIB's groups (RFC 4391).
 pub(crate) const IPOIB_QKEY: u32 = 0x0000_0b1b;
 
 /// One id.
 #[derive(Debug)]
 pub(crate) struct Id {
-    /// Whose it is.
+    /// The channel to which it belongs.
     pub(crate) channel: ChannelId,
     /// The program's name for it.
     pub(crate) uid: u64,
-    /// The program knows it: it has made it, or accepted the request that it is.
+    /// The program knows the id: it created it, or accepted the request.
     pub(crate) known: bool,
     /// See `port_space`.
     pub(crate) space: u16,
     /// Type of its QP.
     pub(crate) kind: u8,
     pub(crate) stage: Stage,
-    /// Its port: the service id.
+    /// The service id, which includes the port.
     pub(crate) service: Option<u64>,
     pub(crate) local: Option<Sockaddr>,
     pub(crate) remote: Option<Sockaddr>,
-    /// The place on a device.
+    /// The device, port and GID that it uses.
     pub(crate) attachment: Option<Attachment>,
     /// The peer's GID.
     pub(crate) target: Option<[u8; 16]>,
-    /// The way there.
+    /// The path to the peer.
     pub(crate) path: Option<Path>,
     pub(crate) tos: u8,
     pub(crate) reuse: bool,
-    /// Takes its own family only, if the program has said so or the opposite.
+    /// AFONLY, if the program has set it: the id takes addresses of its own family only.
     pub(crate) alone: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) qkey: u32,
-    /// The program's QP, once it has said so.
+    /// The program's QP, once the program has named it.
     pub(crate) qpn: u32,
-    /// The protocol's part of it.
+    /// The protocol's state machine of its connection.
     pub(crate) connection: Option<protocol::cm::Id>,
-    /// ESTABLISHED has been said, or the program has sent RTU.
+    /// ESTABLISHED has been reported, or the program has sent RTU.
     pub(crate) established: bool,
-    /// Requests that may still wait.
+    /// Most requests that may wait.
     pub(crate) backlog: u32,
-    /// Requests that the bell has brought, and the client may not have got.
+    /// Requests that were sent through the bell, and that the client may not have read yet.
     pub(crate) untaken: u32,
     /// Events that were given out.
     pub(crate) reported: u32,
@@ -139,7 +140,7 @@ impl Id {
         self.kind == kind::UD
     }
 
-    /// Fills in a local address that was any, and keeps the port.
+    /// Replaces an unspecified local address by `source`, and keeps the port.
     pub(crate) fn settle_source(&mut self, source: IpAddr, at: Attachment) {
         match &mut self.local {
             Some(Sockaddr::Ip(addr)) if addr.ip().is_unspecified() => addr.set_ip(source),
@@ -186,7 +187,7 @@ pub(crate) fn space_name(space: u16) -> &'static str {
 /// One membership.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Whose it is.
+    /// The channel to which it belongs.
     pub(super) channel: ChannelId,
     pub(super) id: u32,
     pub(super) gid: [u8; 16],
@@ -205,7 +206,7 @@ mod tests {
         let mut stage = Some(Stage::Idle);
         while let Some(this) = stage {
             words.push(this.to_string());
-            // A match without a wildcard, so that a new stage has to be named here.
+            // The match has no wildcard, so a new stage must be named here.
             stage = match this {
                 Stage::Idle => Some(Stage::Bound),
                 Stage::Bound => Some(Stage::Resolving),

@@ -1,5 +1,5 @@
-//! Ids themselves: CREATE_ID, DESTROY_ID, MIGRATE_ID, SET_OPTION, GET_EVENT, WRITE_CM_EVENT; and softhca's own CHANNEL and
-//! FREEZE_QP.
+//! Commands about ids themselves: CREATE_ID, DESTROY_ID, MIGRATE_ID, SET_OPTION, GET_EVENT,
+//! WRITE_CM_EVENT; and softhca's own CHANNEL and FREEZE_QP.
 
 use std::sync::atomic::Ordering;
 
@@ -62,7 +62,8 @@ impl Manager {
         Ok(call.command.answer(&DestroyIdAnswer { events_reported, bell_bytes }))
     }
 
-    /// Moves an id, with the events that wait for it, from another channel of the same user to the caller's.
+    /// Moves an id and its waiting events from another channel of the same user to the caller's
+    /// channel.
     pub(super) fn migrate_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let MigrateId { id: name, fd: token, .. } = call.command.body();
         let to = call.channel;
@@ -149,7 +150,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// The options that say with whom a port is shared.
+    /// Sets the options that decide with whom a port is shared.
     fn set_sharing(&mut self, call: &Call<'_>, name: u32, optname: u32, on: bool) -> Outcome<Vec<u8>> {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {
@@ -165,7 +166,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// The route, as the program wants it.
+    /// Sets the route that the program chose.
     fn set_path(&mut self, call: &Call<'_>, name: u32) -> Outcome<Vec<u8>> {
         self.check_room(call)?;
         let wanted = path_flags::GMP | path_flags::PRIMARY | path_flags::OUTBOUND | path_flags::INBOUND_REVERSE;
@@ -224,7 +225,7 @@ impl Manager {
         match found {
             Some(qp) if frozen <= 1 => {
                 qp.frozen = frozen == 1;
-                // Release: an engine that is told to go on finds the word.
+                // Release: an engine that is notified to continue must see the word.
                 qp.block.word(word::FROZEN).store(frozen, Ordering::Release);
             }
             Some(_) => return refuse(Errno::EINVAL, format!("a QP is frozen (1) or not (0), not {frozen}")),
