@@ -1,4 +1,5 @@
-//! INIT_QP_ATTR: what a QP is to be told on its way to INIT, RTR and RTS. IBA 12.9.8, 11.2.5.3.
+//! INIT_QP_ATTR: the attributes for the transitions of a QP to INIT, RTR and RTS. IBA 12.9.8,
+//! 11.2.5.3.
 
 use abi::Errno;
 use abi::ah::{AhAttr, rate_mbps};
@@ -39,13 +40,15 @@ impl Manager {
 }
 
 impl Manager {
-    /// Where a connection's alternate path leaves from, if it has one and that is a place of ours.
+    /// Where a connection's alternate path starts, if the connection has one that starts at this
+    /// agent.
     pub(super) fn alternate(&self, connection: &Connection) -> Option<Attachment> {
         self.locals.with_gid(&connection.alternate?.sgid)
     }
 }
 
-/// Adds the alternate path, if it leaves from the same device: loaded on the way to RTR, rearmed on the way to RTS.
+/// Adds the alternate path, if it starts at the same device. The transition to RTR loads the path,
+/// and the transition to RTS rearms it.
 fn with_alternate(
     answer: QpAttr,
     at: &Attachment,
@@ -73,7 +76,8 @@ fn with_alternate(
     }
 }
 
-/// The attributes of one state; `None` when they are not known (yet), or the state is none of the three.
+/// The attributes for one state. `None` if they are not known (yet), or if the state is none of the
+/// three.
 pub(super) fn attributes(id: &Id, at: &Attachment, connection: Option<&Connection>, qp_state: u32) -> Option<QpAttr> {
     let base = QpAttr { qp_attr_mask: attr::STATE, qp_state, port_num: at.port, ..QpAttr::default() };
     if id.is_datagram() {
@@ -96,7 +100,7 @@ pub(super) fn attributes(id: &Id, at: &Attachment, connection: Option<&Connectio
     }
 }
 
-/// A datagram QP needs to be told nothing but its Q_Key and place.
+/// A datagram QP needs only its Q_Key, P_Key index and port.
 fn datagram(base: QpAttr, qkey: u32, qp_state: u32) -> Option<QpAttr> {
     match u8::try_from(qp_state).ok()? {
         state::INIT => {
@@ -146,7 +150,7 @@ pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         sl: path.sl,
-        // A peer may name rates that are newer than this.
+        // A peer may name rates that are newer than this code.
         static_rate: if rate_mbps(path.rate).is_some() { path.rate } else { 0 },
         is_global: 1,
         port_num: at.port,
@@ -227,7 +231,7 @@ mod tests {
         let (plain, told) = ask(Some(&from), state::RTS);
         assert_eq!(told.qp_attr_mask, plain.qp_attr_mask | attr::PATH_MIG_STATE);
         assert_eq!(told.path_mig_state, u32::from(migration::REARM));
-        // From another device, or from nowhere, there is none.
+        // A path from another device, or from nowhere, is not loaded.
         let other = Attachment { device: 1, ..from };
         for next in [state::INIT, state::RTR, state::RTS] {
             for from in [None, Some(&other)] {

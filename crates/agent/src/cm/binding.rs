@@ -15,7 +15,7 @@ use super::locals::Attachment;
 use super::ports::{Conflict, Family, Holder, Spot};
 use crate::refusal::{Outcome, Refusal, refuse};
 
-/// Requests that may wait for a listener, at most (Linux's own default).
+/// Most requests that may wait for a listener (Linux's default).
 const BACKLOG_MAX: u32 = 1024;
 
 impl Manager {
@@ -43,7 +43,7 @@ impl Manager {
         let id = self.id(call, name)?;
         let (space, reuse, alone) = (id.space, id.reuse, id.alone);
         let (spot, attachment) = self.place(&address)?;
-        // Nobody expects IPv6 of an address of IPv4, unless a program says so itself.
+        // For IPv4, this is the default: programs do not expect IPv6 peers at an IPv4 address.
         let alone = alone.unwrap_or(spot.family == Family::V4);
         let wanted = port(&address);
         if wanted != 0 && wanted < first && !privileged {
@@ -71,7 +71,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Where an address of ours is.
+    /// Finds the attachment of an own address.
     fn place(&self, address: &Sockaddr) -> Outcome<(Spot, Option<Attachment>)> {
         match address {
             Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()), None)),
@@ -96,7 +96,7 @@ impl Manager {
     pub(super) fn listen(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Listen { id: name, backlog } = call.command.body();
         if self.id(call, name)?.stage == Stage::Idle {
-            // As for a socket: any address, any port.
+            // As with a socket: any address, any port.
             self.give_address(call, name, Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))))?;
         }
         let id = self.id_in(call, name, &[Stage::Bound])?;
@@ -111,7 +111,7 @@ impl Manager {
     }
 }
 
-/// An address out of the room that a record has for it.
+/// The address in the fixed room that a record has for it.
 pub(super) fn sized(room: &[u8; 128], size: u16) -> Outcome<&[u8]> {
     match room.get(..usize::from(size)) {
         Some(bytes) => Ok(bytes),
@@ -119,7 +119,7 @@ pub(super) fn sized(room: &[u8; 128], size: u16) -> Outcome<&[u8]> {
     }
 }
 
-/// An address, or none.
+/// Parses an address. Returns `None` if there is none.
 pub(super) fn parse(bytes: &[u8]) -> Outcome<Option<Sockaddr>> {
     Sockaddr::parse(bytes).or_else(|errno| match errno {
         Errno::EAFNOSUPPORT => refuse(errno, "an address is of the family AF_INET, AF_INET6 or AF_IB"),
@@ -127,7 +127,7 @@ pub(super) fn parse(bytes: &[u8]) -> Outcome<Option<Sockaddr>> {
     })
 }
 
-/// The interface that a link-local address is of.
+/// The interface of a link-local address, or 0.
 pub(super) fn scope(addr: &SocketAddr) -> u32 {
     match addr {
         SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => addr.scope_id(),

@@ -1,4 +1,5 @@
-//! Connections: CONNECT, ACCEPT, REJECT, DISCONNECT, NOTIFY. What the peer does about them is told in [`super::news`].
+//! Connections: CONNECT, ACCEPT, REJECT, DISCONNECT, NOTIFY. [`super::news`] tells the program how
+//! the peer reacts.
 
 use abi::Errno;
 use abi::event::kind as async_kind;
@@ -18,14 +19,15 @@ use super::id::{Id, Stage, ip, port};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
-/// How long either side may take to answer a message: code 19 is 2.1 s. Who needs longer says so (MRA).
+/// How long either side may take to answer a message: code 19 is 2.1 s. A side that needs longer
+/// sends an MRA.
 const RESPONSE_TIMEOUT: u8 = 19;
 /// How often a message is repeated.
 const CM_RETRIES: u8 = 15;
-/// Private data of a REQ and of a SIDR_REQ.
+/// Lengths of the private data of a REQ and of a SIDR_REQ.
 const REQ_PRIVATE: usize = 92;
 const SIDR_REQ_PRIVATE: usize = 216;
-/// In a REP: the alternate path of the REQ is taken, or it is not.
+/// In a REP: the alternate path of the REQ is accepted, or is not.
 const FAILOVER: u8 = 0;
 const NO_FAILOVER: u8 = 1;
 
@@ -113,7 +115,7 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("id {name:#x} has no request to accept"));
         };
         if param.valid == 0 {
-            // A reply that came: the program has a QP for it now.
+            // The REP has arrived, and the program has a QP for the connection.
             id.established = true;
             self.core.ready(connection, &[]).map_err(|error| impossible(name, &error))?;
             return Ok(Vec::new());
@@ -127,7 +129,7 @@ impl Manager {
         }
         let (datagram, qkey) = (id.is_datagram(), id.qkey);
         let at = id.attachment;
-        // The program's QP may be ready to receive already: with what INIT_QP_ATTR has told it.
+        // The program's QP may already be in RTR, with the values that INIT_QP_ATTR answered.
         let facts = self.core.connection(connection).ok();
         let psn = facts.as_ref().map_or(Psn::new(0), |facts| facts.receive_psn);
         let alternate = facts.as_ref().and_then(|facts| self.alternate(facts));
@@ -207,7 +209,8 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// Ends a connection, or answers the peer that has ended it. One that is over already stays so.
+    /// Ends a connection, or answers a peer that has ended it. A connection that has ended remains
+    /// so.
     pub(super) fn disconnect(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Disconnect { id: name } = call.command.body();
         let now = self.now();
@@ -219,13 +222,14 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("id {name:#x} is for datagrams, which have no connection"));
         }
         match self.core.disconnect(now, connection, &[]) {
-            // It ends, has ended, or never came to be: as in Linux nothing is wrong with that.
+            // The connection is ending, has ended, or was never established. As in Linux, this is
+            // no error.
             Ok(()) | Err(Error::State { .. } | Error::Stale) => Ok(Vec::new()),
             Err(error) => Err(impossible(name, &error)),
         }
     }
 
-    /// What the program has heard of its QP.
+    /// The program reports an event of its QP.
     pub(super) fn notify(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Notify { id: name, event } = call.command.body();
         let connection = self.id(call, name)?.connection;
@@ -241,8 +245,9 @@ impl Manager {
         }
     }
 
-    /// A QP number is taken as it comes, as a kernel takes it; but where users are kept apart, another user's would end that
-    /// user's connection at the peer, which takes it for a QP that has begun anew.
+    /// Checks the QP number of a program. A kernel accepts any number. But if users are kept apart,
+    /// another user's number is refused. The peer would take it for a new connection of that user's
+    /// QP, and would end the connection that the user has.
     fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
         let uid = self.owner(call.channel)?.channel.peer.uid;
         let owner = world.numbers.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
@@ -257,7 +262,8 @@ impl Manager {
     }
 }
 
-/// The private data of a REQ or SIDR_REQ: behind the header of the IP CM service, but for ids with GIDs.
+/// The private data of a REQ or SIDR_REQ. They follow the header of the IP CM service, except for
+/// ids with GIDs.
 fn private_data(id: &Id, param: &ConnParam) -> Outcome<Vec<u8>> {
     let given = given(param);
     let room = if id.is_datagram() { SIDR_REQ_PRIVATE } else { REQ_PRIVATE };
@@ -286,7 +292,7 @@ fn transport(kind: u8) -> TransportType {
     if kind == kind::UC { TransportType::Uc } else { TransportType::Rc }
 }
 
-/// A call that the protocol does not allow just now.
+/// The refusal of a call that the protocol does not allow in this state.
 pub(super) fn impossible(name: u32, error: &Error) -> Refusal {
     let errno = match error {
         Error::Full => Errno::ENOMEM,

@@ -1,5 +1,5 @@
-//! What the manager does with a command of the node `rdma_cm`: the header is checked, the command carried out by the file of its
-//! subject, and the outcome becomes a reply.
+//! Carries out a command of the node `rdma_cm`. This file checks the header. The file of the
+//! command's subject carries the command out. Then the outcome becomes a reply.
 
 use abi::Errno;
 use abi::ucma::{self, Command, command};
@@ -15,13 +15,14 @@ use crate::world::World;
 /// One admitted command.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
-    /// Whose it is.
+    /// The channel that sent it.
     pub(super) channel: ChannelId,
     pub(super) command: Command<'a>,
 }
 
 impl Manager {
-    /// Carries out one command of a channel. Its events are in the channel, and the bell has been rung, before it returns.
+    /// Carries out one command of a channel. Before it returns, the command's events are in the
+    /// channel and the client has been notified.
     pub(crate) fn dispatch(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
         let outcome = match ucma::admit(request) {
             Ok(command) => self.carry_out(world, &Call { channel, command }),
@@ -31,7 +32,7 @@ impl Manager {
         match outcome {
             Ok(bytes) => Reply { status: 0, bytes, fds: Vec::new() },
             Err(refusal) => {
-                // A program that polls for events asks in vain all the time.
+                // A program that polls for events gets EAGAIN again and again.
                 if refusal.errno != Errno::EAGAIN {
                     tracing::debug!(channel = channel.0, %refusal, "refused");
                 }
@@ -89,7 +90,7 @@ impl Manager {
         self.channels.get_mut(&channel).map_or_else(|| refuse(Errno::EBADF, "the event channel has ended"), Ok)
     }
 
-    /// The id that a call names, if it is one of its channel.
+    /// The id that a call names, if it belongs to the call's channel.
     pub(super) fn id(&mut self, call: &Call<'_>, name: u32) -> Outcome<&mut Id> {
         match self.ids.get_mut(name) {
             Some(id) if id.channel == call.channel => Ok(id),
@@ -97,7 +98,7 @@ impl Manager {
         }
     }
 
-    /// The same in one of some stages.
+    /// Like [`Manager::id`], and checks that the id is in one of `stages`.
     pub(super) fn id_in(&mut self, call: &Call<'_>, name: u32, stages: &[Stage]) -> Outcome<&mut Id> {
         let id = self.id(call, name)?;
         if stages.contains(&id.stage) {
@@ -108,7 +109,7 @@ impl Manager {
         refuse(Errno::EINVAL, format!("{what}: id {name:#x} is {stage}; it has to be {}", listed.join(" or ")))
     }
 
-    /// Whether a call may cause one more event.
+    /// Checks that a call may cause one more event.
     pub(super) fn check_room(&mut self, call: &Call<'_>) -> Outcome<()> {
         let owner = self.owner(call.channel)?;
         if owner.channel.has_room() {
@@ -134,7 +135,7 @@ impl Manager {
     }
 }
 
-/// What is wrong with a command's header.
+/// Says what is wrong with a command's header.
 fn why(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOSYS => "the command is not implemented",

@@ -1,8 +1,10 @@
-//! Requests that come before anybody listens.
+//! Requests that arrive before there is a listener.
 //!
-//! On a network a route takes milliseconds to find, and programs have got used to that: perftest's two sides greet each other, and then
-//! one listens while the other calls, which does not survive to be rejected. Here a route takes microseconds. So a request at whose service nobody
-//! listens waits a moment before it is rejected, and whoever begins to listen meanwhile gets it. The principal type is [`Early`].
+//! On a network a route takes milliseconds to find, and programs rely on that. In perftest, the two
+//! sides greet each other; then one side listens while the other connects, and a rejection ends the
+//! test. Here a route takes microseconds. So a request without a listener waits for a short time
+//! before it is rejected. If a program begins to listen in this time, it gets the request. The
+//! principal type is [`Early`].
 
 use std::collections::VecDeque;
 
@@ -10,26 +12,27 @@ use protocol::Time;
 use protocol::cm::{Ece, Id as ConnectionId, Origin};
 use wire::cm::{Req, SidrReq};
 
-/// How long a request waits, in nanoseconds: as long as a busy machine lets a program wait for a processor.
+/// How long a request waits, in nanoseconds. On a busy machine, a program may wait this long for a
+/// processor.
 pub(super) const MOMENT: u64 = 20_000_000;
-/// Requests that wait at a time; more are rejected at once.
+/// Most requests that wait. Further requests are rejected at once.
 const MOST: usize = 256;
 
-/// What has come.
+/// A request that has arrived.
 #[derive(Clone, Copy)]
 pub(super) enum Ask {
     Connection(Req, Ece),
     Question(SidrReq, Origin),
 }
 
-/// The requests that wait, the first to be rejected first.
+/// The waiting requests, ordered by when they are rejected.
 #[derive(Default)]
 pub(super) struct Early {
     pub(super) waiting: VecDeque<(Time, ConnectionId, Ask)>,
 }
 
 impl Early {
-    /// Keeps a request, if its time is not over and there are room and memory.
+    /// Keeps a request, if its time has not expired and if there are room and memory.
     pub(super) fn keep(&mut self, now: Time, until: Time, connection: ConnectionId, ask: &Ask) -> bool {
         let keeps = now < until && self.waiting.len() < MOST && self.waiting.try_reserve(1).is_ok();
         if keeps {
@@ -38,12 +41,12 @@ impl Early {
         keeps
     }
 
-    /// When the first is to be rejected.
+    /// When the first request is rejected.
     pub(super) fn next_time(&self) -> Option<Time> {
         self.waiting.front().map(|(until, ..)| *until)
     }
 
-    /// Forgets a request; says whether it was there.
+    /// Forgets a request. Returns whether it was there.
     pub(super) fn forget(&mut self, connection: ConnectionId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(_, other, _)| *other != connection);

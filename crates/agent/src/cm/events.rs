@@ -1,5 +1,6 @@
-//! Taking events: GET_EVENT as Linux has it, and NEXT_EVENT, which tells with the event what its id knows now, so that a client
-//! need not ask four times for one connection. To clients that want to be told, the bell brings the same without being asked.
+//! Taking events: GET_EVENT as in Linux, and NEXT_EVENT. With the event, NEXT_EVENT also answers
+//! what its id knows now, so that a client need not ask four times for one connection. If a client
+//! wants to be told, the bell brings the same answer without a command.
 
 use std::os::fd::BorrowedFd;
 
@@ -18,7 +19,7 @@ use super::query::{addresses, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// Rings without an event that may be asked for at a time.
+/// Most notifications without an event that one RING command may request.
 const RINGS_MAX: u32 = 1 << 16;
 
 impl Manager {
@@ -30,7 +31,7 @@ impl Manager {
         Ok(bytes)
     }
 
-    /// Rings a channel's bell for what it has not been rung for.
+    /// Announces through a channel's bell the events that have not been announced.
     pub(super) fn ring(&mut self, world: &World, name: ChannelId) {
         let Some(owner) = self.channels.get_mut(&name) else { return };
         if !owner.channel.told {
@@ -41,7 +42,7 @@ impl Manager {
             let Some(owner) = self.channels.get(&name) else { return };
             let Some(event) = owner.channel.unsaid() else { return };
             let (id, request) = (event.id, event.request.is_some());
-            // Memberships count by themselves; their events are asked for.
+            // Events of a membership count there, so the client asks for them.
             let whole = event.member.is_none();
             let message = if whole { self.told(world, event) } else { vec![bell::ASK] };
             let Some(owner) = self.channels.get_mut(&name) else { return };
@@ -60,12 +61,12 @@ impl Manager {
         }
     }
 
-    /// Channels whose bell had no room since this was asked last.
+    /// Channels whose bell was found full since the last call.
     pub(crate) fn take_full(&mut self) -> Vec<ChannelId> {
         std::mem::take(&mut self.full)
     }
 
-    /// Whether there are any.
+    /// Whether there are such channels.
     pub(crate) fn has_full(&self) -> bool {
         !self.full.is_empty()
     }
@@ -75,7 +76,7 @@ impl Manager {
         self.channels.get(&channel).map(|owner| owner.channel.bell())
     }
 
-    /// A channel's bell has room again.
+    /// Continues when a channel's bell has room again.
     pub(crate) fn on_room(&mut self, world: &World, channel: ChannelId) {
         self.ring(world, channel);
     }
@@ -89,7 +90,7 @@ impl Manager {
         bytes
     }
 
-    /// A client has got requests that the bell has brought.
+    /// Counts requests that came through the bell and that the client has read.
     pub(super) fn taken(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Taken { id: name, count } = call.command.body();
         let id = self.id(call, name)?;
@@ -99,7 +100,8 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// A client has taken out messages that were not for it, and wants to be called again for those that were.
+    /// The client has read messages that were meant for others, and asks for that many
+    /// notifications in return.
     pub(super) fn ring_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Ring { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;
@@ -120,7 +122,8 @@ impl Manager {
         Ok(bytes)
     }
 
-    /// Takes the oldest event out of the channel; it counts as given out, against the id that is told before it.
+    /// Takes the oldest event from the channel. The event counts as given out, for the id that is
+    /// returned with it.
     fn take_event(&mut self, call: &Call<'_>) -> Outcome<(u32, (EventAnswer, String))> {
         let owner = self.owner(call.channel)?;
         let Some(Event { answer, id: name, member, request, sentence }) = owner.channel.pop() else {
@@ -129,7 +132,7 @@ impl Manager {
         self.rings.push(call.channel);
         if let Some(id) = self.ids.get_mut(name) {
             id.queued = id.queued.saturating_sub(1);
-            // An event of a membership counts there.
+            // An event of a membership counts at the membership.
             id.reported += u32::from(member.is_none());
             id.backlog += u32::from(request.is_some());
         }
@@ -177,7 +180,7 @@ impl Manager {
     }
 }
 
-/// Appends as much of a sentence as there is room for.
+/// Appends the part of a sentence that fits.
 fn append(bytes: &mut Vec<u8>, sentence: &str, room: usize) {
     let room = room.min(SENTENCE_MAX);
     let end = (0..=room.min(sentence.len())).rev().find(|end| sentence.is_char_boundary(*end));

@@ -1,7 +1,8 @@
-//! Faults of the connection manager: requests that are rejected or vanish, and datagrams that do, come twice or late ([`super::late`]).
+//! Faults of the connection manager. Rules reject or drop requests, and drop, duplicate or delay
+//! datagrams ([`super::late`]).
 //!
-//! A request of a program here meets its faults where it leaves, by the QP that it names; one of another host where it comes in. Adds to
-//! [`Manager`].
+//! A request of a local program meets the rules when it is sent, by the QP that it names. A request
+//! of another host meets them when it arrives. Adds to [`Manager`].
 
 use abi::fault::{Direction, Facts, Fate};
 use protocol::Time;
@@ -35,14 +36,14 @@ fn facts(direction: Direction, peer: [u8; 16]) -> Facts {
     }
 }
 
-/// What says no to a request.
+/// The REJ that rejects a request.
 fn rejection(transaction: u64, req: &Req, reason: u16) -> Mad {
     let rej = Rej { remote_comm_id: req.local_comm_id, ..Rej::new(Reason(reason)) };
     Message::Rej(rej).emit(transaction, 0)
 }
 
 impl Manager {
-    /// Sends a datagram, unless a rule has something else with it.
+    /// Sends a datagram, unless a rule decides otherwise.
     #[cold]
     pub(super) fn send_with_faults(&mut self, world: &World, path: &Path, mad: &Mad, owner: u32) {
         let facts = facts(Direction::Out, path.dgid);
@@ -92,14 +93,14 @@ impl Manager {
                 if !self.late.keep(now, until, overtaken, wait(&words)) {
                     self.show_lost(path, mad, &Told { owner, words: &words });
                 } else if fate == Fate::Twice {
-                    // Whoever has no room for the second has lost it.
+                    // Without room for the duplicate, only the duplicate is lost.
                     let _ = self.late.keep(now, until, overtaken, wait(""));
                 }
             }
         }
     }
 
-    /// Has the first datagram that is due go on its way; false if there is none.
+    /// Sends or delivers the first datagram that is due. Returns false if there is none.
     #[cold]
     pub(super) fn bring_late(&mut self) -> bool {
         match self.late.take(self.now()) {
@@ -114,7 +115,7 @@ impl Manager {
         true
     }
 
-    /// Whether a datagram of another host goes no further. A request that is rejected is answered.
+    /// Whether a rule stops a datagram of another host. A rejected request is answered.
     #[cold]
     pub(super) fn meets_fault_coming(&mut self, world: &World, origin: &Origin, arrived: &Arrived) -> bool {
         let facts = facts(Direction::In, origin.source);

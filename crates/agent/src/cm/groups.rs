@@ -1,7 +1,8 @@
-//! Multicast groups by IP address: JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST. IBA A17.9.5 (RoCE: the group's address is the MGID).
+//! Multicast groups by IP address: JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST. IBA A17.9.5 (RoCE: the
+//! group's address is the MGID).
 //!
-//! A membership tells the program by which address vector and Q_Key the group is reached. The QP that receives is attached by
-//! ATTACH_MCAST on the device's own node, which is also what makes the host join.
+//! A membership tells the program which address vector and Q_Key lead to the group. ATTACH_MCAST on
+//! the device's own node attaches the receiving QP, and it also makes the host join the group.
 
 use std::collections::BTreeSet;
 

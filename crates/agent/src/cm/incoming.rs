@@ -1,7 +1,7 @@
-//! Requests of peers: who listens for them, and the id that each becomes. IBA 12.9.8, A11.
+//! Requests of peers: finding the listener, and making each request an id. IBA 12.9.8, A11.
 //!
-//! A request that nobody wants is rejected, with the reason that the specification has for it: at once, or, where somebody may be about to
-//! listen, after a moment ([`super::early`]).
+//! If a request has no listener, the agent rejects it with the reason of the specification. It does
+//! so at once, or after a short wait if a program may be about to listen ([`super::early`]).
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ use super::locals::Attachment;
 use super::ports::Spot;
 use crate::gids::ip_of;
 
-/// A request as it came, of either kind.
+/// A request that has arrived, of either kind.
 struct Asked<'a> {
     connection: ConnectionId,
     service: u64,
@@ -32,7 +32,7 @@ struct Asked<'a> {
     private: &'a [u8],
 }
 
-/// Who gets a request.
+/// The listener that gets a request.
 struct Taken {
     listener: u32,
     attachment: Attachment,
@@ -42,18 +42,19 @@ struct Taken {
     offset: usize,
 }
 
-/// Why nobody gets it.
+/// Why no listener gets the request.
 struct Unwanted {
-    /// What a REQ is answered with; `None`: nothing, for its sender asks again, and may find room then.
+    /// The reason that answers a REQ. `None`: no answer, because the sender repeats the request and
+    /// may find room then.
     reason: Option<Reason>,
     status: SidrStatus,
     text: String,
-    /// Somebody may be about to listen.
+    /// A program may be about to listen.
     may_wait: bool,
 }
 
 impl Manager {
-    /// A REQ has come. If nobody listens, it waits until then.
+    /// Handles a REQ. Without a listener, the REQ waits until `until`.
     pub(super) fn on_request(&mut self, connection: ConnectionId, (req, ece): (&Req, Ece), until: Time) {
         let kind = match req.transport {
             TransportType::Rc => kind::RC,
@@ -71,7 +72,7 @@ impl Manager {
             private_data: padded(&asked.private[taken.offset..]),
             private_data_len: (asked.private.len() - taken.offset) as u8,
             srq: u8::from(req.srq),
-            // What the peer wants to have under way, it wants answered here.
+            // The peer's initiator depth is what this side must be able to respond to.
             responder_resources: req.initiator_depth,
             initiator_depth: req.responder_resources,
             flow_control: u8::from(req.flow_control),
@@ -82,7 +83,7 @@ impl Manager {
         self.introduce(&asked, taken, UdParam::from_conn(&param), ece);
     }
 
-    /// A SIDR_REQ has come. If nobody listens, it waits until then.
+    /// Handles a SIDR_REQ. Without a listener, it waits until `until`.
     pub(super) fn on_question(&mut self, connection: ConnectionId, (req, origin): (&SidrReq, &Origin), until: Time) {
         let asked = Asked {
             connection,
@@ -117,7 +118,8 @@ impl Manager {
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
         let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
-            // In this space ids have IP addresses or GIDs, and these come without a header.
+            // In this port space, ids have IP addresses or GIDs. Requests to a GID come without a
+            // header.
             Some(header) if space == u64::from(port_space::IB) => header.ok().filter(|header| {
                 self.ports.listener(asked.service, Spot::ip(header.destination.to_canonical())).is_some()
             }),
@@ -227,7 +229,7 @@ pub(super) fn padded(bytes: &[u8]) -> [u8; 256] {
     room
 }
 
-/// Where somebody would listen, for people.
+/// The address of a listener, in words.
 struct Place<'a> {
     local: &'a Sockaddr,
     service: u64,
@@ -242,22 +244,22 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Requests at whose service nobody listens yet ([`super::early`]).
+/// Requests that have no listener yet ([`super::early`]).
 impl Manager {
-    /// A request has come.
+    /// Handles a new request.
     pub(super) fn on_ask(&mut self, connection: ConnectionId, ask: &Ask) {
         let until = self.now().after(MOMENT);
         self.consider(connection, ask, until);
     }
 
-    /// Somebody has begun to listen.
+    /// Considers the waiting requests again, because a program has begun to listen.
     pub(super) fn consider_early(&mut self) {
         for (until, connection, ask) in std::mem::take(&mut self.early.waiting) {
             self.consider(connection, &ask, until);
         }
     }
 
-    /// Rejects whose time is over.
+    /// Rejects requests whose time has expired.
     pub(super) fn reject_early(&mut self, now: Time) {
         while self.early.next_time().is_some_and(|until| until <= now) {
             if let Some((until, connection, ask)) = self.early.waiting.pop_front() {
@@ -266,7 +268,7 @@ impl Manager {
         }
     }
 
-    /// The peer of a connection that has no id has changed its mind.
+    /// The peer has withdrawn a request that has no id.
     pub(super) fn forget_early(&mut self, connection: ConnectionId) {
         if self.early.forget(connection) {
             let now = self.now();

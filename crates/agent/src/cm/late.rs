@@ -1,6 +1,7 @@
-//! Datagrams of the connection manager that a rule has wait: because they are late, or come behind another one.
+//! Datagrams of the connection manager that a fault rule delays or reorders.
 //!
-//! They wait in bounded number, on their way out or in; nobody waits for them. Principal type: [`Late`].
+//! They wait in bounded number, on their way out or in. Nothing blocks while they wait. The
+//! principal type is [`Late`].
 
 use std::collections::BTreeMap;
 
@@ -9,16 +10,16 @@ use protocol::cm::{Mad, Origin, Path};
 
 use crate::management::Arrived;
 
-/// How many wait, at most: what comes beyond is lost, as in a network whose queues are full.
+/// Most datagrams that wait. Further ones are lost, as in a network whose queues are full.
 const MOST: usize = 1024;
-/// How long one waits for the next, in nanoseconds.
+/// How long a reordered datagram waits for the next one, in nanoseconds.
 const NEXT: u64 = 1_000_000;
 
 /// A datagram that waits.
 pub(super) enum Waiting {
-    /// To leave: for whom it is told, and with which words.
+    /// On its way out, with its owner and the words that captures show.
     Out { path: Path, mad: Box<Mad>, owner: u32, words: String },
-    /// To come in.
+    /// On its way in.
     In { origin: Origin, arrived: Box<Arrived> },
 }
 
@@ -28,7 +29,8 @@ impl Waiting {
     }
 }
 
-/// All that wait, by when they are due and in which order they came; with whether one comes as soon as the next has passed.
+/// The waiting datagrams, by due time and order of arrival. The flag says whether the datagram
+/// becomes due as soon as another one has passed.
 #[derive(Default)]
 pub(super) struct Late {
     waiting: BTreeMap<(Time, u64), (Waiting, bool)>,
@@ -40,12 +42,13 @@ impl Late {
         self.waiting.is_empty()
     }
 
-    /// When the first one is due.
+    /// When the first datagram is due.
     pub(super) fn next_time(&self) -> Option<Time> {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Keeps a datagram until then (now, without), and one that is to be overtaken until another has passed. False: it is lost.
+    /// Keeps a datagram until `until`, or until now if there is none. If `overtaken`, keeps it
+    /// until another datagram has passed. Returns false if it is lost.
     pub(super) fn keep(&mut self, now: Time, until: Option<Time>, overtaken: bool, waiting: Waiting) -> bool {
         if self.waiting.len() >= MOST {
             return false;
@@ -56,7 +59,7 @@ impl Late {
         true
     }
 
-    /// A datagram has passed, out or in: what was to come behind it is due.
+    /// A datagram has passed, out or in. Reordered datagrams of this direction are due now.
     pub(super) fn pass(&mut self, now: Time, leaves: bool) {
         let ours = |waits: &(Waiting, bool)| waits.1 && waits.0.leaves() == leaves;
         let keys: Vec<_> = self.waiting.iter().filter(|(_, waits)| ours(waits)).map(|(key, _)| *key).collect();
@@ -67,7 +70,7 @@ impl Late {
         }
     }
 
-    /// Takes the first that is due.
+    /// Takes the first datagram that is due.
     pub(super) fn take(&mut self, now: Time) -> Option<Waiting> {
         let due = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         Some(due.remove().0)
@@ -103,7 +106,7 @@ mod tests {
         assert!(taken(&mut late, 72).is_empty(), "that one came in");
         late.pass(Time(72), true);
         assert_eq!((taken(&mut late, 72), late.is_empty()), (vec![3], true));
-        // If there is no next one, it comes all the same.
+        // Without a next datagram, it comes when its time is over.
         assert!(late.keep(Time(80), None, true, waiting(4)));
         assert_eq!((taken(&mut late, 79 + NEXT), taken(&mut late, 80 + NEXT)), (vec![], vec![4]));
     }

@@ -1,7 +1,9 @@
-//! Which addresses are this agent's, and by which GID each is reached. Pure bookkeeping.
+//! The addresses of this agent, and the GID through which each is reached. This file makes no
+//! system calls.
 //!
-//! Any address of the host belongs to our device: it is reached by its own GID if it has one, else by the first that is of
-//! use. Where the agent was told its addresses, the host's others are somebody else's, perhaps another agent's. The
+//! Every address of the host belongs to an agent's device. An address is reached through its own
+//! GID if it has one, and otherwise through the first useful GID. If the agent was told its
+//! addresses, the host's other addresses are not its own; they may belong to another agent. The
 //! principal type is [`Locals`].
 
 use std::collections::BTreeSet;
@@ -13,7 +15,7 @@ use abi::lid::{self, Subnet};
 use crate::device::Device;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 
-/// A place on a device: what an id is bound to.
+/// The device, port and GID to which an id is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attachment {
     /// The device, by index.
@@ -24,20 +26,20 @@ pub(crate) struct Attachment {
     pub(crate) index: u8,
     /// The GID.
     pub(crate) gid: [u8; 16],
-    /// Interface of the GID, 0 for none.
+    /// The interface of the GID, or 0 if it has none.
     pub(crate) ifindex: u32,
-    /// MTU code towards other hosts; 0 when there is no way to them.
+    /// The MTU code towards other hosts, or 0 if other hosts cannot be reached.
     pub(crate) outward_mtu: u8,
-    /// MTU code of the port.
+    /// The MTU code of the port.
     pub(crate) port_mtu: u8,
     /// The port's LID, 0 on Ethernet.
     pub(crate) lid: u16,
-    /// The addresses that LIDs stand for there.
+    /// The addresses to which LIDs map there.
     pub(crate) subnet: Option<Subnet>,
 }
 
 impl Attachment {
-    /// The LID by which a GID is reached from here; 0 on Ethernet, and where none stands for it.
+    /// The LID of a GID, as seen from here; 0 on Ethernet, and if no LID maps to it.
     pub(crate) fn lid_of(&self, gid: &[u8; 16]) -> u16 {
         match self.lid {
             0 => 0,
@@ -52,15 +54,15 @@ impl Attachment {
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
     attachments: Vec<Attachment>,
-    /// The host's addresses that are ours.
+    /// The host's addresses that belong to this agent.
     own: BTreeSet<(IpAddr, u32)>,
-    /// Whether 127.0.0.0/8 and ::1 are ours.
+    /// Whether 127.0.0.0/8 and ::1 belong to this agent.
     loopback: bool,
 }
 
 impl Locals {
-    /// From the host's addresses, those that the agent was told to have, and the devices' GIDs. `elsewhere`: the addresses are
-    /// no addresses of this machine.
+    /// Collects the addresses from the host's addresses, the configured ones (`named`), and the
+    /// devices' GIDs. `elsewhere`: the addresses are not this machine's.
     pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &[Device]) -> Self {
         let mut attachments = Vec::new();
         for device in devices {
@@ -90,7 +92,7 @@ impl Locals {
         Self { attachments, own, loopback }
     }
 
-    /// Whether an address is ours.
+    /// Whether an address belongs to this agent.
     pub(crate) fn is_own(&self, ip: IpAddr, scope: u32) -> bool {
         let exact = |interface: u32| self.own.contains(&(ip, interface));
         let known = match scope {
@@ -100,7 +102,7 @@ impl Locals {
         known || (self.loopback && ip.is_loopback())
     }
 
-    /// By what an address of ours is reached.
+    /// The attachment through which an own address is reached.
     pub(crate) fn find(&self, ip: IpAddr, scope: u32) -> Option<Attachment> {
         if !self.is_own(ip, scope) {
             return None;
@@ -110,12 +112,12 @@ impl Locals {
         self.attachments.iter().find(same).or_else(|| self.first(ip.is_ipv4())).copied()
     }
 
-    /// The place with a GID.
+    /// The attachment with this GID.
     pub(crate) fn with_gid(&self, gid: &[u8; 16]) -> Option<Attachment> {
         self.attachments.iter().find(|at| at.gid == *gid).copied()
     }
 
-    /// The first address that is of use to programs, with its place.
+    /// The first address that programs can use, with its attachment.
     pub(crate) fn usual(&self, v4: bool) -> Option<(IpAddr, Attachment)> {
         let loopback: IpAddr = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
         let of_use = |at: &&Attachment| at.index != 0 && ip_of(&at.gid).is_ipv4() == v4;
@@ -125,7 +127,8 @@ impl Locals {
         }
     }
 
-    /// One of our addresses from which another host may be reached, where the host's own choice is not ours.
+    /// An own address from which another host may be reached, if the host's choice is not an own
+    /// address.
     pub(crate) fn outward(&self, to: IpAddr) -> Option<(IpAddr, Attachment)> {
         let usable = |at: &&Attachment| {
             let ip = ip_of(&at.gid);

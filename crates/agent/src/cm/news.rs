@@ -1,4 +1,5 @@
-//! What the protocol tells of connections, as events of the node. IBA 12.9.8; rdma_get_cm_event(3).
+//! Translates events of the connection protocol into events of the node. IBA 12.9.8;
+//! rdma_get_cm_event(3).
 
 use abi::Errno;
 use abi::ucma::connection::{ConnParam, Ece as EceRecord, EventAnswer, UdParam, event};
@@ -15,7 +16,7 @@ use crate::gids::ip_of;
 use crate::world::World;
 
 impl Manager {
-    /// Something has happened to a connection.
+    /// Handles one event of the protocol.
     pub(super) fn on_news(&mut self, _world: &World, news: News) {
         match &news.kind {
             Kind::Incoming { req, ece, .. } => return self.on_ask(news.id, &Ask::Connection(*req, *ece)),
@@ -34,7 +35,8 @@ impl Manager {
             Kind::DisconnectWanted(_) | Kind::Disconnected { .. } => self.over(name, 0, String::new()),
             Kind::Rested => self.tell(name, event::TIMEWAIT_EXIT, 0, UdParam::default(), String::new()),
             Kind::SidrAnswered { rep, .. } => self.on_answer(name, &rep),
-            // Longer is no news; alternate paths are neither suggested nor accepted, and no event tells of them.
+            // `Later` changes nothing for a program. Alternate paths are neither suggested nor
+            // accepted, and no event tells of them.
             Kind::PathSuggested(_) => self.decline_path(news.id),
             Kind::Later(_) | Kind::PathAnswered(_) | Kind::Incoming { .. } | Kind::SidrIncoming { .. } => {}
         }
@@ -90,7 +92,7 @@ impl Manager {
         self.tell(name, event::REJECTED, i32::from(rej.reason.0), UdParam::from_conn(&param), text);
     }
 
-    /// The peer asked anew with the same QP: what it had with us, it has no more.
+    /// The peer sent a new request with the same QP, so it has forgotten its old connection.
     fn on_forgotten(&mut self, name: u32) {
         let Some(id) = self.ids.get_mut(name) else { return };
         let peer = peer_of(id);
@@ -122,7 +124,7 @@ impl Manager {
         }
     }
 
-    /// A connection has ended, which is told once.
+    /// Ends a connection, and tells the program once.
     fn over(&mut self, name: u32, status: i32, sentence: String) {
         let Some(id) = self.ids.get_mut(name) else { return };
         if id.stage == Stage::Connecting {
@@ -153,9 +155,10 @@ impl Manager {
         self.tell(name, event::ESTABLISHED, 0, param, String::new());
     }
 
-    /// A program has no call for alternate paths of a connection that stands, and no event. Linux's connection manager takes such a
-    /// suggestion for a program's id and never answers it, on Ethernet ports it is dropped: the peer waits in vain. The IBA has a word for
-    /// it (12.8), and that is said here.
+    /// Declines an alternate path. Programs have no call and no event for alternate paths of an
+    /// established connection. Linux's connection manager takes such a suggestion for a program's
+    /// id and never answers it; on Ethernet ports it drops the suggestion. There the peer waits in
+    /// vain. The IBA has an answer for this case (12.8), and softhca sends it.
     fn decline_path(&mut self, connection: protocol::cm::Id) {
         if let Err(error) = self.core.answer_path(connection, wire::cm::AprStatus::UNSUPPORTED, &[], &[]) {
             tracing::debug!(%error, "the suggestion of a path could not be declined");
@@ -163,7 +166,7 @@ impl Manager {
     }
 }
 
-/// The peer's name in a sentence.
+/// Names the peer in a sentence.
 fn peer_of(id: &Id) -> String {
     match (&id.remote, &id.target) {
         (Some(remote), _) => remote.to_string(),

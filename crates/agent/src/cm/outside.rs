@@ -1,5 +1,5 @@
-//! What the manager has from outside: the time, and numbers that nobody can guess. In a simulation both are the simulation's. Principal type:
-//! [`Outside`].
+//! What the manager needs from outside: the time, and numbers that cannot be guessed. A simulation
+//! provides both. The principal type is [`Outside`].
 
 use std::io;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use protocol::Time;
 
 use crate::chance::Random;
 
-/// Time and chance.
+/// A source of time and random numbers.
 pub(crate) enum Outside {
-    /// The machine's.
+    /// The machine's clock and random numbers.
     Real {
-        /// When the time began.
+        /// The zero of the time.
         began: Instant,
-        /// Numbers that were got ahead.
+        /// A buffer of random numbers.
         random: Box<Random>,
     },
-    /// A simulation's.
+    /// A simulation's time and numbers.
     Simulated(Arc<dyn Simulated>),
 }
 
 impl Outside {
-    /// The machine's.
+    /// Uses the machine's clock and random numbers.
     pub(crate) fn real() -> io::Result<Self> {
         Ok(Self::Real { began: Instant::now(), random: Box::new(Random::new()?) })
     }
 
-    /// Whether they are a simulation's.
+    /// Whether a simulation provides them.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self, Self::Simulated(_))
     }
 
-    /// The time: nanoseconds since it began.
+    /// The time, in nanoseconds since its zero.
     pub(crate) fn now(&self) -> Time {
         match self {
             Self::Real { began, .. } => Time(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)),
@@ -42,21 +42,21 @@ impl Outside {
         }
     }
 
-    /// A number.
+    /// A random number of 32 bits.
     pub(crate) fn word(&mut self) -> u32 {
         match self {
             Self::Real { random, .. } => random.word(),
-            // The upper half: of some generators the lower one is the lesser chance.
+            // The upper half: in some generators the lower half is less random.
             Self::Simulated(simulated) => (simulated.chance() >> 32) as u32,
         }
     }
 
-    /// A longer one.
+    /// A random number of 64 bits.
     pub(crate) fn long(&mut self) -> u64 {
         u64::from(self.word()) << 32 | u64::from(self.word())
     }
 
-    /// Lets time pass at once.
+    /// Advances the time at once.
     #[cfg(test)]
     pub(crate) fn pass(&mut self, time: std::time::Duration) {
         match self {

@@ -1,9 +1,11 @@
-//! Who has which port: binds, listens and conflicts, for every port space. Pure bookkeeping.
+//! The ports of every port space: binds, listens and conflicts. This file makes no system calls for
+//! them.
 //!
-//! A port is the lower 16 bits of a service id (IBA A11; `port space << 16 | port`). The rules are Linux's
-//! (`cma_check_port`, `cma_port_is_unique`). Two ids conflict on a port if one of them has no address, or both have the same.
-//! They do not conflict if both allow reuse, or if both take only their own family and the families differ. An id that listens
-//! allows reuse no longer. The principal type is [`Ports`].
+//! A port is the lower 16 bits of a service id (IBA A11; `port space << 16 | port`). The rules are
+//! Linux's (`cma_check_port`, `cma_port_is_unique`). Two ids conflict on a port if one of them has
+//! no address, or if both have the same address. They do not conflict if both allow reuse, or if
+//! both take only their own family and the families differ. An id that listens no longer allows
+//! reuse. The principal type is [`Ports`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use crate::gids::gid_of;
 
-/// Ids that may share a port.
+/// Most ids that may share a port.
 const SHARERS: usize = 1024;
 
 /// Where an id is bound.
@@ -19,7 +21,7 @@ const SHARERS: usize = 1024;
 pub(crate) struct Spot {
     /// What kind of address.
     pub(crate) family: Family,
-    /// The address as a GID; nothing is any.
+    /// The address as a GID, or `None` for any address.
     pub(crate) gid: Option<[u8; 16]>,
 }
 
@@ -49,7 +51,7 @@ impl Spot {
 pub(crate) struct Holder {
     /// The id.
     pub(crate) id: u32,
-    /// The address.
+    /// Its address.
     pub(crate) spot: Spot,
     /// It may share the port.
     pub(crate) reuse: bool,
@@ -59,16 +61,16 @@ pub(crate) struct Holder {
     pub(crate) listens: bool,
 }
 
-/// Why a port cannot be had.
+/// Why an id cannot have a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conflict {
     /// This id has the port at the same address.
     SameAddress(u32),
     /// This id has the port, and one of the two has every address.
     EveryAddress(u32),
-    /// More ids have it than may.
+    /// The limit of ids that share the port is reached.
     TooMany,
-    /// There is no memory for one more.
+    /// There is no memory for one more id.
     NoMemory,
 }
 
@@ -77,17 +79,18 @@ pub(crate) enum Conflict {
 pub(crate) struct Ports {
     held: BTreeMap<u64, Vec<Holder>>,
     any: RangeInclusive<u16>,
-    /// Where the search for a free port goes on.
+    /// Where the search for a free port continues.
     rover: u16,
 }
 
 impl Ports {
-    /// None in use. `any`: from where ports come that nobody chose. `rover`: where to begin.
+    /// Creates the table with no port in use. `any` is the range of ports that the agent chooses
+    /// itself. `rover` is where the first search begins.
     pub(crate) fn new(any: RangeInclusive<u16>, rover: u16) -> Self {
         Self { held: BTreeMap::new(), any, rover }
     }
 
-    /// Gives an id its port, or says who is in the way.
+    /// Gives an id its port, or returns the conflict.
     pub(crate) fn bind(&mut self, service: u64, holder: Holder) -> Result<(), Conflict> {
         let holders = self.held.get(&service).map_or(&[][..], Vec::as_slice);
         if holders.len() >= SHARERS {
@@ -106,8 +109,8 @@ impl Ports {
         Ok(())
     }
 
-    /// A port of a space (in the upper bits of `space`) that nobody has at `spot`: other addresses may have it. None: all are in
-    /// use.
+    /// Finds a port of the space (in the upper bits of `space`) that is free at `spot`; ids at
+    /// other addresses may have it. Returns `None` if all are in use.
     pub(crate) fn free(&mut self, space: u64, spot: Spot) -> Option<u16> {
         let (first, last) = (*self.any.start(), *self.any.end());
         let next = if (first..last).contains(&self.rover) { self.rover + 1 } else { first };
@@ -117,7 +120,8 @@ impl Ports {
         Some(found)
     }
 
-    /// The first such port in a range. One walk over the ports in use, in their order: there may be as many as the range has.
+    /// The first such port in a range. It is one walk over the ports in use, in their order: there
+    /// may be as many as the range has.
     fn free_in(&self, space: u64, spot: Spot, range: RangeInclusive<u16>) -> Option<u16> {
         let service = |port: &u16| space | u64::from(*port);
         let mut next = *range.start();
@@ -131,7 +135,7 @@ impl Ports {
         range.contains(&next).then_some(next)
     }
 
-    /// Makes an id one that listens: it allows reuse no longer, and needs its port for itself.
+    /// Makes an id a listener: it no longer allows reuse, and needs its port for itself.
     pub(crate) fn listen(&mut self, service: u64, id: u32) -> Result<(), Conflict> {
         let Some(holders) = self.held.get_mut(&service) else { return Ok(()) };
         let Some(own) = holders.iter().position(|holder| holder.id == id) else { return Ok(()) };
@@ -142,14 +146,14 @@ impl Ports {
         Ok(())
     }
 
-    /// Changes how an id takes other families and shares its port.
+    /// Changes whether an id shares its port and takes other families.
     pub(crate) fn update(&mut self, service: u64, id: u32, change: impl FnOnce(&mut Holder)) {
         if let Some(holder) = self.held.get_mut(&service).into_iter().flatten().find(|holder| holder.id == id) {
             change(holder);
         }
     }
 
-    /// Takes an id's port.
+    /// Releases an id's port.
     pub(crate) fn release(&mut self, service: u64, id: u32) {
         if let Some(holders) = self.held.get_mut(&service) {
             holders.retain(|holder| holder.id != id);
@@ -159,7 +163,7 @@ impl Ports {
         }
     }
 
-    /// Who listens there: at exactly this address, else at any.
+    /// The listener at exactly this address, or else at any address.
     pub(crate) fn listener(&self, service: u64, to: Spot) -> Option<u32> {
         let holders = self.held.get(&service)?;
         let listens = |holder: &&Holder| holder.listens;
@@ -173,7 +177,8 @@ impl Ports {
     }
 }
 
-/// Whether an id may have a port besides those that have it; `reuse`: it may share with whoever allows that too.
+/// Checks that an id may have a port besides the ids that have it. `reuse`: it may share with ids
+/// that also allow reuse.
 fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflict> {
     let counts = |other: &&Holder| {
         let shares = reuse && other.reuse;
@@ -183,7 +188,8 @@ fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflic
     holders.iter().filter(counts).find_map(|other| meet(holder.spot, other)).map_or(Ok(()), Err)
 }
 
-/// How a place and an id's are the same one, if they are. A wildcard is every address, of other families too.
+/// The conflict of an address with an id's address, if there is one. A wildcard means every
+/// address, of other families too.
 fn meet(spot: Spot, other: &Holder) -> Option<Conflict> {
     if spot.gid.is_none() || other.spot.gid.is_none() {
         return Some(Conflict::EveryAddress(other.id));
@@ -191,12 +197,12 @@ fn meet(spot: Spot, other: &Holder) -> Option<Conflict> {
     (spot == other.spot).then_some(Conflict::SameAddress(other.id))
 }
 
-/// From where to where Linux gives out ports, and the first one that everybody may have, where nobody has changed that.
+/// Linux's defaults: the range of chosen ports, and the first port for all users.
 pub(super) const EPHEMERAL: (u16, u16) = (32_768, 60_999);
 
 pub(super) const FIRST_FREE_PORT: u16 = 1024;
 
-/// From where to where ports are given out that nobody chose.
+/// The range of ports that the agent chooses itself.
 pub(super) fn ephemeral_range() -> (u16, u16) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     range(&text).unwrap_or(EPHEMERAL)
@@ -208,7 +214,7 @@ fn range(text: &str) -> Option<(u16, u16)> {
     (0 < first && first <= last).then_some((first, last))
 }
 
-/// The first port that everybody may have.
+/// The first port for all users.
 pub(super) fn first_free_port() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     text.trim().parse().unwrap_or(FIRST_FREE_PORT)
@@ -232,7 +238,7 @@ mod tests {
         Spot::ip(ip.parse().expect(ip))
     }
 
-    /// As an id is bound: one of IPv4 takes its own family only.
+    /// As in `give_address`: an IPv4 id takes its own family only.
     fn holder(id: u32, ip: &str) -> Holder {
         let spot = spot(ip);
         Holder { id, spot, reuse: false, alone: spot.family == Family::V4, listens: false }

@@ -1,4 +1,4 @@
-//! What an id knows of its addresses and paths: QUERY_ROUTE and QUERY.
+//! QUERY_ROUTE and QUERY: what an id knows of its addresses and paths.
 
 use abi::Errno;
 use abi::layout::Record;
@@ -15,7 +15,7 @@ use crate::device::PKEYS;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// "Exactly this", of the selectors of a path record.
+/// The selector of a path record that means "exactly this".
 const EXACTLY: u8 = 2;
 
 impl Manager {
@@ -57,12 +57,12 @@ impl Manager {
     }
 }
 
-/// The answer to the question for addresses.
+/// The answer to QUERY for addresses.
 pub(super) fn addresses(world: &World, id: &Id) -> QueryAddrAnswer {
     between(world, id, id.local, id.remote)
 }
 
-/// The answer to the question for GIDs.
+/// The answer to QUERY for GIDs.
 fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
     let service = id.service.unwrap_or_default();
     let remote = id.remote.as_ref().map_or(0, |remote| u64::from(super::id::port(remote)));
@@ -82,14 +82,14 @@ fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Socka
     answer
 }
 
-/// The node GUID as it is answered, the port and the index of the id's device.
+/// The node GUID as it is answered, the port, and the index of the id's device.
 fn place(world: &World, id: &Id) -> Option<(u64, u8, u32)> {
     let at = id.attachment?;
     let device = world.devices.get(at.device)?;
     Some((device.node_guid.0.to_be(), at.port, device.index as u32))
 }
 
-/// The answer to the question for paths.
+/// The answer to QUERY for paths.
 fn paths(call: &Call<'_>, id: &Id) -> Vec<u8> {
     let path = id.path.as_ref();
     let mut bytes = call.command.answer(&QueryPathAnswer { num_paths: u32::from(path.is_some()), reserved: 0 });
@@ -117,7 +117,7 @@ pub(super) fn path_data(id: &Id, path: &Path) -> PathRecData {
     PathRecData { flags, reserved: 0, path_rec: bytes_of(path, lids_of(id, path)) }
 }
 
-/// A path as QUERY_ROUTE tells it.
+/// A path as QUERY_ROUTE answers it.
 fn record_of(path: &Path, lids: Lids) -> PathRec {
     PathRec {
         dlid: lids.to.to_be(),
@@ -158,7 +158,7 @@ fn bytes_of(path: &Path, lids: Lids) -> [u8; 64] {
     bytes
 }
 
-/// A path out of a PathRecord.
+/// The path in a PathRecord.
 pub(super) fn path_of(bytes: &[u8; 64]) -> Path {
     let gid = |at: usize| bytes[at..at + 16].first_chunk::<16>().copied().unwrap_or_default();
     let flow = u32::from_be_bytes([bytes[44], bytes[45], bytes[46], bytes[47]]);

@@ -1,5 +1,5 @@
-//! What becomes of ids whose device is taken away (`softhca fault add remove`): as with a kernel they are told so, and what they had is over.
-//! Their peers hear that the connection has ended. Adds to [`Manager`].
+//! Ids whose device a rule removes (`softhca fault add remove`). As with a kernel, the ids get an
+//! event, and their connections end. The protocol tells their peers. Adds to [`Manager`].
 
 use abi::ucma::connection::{UdParam, event};
 
@@ -8,7 +8,7 @@ use super::id::Stage;
 use crate::world::World;
 
 impl Manager {
-    /// Tells ids whose devices were taken away since this was called last.
+    /// Tells ids whose devices were removed since the last call.
     pub(crate) fn follow_removals(&mut self, world: &World) {
         let removals = world.faults.take_removals();
         if removals.is_empty() {
@@ -38,7 +38,7 @@ impl Manager {
         if let Some(connection) = connection {
             self.connections.remove(&connection);
             let now = self.now();
-            // Says to the peer what is left to say, and goes on alone.
+            // The protocol sends the rest to the peer; the id no longer follows it.
             if let Err(error) = self.core.destroy(now, connection) {
                 tracing::debug!(%error, "an id's connection was gone before its device");
             }

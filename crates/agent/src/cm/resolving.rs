@@ -1,8 +1,10 @@
 //! Addresses and routes: RESOLVE_IP, RESOLVE_ADDR, RESOLVE_ROUTE.
 //!
-//! An address of this agent is resolved at once, and so is one that needs no neighbour. Another host is looked for by its
-//! neighbour entry: until the kernel has heard of it, says that it is silent, or the caller's time is over. On RoCE the route
-//! is computed here, for there is no subnet administrator (IBA A17.8).
+//! An address of this agent is resolved at once, and so is an address that needs no neighbour. For
+//! another host, the agent searches the neighbour entry. The search ends when the kernel knows the
+//! neighbour, when the kernel says that the neighbour is silent, or when the caller's time has
+//! expired. On RoCE the agent computes the route, because there is no subnet administrator (IBA
+//! A17.8).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -26,17 +28,18 @@ use crate::gids::{gid_of, ip_of};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
-/// Hop limit of paths, as Linux and most routers begin with it.
+/// The hop limit of paths. Linux and most routers start with it.
 const HOP_LIMIT: u8 = 64;
-/// How long a packet may be on its way: code 16 is 268 ms, what Linux reckons with on RoCE.
+/// How long a packet may be on its way: code 16 is 268 ms, as in Linux on RoCE.
 pub(super) const PACKET_LIFE: u8 = 16;
-/// Looks at a neighbour entry come this long after the first, and each later by as much again, up to the last.
+/// The interval after the first look at a neighbour entry. It doubles after each look, up to the
+/// last value.
 const FIRST_LOOK: u64 = 2_000_000;
 const LAST_LOOK: u64 = 100_000_000;
-/// Searches under way at a time; each costs system calls.
+/// Most searches at a time; each search costs system calls.
 const SEARCHES_MAX: usize = 1024;
 
-/// What to do about an address.
+/// The result for an address, or the neighbour to search for.
 enum Finding {
     Done(Found),
     Ask { found: Found, hop: IpAddr, ifindex: u32 },
@@ -100,13 +103,13 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// By what an IP address is reached.
+    /// Finds how an IP address is reached.
     fn find_ip(&mut self, world: &World, local: Option<Sockaddr>, to: &SocketAddr) -> Outcome<Finding> {
         let mut ip = to.ip().to_canonical();
         let scope = scope(to);
         let bound = local.as_ref().and_then(super::id::ip).filter(|ip| !ip.is_unspecified());
         if ip.is_unspecified() {
-            // As for sockets: nobody in particular is oneself.
+            // As with sockets, the unspecified address means this host.
             ip = bound.or_else(|| self.locals.usual(ip.is_ipv4()).map(|(ip, _)| ip)).unwrap_or(ip);
         }
         if let Some(target) = self.locals.find(ip, scope) {
@@ -141,7 +144,7 @@ impl Manager {
         Ok(Finding::Ask { found, hop: route.gateway.unwrap_or(ip), ifindex: route.ifindex })
     }
 
-    /// By what a GID is reached.
+    /// Finds how a GID is reached.
     fn find_gid(&mut self, local: Option<Sockaddr>, to: &SockaddrIb) -> Outcome<Finding> {
         let bound = match local {
             Some(Sockaddr::Ib(record)) if record.addr != [0; 16] => self.locals.with_gid(&record.addr),
@@ -168,9 +171,10 @@ impl Manager {
         if world.wire.is_external() {
             return Ok(elsewhere);
         }
-        // Where the kernel cannot be asked, packets have to show whether there is a way.
+        // If the kernel cannot be asked, only packets can show whether there is a route.
         let Some(routes) = &mut self.routes else { return Ok(elsewhere) };
-        // Another agent's address on this host; the kernel knows no way from one loopback address to another interface.
+        // The address may be another agent's on this host. The kernel has no route from a loopback
+        // address to another interface.
         let from = from.filter(|from| from.is_loopback() == to.is_loopback());
         routes.route(to, from, ifindex).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::ENETUNREACH, Errno);
@@ -178,7 +182,7 @@ impl Manager {
         })
     }
 
-    /// Looks for a neighbour, now and, if that is too early, later.
+    /// Starts the search for a neighbour: looks now and, if necessary, again later.
     fn search(&mut self, world: &World, name: u32, search: Search) {
         if self.pending.len() >= SEARCHES_MAX {
             let text = format!("{SEARCHES_MAX} addresses are being looked for already");
@@ -188,7 +192,7 @@ impl Manager {
         self.look(world, name);
     }
 
-    /// Searches whose time has come go on.
+    /// Continues the searches that are due.
     pub(super) fn search_on(&mut self, world: &World, now: Time) {
         while let Some((at, name)) = self.searches.first().copied()
             && at <= now
@@ -210,7 +214,7 @@ impl Manager {
         };
         match state {
             Neighbour::There => return self.found_at_last(name, &found),
-            // Interfaces without neighbours know of none, however often they send.
+            // Interfaces without neighbours never have an entry, even after packets were sent.
             Neighbour::Unknown if search.probed => return self.found_at_last(name, &found),
             Neighbour::Silent if search.probed => {
                 let text = format!("{hop} does not answer on its network (no neighbour)");
@@ -280,7 +284,7 @@ impl Manager {
     }
 }
 
-/// The path from a place of ours to a GID; `inside`: one of this agent.
+/// The path from an attachment to a GID. `inside`: the GID belongs to this agent.
 pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos: u8, ack_timeout: Option<u8>) -> Path {
     let mtu = if inside || at.outward_mtu == 0 { at.port_mtu } else { at.port_mtu.min(at.outward_mtu) };
     Path {
@@ -297,14 +301,14 @@ pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos:
     }
 }
 
-/// Why nothing goes to other hosts from a place.
+/// Why an attachment has no wire to other hosts.
 fn no_wire(world: &World, at: &Attachment) -> Option<String> {
     let port = world.devices.get(at.device).and_then(|device: &Device| device.port(u32::from(at.port)).ok())?;
     let entry = port.gids.entry(u32::from(at.index))?;
     world.wire.why_not(usize::from(at.index), entry)
 }
 
-/// Any address of the same family as another one.
+/// The unspecified address of the same family.
 fn any_like(address: &Sockaddr) -> Sockaddr {
     match address {
         Sockaddr::Ip(SocketAddr::V4(_)) => Sockaddr::Ip((Ipv4Addr::UNSPECIFIED, 0).into()),

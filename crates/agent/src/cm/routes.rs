@@ -1,8 +1,8 @@
-//! The host's routes and neighbours, by rtnetlink: by which address and interface another host is reached, and whether it is
-//! there.
+//! The host's routes and neighbours, from rtnetlink: the address and interface through which
+//! another host is reached, and whether it is there.
 //!
-//! rtnetlink answers within the call, so nothing here waits. Of the kernel's answers only what is needed is read, by hand. The
-//! principal type is [`Routes`].
+//! rtnetlink answers within the call, so nothing here waits. The code parses only the needed parts
+//! of the kernel's answers. The principal type is [`Routes`].
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -25,41 +25,41 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_VIA: u16 = 18;
 const NDA_DST: u16 = 1;
 
-/// `rtm_type` of an address of this host.
+/// The `rtm_type` of an address of this host.
 const RTN_LOCAL: u8 = 2;
 
 const NUD_INCOMPLETE: u16 = 0x01;
 const NUD_FAILED: u16 = 0x20;
 
-/// A netlink header, and a `struct rtmsg` or `struct ndmsg` behind it.
+/// Lengths of a netlink header, and of the `struct rtmsg` or `struct ndmsg` behind it.
 const HEADER: usize = 16;
 const BODY: usize = 12;
-/// The port that throws away what comes (RFC 863).
+/// The port that discards all datagrams (RFC 863).
 const DISCARD: u16 = 9;
 
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The address that packets are sent from, as far as the kernel says.
+    /// The source address of packets, if the kernel names one.
     pub(crate) source: Option<IpAddr>,
-    /// The interface that they leave by.
+    /// The interface of packets.
     pub(crate) ifindex: u32,
-    /// Who passes them on, if not the host itself takes them.
+    /// The gateway, if packets go through one.
     pub(crate) gateway: Option<IpAddr>,
     /// It is this host.
     pub(crate) local: bool,
 }
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Neighbour {
-    /// It is, or was, there.
+    /// It is there, or was there.
     There,
-    /// The kernel asks for it just now.
+    /// The kernel is asking for it.
     Asked,
     /// It does not answer.
     Silent,
-    /// Nobody has asked.
+    /// The kernel has not asked for it.
     Unknown,
 }
 
@@ -70,17 +70,17 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Fails where netlink may not be used.
+    /// Opens the connection. This fails where netlink may not be used.
     pub(crate) fn new() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // An answer that does not come at once is none.
+        // Answers come at once, so a read must not block.
         socket.set_non_blocking(true)?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// The route to a host, from one address or any, by one interface or any.
+    /// The route to a host, from one source address or any, through one interface or any.
     pub(crate) fn route(&mut self, to: IpAddr, from: Option<IpAddr>, ifindex: u32) -> io::Result<Route> {
         let mut body = [0; BODY];
         body[0] = family(to);
@@ -98,7 +98,7 @@ impl Routes {
         route_of(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// What the kernel knows of a neighbour.
+    /// The kernel's state of a neighbour.
     pub(crate) fn neighbour(&mut self, ip: IpAddr, ifindex: u32) -> io::Result<Neighbour> {
         let mut body = [0; BODY];
         body[0] = family(ip);
@@ -114,7 +114,7 @@ impl Routes {
         }
     }
 
-    /// One question and its answer's body.
+    /// Sends one question and returns the body of the answer.
     fn ask(&mut self, kind: u16, expected: u16, body: &[u8; BODY], attributes: &[u8]) -> io::Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let length = HEADER + BODY + attributes.len();
@@ -130,7 +130,7 @@ impl Routes {
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
             if word(&bytes, 8) != Some(self.sequence) {
-                // The late answer to an earlier question.
+                // This is a late answer to an earlier question.
                 continue;
             }
             let (Some(length), Some(found)) = (word(&bytes, 0), half(&bytes, 4)) else {
@@ -149,7 +149,7 @@ impl Routes {
     }
 }
 
-/// Makes the kernel ask for a neighbour: by an empty datagram that nobody heeds.
+/// Makes the kernel ask for a neighbour, by an empty datagram to the discard port.
 pub(crate) fn probe(from: IpAddr, to: IpAddr, scope: u32) -> io::Result<()> {
     let at = |ip: IpAddr, port: u16| match ip {
         IpAddr::V4(ip) => std::net::SocketAddr::from((ip, port)),
@@ -182,7 +182,7 @@ fn attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Reads a `struct rtmsg` with its attributes.
+/// Parses a `struct rtmsg` with its attributes.
 fn route_of(message: &[u8]) -> Option<Route> {
     let local = *message.get(7)? == RTN_LOCAL;
     let mut route = Route { source: None, ifindex: 0, gateway: None, local };
@@ -191,7 +191,7 @@ fn route_of(message: &[u8]) -> Option<Route> {
             RTA_OIF => route.ifindex = word(value, 0)?,
             RTA_PREFSRC => route.source = address(value),
             RTA_GATEWAY => route.gateway = address(value),
-            // A family of two bytes comes first.
+            // The address follows a family of two bytes.
             RTA_VIA => route.gateway = address(value.get(2..)?),
             _ => {}
         }

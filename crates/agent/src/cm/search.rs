@@ -1,4 +1,4 @@
-//! A neighbour that is being looked for, while the host finds its address. Principal type: [`Search`].
+//! The search for a neighbour, while the host finds its address. The principal type is [`Search`].
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use protocol::Time;
 
 use super::locals::Attachment;
 
-/// A neighbour that is being looked for.
+/// A neighbour for which the agent searches.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) found: Found,
-    /// Who is asked for, by which interface.
+    /// The neighbour's address, and the interface that leads to it.
     pub(super) hop: IpAddr,
     pub(super) ifindex: u32,
     pub(super) deadline: Time,
@@ -18,7 +18,7 @@ pub(super) struct Search {
     pub(super) probed: bool,
 }
 
-/// What has been found out about an address.
+/// The result for an address.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub(super) source: IpAddr,

@@ -1,4 +1,5 @@
-//! The connection manager in the admin node's answers: every id with what it is doing, and a few numbers. Only reads.
+//! The connection manager in the answers of the admin node: every id with its stage, and some
+//! counters. This file only reads.
 
 use abi::qp::kind;
 use abi::ucma::sockaddr::Sockaddr;
@@ -8,31 +9,31 @@ use super::Manager;
 use super::id::{Stage, space_name};
 use crate::asker::Asker;
 
-/// The most ids that are shown.
+/// Most ids that are shown.
 pub(crate) const SHOWN: usize = 10_000;
 
-/// An id that belongs to a device, or listens on all of them: what a kernel tells of it.
+/// What a kernel would tell of an id that belongs to a device, or that listens on all devices.
 #[derive(Debug)]
 pub(crate) struct Listed {
     /// Its number.
     pub(crate) name: u32,
-    /// Whose it is.
+    /// Its owner.
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// The device, by index, and its port; none: all.
+    /// The device, by index, and its port; `None` for all devices.
     pub(crate) device: Option<usize>,
     pub(crate) port: Option<u8>,
     pub(crate) kind: u8,
     pub(crate) qpn: u32,
     pub(crate) space: u16,
-    /// As `enum rdma_cm_state` numbers it.
+    /// The state, as `enum rdma_cm_state` numbers it.
     pub(crate) state: u8,
     pub(crate) local: Option<Sockaddr>,
     pub(crate) remote: Option<Sockaddr>,
 }
 
 impl Manager {
-    /// The ids of `most` places from `start` on, and where the next ones begin.
+    /// The ids in `most` slots from `start` on, and where the next ones begin.
     pub(crate) fn listed(&self, start: usize, most: usize) -> (impl Iterator<Item = Listed> + '_, Option<usize>) {
         let (ids, next) = self.ids.some(start, most);
         let listed = ids.filter_map(|(name, id)| {
@@ -66,8 +67,8 @@ impl Manager {
         (listed, next)
     }
 
-    /// The ids of `most` places from `start` on, of users whose affairs the asker may see in full, of others without numbers that
-    /// would help to interfere; and where the next ones begin.
+    /// The ids in `most` slots from `start` on, and where the next ones begin. If the asker may not
+    /// see a user's ids in full, they are shown without the numbers that would help to interfere.
     pub(crate) fn show(&self, asker: Asker, start: usize, most: usize) -> (Vec<Value>, Option<usize>) {
         let (ids, next) = self.ids.some(start, most);
         let shown = ids.filter_map(|(name, id)| {
@@ -99,7 +100,7 @@ impl Manager {
         self.ids.len()
     }
 
-    /// A few numbers.
+    /// Counters for `softhca show`.
     pub(crate) fn status(&self) -> Value {
         let held = self.core.counts();
         json!({

@@ -1,5 +1,6 @@
-//! What captures see of datagrams that are not simply sent: those that faults have taken, and, for users who see their own only, those that were
-//! for one of their ids. Whose a request is, is known when it has become an id. Adds to [`Manager`].
+//! Captures of datagrams that are not simply sent. These are the datagrams that faults drop, and
+//! the datagrams to ids of a user who may capture only their own. The owner of a request is known
+//! once the request is an id. Adds to [`Manager`].
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,17 +13,17 @@ use wire::icrc::Envelope;
 use super::{Manager, Passed};
 use crate::management::{Arrived, SOURCE_PORT, Told, Way, emit, record};
 
-/// A datagram is being delivered, and a user perhaps wants to see it.
+/// A datagram during its delivery, which a user's capture may show.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watched {
-    /// When, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     time: u64,
-    /// Whose it is, as far as that is known yet.
+    /// The owner, as far as it is known before the delivery.
     user: u32,
 }
 
 impl Manager {
-    /// A datagram is about to be delivered. None: no user wants to know.
+    /// Begins the delivery of a datagram. Returns `None` if no user captures.
     pub(super) fn watch(&self, origin: &Origin, mad: &Mad) -> Option<Watched> {
         if !self.outlets.watchers().have_users() {
             return None;
@@ -34,7 +35,7 @@ impl Manager {
         if watched.user == 0 { self.core.addressee(origin, mad) } else { watched.user }
     }
 
-    /// A datagram of another host has been delivered: the user whose it is sees it.
+    /// Shows a delivered datagram of another host to its owner.
     pub(super) fn show_arrived(&self, watched: Option<Watched>, origin: &Origin, arrived: &Arrived) {
         let Some(watched) = watched else { return };
         let user = self.known_user(&watched, origin, &arrived.mad);
@@ -42,7 +43,7 @@ impl Manager {
         self.outlets.watchers().show_user(user, &about, &arrived.packet(), "");
     }
 
-    /// A datagram of our own has been delivered: the user whose it is sees it, unless it is the one who has sent it.
+    /// Shows a delivered datagram of this agent to its owner, unless the owner also sent it.
     pub(super) fn show_passed(&self, watched: Option<Watched>, passed: &Passed) {
         let Some(watched) = watched else { return };
         let user = self.known_user(&watched, &passed.origin, &passed.mad);
@@ -56,14 +57,14 @@ impl Manager {
         }
     }
 
-    /// A datagram is lost where it would have left.
+    /// Shows a datagram that was dropped on its way out.
     pub(super) fn show_lost(&mut self, path: &Path, mad: &Mad, told: &Told<'_>) {
         let Some(way) = self.way(path) else { return };
         let inside = self.locals.with_gid(&path.dgid).is_some();
         self.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &way, mad, told);
     }
 
-    /// A datagram is lost where it came in, by this rule.
+    /// Shows a datagram that this rule dropped on its way in.
     pub(super) fn show_drop(&self, origin: &Origin, arrived: &Arrived, rule: u32) {
         let watchers = self.outlets.watchers();
         if !watchers.are_there() {

@@ -1,14 +1,15 @@
-//! A table whose entries are named by numbers that are not used again soon: ids and memberships of the connection manager.
+//! A table whose entries are named by numbers that are not reused soon: ids and memberships of the
+//! connection manager.
 //!
-//! A number is a generation (11 bits) and an index (20 bits), never 0 and never negative. Whose an entry is, is not known
-//! here. The principal type is [`Slab`].
+//! A number is a generation (11 bits) and an index (20 bits). It is never 0 and never negative. The
+//! table does not know who owns an entry. The principal type is [`Slab`].
 
 use std::collections::VecDeque;
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATIONS: u32 = 1 << 11;
-/// Freed places that rest before they are used again.
+/// Freed slots that wait before one of them is reused.
 const REST: usize = 64;
 
 /// The table.
@@ -36,12 +37,12 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Whether one more fits.
+    /// Whether one more entry fits.
     pub(crate) fn has_room(&self) -> bool {
         self.len < self.most
     }
 
-    /// Adds an entry and names it. `None`: the table is full, or there is no memory.
+    /// Adds an entry and names it. Returns `None` if the table is full or if there is no memory.
     pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
         if !self.has_room() {
             return None;
@@ -49,7 +50,7 @@ impl<T> Slab<T> {
         let index = if self.free.len() > REST {
             self.free.pop_front()?
         } else {
-            // Removal does not fail: it finds room for the index.
+            // Removal must not fail, so the memory for the freed index is reserved here.
             let freed = self.slots.len() + 1 - self.free.len();
             if self.slots.try_reserve(1).is_err() || self.free.try_reserve(freed).is_err() {
                 return None;
@@ -77,7 +78,7 @@ impl<T> Slab<T> {
         self.get(name)?;
         let index = name & INDEX_MASK;
         let slot = &mut self.slots[index as usize];
-        // Generation 0 would give numbers that look like none.
+        // With generation 0, a number could be 0.
         slot.generation = (slot.generation + 1) % GENERATIONS;
         slot.generation = slot.generation.max(1);
         self.free.push_back(index);
@@ -85,7 +86,8 @@ impl<T> Slab<T> {
         slot.entry.take()
     }
 
-    /// The entries of `most` places from `start` on, and where the next ones begin, if there are any.
+    /// The entries of `most` slots from `start` on, and where the next ones begin, if there are
+    /// any.
     pub(crate) fn some(&self, start: usize, most: usize) -> (impl Iterator<Item = (u32, &T)> + '_, Option<usize>) {
         let end = start.saturating_add(most).min(self.slots.len());
         let slots = self.slots.get(start..end).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The manager without sockets of the wire: what becomes of ids when the host's addresses change, who sees which ids, and what
-//! becomes of alternate paths.
+//! Tests of the manager without the wire's sockets. They cover ids after a change of addresses, the
+//! visibility of ids, and alternate paths.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ use crate::ids::Peer;
 use crate::management::emit;
 use crate::world::World;
 
-/// Where ids listen.
+/// The port on which ids listen.
 pub(super) const PORT: u16 = 7471;
 
 pub(super) struct Host {
@@ -46,7 +46,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// A host with these addresses, and one open channel.
+    /// Creates a host with these addresses and one open channel.
     pub(super) fn with(addresses: &[&str]) -> Self {
         let config = Config { wire: Wire::Off, ..Config::default() };
         let mut world = World::new(&config, "test").expect("a world");
@@ -74,7 +74,7 @@ impl Host {
         self.manager.channels[&self.channel].channel.waiting()
     }
 
-    /// An id that is resolved to an address.
+    /// Creates an id whose peer address is resolved.
     fn resolved(&mut self, to: &str) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
@@ -87,7 +87,7 @@ impl Host {
 }
 
 impl Host {
-    /// An id that listens at 10.0.0.1.
+    /// Creates an id that listens at 10.0.0.1.
     pub(super) fn listener(&mut self, port: u16) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
@@ -97,7 +97,7 @@ impl Host {
         id
     }
 
-    /// An id that knows its way.
+    /// Creates an id whose route is resolved.
     pub(super) fn routed(&mut self, to: &str, port: u16) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
@@ -110,7 +110,7 @@ impl Host {
         id
     }
 
-    /// A packet with a request of another host comes in.
+    /// Delivers a request of another host.
     pub(super) fn arriving(&mut self) -> Vec<u8> {
         let (Origin { source, destination, .. }, mad) = asked(None);
         let packet = emit(&Envelope::new(&source, &destination, 0xc100), 7, &mad).expect("whole");
@@ -159,7 +159,7 @@ fn gid(ip: &str) -> [u8; 16] {
     ip.parse::<std::net::Ipv4Addr>().expect(ip).to_ipv6_mapped().octets()
 }
 
-/// What a peer says who asks for a connection, perhaps with an alternate path to that address.
+/// The request of a peer, perhaps with an alternate path to the address `second`.
 fn asked(second: Option<&str>) -> (Origin, Mad) {
     let mut header = [0; HEADER_LEN];
     let ips = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().expect(ip));
@@ -184,7 +184,8 @@ fn asked(second: Option<&str>) -> (Origin, Mad) {
     (origin, mad)
 }
 
-/// A peer asks for a connection with an alternate path, which none of our clients does: who accepts it is told to load it.
+/// A peer requests a connection with an alternate path (none of softhca's clients does).
+/// INIT_QP_ATTR tells the accepting program to load the path.
 #[test]
 fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
     for (second, loads) in [("10.0.0.2", true), ("10.0.0.3", false)] {
@@ -213,7 +214,8 @@ fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
     }
 }
 
-/// Nobody's library can suggest a path, and no event tells of one, as with Linux. The peer hears so at once, and the connection stands.
+/// No library can suggest a path, and no event tells of a suggestion, as with Linux. The peer gets
+/// a refusal at once, and the connection remains.
 #[test]
 fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
@@ -266,7 +268,8 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     assert_eq!(host.event().event, event::DISCONNECTED);
 }
 
-/// A user who captures sees the datagrams of own ids, also those that a rule has taken, and nobody else's; root sees all of them.
+/// A capturing user sees only the datagrams of their own ids, including those that a rule dropped.
+/// Root sees all datagrams.
 #[test]
 fn a_user_sees_the_datagrams_of_own_ids() {
     let mut host = Host::with(&["10.0.0.1"]);
@@ -279,7 +282,7 @@ fn a_user_sees_the_datagrams_of_own_ids() {
         host.world.captures.watchers().begin(asker, &wanted, &ring).expect("room");
         seen.push((asker, CaptureRingRx::map(ring.as_fd(), CAPTURE_RING_MIN).expect("mapped")));
     }
-    // User 7 listens, user 8 asks.
+    // User 7 listens, user 8 sends the request.
     let listener = host.listener(PORT);
     let mine = std::mem::replace(&mut host.channel, channel);
     let asking = host.routed("10.0.0.1", PORT);
@@ -296,12 +299,12 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     };
     let req = vec!["Req".to_owned()];
     assert_eq!(told(&mut host), [req.clone(), req.clone(), req, vec![]]);
-    // The end of a program is told by what is left of its id.
+    // The peer's id is told of the end of a program.
     host.manager.close(&host.world, channel);
     let rej = vec!["Rej".to_owned()];
     assert_eq!(told(&mut host), [rej.clone(), rej.clone(), rej, vec![]]);
 
-    // What a rule takes is seen by whose it is.
+    // The owner of a datagram sees it even if a rule drops it.
     let (channel, _bell) = host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel");
     host.world.add_faults(Scope::All, "loss opcode cm nth 1").expect("a rule");
     host.channel = channel;
@@ -316,7 +319,7 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     assert!(!host.world.captures.watchers().are_there());
 }
 
-/// The datagrams on a capture ring, each with what is said of it.
+/// The datagrams on a capture ring, each with its words.
 fn shown(ring: &mut CaptureRingRx) -> Vec<String> {
     let (mut bytes, mut all) = (Vec::new(), Vec::new());
     while ring.pop(&mut bytes).expect("sound") {
@@ -331,7 +334,8 @@ fn shown(ring: &mut CaptureRingRx) -> Vec<String> {
     all
 }
 
-/// A request is rejected by a rule: it and its answer are seen with the rule's words; one that another host has sent is dropped.
+/// A rule rejects a request: the request and its answer are captured with the rule's words. A
+/// rejected request of another host is shown as dropped.
 #[test]
 fn requests_that_a_rule_rejects_are_captured() {
     let mut host = Host::with(&["10.0.0.1"]);
@@ -354,7 +358,7 @@ fn requests_that_a_rule_rejects_are_captured() {
     assert_eq!((dropped.dest_qp, dropped.psn, dropped.opcode), (1, 7, packet[0].into()));
 }
 
-/// As with a kernel: who has an id on a device that is taken away is told, and its peer hears of the end.
+/// As with a kernel: an id whose device is removed gets an event, and its peer learns of the end.
 #[test]
 fn ids_of_a_device_that_is_taken_away_are_told() {
     let mut host = Host::with(&["10.0.0.1"]);
@@ -368,7 +372,7 @@ fn ids_of_a_device_that_is_taken_away_are_told() {
     host.call(command::CONNECT, &Connect { id: asking, conn_param, ..Connect::default() }, 0);
     let request = host.event();
     assert_eq!(request.event, event::CONNECT_REQUEST);
-    // Another user's, and another process's, are not touched.
+    // Devices of another user and of another process remain.
     for rule in [(Scope::User(8), "remove"), (Scope::All, "remove pid 77")] {
         host.world.add_faults(rule.0, rule.1).expect("a rule");
         host.manager.follow_removals(&host.world);

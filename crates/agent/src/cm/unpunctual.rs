@@ -1,4 +1,5 @@
-//! Tests of connections whose datagrams come late by a rule: the manager with its time put forward, without sockets and without waiting.
+//! Tests of connections whose datagrams a rule delays. The manager's clock is advanced by the test,
+//! so there are no sockets and no waiting.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn param(qp_num: u32) -> ConnParam {
 }
 
 impl Host {
-    /// Time passes, as much as there is until something is due; no longer than a minute in all.
+    /// Advances the time from timer to timer until `count` events wait, by a minute at most.
     fn until_events(&mut self, count: usize) -> Duration {
         let mut passed = Duration::ZERO;
         while self.waiting() < count {
@@ -32,7 +33,8 @@ impl Host {
         told.id
     }
 
-    /// Asks, and says how long it took until the listener heard of it: the ids of both ends.
+    /// Sends a request. Returns the ids of both ends, and how long the listener waited for the
+    /// event.
     fn asked(&mut self) -> (u32, u32, Duration) {
         let asking = self.routed("10.0.0.1", PORT);
         self.call(command::CONNECT, &Connect { id: asking, conn_param: param(0x11), ..Connect::default() }, 0);
@@ -40,7 +42,7 @@ impl Host {
         (asking, self.expect(event::CONNECT_REQUEST), took)
     }
 
-    /// Both ends are connected; then they part, and nothing is left.
+    /// Both ends connect. Then they disconnect, and nothing is left.
     fn connects(&mut self, asking: u32, asked: u32) {
         self.call(command::ACCEPT, &Accept { uid: 6, conn_param: param(0x22), id: asked, ..Accept::default() }, 0);
         self.until_events(1);
@@ -63,7 +65,7 @@ impl Host {
         self.late_ones_come();
     }
 
-    /// What is still on its way comes, and tells nobody anything.
+    /// The delayed datagrams arrive and cause no event.
     fn late_ones_come(&mut self) {
         while self.manager.late.next_time().is_some() {
             let step = self.manager.next_time().expect("something is due") + Duration::from_micros(1);
@@ -81,7 +83,7 @@ fn with(rule: &str) -> Host {
     host
 }
 
-/// The first request comes after its repetition: it is known by then.
+/// The first request arrives after its repetition, so it is recognized as a duplicate.
 #[test]
 fn a_request_that_is_later_than_its_time_out_is_repeated() {
     let mut host = with("delay 9s opcode cm nth 1");
@@ -100,7 +102,7 @@ fn all_datagrams_may_be_late_or_come_behind_the_next() {
         "reorder 50% opcode cm seed 3",
         "duplicate opcode cm; delay 100ms jitter 90ms opcode cm",
         "bandwidth 100kbit opcode cm",
-        // Request, reply and the word that it came, each behind the next.
+        // REQ, REP and RTU, each reordered behind the next datagram.
         "reorder nth 1 opcode cm",
         "reorder nth 2 opcode cm",
         "reorder nth 3 opcode cm",
@@ -113,7 +115,7 @@ fn all_datagrams_may_be_late_or_come_behind_the_next() {
     }
 }
 
-/// And no rule but one about them touches them.
+/// Only rules about CM datagrams affect CM datagrams.
 #[test]
 fn a_delay_is_as_long_as_the_rule_says() {
     let mut host = with("delay 300ms opcode cm");
@@ -125,7 +127,7 @@ fn a_delay_is_as_long_as_the_rule_says() {
     host.connects(asking, asked);
 }
 
-/// What another host has sent waits on its way in, and is heard of once.
+/// A datagram of another host waits on its way in, and causes one event.
 #[test]
 fn what_comes_in_is_late_and_heard_of_once() {
     let ms = Duration::from_millis;
@@ -134,7 +136,7 @@ fn what_comes_in_is_late_and_heard_of_once() {
         ("reorder opcode cm direction in", Duration::from_micros(900), ms(100)),
         ("duplicate opcode cm direction in", ms(0), ms(0)),
         ("duplicate opcode cm direction in; delay 300ms opcode cm direction in", ms(299), ms(400)),
-        // What comes in is none of this one's business.
+        // This rule does not affect incoming datagrams.
         ("delay 300ms opcode cm direction out", ms(0), ms(0)),
     ] {
         let mut host = with(rule);
