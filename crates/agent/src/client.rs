@@ -1,8 +1,11 @@
-//! One connection to a device's node or the connection manager's: the opening, then command after command.
+//! One connection to a device's node or to the connection manager's node: the opening message, then
+//! one command after the other.
 //!
-//! A message without descriptors is taken here; one with some is received on the thread of the client's user
-//! ([`crate::closer`]). Nothing here waits for a client. A reply that its socket has no room for is kept, and until it is gone no further command
-//! is read, so that a client that stops reading costs one reply of memory. The principal type is [`Client`].
+//! The agent's thread receives messages without descriptors. The thread of the client's user
+//! receives messages with descriptors ([`crate::closer`]). Nothing here waits for a client. If the
+//! socket has no room for a reply, the reply is kept, and no further command is read until it is
+//! sent. So a client that stops reading costs one reply of memory. The principal type is
+//! [`Client`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,32 +28,35 @@ use crate::ids::{ContextId, Peer};
 use crate::refusal::Refusal;
 use crate::world::World;
 
-/// A connection and what it has become.
+/// A connection and its state.
 pub(crate) struct Client {
-    /// What it holds unread may be anything. The thread of its user borrows it to receive descriptors.
+    /// Its unread messages may contain any descriptor. The thread of its user borrows the socket to
+    /// receive them.
     socket: Arc<Foreign<Socket>>,
     node: Node,
     peer: Peer,
-    /// Readable when the process has ended, though a child of it may still hold the socket. From the first message on.
+    /// The pidfd, from the first message on. It is readable when the process has ended, even if a
+    /// child still holds the socket.
     death: Option<OwnedFd>,
-    /// Nobody watches it yet.
+    /// The pidfd is not watched yet.
     death_is_new: bool,
-    /// From the opening on.
+    /// From the opening message on.
     session: Option<Session>,
-    /// A reply that had no room.
+    /// A reply for which the socket had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
-    /// What there was no room for are its descriptors, and nobody says when there is.
+    /// The kernel takes no descriptors for the unsent reply, and no event will tell when it does
+    /// again.
     starves: bool,
     busy: bool,
-    /// The command that is being carried out elsewhere has no reply.
+    /// The command that another thread carries out has no reply.
     quiet: bool,
-    /// Nothing is read from it while too many descriptors of its user wait to be closed.
+    /// The agent reads nothing from it while too many descriptors of its user wait to be closed.
     held_up: bool,
-    /// What its socket is watched for, if it is watched.
+    /// The events for which its socket is watched, if it is watched.
     pub(crate) interest: Option<EventFlags>,
 }
 
-/// What a connection is to.
+/// What a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A device, by index.
@@ -60,7 +66,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// The flags that one may open it with.
+    /// The flags with which it may be opened.
     fn flags(self) -> u32 {
         match self {
             Self::Device(_) => 0,
@@ -78,48 +84,48 @@ pub(crate) enum Session {
     Channel(ChannelId),
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It does.
+    /// It continues.
     Goes,
     /// It has ended, or must.
     Ends,
 }
 
-/// What a client says next.
+/// The result of reading a client.
 pub(crate) enum Next<'b> {
-    /// Nothing, or something that has been dealt with.
+    /// No message, or one that needs nothing more.
     Over(Fate),
     /// A command.
     Command {
-        /// Whose.
+        /// The session that sent it.
         session: Session,
-        /// Goes back with the reply.
+        /// The sequence number, which returns with the reply.
         sequence: u32,
-        /// There is none.
+        /// The command has no reply.
         quiet: bool,
-        /// Header and body.
+        /// Its header and body.
         request: &'b [u8],
-        /// What came with it.
+        /// The descriptors that came with it.
         fds: Vec<Passed>,
     },
-    /// A message with descriptors, which is still in the socket.
+    /// A message with descriptors, which the socket still holds.
     Passing,
 }
 
 /// A message of a client.
 pub(crate) struct Said<'b> {
-    /// None: the connection is over.
+    /// The bytes; empty if the connection has ended.
     pub(crate) bytes: &'b [u8],
-    /// There is more of it than a message may have.
+    /// The message was longer than a message may be.
     pub(crate) truncated: bool,
-    /// What came with it.
+    /// The descriptors that came with it.
     pub(crate) fds: Vec<Passed>,
 }
 
 impl Client {
-    /// A connection to a node that was just accepted.
+    /// A connection that a node has just accepted.
     pub(crate) fn new(socket: Socket, node: Node, closers: &mut Closers) -> io::Result<Self> {
         let credentials = socket.peer_credentials()?;
         let socket = Arc::new(Foreign::new(socket, closers.of(credentials.uid)));
@@ -156,22 +162,22 @@ impl Client {
         (self.socket.as_fd(), &mut self.interest)
     }
 
-    /// What becomes readable at the death of the process: given once, to be watched.
+    /// The pidfd to watch. It is returned only once.
     pub(crate) fn new_death(&mut self) -> Option<BorrowedFd<'_>> {
         if std::mem::take(&mut self.death_is_new) { self.death() } else { None }
     }
 
-    /// What becomes readable at the death of the process.
+    /// The pidfd, which becomes readable when the process ends.
     pub(crate) fn death(&self) -> Option<BorrowedFd<'_>> {
         self.death.as_ref().map(AsFd::as_fd)
     }
 
-    /// What it has, once it has opened.
+    /// Its session, once it has opened one.
     pub(crate) fn session(&self) -> Option<Session> {
         self.session
     }
 
-    /// Its context, if that is what it has.
+    /// Its context, if its session is one.
     pub(crate) fn context(&self) -> Option<ContextId> {
         match self.session {
             Some(Session::Context(context)) => Some(context),
@@ -179,37 +185,38 @@ impl Client {
         }
     }
 
-    /// Whether it waits for room rather than for a message.
+    /// Whether it waits for room, not for a message.
     pub(crate) fn is_stuck(&self) -> bool {
         self.unsent.is_some()
     }
 
-    /// Whether its reply has to be offered again, for nobody says when there is room.
+    /// Whether its reply must be offered again, because no event tells when there is room.
     pub(crate) fn starves(&self) -> bool {
         self.starves
     }
 
-    /// Whether a command of its is being carried out elsewhere.
+    /// Whether another thread carries out one of its commands.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Whether nothing is read from it, for too many descriptors of its user wait to be closed.
+    /// Whether the agent reads nothing from it because too many descriptors of its user wait to be
+    /// closed.
     pub(crate) fn is_held_up(&self) -> bool {
         self.held_up
     }
 
-    /// Fewer descriptors of its user wait.
+    /// Fewer descriptors of its user wait, so the agent may read again.
     pub(crate) fn go_on(&mut self) {
         self.held_up = false;
     }
 
-    /// What closes the descriptors of its user.
+    /// The closer for the descriptors of its user.
     pub(crate) fn closer(&self) -> &Closer {
         self.socket.closer()
     }
 
-    /// Its command is being carried out elsewhere; nothing more is read before the reply.
+    /// Another thread carries out its command, so nothing is read before the reply.
     pub(crate) fn wait(&mut self, quiet: bool) -> Fate {
         (self.busy, self.quiet) = (true, quiet);
         Fate::Goes
@@ -220,15 +227,16 @@ impl Client {
         &self.socket
     }
 
-    /// A message that was waited for has come.
+    /// Another thread has received the expected message.
     pub(crate) fn wait_no_more(&mut self) {
         self.busy = false;
     }
 
-    /// Takes the next message, if there is one and the client may have its turn.
+    /// Takes the next message, if there is one and if the client is not busy.
     pub(crate) fn next<'b>(&mut self, world: &mut World, manager: &mut Manager, buffer: &'b mut [u8]) -> Next<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
-        // Nothing is watched while it is busy or held up, so this is the end of the stream.
+        // A busy or held-up socket is not watched for messages, so this event is the end of the
+        // stream.
         if self.busy || self.held_up || self.flush() == Fate::Ends {
             return Next::Over(Fate::Ends);
         }
@@ -251,7 +259,7 @@ impl Client {
         self.hear(world, manager, said)
     }
 
-    /// What a message says.
+    /// Handles a message.
     pub(crate) fn hear<'b>(&mut self, world: &mut World, manager: &mut Manager, said: Said<'b>) -> Next<'b> {
         let Said { bytes, truncated, fds } = said;
         if bytes.is_empty() {
@@ -274,7 +282,7 @@ impl Client {
         Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }
 
-    /// The first message: who speaks, and which numbering.
+    /// Handles the first message, which names the profile of the ABI and what to open.
     fn open(&mut self, world: &mut World, manager: &mut Manager, message: &[u8]) -> Fate {
         self.identify();
         let mut fds = Vec::new();
@@ -307,11 +315,12 @@ impl Client {
         if self.session.is_some() { sent } else { Fate::Ends }
     }
 
-    /// Finds out what program it is, and has its end noticed.
+    /// Finds the name of the program, and opens its pidfd.
     fn identify(&mut self) {
         self.peer.comm = program_name(self.peer.pid);
         let pid = i32::try_from(self.peer.pid).ok().and_then(Pid::from_raw);
-        // Without one (no process id in our namespace), the end of the stream says it.
+        // Without a pidfd (the process is in another PID namespace), the end of the stream tells of
+        // the end.
         self.death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         self.death_is_new = self.death.is_some();
     }
@@ -326,7 +335,7 @@ impl Client {
         self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
     }
 
-    /// Sends what is kept, if there is room now.
+    /// Sends the kept reply, if there is room now.
     pub(crate) fn flush(&mut self) -> Fate {
         match self.unsent.take() {
             Some((bytes, fds)) => self.send(bytes, fds),
@@ -349,7 +358,7 @@ impl Client {
     }
 }
 
-/// The program's short name, for people.
+/// The program's short name, to show to users.
 fn program_name(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|text| text.trim_end().to_owned()).unwrap_or_default()
 }

@@ -1,9 +1,10 @@
-//! What a configuration file may say: devices, their ports, GUIDs and limits.
+//! The configuration file: devices, their ports, GUIDs and limits.
 //!
-//! A file is TOML. Unknown keys are refused, every value is checked here, and each complaint names the device, the key
-//! and what would be accepted, so that nothing behind this module has to doubt a [`Config`]. Without a file there is one
-//! device, `softhca0`, with one active Ethernet port. How the host's addresses become GIDs is not decided here but in
-//! [`crate::gids`]. `crates/agent/config.example.toml` shows every key.
+//! The file is TOML. Unknown keys are refused. Every value is checked here, so that the code behind
+//! this module can rely on a [`Config`]. Each error message names the device, the key and the
+//! accepted values. Without a file there is one device, `softhca0`, with one active Ethernet port.
+//! [`crate::gids`] decides how the host's addresses become GIDs. `crates/agent/config.example.toml`
+//! shows every key.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ pub const MAX_DEVICES: usize = 16;
 /// The most ports of one device; the board has room for two.
 pub const MAX_PORTS: usize = 2;
 
-/// Everything an agent is told before it starts.
+/// The whole configuration of an agent.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -29,30 +30,32 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     /// The only addresses that become GIDs, in their order. Empty: every address of the host.
     pub addresses: Vec<IpAddr>,
-    /// How packets from other hosts come.
+    /// How the agent receives packets of other hosts.
     pub wire: Wire,
-    /// Serve every user of this machine and keep them apart; `softhca agent --system` says so, a file does not.
+    /// Serve every user of this machine and keep them apart. Only `softhca agent --system` sets
+    /// this; the file cannot.
     #[serde(skip)]
     pub system: bool,
-    /// Give out QP numbers and keys in order, so that every agent gives the same ones: for tests that compare them.
+    /// Give out QP numbers and keys in order, so that every agent gives the same numbers: for tests
+    /// that compare them.
     #[serde(skip)]
     pub in_order: bool,
     /// The devices, in the order of their nodes `uverbs0`, `uverbs1`, …
     pub devices: Vec<DeviceConfig>,
 }
 
-/// How packets from other hosts come to an agent.
+/// How an agent receives packets of other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
     /// From UDP port 4791 of each address.
     #[default]
     Udp,
-    /// From whoever holds the agent's forwarder, as in one process with several hosts: no socket is opened, and
-    /// [`Config::addresses`] need not exist anywhere.
+    /// Through the agent's forwarder, as in a process with several hosts. No socket is opened, and
+    /// [`Config::addresses`] need not exist on this machine.
     #[serde(skip)]
     External,
-    /// Not at all: clients reach each other, and nobody else.
+    /// Not at all: clients of this agent reach only each other.
     Off,
 }
 
@@ -62,17 +65,18 @@ pub enum Wire {
 pub struct DeviceConfig {
     /// The name that `ibv_devices` prints: letters, digits, `_` and `-`, at most 63 of them.
     pub name: String,
-    /// The node GUID, as `0002:c903:0000:1234` or `0x0002c90300001234`. Absent: derived, the same at every start.
+    /// The node GUID, as `0002:c903:0000:1234` or `0x0002c90300001234`. Absent: derived, the same
+    /// at every start.
     pub node_guid: Option<Guid>,
     /// `vendor_part_id` of `ibv_query_device`.
     pub part_id: u32,
-    /// How many completion vectors programs may choose from.
+    /// The number of completion vectors.
     pub completion_vectors: u32,
     /// `2A` or `2B`: what a memory window of type 2 is bound to.
     pub memory_windows: MemoryWindows,
-    /// One or two ports.
+    /// Its ports: one or two.
     pub ports: Vec<PortConfig>,
-    /// What `ibv_query_device` reports as the most that can be had, and what the agent enforces.
+    /// The limits that `ibv_query_device` reports and that the agent enforces.
     pub limits: Limits,
 }
 
@@ -80,15 +84,18 @@ pub struct DeviceConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PortConfig {
-    /// The port GUID, the lower half of GID index 0. Absent: derived from the node GUID and the port number.
+    /// The port GUID, the lower half of GID index 0. Absent: derived from the node GUID and the
+    /// port number.
     pub guid: Option<Guid>,
-    /// The largest active MTU in bytes: 256, 512, 1024, 2048 or 4096. Interfaces whose packets are smaller lower it.
+    /// The largest active MTU in bytes: 256, 512, 1024, 2048 or 4096. Interfaces with a smaller MTU
+    /// lower it.
     pub mtu: u32,
     /// `active` or `down`.
     pub state: PortState,
     /// `ethernet` or `infiniband`.
     pub link_layer: LinkLayer,
-    /// Names of the network interfaces whose addresses become GIDs. Absent: all of them, loopback only if it is alone.
+    /// Names of the network interfaces whose addresses become GIDs. Absent: all of them; loopback
+    /// only if there is no other.
     pub interfaces: Option<Vec<String>>,
 }
 
@@ -98,28 +105,28 @@ pub struct PortConfig {
 pub enum PortState {
     /// Up, ready for traffic.
     Active,
-    /// Down: QPs can be made and connected, nothing passes.
+    /// Down: QPs can be created and connected, but no packet passes.
     Down,
 }
 
-/// How a port addresses others.
+/// How a port addresses other ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkLayer {
-    /// RoCE: by GID, and so every address vector has a GRH.
+    /// RoCE: by GID, so every address vector has a GRH.
     #[default]
     Ethernet,
     /// By LID within a subnet, and by GID.
     Infiniband,
 }
 
-/// To what a memory window of type 2 is bound. A device has one kind or the other (IBA 10.6.7.2.2).
+/// What a memory window of type 2 is bound to. A device has one kind or the other (IBA 10.6.7.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum MemoryWindows {
-    /// A QP's number.
+    /// The number of a QP.
     #[serde(rename = "2A")]
     QueuePair,
-    /// A QP's number, and its protection domain.
+    /// The number of a QP, and its protection domain.
     #[default]
     #[serde(rename = "2B")]
     QueuePairAndDomain,
@@ -129,18 +136,18 @@ pub enum MemoryWindows {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Guid(pub u64);
 
-/// Why a configuration was refused: a sentence for the person who wrote it.
+/// Why a configuration was refused, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path}: {source}")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not TOML, or has a key or type that is not known here.
+    /// The file is not TOML, or has an unknown key or type.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
     /// A value that cannot be accepted.
@@ -196,7 +203,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The same with one link layer for every port.
+    /// Sets the link layer of every port.
     #[must_use]
     pub fn with_link_layer(mut self, link_layer: LinkLayer) -> Self {
         for port in self.devices.iter_mut().flat_map(|device| &mut device.ports) {
@@ -205,7 +212,8 @@ impl Config {
         self
     }
 
-    /// Whether the values make sense together; programs that build a [`Config`] by hand are checked by the same rules.
+    /// Checks that the values are valid together. The same rules apply to programs that build a
+    /// [`Config`] themselves.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::Value(text));
         for address in &self.addresses {

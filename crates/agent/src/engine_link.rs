@@ -1,8 +1,10 @@
-//! The agent's end of one engine: what wakes it, and what is pushed to it.
+//! The agent's end of one engine: the means to wake it, and the pushes to it.
 //!
-//! A push that its engine has no room for waits here. What waits is what the engine does not know yet, and nothing twice: a lane that ends
-//! before its engine has heard of it leaves nothing, and a state that changes a thousand times is one push. So a program that is stopped
-//! finds everything when it goes on. Only an engine that owes far more than programs have is cut off. Principal type: [`EngineLink`].
+//! If an engine has no room for a push, the push waits here. The backlog holds only what the engine
+//! does not know yet, and each fact once. A lane that ends before its engine knows it leaves
+//! nothing. A state that changes a thousand times leaves one push. So a stopped program gets
+//! everything when it continues. Only an engine whose backlog is far longer than that of real
+//! programs is disconnected. The principal type is [`EngineLink`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,43 +21,46 @@ use crate::foreign::Foreign;
 use crate::owing::Owing;
 use crate::wire::link::Waker;
 
-/// Pushes that wait for one engine, at most: what is left of them is about lanes and targets, of which programs have fewer.
+/// Most pushes that wait for one engine. Most of them are about lanes and targets, of which
+/// programs have fewer.
 const BACKLOG_MAX: usize = 16 * 1024;
 
-/// What the kernel keeps for an engine that does not listen, in bytes of its reckoning: some sixteen pushes. The descriptors that they carry count
-/// for the agent's user. More of them than one process may have open, and none of that user's programs can pass any.
+/// Size of the push socket's buffer, as the kernel counts: about sixteen pushes. The descriptors in
+/// these pushes count for the agent's user. If there were more than one process may have open, no
+/// program of that user could pass any.
 const IN_FLIGHT: usize = 6 * 1024;
 
 /// The agent's end of one engine.
 pub struct EngineLink {
-    /// The memory with the engine's wake word; given to peers, never mapped here.
+    /// The memory with the engine's wake word. Peers get it; the agent never maps it.
     wake_word: Arc<Foreign>,
-    /// What wakes the engine.
+    /// The eventfd that wakes the engine.
     kick: Arc<Foreign>,
-    /// It takes nothing from the engine, so closing it blocks nobody.
+    /// The socket receives nothing from the engine, so closing it never blocks.
     socket: Arc<Socket>,
     backlog: Backlog,
     state: State,
     owing: Option<Owing>,
-    /// Whether somebody waits for room in the push socket.
+    /// Whether the push socket is watched for room.
     pub watched: bool,
 }
 
-/// Whether an engine takes what is pushed.
+/// Whether an engine receives pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It does, or has no room at the moment.
+    /// It receives pushes, or has no room at the moment.
     Listens,
-    /// As above, but what there is no room for are descriptors, and nobody says when there is.
+    /// Like `Listens`, but the kernel takes no descriptors, and no event tells when it does again.
     Starves,
-    /// It has closed its end: its program has closed the device, or ends. The connection says so as well, in its turn.
+    /// It has closed its end: its program has closed the device, or is ending. Its connection will
+    /// report that too.
     Ended,
-    /// It has left too much untaken.
+    /// It has left too many pushes unread.
     Broken,
 }
 
 impl EngineLink {
-    /// A link, and the engine's end of its push socket.
+    /// Creates a link. Returns it with the engine's end of the push socket.
     pub fn new(wake_word: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair()?;
         ours.only_send()?;
@@ -81,7 +86,8 @@ impl EngineLink {
         &self.kick
     }
 
-    /// What wakes the engine; with `safely` it never waits, whatever the engine's process does.
+    /// The means to wake the engine. If `safely`, waking never blocks, whatever the engine's
+    /// process does.
     pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
         Ok(match safely {
             true => Waker::Push(Arc::clone(&self.socket)),
@@ -89,7 +95,7 @@ impl EngineLink {
         })
     }
 
-    /// Pushes a record, now or when the engine has room for it.
+    /// Pushes a record, now or when the engine has room.
     pub fn push(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {
         if self.is_over() {
             return;
@@ -107,7 +113,7 @@ impl EngineLink {
         }
     }
 
-    /// Notes here from now on that pushes wait, or that the engine takes none.
+    /// Sets where this link notes that pushes wait, or that the engine is broken.
     pub fn note_at(&mut self, owing: Owing) {
         self.owing = Some(owing);
     }
@@ -117,16 +123,16 @@ impl EngineLink {
         self.backlog.len() > 0
     }
 
-    /// Pushes a record that is of no need: it is dropped if the engine has no room for it now.
+    /// Pushes an unimportant record: it is dropped if the engine has no room now.
     pub fn offer(&mut self, record: Push, fds: &[BorrowedFd<'_>]) {
         if self.backlog.len() == 0 && !self.is_over() {
-            // An end that is gone is found out with the next push that counts.
+            // The next important push notices an end that is closed.
             let _ = self.socket.try_send(record.bytes(), fds);
         }
     }
 
-    /// Sends what waits, as far as there is room. Where that is short for descriptors nothing is tried before [`Self::feed`]: each try in vain
-    /// looks like room to who watches the socket.
+    /// Sends waiting pushes, as far as there is room. If descriptors are the problem, nothing is
+    /// tried before [`Self::feed`]: each failed attempt looks like room to the poller.
     pub fn flush(&mut self) {
         while self.state == State::Listens
             && let Some((record, fds)) = self.backlog.first()
@@ -145,7 +151,7 @@ impl EngineLink {
         }
     }
 
-    /// The same after a while, if descriptors were what there was no room for.
+    /// Tries again after a while, if descriptors were the problem.
     pub fn feed(&mut self) {
         if self.starves() {
             self.state = State::Listens;
@@ -153,12 +159,12 @@ impl EngineLink {
         }
     }
 
-    /// Whether what waits has to be offered again, for nobody says when there is room.
+    /// Whether pushes must be offered again, because no event tells when there is room.
     pub fn starves(&self) -> bool {
         self.state == State::Starves
     }
 
-    /// Whether the engine has left so much untaken that it no longer knows its lanes.
+    /// Whether the engine has left so many pushes unread that it no longer knows its lanes.
     pub fn is_broken(&self) -> bool {
         self.state == State::Broken
     }
@@ -168,24 +174,26 @@ impl EngineLink {
     }
 }
 
-/// Whether a message was not sent because the kernel has no room for its descriptors, or for it at all: too many are under way in all
-/// processes of a user, or memory is short. It passes, but no socket says when.
+/// Whether a message was not sent because the kernel has no room for its descriptors, or for the
+/// message at all. Too many descriptors of a user are in flight, or memory is short. The condition
+/// passes, but no socket event tells when.
 pub fn starves(error: &io::Error) -> bool {
     let short = [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM];
     short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// What an engine does not know yet, in its order.
+/// What an engine does not know yet, in order.
 #[derive(Default)]
 struct Backlog {
     waiting: BTreeMap<u64, (Push, Vec<Arc<Foreign>>)>,
-    /// Where the record of a kind about a lane, a target or a capture is.
+    /// The position of the record of a kind about a lane, a target or a capture.
     places: BTreeMap<(u32, u32), u64>,
     last: u64,
 }
 
 impl Backlog {
-    /// Adds a record, unless it says what another one says already, or what another one says is over with it.
+    /// Adds a record, unless a waiting record says the same. A record that ends what a waiting
+    /// record begins removes that record.
     fn add(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {
         let subject = record.lane.lane;
         let begun = match record.kind {
@@ -239,7 +247,7 @@ mod tests {
         Push { kind, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() }
     }
 
-    /// Everything that the engine gets once it listens again.
+    /// Everything that the engine gets when it reads again.
     fn taken(link: &mut EngineLink, theirs: &Socket) -> Vec<(u32, u32)> {
         let mut all = Vec::new();
         let mut bytes = [0; 64];
@@ -255,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Pushes lanes until one has to wait; how many there are.
+    /// Pushes lanes until one must wait. Returns how many there are.
     fn fill(link: &mut EngineLink) -> u32 {
         let fds: Vec<_> = (0..4).map(|_| Arc::new(Foreign::ours(event_file().expect("fd")))).collect();
         let lanes = (1..).find(|&lane| {
@@ -305,7 +313,7 @@ mod tests {
         let states =
             [(push::PORTS, 0), (push::FAULTS, 0), (push::REMOVED, 0), (push::SHUTDOWN, 0), (push::TARGET, 0x11)];
         assert_eq!(taken(&mut link, &theirs)[lanes..], states);
-        // Once it is known it can be said again.
+        // Once the engine knows it, it can be pushed again.
         link.push(record(push::PORTS, 0), Vec::new());
         assert_eq!(taken(&mut link, &theirs), [(push::PORTS, 0)]);
     }

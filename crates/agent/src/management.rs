@@ -1,8 +1,10 @@
-//! Management datagrams between agents: QP 1 of every address, which is the agent's own (IBA 13.5.3, A17.9).
+//! Management datagrams between agents: QP 1 of every address, which belongs to the agent (IBA
+//! 13.5.3, A17.9).
 //!
-//! What comes in is checked where it is received, as far as it can be without knowing what it says: ICRC, opcode, Q_Key,
-//! source QP, length; it waits in an [`Inlet`], which is bounded, until the agent's thread takes it. What goes out leaves
-//! from a socket per address, or through the network of whoever embeds the agent. The principal types are [`Inlet`] and
+//! The receiving thread checks a datagram as far as it can without parsing the message: ICRC,
+//! opcode, Q_Key, source QP and length. Then the datagram waits in an [`Inlet`], which is bounded,
+//! until the agent's thread takes it. Datagrams leave through one socket per address, or through
+//! the network of the program that embeds the agent. The principal types are [`Inlet`] and
 //! [`Outlets`].
 
 use std::collections::{HashMap, VecDeque};
@@ -26,48 +28,49 @@ use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 use crate::capture::watchers::Watchers;
 use crate::gids::ip_of;
 
-/// Datagrams that wait for the agent's thread, at most; what comes beyond is lost, and its sender tries again.
+/// Most datagrams that wait for the agent's thread. Further ones are lost, and their senders repeat
+/// them.
 const WAITING_MAX: usize = 4096;
-/// BTH and DETH.
+/// Length of BTH and DETH.
 const HEADERS_LEN: usize = 20;
-/// A whole packet, from the BTH to the ICRC.
+/// Length of a whole packet, from the BTH to the ICRC.
 const PACKET_LEN: usize = HEADERS_LEN + MAD_LEN + icrc::LEN;
-/// The source port: any of RoCEv2's.
+/// The UDP source port: one of RoCEv2's range.
 pub(crate) const SOURCE_PORT: u16 = 0xc100;
-/// The default P_Key without its bit of membership.
+/// The default P_Key without its membership bit.
 const PKEY_BASE: u16 = 0x7fff;
 
 /// A management datagram that came from another host.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrived {
-    /// Who says to have sent it.
+    /// The sender's address, as the sender claims.
     pub(crate) from: [u8; 16],
-    /// The address of ours that it came to.
+    /// The own address at which it arrived.
     pub(crate) to: [u8; 16],
-    /// The UDP port that it came from.
+    /// Its UDP source port.
     pub(crate) from_port: u16,
-    /// The identification that it was sent with.
+    /// The identification in its IPv4 header.
     pub(crate) id: u16,
-    /// BTH and DETH, as they came.
+    /// BTH and DETH, as they arrived.
     pub(crate) head: [u8; HEADERS_LEN],
-    /// What it says.
+    /// The message.
     pub(crate) mad: Mad,
 }
 
 impl Arrived {
-    /// Its number.
+    /// Its PSN.
     pub(crate) fn psn(&self) -> u32 {
         u32::from_be_bytes([0, self.head[9], self.head[10], self.head[11]])
     }
 
-    /// As it came.
+    /// The packet as it arrived.
     pub(crate) fn packet(&self) -> [u8; PACKET_LEN] {
         let Self { from, to, from_port, id, head, mad } = self;
         sealed(&Envelope::new(from, to, *from_port), *id, head, mad)
     }
 }
 
-/// Where datagrams for QP 1 wait. Any thread puts them in, one takes them out.
+/// The queue of datagrams for QP 1. Any thread adds to it; one thread takes from it.
 #[derive(Debug)]
 pub(crate) struct Inlet {
     queue: Mutex<VecDeque<Arrived>>,
@@ -77,12 +80,12 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    /// An empty one, whose packets `capture_hook` sees.
+    /// Creates an empty inlet. `capture_hook` sees its packets.
     pub(crate) fn new(capture_hook: Arc<CaptureHook>) -> io::Result<Self> {
         Ok(Self { queue: Mutex::default(), notifier: Notifier::new()?, lost: AtomicU64::new(0), capture_hook })
     }
 
-    /// Takes datagrams for QP 0 or 1. The number of those that are of no use.
+    /// Takes datagrams for QP 0 or 1. Returns how many of them were invalid.
     pub(crate) fn take(&self, from: [u8; 16], from_port: u16, to: [u8; 16], segment: usize, bytes: &[u8]) -> u64 {
         let envelope = Envelope::new(&from, &to, from_port);
         let mut useless = 0;
@@ -114,17 +117,18 @@ impl Inlet {
         }
     }
 
-    /// What becomes readable when something comes.
+    /// The notifier becomes readable when a datagram arrives.
     pub(crate) fn notifier(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()
     }
 
-    /// Whether something waits.
+    /// Whether a datagram waits.
     pub(crate) fn has_some(&self) -> bool {
         !self.queue.lock().is_empty()
     }
 
-    /// The first that wait, `most` at most. If more do, the notifier goes on to say so.
+    /// Takes the first waiting datagrams, `most` at most. If more wait, the notifier stays
+    /// readable.
     pub(crate) fn take_some(&self, most: usize) -> VecDeque<Arrived> {
         self.notifier.drain();
         let mut queue = self.queue.lock();
@@ -132,17 +136,18 @@ impl Inlet {
             return std::mem::take(&mut *queue);
         }
         self.notifier.notify();
-        // As many as one piece of work takes.
+        // Takes no more than one piece of work handles.
         queue.drain(..most).collect()
     }
 
-    /// How many did not fit.
+    /// How many datagrams were lost because the queue was full.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
 
-/// The management datagram in a packet, if it is one for QP 1; with the identification that it was sent with, and the headers.
+/// The management datagram in a packet, if it is a valid one for QP 1, with its identification and
+/// headers.
 fn parse(envelope: &Envelope, packet: &[u8]) -> Option<(u16, [u8; HEADERS_LEN], Mad)> {
     if packet.len() != PACKET_LEN {
         return None;
@@ -177,7 +182,7 @@ pub(crate) fn emit(envelope: &Envelope, psn: u32, mad: &Mad) -> Option<[u8; PACK
     Some(sealed(envelope, 0, &head, mad))
 }
 
-/// Headers, a datagram, and the ICRC behind them.
+/// Appends a datagram and the ICRC to the headers.
 fn sealed(envelope: &Envelope, id: u16, head: &[u8; HEADERS_LEN], mad: &Mad) -> [u8; PACKET_LEN] {
     let mut packet = [0; PACKET_LEN];
     packet[..HEADERS_LEN].copy_from_slice(head);
@@ -187,55 +192,55 @@ fn sealed(envelope: &Envelope, id: u16, head: &[u8; HEADERS_LEN], mad: &Mad) -> 
     packet
 }
 
-/// Where a datagram goes.
+/// The addresses and header fields of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    /// Our address.
+    /// The own address.
     pub(crate) from: [u8; 16],
     /// Its interface.
     pub(crate) ifindex: u32,
-    /// The other host's.
+    /// The other host's address.
     pub(crate) to: [u8; 16],
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
 }
 
 impl Way {
-    /// Of a datagram that was sent to ourselves.
+    /// The way of a datagram that this agent sent to itself.
     pub(crate) fn of(origin: &Origin) -> Self {
         let Origin { source, destination, traffic_class, hop_limit, .. } = *origin;
         Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit }
     }
 }
 
-/// What is told with a datagram where somebody captures.
+/// What captures show with a datagram.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Told<'a> {
-    /// The user whose it is, 0 for nobody's.
+    /// The user who owns it, or 0 for none.
     pub(crate) owner: u32,
-    /// What was done to it.
+    /// What a fault rule did to it.
     pub(crate) words: &'a str,
 }
 
-/// The ways out, by address and interface.
+/// The sockets for sending, by address and interface.
 pub(crate) struct Outlets {
     open: HashMap<([u8; 16], u32), Arc<dyn Outlet>>,
-    /// In UDP's place.
+    /// Replaces UDP.
     network: Option<Arc<dyn Network>>,
-    /// There is no other host.
+    /// There are no other hosts.
     off: bool,
     psn: u32,
-    /// Who captures.
+    /// The captures.
     watchers: Watchers,
 }
 
 impl Outlets {
-    /// `off`: nothing leaves. What does, the `watchers` hear of.
+    /// Creates the outlets. If `off`, nothing leaves. `watchers` show the datagrams to captures.
     pub(crate) fn new(off: bool, watchers: Watchers) -> Self {
         Self { open: HashMap::new(), network: None, off, psn: 0, watchers }
     }
 
-    /// Who captures.
+    /// The captures.
     pub(crate) fn watchers(&self) -> &Watchers {
         &self.watchers
     }
@@ -246,12 +251,12 @@ impl Outlets {
         (self.network, self.off) = (Some(network), false);
     }
 
-    /// Forgets the sockets: addresses have changed.
+    /// Closes the sockets, because addresses have changed.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
     }
 
-    /// Sends one datagram. What is not sent now, a timer sends again.
+    /// Sends one datagram. If sending fails, a timer repeats the datagram.
     pub(crate) fn send(&mut self, way: &Way, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
         if self.off {
             return Err(io::ErrorKind::NetworkUnreachable.into());
@@ -290,8 +295,8 @@ impl Outlets {
         sent
     }
 
-    /// Shows a datagram that does not leave, where somebody captures: `path` is where it would have gone. Gives the number that it is shown
-    /// with.
+    /// Shows captures a datagram that does not leave; `path` is where it would have gone. Returns
+    /// the PSN with which it is shown.
     pub(crate) fn show_only(&mut self, path: u32, way: &Way, mad: &Mad, told: &Told<'_>) -> u32 {
         if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);
@@ -317,14 +322,14 @@ impl Outlets {
     }
 }
 
-/// What is known of a datagram by its way.
+/// The capture record of a datagram, as far as its way determines it.
 pub(crate) fn record(way: &Way, from_port: u16) -> CaptureRecord {
     let Way { from, to, traffic_class, hop_limit, .. } = *way;
     let src_qp = Qpn::GSI.value();
     CaptureRecord { src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() }
 }
 
-/// The scope that an address needs beside it: link-local ones mean something on one link only.
+/// The scope id of an address: link-local addresses need one.
 pub(crate) fn scope(ip: IpAddr, ifindex: u32) -> u32 {
     match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => ifindex,
@@ -355,7 +360,7 @@ mod tests {
         for at in 0..packet.len() {
             let mut damaged = packet;
             damaged[at] ^= 0x40;
-            // The congestion marks are the way's to change.
+            // Routers may change the congestion marks.
             let passes = u64::from(at != 4);
             assert_eq!(inlet.take(A, 0xc100, B, damaged.len(), &damaged), passes, "byte {at}");
         }

@@ -1,10 +1,11 @@
-//! The mirror of `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, the connection manager's entries beside them, and
-//! `/dev/infiniband` in the run directory.
+//! The mirror in the run directory: `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, the
+//! connection manager's entries beside them, and `/dev/infiniband`.
 //!
-//! Programs and scripts that read facts there instead of asking find them in the kernel's words; the path redirector
-//! (`capi/preload`) shows it to programs under the official names. It is written, never read, by the agent; a file is
-//! replaced as a whole, so that a reader sees the old fact or the new one. Counters of traffic are missing, for the agent
-//! sees none. The principal type is [`Mirror`].
+//! Programs and scripts that read files there instead of asking the agent find the kernel's words.
+//! The path redirector (`capi/preload`) shows the mirror to programs under the official names. The
+//! agent writes the mirror and never reads it. It replaces a file as a whole, so that a reader sees
+//! either the old fact or the new one. Traffic counters are missing, because no traffic passes
+//! through the agent. The principal type is [`Mirror`].
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -22,17 +23,19 @@ use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
 use engine::rundir::at;
 
-/// The ABI version of `/dev/infiniband/uverbsN`, as the kernel's class attribute tells it.
+/// The ABI version of `/dev/infiniband/uverbsN`, as in the kernel's class attribute.
 const UVERBS_ABI: &str = "6";
-/// The node of the connection manager as the kernel numbers it, were it a character device: `misc`, and a number that is free.
+/// The device number that the connection manager's node would have in the kernel: `misc`, and a
+/// free minor number.
 const MANAGER_NODE: &str = "10:120";
-/// The major number of the kernel's uverbs nodes, and the minor of the first.
+/// The major number of the kernel's uverbs nodes, and the minor number of the first node.
 const FIRST_NODE: (u32, u32) = (231, 192);
 
-/// What a node looks like in the mirror: something that is a character device for everybody who only looks.
+/// The target of the mirrored nodes. Programs that only look find a character device that everybody
+/// may open.
 const NODE_LOOK: &str = "/dev/null";
 
-/// Counters of a port that count what cannot happen here.
+/// Counters of events that cannot happen here.
 const NEVER: &[&str] = &[
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -45,18 +48,18 @@ const NEVER: &[&str] = &[
     "symbol_error",
 ];
 
-/// Files that say something may be read by everybody who gets there, folders entered; nobody writes.
+/// Everybody who reaches the mirror may read files and enter folders. Nobody writes.
 const FILE_MODE: u32 = 0o444;
 const FOLDER_MODE: u32 = 0o755;
 
-/// The tree in a run directory: `class` as in `/sys`, and beside it what is in `/dev`.
+/// The tree in a run directory: `class` as in `/sys`, and next to it the entries of `/dev`.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     root: PathBuf,
 }
 
 impl Mirror {
-    /// Writes everything about `devices`.
+    /// Writes all files about `devices`.
     pub(crate) fn new(run_dir: &RunDir, devices: &[Device]) -> io::Result<Self> {
         let mirror = Self { root: run_dir.file(SYS) };
         mirror.folder(Path::new("class/infiniband"))?;
@@ -73,7 +76,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Brings what changes up to date: port states and GID tables.
+    /// Updates what changes: port states and GID tables.
     pub(crate) fn update(&self, devices: &[Device]) -> io::Result<()> {
         for device in devices {
             self.interfaces(device)?;
@@ -94,7 +97,8 @@ impl Mirror {
                     let kind = at.join(format!("gid_attrs/types/{index}"));
                     let interface = at.join(format!("gid_attrs/ndevs/{index}"));
                     match entry {
-                        // As a kernel says of both; its InfiniBand ports have no interfaces there.
+                        // These are the kernel's words for both cases; its InfiniBand ports have no
+                        // interfaces there.
                         Some(_) if port.is_infiniband() => self.write(&kind, "IB/RoCE v1")?,
                         Some(entry) => {
                             self.write(&kind, "RoCE v2")?;
@@ -158,7 +162,7 @@ impl Mirror {
         self.node(device)
     }
 
-    /// What programs find about the device's node, and the node itself.
+    /// Writes the entries about the device's node, and the node itself.
     fn node(&self, device: &Device) -> io::Result<()> {
         let (major, first) = FIRST_NODE;
         let (name, home) = (node(device.index), home(device));
@@ -173,7 +177,7 @@ impl Mirror {
         self.link(&Path::new("dev/infiniband").join(&name), NODE_LOOK)
     }
 
-    /// The interfaces that carry a port's addresses; loopback only if it is alone.
+    /// The interfaces of a port's addresses. Loopback is included only if there is no other.
     fn interfaces(&self, device: &Device) -> io::Result<()> {
         let entries = device.ports.iter().flat_map(|port| port.gids.iter().map(|(_, entry)| entry));
         let (local, outward): (Vec<_>, Vec<_>) =
@@ -220,7 +224,7 @@ impl Mirror {
         }
     }
 
-    /// Makes a folder with those above it, whatever this process's umask says about rights.
+    /// Creates a folder and its parents, with the same rights under every umask.
     fn folder(&self, path: &Path) -> io::Result<()> {
         let place = self.root.join(path);
         if place.is_dir() {
@@ -242,14 +246,15 @@ fn open_up(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
 }
 
-/// The processors of this machine as sysfs shows a device's: as a list, and as a mask in words of 32.
+/// The processors of this machine, as sysfs shows them for a device: as a list, and as a mask in
+/// words of 32 bits.
 fn processors() -> Option<(String, String)> {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().to_owned();
     let mask = mask_of(&list)?;
     Some((list, mask))
 }
 
-/// `0-2,5` is `00000027`.
+/// For example, `0-2,5` becomes `00000027`.
 fn mask_of(list: &str) -> Option<String> {
     let mut words = vec![0_u32];
     for range in list.split(',') {

@@ -1,8 +1,10 @@
-//! Numbers that peers remember: QPNs in blocks, and keys ([`keys`]). Both rest long before they are used again.
+//! Numbers that peers remember: QPNs in blocks, and keys ([`keys`]). Both are not reused for a long
+//! time.
 //!
-//! A QPN block is 256 numbers that belong to one engine (the board says which), so that whoever receives a packet finds
-//! its engine without asking. Which block is the next, and which number in it, is chance ([`pool`]). Pure arithmetic; the
-//! principal types are [`Numbers`], [`QpnSpace`] and [`KeySpace`].
+//! A QPN block is 256 numbers that belong to one engine. The board says which engine, so a receiver
+//! finds the engine of a packet without asking the agent. The next block, and the next number in
+//! it, are random ([`pool`]). This file makes no system calls. The principal types are [`Numbers`],
+//! [`QpnSpace`] and [`KeySpace`].
 
 mod keys;
 mod pool;
@@ -26,25 +28,26 @@ pub struct Numbers {
     pub keys: KeySpace,
     /// SRQ numbers: a key without its generation.
     pub srq_numbers: KeySpace,
-    /// Numbers for people to tell PDs and CQs apart.
+    /// The last number that labels a PD or CQ for users.
     pub labels: u32,
 }
 
 impl Numbers {
-    /// Gives out numbers in an order that only `chance` knows. Called before the first is taken.
+    /// Gives out numbers in a random order from `chance`. Must be called before the first number is
+    /// taken.
     pub fn scatter(&mut self, mut chance: impl FnMut() -> Chance) {
         self.qpns = QpnSpace::new(Some(chance()));
         self.keys = KeySpace::new(Some(chance()));
         self.srq_numbers = KeySpace::new(Some(chance()));
     }
 
-    /// A number by which people tell objects apart.
+    /// A number that labels an object for users.
     pub fn next_label(&mut self) -> u32 {
         self.labels = self.labels.wrapping_add(1).max(1);
         self.labels
     }
 
-    /// The numbers of a context that is gone can be another's, when they have rested.
+    /// Frees the numbers of a context that is gone. Others may get them after some time.
     pub(crate) fn forget(&mut self, owner: ContextId) {
         self.qpns.forget(owner);
         self.keys.forget(owner);
@@ -58,17 +61,17 @@ pub struct QpnSpace {
     blocks: BTreeMap<u32, Block>,
     pool: Pool,
     owners: BTreeMap<ContextId, Owner>,
-    /// Blocks of a single number.
+    /// How many blocks have a single number.
     apart: u32,
 }
 
-/// What a context has.
+/// The numbers of a context.
 #[derive(Debug, Default)]
 struct Owner {
     blocks: BTreeSet<u32>,
-    /// The block that it takes numbers from.
+    /// The block from which it takes numbers.
     current: Option<u32>,
-    /// Blocks of a single number.
+    /// How many of its blocks have a single number.
     apart: u32,
 }
 
@@ -76,21 +79,22 @@ struct Owner {
 struct Block {
     owner: ContextId,
     order: Order,
-    /// How many of its numbers have been given out.
+    /// How many of its numbers were given out.
     next: u32,
     used: [bool; BLOCK_LEN as usize],
     live: u32,
-    /// It has a single number, and none is taken from it any more.
+    /// It has a single number, and no other is taken from it.
     apart: bool,
 }
 
-/// A block that has been granted, for the board. A return is not shown: what a context sent last may still be on its way, and is
-/// believed for as long as the board names it. The context's own number is never used again, so nothing new can come of it.
+/// A granted block, for the board. A return is not shown there: the context's last packets may
+/// still be in flight, and receivers accept them while the board names the context. The context's
+/// number is never reused, so no new packets can come from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// QPN >> 8.
     pub block: u32,
-    /// Who has it now.
+    /// The context that owns it now.
     pub owner: ContextId,
 }
 
@@ -101,12 +105,13 @@ impl Default for QpnSpace {
 }
 
 impl QpnSpace {
-    /// All numbers but those of block 0, where QP 0 and QP 1 are, in an order that only `chance` knows.
+    /// All numbers except block 0, which holds QP 0 and QP 1, in a random order from `chance`.
     pub fn new(chance: Option<Chance>) -> Self {
         Self { blocks: BTreeMap::new(), pool: Pool::new(1, chance), owners: BTreeMap::new(), apart: 0 }
     }
 
-    /// A number for `owner`, and the block it had to take for it, if any. None: every number is in use.
+    /// Takes a number for `owner`. Returns it with the block that had to be granted, if any.
+    /// `None`: every number is in use.
     pub fn take(&mut self, owner: ContextId) -> Option<(u32, Option<Grant>)> {
         let current = self.owners.get(&owner).and_then(|has| has.current);
         if let Some(block) = current
@@ -118,7 +123,7 @@ impl QpnSpace {
         if let Some((number, grant)) = self.grant(owner, false) {
             return Some((number, Some(grant)));
         }
-        // Every block is owned: only now are numbers of our own blocks used again.
+        // Every block is owned, so numbers of the own blocks are reused now.
         let blocks = &mut self.blocks;
         let room = |block: &u32| blocks.get(block).is_some_and(|held| held.live < BLOCK_LEN && !held.apart);
         let block = self.owners.get(&owner)?.blocks.iter().copied().find(room)?;
@@ -129,7 +134,8 @@ impl QpnSpace {
         Some((block * BLOCK_LEN + index as u32, None))
     }
 
-    /// A number in a block of its own, which can become another context's. None: half of all blocks are such, or all are in use.
+    /// Takes a number in a block of its own, which can pass to another context. `None`: half of all
+    /// blocks are of this kind, or all are in use.
     pub fn take_apart(&mut self, owner: ContextId) -> Option<(u32, Grant)> {
         if self.apart >= BLOCKS / 2 {
             return None;
@@ -144,7 +150,7 @@ impl QpnSpace {
         self.owners.get(&owner).map_or(0, |has| has.apart as usize)
     }
 
-    /// Makes the block of such a number another context's.
+    /// Passes the block of such a number to another context.
     pub fn pass_on(&mut self, number: u32, owner: ContextId) -> Option<Grant> {
         let block = number / BLOCK_LEN;
         let held = self.blocks.get_mut(&block).filter(|held| held.apart)?;
@@ -156,7 +162,7 @@ impl QpnSpace {
         Some(Grant { block, owner })
     }
 
-    /// Gives a number back; a block that is used up and empty goes back too.
+    /// Frees a number. A block that is used up and empty is freed too.
     pub fn give_back(&mut self, number: u32) {
         let block = number / BLOCK_LEN;
         let Some(held) = self.blocks.get_mut(&block) else { return };
@@ -173,19 +179,19 @@ impl QpnSpace {
         self.end(block);
     }
 
-    /// Takes every block from `owner`, whose QPs are gone.
+    /// Frees every block of `owner`, whose QPs are gone.
     pub fn forget(&mut self, owner: ContextId) {
         for block in self.owners.remove(&owner).into_iter().flat_map(|has| has.blocks) {
             self.end(block);
         }
     }
 
-    /// Who owns `number`.
+    /// The owner of `number`.
     pub fn owner(&self, number: u32) -> Option<ContextId> {
         self.blocks.get(&(number / BLOCK_LEN)).map(|held| held.owner)
     }
 
-    /// A block for `owner`, and its first number.
+    /// Grants a block to `owner`. Returns its first number.
     fn grant(&mut self, owner: ContextId, apart: bool) -> Option<(u32, Grant)> {
         let block = self.pool.take()?;
         let order = self.pool.order();
@@ -203,7 +209,7 @@ impl QpnSpace {
         Some((number, Grant { block, owner }))
     }
 
-    /// A block is not a context's any more.
+    /// Removes a block from a context.
     fn disown(&mut self, owner: ContextId, block: u32, apart: bool) {
         let Some(has) = self.owners.get_mut(&owner) else { return };
         has.blocks.remove(&block);
@@ -289,7 +295,7 @@ mod tests {
     fn a_live_qp_pins_its_number_when_the_circle_closes() {
         let mut space = QpnSpace::default();
         let (pinned, _) = space.take(A).expect("room");
-        // All blocks but the first and the last have come and gone.
+        // All blocks except the first and the last have been used and freed.
         for other in 2..BLOCKS - 1 {
             let (number, _) = space.take(ContextId(1000 + other)).expect("room");
             assert_eq!(number, other * 256);

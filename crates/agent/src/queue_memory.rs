@@ -1,9 +1,11 @@
-//! Queue memory of one context: where its CQs, QPs and SRQs lie, so that 1,000 of them need few mappings.
+//! The queue memory of one context: it places CQs, QPs and SRQs so that 1,000 of them need few
+//! mappings.
 //!
-//! Regions are sealed memfds that grow with the need (256 KiB, 512 KiB, … 64 MiB, or the size of one large object); objects
-//! are placed in them first fit. A region goes when its last object goes, on both sides, and its id never comes back. The
-//! client may scribble over all of it: the agent only ever looks at single words. The principal types are
-//! [`QueueMemory`] and [`Block`]; layouts are `abi::queue`'s.
+//! Regions are sealed memfds. Their sizes grow (256 KiB, 512 KiB, … 64 MiB, or the size of one
+//! large object). Objects are placed in regions first fit. When the last object of a region goes,
+//! the region goes on both sides, and its id is never reused. The client may overwrite all of it,
+//! so the agent only reads single words. The principal types are [`QueueMemory`] and [`Block`]. The
+//! layouts are in `abi::queue`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,14 +23,15 @@ use crate::burial::{self, Buried};
 const ALIGN: usize = 64;
 const FIRST_REGION: usize = 256 << 10;
 const LARGEST_SHARED_REGION: usize = 64 << 20;
-/// What is freed in pieces of at least this size is given back to the system at once.
+/// Freed ranges of at least this size are returned to the system at once.
 const PUNCH: usize = 1 << 20;
-/// To give back as much as this takes so long that another thread does it.
+/// Returning this much takes so long that another thread does it.
 const SLOW_PUNCH: usize = 4 << 20;
 const PAGE: usize = 4096;
-/// Of one context. It is address space and mappings of the agent that would run out; memory is the client's when it is touched.
+/// Most bytes of one context. The limit protects the agent's address space and mappings. Memory
+/// belongs to the client once the client touches it.
 const MOST: u64 = 256 << 30;
-/// The flag of [`Mapping`] that says: the region's descriptor is attached.
+/// The flag of [`Mapping`] for "the region's descriptor is attached".
 const ATTACHED: u32 = 1;
 
 /// All regions of one context.
@@ -36,7 +39,7 @@ const ATTACHED: u32 = 1;
 pub struct QueueMemory {
     slabs: BTreeMap<u32, Slab>,
     last_id: u32,
-    /// What the regions have.
+    /// Total size of the regions.
     bytes: u64,
 }
 
@@ -44,14 +47,14 @@ struct Slab {
     region: Arc<Buried>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
-    /// Free ranges whose memory another thread has given back to the system.
+    /// Free ranges whose memory another thread has returned to the system.
     punched: Arc<Mutex<Vec<(usize, usize)>>>,
     objects: usize,
-    /// Places that objects have left and that their clients may still be reading.
+    /// Places of former objects from which clients may still read.
     left: usize,
 }
 
-/// One object's place.
+/// The place of one object.
 #[derive(Clone)]
 pub struct Block {
     region: Arc<Buried>,
@@ -60,21 +63,22 @@ pub struct Block {
     len: usize,
 }
 
-/// A new object's place and how its client gets at it.
+/// The place of a new object, and how its client maps it.
 pub struct Allocation {
     /// The place.
     pub block: Block,
-    /// What the client is told.
+    /// The mapping that the client is told.
     pub mapping: Mapping,
-    /// The region's descriptor, when the region is new to the client.
+    /// The region's descriptor, if the client does not have it yet.
     pub fd: Option<OwnedFd>,
 }
 
 impl QueueMemory {
-    /// Room for `len` bytes. Its first cache line, the control block, is zero.
+    /// Allocates `len` bytes. The first cache line, the control block, is zero.
     pub fn allocate(&mut self, len: usize) -> io::Result<Allocation> {
         let len = len.max(1).next_multiple_of(ALIGN);
-        // A client drops its mapping with the last object; where only left memory lies, it would need the descriptor again.
+        // A client drops its mapping with the region's last object. A region with only left places
+        // is skipped, because the client would need its descriptor again.
         let mut mapped = self.slabs.iter_mut().filter(|(_, slab)| slab.objects > 0);
         let found = mapped.find_map(|(id, slab)| Some((*id, slab.take(len)?)));
         match found {
@@ -88,7 +92,8 @@ impl QueueMemory {
         }
     }
 
-    /// A region for one object alone that is not queue memory in the sense of the counters: the context page.
+    /// Allocates a region for one object that the counters do not count as queue memory: the
+    /// context page.
     pub fn allocate_apart(&mut self, len: usize) -> io::Result<Allocation> {
         let id = self.add(len.next_multiple_of(PAGE))?;
         if let Some(slab) = self.slabs.get_mut(&id) {
@@ -97,22 +102,22 @@ impl QueueMemory {
         self.grant(id, 0, len, true)
     }
 
-    /// Takes a place back; with the last one its region goes.
+    /// Frees a place; with the last place its region goes.
     pub fn release(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
         self.free(block);
     }
 
-    /// Like [`QueueMemory::release`], but nobody else gets the place before it is reclaimed: its client still reads there.
-    /// Until then the region stays mapped, and counts.
+    /// Like [`QueueMemory::release`], but the place is not reused before [`QueueMemory::reclaim`],
+    /// because its client still reads there. Until then the region stays mapped and counts.
     pub fn leave(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
         slab.left += 1;
     }
 
-    /// Makes a place that was left free for others; with the last one its region goes.
+    /// Frees a place that was left; with the last place its region goes.
     pub fn reclaim(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.left -= 1;
@@ -128,7 +133,7 @@ impl QueueMemory {
         }
     }
 
-    /// A descriptor of the region that holds `block`, for somebody who has not mapped it yet.
+    /// A descriptor of the region of `block`, for a client that has not mapped the region.
     pub fn descriptor(&self, block: &Block) -> io::Result<OwnedFd> {
         let slab = self.slabs.get(&block.id).ok_or(io::ErrorKind::NotFound)?;
         slab.region.fd().as_fd().try_clone_to_owned()
@@ -139,7 +144,7 @@ impl QueueMemory {
         self.slabs.len()
     }
 
-    /// How many bytes they have, touched or not.
+    /// Total size of the regions, touched or not.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -158,7 +163,7 @@ impl QueueMemory {
         Ok(self.last_id)
     }
 
-    /// The last object of a region is gone.
+    /// Ends a region whose last object is gone.
     fn end(&mut self, id: u32) {
         if let Some(slab) = self.slabs.remove(&id) {
             self.bytes -= slab.region.len() as u64;
@@ -202,12 +207,12 @@ impl Slab {
     fn put(&mut self, offset: usize, len: usize) {
         let start = offset.next_multiple_of(PAGE);
         let end = (offset + len) / PAGE * PAGE;
-        // Memory that cannot be given back is merely kept.
+        // If the memory cannot be returned, it is merely kept.
         if len >= SLOW_PUNCH {
             let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
             return burial::later(move || {
                 let _ = region.punch(start, end - start);
-                // Nobody gets the place before this.
+                // The range is not reused before this push.
                 punched.lock().push((offset, len));
             });
         }
@@ -232,18 +237,19 @@ impl Slab {
 }
 
 impl Block {
-    /// A word of the object's control block, or of what follows. The client may write it at any time.
+    /// A word of the object's control block, or of the bytes after it. The client may write it at
+    /// any time.
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset + 4 <= self.len, "word {offset} of an object of {} bytes", self.len);
         self.region.word(self.offset + offset)
     }
 
-    /// The same word's value now.
+    /// The value of this word now.
     pub fn read(&self, offset: usize) -> u32 {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Copies bytes from `offset` out, which the client may write meanwhile.
+    /// Copies bytes from `offset` on. The client may write them during the copy.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.len, "{} bytes at {offset} of {}", into.len(), self.len);
         self.region.copy_out(self.offset + offset, into);
@@ -255,7 +261,7 @@ impl Block {
         self.region.copy_in(self.offset + offset, bytes);
     }
 
-    /// What a client is told about this place.
+    /// The mapping of this place, for the client.
     pub fn mapping(&self, attached: bool) -> Mapping {
         Mapping {
             region: self.id,

@@ -1,14 +1,17 @@
-//! What one user may have of an agent that serves many, so that nobody can take it all.
+//! The share of one user in an agent that serves many users, so that nobody can take everything.
 //!
-//! A user's share of each kind of object is a quarter of what the device has at most; contexts and descriptors are shared
-//! in the same way. Beside the count of each kind there is a bound on the bytes that all objects of a user take in the agent.
-//! What is asked for with every new object is counted as objects come and go, at the [`User`]. An agent that serves its own
-//! user only knows no shares, but for lanes into the processes of others.
+//! A user's share of each kind of object is a quarter of the device's limit. Contexts and
+//! descriptors are shared in the same way. Besides the count of each kind, there is a limit on the
+//! bytes of the agent that all objects of a user take. The counts that every new object needs are
+//! kept at the [`User`], as objects come and go. An agent that serves only its own user has no
+//! shares, except for lanes into processes of other users.
 //!
-//! The most that one user makes the agent hold is: [`USER_BYTES`] for objects; for each connection, of which there are
-//! three times the contexts of [`contexts`], an answer that was not taken (64 KiB), its descriptors and some hundred bytes,
-//! and for each engine [`crate::lanes`]'s bounded backlog of pushes; the connection manager's ids, events and memberships,
-//! which `cm.rs` bounds for each user; three captures of one capture ring for each of its engines; and the reasons of 16 contexts.
+//! These are the most that one user can make the agent hold: [`USER_BYTES`] for objects. For each
+//! connection, of which there are three times the contexts of [`contexts`], an unread answer (64
+//! KiB), its descriptors and some hundred bytes. For each engine, the bounded backlog of pushes of
+//! [`crate::lanes`]. The ids, events and memberships of the connection manager, which `cm.rs`
+//! bounds for each user. Three captures, with one capture ring for each of its engines. The reasons
+//! of 16 contexts.
 
 use abi::Errno;
 
@@ -21,14 +24,15 @@ use crate::table::Kind;
 use crate::users::{PARTS, part, weight};
 use crate::world::World;
 
-/// Address space of the agent for the queues of one user.
+/// The agent's address space for the queues of one user.
 const QUEUE_BYTES: u64 = 512 << 30;
 
-/// Address space of the agent for memory of clients that run no engine; of 128 TiB, with as much for queue memory.
+/// The agent's address space for memory of clients without an engine. Of 128 TiB, queue memory has
+/// as much.
 const MAPPED_BYTES: u64 = 32 << 40;
 /// Lanes of other users' engines into one process.
 const FOREIGN_LANES: usize = 256;
-/// The limits that hold for a context: its device's, or its user's share of them where users are kept apart.
+/// The limits of a context: its device's, or its user's share of them if users are kept apart.
 pub fn limits(world: &World, owner: ContextId) -> Limits {
     let all = world.device_of(owner).limits;
     if user(world, owner).is_none() {
@@ -49,7 +53,8 @@ pub fn limits(world: &World, owner: ContextId) -> Limits {
     }
 }
 
-/// Whether a context may have one more object of a kind: the device has one, and its user's share is not used up.
+/// Checks that a context may have one more object of a kind: neither the device's limit nor the
+/// user's share is reached.
 pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
     let device = world.device_of(owner);
     device.room_for(kind)?;
@@ -75,8 +80,8 @@ pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
     }
 }
 
-/// Whether the queue memory of a context's user may grow: each region is a descriptor, a mapping and address space of the
-/// agent.
+/// Checks that the queue memory of a context's user may grow. Each region costs the agent a
+/// descriptor, a mapping and address space.
 pub fn room_for_queues(world: &World, owner: ContextId) -> Outcome<()> {
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let all = of(world, uid).filter_map(|context| world.contexts.get(&context));
@@ -89,7 +94,7 @@ pub fn room_for_queues(world: &World, owner: ContextId) -> Outcome<()> {
     refuse(Errno::ENOMEM, format!("user {uid} has its share of queue memory: {regions} regions, {bytes} bytes"))
 }
 
-/// Whether a context may have so many more bytes of device memory.
+/// Checks that a context may have `length` more bytes of device memory.
 pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let device = world.device_of(owner);
@@ -101,7 +106,7 @@ pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<
     refuse(Errno::ENOMEM, format!("user {uid} has its share of device memory: {used} of {share} bytes are in use"))
 }
 
-/// Whether a user may open one more context.
+/// Checks that a user may open one more context.
 pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
     let share = world.users.contexts;
     if !world.users.apart || world.users.all.get(&uid).map_or(0, |user| user.contexts.len()) < share as usize {
@@ -110,8 +115,8 @@ pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
     refuse(Errno::EMFILE, format!("user {uid} has its share of open devices: {share}"))
 }
 
-/// Whether a context may have the agent keep one more descriptor for it. Even a user whom the agent serves alone has only a part of
-/// them: the agent needs descriptors for contexts and lanes, too.
+/// Checks that the agent may keep one more descriptor for a context. Even a single user gets only a
+/// part of them, because the agent needs descriptors for contexts and lanes too.
 pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
     let share = world.users.descriptors;
     let apart = user(world, owner);
@@ -127,7 +132,7 @@ pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
     refuse(Errno::EMFILE, format!("{whose} share of {share} channels and regions with memfd"))
 }
 
-/// Whether so many more bytes of a client's memory may be mapped.
+/// Checks that `length` more bytes of a client's memory may be mapped.
 pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
     let uid = world.contexts.get(&owner).map_or(u32::MAX, |context| context.peer.uid);
     let most = if world.users.apart { MAPPED_BYTES / u64::from(PARTS) } else { MAPPED_BYTES };
@@ -143,9 +148,10 @@ pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome
     refuse(Errno::ENOMEM, text)
 }
 
-/// Whether the lane that an engine has just opened to another one is one too many. Each costs the agent a descriptor, and
-/// the process at the other end one, which it can be made to pay by other users. All engines of one user have no more lanes
-/// into another user's process than a pair of engines may have, and no more than are left for everybody else.
+/// Checks the lane that an engine has just opened to another engine. Each lane costs the agent a
+/// descriptor, and it costs the process at the other end one. Other users could make a process pay
+/// for many lanes. So all engines of one user together may have as many lanes into another user's
+/// process as a pair of engines may have, but no more than leaves enough for all others.
 pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
     let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
     let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };
@@ -183,12 +189,12 @@ pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<(
     refuse(Errno::EMFILE, text)
 }
 
-/// Whether the agent runs one of two engines.
+/// Whether the agent runs one of two engines as a proxy engine.
 pub fn has_proxy(world: &World, from: ContextId, to: ContextId) -> bool {
     [from, to].iter().any(|id| world.contexts.get(id).is_some_and(|context| context.has_proxy))
 }
 
-/// Whether the agent may run an engine for the program of a context.
+/// Checks that the agent may run a proxy engine for the program of a context.
 pub fn room_for_proxy(world: &World, owner: ContextId) -> Outcome<()> {
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let most = world.users.proxies;
@@ -202,7 +208,8 @@ pub fn room_for_proxy(world: &World, owner: ContextId) -> Outcome<()> {
     refuse(Errno::ENOMEM, text)
 }
 
-/// Whether a user may have one more of what is counted by `has`, of which there are `most`.
+/// Checks that a user may have one more of the things that `has` counts, of which `most` are
+/// allowed.
 pub fn room_among(world: &World, owner: ContextId, what: &str, most: u32, has: impl Fn(u32) -> usize) -> Outcome<()> {
     match user(world, owner) {
         Some(uid) if has(uid) >= part(most) as usize => {
@@ -217,7 +224,7 @@ pub fn of(world: &World, uid: u32) -> impl Iterator<Item = ContextId> + '_ {
     world.users.all.get(&uid).into_iter().flat_map(|user| user.contexts.iter().copied())
 }
 
-/// The user of a context, if shares are kept.
+/// The user of a context, if the agent keeps shares.
 fn user(world: &World, context: ContextId) -> Option<u32> {
     world.contexts.get(&context).filter(|_| world.users.apart).map(|context| context.peer.uid)
 }

@@ -1,7 +1,8 @@
-//! What the admin node tells: devices as `ibv_devinfo -v` shows them, objects as `rdma resource show` does, as JSON.
+//! The answers of the admin node as JSON: devices as in `ibv_devinfo -v`, and objects as in `rdma
+//! resource show`.
 //!
-//! Only reads the world. States, peers and paths of QPs are read from their control blocks, which their engines keep, so
-//! they are as true as those engines are.
+//! This file only reads the world. States, peers and paths of QPs come from their control blocks,
+//! which the engines write. So they are as reliable as those engines.
 
 use std::net::Ipv6Addr;
 
@@ -22,7 +23,7 @@ use crate::table::Kind;
 use crate::wire::Wire;
 use crate::world::World;
 
-/// A few numbers about the agent.
+/// Counters and facts of the agent.
 pub(crate) fn status(world: &World) -> Value {
     json!({
         "pid": std::process::id(),
@@ -39,7 +40,7 @@ pub(crate) fn status(world: &World) -> Value {
     })
 }
 
-/// Every device with everything that programs can ask about it.
+/// Every device with everything that programs can query.
 pub(crate) fn devices(world: &World) -> Value {
     json!({
         "devices": world.devices.iter().map(|found| device(world, found)).collect::<Vec<_>>(),
@@ -47,12 +48,12 @@ pub(crate) fn devices(world: &World) -> Value {
     })
 }
 
-/// What comes from other hosts: how, who reads it, and what was lost.
+/// The wire: its mode, its reader, and what was lost.
 fn wire(wire: &Wire) -> Value {
     json!({ "mode": wire.name(), "reader": wire.reader(), "drops": wire_drops(wire) })
 }
 
-/// What came from other hosts and reached no program.
+/// Packets of other hosts that reached no program.
 pub(crate) fn wire_drops(wire: &Wire) -> Value {
     let drops = wire.forwarder().drops();
     json!({
@@ -150,7 +151,7 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
     })
 }
 
-/// What the LIDs of an InfiniBand port stand for.
+/// Describes the LIDs of an InfiniBand port.
 fn lids_in_words(port: &Port) -> Option<String> {
     let lid = port.lid?;
     let entry = port.gids.entry(lid.index).filter(|_| lid.index != 0);
@@ -196,8 +197,8 @@ pub(crate) fn context(world: &World, context: &Context) -> Value {
     })
 }
 
-/// An object of a context, if it is still there. With `conceal` it is another user's: what would help to reach into it is taken
-/// out: keys, addresses, sequence numbers.
+/// An object of a context, if it still exists. If `conceal`, the object is another user's. Then
+/// keys, addresses and sequence numbers are left out, because they would help to interfere.
 pub(crate) fn object(world: &World, id: ContextId, kind: Kind, handle: u32, conceal: bool) -> Option<Value> {
     let mut shown = whole_object(world, id, kind, handle)?;
     let secrets: &[&str] = match kind {

@@ -1,17 +1,18 @@
-//! Object tables: one per kind, device wide, looked up by handle in O(1).
+//! Object tables: one per kind, device wide, with lookup by handle in O(1).
 //!
-//! A handle is kind (4 bits), generation (8 bits) and index (20 bits), so that a stale handle, a handle of another kind
-//! and a made-up one are ordinary misses. Every object belongs to the context that made it; for any other context it does
-//! not exist. How many there are is for clients to say, so growth that finds no memory is an ordinary refusal. Which objects
-//! refer to each other is not known here but in [`crate::objects`]. The principal type is [`Table`]. See docs/abi.md,
-//! "Contexts, handles, cleaning up".
+//! A handle consists of kind (4 bits), generation (8 bits) and index (20 bits). So a stale handle,
+//! a handle of another kind and an invented handle are not found. Every object belongs to the
+//! context that created it, and other contexts cannot find it. Clients decide how many objects
+//! there are, so if there is no memory to grow, the command is refused. [`crate::objects`] knows
+//! which objects refer to each other. The principal type is [`Table`]. See docs/abi.md, "Contexts,
+//! handles, cleaning up".
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::ids::ContextId;
 
-/// What a handle names.
+/// The kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -27,11 +28,12 @@ pub enum Kind {
     Srq = 5,
     /// Address handle.
     Ah = 6,
-    /// Completion channel. The highest kind that still is positive as a signed number, as CREATE_CQ wants it.
+    /// Completion channel. This is the highest kind whose handles are positive as signed numbers;
+    /// CREATE_CQ requires that.
     Channel = 7,
     /// XRC domain.
     Xrcd = 10,
-    /// One more handle of an XRC target queue pair.
+    /// A further handle of an XRC target queue pair.
     Opened = 11,
     /// Memory window.
     Mw = 12,
@@ -59,7 +61,7 @@ impl fmt::Display for Kind {
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// Freed indices that rest.
+/// Freed indices that wait before one is reused.
 const REST: usize = 64;
 /// No index.
 const NONE: u32 = u32::MAX;
@@ -69,7 +71,8 @@ const NONE: u32 = u32::MAX;
 pub struct Table<T> {
     kind: Kind,
     slots: Vec<Slot<T>>,
-    /// Freed indices, oldest first: an index rests as long as possible before its next generation.
+    /// Freed indices, oldest first, so that an index waits as long as possible before its next
+    /// generation.
     free: VecDeque<u32>,
     owned: BTreeMap<ContextId, List>,
     len: usize,
@@ -78,13 +81,13 @@ pub struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     generation: u8,
-    /// The neighbours in the list of its owner's objects.
+    /// The neighbours in the list of the owner's objects.
     before: u32,
     after: u32,
     entry: Option<(ContextId, T)>,
 }
 
-/// The objects of one context, in the order in which they were made.
+/// The objects of one context, in the order of creation.
 #[derive(Debug)]
 struct List {
     first: u32,
@@ -93,7 +96,7 @@ struct List {
 }
 
 impl<T> Table<T> {
-    /// Bytes of one object, with what the table keeps about it.
+    /// Bytes of one object in the table.
     pub const EACH: usize = size_of::<Slot<T>>() + size_of::<u32>();
 
     /// An empty table.
@@ -101,17 +104,18 @@ impl<T> Table<T> {
         Self { kind, slots: Vec::new(), free: VecDeque::new(), owned: BTreeMap::new(), len: 0 }
     }
 
-    /// How many objects live.
+    /// How many objects exist.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when none lives.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds `object` for `owner` and names it. None: every handle of this kind is in use, or there is no memory.
+    /// Adds `object` for `owner` and returns its handle. `None`: every handle of this kind is in
+    /// use, or there is no memory.
     pub fn insert(&mut self, owner: ContextId, object: T) -> Option<u32> {
         let fresh = (self.slots.len() as u32) <= INDEX_MASK && self.free.len() < REST && self.grow(1);
         let index = if fresh {
@@ -133,13 +137,14 @@ impl<T> Table<T> {
         Some(handle(self.kind, slot.generation, index))
     }
 
-    /// Makes room for `more` objects, and for their indices when they are freed. False: there is no memory.
+    /// Reserves memory for `more` objects, and for their indices when they are freed. Returns false
+    /// if there is none.
     fn grow(&mut self, more: usize) -> bool {
         let free = self.slots.len().saturating_add(more).saturating_sub(self.free.len());
         self.slots.try_reserve(more).is_ok() && self.free.try_reserve(free).is_ok()
     }
 
-    /// The object, if `owner` has it.
+    /// The object, if it belongs to `owner`.
     pub fn find(&self, owner: ContextId, handle: u32) -> Option<&T> {
         match self.slots.get(self.index(handle)?)?.entry.as_ref()? {
             (holder, object) if *holder == owner => Some(object),
@@ -147,7 +152,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The object, if `owner` has it, to change it.
+    /// The object, if it belongs to `owner`, for a change.
     pub fn find_mut(&mut self, owner: ContextId, handle: u32) -> Option<&mut T> {
         let index = self.index(handle)?;
         match self.slots.get_mut(index)?.entry.as_mut()? {
@@ -156,7 +161,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the object out, if `owner` has it; the handle is stale from now on.
+    /// Removes the object, if it belongs to `owner`. Its handle is stale from then on.
     pub fn remove(&mut self, owner: ContextId, handle: u32) -> Option<T> {
         self.find(owner, handle)?;
         let index = self.index(handle)?;
@@ -164,7 +169,7 @@ impl<T> Table<T> {
         let (_, object) = slot.entry.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         let (before, after) = (slot.before, slot.after);
-        // `grow` has made the room.
+        // `grow` has reserved the memory.
         self.free.push_back(index as u32);
         self.len -= 1;
         if let Some(slot) = self.slots.get_mut(before as usize) {
@@ -193,14 +198,16 @@ impl<T> Table<T> {
         self.of(owner).map(|(handle, _)| handle).collect()
     }
 
-    /// Owner and handle of the object at an index, if there is one. None: there are no more indices. So a walk over all objects can be made in
-    /// pieces, whatever is made and destroyed meanwhile.
+    /// Owner and handle of the object at an index, or `Some(None)` for a free index. `None`: there
+    /// are no more indices. A walk over all objects can be made in pieces, while objects are
+    /// created and destroyed.
     pub fn at(&self, index: usize) -> Option<Option<(ContextId, u32)>> {
         let slot = self.slots.get(index)?;
         Some(slot.entry.as_ref().map(|(owner, _)| (*owner, handle(self.kind, slot.generation, index as u32))))
     }
 
-    /// The objects of one context that were made after this one of its objects; all of them without one.
+    /// The objects that a context created after its object `before`, or all its objects if there is
+    /// no `before`.
     pub fn of_after(&self, owner: ContextId, before: Option<u32>) -> impl Iterator<Item = (u32, &T)> + '_ {
         let known = before.and_then(|handle| self.index(handle)).and_then(|index| self.slots.get(index));
         let next = match (before, known) {
@@ -211,17 +218,17 @@ impl<T> Table<T> {
         self.from(next)
     }
 
-    /// The first handles of one context, `most` at most, for its clean-up in pieces.
+    /// The first handles of a context, `most` at most, to destroy its objects in pieces.
     pub fn first_of(&self, owner: ContextId, most: usize) -> Vec<u32> {
         self.of(owner).map(|(handle, _)| handle).take(most).collect()
     }
 
-    /// The objects of one context, in the order in which they were made.
+    /// The objects of one context, in the order of creation.
     pub fn of(&self, owner: ContextId) -> impl Iterator<Item = (u32, &T)> + '_ {
         self.of_after(owner, None)
     }
 
-    /// The objects of a list from this index on.
+    /// The objects of a list, from index `next` on.
     fn from(&self, mut next: u32) -> impl Iterator<Item = (u32, &T)> + '_ {
         std::iter::from_fn(move || {
             let index = next;
@@ -242,7 +249,7 @@ impl<T> Table<T> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|(owner, object)| (*owner, object)))
     }
 
-    /// The index that a handle claims, when its kind and generation are right.
+    /// The index in a handle, if its kind and generation are valid.
     fn index(&self, claim: u32) -> Option<usize> {
         let index = claim & INDEX_MASK;
         let slot = self.slots.get(index as usize)?;

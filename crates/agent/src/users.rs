@@ -1,5 +1,6 @@
-//! What each user has of an agent, counted as objects come and go, and how large a share of everything is. Whether a user may have one
-//! more is said in [`crate::shares`]. The principal types are [`User`] and [`Tally`].
+//! What each user holds of an agent, counted as objects come and go, and the size of a share.
+//! [`crate::shares`] decides whether a user may have one more. The principal types are [`User`] and
+//! [`Tally`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -11,69 +12,75 @@ use crate::mapped::Mapped;
 use crate::objects::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
 use crate::table::{Kind, Table};
 
-/// One user has at most one part in so many.
+/// One user gets at most one of this many parts.
 pub(crate) const PARTS: u32 = 4;
 
 /// Descriptors that the agent keeps for a context with an engine and a few lanes.
 const CONTEXT_DESCRIPTORS: u64 = 32;
 
-/// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
+/// Bytes of the agent's memory for the objects of one user. The objects of a whole device with
+/// default limits fit.
 pub const USER_BYTES: u64 = 512 << 20;
 
-/// Mappings of the agent for a context whose engine it runs, beside memory that is counted apart.
+/// Mappings of the agent for a context with a proxy engine, without memory that is counted
+/// separately.
 const CONTEXT_MAPPINGS: u64 = 14;
 
-/// The most contexts of one user, however many descriptors there are.
+/// Most contexts of one user, for any number of descriptors.
 const CONTEXTS_MAX: u32 = 4096;
 
-/// The most that may wait to be closed of one user, however many descriptors there are.
+/// Most descriptors of one user that may wait to be closed, for any number of descriptors.
 const WAITING_MAX: usize = 1024;
 
-/// The most engines that the agent runs for programs of one user: each is two threads.
+/// Most proxy engines for programs of one user; each is two threads.
 const PROXIES_MAX: u32 = 256;
 
-/// The contexts that one user may have where a process may have so many descriptors and mappings.
+/// How many contexts one user may have, if a process may have this many descriptors and mappings.
 pub fn contexts(descriptors: Option<u64>, mappings: u64) -> u32 {
     let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
     let possible = possible.min(mappings / u64::from(PARTS) / CONTEXT_MAPPINGS);
     u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
 }
 
-/// The engines that the agent may run for programs of one user who may have so many contexts.
+/// How many proxy engines the agent may run for a user who may have this many contexts.
 pub fn proxies(contexts: u32) -> u32 {
     (contexts / 2).clamp(1, PROXIES_MAX)
 }
 
-/// The channels and regions with memfd that one user may have where a process may have `descriptors`. `alone`: the agent serves no
-/// other user.
+/// How many channels and regions with memfd one user may have, if a process may have `descriptors`.
+/// `alone`: the agent serves no other user.
 pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
     descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
 }
 
-/// How much of one user may wait to be closed where a process may have `descriptors`, while its messages are read.
+/// How much of one user may wait to be closed while the agent still reads the user's messages, if a
+/// process may have `descriptors`.
 pub fn waiting(descriptors: Option<u64>) -> usize {
     let part = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 4;
     usize::try_from(part).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
 }
 
-/// The regions that one user may have the agent map where a process may have `mappings`: so many of its
-/// memory, and so many of queue memory, which the engine that the agent runs for a client maps once more.
+/// How many regions of one user the agent may map, if a process may have `mappings`. This counts
+/// for regions of memory, and again for regions of queue memory, which a proxy engine maps once
+/// more.
 pub fn regions(mappings: u64) -> u64 {
     (mappings / u64::from(PARTS) / 4).max(64)
 }
 
-/// The lanes that one user's engines may open where a process may have so many descriptors and mappings. A lane between programs costs
-/// the agent a descriptor and no mapping; the number of mappings bounds what the kernel keeps for lanes where there are many descriptors.
+/// How many lanes the engines of one user may open, if a process may have this many descriptors and
+/// mappings. A lane between programs costs the agent a descriptor and no mapping. If there are many
+/// descriptors, the number of mappings bounds what the kernel keeps for lanes.
 pub fn lanes(possible: Option<u64>, mappings: u64) -> u64 {
     descriptors(possible, false).min(mappings / u64::from(PARTS))
 }
 
-/// Those of them that may have an end which the agent runs: each end is two mappings of the agent.
+/// How many of these lanes may have an end at a proxy engine. Each such end costs the agent two
+/// mappings.
 pub fn proxy_lanes(mappings: u64) -> u64 {
     (regions(mappings) / 8).max(64)
 }
 
-/// One part of what there is.
+/// One part of `most`.
 pub fn part(most: u32) -> u32 {
     (most / PARTS).max(1)
 }
@@ -81,32 +88,35 @@ pub fn part(most: u32) -> u32 {
 /// All users.
 #[derive(Debug)]
 pub struct Users {
-    /// Whether many are served and kept apart.
+    /// Whether the agent serves many users and keeps them apart.
     pub apart: bool,
-    /// What each has.
+    /// What each user holds.
     pub all: BTreeMap<u32, User>,
     /// How much memory of clients the agent may have mapped.
     pub mapped: Mapped,
-    /// How many contexts one user may have, where users are kept apart.
+    /// How many contexts one user may have, if users are kept apart.
     pub contexts: u32,
-    /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
+    /// How many channels and regions with memfd one user may have. If users are not kept apart, it
+    /// holds for all programs together.
     pub descriptors: u64,
-    /// How many bytes of the agent's memory the objects of one user may take, where users are kept apart.
+    /// How many bytes of the agent's memory the objects of one user may take, if users are kept
+    /// apart.
     pub bytes: u64,
-    /// How many regions of one user the agent may have mapped, where users are kept apart.
+    /// How many regions of one user the agent may map, if users are kept apart.
     pub regions: u64,
-    /// How many lanes one user's engines may have opened, where users are kept apart.
+    /// How many lanes the engines of one user may have open, if users are kept apart.
     pub lanes: u64,
-    /// How many of them may have an end which the agent runs.
+    /// How many of these lanes may have an end at a proxy engine.
     pub proxy_lanes: u64,
-    /// How many engines the agent runs for programs of one user, where users are kept apart.
+    /// How many proxy engines the agent runs for programs of one user, if users are kept apart.
     pub proxies: u32,
-    /// A copy for each engine that the agent runs for a program of a user, until its threads have ended.
+    /// Each proxy engine holds a clone of its user's entry until its threads have ended.
     running: BTreeMap<u32, Arc<()>>,
 }
 
 impl Users {
-    /// Nobody yet, and as much for each as there can be. `apart`: many are served, and kept apart.
+    /// Creates the table without users and without limits. `apart`: the agent serves many users and
+    /// keeps them apart.
     pub fn new(apart: bool) -> Self {
         Self {
             apart,
@@ -123,7 +133,7 @@ impl Users {
         }
     }
 
-    /// Each user has a share of so many descriptors and mappings.
+    /// Divides this many descriptors and mappings among users.
     pub(crate) fn share(&mut self, possible: Option<u64>, mappings: u64) {
         self.contexts = contexts(possible, mappings);
         self.descriptors = descriptors(possible, !self.apart);
@@ -133,18 +143,18 @@ impl Users {
         self.proxies = proxies(self.contexts);
     }
 
-    /// How many engines run here for programs of a user, those that end included.
+    /// How many proxy engines run for programs of a user, including those that are ending.
     pub(crate) fn running(&self, uid: u32) -> usize {
         self.running.get(&uid).map_or(0, |running| Arc::strong_count(running) - 1)
     }
 
-    /// One more runs, as long as what this gives is kept.
+    /// Counts one more proxy engine until the returned value is dropped.
     pub(crate) fn run(&mut self, uid: u32) -> Arc<()> {
         self.running.retain(|_, running| Arc::strong_count(running) > 1);
         Arc::clone(self.running.entry(uid).or_default())
     }
 
-    /// A context of a user is gone.
+    /// Removes a context of a user.
     pub(crate) fn forget(&mut self, uid: u32, context: ContextId) {
         if let Some(user) = self.all.get_mut(&uid) {
             user.contexts.remove(&context);
@@ -155,30 +165,30 @@ impl Users {
     }
 }
 
-/// What one user has.
+/// What one user holds.
 #[derive(Debug, Default)]
 pub struct User {
-    /// Its contexts, those that end included.
+    /// Its contexts, including those that are ending.
     pub contexts: BTreeSet<ContextId>,
     /// Its objects, by kind, of each device.
     objects: Vec<[u32; KINDS]>,
-    /// Bytes of device memory, of each device.
+    /// Bytes of device memory of each device.
     pub(crate) memory: Vec<u64>,
     /// Bytes of the agent that its objects take.
     pub(crate) bytes: u64,
 }
 
-/// Kinds are numbers below this.
+/// All kinds are below this number.
 const KINDS: usize = 16;
 
 impl User {
-    /// How many objects of a kind it has of the device with this index.
+    /// How many objects of a kind it has at the device with this index.
     pub(crate) fn count(&self, device: usize, kind: Kind) -> u32 {
         self.objects.get(device).map_or(0, |objects| objects[kind as usize])
     }
 }
 
-/// A device and the user of a context, to count what comes and goes.
+/// A device and the user of a context, to count objects at both.
 pub struct Tally<'w> {
     device: &'w mut Device,
     user: Option<&'w mut User>,
@@ -189,7 +199,7 @@ impl<'w> Tally<'w> {
         Self { device, user }
     }
 
-    /// Counts an object that was made.
+    /// Counts an object that was created.
     pub fn count_up(&mut self, kind: Kind) {
         self.device.count_up(kind);
         if let Some(user) = &mut self.user {
@@ -224,7 +234,7 @@ impl<'w> Tally<'w> {
         }
     }
 
-    /// Counts device memory that is free again.
+    /// Counts device memory that was freed.
     pub fn give_memory(&mut self, bytes: u64) {
         self.device.dm_used = self.device.dm_used.saturating_sub(bytes);
         if let Some(held) = self.user.as_mut().and_then(|user| user.memory.get_mut(self.device.index)) {
@@ -247,11 +257,11 @@ impl DerefMut for Tally<'_> {
     }
 }
 
-/// Bytes of the agent for one object of a kind: its place in the table, what belongs to it alone, and where it has queues,
-/// the page of queue memory that the agent is the first to write to.
+/// Bytes of the agent for one object of a kind: its slot in the table and what belongs to it alone.
+/// An object with queues also costs the page of queue memory that the agent writes first.
 pub(crate) const fn weight(kind: Kind) -> u64 {
     const PAGE: usize = 4096;
-    /// A descriptor of the system's, with what is behind it.
+    /// A descriptor, with the kernel's memory for it.
     const DESCRIPTOR: usize = 1024;
     let bytes = match kind {
         Kind::Pd => Table::<Pd>::EACH,

@@ -1,15 +1,17 @@
-//! Numbers of the form index << 8 | generation, never zero: lkeys and rkeys, and (without the generation) SRQ numbers.
+//! Numbers of the form index << 8 | generation, never zero: lkeys and rkeys, and (without the
+//! generation) SRQ numbers.
 //!
-//! Indices come in blocks of 256 that belong to one context, so that nobody can tell another's keys from its own, and an
-//! engine has few blocks to look into. A freed index rests until its context has many, and comes back with another
-//! generation. Pure arithmetic; the principal type is [`KeySpace`].
+//! Indices come in blocks of 256 that belong to one context. So a context cannot derive another's
+//! keys from its own, and an engine has few blocks to search. A freed index waits until its context
+//! has many, and returns with another generation. This file makes no system calls. The principal
+//! type is [`KeySpace`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::pool::{Chance, Order, Pool};
 use crate::ids::ContextId;
 
-/// Freed indices of a context rest until so many are free, or no new index is left.
+/// Freed indices of a context wait until this many are free, or until no new index is left.
 const REST: usize = 1024;
 const BLOCK_LEN: u32 = 256;
 
@@ -19,23 +21,23 @@ pub struct KeySpace {
     pool: Pool,
     blocks: HashMap<u32, Block>,
     owners: BTreeMap<ContextId, Owner>,
-    /// Keys whose owner is gone, and how many others still use them.
+    /// Keys whose owner has ended, and how many others still use each.
     shared: BTreeMap<u32, u32>,
 }
 
 #[derive(Debug)]
 struct Block {
-    /// None: it has ended, and others use what it has left.
+    /// `None`: the owner has ended, and others use its keys.
     owner: Option<ContextId>,
     generations: [u8; BLOCK_LEN as usize],
     live: u32,
 }
 
-/// What a context has.
+/// The keys of a context.
 #[derive(Debug, Default)]
 struct Owner {
     blocks: Vec<u32>,
-    /// The last of its blocks: its order, and how many of its numbers have been given out.
+    /// The order of its newest block, and how many numbers of this block were given out.
     current: Option<(Order, u32)>,
     /// Freed indices, oldest first.
     free: VecDeque<u32>,
@@ -48,12 +50,12 @@ impl Default for KeySpace {
 }
 
 impl KeySpace {
-    /// All keys, in an order that only `chance` knows.
+    /// All keys, in a random order from `chance`.
     pub fn new(chance: Option<Chance>) -> Self {
         Self { pool: Pool::new(0, chance), blocks: HashMap::new(), owners: BTreeMap::new(), shared: BTreeMap::new() }
     }
 
-    /// A key for `owner` that is not in use. None: all indices are, or there is no memory.
+    /// Takes an unused key for `owner`. `None`: all indices are in use, or there is no memory.
     pub fn take(&mut self, owner: ContextId) -> Option<u32> {
         let Self { pool, blocks, owners, .. } = self;
         let has = owners.entry(owner).or_default();
@@ -70,8 +72,8 @@ impl KeySpace {
         Some(index << 8 | u32::from(block.generations[(index % BLOCK_LEN) as usize]))
     }
 
-    /// Gives the key of a memory window back, of which `last` is the last form: the next key with its index is another than all of them,
-    /// unless it had all 256.
+    /// Frees the key of a memory window, whose latest form is `last`. The next key with this index
+    /// differs from all its forms, unless the window has had all 256.
     pub fn retire(&mut self, key: u32, last: u32) {
         if let Some(generation) = self.generation(key) {
             *generation = (last & 0xff) as u8;
@@ -79,12 +81,12 @@ impl KeySpace {
         }
     }
 
-    /// The owner of a key is gone, and others still use it.
+    /// The owner of a key has ended, and `users` others still use the key.
     pub fn share(&mut self, key: u32, users: u32) {
         self.shared.insert(key, users);
     }
 
-    /// One of those gives it back: with the last one it is free.
+    /// One of these users gives the key up. The last one frees it.
     pub fn give_back_last(&mut self, key: u32) {
         match self.shared.get_mut(&key) {
             Some(users) if *users > 1 => *users -= 1,
@@ -95,7 +97,7 @@ impl KeySpace {
         }
     }
 
-    /// Gives a key back; the next key with its index has another generation.
+    /// Frees a key. The next key with its index has another generation.
     pub fn give_back(&mut self, key: u32) {
         let Some(generation) = self.generation(key) else { return };
         *generation = generation.wrapping_add(1);
@@ -103,14 +105,14 @@ impl KeySpace {
         let Some(block) = self.blocks.get_mut(&(index / BLOCK_LEN)) else { return };
         block.live = block.live.saturating_sub(1);
         match block.owner.and_then(|owner| self.owners.get_mut(&owner)) {
-            // `fresh` has made the room.
+            // `fresh` has reserved the memory.
             Some(has) => has.free.push_back(index),
             None if block.live == 0 => self.end(index / BLOCK_LEN),
             None => {}
         }
     }
 
-    /// A context has ended: its blocks go back, those with keys that others use when these do.
+    /// Ends a context. Its blocks are freed at once, except blocks with keys that others still use.
     pub fn forget(&mut self, owner: ContextId) {
         let Some(has) = self.owners.remove(&owner) else { return };
         for number in has.blocks {
@@ -127,7 +129,7 @@ impl KeySpace {
         self.pool.give_back(number);
     }
 
-    /// The generation of a key that is in use, or seems to be.
+    /// The generation of a key that is, or seems to be, in use.
     fn generation(&mut self, key: u32) -> Option<&mut u8> {
         let index = key >> 8;
         let generation = &mut self.blocks.get_mut(&(index / BLOCK_LEN))?.generations[(index % BLOCK_LEN) as usize];
@@ -136,10 +138,10 @@ impl KeySpace {
 }
 
 impl Owner {
-    /// An index that this context has not had yet, in a new block if need be.
+    /// An index that this context has not had yet, from a new block if necessary.
     fn fresh(&mut self, owner: ContextId, pool: &mut Pool, blocks: &mut HashMap<u32, Block>) -> Option<u32> {
         if self.current.is_none_or(|(_, given)| given == BLOCK_LEN) {
-            // Room for what is given back, too: giving back does not fail.
+            // Also reserves memory for freed indices, so that freeing never fails.
             let room = (self.blocks.len() + 1) * BLOCK_LEN as usize;
             self.free.try_reserve(room.saturating_sub(self.free.len())).ok()?;
             self.blocks.try_reserve(1).ok()?;
@@ -155,7 +157,7 @@ impl Owner {
         while *given < BLOCK_LEN {
             let index = block * BLOCK_LEN + u32::from(order.number(*given as u8));
             *given += 1;
-            // No key is 0.
+            // A key is never 0.
             if index != 0 {
                 return Some(index);
             }
@@ -217,7 +219,7 @@ mod tests {
         assert!(keys.blocks.is_empty() && keys.owners.is_empty() && keys.shared.is_empty());
     }
 
-    /// Who has made many keys cannot tell those of others from them.
+    /// A context that has made many keys cannot derive those of others.
     #[test]
     fn keys_of_others_do_not_follow_ones_own() {
         let mut state = 1_u64;

@@ -1,12 +1,13 @@
-//! Blocks of 256 numbers that nobody has, in the order in which they are given out. Principal type: [`Pool`].
+//! Free blocks of 256 numbers, in the order in which they are given out. The principal type is
+//! [`Pool`].
 //!
-//! Numbers of an agent that serves many users are not to be guessed by others, nor by who sends packets from elsewhere: the
-//! order is a random one. A block that comes back rests for at least half a round, and then its place is random again.
-//! Without chance, as in simulations, blocks go round in order.
+//! An agent may serve many users. Other users and senders of packets must not be able to guess
+//! numbers, so the order is random. A returned block waits for at least half a round, and then gets
+//! a random place. Without randomness, as in simulations, the blocks are used in order.
 
 use std::collections::VecDeque;
 
-/// How many blocks of 256 numbers 24 bits hold.
+/// How many blocks of 256 numbers fit into 24 bits.
 pub(crate) const BLOCKS: u32 = 1 << 16;
 
 /// Random words.
@@ -29,12 +30,12 @@ impl Pool {
         pool
     }
 
-    /// A block.
+    /// Takes a block.
     pub(super) fn take(&mut self) -> Option<u32> {
         self.free.pop_front().map(u32::from)
     }
 
-    /// Takes a block back.
+    /// Returns a block.
     pub(super) fn give_back(&mut self, block: u32) {
         let Ok(block) = u16::try_from(block) else { return };
         self.free.push_back(block);
@@ -69,13 +70,13 @@ impl Pool {
 /// An order of the 256 numbers of a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order {
-    /// Odd, so that every number has its turn.
+    /// An odd step, so that every number is reached.
     step: u8,
     first: u8,
 }
 
 impl Order {
-    /// Which number of the block is the one with this place.
+    /// The number of the block at this place of the order.
     pub(super) fn number(self, place: u8) -> u8 {
         place.wrapping_mul(self.step).wrapping_add(self.first)
     }
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Chance for tests: the same every time.
+    /// Pseudo-random numbers for tests, the same in every run.
     pub(crate) fn dice() -> Option<Chance> {
         let mut state = 7_u64;
         Some(Box::new(move || {
@@ -110,7 +111,8 @@ mod tests {
         assert!(in_row < 16, "{in_row} pairs in a row");
     }
 
-    /// Who takes all blocks in turn and gives them back does not learn which one is the next of somebody else.
+    /// A client that takes all blocks and returns them does not learn the next block of another
+    /// client.
     #[test]
     fn blocks_that_come_back_rest_and_their_order_is_another() {
         let mut pool = Pool::new(1, dice());
