@@ -1,4 +1,4 @@
-//! For whom a thread of the agent is at work: so that a log can tell the lines that one user has caused from others.
+//! The user for whom a thread of the agent works, so that a log can tell whose work caused a line.
 
 use std::cell::Cell;
 
@@ -6,12 +6,13 @@ thread_local! {
     static USER: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// The user for whom the calling thread is at work, if it is one of the agent's and at work for a single one.
+/// The user for whom the calling thread works, if it is a thread of the agent that works for a
+/// single user.
 pub fn current() -> Option<u32> {
     USER.get()
 }
 
-/// The calling thread is at work for this user from now on.
+/// Sets the user for whom the calling thread works.
 pub(crate) fn enter(user: Option<u32>) {
     USER.set(user);
 }

@@ -1,7 +1,8 @@
-//! Shared memory that nobody needs any more goes on a thread of its own.
+//! Frees shared memory on a thread of its own.
 //!
-//! The last who lets go of a file in memory frees its pages, which takes the system milliseconds where there are many. That
-//! must not be the agent's thread. Principal type: [`Buried`].
+//! The thread that closes the last reference to a file in memory frees its pages. With many pages
+//! this takes the kernel milliseconds, so the agent's thread must not do it. The principal type is
+//! [`Buried`].
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -13,24 +14,26 @@ use shm::region::Region;
 
 use crate::headroom;
 
-/// Smaller memory goes at once.
+/// Smaller memory is freed at once.
 const LARGE: usize = 1 << 20;
-/// Descriptors that may wait for the thread. Beyond these the caller closes, so that nobody has more of them opened than are closed.
+/// Most descriptors that wait for the thread. Beyond that the caller closes them itself, so that a
+/// client cannot open them faster than they are closed.
 const WAITING_MAX: usize = 4096;
 
-/// What the thread does.
+/// A job for the thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Has the thread do something; the caller does it where there is no thread, or no memory to tell it.
+/// Gives the thread a job. The caller does the job itself if there is no thread, or no memory for
+/// the message.
 pub(crate) fn later(job: impl FnOnce() + Send + 'static) {
     let Some(thread) = thread().filter(|_| headroom::is_there()) else { return job() };
-    // A thread that has ended gives the job back.
+    // If the thread has ended, the job comes back.
     if let Err(SendError(job)) = thread.send(Box::new(job)) {
         job();
     }
 }
 
-/// Has the thread close a descriptor of shared memory.
+/// Closes a descriptor of shared memory on the thread.
 pub(crate) fn close(fd: OwnedFd) {
     static WAITING: AtomicUsize = AtomicUsize::new(0);
     if WAITING.load(Relaxed) >= WAITING_MAX {
@@ -43,7 +46,7 @@ pub(crate) fn close(fd: OwnedFd) {
     });
 }
 
-/// A region with its descriptor; when it is dropped, both go where nobody waits for it.
+/// A region with its descriptor. When it is dropped, the thread frees both.
 pub(crate) struct Buried {
     whole: Option<(Region, OwnedFd)>,
 }
@@ -80,7 +83,7 @@ impl Drop for Buried {
     }
 }
 
-/// The thread, if there could be one. It ends with the process.
+/// The thread, if it could be started. It ends with the process.
 fn thread() -> Option<&'static Sender<Job>> {
     static THREAD: OnceLock<Option<Sender<Job>>> = OnceLock::new();
     let start = || {

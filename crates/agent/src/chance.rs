@@ -1,4 +1,5 @@
-//! Numbers that nobody can guess: the system's, got ahead in small portions. Principal type: [`Random`].
+//! Random numbers that cannot be guessed, read from the system in small portions. The principal
+//! type is [`Random`].
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::numbers::Chance;
 
-/// Numbers that nobody can guess.
+/// A source of random numbers that cannot be guessed.
 pub(crate) struct Random {
     words: [u8; 256],
     used: usize,
@@ -31,7 +32,8 @@ impl Random {
     }
 
     pub(crate) fn word(&mut self) -> u32 {
-        // The system always has more; if not, the same numbers come again, which costs some retries.
+        // If the system should have no more, the same numbers are returned again, which costs some
+        // retries.
         if self.used + 4 > self.words.len() && self.fill().is_err() {
             self.used = 0;
         }
@@ -41,7 +43,7 @@ impl Random {
     }
 }
 
-/// One source for several who need numbers.
+/// One source that several number spaces share.
 pub(crate) struct Chances(Arc<Mutex<Random>>);
 
 impl Chances {
@@ -49,7 +51,7 @@ impl Chances {
         Ok(Self(Arc::new(Mutex::new(Random::new()?))))
     }
 
-    /// For one more.
+    /// A handle for one more number space.
     pub(crate) fn another(&self) -> Chance {
         let random = Arc::clone(&self.0);
         Box::new(move || random.lock().word())

@@ -1,23 +1,30 @@
-//! A thread per user that receives, examines and closes the descriptors of that user's programs.
+//! One thread per user, which receives, examines and closes the descriptors of that user's
+//! programs.
 //!
-//! A program can pass a descriptor whose close(2) or fstat(2) blocks for as long as the program likes: a TCP socket with
-//! SO_LINGER and unsent data, or a file of a FUSE server that does not answer. The kernel closes such descriptors in the
-//! thread that closes a socket with unread messages, and in the thread that receives a message when the process has no room
-//! for its descriptors. So the serving thread neither receives nor closes what a program passed:
+//! A program can pass a descriptor whose close(2) or fstat(2) blocks for as long as the program
+//! likes. Examples are a TCP socket with SO_LINGER and unsent data, and a file of a FUSE server
+//! that does not answer. The kernel closes such descriptors in the thread that closes a socket with
+//! unread messages. It also closes them in the thread that receives a message, if the process has
+//! no room for its descriptors. So the agent's thread neither receives nor closes descriptors of
+//! programs:
 //!
-//! * A message with descriptors stays in its socket until the thread of the program's user receives it.
-//! * An ended connection is shut down, so that its program can send nothing more. A socket that holds no descriptor then is
-//!   closed at once. Any other is sent into a socket pair of ours ([`Lot`]): there it takes no slot of the agent's
-//!   descriptor table, however long the thread is blocked and however many connections the user makes. The thread discards
-//!   the message, and the kernel closes the connection there. The kernel lets a user have no more descriptors in messages
-//!   than RLIMIT_NOFILE, so there is an end to the sockets that hold some.
-//! * A descriptor that was received stays in the table until the thread closes it. It could not be sent away: a FUSE server
-//!   is asked at each close(2) of its file, and not only at the last one. While the thread is blocked no more are received.
+//! * A message with descriptors stays in its socket until the thread of the program's user receives
+//!   it.
+//! * When a connection ends, its socket is shut down, so that its program cannot send any more. If
+//!   the socket then holds no descriptor, it is closed at once. Otherwise it is sent into a socket
+//!   pair of the agent ([`Lot`]). There it takes no slot of the agent's descriptor table, however
+//!   long the thread is blocked and however many connections the user makes. The thread discards
+//!   the message, and the kernel closes the connection there. The kernel allows a user at most
+//!   RLIMIT_NOFILE descriptors in messages, so the number of sockets with descriptors is bounded.
+//! * A received descriptor stays in the table until the thread closes it. It cannot be sent away,
+//!   because a FUSE server is asked at each close(2) of its file, and not only at the last one.
+//!   While the thread is blocked, no more descriptors are received.
 //!
-//! So a user whose thread is blocked keeps the slots that it had, and two more for each lot. An agent without
-//! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open; sockets beyond that stay in the table.
-//! The thread starts on demand and ends when it has had nothing to do for a while. What a descriptor is,
-//! [`crate::foreign`] says. The principal types are [`Closers`] and [`Closer`].
+//! So a user whose thread is blocked keeps its slots, plus two for each lot. An agent without
+//! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open. Sockets beyond
+//! that number stay in the table. The thread starts on demand and ends when it has been idle for a
+//! while. [`crate::foreign`] finds out what a descriptor is. The principal types are [`Closers`]
+//! and [`Closer`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -37,21 +44,21 @@ use crate::burial;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
 
-/// How long a thread waits for more to do before it ends.
+/// How long an idle thread waits before it ends.
 const IDLE: Duration = Duration::from_secs(2);
-/// The stack of a thread: it makes system calls and little else.
+/// The stack of a thread. The thread makes system calls and does little else.
 const STACK: usize = 128 << 10;
 
 /// Tells the agent that messages of a user can be read again.
 type Room = Arc<dyn Fn(u32) + Send + Sync>;
-/// What is done with a message.
+/// What happens with a received message.
 type Then = Box<dyn FnOnce(Arrived) + Send>;
 
 /// The threads of all users.
 #[derive(Default)]
 pub struct Closers {
-    /// What tells the agent that there is room, and how much of one user may wait. None: all clients are of this process, and descriptors are
-    /// closed where they are dropped.
+    /// How to tell the agent of room, and how much of one user may wait. `None`: all clients are in
+    /// this process, and descriptors are closed where they are dropped.
     threads: Option<(Room, usize)>,
     users: BTreeMap<u32, Weak<User>>,
     /// Users whose thread could not be started.
@@ -65,19 +72,19 @@ pub struct Closer(Place);
 /// Where descriptors are closed.
 #[derive(Debug, Clone, Default)]
 enum Place {
-    /// Where they are dropped.
+    /// On the thread that drops them.
     #[default]
     Here,
     /// On the thread of their user.
     User(Arc<User>),
-    /// Where shared memory is freed: they are the agent's own.
+    /// On the thread that frees shared memory. These descriptors are the agent's own.
     Burial,
 }
 
 struct User {
     uid: u32,
     room: Room,
-    /// While so many of its jobs and sockets wait, the agent reads no messages of this user.
+    /// While this many of its jobs and sockets wait, the agent reads no messages of this user.
     most: usize,
     late: Arc<AtomicUsize>,
     work: Mutex<Work>,
@@ -87,15 +94,15 @@ struct User {
 #[derive(Default)]
 struct Work {
     jobs: VecDeque<Job>,
-    /// Sockets are added to the last one and taken from the first one. None of them is empty.
+    /// Sockets are added to the last lot and taken from the first one. No lot is empty.
     lots: VecDeque<Lot>,
-    /// Jobs and sockets that wait or that the thread is at.
+    /// How many jobs and sockets wait or are in work.
     waiting: usize,
     /// The thread runs.
     runs: bool,
-    /// The agent reads no messages of this user until less waits.
+    /// The agent reads no messages of this user until fewer wait.
     held_up: bool,
-    /// There is no thread that would keep the user while jobs wait.
+    /// Keeps the user alive while jobs wait and no thread could be started.
     kept: Option<Arc<User>>,
 }
 
@@ -104,7 +111,8 @@ enum Job {
     Receive(Weak<Foreign<Socket>>, Then),
 }
 
-/// Sockets that wait to be closed, each of them in a message from one of our own sockets to the other.
+/// Sockets that wait to be closed. Each of them is in a message from one of the agent's own sockets
+/// to the other.
 struct Lot {
     into: Socket,
     out: Arc<Socket>,
@@ -118,12 +126,13 @@ enum Next {
 }
 
 impl Closers {
-    /// Threads for the users of an agent. `room` tells it whose messages can be read again.
+    /// Creates threads for the users of an agent. `room` tells the agent whose messages it can read
+    /// again.
     pub(crate) fn threads(room: impl Fn(u32) + Send + Sync + 'static, most: usize) -> Self {
         Self { threads: Some((Arc::new(room), most)), ..Self::default() }
     }
 
-    /// What closes the descriptors of a user.
+    /// The closer for the descriptors of a user.
     pub fn of(&mut self, uid: u32) -> Closer {
         let Some((room, most)) = &self.threads else { return Closer::default() };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
@@ -137,7 +146,7 @@ impl Closers {
         Closer(Place::User(user))
     }
 
-    /// Whether threads that were needed could not be started. With `again` they are tried again.
+    /// Whether threads that are needed could not be started. If `again`, tries to start them.
     pub(crate) fn are_late(&self, again: bool) -> bool {
         if self.late.load(Relaxed) > 0 && again {
             for user in self.users.values().filter_map(Weak::upgrade) {
@@ -149,12 +158,12 @@ impl Closers {
 }
 
 impl Closer {
-    /// Closes shared memory of the agent's own.
+    /// The closer for the agent's own shared memory.
     pub(crate) fn burial() -> Self {
         Self(Place::Burial)
     }
 
-    /// Closes a descriptor, without waiting for that.
+    /// Closes a descriptor without waiting.
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
             Place::User(user) => user.submit(Job::Close(fd)),
@@ -163,7 +172,7 @@ impl Closer {
         }
     }
 
-    /// Ends a connection, without waiting until its descriptors are closed.
+    /// Ends a connection without waiting until its descriptors are closed.
     pub(crate) fn end(&self, socket: Socket) {
         match &self.0 {
             Place::User(user) if !socket.end() => user.put_away(socket),
@@ -171,8 +180,8 @@ impl Closer {
         }
     }
 
-    /// Receives the next message of a connection, finds out what its descriptors are, and does something with them then: on
-    /// the user's thread. Nothing happens if the connection ends before.
+    /// Receives the next message of a connection and examines its descriptors, on the user's
+    /// thread, and then calls `then` there. If the connection ends first, nothing happens.
     pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(Arrived) + Send + 'static) {
         match &self.0 {
             Place::User(user) => user.submit(Job::Receive(Arc::downgrade(socket), Box::new(then))),
@@ -180,8 +189,8 @@ impl Closer {
         }
     }
 
-    /// Whether so much of this user waits that nothing more is read from its programs. If so, the agent gets a message when
-    /// that is over.
+    /// Whether so much of this user waits that nothing more is read from its programs. If so, the
+    /// agent gets a message as soon as there is room.
     pub(crate) fn is_full(&self) -> bool {
         let Place::User(user) = &self.0 else { return false };
         let mut work = user.work.lock();
@@ -197,26 +206,27 @@ impl User {
         self.add(&mut work);
     }
 
-    /// Has a socket closed that takes no slot until then.
+    /// Lets the thread close a socket that takes no slot until then.
     fn put_away(self: &Arc<Self>, socket: Socket) {
         let mut work = self.work.lock();
         if let Err(error) = work.put_away(&socket) {
             tracing::debug!(uid = self.uid, %error, "a socket waits for its end in the table of descriptors");
             work.jobs.push_back(Job::Close(socket.into()));
         } else {
-            // While the lock is held the thread has not got the other one, so this is not the last.
+            // The thread cannot take the other socket while the lock is held, so this is not the
+            // last reference.
             drop(socket);
         }
         self.add(&mut work);
     }
 
-    /// One thing more is to be done.
+    /// Adds one thing to do.
     fn add(self: &Arc<Self>, work: &mut Work) {
         work.waiting += 1;
         self.start(work);
     }
 
-    /// Has the thread run if it has something to do.
+    /// Makes the thread run if it has something to do.
     fn start(self: &Arc<Self>, work: &mut Work) {
         if work.runs {
             self.more.notify_one();
@@ -233,7 +243,7 @@ impl User {
                     self.late.fetch_sub(1, Relaxed);
                 }
             }
-            // The agent tries again. Until then this user's descriptors wait, and nobody else's.
+            // The agent tries again later. Until then only this user's descriptors wait.
             Err(error) if work.kept.is_none() => {
                 tracing::warn!(uid = self.uid, %error, "no thread for the descriptors of a user");
                 work.kept = Some(Arc::clone(self));
@@ -243,7 +253,7 @@ impl User {
         }
     }
 
-    /// The thread.
+    /// The thread's loop.
     fn run(self: Arc<Self>) {
         account::enter(Some(self.uid));
         let mut buffer = Vec::new();
@@ -277,7 +287,7 @@ impl User {
         }
     }
 
-    /// One thing has been done. True: messages can be read again.
+    /// Counts one thing as done. Returns true if messages can be read again.
     fn has_room(&self) -> bool {
         let mut work = self.work.lock();
         work.waiting -= 1;
@@ -339,7 +349,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// Before, lines that a user caused there were nobody's, and drowned others.
+    /// Otherwise these log lines would count for no user, and would crowd out other lines.
     #[test]
     fn what_a_users_thread_logs_is_on_the_users_account() {
         let mut closers = Closers::threads(|_| {}, 4);

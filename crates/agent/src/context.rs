@@ -1,7 +1,8 @@
-//! A context: what one open of a device node has, beside the objects in the tables.
+//! A context: the state of one open of a device node, without the objects in the tables.
 //!
-//! That is its client's identity, its queue memory, its async event file and its engine. Objects live in
-//! [`crate::world::World`]; how commands arrive is not known here. The principal type is [`Context`].
+//! The state consists of the client's identity, its queue memory, its async event file and its
+//! engine. Objects live in [`crate::world::World`]. The context does not know how commands arrive.
+//! The principal type is [`Context`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -27,32 +28,34 @@ pub struct Context {
     pub id: ContextId,
     /// The device, by index.
     pub device: usize,
-    /// Which numbering of the commands it speaks (`abi::open::profile`).
+    /// The profile of the ABI that it uses (`abi::open::profile`).
     pub profile: u16,
-    /// Who it is.
+    /// Its client.
     pub peer: Peer,
-    /// Its queues.
+    /// Its queue memory.
     pub memory: QueueMemory,
     /// Its async event file, from GET_CONTEXT on.
     pub events: Option<AsyncFile>,
     /// Its engine, from ENGINE_HELLO on.
     pub engine: Option<EngineLink>,
-    /// Descriptors that the agent keeps for its channels and the memory that it handed over.
+    /// Descriptors that the agent keeps for its channels and for memory that its client handed
+    /// over.
     descriptors: u32,
-    /// The context whose objects it may use too.
+    /// The context whose objects it may also use.
     pub imported: Option<ContextId>,
-    /// Its client is gone, and what it had is being destroyed.
+    /// Its client is gone, and its objects are being destroyed.
     pub ends: bool,
-    /// The agent runs an engine for it, for its client runs none.
+    /// The agent runs a proxy engine for it.
     pub has_proxy: bool,
-    /// Where lanes of it led that have ended with it, if there are rules of the fault injector that its neighbours have to forget.
+    /// The contexts to which its ended lanes led. It is filled only if there are fault rules that
+    /// these neighbours must forget.
     pub(crate) neighbours: BTreeSet<ContextId>,
-    /// What closes the descriptors that its client passes or shares.
+    /// The closer for descriptors that its client passes or shares.
     pub closer: Closer,
 }
 
 impl Context {
-    /// A context that has not said GET_CONTEXT yet.
+    /// A context before GET_CONTEXT.
     pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer, closer: Closer) -> Self {
         Self {
             id,
@@ -71,17 +74,18 @@ impl Context {
         }
     }
 
-    /// Reckons with one more descriptor that the agent keeps for it ([`crate::shares::room_for_descriptor`] says whether it may).
+    /// Counts one more descriptor that the agent keeps for it
+    /// ([`crate::shares::room_for_descriptor`] checks the limit).
     pub fn take_descriptor(&mut self) {
         self.descriptors += 1;
     }
 
-    /// Reckons with one less.
+    /// Counts one descriptor less.
     pub fn give_descriptor(&mut self) {
         self.descriptors = self.descriptors.saturating_sub(1);
     }
 
-    /// How many descriptors are reckoned with.
+    /// How many descriptors are counted.
     pub fn descriptors(&self) -> u64 {
         self.descriptors.into()
     }
@@ -95,22 +99,23 @@ impl Context {
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
     eventfd: Foreign,
-    /// The client is another user's: nothing that it does with the eventfd may hold up the agent.
+    /// The client is another user's: its use of the eventfd must not block the agent.
     apart: bool,
     page: Block,
-    /// Device and inode of the page's memory, by which others name this context.
+    /// Device and inode of the page's memory. Other processes name this context by them.
     inode: (u64, u64),
     head: u32,
-    /// Records that the ring had no room for, oldest first.
+    /// Records for which the ring had no room, oldest first.
     waiting: VecDeque<AsyncRecord>,
     owing: Option<Owing>,
 }
 
-/// More records than this do not wait: the oldest, which the program did not look at for so long, go.
+/// Most records that wait. Beyond that, the oldest one, which the program has not read for so long,
+/// is dropped.
 const WAITING_MAX: usize = 256;
 
 impl AsyncFile {
-    /// An empty file whose records go to `page`. `apart`: its client may be hostile.
+    /// An empty file whose records go to `page`. `apart`: the client may be hostile.
     pub fn new(page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
         let memory = rustix::fs::fstat(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
@@ -124,23 +129,23 @@ impl AsyncFile {
         self.eventfd.try_clone()
     }
 
-    /// Where the records are.
+    /// The page with the records.
     pub fn page(&self) -> &Block {
         &self.page
     }
 
-    /// Device and inode of the memory where they are.
+    /// Device and inode of the page's memory.
     pub fn inode(&self) -> (u64, u64) {
         self.inode
     }
 
-    /// What the client has counted at a port: violations of Q_Keys, and of P_Keys.
+    /// The Q_Key and P_Key violations that the client has counted at a port.
     pub fn violations(&self, port: u32) -> [u32; 2] {
         let at = port.saturating_sub(1) as usize * 4;
         [context_page::QKEY_VIOLATIONS, context_page::PKEY_VIOLATIONS].map(|counter| self.page.read(counter + at))
     }
 
-    /// Gives the client a record, now or when it has made room.
+    /// Gives the client a record, now or when there is room.
     pub fn push(&mut self, record: AsyncRecord) {
         if self.waiting.contains(&record) {
             return;
@@ -156,7 +161,7 @@ impl AsyncFile {
         }
     }
 
-    /// Notes here from now on that records wait.
+    /// Sets where this file notes that records wait.
     pub fn note_at(&mut self, owing: Owing) {
         self.owing = Some(owing);
     }
@@ -166,11 +171,11 @@ impl AsyncFile {
         !self.waiting.is_empty()
     }
 
-    /// Moves waiting records to the ring; true when none is left.
+    /// Moves waiting records to the ring. Returns true if none is left.
     pub fn flush(&mut self) -> bool {
         let mut moved = false;
         while let Some(record) = self.waiting.front() {
-            // The client's own count. Whatever it says, at most a ring full of records is written.
+            // The client writes this count. Whatever it is, at most one ring of records is written.
             let taken = self.page.read(context_page::CONSUMER);
             if self.head.wrapping_sub(taken) >= CONTEXT_RECORDS {
                 break;
@@ -178,7 +183,8 @@ impl AsyncFile {
             let slot = (self.head % CONTEXT_RECORDS) as usize;
             self.page.copy_in(context_page::RECORDS + slot * size_of::<AsyncRecord>(), record.bytes());
             self.head = self.head.wrapping_add(1);
-            // Pairs with the client's acquire load of the head: it sees the record before the count.
+            // Pairs with the client's acquire load of the head: it sees the record before the
+            // count.
             self.page.word(context_page::HEAD).store(self.head, Ordering::Release);
             self.waiting.pop_front();
             moved = true;
@@ -190,14 +196,16 @@ impl AsyncFile {
     }
 }
 
-/// An eventfd as programs expect an event file to be: reads block unless they ask otherwise.
+/// An eventfd as programs expect an event file to be: reads block unless the program asks
+/// otherwise.
 pub fn event_file() -> io::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(shm::denied::denied("eventfd2"))
 }
 
-/// Adds one to an eventfd, unless that would wait: whether it is blocking is its client's choice, and one whose counter is
-/// full is readable anyway. A client could fill it between the look and the write; where users are kept apart, a thread of
-/// its own writes (there are few events), and that is all that would wait.
+/// Adds one to an eventfd, unless this would block. The client decides whether the eventfd is
+/// blocking, and an eventfd with a full counter is readable anyway. A client could fill the counter
+/// between the check and the write. So if users are kept apart, a separate thread writes (there are
+/// few events), and only this thread could block.
 fn ring(eventfd: &OwnedFd, apart: bool) {
     let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
     let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -210,7 +218,7 @@ fn ring(eventfd: &OwnedFd, apart: bool) {
     if !apart {
         add(eventfd);
     } else if let Ok(copy) = eventfd.try_clone() {
-        // Without a thread there is no wake-up; the record is there.
+        // Without a thread there is no wake-up, but the record is in the ring.
         let _ = headroom::start("softhca-event".into(), headroom::STACK, move || add(&copy));
     }
 }

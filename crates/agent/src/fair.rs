@@ -1,19 +1,21 @@
-//! Who is served next: the account that has used the least of the agent's thread.
+//! Chooses the next work: the account that has used the least of the agent's thread is served
+//! first.
 //!
-//! Work waits in one queue per account, oldest first. Each account has a tag: the time that it has used, on a virtual clock
-//! that stands at the tag of whom was served last. An account that begins to have work starts a little before that clock, so
-//! that it is served at once; nobody saves up more than that while idle, and one who was served long waits for the others. Time is an argument; there is no clock here. The
-//! principal type is [`Fair`].
+//! Work waits in one queue per account, oldest first. Each account has a tag: the time that it has
+//! used, on a virtual clock. The clock stands at the tag of the account that was served last. An
+//! account that gets work after a pause starts a little before that clock, so that it is served at
+//! once. It cannot save up more than that while idle. An account that was served for long waits for
+//! the others. Time is an argument; there is no clock here. The principal type is [`Fair`].
 
 use std::collections::{BTreeMap, BTreeSet, LinkedList};
 
-/// Work of many accounts.
+/// The work of many accounts.
 #[derive(Debug)]
 pub(crate) struct Fair<K, T> {
     accounts: BTreeMap<K, Account<T>>,
-    /// The accounts that have work, by their tags.
+    /// The accounts with work, by their tags.
     waiting: BTreeSet<(u64, K)>,
-    /// The tag of whom was served last.
+    /// The tag of the account that was served last.
     clock: u64,
     /// How far before the clock an account begins.
     credit: u64,
@@ -23,34 +25,37 @@ pub(crate) struct Fair<K, T> {
 #[derive(Debug)]
 struct Account<T> {
     tag: u64,
-    /// A list of small nodes: work cannot be refused, so no growth may need much memory at once ([`crate::headroom`]).
+    /// A list of small nodes. Work cannot be refused, so growth must never need much memory at once
+    /// ([`crate::headroom`]).
     work: LinkedList<T>,
 }
 
 impl<K: Copy + Ord, T> Fair<K, T> {
-    /// Without work.
+    /// Creates the queue without work.
     pub(crate) fn new(credit: u64) -> Self {
         Self { accounts: BTreeMap::new(), waiting: BTreeSet::new(), clock: 0, credit, len: 0 }
     }
 
-    /// Whether nothing waits.
+    /// Whether there is no work.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds work behind what the account has.
+    /// Adds work behind the account's other work.
     pub(crate) fn push(&mut self, key: K, work: T) {
         self.account(key).work.push_back(work);
         self.len += 1;
     }
 
-    /// Adds work before what the account has: it has been begun, and the account's other work waits for its end.
+    /// Adds work before the account's other work, because the work has begun and the other work
+    /// must wait for its end.
     pub(crate) fn push_first(&mut self, key: K, work: T) {
         self.account(key).work.push_front(work);
         self.len += 1;
     }
 
-    /// Takes the next piece of work. When nothing is left, all that was used is forgotten: the thread was idle.
+    /// Takes the next piece of work. If there is none, the thread is idle, and all used time is
+    /// forgotten.
     pub(crate) fn next(&mut self) -> Option<(K, T)> {
         let Some((tag, key)) = self.waiting.pop_first() else {
             self.accounts.clear();
@@ -67,7 +72,7 @@ impl<K: Copy + Ord, T> Fair<K, T> {
         Some((key, work))
     }
 
-    /// An account has used so many nanoseconds.
+    /// Charges an account with `used` nanoseconds.
     pub(crate) fn charge(&mut self, key: K, used: u64) {
         let Some(account) = self.accounts.get_mut(&key) else { return };
         let old = account.tag;
@@ -77,7 +82,7 @@ impl<K: Copy + Ord, T> Fair<K, T> {
         }
     }
 
-    /// The account, which is about to have work.
+    /// The account, which is about to get work.
     fn account(&mut self, key: K) -> &mut Account<T> {
         let account = self.accounts.entry(key).or_insert(Account { tag: 0, work: LinkedList::new() });
         if account.work.is_empty() {
@@ -92,11 +97,11 @@ impl<K: Copy + Ord, T> Fair<K, T> {
 mod tests {
     use super::*;
 
-    /// One row: who asks for what, or who has used how much, and who is served next.
+    /// One step of a scenario: an account gets work, is served, or the thread becomes idle.
     enum Step {
         Push(char, u32),
         First(char, u32),
-        /// The next is this one, and uses so much.
+        /// This account and work must be served next, and use this much time.
         Served(char, u32, u64),
         Idle,
     }
@@ -138,7 +143,7 @@ mod tests {
                     Push('b', 1),
                     Push('b', 2),
                     Push('b', 3),
-                    // From where a is: 1,000 behind it and not 2,000.
+                    // Measured from a: 1,000 behind it, and not 2,000.
                     Served('b', 1, 1_500),
                     Served('a', 3, 10),
                     Served('b', 2, 1),

@@ -1,9 +1,11 @@
 //! Descriptors that programs have passed to the agent: what they are, and where they are closed.
 //!
-//! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped; a socket that holds no
-//! descriptors is closed at once. A [`Passed`] is one that has come with a command, with the facts that commands ask for. It
-//! is received and the facts are found on that thread, too, so no command makes a system call that a program could make wait. O_PATH opens a file without any right to it; the kernel takes no
-//! such descriptor for a file (fdget), and neither do the commands.
+//! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped. A
+//! socket that holds no descriptors is closed at once. A [`Passed`] came with a command, and has
+//! the facts that commands ask for. The user's thread also receives it and finds these facts, so no
+//! command makes a system call that a program could block. O_PATH opens a file without any right to
+//! it. The kernel does not accept such a descriptor as a file (fdget), and the commands do not
+//! either.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,14 +21,14 @@ use crate::refusal::{Outcome, refuse};
 /// A descriptor that a program has passed, or a socket to which it can send descriptors.
 #[derive(Debug)]
 pub struct Foreign<T: Close = OwnedFd> {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     fd: Option<T>,
     closer: Closer,
 }
 
-/// What a [`Foreign`] can be, and how it is closed.
+/// A type that a [`Foreign`] can hold, and how it is closed.
 pub trait Close {
-    /// Has it closed, without waiting for that.
+    /// Closes it without waiting.
     fn close(self, closer: &Closer);
 }
 
@@ -89,16 +91,16 @@ impl<T: Close> Drop for Foreign<T> {
 /// A message with descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
-    /// None: the connection is over.
+    /// The bytes; empty if the connection has ended.
     pub(crate) bytes: Vec<u8>,
-    /// There are more bytes or more descriptors than a message may have.
+    /// It had more bytes or more descriptors than a message may have.
     pub(crate) truncated: bool,
-    /// What came with it; nothing if there was too much of it.
+    /// The descriptors that came with it; none if there were too many.
     pub(crate) fds: Vec<Passed>,
 }
 
 impl Arrived {
-    /// Receives a message. This may block for as long as the program likes that has sent it.
+    /// Receives a message. The sending program can make this block as long as it likes.
     pub(crate) fn receive(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Self {
         let Ok(received) = socket.try_recv(buffer) else { return Self::default() };
         let mut fds = received.fds;
@@ -117,31 +119,32 @@ pub struct Passed {
     facts: Option<Facts>,
 }
 
-/// What is known of an open file.
+/// The facts about an open file.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
     /// Device and inode.
     inode: (u64, u64),
     size: u64,
-    /// Those of a memfd.
+    /// The seals, if it is a memfd.
     seals: Option<SealFlags>,
     is_on_tmpfs: bool,
     is_eventfd: bool,
 }
 
 impl Passed {
-    /// A descriptor of this process, which closes it where it is dropped.
+    /// A descriptor of this process, which is closed where it is dropped.
     pub fn ours(fd: OwnedFd) -> Self {
         Self::examine(Foreign::ours(fd))
     }
 
-    /// Finds out what a descriptor is. This may block for as long as the program likes that has passed it.
+    /// Finds out what a descriptor is. The program that passed it can make this block as long as it
+    /// likes.
     pub(crate) fn examine(fd: Foreign) -> Self {
         let facts = Facts::of(&fd);
         Self { fd, facts }
     }
 
-    /// The descriptor, whatever it is.
+    /// The descriptor, of any kind.
     pub(crate) fn into_foreign(self) -> Foreign {
         self.fd
     }
@@ -151,12 +154,14 @@ impl Passed {
         Ok(self.facts()?.inode)
     }
 
-    /// How many bytes the file has. Whether it is memory that can be mapped safely, mapping it finds out.
+    /// The length of the file. Only mapping the file shows whether it is memory that can be mapped
+    /// safely.
     pub(crate) fn size(&self) -> Outcome<u64> {
         Ok(self.facts()?.size)
     }
 
-    /// EINVAL unless it is memory of exactly `len` bytes for good: to let go of it takes no time, then.
+    /// Checks that it is memory of exactly `len` bytes that cannot change its length; otherwise
+    /// EINVAL. Releasing such memory takes no time.
     pub(crate) fn memory_of(&self, len: u64, what: &str) -> Outcome<()> {
         let facts = self.facts()?;
         let fixed = SealFlags::SHRINK | SealFlags::GROW;
@@ -166,7 +171,7 @@ impl Passed {
         refuse(Errno::EINVAL, format!("{what} is not an ordinary memfd of {len} bytes whose size is sealed"))
     }
 
-    /// EINVAL unless it is an eventfd.
+    /// Checks that it is an eventfd; otherwise EINVAL.
     pub(crate) fn eventfd(&self, what: &str) -> Outcome<()> {
         if self.facts()?.is_eventfd {
             return Ok(());
@@ -183,7 +188,7 @@ impl Passed {
 }
 
 impl Facts {
-    /// None for a descriptor that gives no right to its file.
+    /// The facts, or `None` for a descriptor that gives no right to its file.
     fn of(fd: &OwnedFd) -> Option<Self> {
         let flags = rustix::fs::fcntl_getfl(fd).ok()?;
         if flags.contains(OFlags::PATH) {
@@ -198,7 +203,8 @@ impl Facts {
             is_on_tmpfs: is_on_tmpfs(fd.as_fd()),
             is_eventfd: match name {
                 Ok(name) => name.as_os_str() == "anon_inode:[eventfd]",
-                // Without /proc: an inode without a type is anonymous, and ringing any of those neither waits nor harms.
+                // Without /proc: an inode without a type is anonymous, and a write to any such
+                // inode neither blocks nor harms.
                 Err(_) => FileType::from_raw_mode(stat.st_mode) == FileType::Unknown,
             },
         })

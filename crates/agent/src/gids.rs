@@ -1,10 +1,11 @@
-//! One port's GID table: pure bookkeeping, no network interface is asked here.
+//! The GID table of one port. This file makes no system calls.
 //!
-//! Index 0 is always fe80::/64 with the port GUID and works between clients of one agent, network or not. After it
-//! comes one RoCEv2 entry per address, IPv4 in its `::ffff:a.b.c.d` form: IPv4 before IPv6, link-local addresses last. An
-//! address that stays keeps its index through every change; a freed index goes to the next newcomer. Loopback addresses
-//! come in only where the host has no other, or by name. Where addresses come from is [`crate::addresses`]. The principal
-//! type is [`GidTable`].
+//! Index 0 is always fe80::/64 with the port GUID. It works between clients of one agent, even
+//! without a network. One RoCEv2 entry per address follows, with IPv4 in its `::ffff:a.b.c.d` form:
+//! IPv4 before IPv6, link-local addresses last. An address that stays keeps its index through every
+//! change. A freed index goes to the next new address. Loopback addresses are used only if the host
+//! has no other, or if they are configured. [`crate::addresses`] reads the host's addresses. The
+//! principal type is [`GidTable`].
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,10 +13,11 @@ use crate::config::Guid;
 
 /// How many entries a port's table has; the board has room for as many.
 pub const GID_TABLE_LEN: usize = 64;
-/// What a RoCEv2 packet needs beside its payload: IPv6, UDP, BTH, the longest extended headers and the ICRC.
+/// Bytes of a RoCEv2 packet besides its payload: IPv6, UDP, BTH, the longest extended headers and
+/// the ICRC.
 const OVERHEAD: u32 = 80;
 
-/// An address of the host and the interface that carries it.
+/// An address of the host and its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostAddress {
     /// The address.
@@ -24,12 +26,12 @@ pub struct HostAddress {
     pub ifindex: u32,
     /// Its interface's MTU in bytes.
     pub mtu: u32,
-    /// How many of its bits name the subnet.
+    /// The prefix length of its subnet.
     pub prefix: u8,
 }
 
 impl HostAddress {
-    /// Whether it reaches this host only.
+    /// Whether it reaches only this host.
     pub fn is_loopback(&self) -> bool {
         self.ip.is_loopback()
     }
@@ -41,7 +43,7 @@ impl HostAddress {
         }
     }
 
-    /// Its place in a new table: what most programs want comes first.
+    /// Its order in a new table: the addresses that most programs want come first.
     fn rank(&self) -> (bool, bool, bool) {
         (self.is_link_local(), self.is_loopback(), self.ip.is_ipv6())
     }
@@ -52,16 +54,16 @@ impl HostAddress {
 pub struct GidEntry {
     /// In network order.
     pub gid: [u8; 16],
-    /// The interface, 0 when it belongs to none.
+    /// The interface, or 0 if it has none.
     pub ifindex: u32,
-    /// The code of the largest IB MTU that fits into the interface's packets; 0 when none does.
+    /// The code of the largest IB MTU that fits into the interface's packets, or 0 if none fits.
     pub mtu: u8,
-    /// How many of the address's bits name the subnet.
+    /// The prefix length of the address's subnet.
     pub prefix: u8,
 }
 
 impl GidEntry {
-    /// The address that this GID stands for. Index 0 stands for none, whatever it looks like.
+    /// The address of this GID. Index 0 has no address, although its GID looks like one.
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.gid).to_canonical()
     }
@@ -74,7 +76,7 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// A table with index 0 alone.
+    /// A table with only index 0.
     pub fn new(port: Guid) -> Self {
         let mut gid = [0; 16];
         gid[0] = 0xfe;
@@ -85,8 +87,9 @@ impl GidTable {
         Self { entries }
     }
 
-    /// Makes the table say what the host has now: newcomers in their order, loopback ones only if `loopbacks` may come
-    /// in. `loopback` is the index of the loopback interface. True when something changed.
+    /// Updates the table from the host's addresses. New addresses are added in their order;
+    /// loopback addresses only if `loopbacks`. `loopback` is the index of the loopback interface.
+    /// Returns true if something changed.
     pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
         let mut changed = false;
         if let Some(first) = &mut self.entries[0] {
@@ -126,13 +129,13 @@ impl GidTable {
         changed
     }
 
-    /// The smallest MTU code of the entries that lead out of this host, if there is one.
+    /// The smallest MTU code of the entries that lead to other hosts, if there is one.
     pub fn smallest_mtu(&self) -> Option<u8> {
         let outward = self.entries[1..].iter().flatten().filter(|entry| !entry.ip().is_loopback());
         outward.map(|entry| entry.mtu).filter(|mtu| *mtu != 0).min()
     }
 
-    /// The entry at `index`; nothing when the index is out of range or empty.
+    /// The entry at `index`; `None` if the index is out of range or empty.
     pub fn entry(&self, index: u32) -> Option<GidEntry> {
         self.entries.get(usize::try_from(index).ok()?).copied().flatten()
     }
@@ -143,8 +146,8 @@ impl GidTable {
     }
 }
 
-/// The addresses in the order in which they become GIDs, and whether loopback ones may be among them: they may where
-/// nothing else reaches this host from outside.
+/// The addresses in the order in which they become GIDs, and whether loopback addresses may be
+/// among them. They may if no other address leads out of this host.
 pub fn by_rank(host: &[HostAddress]) -> (Vec<HostAddress>, bool) {
     let mut ordered = host.to_vec();
     ordered.sort_by_key(HostAddress::rank);
@@ -152,7 +155,8 @@ pub fn by_rank(host: &[HostAddress]) -> (Vec<HostAddress>, bool) {
     (ordered, !outward)
 }
 
-/// The code of the largest IB MTU whose packets fit into those of an interface: 1024 bytes for 1500, 4096 for 9000.
+/// The code of the largest IB MTU whose packets fit into an interface's packets: 1024 bytes for
+/// 1500, 4096 for 9000.
 pub fn largest_ib_mtu(netdev: u32) -> u8 {
     (1..=5).rev().find(|code| (128 << code) + OVERHEAD <= netdev).unwrap_or(0)
 }

@@ -1,13 +1,14 @@
-//! Names of contexts, and who has opened one. Nothing else is known here; what a context has is [`crate::context`]'s.
+//! The names of contexts, and the identity of the client that opened one. [`crate::context`] has
+//! the state of a context.
 
 /// Names a context for as long as the agent runs; also the number of its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContextId(pub u32);
 
-/// Who is on the other end, as the kernel said when it connected.
+/// The client at the other end, as the kernel reported it at the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id, 0 when it is not visible from here.
+    /// Process id, or 0 if it is not visible in this PID namespace.
     pub pid: u32,
     /// User id.
     pub uid: u32,

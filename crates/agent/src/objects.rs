@@ -1,5 +1,6 @@
-//! The objects of the verbs, as the agent keeps them: plain records, and the tables that they lie in ([`tables`]). The commands that make,
-//! change and destroy them are in [`crate::commands`]. An object that others refer to counts them.
+//! The objects of the verbs, as the agent keeps them: plain records, and their tables ([`tables`]).
+//! The commands that create, change and destroy them are in [`crate::commands`]. An object counts
+//! the objects that refer to it.
 
 pub mod domains;
 pub mod groups;
@@ -22,11 +23,11 @@ use groups::Gid;
 /// One protection domain.
 #[derive(Debug)]
 pub struct Pd {
-    /// By which people tell PDs apart.
+    /// A label that tells PDs apart for users.
     pub number: u32,
-    /// MRs, MWs, AHs, SRQs and QPs on it.
+    /// How many MRs, MWs, AHs, SRQs and QPs are on it.
     pub users: u32,
-    /// Imported: the PD of another context that it stands for.
+    /// If it is imported: the PD of the other context.
     pub twin: Option<(ContextId, u32)>,
 }
 
@@ -39,30 +40,30 @@ pub struct Mr {
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// First byte as work requests name it.
+    /// The address of the first byte in work requests.
     pub hca_va: u64,
-    /// Rights.
+    /// Access flags.
     pub access: u32,
     /// lkey and rkey are one number.
     pub key: u32,
-    /// The memory itself, from a client of the slow path.
+    /// The memory itself, if the client uses a proxy engine and handed it over.
     pub memory: Option<Shared>,
-    /// What it is made of.
+    /// What it consists of.
     pub matter: Matter,
     /// How many contexts have imported it.
     pub twins: u32,
-    /// Imported: the MR of another context that it stands for.
+    /// If it is imported: the MR of the other context.
     pub twin: Option<(ContextId, u32)>,
 }
 
-/// What an MR is made of.
+/// What an MR consists of.
 #[derive(Debug)]
 pub enum Matter {
     /// The client's memory.
     Memory,
-    /// Nothing at all.
+    /// Nothing.
     Nothing,
-    /// Device memory, and the handle by which its context holds it (no handle: imported without it).
+    /// Device memory, and its handle in the context (no handle if it was imported without one).
     Device(Arc<Piece>, Option<u32>),
 }
 
@@ -82,16 +83,16 @@ pub struct Mw {
     pub pd: u32,
     /// 1 or 2.
     pub kind: u8,
-    /// The key that it began with; binding changes the lower 8 bits.
+    /// Its first key; binding changes the lower 8 bits.
     pub key: u32,
 }
 
-/// A context's hold on a piece of device memory.
+/// A handle of a context on a piece of device memory.
 #[derive(Debug)]
 pub struct Dm {
-    /// The memory, which other contexts may hold too.
+    /// The memory, of which other contexts may have handles too.
     pub piece: Arc<Piece>,
-    /// MRs on it.
+    /// How many MRs are on it.
     pub users: u32,
 }
 
@@ -100,15 +101,15 @@ pub struct Dm {
 pub struct Piece {
     /// The memfd.
     pub memfd: OwnedFd,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Pieces are multiples of this.
+/// The size of a piece is a multiple of this.
 const GRAIN: u64 = 64;
 
 impl Piece {
-    /// Bytes of device memory that it takes.
+    /// Bytes of device memory that it occupies.
     pub(crate) fn taken(&self) -> u64 {
         self.length.next_multiple_of(GRAIN)
     }
@@ -117,29 +118,29 @@ impl Piece {
 /// One completion channel.
 #[derive(Debug)]
 pub struct Channel {
-    /// What the client polls.
+    /// The eventfd that the client polls.
     pub eventfd: Foreign,
-    /// CQs that report to it.
+    /// How many CQs report to it.
     pub users: u32,
 }
 
 /// One completion queue.
 pub struct Cq {
-    /// By which people tell CQs apart.
+    /// A label that tells CQs apart for users.
     pub number: u32,
     /// The client's name for it.
     pub user_handle: u64,
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     pub entries: u32,
     /// Its channel.
     pub channel: Option<u32>,
     /// Its completion vector.
     pub vector: u32,
-    /// Where it lies.
+    /// Its place in queue memory.
     pub block: Block,
-    /// Where it lay before it was resized; the client may still be reading there.
+    /// Its places before it was resized; the client may still read there.
     pub former: Vec<Block>,
-    /// Send and receive queues that complete to it.
+    /// How many send and receive queues complete to it.
     pub users: u32,
 }
 
@@ -147,46 +148,50 @@ pub struct Cq {
 pub struct Qp {
     /// Its number.
     pub qpn: u32,
-    /// What kind of connection it has.
+    /// Its transport service.
     pub service: Service,
     /// The client's name for it.
     pub user_handle: u64,
-    /// The PD it is on; 0 for an XRC target, which has none, and no CQs either.
+    /// The PD it is on; 0 for an XRC target, which has no PD and no CQs.
     pub pd: u32,
-    /// CQ of the send queue.
+    /// The CQ of the send queue.
     pub send_cq: u32,
-    /// CQ of the receive queue; 0 for an XRC initiator.
+    /// The CQ of the receive queue; 0 for an XRC initiator.
     pub recv_cq: u32,
-    /// Where receives come from, if not from a queue of its own.
+    /// Its SRQ, if it has no receive queue of its own.
     pub srq: Option<u32>,
-    /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
+    /// Capacities and attributes for the answer to QUERY_QP; the state in them is not kept up to
+    /// date.
     pub attributes: QueryQpAnswer,
-    /// How fast it may send, in kbit/s; 0 is as fast as it can. An engine sees to that.
+    /// Its rate limit in kbit/s; 0 for none. The engine enforces it.
     pub rate_limit: u32,
-    /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
+    /// MODIFY_QP succeeds and changes nothing: the connection manager's client controls the states.
     pub frozen: bool,
-    /// An XRC target: its domain, and the handle of it by which it was made (0 when its maker has let go of it).
+    /// If it is an XRC target: its domain, and the handle of the domain with which it was created
+    /// (0 once the creator has released it).
     pub domain: Option<(u32, u32)>,
-    /// An XRC target: the handles by which it is held.
+    /// If it is an XRC target: how many handles it has.
     pub holders: u32,
-    /// An XRC target: its maker has let go of it.
+    /// If it is an XRC target: its creator has released it.
     pub is_left: bool,
-    /// An XRC target: its context has not taken it over yet; what lies in `block` is nobody's queue memory meanwhile.
+    /// If it is an XRC target: its context has not taken it over yet, so `block` is not its queue
+    /// memory yet.
     pub offered: bool,
-    /// Groups it is a member of.
+    /// The groups of which it is a member.
     pub groups: BTreeSet<Gid>,
-    /// Where it lies.
+    /// Its place in queue memory.
     pub block: Block,
 }
 
 impl Qp {
-    /// The state now. A word that is no state is the client's own doing; such a QP is in error.
+    /// The current state. The client can write the word: an invalid value counts as the error
+    /// state.
     pub fn state(&self) -> State {
         state_of(self.block.read(word::STATE))
     }
 }
 
-/// The state that a word in queue memory stands for.
+/// The state for a word in queue memory.
 pub fn state_of(value: u32) -> State {
     match value {
         0 => State::Reset,
@@ -207,57 +212,58 @@ pub struct Srq {
     pub user_handle: u64,
     /// The PD it is on.
     pub pd: u32,
-    /// Work requests, a power of two.
+    /// Number of work requests, a power of two.
     pub max_wr: u32,
     /// Scatter entries per work request.
     pub max_sge: u32,
-    /// Where it lies.
+    /// Its place in queue memory.
     pub block: Block,
-    /// Where it lay before it was resized.
+    /// Its places before it was resized.
     pub(crate) former: Vec<Block>,
-    /// QPs that receive from it. The target QPs of its domain are not among them.
+    /// How many QPs receive from it, without the target QPs of its domain.
     pub users: u32,
-    /// What it has if it is an XRC SRQ.
+    /// The additional properties of an XRC SRQ.
     pub xrc: Option<Xrc>,
     /// The key that its number comes from.
     pub(crate) key: u32,
 }
 
-/// What an XRC SRQ has besides.
+/// The additional properties of an XRC SRQ.
 #[derive(Debug, Clone, Copy)]
 pub struct Xrc {
     /// The domain whose target QPs reach it.
     pub domain: u32,
-    /// The handle of the domain by which it was made.
+    /// The handle of the domain with which it was created.
     pub xrcd: u32,
     /// The CQ of its receives.
     pub cq: u32,
 }
 
-/// One address handle. The engine keeps the address vector for sending; here it is for `show` and the slow path.
+/// One address handle. The engine keeps the address vector for sending. This copy is for `show` and
+/// the proxy engine.
 #[derive(Debug)]
 pub struct Ah {
     /// The PD it is on.
     pub pd: u32,
-    /// Where it leads.
+    /// The address vector.
     pub attr: AhAttr,
 }
 
-/// A handle of a domain.
+/// A handle of an XRC domain.
 #[derive(Debug)]
 pub struct Xrcd {
     /// The domain.
     pub domain: u32,
-    /// SRQs and QPs that were made or opened by this handle.
+    /// How many SRQs and QPs were created or opened with this handle.
     pub users: u32,
 }
 
-/// One more handle of a target QP.
+/// A further handle of a target QP.
 #[derive(Debug)]
 pub struct Opened {
     /// The context that serves the QP, and its handle there.
     pub qp: (ContextId, u32),
-    /// The handle of the domain by which it was opened.
+    /// The handle of the domain with which it was opened.
     pub xrcd: u32,
     /// The client's name for it.
     pub user_handle: u64,

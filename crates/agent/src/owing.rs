@@ -1,7 +1,8 @@
-//! Which contexts the agent owes something: records or pushes for which there was no room.
+//! The contexts to which the agent owes something: records or pushes for which there was no room.
 //!
-//! Code that finds no room notes the context here. Only noted contexts are looked at again: a turn of the agent's thread does not walk over
-//! all contexts. A context that still waits then is looked at in the next round. The principal type is [`Owed`].
+//! Code that finds no room notes the context here. Only noted contexts are looked at again, so the
+//! agent's thread never walks over all contexts at once. A context that still waits then is looked
+//! at in the next round. The principal type is [`Owed`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,17 +14,17 @@ use crate::ids::ContextId;
 /// The contexts.
 #[derive(Debug, Default)]
 pub struct Owed {
-    /// Those that were noted since they were looked at last.
+    /// Contexts that were noted and not looked at yet.
     noted: Noted,
-    /// Those that were looked at and wait, for the next round.
+    /// Contexts that were looked at and wait for the next round.
     waiting: BTreeSet<ContextId>,
-    /// Those of a round that were not looked at yet.
+    /// Contexts of the current round that were not looked at yet.
     round: BTreeSet<ContextId>,
 }
 
 type Noted = Arc<Mutex<BTreeSet<ContextId>>>;
 
-/// Where one context is noted.
+/// A handle with which one context is noted.
 #[derive(Debug)]
 pub struct Owing {
     noted: Noted,
@@ -31,18 +32,19 @@ pub struct Owing {
 }
 
 impl Owed {
-    /// Where `context` is noted.
+    /// The handle for `context`.
     pub fn of(&self, context: ContextId) -> Owing {
         Owing { noted: Arc::clone(&self.noted), context }
     }
 
-    /// Begins a round: each waiting context is looked at again.
+    /// Begins a round: each waiting context will be looked at again.
     pub fn begin_round(&mut self) {
         self.round.append(&mut self.waiting);
         self.round.append(&mut self.noted.lock());
     }
 
-    /// The next context to look at, and whether it belongs to the round: those that were just noted come first.
+    /// The next context to look at, and whether it belongs to the round. Newly noted contexts come
+    /// first.
     pub fn next_due(&mut self) -> Option<(ContextId, bool)> {
         let noted = self.noted.lock().pop_first();
         noted.map(|id| (id, false)).or_else(|| self.round.pop_first().map(|id| (id, true)))
@@ -53,7 +55,7 @@ impl Owed {
         self.waiting.insert(context);
     }
 
-    /// Whether some are left to look at.
+    /// Whether there are more contexts to look at.
     pub fn has_more(&self) -> bool {
         !self.round.is_empty() || !self.noted.lock().is_empty()
     }
@@ -82,7 +84,7 @@ mod tests {
     use crate::ids::Peer;
     use crate::world::World;
 
-    /// Before, each turn walked over all of them.
+    /// No call of `flush` may walk over all waiting contexts.
     #[test]
     fn contexts_that_wait_are_looked_at_once_and_then_when_their_time_has_come() {
         const CONTEXTS: u32 = 300;
@@ -92,7 +94,7 @@ mod tests {
             let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
             assert_eq!(dispatch(&mut world, id, &get, Vec::new()).status, 0);
         }
-        // More records than a context has room for.
+        // More records than fit into a context.
         (0..400).for_each(|element| world.raise(0, AsyncRecord { element, event_type: 18, reserved: 0 }));
         let mut turns = 1;
         while world.flush(false).more {

@@ -1,9 +1,11 @@
-//! Why something failed in the programs of this agent: what `softhca show --errors` asks for.
+//! Why operations failed in the programs of this agent: the answer to `softhca show --errors`.
 //!
-//! An engine writes its last reasons and what it has dropped behind its context page, and nothing of it comes here before somebody asks,
-//! or the context ends: then the last ones are kept, so that a program's failure can be looked at after it. All of it is the program's
-//! claim: it is copied before it is looked at, clipped, and cleaned of whatever commands a terminal; whose it is says the connection. How
-//! much is kept is bounded for each user and for all. Principal types: [`Told`] and [`Ended`].
+//! An engine writes its latest reasons, and what it has dropped, behind its context page. The agent
+//! does not read them until a user asks or the context ends. Then it keeps the latest ones, so that
+//! a program's failure can be examined after its end. All of this is the program's claim. It is
+//! copied before it is parsed, clipped, and cleaned of characters that control a terminal. The
+//! connection says which program it is. The amount kept is bounded for each user and in total. The
+//! principal types are [`Told`] and [`Ended`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -19,12 +21,12 @@ use crate::ids::Peer;
 use crate::queue_memory::Block;
 use crate::wire::Forwarder;
 
-/// Contexts that ended of which reasons are kept, of all users and of one.
+/// Most ended contexts whose reasons are kept, of all users and of one user.
 const KEPT: usize = 64;
 const KEPT_OF_ONE: usize = 16;
-/// Looks at a record that its engine writes meanwhile.
+/// How often a record that its engine is writing is read again.
 const LOOKS: u32 = 4;
-/// Bytes of a program's name.
+/// Most bytes of a program's name.
 const NAME_MAX: usize = 64;
 
 /// One reason.
@@ -34,7 +36,7 @@ struct Reason {
     sentence: String,
 }
 
-/// What a context tells of its failures.
+/// The failures of a context.
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     context: u32,
@@ -46,7 +48,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// What a context tells; `None` if nothing has failed.
+    /// The failures of a context, or `None` if nothing has failed.
     pub(crate) fn of(context: &Context, device: &str) -> Option<Self> {
         let page = context.events.as_ref()?.page();
         let (reasons, drops) = (reasons(page), drops(page));
@@ -69,7 +71,7 @@ impl Told {
             "ended": ended,
         });
         if !asker.may_see(self.peer.uid) {
-            // Sentences name keys, addresses and peers.
+            // The sentences contain keys, addresses and peers.
             shown["concealed"] = json!(self.reasons.len() + self.drops.len());
             return shown;
         }
@@ -104,14 +106,15 @@ fn show_drop(record: &DropRecord) -> Value {
     })
 }
 
-/// What contexts told that have ended.
+/// The failures of contexts that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     told: VecDeque<Told>,
 }
 
 impl Ended {
-    /// Keeps what a context told; the oldest of the same user goes where there are too many of his, else the oldest of all.
+    /// Keeps the failures of a context. If the user has too many, the user's oldest goes; if all
+    /// users together have too many, the oldest of all goes.
     pub(crate) fn keep(&mut self, told: Told) {
         let uid = told.peer.uid;
         if self.told.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {
@@ -125,17 +128,17 @@ impl Ended {
     }
 }
 
-/// What a context told that has ended, by its place among those that are kept.
+/// The failures of an ended context, by its place among the kept ones.
 pub(crate) fn of_ended(ended: &Ended, place: usize, asker: Asker) -> Option<Value> {
     ended.told.get(place).map(|told| told.show(true, asker))
 }
 
-/// What a context tells, if something has failed in it.
+/// The failures of a context, if there are any.
 pub(crate) fn of_live(context: &Context, device: &str, asker: Asker) -> Option<Value> {
     Told::of(context, device).map(|told| told.show(false, asker))
 }
 
-/// What was lost of what came from other hosts. With whom others speak is not everybody's business.
+/// The latest lost packets of other hosts. Only root sees with whom others communicate.
 pub(crate) fn last_drops(forwarder: &Forwarder, asker: Asker) -> Value {
     let last = if asker == Asker::Root { forwarder.last_drops() } else { Vec::new() };
     last.into_iter().map(|(name, what)| (name.to_owned(), json!(what))).collect::<serde_json::Map<_, _>>().into()
@@ -143,7 +146,7 @@ pub(crate) fn last_drops(forwarder: &Forwarder, asker: Asker) -> Value {
 
 /// The reasons behind a context page, oldest first.
 fn reasons(page: &Block) -> Vec<Reason> {
-    // Whatever the client says, a ring full of records is looked at.
+    // Whatever the client says, at most one ring of records is read.
     let head = page.read(context_page::REASONS_HEAD);
     let first = head.wrapping_sub(REASONS.min(head));
     (0..head.min(REASONS)).filter_map(|number| reason(page, first.wrapping_add(number) % REASONS)).collect()
@@ -152,11 +155,13 @@ fn reasons(page: &Block) -> Vec<Reason> {
 fn reason(page: &Block, place: u32) -> Option<Reason> {
     let at = context_page::REASONS + place as usize * REASON_LEN;
     for _ in 0..LOOKS {
-        // Acquire pairs with the engine's release: what is read after it is at least as new as it says.
+        // Acquire pairs with the engine's release: the bytes read after it are at least as new as
+        // the version.
         let version = page.word(at).load(Ordering::Acquire);
         let mut bytes = [0; REASON_LEN];
         page.copy_out(at, &mut bytes);
-        // Pairs with the engine's fence: if anything newer was read, the version is seen to have changed.
+        // Pairs with the engine's fence: if any newer byte was read, the version is seen to have
+        // changed.
         fence(Ordering::Acquire);
         if version.is_multiple_of(2) && page.word(at).load(Ordering::Relaxed) == version {
             let record = ReasonRecord::read(&bytes)?;
@@ -216,7 +221,8 @@ mod tests {
         assert_eq!(told.reasons[63].sentence, "sentence 99");
     }
 
-    /// Nothing that a program writes there commands a terminal, is read beyond its end, or keeps the agent.
+    /// A program's data never controls a terminal, is never read beyond its end, and never blocks
+    /// the agent.
     #[test]
     fn a_hostile_program_is_shown_as_it_is() {
         let (context, page) = context(1);

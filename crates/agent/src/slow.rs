@@ -1,10 +1,14 @@
-//! The slow path: POST_*, POLL_CQ and REQ_NOTIFY_CQ for clients that run no engine, by an engine that the agent runs for them.
+//! The proxy engine: POST_*, POLL_CQ and REQ_NOTIFY_CQ for clients that run no engine. The agent
+//! runs an engine for them.
 //!
-//! [`Paths`] stands between the clients and [`dispatch`]. A client that never says ENGINE_HELLO gets a [`worker`] thread with
-//! an engine of its own when it first needs one: when it posts, polls or arms, or when a QP of its leaves INIT, for then a
-//! peer may reach it, or when it opens an XRC target, which it may have to go on serving. The engine takes over the objects that exist ([`inventory`]), in pieces while the client's commands wait, and every one that is made later. It is an
-//! engine like any other: its control calls come in through [`LocalControl`], in the client's own context. Commands of such
-//! a client go through its worker in order, one at a time, so the agent's thread never waits for an engine.
+//! [`Paths`] stands between the clients and [`dispatch`]. A client that never sends ENGINE_HELLO
+//! gets a [`worker`] thread with its own engine when it first needs one. This is when it posts,
+//! polls or arms a CQ; when one of its QPs leaves INIT, because then a peer may reach it; or when
+//! it opens an XRC target, which it may have to serve later. The engine takes over the existing
+//! objects ([`inventory`]), in pieces, while the client's commands wait. It also takes over every
+//! object that is created later. The engine is like any other: its control calls arrive through
+//! [`LocalControl`], in the client's own context. The worker carries out the commands of its client
+//! in order, one at a time, so the agent's thread never waits for an engine.
 
 mod inventory;
 mod worker;
@@ -30,27 +34,27 @@ use crate::shares;
 use crate::world::World;
 use inventory::{Change, Inventory};
 
-/// What a worker is to do next.
+/// A job of a worker.
 enum Job {
-    /// Take over objects that there were before.
+    /// Take over objects that existed before.
     Know(Vec<Change>),
-    /// Follow a change that the agent has made, then hand on its reply.
+    /// Follow a change that the agent has made, then send its reply.
     Follow { change: Change, reply: Reply, to: ReplyTo },
-    /// Carry out a command that is an engine's affair.
+    /// Carry out a command that needs an engine.
     Execute { request: Vec<u8>, to: ReplyTo },
 }
 
-/// Objects that a worker is told of in one piece of work.
+/// Most objects that a worker is told of in one piece of work.
 const PIECE: usize = 256;
 
-/// A worker that has not been told yet of all that its client has.
+/// A worker that does not know all objects of its client yet.
 struct Starting {
     inventory: Inventory,
-    /// Commands of the client that have come meanwhile.
+    /// Commands of the client that have arrived meanwhile.
     commands: Vec<(Vec<u8>, Vec<Passed>, ReplyTo)>,
 }
 
-/// The clients whose engine the agent runs.
+/// The clients with a proxy engine.
 pub(crate) struct Paths {
     inbox: Inbox,
     workers: BTreeMap<ContextId, Sender<Job>>,
@@ -62,7 +66,8 @@ impl Paths {
         Self { inbox, workers: BTreeMap::new(), starting: BTreeMap::new() }
     }
 
-    /// Carries out a command. None: the reply will go to `to`, and until then this client's next command has to wait.
+    /// Carries out a command. `None`: the reply will go to `to`, and the client's next command must
+    /// wait for it.
     pub(crate) fn carry_out(
         &mut self,
         world: &mut World,
@@ -77,7 +82,7 @@ impl Paths {
                 Err(refusal) => return Some(refused(number, refusal).into()),
             },
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
-            // Before it is done: a peer that reaches a QP without an engine would wait for ever.
+            // Before the command: a peer that reaches a QP without an engine would wait forever.
             _ if reaches(request) => match self.room(world, client) {
                 Ok(()) => false,
                 Err(refusal) => return Some(refusal.into()),
@@ -107,13 +112,14 @@ impl Paths {
         Some(reply)
     }
 
-    /// Ends the worker of a client that is gone; it takes its engine with it.
+    /// Ends the worker of a client that is gone. The worker closes its engine.
     pub(crate) fn forget(&mut self, client: ContextId) {
         self.workers.remove(&client);
         self.starting.remove(&client);
     }
 
-    /// Tells a worker that starts one piece more of what its client has. After the last one the client's commands go on.
+    /// Tells a starting worker of the next objects of its client. After the last ones, the client's
+    /// commands continue.
     pub(crate) fn go_on(&mut self, world: &mut World, client: ContextId) {
         let Some(starting) = self.starting.get_mut(&client) else { return };
         let (changes, is_all) = starting.inventory.take(world, PIECE);
@@ -129,13 +135,14 @@ impl Paths {
         }
     }
 
-    /// Whether a client may have a worker, if it has none and no engine.
+    /// Checks that a client may have a worker, if it has no worker and no engine.
     fn room(&self, world: &World, client: ContextId) -> Outcome<()> {
         let has_engine = world.contexts.get(&client).is_none_or(|context| context.engine.is_some());
         if has_engine || self.workers.contains_key(&client) { Ok(()) } else { shares::room_for_proxy(world, client) }
     }
 
-    /// Whether a client has a worker, which is started now if it needs one: the client is open and has no engine.
+    /// Whether a client has a worker. If the client is open and has neither a worker nor an engine,
+    /// starts a worker.
     fn worker(&mut self, world: &mut World, client: ContextId) -> Outcome<bool> {
         if !self.workers.contains_key(&client) {
             self.room(world, client)?;
@@ -165,8 +172,8 @@ impl Paths {
         Ok(true)
     }
 
-    /// Gives the worker something to do. A worker that has ended takes its client's reply with it: such a client gets none,
-    /// as from a device that is gone.
+    /// Gives the worker a job. If the worker has ended, its client gets no reply, as from a device
+    /// that is gone.
     fn submit(&mut self, client: ContextId, job: Job) -> Option<Reply> {
         if let Some(worker) = self.workers.get(&client) {
             let _ = worker.send(job);
@@ -184,17 +191,18 @@ const NEED_ENGINE: [u8; 6] = [
     number::REQ_NOTIFY_CQ,
     number::EX_MODIFY_CQ,
 ];
-/// Commands that an engine asks the agent for by itself, around something that it has to do.
+/// Commands that an engine itself sends to the agent, as a part of a larger change.
 const CONCERN_ENGINE: [u8; 2] = [number::RESIZE_CQ, number::MODIFY_SRQ];
 
-/// The number of a command in the legacy form, or of one that exists in the extended form alone.
+/// The number of a command in the legacy form, or of a command that exists only in the extended
+/// form.
 fn number_of(request: &[u8]) -> Option<u8> {
     let command = Header::read(request)?.command;
     let number = u8::try_from(command & !EXTENDED).ok()?;
     ((command & EXTENDED != 0) == (number == number::EX_MODIFY_CQ)).then_some(number)
 }
 
-/// A command that needs an engine, and for which there is none.
+/// The refusal of a command that needs an engine, if there is none.
 fn refused(number: u8, mut refusal: Refusal) -> Refusal {
     if matches!(number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
         refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
@@ -202,12 +210,12 @@ fn refused(number: u8, mut refusal: Refusal) -> Refusal {
     refusal
 }
 
-/// Whether a command has peers reach a client, which has to have an engine then.
+/// Whether a command lets peers reach a client, which then needs an engine.
 fn reaches(request: &[u8]) -> bool {
     becomes_reachable(request) || number_of(request) == Some(number::OPEN_QP)
 }
 
-/// Whether a MODIFY_QP lets packets of a peer in: from RTR on.
+/// Whether a MODIFY_QP lets a peer's packets in: from RTR on.
 fn becomes_reachable(request: &[u8]) -> bool {
     let Some(header) = Header::read(request) else { return false };
     (header.command & !EXTENDED == u32::from(number::MODIFY_QP))

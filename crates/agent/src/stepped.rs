@@ -1,9 +1,11 @@
-//! An agent without a thread, for simulations: each command is carried out by its caller, at once.
+//! An agent without a thread, for simulations: the caller carries out each command at once.
 //!
-//! Nothing here waits, reads the machine's clock or depends on its chance, so the same commands in the same order have the same answers. What
-//! the server's thread does beside commands is the caller's to have done: the connection manager has its turns by [`Stepped::step`], when a
-//! datagram has come ([`Stepped::has_datagrams`]) or its time ([`Stepped::due`]). There are no clients of other processes, no run directory,
-//! and no engines for clients without one. The principal type is [`Stepped`].
+//! Nothing here waits, reads the machine's clock or uses its random numbers. So the same commands
+//! in the same order have the same answers. The caller also triggers what the server's thread does
+//! besides commands. It calls [`Stepped::step`] for the connection manager when a datagram has
+//! arrived ([`Stepped::has_datagrams`]) or a timer has expired ([`Stepped::due`]). There are no
+//! clients in other processes, no run directory, and no proxy engines. The principal type is
+//! [`Stepped`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,28 +29,28 @@ use crate::world::World;
 /// Nothing is due.
 const NEVER: u64 = u64::MAX;
 
-/// An agent that runs when it is called.
+/// An agent that runs only in its callers.
 pub struct Stepped {
     all: Mutex<All>,
     forwarder: Arc<Forwarder>,
-    /// When the manager has something to do.
+    /// When the manager's next timer expires.
     due: AtomicU64,
     /// An event channel had no room for its events.
     owes: AtomicBool,
 }
 
-/// What the server's thread has.
+/// The state that a server's thread has.
 struct All {
     world: World,
     manager: Manager,
 }
 
 impl Stepped {
-    /// An agent that nobody has called yet; its devices have their GUIDs from `place`. Its connection manager sends through `network`, and
-    /// has the time and chance of `simulated`.
+    /// Creates an agent. The GUIDs of its devices derive from `place`. Its connection manager sends
+    /// through `network`, and has the time and random numbers of `simulated`.
     ///
     /// # Errors
-    /// The configuration makes no sense, or the system has no memory or descriptors left.
+    /// The configuration is invalid, or the system has no memory or descriptors left.
     pub fn new(
         config: &Config,
         place: &str,
@@ -72,7 +74,7 @@ impl Stepped {
         })
     }
 
-    /// What hands datagrams of other hosts to this agent's engines.
+    /// Forwards datagrams of other hosts to this agent's engines.
     pub fn forwarder(&self) -> &Arc<Forwarder> {
         &self.forwarder
     }
@@ -85,18 +87,18 @@ impl Stepped {
         });
     }
 
-    /// Whether a management datagram has come that waits for the manager's turn.
+    /// Whether a management datagram waits for [`Stepped::step`].
     pub fn has_datagrams(&self) -> bool {
         self.forwarder.inlet().has_some()
     }
 
-    /// When the manager has something to do, by the simulation's clock.
+    /// When the manager's next timer expires, on the simulation's clock.
     pub fn due(&self) -> Option<u64> {
         let due = self.due.load(Ordering::Relaxed);
         (due != NEVER).then_some(due)
     }
 
-    /// The manager's turn: it takes the datagrams that have come, and does what is due.
+    /// Runs the manager: it handles the waiting datagrams and the expired timers.
     pub fn step(&self) {
         self.with(|All { world, manager }| {
             manager.on_datagrams(world);
@@ -104,7 +106,7 @@ impl Stepped {
         });
     }
 
-    /// Brings the events for which an event channel had no room, as far as there is some now.
+    /// Delivers events for which an event channel had no room, as far as there is room now.
     pub fn bring_events(&self) {
         if self.owes.load(Ordering::Relaxed) {
             self.with(|All { world, manager }| {
@@ -115,7 +117,7 @@ impl Stepped {
         }
     }
 
-    /// Opens an event channel of the connection manager; with it comes its bell.
+    /// Opens an event channel of the connection manager. Returns it with its bell.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -124,10 +126,11 @@ impl Stepped {
         Ok((SteppedChannel { agent: Arc::clone(self), channel }, bell))
     }
 
-    /// Opens a device for an engine whose packets go through `network`, and whose time is `simulated`.
+    /// Opens a device for an engine whose packets go through `network`, and whose time is
+    /// `simulated`.
     ///
     /// # Errors
-    /// ENODEV when there is no such device.
+    /// ENODEV if there is no such device.
     pub fn connect(
         self: &Arc<Self>,
         device: usize,
@@ -146,8 +149,8 @@ impl Stepped {
         });
     }
 
-    /// Does something, and what the server does after each command. Where the wire is somebody else's, no socket is tried again, and the time
-    /// does not matter.
+    /// Runs `action`, and after it what the server does after each command. An external wire tries
+    /// no socket again, so the time does not matter.
     fn with<T>(&self, action: impl FnOnce(&mut All) -> T) -> T {
         let mut all = self.all.lock();
         let done = action(&mut all);
@@ -165,12 +168,12 @@ impl Stepped {
     }
 }
 
-/// All programs of a simulation are this one.
+/// All programs of a simulation are this process.
 fn peer() -> Peer {
     Peer { pid: std::process::id(), uid: rustix::process::getuid().as_raw(), comm: "simulation".to_owned() }
 }
 
-/// A reply as callers get it.
+/// Converts a reply for the caller.
 fn answer(reply: Reply) -> engine::Result<Answer> {
     if reply.status == 0 {
         return Ok(Answer { bytes: reply.bytes, fds: reply.fds });

@@ -1,4 +1,5 @@
-//! XRC domains: which file names which, and which target QPs and SRQs are in each. The principal type is [`Domains`].
+//! XRC domains: which file names which domain, and the target QPs and SRQs of each. The principal
+//! type is [`Domains`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +10,10 @@ use crate::ids::ContextId;
 #[derive(Debug)]
 struct Domain {
     device: usize,
-    /// By which file others find it.
+    /// The file through which other processes find it.
     file: Option<File>,
     handles: u32,
-    /// What only those know who have opened it; 0 for a private one.
+    /// A secret of the processes that have opened the domain; 0 for a private domain.
     token: u64,
 }
 
@@ -22,7 +23,7 @@ struct Target {
     domain: u32,
     /// The context that serves it, and its handle there.
     server: (ContextId, u32),
-    /// The other handles of it, each with its context.
+    /// The further handles, each with its context.
     opened: BTreeSet<(ContextId, u32)>,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct File {
 pub struct Domains {
     last: u32,
     all: BTreeMap<u32, Domain>,
-    /// Those that a file names, by device and file.
+    /// Domains with a file, by device and file.
     by_file: BTreeMap<(usize, (u64, u64)), u32>,
     /// The target QPs, by number.
     targets: BTreeMap<u32, Target>,
@@ -56,7 +57,7 @@ impl Domains {
         self.last = self.last.wrapping_add(1).max(1);
         let mut token = [0; 8];
         if file.is_some() {
-            // Without chance there is no sharing: 0 is the token of a private domain.
+            // Without randomness there is no sharing: 0 is the token of a private domain.
             let _ = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
         }
         let token = u64::from_ne_bytes(token);
@@ -67,7 +68,7 @@ impl Domains {
         self.last
     }
 
-    /// One more handle stands for a domain.
+    /// Counts one more handle of a domain.
     pub(crate) fn hold(&mut self, number: u32) {
         if let Some(domain) = self.all.get_mut(&number) {
             domain.handles += 1;
@@ -79,24 +80,24 @@ impl Domains {
         self.targets.get(&qpn).filter(|target| target.domain == domain).map(|target| target.server)
     }
 
-    /// One more handle of a target QP was made.
+    /// Adds a further handle of a target QP.
     pub(crate) fn open(&mut self, qpn: u32, opened: (ContextId, u32)) {
         if let Some(target) = self.targets.get_mut(&qpn) {
             target.opened.insert(opened);
         }
     }
 
-    /// Whether processes share the domain.
+    /// Whether processes share the domain through a file.
     pub fn is_of_file(&self, domain: u32) -> bool {
         self.token(domain) != 0
     }
 
-    /// What those know who have opened the domain.
+    /// The domain's secret.
     pub fn token(&self, domain: u32) -> u64 {
         self.all.get(&domain).map_or(0, |domain| domain.token)
     }
 
-    /// Enters a target QP.
+    /// Adds a target QP, or moves it to another context.
     pub fn enter(&mut self, domain: u32, qpn: u32, owner: ContextId, handle: u32) {
         let target = Target { domain, server: (owner, handle), opened: BTreeSet::new() };
         self.targets.entry(qpn).or_insert(target).server = (owner, handle);
@@ -107,46 +108,46 @@ impl Domains {
         self.targets.get(&qpn).map(|target| target.server)
     }
 
-    /// The other handles of a target QP that a context has.
+    /// The further handles of a target QP that a context has.
     pub fn opened_by(&self, qpn: u32, context: ContextId) -> impl Iterator<Item = u32> + '_ {
         let target = self.targets.get(&qpn).into_iter();
         let opened = target.flat_map(move |target| target.opened.range((context, 0)..=(context, u32::MAX)));
         opened.map(|(_, handle)| *handle)
     }
 
-    /// All other handles of a target QP, each with its context.
+    /// All further handles of a target QP, each with its context.
     pub fn opened(&self, qpn: u32) -> impl Iterator<Item = (ContextId, u32)> + '_ {
         self.targets.get(&qpn).into_iter().flat_map(|target| target.opened.iter().copied())
     }
 
-    /// An SRQ of a domain was made.
+    /// Adds an SRQ of a domain.
     pub fn enter_srq(&mut self, domain: u32, number: u32, owner: ContextId) {
         self.srqs.insert((domain, number), owner);
     }
 
-    /// It is gone.
+    /// Removes an SRQ of a domain.
     pub fn leave_srq(&mut self, domain: u32, number: u32) {
         self.srqs.remove(&(domain, number));
     }
 
-    /// Whose an SRQ of a domain is.
+    /// The context of an SRQ of a domain.
     pub fn srq(&self, domain: u32, number: u32) -> Option<ContextId> {
         self.srqs.get(&(domain, number)).copied()
     }
 
-    /// A target QP is gone.
+    /// Removes a target QP.
     pub fn leave(&mut self, qpn: u32) {
         self.targets.remove(&qpn);
     }
 
-    /// A handle of a target QP is gone.
+    /// Removes a further handle of a target QP.
     pub(crate) fn close(&mut self, qpn: u32, opened: (ContextId, u32)) {
         if let Some(target) = self.targets.get_mut(&qpn) {
             target.opened.remove(&opened);
         }
     }
 
-    /// A handle is gone, and with the last one the domain.
+    /// Removes a handle of a domain; with the last one the domain goes.
     pub(crate) fn let_go(&mut self, number: u32) {
         if let Some(domain) = self.all.get_mut(&number) {
             domain.handles -= 1;

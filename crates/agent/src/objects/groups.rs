@@ -1,4 +1,4 @@
-//! Multicast groups: who is a member. The principal type is [`Groups`].
+//! Multicast groups and their members. The principal type is [`Groups`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -17,7 +17,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The engines with members, each once.
+    /// The engines that have members, each once.
     pub fn engines(&self, gid: &Gid) -> BTreeSet<ContextId> {
         self.members.get(gid).into_iter().flatten().map(|(context, _)| *context).collect()
     }
@@ -42,7 +42,7 @@ impl Groups {
         self.of_users.range((uid, [0; 16])..=(uid, [u8::MAX; 16])).count()
     }
 
-    /// How many members of a group are a user's.
+    /// How many members of a group belong to a user.
     pub(crate) fn members_of(&self, uid: u32, gid: &Gid) -> usize {
         self.of_users.get(&(uid, *gid)).copied().unwrap_or(0)
     }

@@ -74,7 +74,8 @@ impl Tables {
         }
     }
 
-    /// The object of a kind at an index, and whose it is; an index may be free. None: there are no more.
+    /// Owner and handle of the object of a kind at an index, or `Some(None)` for a free index.
+    /// `None`: there are no more indices.
     pub fn at(&self, kind: Kind, index: usize) -> Option<Option<(ContextId, u32)>> {
         match kind {
             Kind::Pd => self.pds.at(index),
@@ -91,7 +92,8 @@ impl Tables {
         }
     }
 
-    /// The next object of a kind that a context made after this one, which it still has; the first one without.
+    /// The object of a kind that a context created next after `before`, or its first object without
+    /// `before`.
     pub fn after(&self, id: ContextId, kind: Kind, before: Option<u32>) -> Option<u32> {
         match kind {
             Kind::Pd => self.pds.of_after(id, before).next().map(|(handle, _)| handle),
@@ -108,7 +110,7 @@ impl Tables {
         }
     }
 
-    /// The handles of those of a kind that are shown.
+    /// The handles of a context's objects of a kind, for `show`.
     pub fn handles_of(&self, id: ContextId, kind: Kind) -> Vec<u32> {
         match kind {
             Kind::Pd => self.pds.handles(id),

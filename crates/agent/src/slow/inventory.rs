@@ -1,7 +1,9 @@
-//! What an engine that joins late has to know: the objects of a context, as the answers that made them.
+//! What an engine must learn when it attaches late: the objects of a context, as the answers that
+//! created them.
 //!
-//! [`Inventory`] tells everything that exists, in pieces, [`change`] what one successful command has made, changed or destroyed. Both only
-//! read the world. The principal type is [`Change`].
+//! [`Inventory`] tells all existing objects, in pieces. [`change`] tells what one successful
+//! command has created, changed or destroyed. Both only read the world. The principal type is
+//! [`Change`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,53 +27,54 @@ use crate::queue_memory::Block;
 use crate::table::Kind;
 use crate::world::World;
 
-/// An answer of the agent with its descriptors, as a client would have got it.
+/// An answer of the agent with its descriptors, as a client would have received it.
 pub(super) struct Made {
     pub(super) bytes: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// One thing that an engine has to follow.
+/// One change that an engine must follow.
 pub(super) enum Change {
-    /// A PD was made.
+    /// A PD was created.
     Pd(u32),
-    /// Memory was registered, or its registration changed. What was not handed over, the agent cannot reach.
+    /// Memory was registered, or its registration changed. The agent can reach the memory only if
+    /// the client handed it over.
     Mr { body: RegMr, answer: RegMrAnswer, memory: Option<(Arc<Foreign>, u64)> },
-    /// A completion channel was made.
+    /// A completion channel was created.
     Channel { handle: u32, eventfd: OwnedFd },
-    /// A CQ was made.
+    /// A CQ was created.
     Cq { handle: u32, cookie: u64, channel: Option<u32>, made: Made },
-    /// An SRQ was made.
+    /// An SRQ was created.
     Srq { handle: u32, pd: u32, cookie: u64, made: Made, member: Option<Member> },
-    /// A QP was made.
+    /// A QP was created.
     Qp { handle: u32, spec: PairSpec, made: Made },
-    /// An XRC target was made.
+    /// An XRC target was created.
     Target { cookie: u64, made: Made, domain: Domain },
-    /// One that another engine serves was opened.
+    /// An XRC target that another engine serves was opened.
     Opened { qpn: u32, domain: Domain },
     /// A target was modified.
     ModifyTarget { qpn: u32, body: Box<ModifyQp> },
-    /// A handle of a QP is gone, and with it all targets but these.
+    /// A QP's handle is gone, and with it all targets except these.
     Left { handle: u32, targets: Vec<u32> },
-    /// An AH was made.
+    /// An AH was created.
     Ah { handle: u32, pd: u32, attr: AhAttr },
     /// A QP was modified.
     Modify(Box<ExModifyQp>),
-    /// Something was destroyed.
+    /// An object was destroyed.
     Gone(Kind, u32),
 }
 
 /// An XRC domain: its number and token.
 pub(super) type Domain = (u32, u64);
 
-/// What an SRQ of an XRC domain has besides.
+/// The additional properties of an SRQ in an XRC domain.
 pub(super) struct Member {
     pub(super) domain: Domain,
     /// The CQ of its receives.
     pub(super) cq: u32,
 }
 
-/// What a QP was made of.
+/// The properties with which a QP was created.
 pub(super) struct PairSpec {
     pub(super) service: Service,
     pub(super) pd: u32,
@@ -82,7 +85,7 @@ pub(super) struct PairSpec {
     pub(super) cookie: u64,
 }
 
-/// The answer to GET_CONTEXT, once more.
+/// The answer to GET_CONTEXT, once again.
 pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
     let context = world.contexts.get(&id)?;
     let events = context.events.as_ref()?;
@@ -93,29 +96,32 @@ pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
     Some(Made { bytes: [answer.bytes(), out.bytes()].concat(), fds })
 }
 
-/// What a context has that was not told yet. Its client's commands wait until all is told.
+/// The objects of a context that the engine does not know yet. The client's commands wait until all
+/// objects are told.
 pub(super) struct Inventory {
     id: ContextId,
-    /// What is told after this part.
+    /// The parts after the current one.
     next: std::slice::Iter<'static, Part>,
     part: Option<Part>,
-    /// The object of this part that was looked at last. It is still there, for its client's commands wait.
+    /// The last object of the current part that was looked at. It still exists, because the
+    /// client's commands wait.
     last: Option<u32>,
 }
 
-/// Regions that are looked at for each piece: of hundreds of thousands the agent can reach those that were handed over, a few thousand.
+/// Most regions that are looked at in one piece. A client may have hundreds of thousands, but the
+/// agent reaches only the few thousand that were handed over.
 const LOOKED_AT: usize = 4096;
 
-/// A part of it.
+/// A part of the inventory.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     /// All objects of a kind.
     Made(Kind),
-    /// What brings new QPs to the states in which they are.
+    /// The transitions that bring new QPs to their states.
     Ways,
 }
 
-/// Dependants after what they depend on.
+/// Objects come after the objects on which they depend.
 const PARTS: [Part; 9] = [
     Part::Made(Kind::Pd),
     Part::Made(Kind::Mr),
@@ -129,12 +135,13 @@ const PARTS: [Part; 9] = [
 ];
 
 impl Inventory {
-    /// All of a context.
+    /// All objects of a context.
     pub(super) fn new(id: ContextId) -> Self {
         Self { id, next: PARTS.iter(), part: None, last: None }
     }
 
-    /// What comes next, of `most` objects at most, and whether that is all.
+    /// Takes the changes of the next objects, `most` at most. The second value is true if these are
+    /// the last.
     pub(super) fn take(&mut self, world: &World, most: usize) -> (Vec<Change>, bool) {
         let mut changes = Vec::new();
         let mut left = LOOKED_AT;
@@ -170,7 +177,7 @@ impl Inventory {
     }
 }
 
-/// What a command that succeeded has changed.
+/// The change that a successful command has made.
 pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]) -> Option<Change> {
     let header = Header::read(request)?;
     let extended = header.command & EXTENDED != 0;
@@ -188,7 +195,7 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::CREATE_AH, false) => new(Kind::Ah),
         (number::MODIFY_QP, _) => {
             let body = modify_body(request)?;
-            // Of a frozen QP nothing has changed.
+            // A frozen QP has not changed.
             let (_, handle) = xrc::resolve(world, id, body.qp_handle);
             let qp = world.tables.qps.find(id, handle).filter(|qp| !qp.frozen)?;
             Some(modified(qp, body))
@@ -212,12 +219,12 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
 fn modified(qp: &Qp, base: ModifyQp) -> Change {
     match qp.service {
         Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body: Box::new(base) },
-        // If it names the limit, it has just been set.
+        // If the command contains the limit, the limit has just been set.
         _ => Change::Modify(Box::new(ExModifyQp { base, rate_limit: qp.rate_limit, reserved: 0 })),
     }
 }
 
-/// What both forms of MODIFY_QP begin with.
+/// The body with which both forms of MODIFY_QP begin.
 pub(super) fn modify_body(request: &[u8]) -> Option<ModifyQp> {
     let extended = Header::read(request)?.command & EXTENDED != 0;
     ModifyQp::read(request.get(size_of::<Header>() + if extended { size_of::<ExtendedHeader>() } else { 0 }..)?)
@@ -230,7 +237,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
     };
     match kind {
         Kind::Pd => Some(Change::Pd(handle)),
-        // Binding needs an engine of one's own.
+        // Binding needs an engine in the client itself.
         Kind::Mw | Kind::Dm => None,
         Kind::Mr => {
             let mr = world.tables.mrs.find(id, handle)?;
@@ -343,7 +350,7 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
     [answer.bytes(), out.bytes()].concat()
 }
 
-/// The transitions that lead a new QP to the state in which it is.
+/// The transitions that lead a new QP to its current state.
 fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
     let kept = qp.attributes_now();
     let whole = ModifyQp {
@@ -378,9 +385,9 @@ fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
     let reliable = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC | attr::SQ_PSN;
     let init = to(State::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY);
     let alternate = if kept.alt_port_num == 0 { 0 } else { attr::ALT_PATH };
-    // What was armed arms itself again.
+    // A path that was armed is armed again.
     let rearm = if kept.path_mig_state == migration::MIGRATED { 0 } else { attr::PATH_MIG_STATE };
-    // A limit that was never set is none, too.
+    // Zero also stands for a limit that was never set.
     let paced = if qp.service == Service::XrcTgt { 0 } else { attr::RATE_LIMIT };
     let rtr = to(State::Rtr, connected | alternate | paced);
     let rts = to(State::Rts, reliable | rearm);

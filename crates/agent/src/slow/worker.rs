@@ -1,8 +1,9 @@
-//! The thread of one client of the slow path: an engine, and the client's objects in it.
+//! The thread of one client with a proxy engine: the engine, and the client's objects in it.
 //!
-//! It does in order what [`super::Paths`] hands over: it follows the agent's changes and carries out the commands that need
-//! an engine. All that a client says is checked here as in its own process: keys, ranges and queue sizes by the engine,
-//! lengths of lists here. The principal type is [`Worker`].
+//! It carries out in order what [`super::Paths`] hands over. It follows the agent's changes and
+//! carries out the commands that need an engine. All data of the client is checked as in the
+//! client's own process: the engine checks keys, ranges and queue sizes; this file checks the
+//! lengths of lists. The principal type is [`Worker`].
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -40,7 +41,7 @@ struct Worker {
     ahs: BTreeMap<u32, Arc<Ah>>,
 }
 
-/// Lives until its client is gone.
+/// Runs until the client is gone.
 pub(super) fn run(control: LocalControl, context: Made, profile: u16, jobs: &Receiver<Job>, inbox: &Inbox) {
     let answer = engine::Answer { bytes: context.bytes, fds: context.fds };
     let mut worker = Engine::attach(Box::new(control), answer).map(|engine| Worker::new(engine, profile));
@@ -86,8 +87,8 @@ impl Worker {
         }
     }
 
-    /// Follows one change. What cannot be taken over (memory that cannot be mapped) is missing later, with a completion in
-    /// error, as if it had been destroyed.
+    /// Follows one change. If an object cannot be taken over (its memory cannot be mapped), it is
+    /// missing later, and work requests complete in error, as after its destruction.
     fn follow(&mut self, change: Change) {
         if let Err(error) = self.take_over(change) {
             tracing::warn!(%error, "the slow path could not take an object over");
@@ -100,7 +101,8 @@ impl Worker {
             Change::Mr { answer, memory: None, .. } => self.forget(Kind::Mr, answer.mr_handle),
             Change::Mr { body, answer, memory: Some((memfd, offset)) } => {
                 self.forget(Kind::Mr, answer.mr_handle);
-                // Only what is registered: the file may be far longer, and the agent's address space is everybody's.
+                // Maps only the registered part: the file may be far longer, and the agent's
+                // address space is shared by all.
                 let len = usize::try_from(body.length).unwrap_or(usize::MAX);
                 let region = Arc::new(Region::map_part(memfd.as_fd(), offset, len)?);
                 let pd = known(&self.pds, body.pd_handle)?;
@@ -194,7 +196,8 @@ impl Worker {
         }
     }
 
-    /// What is an engine's affair: posting, polling, arming, and what it does around the agent's part.
+    /// Carries out a command that needs an engine: posting, polling, arming, and the engine's part
+    /// of other commands.
     fn execute(&mut self, request: &[u8]) -> Outcome<Reply> {
         let command = command::admit(request, self.profile, true)
             .map_err(|errno| Refusal::new(errno, "the lengths of the command are wrong"))?;
@@ -239,7 +242,7 @@ impl Worker {
         Ok(Vec::new())
     }
 
-    /// The client maps no queue memory, so it is not told where the queue lies now.
+    /// The client maps no queue memory, so the answer does not say where the queue is now.
     fn resize(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let ResizeCq { cq_handle, cqe, .. } = body(command)?;
         let cqe = object(&self.cqs, Kind::Cq, cq_handle)?.resize(cqe).map_err(refused)?;
@@ -278,7 +281,7 @@ impl Worker {
                 break;
             }
         }
-        // Also after a refusal: those before it are posted.
+        // Even after a refusal, the work requests before it are posted.
         batch.finish();
         outcome.map(|()| command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
     }
@@ -321,7 +324,7 @@ impl Worker {
     }
 }
 
-/// The arrays that follow the head of POST_*.
+/// The arrays after the header of POST_*.
 struct Lists<'a> {
     requests: &'a [u8],
     sges: Vec<Sge>,
@@ -333,7 +336,7 @@ impl Lists<'_> {
         self.requests.get(at..).and_then(T::read).map_or_else(|| refuse(Errno::EINVAL, LISTS), Ok)
     }
 
-    /// The SRQ at the peer that a work request of an XRC initiator names.
+    /// The peer's SRQ in a work request of an XRC initiator.
     fn named_queue(&self, body: &Post, index: usize) -> Outcome<u32> {
         let at = index * body.wqe_size as usize + size_of::<SendWr>();
         let named = self.requests.get(at..).and_then(XrcSend::read);
@@ -348,7 +351,8 @@ impl Lists<'_> {
 
 const LISTS: &str = "the lists of work requests and scatter/gather entries are shorter than their counts say";
 
-/// Splits the arrays, if they are as long as the head says. Without: the first work request is to blame.
+/// Splits the arrays, if they are as long as the header says. Otherwise the refusal names the first
+/// work request.
 fn lists<'a>(command: &Command<'a>) -> Outcome<(Post, Lists<'a>)> {
     let (body, tail) = command.body_and_tail::<Post>().map_err(|errno| bad(0, because(errno)))?;
     let least = if command.row.number == number::POST_SEND { size_of::<SendWr>() } else { size_of::<RecvWr>() };
@@ -381,7 +385,7 @@ fn receives(
     Ok(command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
 }
 
-/// Takes the next entries off the list.
+/// Takes the next entries from the list.
 fn split<'s>(sges: &mut &'s [Sge], count: u32) -> Outcome<&'s [Sge]> {
     let Some((taken, rest)) = sges.split_at_checked(count as usize) else {
         return refuse(Errno::EINVAL, LISTS);
@@ -405,7 +409,7 @@ fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
     }
 }
 
-/// The engine's errno with the sentence that it has noted.
+/// The engine's errno, with the sentence that the engine has noted.
 fn because(errno: Errno) -> Refusal {
     Refusal::new(errno, engine::reason::last(1).pop().unwrap_or_else(|| errno.to_string()))
 }
