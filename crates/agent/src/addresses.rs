@@ -1,8 +1,9 @@
-//! The host's addresses and the MTUs of their interfaces, asked once and then watched, over rtnetlink.
+//! The host's addresses and the MTUs of their interfaces, read once and then watched, over
+//! rtnetlink.
 //!
-//! The kernel is asked for the whole list at the start and again after every notice of a change: a list is small, and
-//! asking again cannot miss anything, not even when notices were lost. What becomes of the list is [`crate::gids`]. The
-//! principal type is [`AddressWatch`].
+//! The agent reads the whole list at the start, and again after every notice of a change. The list
+//! is small. Reading all of it cannot miss a change, not even if notices were lost. [`crate::gids`]
+//! makes GIDs from the list. The principal type is [`AddressWatch`].
 
 mod links;
 
@@ -21,13 +22,14 @@ use crate::gids::HostAddress;
 
 pub use links::{Link, host_links};
 
-/// Multicast groups of rtnetlink that speak of interfaces and addresses (`RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`,
-/// `RTNLGRP_IPV6_IFADDR`).
+/// Multicast groups of rtnetlink for interfaces and addresses (`RTNLGRP_LINK`,
+/// `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
 const LINKS: u32 = 1;
 const IPV4_ADDRESSES: u32 = 5;
 const IPV6_ADDRESSES: u32 = 9;
 
-/// The MTU of an interface that the kernel says nothing about: every Ethernet carries that.
+/// The assumed MTU of an interface whose MTU the kernel does not report: every Ethernet supports
+/// it.
 const USUAL_MTU: u32 = 1500;
 
 /// A subscription to changes of the host's addresses and interfaces.
@@ -36,7 +38,7 @@ pub struct AddressWatch {
 }
 
 impl AddressWatch {
-    /// Subscribes. Fails where netlink may not be used; such a host has GID index 0 only.
+    /// Subscribes. This fails where netlink may not be used; such a host has only GID index 0.
     pub fn new() -> io::Result<Self> {
         let mut notices = Socket::new(NETLINK_ROUTE)?;
         notices.bind_auto()?;
@@ -47,12 +49,13 @@ impl AddressWatch {
         Ok(Self { notices })
     }
 
-    /// Forgets the notices that have come: the caller asks for the whole list next.
+    /// Discards the notices that have arrived. The caller reads the whole list next.
     pub fn drain(&self) {
         loop {
             match self.notices.recv_from_full() {
                 Ok((bytes, _)) if !bytes.is_empty() => {}
-                // ENOBUFS says that notices were lost: there may be more to read, and the list is asked for anyway.
+                // ENOBUFS means that notices were lost. There may be more to read, and the list is
+                // read anyway.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 _ => return,
             }
@@ -79,7 +82,7 @@ pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
-    // A change after the questions comes with a notice.
+    // A change after these requests causes a notice.
     let mtus = links::mtus()?;
     socket.send(&bytes, 0)?;
     let mut found = Vec::new();
@@ -91,8 +94,9 @@ pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
     }
 }
 
-/// Those of the host's addresses that were asked for, in the order of the question, and those that it does not have.
-/// Every address of 127.0.0.0/8 is there where 127.0.0.1 is, though the kernel lists only that one.
+/// The host's addresses among `wanted`, in the order of `wanted`, and the addresses that the host
+/// does not have. If the host has 127.0.0.1, it has every address of 127.0.0.0/8, although the
+/// kernel lists only that one.
 pub fn chosen(host: &[HostAddress], wanted: &[IpAddr]) -> (Vec<HostAddress>, Vec<IpAddr>) {
     let mut missing = Vec::new();
     let mut found = Vec::new();
@@ -108,7 +112,7 @@ pub fn chosen(host: &[HostAddress], wanted: &[IpAddr]) -> (Vec<HostAddress>, Vec
     (found, missing)
 }
 
-/// Adds what one datagram says to `found`; true when it was the last one.
+/// Adds the addresses of one datagram to `found`. Returns true if it was the last datagram.
 fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress>) -> io::Result<bool> {
     while !bytes.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes)
@@ -121,7 +125,7 @@ fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress
             }
             _ => {}
         }
-        // Messages are padded to four bytes; a length of zero would never end.
+        // Messages are padded to four bytes. A length of zero would cause an endless loop.
         let length = (message.header.length as usize).next_multiple_of(4);
         if length == 0 || length >= bytes.len() {
             return Ok(false);
@@ -131,14 +135,14 @@ fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress
     Ok(false)
 }
 
-/// The address of one message. One that is not settled yet (or was found to be a duplicate) is left out: another notice
-/// comes when it is.
+/// The address of one message. A tentative or duplicate address is left out: when it becomes
+/// usable, another notice comes.
 fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAddress> {
     let unsettled = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unsettled) {
         return None;
     }
-    // On a point-to-point link `Address` is the peer's and `Local` is ours.
+    // On a point-to-point link, `Address` is the peer's and `Local` is the host's.
     let ifindex = message.header.index;
     let (mtu, prefix) = (mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU), message.header.prefix_len);
     let here = |ip| HostAddress { ip, ifindex, mtu, prefix };
@@ -153,7 +157,7 @@ fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAdd
     ip.map(here)
 }
 
-/// The name of an interface, for people and for the device mirror.
+/// The name of an interface, for messages and for the device mirror.
 pub fn interface_name(ifindex: u32) -> Option<String> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None).ok()?;
     rustix::net::netdevice::index_to_name(socket, ifindex).ok()

@@ -1,8 +1,8 @@
-//! The board: what every client may read without asking, kept up to date by the agent alone.
+//! The board: state that every client may read without a command. Only the agent writes it.
 //!
-//! A client maps it read-only; a seal sees to it that nobody else can ever map it writable. What changes while clients
-//! look (GID tables) is framed by an epoch that is odd during the change. Offsets are `abi::board`'s. The principal type is
-//! [`Board`].
+//! A client maps the board read-only; a seal ensures that no other process can ever map it
+//! writable. For state that changes while clients read it (GID tables), an epoch is odd during the
+//! change. Offsets are in `abi::board`. The principal type is [`Board`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +37,7 @@ impl Board {
         Ok(board)
     }
 
-    /// The memory, to read it.
+    /// The memory, for reading.
     pub(crate) fn view(&self) -> Arc<Region> {
         Arc::clone(&self.region)
     }
@@ -47,12 +47,12 @@ impl Board {
         self.fd.as_fd().try_clone_to_owned()
     }
 
-    /// Shows who owns a block of QPNs.
+    /// Shows which engine owns a block of QPNs.
     pub fn show_block(&self, grant: Grant) {
         self.store(board::owner(grant.block << 8), grant.owner.0);
     }
 
-    /// Shows the ports and GID tables of a device as they are now; `wire` says what an entry's WIRE word is.
+    /// Shows the current ports and GID tables of a device. `wire` gives the WIRE word of an entry.
     pub fn show_ports(&self, device: &Device, wire: impl Fn(usize, GidEntry) -> u32) {
         let index = device.index as u32;
         self.bump(word::GID_EPOCH);
@@ -87,7 +87,7 @@ impl Board {
         self.bump(word::GID_EPOCH);
     }
 
-    /// Says that some group's membership changed; the new epoch.
+    /// Shows that the members of a group have changed. Returns the new epoch.
     pub fn bump_mcast(&self) -> u32 {
         self.bump(word::MCAST_EPOCH)
     }
@@ -97,7 +97,7 @@ impl Board {
         self.region.word(word::MCAST_EPOCH).load(Ordering::Relaxed)
     }
 
-    /// Says that a receiving socket was opened or closed; the new epoch.
+    /// Shows that a receiving socket was opened or closed. Returns the new epoch.
     pub fn bump_wire(&self) -> u32 {
         self.bump(word::WIRE_EPOCH)
     }
@@ -107,7 +107,8 @@ impl Board {
         self.region.word(word::WIRE_EPOCH).load(Ordering::Relaxed)
     }
 
-    /// Pairs with the acquire loads of readers before and after they copy a table, so that a torn copy is noticed.
+    /// Pairs with the acquire loads of readers before and after they copy a table, so that they
+    /// notice a torn copy.
     fn bump(&self, epoch: usize) -> u32 {
         self.region.word(epoch).fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }

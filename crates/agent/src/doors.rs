@@ -1,4 +1,5 @@
-//! The doors of an agent: sockets that listen at nodes, who comes through them, and descriptors for all of that.
+//! The listening sockets of an agent's nodes, accepting connections, and the descriptors for all of
+//! this.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,8 +32,8 @@ pub(crate) fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
     Ok(listener)
 }
 
-/// The next connection. When there is no descriptor left for it, the spare one serves to turn it away; it would be there
-/// again and again otherwise.
+/// Accepts the next connection. If no descriptor is left, the spare one is used to reject the
+/// connection. Otherwise the connection would be reported again and again.
 pub(crate) fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>, closers: &mut Closers) -> Option<Socket> {
     match listener.accept() {
         Ok(socket) => Some(socket),
@@ -54,10 +55,10 @@ pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
     std::fs::File::open("/").ok().map(OwnedFd::from)
 }
 
-/// Files that an agent has to be able to have open. With fewer it would start, and turn programs away.
+/// How many files an agent must be able to open. With fewer it would start but reject programs.
 pub const FILES_MIN: u64 = 64;
 
-/// Refuses a limit with which nobody could be served.
+/// Refuses a limit with which the agent could not serve any client.
 pub(crate) fn require_descriptors(limit: Option<u64>) -> io::Result<()> {
     match limit {
         Some(limit) if limit < FILES_MIN => Err(io::Error::other(format!(
@@ -67,7 +68,8 @@ pub(crate) fn require_descriptors(limit: Option<u64>) -> io::Result<()> {
     }
 }
 
-/// Each client costs some descriptors: take as many as we may. How many that are; nothing if there is no limit.
+/// Raises the limit as far as allowed, because each client costs some descriptors. Returns the
+/// limit, or `None` if there is none.
 pub(crate) fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -75,9 +77,9 @@ pub(crate) fn raise_descriptor_limit() -> Option<u64> {
     if raised.is_ok() { limit.maximum } else { limit.current }
 }
 
-/// How many mappings the system lets a process have.
+/// How many mappings the system allows a process.
 pub(crate) fn mapping_limit() -> u64 {
     let said = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-    // What Linux says unless somebody has changed it.
+    // Linux's default.
     said.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530)
 }

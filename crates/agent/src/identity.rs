@@ -1,13 +1,16 @@
-//! GUIDs that nobody configured: the same at every start, different between machines, users and run directories.
+//! GUIDs that are not configured: the same at every start, and different between machines, users
+//! and run directories.
 //!
-//! They are EUI-64 identifiers with the "locally administered" bit set, so they can never equal a vendor's. The principal
-//! function is [`derive()`]. Nothing here is a secret and nothing here is used for security.
+//! They are EUI-64 identifiers with the "locally administered" bit set, so they never equal a
+//! vendor's. Nothing here is a secret, and nothing here is used for security. The principal
+//! function is [`derive()`].
 
 use std::path::Path;
 
 use crate::config::Guid;
 
-/// The node GUID of device `index` of the agent that serves `place` (its run directory, or a word for an embedded one).
+/// The node GUID of device `index` of the agent that serves `place` (its run directory, or a word
+/// for an embedded agent).
 pub fn derive(place: &str, index: usize) -> Guid {
     let mut hash = Fnv::new();
     hash.add(machine().as_bytes());
@@ -25,12 +28,12 @@ pub fn port_guid(node: Guid, number: u8) -> Guid {
     locally_administered(hash.finish())
 }
 
-/// Bit 1 of the first octet set, bit 0 (group) clear. The result cannot be zero.
+/// Sets bit 1 of the first octet and clears bit 0 (group). The result cannot be zero.
 fn locally_administered(value: u64) -> Guid {
     Guid((value & !(0xff << 56)) | (((value >> 56) & 0xfc | 0x02) << 56))
 }
 
-/// Something that tells this machine from others: its id, or else its host name.
+/// A text that distinguishes this machine from others: its machine id, or else its host name.
 fn machine() -> String {
     ["/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/hostname"]
         .iter()

@@ -1,14 +1,15 @@
-//! The sentence for a command whose header was not accepted.
+//! The sentence for a command whose header is invalid.
 //!
-//! Whether it is accepted is `abi::command::admit`'s decision; here is only what to say about it. The principal function is
-//! [`why`].
+//! `abi::command::admit` checks the header; this file only describes the fault. The principal
+//! function is [`why`].
 
 use abi::Errno;
 use abi::command::rows::{self, Row};
 use abi::command::{EXTENDED, ExtendedHeader, Header, NUMBER};
 use abi::layout::Record;
 
-/// Why `request` was refused with `errno`, for a client that speaks `profile` and has or has not a context.
+/// Why `request` was refused with `errno`, for a client that uses `profile` and has or does not
+/// have a context.
 pub(crate) fn why(request: &[u8], errno: Errno, profile: u16, has_context: bool) -> String {
     let len = request.len();
     let Some(Header { command, out_words, .. }) = Header::read(request) else {

@@ -1,5 +1,5 @@
-//! What the agent's thread is told by other threads, and by clients in its own process. The principal types are [`Inbox`] and
-//! [`Message`].
+//! Messages to the agent's thread from other threads, and from clients in its own process. The
+//! principal types are [`Inbox`] and [`Message`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::foreign::Arrived;
 use crate::ids::ContextId;
 use crate::refusal::Refusal;
 
-/// How clients in this process, and the handle, reach the agent's thread.
+/// The sender's side, for clients in this process and for the handle.
 #[derive(Debug, Clone)]
 pub(crate) struct Inbox {
     sender: Sender<Message>,
@@ -23,19 +23,19 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Where `sender` puts messages, and what wakes who takes them.
+    /// `sender` takes the messages, and `wake` wakes the agent's thread.
     pub(crate) fn new(sender: Sender<Message>, wake: Notifier) -> Self {
         Self { sender, wake: Arc::new(wake) }
     }
 
-    /// Hands the agent a message; false when it is gone.
+    /// Sends the agent a message. Returns false if the agent has ended.
     pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.sender.send(message).is_ok();
         self.wake.notify();
         sent
     }
 
-    /// Has the agent's thread look again: messages are left.
+    /// Wakes the agent's thread again, because messages are left.
     pub(crate) fn wake_again(&self) {
         self.wake.notify();
     }
@@ -49,51 +49,52 @@ impl Inbox {
     }
 }
 
-/// What the agent's thread is told by others in its process.
+/// A message to the agent's thread.
 pub(crate) enum Message {
     /// Open a device.
     Open {
-        /// By index.
+        /// The device, by index.
         device: usize,
-        /// Numbering of the commands.
+        /// The profile of the ABI.
         profile: u16,
-        /// Where the answer goes.
+        /// Gets the answer.
         answer: SyncSender<Result<ContextId, Refusal>>,
     },
     /// Carry out a command.
     Call {
-        /// Whose.
+        /// The context of the command.
         context: ContextId,
-        /// By the engine that the agent runs for this context: it is not to be asked again.
+        /// The proxy engine of this context sent it, so the command must not go to the proxy engine
+        /// again.
         inner: bool,
         /// Header and body.
         request: Vec<u8>,
         /// Its descriptors.
         fds: Vec<OwnedFd>,
-        /// Where the reply goes.
+        /// Gets the reply.
         answer: SyncSender<Reply>,
     },
-    /// An engine that the agent runs has not been told of all objects of this context.
+    /// A proxy engine does not know all objects of this context yet.
     Starting(ContextId),
     /// End a context.
     Close(ContextId),
     /// Open an event channel.
     OpenChannel {
-        /// Where the answer goes, with the client's end of the bell.
+        /// Gets the answer, with the client's end of the bell.
         answer: SyncSender<Result<(ChannelId, OwnedFd), Refusal>>,
     },
     /// Carry out a command of an event channel.
     CallChannel {
-        /// Whose.
+        /// The channel of the command.
         channel: ChannelId,
         /// Header and body.
         request: Vec<u8>,
-        /// Where the reply goes.
+        /// Gets the reply.
         answer: SyncSender<Reply>,
     },
     /// End an event channel.
     CloseChannel(ChannelId),
-    /// Somebody in this process asks as others do at the admin node.
+    /// Serve a connection of this process like one at the admin node.
     Admin(Socket),
     /// Send management datagrams through this network.
     Network(Arc<dyn Network>),
@@ -106,25 +107,25 @@ pub(crate) enum Message {
         /// Whether it is to be active.
         up: bool,
     },
-    /// Something about faults, as the admin node is asked.
+    /// A `fault` request, as at the admin node.
     Fault {
-        /// What.
+        /// The request.
         question: serde_json::Value,
-        /// Where the answer goes.
+        /// Gets the answer.
         answer: SyncSender<serde_json::Value>,
     },
     /// A message with descriptors has been received from a client.
     Arrived {
-        /// Which client.
+        /// The client's connection.
         id: u32,
         /// The message.
         arrived: Arrived,
     },
-    /// Messages of a user are read again: less of it waits to be closed.
+    /// Messages of a user can be read again, because fewer descriptors wait to be closed.
     Room(u32),
-    /// The reply to a command that was carried out elsewhere.
+    /// The reply to a command that another thread has carried out.
     Reply {
-        /// Who waits for it.
+        /// The destination.
         to: ReplyTo,
         /// The reply.
         reply: Reply,
@@ -133,14 +134,14 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// Where the reply to a command goes when it is not there at once.
+/// The destination of a reply that comes later.
 #[derive(Debug, Clone)]
 pub(crate) enum ReplyTo {
-    /// To the client with this connection, for this request.
+    /// The client with this connection.
     Connection {
-        /// Which client.
+        /// The connection.
         id: u32,
-        /// Which request.
+        /// The sequence number of the request.
         sequence: u32,
     },
     /// To a thread of this process.

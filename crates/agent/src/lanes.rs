@@ -1,7 +1,8 @@
-//! The lane broker: the lanes between engines that said hello.
+//! The lane broker: the lanes between engines that have sent ENGINE_HELLO.
 //!
-//! The agent makes a lane's memory and hands it to both ends; no data passes through the agent. How the other end hears of a lane is
-//! [`crate::engine_link`]'s. What lanes carry is not known here. The principal type is [`Lanes`].
+//! The agent creates a lane's memory and gives it to both ends. No data passes through the agent,
+//! and the agent does not know what lanes carry. [`crate::engine_link`] tells the other end of a
+//! lane. The principal type is [`Lanes`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,17 +16,17 @@ use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 
-/// Lanes of one pair of engines, at most.
+/// Most lanes of one pair of engines.
 pub const STRIPES: u32 = 64;
-/// What one end of a lane is told, and the descriptors that go with it.
+/// The record for one end of a lane, and its descriptors.
 pub struct LaneEnd {
-    /// The record, its process and device fields still to be filled in.
+    /// The record, without its process and device fields.
     pub out: LaneOut,
-    /// Lane memory, what wakes the receiver, what wakes its peer, the peer's wake word.
+    /// The lane's memory, the receiver's notifier, its peer's notifier, the peer's wake word.
     pub fds: Vec<Arc<Foreign>>,
 }
 
-/// Where among [`LaneEnd::fds`] what wakes the peer is.
+/// The index of the peer's notifier in [`LaneEnd::fds`].
 pub const WAKES_PEER: usize = 2;
 
 /// All lanes of an agent.
@@ -33,37 +34,38 @@ pub const WAKES_PEER: usize = 2;
 pub struct Lanes {
     lanes: BTreeMap<u32, Lane>,
     by_pair: BTreeMap<(ContextId, ContextId, u32), u32>,
-    /// Every lane twice: by the engine at an end.
+    /// Every lane twice: by the engine at each end.
     by_end: BTreeSet<(ContextId, u32)>,
-    /// How many lanes engines of a user have opened.
+    /// How many lanes the engines of each user have opened.
     by_user: BTreeMap<u32, Opened>,
     last: u32,
 }
 
-/// How many lanes engines of a user have opened.
+/// How many lanes the engines of a user have opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// All of them: each is a descriptor of the agent.
+    /// All of them; each is a descriptor of the agent.
     pub all: u64,
-    /// Those with an end that the agent runs: each is mapped in the agent as well.
+    /// Those with an end at a proxy engine; the agent also maps each of them.
     pub proxy: u64,
 }
 
 struct Lane {
-    /// Side 0 and side 1. The same engine twice for a lane to itself.
+    /// The engines on side 0 and side 1. They are equal for a lane of an engine to itself.
     ends: [ContextId; 2],
     stripe: u32,
-    /// Kept, for an end may ask for its lane again.
+    /// Kept, because an end may ask for its lane again.
     memory: Arc<Foreign>,
-    /// The user of the engine that opened it.
+    /// The user of the engine that opened the lane.
     opener: u32,
-    /// The agent runs an engine at one of its ends.
+    /// One of its ends is a proxy engine.
     proxy: bool,
 }
 
 impl Lanes {
-    /// The lane of a pair and a stripe, and whether it was made now, by the user `opener`. The order of the pair does not
-    /// matter. `proxy`: the agent runs one of the two engines.
+    /// The lane of a pair with this lane index. The user `opener` pays for it if it is created now,
+    /// which the second value tells. The order of the pair does not matter. `proxy`: one of the two
+    /// engines is a proxy engine.
     pub fn open(
         &mut self,
         (from, to): (ContextId, ContextId),
@@ -87,7 +89,7 @@ impl Lanes {
         Ok((self.last, true))
     }
 
-    /// What the engine on `side` is told about a lane.
+    /// The record for the engine on `side` of a lane.
     pub fn describe(&self, lane: u32, side: usize, me: &EngineLink, peer: &EngineLink) -> io::Result<LaneEnd> {
         let held = self.lanes.get(&lane).ok_or(io::ErrorKind::NotFound)?;
         let out = LaneOut {
@@ -102,12 +104,12 @@ impl Lanes {
         Ok(LaneEnd { out, fds: fds.map(Arc::clone).into() })
     }
 
-    /// Which side of a lane an engine has; side 0 of a lane to itself.
+    /// The side of an engine on a lane; side 0 for a lane to itself.
     pub fn side(&self, lane: u32, engine: ContextId) -> usize {
         self.lanes.get(&lane).map_or(0, |held| usize::from(held.ends[0] != engine))
     }
 
-    /// Takes back a lane that could not be handed out.
+    /// Removes a lane that could not be handed out.
     pub fn close(&mut self, lane: u32) {
         let Some(Lane { ends: [a, b], stripe, opener, proxy, .. }) = self.lanes.remove(&lane) else { return };
         self.by_pair.remove(&(a.min(b), a.max(b), stripe));
@@ -127,7 +129,8 @@ impl Lanes {
         self.by_user.get(&user).copied().unwrap_or_default()
     }
 
-    /// Ends `most` lanes at most of an engine that is gone: (lane, the engine at the other end).
+    /// Ends lanes of an engine that is gone, `most` at most. Returns each lane with the engine at
+    /// its other end.
     pub fn forget_some(&mut self, engine: ContextId, most: usize) -> Vec<(u32, ContextId)> {
         let orphaned: Vec<_> = self.of(engine).take(most).collect();
         for (lane, _) in &orphaned {
@@ -155,13 +158,13 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no lanes.
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
 }
 
-/// The push that says a lane's other end is gone.
+/// The push that tells an engine that the other end of a lane is gone.
 pub fn lane_gone(lane: u32, engine: ContextId) -> Push {
     Push { kind: push::LANE_GONE, lane: LaneOut { lane, engine: engine.0, ..LaneOut::default() }, ..Push::default() }
 }

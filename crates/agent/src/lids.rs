@@ -1,9 +1,11 @@
-//! The LIDs of InfiniBand ports: pure bookkeeping, done anew after every change of the GID tables.
+//! The LIDs of InfiniBand ports, assigned again after every change of the GID tables. This file
+//! makes no system calls.
 //!
-//! There is no subnet manager. A port's LID is the host part of its first IPv4 address that has a fitting one, so that other
-//! hosts of that subnet know whom it names; a port without such an address has a LID from the end of the range, which only
-//! this agent's programs reach. No two ports of an agent have the same (docs/decisions/0019-lids-without-a-fabric.md). The
-//! principal type is [`Lid`].
+//! There is no subnet manager. A port's LID is the host part of its first IPv4 address whose host
+//! part fits, so that other hosts of that subnet can find the port. A port without such an address
+//! gets a LID from the end of the range, which only this agent's programs can reach. No two ports
+//! of an agent have the same LID (docs/decisions/0019-lids-without-a-fabric.md). The principal type
+//! is [`Lid`].
 
 use std::collections::BTreeSet;
 
@@ -17,13 +19,14 @@ use crate::device::{Device, Port};
 pub struct Lid {
     /// 1 to 0xbfff.
     pub number: u16,
-    /// The index of the GID whose address it stands for; 0 when it stands for none.
+    /// The index of the GID of its address; 0 if it has no address.
     pub index: u32,
-    /// A bit for every bit of that address's host part.
+    /// The mask of that address's host part.
     pub hosts: u32,
 }
 
-/// Gives every InfiniBand port a LID. Answers which ports have another than before, by device and number.
+/// Gives every InfiniBand port a LID. Returns the ports whose LID has changed, by device and
+/// number.
 pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
     let mut taken = BTreeSet::new();
     let mut changed = Vec::new();
@@ -39,7 +42,7 @@ pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
     changed
 }
 
-/// A path with the GID that its LID stands for, where it has no GRH; the engine goes by the same (`engine::lid`).
+/// Adds the GID of a path's LID, if the path has no GRH. The engine does the same (`engine::lid`).
 pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
     if path.is_global != 0 {
         return *path;
@@ -58,7 +61,8 @@ fn way_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)
     Some((port.subnet()?.gid(path.dlid)?, port.lid?.index as u8))
 }
 
-/// From the address that the LID has now, if it is still there; else from the first that has a host part nobody else has.
+/// From the address of the current LID, if the port still has this address; otherwise from the
+/// first address whose host part is not taken.
 fn of_address(port: &Port, taken: &BTreeSet<u16>) -> Option<Lid> {
     let kept = port.lid.map_or(0, |lid| lid.index);
     let mut addresses: Vec<_> = port.gids.iter().skip(1).collect();

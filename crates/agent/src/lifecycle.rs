@@ -1,5 +1,5 @@
-//! How contexts begin and end: a client has opened a device; it has closed it, or has died. What an end costs comes in pieces, so that other
-//! users' work goes on meanwhile.
+//! The begin and the end of contexts: a client opens a device, and closes it or dies. The end is
+//! done in pieces, so that the work of other users continues meanwhile.
 
 use abi::Errno;
 
@@ -36,7 +36,8 @@ impl World {
         while !self.close_some(id, usize::MAX) {}
     }
 
-    /// The same in pieces of `most` objects; true when the context is gone. Dependants go before what they depend on.
+    /// Like [`World::close`], in pieces of `most` objects. Returns true when the context is gone.
+    /// Objects are destroyed before the objects on which they depend.
     pub fn close_some(&mut self, id: ContextId, most: usize) -> bool {
         use crate::commands::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
         let steps: [fn(&mut Self, ContextId, usize) -> usize; 12] = [
@@ -73,7 +74,8 @@ impl World {
         self.keep_reasons(id);
         let neighbours = self.contexts.get_mut(&id).map(|context| std::mem::take(&mut context.neighbours));
         self.forget_faults(id, &neighbours.into_iter().flatten().collect::<Vec<_>>());
-        // Before its QPNs can be another's: the board goes on to name it.
+        // This happens before another context can get its QPNs, because the board still names this
+        // context.
         self.wire.close(id.0);
         self.relays.forget(id);
         self.captures.forget(id);
@@ -84,7 +86,7 @@ impl World {
         true
     }
 
-    /// Ends lanes of a context that ends, or whose device was taken away; the other ends are told.
+    /// Ends lanes of a context that ends or whose device a rule removed. The other ends get a push.
     pub(crate) fn end_some_lanes(&mut self, id: ContextId, most: usize) -> usize {
         let lanes = self.lanes.forget_some(id, most);
         if self.faults.is_on()
@@ -100,7 +102,7 @@ impl World {
         lanes.len()
     }
 
-    /// A context ends; why something in it failed can be asked for a while.
+    /// Keeps the reasons of a context that ends, so that users can ask for them for a while.
     fn keep_reasons(&mut self, id: ContextId) {
         if let Some(context) = self.contexts.get(&id)
             && let Some(ended) = Told::of(context, &self.devices[context.device].name)
@@ -109,7 +111,7 @@ impl World {
         }
     }
 
-    /// A context ends; what it has counted at its device's ports stays.
+    /// Keeps the violations that a context has counted at its device's ports.
     fn keep_counts(&mut self, id: ContextId) {
         let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
         for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {

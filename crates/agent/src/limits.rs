@@ -1,7 +1,7 @@
-//! The limits of a device: what `ibv_query_device` reports and what the agent enforces.
+//! The limits of a device: `ibv_query_device` reports them, and the agent enforces them.
 //!
-//! Only plain numbers and their bounds; who enforces which is in [`crate::objects`]. The principal type is [`Limits`].
-//! Names are those of `struct ibv_device_attr`.
+//! These are plain numbers and their bounds. [`crate::objects`] has the objects that they limit.
+//! The names are those of `struct ibv_device_attr`. The principal type is [`Limits`].
 
 use serde::Deserialize;
 
@@ -49,7 +49,7 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
 }
 
-/// The agent makes that much memory at most.
+/// The agent creates at most this much memory.
 const DM_MOST: u64 = 1 << 30;
 
 impl Default for Limits {
@@ -79,7 +79,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What cannot be represented or served is refused, with a sentence that names the key.
+    /// Refuses values that cannot be represented or served, with a sentence that names the key.
     pub(crate) fn check(&self) -> Result<(), String> {
         let bounds: [(&str, u64, u64); 18] = [
             ("max_qp", u64::from(self.max_qp), 1 << 20),

@@ -1,4 +1,5 @@
-//! Clients in the agent's own process: commands by a channel instead of a socket, otherwise the same.
+//! Clients in the agent's own process: they send commands through a channel instead of a socket,
+//! and are otherwise like other clients.
 //!
 //! The principal type is [`LocalControl`].
 
@@ -19,9 +20,9 @@ use crate::refusal::{Refusal, refuse};
 pub struct LocalControl {
     inbox: Inbox,
     context: ContextId,
-    /// It speaks for an engine that the agent runs; the context is its client's, who ends it.
+    /// It belongs to a proxy engine. The context belongs to the engine's client, who ends it.
     inner: bool,
-    /// On whose account its engine's threads work, if the agent runs it for a client.
+    /// The user for whom its engine's threads work, if it belongs to a proxy engine.
     user: Option<u32>,
 }
 
@@ -35,12 +36,12 @@ impl LocalControl {
         }
     }
 
-    /// Speaks for the engine that the agent runs for a client.
+    /// The control of a proxy engine.
     pub(crate) fn inner(inbox: Inbox, context: ContextId, uid: u32) -> Self {
         Self { inbox, context, inner: true, user: Some(uid) }
     }
 
-    /// The context, by the name that it has in the agent.
+    /// The context's name in the agent.
     pub fn context(&self) -> ContextId {
         self.context
     }
@@ -66,7 +67,7 @@ impl LocalControl {
         }
     }
 
-    /// Ends the context now rather than when the value is dropped.
+    /// Ends the context now, and not when the value is dropped.
     pub fn end(&self) {
         if !self.inner {
             self.inbox.send(Message::Close(self.context));

@@ -1,5 +1,6 @@
-//! How many bytes of clients' memory the agent may have mapped, by user: those of regions whose memory a client has handed
-//! over, for an engine that the agent runs. How much is too much, [`crate::shares`] says. The principal type is [`Mapped`].
+//! How many bytes of clients' memory the agent has mapped, by user. This is memory that clients
+//! have handed over for a proxy engine. [`crate::shares`] decides the limit. The principal type is
+//! [`Mapped`].
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,13 @@ const PAGE: u64 = 4096;
 /// The counts.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// Regions and bytes.
+    /// Regions and bytes of each user.
     by_user: BTreeMap<u32, (u64, u64)>,
     total: u64,
 }
 
 impl Mapped {
-    /// What a user would have with so many bytes more.
+    /// The bytes of a user, with `more` bytes added.
     pub fn of(&self, uid: u32, more: u64) -> u64 {
         self.user(uid).1.saturating_add(pages(more))
     }
@@ -25,7 +26,7 @@ impl Mapped {
         self.user(uid).0
     }
 
-    /// What all users would have with so many bytes more.
+    /// The bytes of all users, with `more` bytes added.
     pub fn total(&self, more: u64) -> u64 {
         self.total.saturating_add(pages(more))
     }
@@ -37,7 +38,7 @@ impl Mapped {
         self.total = total;
     }
 
-    /// A region that was counted is gone.
+    /// Counts that a region has gone.
     pub fn remove(&mut self, uid: u32, length: u64) {
         let (regions, bytes) = self.user(uid);
         match regions {

@@ -1,4 +1,4 @@
-//! A thin layer over epoll: what is watched has a [`Token`] that says what it is.
+//! A thin layer over epoll. Each watched descriptor has a [`Token`] that says what it is.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,10 +8,10 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use shm::denied::denied;
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Token {
-    /// Somebody in this process has sent a message.
+    /// A thread of this process has sent a message.
     Wake,
     /// A connection arrives at a device's node.
     Node(u32),
@@ -31,13 +31,13 @@ pub(crate) enum Token {
     Admin(u32),
     /// The host's addresses have changed.
     Addresses,
-    /// Somebody has rung for another user's engine.
+    /// A program has notified the engine of another user.
     Relays,
-    /// Management datagrams have come.
+    /// Management datagrams have arrived.
     Management,
     /// The run directory was removed or moved.
     RunDir,
-    /// The bell of an event channel has room.
+    /// The bell (notification socket) of an event channel has room.
     Bell(u32),
 }
 
@@ -98,27 +98,28 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// One that watches nothing.
+    /// Creates a poller that watches nothing.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { epoll: new_epoll()? })
     }
 
-    /// Begins to watch.
+    /// Starts to watch a descriptor.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: Token, interest: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, token.into(), interest)?)
     }
 
-    /// Changes what is waited for.
+    /// Changes the events for which a descriptor is watched.
     pub(crate) fn rewatch(&self, fd: BorrowedFd<'_>, token: Token, interest: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, token.into(), interest)?)
     }
 
-    /// Ends a watch. What is closed on another thread would go on to have events until then.
+    /// Ends a watch. A descriptor that another thread closes would otherwise report events until
+    /// then.
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Waits for events; an interrupted wait is a wait without events.
+    /// Waits for events. An interrupted wait returns no events.
     pub(crate) fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

@@ -1,8 +1,9 @@
 //! Ports that go down and come up: PORT_ERR and PORT_ACTIVE.
 //!
-//! A port that has been given interfaces by name goes down when none of them runs, and is active again when one does. A port that
-//! has the whole host, or no interface at all, stays active, for programs of one host need no interface. Nothing passes a port that is down, not within the
-//! host either, as on an adapter. Adds to [`World`].
+//! If a port has named interfaces, it goes down when none of them is running, and becomes active
+//! when one is. A port without named interfaces stays active, even without any interface, because
+//! programs of one host need none. As on an adapter, no packet passes a port that is down, not even
+//! within the host. Adds to [`World`].
 
 use abi::device::port_state;
 use abi::event::{AsyncRecord, kind};
@@ -12,7 +13,8 @@ use crate::addresses::Link;
 use crate::world::World;
 
 impl World {
-    /// Has ports follow their interfaces. True when the state of one has changed.
+    /// Updates the ports from the state of their interfaces. Returns true if the state of a port
+    /// has changed.
     pub fn follow_links(&mut self, links: &[Link]) -> bool {
         let mut wanted = Vec::new();
         for device in &self.devices {
@@ -27,7 +29,8 @@ impl World {
         changes.fold(false, |any, changed| any | changed)
     }
 
-    /// Takes a port down, or makes it active. True when that is news; then every context of the device is told.
+    /// Takes a port down, or makes it active. If this changes the state, all contexts of the device
+    /// get an event, and the result is true.
     pub fn set_port(&mut self, device: usize, number: u32, up: bool) -> bool {
         let (state, event_type) = match up {
             true => (port_state::ACTIVE, kind::PORT_ACTIVE),
@@ -47,7 +50,7 @@ impl World {
         self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
         self.wire.touch();
         self.raise(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
-        // Ways that are in use lead from here, or to here, on other devices as well.
+        // Paths of other devices may also start or end at this port.
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());
         }

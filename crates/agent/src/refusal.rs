@@ -1,7 +1,8 @@
-//! Why a command was refused: an error number for the program and a sentence for the person.
+//! Why a command was refused: an error number for the program and a sentence for its user.
 //!
-//! The kernel ABI has room for the number only; the sentence follows it in the reply (see [`crate::dispatch`]). A sentence
-//! names the objects it is about. The principal type is [`Refusal`].
+//! The kernel ABI has room only for the number. The sentence follows it in the reply (see
+//! [`crate::dispatch`]). A sentence names the objects that it is about. The principal type is
+//! [`Refusal`].
 
 use std::fmt;
 use std::io;
@@ -11,11 +12,11 @@ use abi::Errno;
 /// A refused command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the program gets.
+    /// The program's errno.
     pub errno: Errno,
-    /// What its user may read.
+    /// The sentence for its user.
     pub reason: String,
-    /// Answer bytes that come in spite of the refusal: only POST_* has them.
+    /// Answer bytes in spite of the refusal; only POST_* has them.
     pub answer: Vec<u8>,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for Refusal {
 }
 
 impl From<io::Error> for Refusal {
-    /// What the system refuses to the agent is lack of memory to the client.
+    /// If the system refuses something to the agent, the client gets ENOMEM.
     fn from(error: io::Error) -> Self {
         let why = shm::denied::told(&error);
         Self::new(Errno::ENOMEM, format!("the agent could not get memory or a descriptor for this: {why}"))

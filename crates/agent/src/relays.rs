@@ -1,9 +1,10 @@
-//! Waking across users: no process gets hold of what wakes another user's process.
+//! Waking across users. No process gets the eventfd of another user's engine.
 //!
-//! Whoever holds an engine's eventfd can drain it, or fill it and make the next ring wait. So a lane between two users comes
-//! with eventfds of the agent's own, one per user and target: whoever rings one wakes the agent, which looks at the target's
-//! wake word and, if that is armed, wakes the target by its push socket. Nobody reads these eventfds, and the agent writes none.
-//! The principal type is [`Relays`].
+//! A process with an engine's eventfd can drain it, or fill it so that the next notification
+//! blocks. So a lane between two users uses eventfds of the agent, one per user and target. A
+//! notification wakes the agent. The agent looks at the target's wake word. If the word is armed,
+//! the agent wakes the target through its push socket. These eventfds are never read, and the agent
+//! never writes them. The principal type is [`Relays`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,10 +19,10 @@ use crate::engine_link::EngineLink;
 use crate::ids::ContextId;
 use crate::wire::link::Waker;
 
-/// What is looked at in one turn; what is left has the next one.
+/// Most eventfds that are handled at once. The next piece of work handles the rest.
 const EVENTS: usize = 64;
 
-/// Every way from a user to another user's engine.
+/// All relays from a user to another user's engine.
 pub struct Relays {
     epoll: OwnedFd,
     relays: BTreeMap<u32, Relay>,
@@ -33,18 +34,18 @@ struct Relay {
     notifier: OwnedFd,
     wake_word: WakeWordView,
     waker: Waker,
-    /// The arming for which the target has been woken.
+    /// The arming of the wake word for which the target was last woken.
     woken: u32,
 }
 
 impl Relays {
-    /// None yet.
+    /// Creates the set without relays.
     pub fn new() -> io::Result<Self> {
         let epoll = crate::poller::new_epoll()?;
         Ok(Self { epoll, relays: BTreeMap::new(), by_way: BTreeMap::new(), last: 0 })
     }
 
-    /// What the user `uid` rings in order to wake `target`.
+    /// The notifier with which the user `uid` wakes `target`.
     pub fn notifier(&mut self, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
         if let Some(relay) = self.by_way.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
             return relay.notifier.try_clone();
@@ -58,7 +59,8 @@ impl Relays {
             waker: link.waker(true)?,
             woken: 0,
         };
-        // Every ring is an event of its own, though nobody drains it.
+        // With ET, every notification is an event of its own, although the eventfd is never
+        // drained.
         let each = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.epoll, &relay.notifier, EventData::new_u64(id.into()), each)?;
         self.last = id;
@@ -67,19 +69,20 @@ impl Relays {
         Ok(theirs)
     }
 
-    /// Forgets the ways to an engine that is gone.
+    /// Removes the relays to an engine that is gone.
     pub fn forget(&mut self, target: ContextId) {
         let ways: Vec<_> = self.by_way.range((target, 0)..=(target, u32::MAX)).map(|(way, id)| (*way, *id)).collect();
         for (way, id) in ways {
             self.by_way.remove(&way);
             if let Some(relay) = self.relays.remove(&id) {
-                // Others hold the eventfd, too: closing ours would not end the watch.
+                // Other processes also hold the eventfd, so closing this descriptor would not end
+                // the watch.
                 let _ = epoll::delete(&self.epoll, &relay.notifier);
             }
         }
     }
 
-    /// Wakes those who were rung for.
+    /// Wakes the targets that were notified.
     pub fn hand_on(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -95,19 +98,19 @@ impl Relays {
         }
     }
 
-    /// How many ways there are.
+    /// How many relays there are.
     pub fn len(&self) -> usize {
         self.relays.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no relays.
     pub fn is_empty(&self) -> bool {
         self.relays.is_empty()
     }
 }
 
 impl AsFd for Relays {
-    /// Readable when somebody was rung for.
+    /// Readable when a target was notified.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -7,9 +7,10 @@
 //!                                                         and gives back what is others'
 //! ```
 //!
-//! A [`Forwarder`] finds the engine of each datagram. It is all there is when packets come from elsewhere (an embedded
-//! fabric); for UDP the agent has receiving sockets ([`receivers`]) and a thread that reads them ([`thread`]). Sending is the
-//! engines' affair. The principal types are [`Forwarder`] and [`Wire`], what the world knows of all this.
+//! A [`Forwarder`] finds the engine of each datagram. It is all there is when packets come from
+//! elsewhere (an embedded fabric); for UDP the agent has receiving sockets ([`receivers`]) and a
+//! thread that reads them ([`thread`]). Sending is the engines' affair. The principal types are
+//! [`Forwarder`] and [`Wire`], what the world knows of all this.
 
 pub mod forwarder;
 mod intake;
@@ -43,30 +44,32 @@ use link::{EngineEnd, Link};
 use receivers::{Place, Receivers};
 use thread::WireThread;
 
-/// The wire as the world has it.
+/// The state of the wire in the world.
 #[derive(Debug)]
 pub struct Wire {
     mode: config::Wire,
-    /// Users are kept apart: no engine gets the sockets, and none can make the wire thread wait.
+    /// Users are kept apart: no engine gets the sockets, and no engine can make the wire thread
+    /// wait.
     apart: bool,
     forwarder: Arc<Forwarder>,
-    /// With UDP only.
+    /// Only with UDP.
     intake: Option<Arc<Intake>>,
     receivers: Receivers,
-    /// Addresses or groups have changed since the sockets were looked after.
+    /// Addresses or groups have changed since the sockets were brought up to date.
     stale: bool,
 }
 
-/// What an engine gets for WIRE_OPEN.
+/// The answer to WIRE_OPEN.
 pub(crate) struct Opened {
-    /// The lane's memory, what wakes the agent, and the lease page if the engine may take the lease.
+    /// The lane's memory, the notifier of the wire thread, and the lease page if the engine may
+    /// take the lease.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Whether it may.
+    /// Whether the engine may take the lease.
     pub(crate) shared: bool,
 }
 
 impl Wire {
-    /// The wire of an agent before its first address. `board` says who owns which QPN.
+    /// The wire of an agent before its first address. `board` says which engine owns which QPN.
     pub(crate) fn new(
         config: &config::Config,
         board: Arc<Region>,
@@ -86,38 +89,38 @@ impl Wire {
         })
     }
 
-    /// What hands datagrams on.
+    /// The forwarder, which brings datagrams to the engines.
     pub fn forwarder(&self) -> &Arc<Forwarder> {
         &self.forwarder
     }
 
-    /// Where what comes for QP 1 waits.
+    /// The queue of datagrams for QP 1.
     pub(crate) fn inlet(&self) -> &Arc<Inlet> {
         self.forwarder.inlet()
     }
 
-    /// Starts the thread that reads the sockets, if there are to be any.
+    /// Starts the thread that reads the sockets, if the mode needs one.
     pub(crate) fn start(&self) -> io::Result<Option<WireThread>> {
         let start = |intake: &Arc<Intake>| WireThread::start(Arc::clone(intake), Arc::clone(&self.forwarder));
         self.intake.as_ref().map(start).transpose()
     }
 
-    /// Whether packets come from whoever holds the forwarder.
+    /// Whether the holder of the forwarder brings the packets.
     pub(crate) fn is_external(&self) -> bool {
         self.mode == config::Wire::External
     }
 
-    /// Whether there is a wire at all.
+    /// Whether there is a wire.
     pub(crate) fn is_on(&self) -> bool {
         self.mode != config::Wire::Off
     }
 
-    /// The first datagram QP is there.
+    /// Makes the sockets report traffic class and hop limit, because there is a datagram QP now.
     pub(crate) fn tell_hops(&self) -> io::Result<()> {
         self.intake.as_ref().map_or(Ok(()), |intake| intake.tell_hops())
     }
 
-    /// Gives an engine its wire lane. `own`: it belongs to the agent's user.
+    /// Gives an engine its wire lane. `own`: the engine belongs to the agent's user.
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;
         let (link, EngineEnd { memory, notifier }) =
@@ -133,7 +136,8 @@ impl Wire {
         Ok(Opened { fds, shared })
     }
 
-    /// Forgets an engine that has ended. Its number must not mean anything to the board's readers afterwards but an end.
+    /// Removes an engine that has ended. Its number is never reused, so the board's readers may
+    /// still find it.
     pub(crate) fn close(&self, number: u32) {
         if let Some(link) = self.forwarder.remove(number)
             && let Some(intake) = &self.intake
@@ -142,7 +146,8 @@ impl Wire {
         }
     }
 
-    /// How many receiving sockets there are, and those from number `first` on with their descriptors.
+    /// The number of receiving sockets, and the sockets from number `first` on with their
+    /// descriptors.
     pub(crate) fn sockets(&self, first: u32, max: u32) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
         match &self.intake {
             Some(intake) => intake.sockets(first as usize, max as usize),
@@ -150,13 +155,13 @@ impl Wire {
         }
     }
 
-    /// Says which engines have members in a group.
+    /// Sets which engines have members in a group.
     pub(crate) fn set_members(&mut self, group: [u8; 16], engines: Vec<u32>) {
         self.forwarder.set_members(group, engines);
         self.stale = true;
     }
 
-    /// Takes note that addresses or groups have changed.
+    /// Notes that addresses or groups have changed.
     pub(crate) fn touch(&mut self) {
         self.stale = true;
     }
@@ -166,12 +171,13 @@ impl Wire {
         self.stale || self.next_try().is_some_and(|at| at <= now())
     }
 
-    /// When sockets that could not be had are to be tried again.
+    /// When sockets that could not be opened are tried again.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         self.receivers.next_try()
     }
 
-    /// Brings the sockets in line with the addresses and groups. True when something about the wire has changed.
+    /// Brings the sockets up to date with the addresses and groups. Returns true if a socket was
+    /// opened or closed.
     pub(crate) fn follow(&mut self, devices: &[Device], groups: &Groups, now: Instant) -> bool {
         self.stale = false;
         let mut addresses = BTreeMap::new();
@@ -186,7 +192,8 @@ impl Wire {
         };
         let addresses: BTreeMap<Place, u32> =
             addresses.into_iter().filter_map(|(place, ifindex)| Some((place?, ifindex))).collect();
-        // Twice: groups are joined where an address has the wire, which is known only when the addresses are done.
+        // Twice: groups are joined where an address has the wire, which is known only after the
+        // addresses were handled.
         let mut changed = false;
         for _ in 0..2 {
             let mut wanted = addresses.clone();
@@ -198,7 +205,8 @@ impl Wire {
         changed
     }
 
-    /// The groups with members, on each interface where an address of their family has the wire.
+    /// The groups with members, on each interface that has the wire on an address of the group's
+    /// family.
     fn joins(&self, addresses: &BTreeMap<Place, u32>, groups: &Groups) -> BTreeMap<Place, u32> {
         let wired = addresses.iter().filter(|(place, _)| self.receivers.find(**place).is_ok());
         let interfaces: BTreeSet<(bool, u32)> =
@@ -213,7 +221,8 @@ impl Wire {
         joins
     }
 
-    /// What the board says of a GID: 0 when nothing is received there, else the MTU code of its interface.
+    /// The board's word for a GID: 0 if nothing is received there, or else the MTU code of its
+    /// interface.
     pub(crate) fn code(&self, index: usize, entry: GidEntry) -> u32 {
         let on = match self.mode {
             config::Wire::Udp => place(index, entry).is_some_and(|place| self.receivers.find(place).is_ok()),
@@ -222,13 +231,14 @@ impl Wire {
         };
         match (on, entry.mtu) {
             (false, _) => 0,
-            // An address without an interface, or one of an external wire: nothing makes packets smaller there.
+            // An address without an interface, or one of an external wire: no interface limits its
+            // packets.
             (true, 0) if self.mode == config::Wire::External => u32::from(abi::device::mtu::MTU_4096),
             (true, code) => u32::from(code),
         }
     }
 
-    /// Why nothing is received from other hosts on a GID; nothing when something is.
+    /// Why a GID receives nothing from other hosts, or `None` if it receives.
     pub(crate) fn why_not(&self, index: usize, entry: GidEntry) -> Option<String> {
         if self.code(index, entry) != 0 {
             return None;
@@ -246,14 +256,14 @@ impl Wire {
         })
     }
 
-    /// The engine that reads the sockets itself just now.
+    /// The engine that currently reads the sockets.
     pub(crate) fn reader(&self) -> Option<u32> {
         let intake = self.intake.as_ref()?;
         let word = intake.page().word(abi::wire::lease::LEASE).load(std::sync::atomic::Ordering::Relaxed);
         (word & abi::wire::GRANTED != 0).then_some(word & !abi::wire::GRANTED)
     }
 
-    /// The mode as people write it.
+    /// The mode, as the configuration spells it.
     pub(crate) fn name(&self) -> &'static str {
         match self.mode {
             config::Wire::Udp => "udp",
@@ -263,7 +273,7 @@ impl Wire {
     }
 }
 
-/// Where a GID receives. None for index 0, which is no address of the host.
+/// Where a GID receives. `None` for index 0, which has no address of the host.
 fn place(index: usize, entry: GidEntry) -> Option<Place> {
     let ip = ip_of(&entry.gid);
     (index != 0).then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })

@@ -1,7 +1,7 @@
-//! The network interfaces, by rtnetlink: their names, MTUs, and whether they run.
+//! The network interfaces, from rtnetlink: their names, MTUs, and whether they are running.
 //!
-//! Of the kernel's long answer only that much is read, by hand: a kernel that is newer than a decoder for all of it then cannot
-//! make it unreadable. The principal type is [`Link`].
+//! The code parses only the needed parts of the kernel's long answer. A decoder for all of it could
+//! fail on a newer kernel. The principal type is [`Link`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ const RTM_GETLINK: u16 = 18;
 const DUMP: u16 = 0x301;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
-/// `IFF_UP | IFF_RUNNING`: switched on, and with a carrier where there is such a thing.
+/// `IFF_UP | IFF_RUNNING`: switched on, and with a carrier if the interface has one.
 const RUNNING: u32 = 0x41;
-/// A netlink header, and a `struct ifinfomsg` behind it.
+/// Lengths of a netlink header, and of the `struct ifinfomsg` behind it.
 const HEADER: usize = 16;
 const IFINFO: usize = 16;
 
@@ -30,9 +30,9 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Its MTU in bytes; 0 if the kernel says nothing of it.
+    /// Its MTU in bytes; 0 if the kernel does not report one.
     pub mtu: u32,
-    /// Whether packets can pass: it is switched on and has a carrier.
+    /// Whether packets can pass: it is up and has a carrier.
     pub runs: bool,
 }
 
@@ -60,7 +60,7 @@ pub fn host_links() -> io::Result<Vec<Link>> {
     }
 }
 
-/// Adds what one datagram says to `found`; true when it was the last one.
+/// Adds the interfaces of one datagram to `found`. Returns true if it was the last datagram.
 fn take(mut bytes: &[u8], found: &mut Vec<Link>) -> io::Result<bool> {
     while let (Some(length), Some(kind)) = (word(bytes, 0), half(bytes, 4)) {
         let length = length as usize;
@@ -79,13 +79,13 @@ fn take(mut bytes: &[u8], found: &mut Vec<Link>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Reads a `struct ifinfomsg` with its attributes.
+/// Parses a `struct ifinfomsg` with its attributes.
 fn link(message: &[u8]) -> Option<Link> {
     let flags = word(message, 8)?;
     let mut link = Link { index: word(message, 4)?, runs: flags & RUNNING == RUNNING, ..Link::default() };
     let mut attributes = message.get(IFINFO..)?;
     while let (Some(length), Some(kind)) = (half(attributes, 0), half(attributes, 2)) {
-        // An attribute is four bytes long at least; a shorter one would never end.
+        // An attribute has at least four bytes. A shorter one would cause an endless loop.
         let length = usize::from(length).max(4);
         let Some(value) = attributes.get(4..length) else { break };
         match kind {

@@ -1,4 +1,4 @@
-//! What is said of devices, ports and the whole system. Only reads.
+//! The attributes of devices, ports and the whole system for NETLINK_RDMA. This file only reads.
 
 use abi::netlink::{Writer, attribute};
 
@@ -7,16 +7,16 @@ use crate::device::{Device, FIRMWARE};
 use crate::table::Kind;
 use crate::world::World;
 
-/// RDMA_NODE_IB_CA, of RoCE devices as well.
+/// RDMA_NODE_IB_CA, which is also the type of RoCE devices.
 const NODE_CA: u8 = 1;
 
-/// By which a device is known: the beginning of every answer.
+/// The attributes that name a device: the beginning of every answer.
 pub(super) fn handle(to: &mut Writer, device: &Device) {
     to.word(attribute::DEV_INDEX, device.index as u32);
     to.text(attribute::DEV_NAME, &device.name);
 }
 
-/// A device.
+/// The attributes of a device.
 pub(super) fn device(to: &mut Writer, device: &Device) {
     let [major, minor, micro] = FIRMWARE;
     let infiniband = device.ports.iter().all(|port| port.is_infiniband());
@@ -31,7 +31,7 @@ pub(super) fn device(to: &mut Writer, device: &Device) {
     to.text(attribute::DEV_PROTOCOL, if infiniband { "ib" } else { "roce" });
 }
 
-/// A port that is there.
+/// The attributes of an existing port.
 pub(super) fn port(to: &mut Writer, device: &Device, number: u32) {
     let (Ok(port), Ok(facts)) = (device.port(number), device.port_attributes(number)) else { return };
     handle(to, device);
@@ -53,7 +53,8 @@ pub(super) fn port(to: &mut Writer, device: &Device, number: u32) {
     }
 }
 
-/// The whole system: devices are in every network namespace that reaches their agent, and memory survives a fork.
+/// The attributes of the whole system: devices are in every network namespace that reaches their
+/// agent, and registered memory survives a fork.
 pub(super) fn system(to: &mut Writer) {
     to.byte(attribute::NETNS_MODE, 1);
     to.byte(attribute::COPY_ON_FORK, 1);

@@ -1,7 +1,8 @@
-//! The objects of a device, one kind at a time: which there are, and what is said of each. Only reads.
+//! The objects of a device for NETLINK_RDMA, one kind at a time. This file only reads.
 //!
-//! A [`Cursor`] goes through the contexts of a device, the table of a kind or the connection manager's ids in order; each piece of that
-//! work is bounded, and makes one message at most. Keys, addresses and sequence numbers are said to their owner only.
+//! A [`Cursor`] goes in order through the contexts of a device, the table of a kind, or the ids of
+//! the connection manager. Each piece of this work is bounded and makes at most one message. Keys,
+//! addresses and sequence numbers are shown only to their owner.
 
 use std::ops::Bound;
 
@@ -19,20 +20,21 @@ use crate::ids::ContextId;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Objects and places of ids that are looked at in one piece.
+/// Most objects, and most slots of ids, that one piece looks at.
 const PIECE: usize = 64;
 const PLACES: usize = 256;
-/// Places of a table that are looked at in one piece: most of them may be free, or another device's.
+/// Most slots of a table that one piece looks at. Many of them may be free, or belong to another
+/// device.
 const SLOTS: usize = 1024;
-/// Room for the longest entry: an id with two addresses.
+/// Length of the longest entry: an id with two addresses.
 const ENTRY_MAX: usize = 400;
 
-/// A kind of object as NETLINK_RDMA knows it.
+/// A kind of object in NETLINK_RDMA.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Class {
-    /// The attribute that holds all of them; the next one holds one.
+    /// The attribute that contains all objects; the next one contains one object.
     table: u16,
-    /// The attribute that is an object's number.
+    /// The attribute for an object's number.
     pub(super) number: u16,
     what: What,
 }
@@ -45,7 +47,7 @@ enum What {
 }
 
 impl Class {
-    /// What a command asks for, if it is a kind of object.
+    /// The kind of object that a command asks for, if it asks for objects.
     pub(super) fn of(command: u16) -> Option<Self> {
         let (table, number, what) = match command {
             command::RES_QP_GET => (attribute::RES_QP, attribute::RES_LQPN, What::Table(Kind::Qp)),
@@ -65,7 +67,7 @@ impl Class {
     }
 }
 
-/// Where an answer about objects is.
+/// The position of an answer about objects.
 #[derive(Debug)]
 pub(super) struct Cursor {
     class: Class,
@@ -82,12 +84,12 @@ enum Place {
     After(Option<ContextId>),
     /// Objects of a table from this index on.
     From(usize),
-    /// Places of ids from this one on.
+    /// Slots of ids from this one on.
     Ids(usize),
 }
 
 impl Cursor {
-    /// All objects of a kind; of queue pairs those of a port, if it is named.
+    /// All objects of a kind. For QPs, only those of `port` if it is given.
     pub(super) fn all(class: Class, device: usize, port: Option<u32>) -> Self {
         let place = match class.what {
             What::Table(_) => Place::From(0),
@@ -97,7 +99,7 @@ impl Cursor {
         Self { class, device, port, only: None, place }
     }
 
-    /// One of them.
+    /// The object with this number.
     pub(super) fn one(class: Class, device: usize, number: u32) -> Self {
         Self { only: Some(number), ..Self::all(class, device, None) }
     }
@@ -107,7 +109,8 @@ impl Cursor {
         self.only.is_some()
     }
 
-    /// Goes on for a piece, and writes a message if it finds anything. False: this was the last piece.
+    /// Does one piece, and writes a message if it finds an object. Returns false after the last
+    /// piece.
     pub(super) fn piece(
         &mut self,
         to: &mut Writer,
@@ -128,7 +131,7 @@ impl Cursor {
             }
         };
         if let Place::Ids(start) = self.place {
-            // As many as fit, whatever they are.
+            // As many as fit, even if all of them have the longest entry.
             let (ids, next) = manager.listed(start, PLACES.min((ANSWER_MAX - 2 * ENTRY_MAX) / ENTRY_MAX));
             for id in ids.filter(|id| id.device.is_none_or(|at| at == self.device)) {
                 if self.only.is_none_or(|only| only == id.name)
@@ -229,13 +232,13 @@ fn identity(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<(u3
             let qp = world.tables.qps.find(id, handle)?;
             (qp.qpn, Some(u32::from(qp.attributes_now().port_num)).filter(|port| *port != 0))
         }
-        // Regions have no number but their handles, and keys are not for everybody.
+        // Regions have no number except their handles, and keys are secret.
         Kind::Mr => (handle & 0xf_ffff, None),
         _ => return None,
     })
 }
 
-/// What is said of an object.
+/// The attributes of an object.
 fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle: u32, asker: Asker) {
     let id = context.id;
     let full = asker.may_see(context.peer.uid);
@@ -301,7 +304,7 @@ fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle:
     to.word(attribute::RES_PID, context.peer.pid);
 }
 
-/// A service as `enum ib_qp_type` numbers it.
+/// The number of a service in `enum ib_qp_type`.
 fn kind_of(service: Service) -> u8 {
     match service {
         Service::Rc => kind::RC,
@@ -312,7 +315,7 @@ fn kind_of(service: Service) -> u8 {
     }
 }
 
-/// What is said of an id.
+/// The attributes of an id.
 fn cm_id(to: &mut Writer, id: &Listed, asker: Asker) {
     if let Some(port) = id.port {
         to.word(attribute::PORT_INDEX, port.into());
@@ -340,7 +343,7 @@ pub(super) struct IdCount {
 }
 
 impl IdCount {
-    /// Goes on for a piece. True: all are counted.
+    /// Does one piece. Returns true when all ids are counted.
     pub(super) fn go_on(&mut self, manager: &Manager, device: usize) -> bool {
         let (ids, next) = manager.listed(self.start, PLACES);
         self.count += ids.filter(|id| id.device.is_none_or(|at| at == device)).count() as u64;

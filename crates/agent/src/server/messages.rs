@@ -1,4 +1,4 @@
-//! What this process's other threads want of the agent's thread. Adds to [`Server`].
+//! Messages from other threads of this process to the agent's thread. Adds to [`Server`].
 
 use std::time::Instant;
 
@@ -10,11 +10,12 @@ use crate::dispatch::dispatch;
 use crate::doors::ourselves;
 use crate::inbox::{Message, ReplyTo};
 
-/// Messages that are taken in one turn.
+/// Most messages that are taken at once.
 const MESSAGES: usize = 256;
 
 impl Server {
-    /// Puts messages into the queue: on the account of the client for whom an engine speaks, or on this process's own, in order.
+    /// Puts messages into the queue, in order. The message of an engine goes on the account of the
+    /// engine's client, and any other on this process's own account.
     pub(super) fn take_messages(&mut self) {
         self.inbox.drain();
         for _ in 0..MESSAGES {
@@ -34,7 +35,7 @@ impl Server {
         self.inbox.wake_again();
     }
 
-    /// Does what a message asks for. False: the agent shall end.
+    /// Does what a message asks for. Returns false if the agent must end.
     pub(super) fn take_message(&mut self, message: Message) -> bool {
         match message {
             Message::Open { device, profile, answer } => {

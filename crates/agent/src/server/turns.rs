@@ -1,9 +1,11 @@
-//! In which order the agent's thread does its work: the account that has used the least of it is served next.
+//! The order of the agent's work: the account that has used the least of the agent's thread is
+//! served next.
 //!
-//! Events become [`Work`] in the queue of an [`Account`]: a user's, or one for what is no user's in particular. A piece of
-//! work is small; what takes longer puts its rest into the queue again. Between pieces new events are looked for, so that
-//! who has just come is seen. An event that is in the queue already and comes again is not watched until it is served:
-//! however many connections wait, asking for events costs no more. Adds to [`Server`].
+//! Events become [`Work`] in the queue of an [`Account`]: a user's account, or an account for work
+//! that belongs to no user. A piece of work is short. Longer work puts its rest into the queue
+//! again. Between pieces the thread asks for new events, so that new clients are seen. If an event
+//! is already in the queue and occurs again, it is no longer watched until it is served. So asking
+//! for events costs the same for any number of waiting connections. Adds to [`Server`].
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -20,63 +22,65 @@ use crate::inbox::Message;
 use crate::poller::{Poller, Token};
 use crate::world::Backlog;
 
-/// How long to look for more commands after one.
+/// How long the thread looks for further commands after a command.
 const LINGER: Duration = Duration::from_micros(200);
-/// New events are looked for after so long, whatever else there is to do.
+/// After this time the thread asks for new events, even if there is other work.
 const SLICE: Duration = Duration::from_micros(250);
-/// Events that are taken at once.
+/// Most events that are taken at once.
 const EVENTS: usize = 256;
-/// How far ahead of the others who begins to have work is, in nanoseconds: a long piece of work.
+/// How far ahead of the others an account starts when it gets work, in nanoseconds: a long piece of
+/// work.
 pub(super) const CREDIT: u64 = 1_000_000;
-/// What asking for a piece of work and counting it costs, in nanoseconds.
+/// The cost of fetching and accounting a piece of work, in nanoseconds.
 const OVERHEAD: u64 = 500;
 
-/// On whose account work is done.
+/// The account that pays for a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Account {
     /// The host's addresses, and the run directory.
     Host,
     /// Datagrams of other hosts' connection managers.
     Network,
-    /// Times that have come in the connection manager.
+    /// Expired timers of the connection manager.
     Timers,
-    /// Connections that arrive.
+    /// New connections.
     Newcomers,
-    /// Users wake each other.
+    /// Wake-ups between users.
     Rings,
-    /// What a user asks for.
+    /// The requests of a user.
     User(u32),
 }
 
 /// A piece of work.
 pub(super) enum Work {
-    /// Something has happened.
+    /// An event has occurred.
     Event(Token),
-    /// Another thread of this process wants something.
+    /// Another thread of this process has sent a message.
     Message(Message),
     /// A context ends.
     Ending(ContextId),
     /// An event channel ends.
     EndingChannel(ChannelId),
-    /// The lanes of a context end, whose device was taken away.
+    /// The lanes of a context end, because a rule removed its device.
     EndingLanes(ContextId),
-    /// The connection manager has something to do.
+    /// A timer of the connection manager has expired.
     Timers,
 }
 
 impl Server {
-    /// Serves until it is told to stop or nobody needs it any more.
+    /// Serves until the agent is told to stop, or until it ends because it is idle.
     pub(crate) fn run(mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while self.turn(&mut events) {}
         self.world.shut_down();
     }
 
-    /// One piece of work, and what has to be seen to before. False: the agent shall end.
+    /// Serves one piece of work, and handles what must happen before it. Returns false if the agent
+    /// must end.
     fn turn(&mut self, events: &mut Vec<Event>) -> bool {
         let backlog = self.follow();
         if self.queue.is_empty() && !backlog.more {
-            // Forgets what was used.
+            // Makes the queue forget the used time.
             self.queue.next();
             let timeout = self.timeout(backlog.waits);
             events.clear();
@@ -89,7 +93,7 @@ impl Server {
                 tracing::error!(%error, "the agent cannot wait for its clients any more");
                 return false;
             }
-            // Whoever has come at the last moment is let in.
+            // A client that arrived at the last moment is still served.
             if timeout.is_none() && events.is_empty() {
                 tracing::info!("no client for the configured time: the agent ends");
                 return false;
@@ -97,7 +101,7 @@ impl Server {
             self.collect(events);
         } else if self.polled.elapsed() >= SLICE {
             events.clear();
-            // What is wrong with the wait, the next one says.
+            // If the wait fails, the next one reports it.
             let _ = self.poller.wait(events, Some(Duration::ZERO));
             self.collect(events);
         }
@@ -111,7 +115,7 @@ impl Server {
         goes_on
     }
 
-    /// What other turns have left to do, and what is left of that.
+    /// Does what earlier pieces of work have left to do. Returns what is still left.
     fn follow(&mut self) -> Backlog {
         let again = self.retried.elapsed() >= super::RETRY;
         if again {
@@ -137,18 +141,19 @@ impl Server {
         backlog
     }
 
-    /// Looks for the next command for a moment before it sleeps: they come in bunches, from clients that wait for each answer, and
-    /// to be woken takes longer than to carry one out. Whoever else wants the processor has it between two looks.
+    /// Looks for the next command for a short time before sleeping. Commands come in groups, from
+    /// clients that wait for each answer, and a wake-up takes longer than a command. Between two
+    /// looks, other threads can have the processor.
     fn linger(&self, events: &mut Vec<Event>) {
         let end = Instant::now() + LINGER;
         while events.is_empty() && Instant::now() < end {
             rustix::thread::sched_yield();
-            // What is wrong with the wait, the next one says.
+            // If the wait fails, the next one reports it.
             let _ = self.poller.wait(events, Some(Duration::ZERO));
         }
     }
 
-    /// Puts what has happened into the queue.
+    /// Puts events into the queue.
     fn collect(&mut self, events: &[Event]) {
         self.polled = Instant::now();
         for event in events {
@@ -169,13 +174,14 @@ impl Server {
         if is_new {
             self.queue.push(self.account(token), Work::Event(token));
         }
-        // A death is told as long as it is watched.
+        // A death is reported as long as it is watched.
         if !is_new || matches!(token, Token::Death(_)) {
             self.mute(token);
         }
     }
 
-    /// Watches something no more that would be told again and again before it is served.
+    /// Stops watching an event that would otherwise be reported again and again before it is
+    /// served.
     fn mute(&mut self, token: Token) {
         let (fd, interest) = match token {
             Token::Client(id) => match self.clients.get_mut(&id) {
@@ -199,7 +205,7 @@ impl Server {
         }
     }
 
-    /// On whose account an event is dealt with.
+    /// The account of an event.
     fn account(&self, token: Token) -> Account {
         match token {
             Token::Client(id) | Token::Death(id) => {
@@ -219,7 +225,7 @@ impl Server {
         self.world.contexts.get(&context).map_or(Account::Host, |context| Account::User(context.peer.uid))
     }
 
-    /// Does a piece of work. False: the agent shall end.
+    /// Does a piece of work. Returns false if the agent must end.
     fn carry_out(&mut self, work: Work) -> bool {
         match work {
             Work::Event(token) => {
@@ -242,7 +248,7 @@ impl Server {
         true
     }
 
-    /// One event. False: the agent shall end.
+    /// Handles one event. Returns false if the agent must end.
     fn handle(&mut self, token: Token) -> bool {
         match token {
             Token::Wake => self.take_messages(),
@@ -265,7 +271,8 @@ impl Server {
     }
 }
 
-/// Has a descriptor watched for `interest`, if it is not already; `now` is what it is watched for.
+/// Watches a descriptor for `interest`, unless it is already watched for it. `now` is the interest
+/// for which it is watched.
 pub(super) fn watch_for(
     poller: &Poller,
     fd: BorrowedFd<'_>,

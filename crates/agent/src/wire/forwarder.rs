@@ -1,10 +1,11 @@
-//! Forwarding: what came from other hosts, to the engines that own the destination QPs.
+//! Forwards datagrams of other hosts to the engines that own the destination QPs.
 //!
-//! Datagrams come in batches from one source, as the kernel merges them. A batch is cut where the owner of the destination
-//! changes, and each piece becomes one record on its engine's wire lane, so that an engine sees its datagrams in the order in
-//! which they came. Nothing here waits for an engine: what one has no room for is kept a while by its [`Link`], and is lost beyond
-//! that, as on any network, and counted. What is in a datagram beyond its destination QP is not looked at: the engines check the ICRC. The
-//! principal type is [`Forwarder`].
+//! Datagrams arrive in batches from one source, as the kernel merges them. The forwarder splits a
+//! batch where the owner of the destination changes. Each part becomes one record on its engine's
+//! wire lane, so an engine gets its datagrams in the order of arrival. The forwarder never waits
+//! for an engine. If an engine has no room, its [`Link`] keeps datagrams up to a bound. Beyond it
+//! they are lost, as on any network, and counted. The forwarder parses only the destination QP; the
+//! engines check the ICRC. The principal type is [`Forwarder`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,57 +26,58 @@ use crate::objects::groups::is_multicast;
 /// A GID, network order.
 type Gid = [u8; 16];
 
-/// The shortest datagram that can be one: a BTH and an ICRC.
+/// The shortest valid datagram: a BTH and an ICRC.
 const DATAGRAM_MIN: usize = 16;
-/// Bytes of one record's datagrams, at most.
+/// Most bytes of datagrams in one record.
 const RUN_MAX: usize = 64 * 1024;
 /// The destination QP of multicast datagrams.
 const MULTICAST: u32 = 0x00ff_ffff;
 
-/// Datagrams that came together from one source to one destination.
+/// Datagrams that arrived together from one source at one destination.
 #[derive(Debug, Clone, Copy)]
 pub struct Incoming<'a> {
     /// Source address as a GID.
     pub from: [u8; 16],
     /// Source port.
     pub from_port: u16,
-    /// Destination address as a GID; the group, if they were sent to one.
+    /// Destination address as a GID; the group, if they were sent to a group.
     pub to: [u8; 16],
-    /// Traffic class (IPv4: TOS) with which they came.
+    /// Their traffic class (IPv4: TOS).
     pub traffic_class: u8,
-    /// Hop limit (IPv4: TTL) with which they came.
+    /// Their hop limit (IPv4: TTL).
     pub hop_limit: u8,
-    /// Bytes of each datagram but the last, which has the rest. 0, or as long as `bytes` or longer: there is only one.
+    /// Length of each datagram except the last, which has the remaining bytes. If it is 0, or not
+    /// less than the length of `bytes`, there is only one datagram.
     pub segment: usize,
-    /// The datagrams, one behind the other, each from the BTH to the ICRC.
+    /// The datagrams one after the other, each from the BTH to the ICRC.
     pub bytes: &'a [u8],
 }
 
-/// How many datagrams were not handed on, and why.
+/// How many datagrams were not forwarded, and why.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Nobody owns the destination QP, or its owner does not listen to other hosts.
+    /// The destination QP has no owner, or its owner does not receive from other hosts.
     pub no_engine: u64,
     /// The engine had no room left.
     pub ring_full: u64,
-    /// They claim to come from an address of this agent.
+    /// Their source address is an address of this agent.
     pub own_source: u64,
-    /// They cannot be transport packets.
+    /// They are no valid transport packets.
     pub malformed: u64,
-    /// They are for QP 0 or QP 1, and no management datagrams.
+    /// They are for QP 0 or QP 1, but are no management datagrams.
     pub management: u64,
 }
 
-/// Hands datagrams of other hosts to the engines of one agent. Any thread may.
+/// Forwards datagrams of other hosts to the engines of one agent. Any thread may call it.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Who owns which QPN: read here as every client reads it.
+    /// The owners of QPNs. The forwarder reads the board as every client does.
     board: Arc<Region>,
     engines: RwLock<Engines>,
-    /// What is for the agent itself.
+    /// Datagrams for the agent itself.
     inlet: Arc<Inlet>,
     drops: Counters,
-    /// What is lost here no engine shows.
+    /// Captures datagrams that are lost here, because no engine captures them.
     capture_hook: Arc<CaptureHook>,
 }
 
@@ -95,11 +97,11 @@ struct Counters {
     own_source: AtomicU64,
     malformed: AtomicU64,
     management: AtomicU64,
-    /// The last datagram of each kind.
+    /// The latest datagram of each kind.
     last: Mutex<BTreeMap<Loss, Example>>,
 }
 
-/// Why a datagram was not handed on.
+/// Why a datagram was not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Loss {
     NoEngine,
@@ -110,7 +112,7 @@ enum Loss {
 }
 
 impl Loss {
-    /// What is said of a packet in a capture.
+    /// The words that a capture shows with it.
     fn words(self) -> &'static str {
         match self {
             Self::NoEngine => "dropped: no program here has its QP",
@@ -133,7 +135,7 @@ impl Loss {
     }
 }
 
-/// A datagram that was not handed on.
+/// A datagram that was not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Example {
     from: Gid,
@@ -142,34 +144,34 @@ struct Example {
     qpn: u32,
 }
 
-/// To whom a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
     Engine(u32),
-    /// Every engine with members of the group that it was sent to.
+    /// Every engine with members of the destination group.
     Members,
-    /// QP 0 or QP 1, the agent's own.
+    /// QP 0 or QP 1, which belong to the agent.
     Management,
     Nobody,
 }
 
 impl Forwarder {
-    /// One without engines. `board` says who owns which QPN.
+    /// Creates a forwarder without engines. `board` says which engine owns which QPN.
     pub(crate) fn new(board: Arc<Region>, inlet: Inlet, capture_hook: Arc<CaptureHook>) -> Self {
         Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default(), capture_hook }
     }
 
-    /// Where what comes for QP 1 waits.
+    /// The queue of datagrams for QP 1.
     pub(crate) fn inlet(&self) -> &Arc<Inlet> {
         &self.inlet
     }
 
-    /// Hands a batch on.
+    /// Forwards a batch.
     pub fn take(&self, incoming: &Incoming<'_>) {
         self.forward(&self.engines.read(), incoming);
     }
 
-    /// What was lost here so far.
+    /// How many datagrams were lost here so far.
     pub fn drops(&self) -> Drops {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.drops;
@@ -182,7 +184,7 @@ impl Forwarder {
         }
     }
 
-    /// The last datagram of each kind that was lost here: the counter's name, and what it was.
+    /// The latest lost datagram of each kind: the counter's name, and a description.
     pub(crate) fn last_drops(&self) -> Vec<(&'static str, String)> {
         let address = |gid: Gid| std::net::Ipv6Addr::from(gid).to_canonical();
         let told = |(loss, example): (&Loss, &Example)| {
@@ -193,7 +195,7 @@ impl Forwarder {
         self.drops.last.lock().iter().map(told).collect()
     }
 
-    /// Counts datagrams that are not handed on, and remembers the last.
+    /// Counts datagrams that are not forwarded, and remembers the latest.
     #[cold]
     fn lose(&self, loss: Loss, datagrams: usize, (from, to): (Gid, Gid), bytes: &[u8]) {
         let drops = &self.drops;
@@ -209,7 +211,7 @@ impl Forwarder {
         drops.last.lock().insert(loss, Example { from, to, bytes: bytes.len(), qpn });
     }
 
-    /// Shows datagrams that are not handed on, where somebody captures.
+    /// Shows datagrams that are not forwarded to captures.
     #[cold]
     fn show(&self, loss: Loss, arrival: &Arrival, bytes: &[u8]) {
         if !self.capture_hook.is_on() {
@@ -226,12 +228,12 @@ impl Forwarder {
         }
     }
 
-    /// Begins to hand things to an engine.
+    /// Adds an engine.
     pub(crate) fn add(&self, engine: u32, link: Link) {
         self.engines.write().links.insert(engine, link);
     }
 
-    /// Forgets an engine.
+    /// Removes an engine.
     pub(crate) fn remove(&self, engine: u32) -> Option<Link> {
         self.engines.write().links.remove(&engine)
     }
@@ -246,19 +248,20 @@ impl Forwarder {
         self.engines.read().links.get(&engine).is_some_and(Link::is_shared)
     }
 
-    /// Whether an engine may begin to read them now: it has everything that was read for it, which is older.
+    /// Whether an engine may take the lease now. It may if it has received all older datagrams that
+    /// were read for it.
     pub(crate) fn may_begin(&self, engine: u32) -> bool {
         self.engines.read().links.get(&engine).is_some_and(|link| link.is_shared() && !link.is_behind())
     }
 
-    /// An engine may have made room for what waits for it.
+    /// An engine may have made room for its waiting datagrams.
     pub(crate) fn go_on(&self, engine: u32) {
         if let Some(link) = self.engines.read().links.get(&engine) {
             link.go_on(engine);
         }
     }
 
-    /// Says which engines have members in a group.
+    /// Sets which engines have members in a group.
     pub(crate) fn set_members(&self, group: Gid, members: Vec<u32>) {
         let mut engines = self.engines.write();
         if members.is_empty() {
@@ -268,13 +271,13 @@ impl Forwarder {
         }
     }
 
-    /// Says which addresses are this agent's own.
+    /// Sets the agent's own addresses.
     pub(crate) fn set_own(&self, mut own: Vec<Gid>) {
         own.sort_unstable();
         self.engines.write().own = own;
     }
 
-    /// Hands on what an engine has read from the sockets for others. True when there may be more.
+    /// Forwards the packets that an engine has read for others. Returns true if there may be more.
     pub(crate) fn take_misdelivered(&self, engine: u32, buffer: &mut [u8]) -> bool {
         let engines = self.engines.read();
         let Some(link) = engines.links.get(&engine) else { return false };
@@ -321,7 +324,7 @@ impl Forwarder {
         self.hand_on(engines, owner, &arrival, &bytes[start..end]);
     }
 
-    /// To whom a datagram goes. None: it cannot be one.
+    /// The destination of a datagram. `None`: it is no valid datagram.
     fn destination(&self, datagram: &[u8], to_group: bool) -> Option<Destination> {
         if datagram.len() < DATAGRAM_MIN {
             return None;
@@ -332,7 +335,7 @@ impl Forwarder {
             MULTICAST => None,
             _ if to_group => None,
             0 | 1 => Some(Destination::Management),
-            // Acquire: as every reader of the board.
+            // Acquire, as every reader of the board.
             _ => match self.board.word(board::owner(qpn)).load(Ordering::Acquire) {
                 0 => Some(Destination::Nobody),
                 engine => Some(Destination::Engine(engine)),
@@ -340,7 +343,7 @@ impl Forwarder {
         }
     }
 
-    /// Hands on datagrams that have one destination.
+    /// Forwards datagrams that have one destination.
     fn hand_on(&self, engines: &Engines, to: Option<Destination>, arrival: &Arrival, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

@@ -1,7 +1,9 @@
-//! What the wire thread waits for: the receiving sockets, the engines' notifiers and the lease page.
+//! The sources of the wire thread: the receiving sockets, the engines' notifiers and the lease
+//! page.
 //!
-//! The agent's thread opens and closes, the wire thread reads; both hold the same [`Intake`], and what one changes the other
-//! sees at once. Which sockets there ought to be is [`super::receivers`]', who reads them just now [`super::lease`]'s.
+//! The agent's thread opens and closes sockets, and the wire thread reads them. Both hold the same
+//! [`Intake`], and see each other's changes at once. [`super::receivers`] decides which sockets
+//! there are. [`super::lease`] decides who reads them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,9 +25,9 @@ use super::forwarder::{Forwarder, Incoming};
 use super::receivers::Place;
 use crate::gids::gid_of;
 
-/// Batches that are read from one socket before the next has its turn.
+/// Most batches that are read from one socket before the next socket is read.
 const BURST: u32 = 8;
-/// Sockets that are looked after in one go.
+/// Most sockets that are handled at once.
 const READY: usize = 16;
 
 /// Tokens of the outer epoll; an engine's notifier is [`ENGINE`] and its number.
@@ -34,34 +36,37 @@ const SOCKETS: u64 = 1;
 const GROUPS: u64 = 2;
 const ENGINE: u64 = 1 << 32;
 
-/// What the agent's thread and the wire thread share.
+/// The state that the agent's thread and the wire thread share.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    /// What the wire thread sleeps on.
+    /// The epoll on which the wire thread sleeps.
     outer: OwnedFd,
-    /// The sockets of addresses, while they are read here: who sends to a socket that an epoll knows has to tell it, even if nobody
-    /// waits, and that takes a twentieth of a small message's way.
+    /// The sockets of addresses, while the wire thread reads them. A sender to a socket in an epoll
+    /// must notify the epoll, even if no thread waits. This takes a twentieth of a small message's
+    /// latency.
     inner: OwnedFd,
-    /// Those of groups, which are always read here: what comes is for several engines.
+    /// The sockets of groups. The wire thread always reads them, because their datagrams go to
+    /// several engines.
     groups: OwnedFd,
     wake: Notifier,
     sockets: RwLock<BTreeMap<u64, Receiver>>,
-    /// Whether the sockets of addresses are read here; changes while `sockets` is locked for writing.
+    /// Whether the wire thread reads the sockets of addresses. It changes only while `sockets` is
+    /// locked for writing.
     listens: AtomicBool,
     page: Arc<Region>,
     page_fd: OwnedFd,
     stopping: AtomicBool,
-    /// Whether the sockets tell traffic class and hop limit.
+    /// Whether the sockets report traffic class and hop limit.
     hops: AtomicBool,
-    /// Engines may have the sockets, so that somebody connects one of them.
+    /// Engines may get the sockets, so each address has a connected receive socket too.
     shared: bool,
 }
 
 #[derive(Debug)]
 struct Receiver {
     socket: udp::Socket,
-    /// The one for the same address that hears one sender only: which one, the engine decides that holds the lease. What comes to
-    /// either is the same to the agent.
+    /// The connected receive socket of the same address. The lease holder decides to which sender
+    /// it is connected. The agent treats datagrams of both sockets alike.
     connected: Option<udp::Socket>,
     is_group: bool,
     /// The address or group as a GID.
@@ -69,14 +74,14 @@ struct Receiver {
     ifindex: u32,
 }
 
-/// What has happened while the wire thread slept.
+/// What happened while the wire thread slept.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// There is something in the sockets of addresses.
+    /// The sockets of addresses have datagrams.
     pub(crate) datagrams: bool,
-    /// There is something in the sockets of groups.
+    /// The sockets of groups have datagrams.
     pub(crate) to_groups: bool,
-    /// Engines that have rung.
+    /// Engines that have notified the agent.
     pub(crate) engines: Vec<u32>,
 }
 
@@ -87,7 +92,7 @@ impl Receiver {
 }
 
 impl Intake {
-    /// One without sockets. `shared`: engines may have them.
+    /// Creates an intake without sockets. `shared`: engines may get them.
     pub(crate) fn new(shared: bool) -> io::Result<Self> {
         let [outer, inner, groups] = [(); 3].map(|()| crate::poller::new_epoll());
         let (outer, inner, groups) = (outer?, inner?, groups?);
@@ -135,7 +140,7 @@ impl Intake {
         Ok(())
     }
 
-    /// There are datagram QPs now, whose programs see with which traffic class and hop limit a packet came.
+    /// Makes the sockets report traffic class and hop limit. The programs of datagram QPs see them.
     pub(crate) fn tell_hops(&self) -> io::Result<()> {
         let sockets = self.sockets.write();
         if self.hops.swap(true, Ordering::Relaxed) {
@@ -144,10 +149,11 @@ impl Intake {
         sockets.values().flat_map(Receiver::sockets).try_for_each(udp::Socket::tell_hops)
     }
 
-    /// Closes a socket; when this returns, nobody in this process has it.
+    /// Closes a socket. When this returns, no thread of this process has the socket.
     pub(crate) fn close(&self, token: u64) {
         if let Some(receiver) = self.sockets.write().remove(&token) {
-            // Engines may hold it open yet, and a descriptor that is open elsewhere goes on to give events.
+            // Engines may still have it open, and an epoll continues to report a descriptor that is
+            // open elsewhere.
             let epoll = if receiver.is_group { &self.groups } else { &self.inner };
             for socket in receiver.sockets() {
                 let _ = epoll::delete(epoll, socket.as_fd());
@@ -155,7 +161,8 @@ impl Intake {
         }
     }
 
-    /// How many sockets of addresses there are, and some of them with descriptors: those from number `first` on.
+    /// The number of sockets of addresses, and the sockets from number `first` on with their
+    /// descriptors.
     pub(crate) fn sockets(&self, first: usize, max: usize) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
         let sockets = self.sockets.read();
         let all = sockets.values().filter(|receiver| !receiver.is_group).flat_map(|receiver| {
@@ -181,20 +188,21 @@ impl Intake {
         self.page_fd.try_clone()
     }
 
-    /// Begins to hear an engine's notifier. Rings are taken from the epoll alone: to read an eventfd that somebody else holds
-    /// could wait.
+    /// Starts to listen to an engine's notifier. Only the epoll reports notifications: reading an
+    /// eventfd that another process holds could block.
     pub(crate) fn hear(&self, engine: u32, notifier: BorrowedFd<'_>) -> io::Result<()> {
         let token = EventData::new_u64(ENGINE | u64::from(engine));
         Ok(epoll::add(&self.outer, notifier, token, EventFlags::IN | EventFlags::ET)?)
     }
 
-    /// Forgets an engine's notifier, and has its lease looked at.
+    /// Stops listening to an engine's notifier, and makes the wire thread look at the lease.
     pub(crate) fn forget(&self, notifier: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.outer, notifier);
         self.wake.notify();
     }
 
-    /// Whether the sockets of addresses are listened to. What is in them when that begins is seen.
+    /// Starts or stops listening to the sockets of addresses. At the start, datagrams that are
+    /// already there are reported.
     pub(crate) fn listen(&self, wanted: bool) -> io::Result<()> {
         let sockets = self.sockets.write();
         let addresses = sockets.iter().filter(|(_, receiver)| !receiver.is_group);
@@ -203,7 +211,7 @@ impl Intake {
                 true => epoll::add(&self.inner, socket.as_fd(), EventData::new_u64(*token), EventFlags::IN),
                 false => epoll::delete(&self.inner, socket.as_fd()),
             };
-            // An earlier call may have come half way.
+            // An earlier call may have failed half-way.
             if let Err(error) = changed
                 && !matches!(error, Errno::EXIST | Errno::NOENT)
             {
@@ -223,19 +231,19 @@ impl Intake {
                 WAKE => drop(self.wake.drain()),
                 SOCKETS => news.datagrams = true,
                 GROUPS => news.to_groups = true,
-                // Only numbers of engines are added to it.
+                // Besides the tokens above, only numbers of engines are added.
                 token => news.engines.push((token & 0xffff_ffff) as u32),
             }
         }
         Ok(news)
     }
 
-    /// Reads what is in the sockets of addresses, each in turn and none for too long.
+    /// Reads the sockets of addresses, one after the other, each for a bounded time.
     pub(crate) fn read(&self, events: &mut Vec<Event>, buffer: &mut [u8], forwarder: &Forwarder) -> io::Result<()> {
         self.read_from(&self.inner, events, buffer, forwarder)
     }
 
-    /// The same for groups.
+    /// Reads the sockets of groups in the same way.
     pub(crate) fn read_groups(
         &self,
         events: &mut Vec<Event>,
@@ -284,7 +292,7 @@ impl Intake {
     }
 }
 
-/// Waits for events of an epoll; an interrupted wait is a wait without events.
+/// Waits for events of an epoll. An interrupted wait returns no events.
 fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
     events.clear();
     events.reserve(READY);
@@ -298,7 +306,7 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> 
     }
 }
 
-/// The scope that an address needs beside it: link-local ones mean something on one link only.
+/// The scope id of an address: link-local addresses need one.
 pub(crate) fn scope(ip: IpAddr, ifindex: u32) -> u32 {
     match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => ifindex,

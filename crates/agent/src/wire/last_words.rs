@@ -1,7 +1,8 @@
-//! What a process still owed when it ended: acknowledgements that waited in its engine for something that goes the same way.
+//! Sends delayed ACKs that were outstanding in a process when it ended.
 //!
-//! The program has seen the messages, so their sender has to learn that they came. The words that say so are in queue memory, and
-//! so the client's own claim; all that a false one achieves is a false acknowledgement to the client's own peer.
+//! The program has seen the messages, so their sender must learn that they arrived. The words about
+//! these ACKs are in queue memory, and so they are the client's claim. A false one can only cause a
+//! false acknowledgement to the client's own peer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,18 +21,18 @@ use crate::lids;
 use crate::objects::Qp;
 use crate::world::World;
 
-/// The source port: any of RoCEv2's.
+/// The UDP source port: one of RoCEv2's range.
 const SOURCE_PORT: u16 = 0xc000;
-/// "No end-to-end credits."
+/// The syndrome's value for "no end-to-end credits".
 const NO_CREDITS: u8 = 31;
 
-/// Sends what the connections of a context that ends still owe.
+/// Sends the delayed ACKs of the connections of a context that ends.
 pub(crate) fn say(world: &World, id: ContextId) {
     if !world.wire.is_on() || world.wire.is_external() {
         return;
     }
     for (_, qp) in world.tables.qps.of(id).filter(|(_, qp)| qp.service == Service::Rc) {
-        // Acquire, by way of the block: the number was written before the word that says that it counts.
+        // Acquire (in `read`): the engine wrote the PSN before the word that makes it valid.
         let owed = qp.block.read(word::OWED);
         if owed & OWED == 0 || !matches!(qp.state(), State::Rtr | State::Rts | State::Sqd) {
             continue;

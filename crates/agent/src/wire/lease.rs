@@ -1,8 +1,8 @@
-//! The lease page: whether the agent reads its sockets, or an engine that polls does.
+//! The lease page: it says whether the agent reads its sockets, or an engine that polls does.
 //!
-//! Engines of the agent's own user write the page, so any word of it may hold anything: what does not make sense counts as
-//! free. This is the agent's half of the protocol in docs/abi.md ("Engines"); it reads no clock and touches no socket. The
-//! principal type is [`ReceiveLease`].
+//! Engines of the agent's own user write the page, so any word of it may hold any value. An invalid
+//! value counts as free. This is the agent's half of the protocol in docs/abi.md ("Engines"). It
+//! reads no clock and touches no socket. The principal type is [`ReceiveLease`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,20 @@ use std::time::{Duration, Instant};
 use abi::wire::{GRANTED, lease};
 use shm::region::Region;
 
-/// How often the agent looks after a holder that does something. Each look takes a processor from somebody, where they are few,
-/// and on such a machine that is the holder or its peer, who wait for nothing else.
+/// How often the agent looks at a busy holder. On a machine with few processors, each look takes a
+/// processor from another thread. This thread is then the holder or its peer, because nothing else
+/// is running.
 const LOOK: Duration = Duration::from_millis(20);
-/// The same for one that was seen idle.
+/// How often the agent looks at a holder that was seen idle.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// For how long a holder may be idle before the lease is taken from it. Not short: one that only lost the processor for a
-/// while may have a packet in its hands, and what the agent reads meanwhile overtakes it.
+/// How long a holder may be idle before the agent takes the lease back. The time is not short. A
+/// holder that only lost the processor for a while may be handling a packet, and the packets that
+/// the agent reads meanwhile would overtake it.
 const PATIENCE: Duration = Duration::from_millis(25);
-/// Exchanges of the word in one go; whoever interferes more often than that is up to no good.
+/// Most exchanges of the word in one call. A client that interferes more often is hostile.
 const TRIES: u32 = 8;
 
-/// Who reads, as the agent knows it.
+/// The reader, as the agent knows it.
 #[derive(Debug)]
 pub(crate) struct ReceiveLease {
     page: Arc<Region>,
@@ -38,7 +40,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// How long after the last look the next one is.
+    /// The time between the last look and the next one.
     fn pause(&self) -> Duration {
         if self.idle.is_zero() { LOOK } else { LOOK_AGAIN }
     }
@@ -54,16 +56,18 @@ impl ReceiveLease {
         self.holder.map(|holder| holder.engine)
     }
 
-    /// How long to wait before the next look, if somebody has to be looked after.
+    /// How long to wait before the next look, if there is a holder.
     pub(crate) fn pause(&self) -> Option<Duration> {
         self.holder.as_ref().map(Holder::pause)
     }
 
-    /// Looks at the page: grants, takes note of a release, takes back from a holder that is gone or idle. `may` says which
-    /// engines may read. The caller has finished with what it has read, and reads on only if nobody holds the lease afterwards.
+    /// Looks at the page: grants the lease, notes a release, or takes the lease back from a holder
+    /// that is gone or idle. `may` says which engines may read. The caller has handled everything
+    /// that it read, and continues to read only if there is no holder afterwards.
     pub(crate) fn look(&mut self, now: Instant, may: impl Fn(u32) -> bool) {
         for _ in 0..TRIES {
-            // Acquire: pairs with the release of the holder's store, so that its look at the sockets is over.
+            // Acquire: pairs with the release of the holder's store, so that the holder has
+            // finished reading the sockets.
             let word = self.page.word(lease::LEASE).load(Ordering::Acquire);
             let engine = word & !GRANTED;
             let held = self.holder.filter(|holder| word == holder.engine | GRANTED);
@@ -102,7 +106,8 @@ impl ReceiveLease {
             return true;
         }
         let beats = self.beats();
-        // Where everything stood still, the agent too, no more than one look's time counts.
+        // If the whole machine stood still, including the agent, at most the time of one look
+        // counts.
         holder.idle = if beats == holder.beats { holder.idle + passed.min(holder.pause()) } else { Duration::ZERO };
         holder.beats = beats;
         holder.looked = now;
@@ -137,7 +142,8 @@ mod tests {
             self.page.word(lease::LEASE).store(value, Ordering::Release);
         }
 
-        /// Looks after some time, with engines 1 to 9 about; the word and the holder afterwards.
+        /// Looks after some time, with engines 1 to 9 present. Returns the word and the holder
+        /// after that.
         fn look_after(&mut self, time: Duration) -> (u32, Option<u32>) {
             self.now += time;
             self.lease.look(self.now, |engine| (1..10).contains(&engine));

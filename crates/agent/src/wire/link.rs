@@ -1,8 +1,9 @@
 //! The agent's end of one engine's wire lane.
 //!
-//! An engine may write whatever it likes into its lane: the worst that comes of it is that this lane is not used any more. What its
-//! lane has no room for waits here, in bounded amount, until the engine has made some: its program may only be waiting for a processor.
-//! Who gets what is decided in [`super::forwarder`]. The principal type is [`Link`].
+//! An engine may write anything into its lane; at worst the agent stops using this lane. Datagrams
+//! for which the lane has no room wait here, in bounded amount, until the engine has made room. Its
+//! program may only be waiting for a processor. [`super::forwarder`] decides which engine gets
+//! which datagram. The principal type is [`Link`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,13 +19,14 @@ use shm::{Broken, LANE_LEN, LaneRx, LaneTx, Notifier, PushError, RECORD_MAX, Reg
 
 use super::forwarder::Incoming;
 
-/// Bytes of datagrams that fit into a record.
+/// Most bytes of datagrams in one record.
 const INLINE_MAX: usize = inline_max(RECORD_MAX);
-/// Bytes that wait for room on one lane, at most.
+/// Most bytes that wait for room on one lane.
 const WAITING_MAX: usize = 1 << 20;
-/// The bits of ECN in a traffic class: 0 of a sender that does not heed marks; all are set in what is marked.
+/// The ECN bits of a traffic class. They are 0 if the sender does not support ECN. A CE mark has
+/// both bits set.
 const ECN: u8 = 3;
-/// Records that are taken from one engine before the next has its turn.
+/// Most records that are taken from one engine before the next engine is served.
 const MISDELIVERED: usize = 64;
 
 /// The agent's end of a wire lane.
@@ -34,33 +36,35 @@ pub(crate) struct Link {
     receiver: Mutex<LaneRx>,
     wake_word: WakeWordView,
     waker: Waker,
-    /// The arming for which the engine has been woken.
+    /// The arming of the wake word for which the engine was last woken.
     woken: AtomicU32,
-    /// By what the engine wakes the wire thread. Nobody reads it: the engine could make that wait.
+    /// The engine notifies the wire thread with it. The agent never reads it, because the engine
+    /// could make the read block.
     notifier: Notifier,
     shared: bool,
-    /// The engine has broken the rules.
+    /// The engine has broken the protocol.
     broken: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Sender {
     tx: LaneTx,
-    /// Where a record is put together.
+    /// The buffer in which a record is built.
     record: [u8; RECORD_MAX],
-    /// What there was no room for, in order, and how many bytes that takes.
+    /// Datagrams without room, in order, and their bytes.
     waiting: VecDeque<(Arrival, Box<[u8]>)>,
     bytes: usize,
-    /// How many bytes may wait: none where nobody hears that there is room.
+    /// How many bytes may wait: none if the agent does not listen for room.
     most: usize,
 }
 
 /// How an engine is woken.
 #[derive(Debug)]
 pub(crate) enum Waker {
-    /// By its eventfd. A program could make that wait, so this is for programs of the agent's own user.
+    /// Through its eventfd. A program could make that write block, so this is for programs of the
+    /// agent's own user.
     Eventfd(Notifier),
-    /// By a message on its push socket, which never waits.
+    /// Through a message on its push socket, which never blocks.
     Push(Arc<Socket>),
 }
 
@@ -68,24 +72,24 @@ pub(crate) enum Waker {
 pub(crate) struct EngineEnd {
     /// The lane's memory.
     pub(crate) memory: OwnedFd,
-    /// What wakes the wire thread.
+    /// The notifier of the wire thread.
     pub(crate) notifier: OwnedFd,
 }
 
-/// What became of datagrams.
+/// The result of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The engine has them.
     Done,
     /// There was no room.
     Full,
-    /// The lane is of no use any more.
+    /// The lane is broken.
     Lost,
 }
 
 impl Link {
-    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets. `heard`: its notifier is heard, and
-    /// [`Link::go_on`] called then.
+    /// Creates both ends of a wire lane. `shared`: the engine may read the agent's sockets.
+    /// `heard`: the agent listens to the engine's notifier and then calls [`Link::go_on`].
     pub(crate) fn new(
         wake_word: BorrowedFd<'_>,
         waker: Waker,
@@ -119,12 +123,13 @@ impl Link {
         self.notifier.as_fd()
     }
 
-    /// Whether the engine may read the agent's sockets: as long as it keeps to the rules.
+    /// Whether the engine may read the agent's sockets. It may unless it has broken the protocol.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared && !self.is_broken()
     }
 
-    /// Puts datagrams on the lane and wakes the engine if it sleeps. `head` lacks what depends on where they lie.
+    /// Puts datagrams on the lane and wakes the engine if it sleeps. `head` lacks the fields that
+    /// depend on their position.
     pub(crate) fn deliver(&self, engine: u32, head: &Arrival, bytes: &[u8]) -> Delivery {
         if self.is_broken() {
             return Delivery::Lost;
@@ -142,7 +147,7 @@ impl Link {
         }
     }
 
-    /// The engine may have made room: goes on with what waits for it.
+    /// The engine may have made room: continues with the waiting datagrams.
     pub(crate) fn go_on(&self, engine: u32) {
         let mut sender = self.sender.lock();
         if sender.waiting.is_empty() || self.is_broken() {
@@ -156,12 +161,13 @@ impl Link {
         }
     }
 
-    /// Whether something waits for room.
+    /// Whether datagrams wait for room.
     pub(crate) fn is_behind(&self) -> bool {
         !self.sender.lock().waiting.is_empty()
     }
 
-    /// Takes what the engine has read for others, up to a fair number of records. True when there may be more.
+    /// Takes the misdelivered packets of the engine, up to a fair number of records. Returns true
+    /// if there may be more.
     pub(crate) fn take_misdelivered(
         &self,
         engine: u32,
@@ -198,7 +204,7 @@ impl Link {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// After pushing: wakes the engine if it has asked for that.
+    /// After a push: wakes the engine if it has armed its wake word.
     fn wake(&self) {
         shm::poster_fence();
         if let Some(word) = self.wake_word.armed()
@@ -218,18 +224,18 @@ impl Link {
 }
 
 impl Waker {
-    /// By its push socket if users are kept apart, else by its eventfd.
+    /// Through its push socket if users are kept apart, and otherwise through its eventfd.
     pub(crate) fn wake(&self) {
         match self {
             Self::Eventfd(notifier) => notifier.notify(),
-            // A socket that is full of messages wakes the engine, too.
+            // If the socket is full, its messages wake the engine too.
             Self::Push(socket) => drop(socket.try_send(Push { kind: push::WAKE, ..Push::default() }.bytes(), &[])),
         }
     }
 }
 
 impl Sender {
-    /// Puts datagrams on the lane, or behind what waits for room on it.
+    /// Puts datagrams on the lane, or behind the waiting ones.
     fn send(&mut self, head: &Arrival, bytes: &[u8]) -> Result<(), PushError> {
         if self.waiting.is_empty() {
             match self.push(head, bytes) {
@@ -248,14 +254,15 @@ impl Sender {
         self.bytes += takes;
         let mut head = *head;
         if self.bytes > self.most / 2 && head.traffic_class & ECN != 0 {
-            // As a switch whose queue grows: the engine tells the sender.
+            // Like a switch whose queue grows, marks the datagrams. The engine then sends CNPs.
             head.traffic_class |= ECN;
         }
         self.waiting.push_back((head, bytes.into()));
         true
     }
 
-    /// Puts what waits on the lane, as far as there is room; for the rest, the engine is asked to say when there is some.
+    /// Puts waiting datagrams on the lane, as far as there is room. For the rest, asks the engine
+    /// to notify the agent of room.
     fn go_on(&mut self) -> Result<(), Broken> {
         for asked in [false, true] {
             while let Some((head, bytes)) = self.waiting.pop_front() {
@@ -276,7 +283,8 @@ impl Sender {
                 return Ok(());
             }
             if !asked {
-                // Once more after that: what is made room for before the engine can see it, it does not tell.
+                // Tries once more after the request: room that the engine made before it could see
+                // the request is not notified.
                 self.tx.set_waiting(true);
             }
         }
@@ -292,7 +300,7 @@ impl Sender {
             record[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
             return tx.ring.push(&record[..HEAD + bytes.len()]);
         }
-        // Not to copy in vain.
+        // Avoids a useless copy.
         if tx.ring.free_cells() == 0 && !tx.ring.is_broken() {
             return Err(PushError::Full);
         }
@@ -305,7 +313,7 @@ impl Sender {
     }
 }
 
-/// Hands on the next record, if there is one.
+/// Forwards the next record, if there is one.
 fn misdelivered(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&Incoming<'_>)) -> Result<bool, Broken> {
     let mut record = [0; RECORD_MAX];
     let Some(len) = rx.ring.pop(&mut record)? else { return Ok(false) };

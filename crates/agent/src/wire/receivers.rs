@@ -1,8 +1,8 @@
-//! Which receiving sockets there ought to be, and which there are.
+//! The receiving sockets that should exist, and those that do.
 //!
-//! An address whose port 4791 belongs to another program is tried again, first soon and then less and less often; as long
-//! as nothing is missing, nobody asks for the time. The sockets themselves are [`super::intake`]'s. The principal type is
-//! [`Receivers`].
+//! If port 4791 of an address belongs to another program, the agent tries again: first soon, and
+//! then less and less often. While no socket is missing, the clock is not read. [`super::intake`]
+//! has the sockets. The principal type is [`Receivers`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::intake::Intake;
 
-/// How long to wait before the first new try, and at most.
+/// The first and the longest time between two tries.
 const FIRST: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(5);
 
@@ -20,11 +20,11 @@ const LAST: Duration = Duration::from_secs(5);
 pub(crate) enum Place {
     /// An address of the host; `scope` is its interface if it is link-local, else 0.
     Address { ip: IpAddr, scope: u32 },
-    /// A multicast group, as it comes in by one interface.
+    /// A multicast group, as one interface receives it.
     Group { ip: IpAddr, ifindex: u32 },
 }
 
-/// What has become of each place.
+/// The state of each place.
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     table: BTreeMap<Place, State>,
@@ -33,7 +33,7 @@ pub(crate) struct Receivers {
 
 #[derive(Debug)]
 enum State {
-    /// The intake has it by this token.
+    /// The intake has the socket, with this token.
     Open {
         token: u64,
     },
@@ -45,8 +45,8 @@ enum State {
 }
 
 impl Receivers {
-    /// Opens what is wanted and not there, and closes what is there and not wanted. `wanted` has the interface of each place.
-    /// True when a socket was opened or closed.
+    /// Opens the missing sockets of `wanted` and closes the sockets that are not wanted. `wanted`
+    /// maps each place to its interface. Returns true if a socket was opened or closed.
     pub(crate) fn follow(&mut self, wanted: &BTreeMap<Place, u32>, now: Instant, intake: &Intake) -> bool {
         let mut changed = false;
         self.table.retain(|place, state| {
@@ -88,7 +88,7 @@ impl Receivers {
         changed
     }
 
-    /// When to try again, if something is missing.
+    /// When to try again, if a socket is missing.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         let closed = self.table.values().filter_map(|state| match state {
             State::Open { .. } => None,
@@ -97,7 +97,7 @@ impl Receivers {
         closed.min()
     }
 
-    /// Whether a place has its socket; else why not, if that is known.
+    /// Whether a place has its socket. The error is the reason, if it is known.
     pub(crate) fn find(&self, place: Place) -> Result<(), Option<&str>> {
         match self.table.get(&place) {
             Some(State::Open { .. }) => Ok(()),

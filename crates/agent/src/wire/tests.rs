@@ -1,4 +1,5 @@
-//! The sockets of a world as addresses come and go, in time that the test makes; and what engines may write to the agent.
+//! Tests of the sockets of a world whose addresses come and go, in a time that the test controls,
+//! and of the records that engines write to the agent.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -55,7 +56,7 @@ impl Setting {
         self.world.board.view().word(board::gid_wire(0, 1, index).unwrap()).load(Ordering::Acquire)
     }
 
-    /// How long until it tries again.
+    /// The time until the next try.
     fn next_try(&self) -> Option<Duration> {
         self.world.wire.next_try().map(|at| at - self.now)
     }
@@ -113,7 +114,7 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
     assert!(setting.next_try().is_some());
     setting.follow(&[]);
     assert_eq!(setting.next_try(), None);
-    // One that the host does not have is as good as one that somebody else has.
+    // An address that the host does not have behaves like one whose port is in use.
     setting.follow(&[carried(Ipv4Addr::new(192, 0, 2, 77), 1500)]);
     assert!(setting.next_try().is_some());
     let entry = setting.world.devices[0].ports[0].gids.entry(1).unwrap();
@@ -136,7 +137,7 @@ fn what_a_lane_has_no_room_for_waits_in_order() {
         let (mut record, mut heard) = ([0; RECORD_MAX], 0);
         while heard < records {
             let Some(_) = rx.ring.pop(&mut record).unwrap() else {
-                // Nothing is there: more comes if the engine does what it has been asked to do.
+                // Nothing has arrived: the engine gets more once it does what the agent asked for.
                 rx.ring.publish();
                 assert!(rx.peer_waiting(), "{len} bytes, {heard}");
                 rx.clear_waiting();
@@ -172,7 +173,7 @@ fn not_everything_waits() {
     }
 }
 
-/// A record as an engine may write it: mostly near to what is right.
+/// A record as an engine may write it, mostly close to a valid one.
 fn record() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![0..300_u32, 60_000..70_000_u32, any::<u32>()];
     let fields =

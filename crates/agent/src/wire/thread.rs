@@ -1,7 +1,7 @@
-//! The wire thread: reads the sockets unless an engine does, and hands misdelivered packets on.
+//! The wire thread: it reads the sockets unless an engine does, and forwards misdelivered packets.
 //!
-//! It sleeps without a timeout, but for the looks after an engine that holds the lease. Nothing that it does waits for a
-//! client. The principal type is [`WireThread`].
+//! The thread sleeps without a timeout, except while an engine holds the lease. It never waits for
+//! a client. The principal type is [`WireThread`].
 
 use std::io;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::forwarder::Forwarder;
 use super::intake::Intake;
 use super::lease::ReceiveLease;
 
-/// Bytes of the longest batch that the kernel gives.
+/// Bytes of the longest batch that the kernel returns.
 const BUFFER: usize = 64 * 1024;
-/// How long to leave the sockets alone after a system call on them failed for no reason that they can have.
+/// How long the thread leaves the sockets alone after an unexpected error of a system call.
 const FAILED: Duration = Duration::from_millis(100);
 
-/// The running thread; dropping it ends it.
+/// The running thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct WireThread {
     intake: Arc<Intake>,
@@ -25,7 +25,7 @@ pub(crate) struct WireThread {
 }
 
 impl WireThread {
-    /// Starts it.
+    /// Starts the thread.
     pub(crate) fn start(intake: Arc<Intake>, forwarder: Arc<Forwarder>) -> io::Result<Self> {
         let shared = Arc::clone(&intake);
         let thread = std::thread::Builder::new().name("softhca-wire".into()).spawn(move || run(&shared, &forwarder));
@@ -48,7 +48,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
     let mut buffer = vec![0; BUFFER];
     let mut events = Vec::new();
     let mut listens = true;
-    // Engines with misdelivered packets for which the last turn was too short.
+    // Engines that have more misdelivered packets than were taken.
     let mut left: Vec<u32> = Vec::new();
     while !intake.is_stopping() {
         let timeout = if left.is_empty() { lease.pause() } else { Some(Duration::ZERO) };
@@ -62,7 +62,8 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         let mut engines = std::mem::take(&mut left);
         engines.extend(news.engines.iter().copied().filter(|engine| !engines.contains(engine)).collect::<Vec<_>>());
         engines.iter().for_each(|engine| forwarder.go_on(*engine));
-        // A holder that wrote misdelivered packets and has not rung yet is looked after with its lease.
+        // The lease holder may have written misdelivered packets without a notification yet, so its
+        // lane is also read.
         engines.extend(lease.holder().filter(|holder| !engines.contains(holder)));
         left = engines.into_iter().filter(|engine| forwarder.take_misdelivered(*engine, &mut buffer)).collect();
 
