@@ -1,11 +1,17 @@
 //! The admin node: questions about the agent, as JSON, one object per message.
 //!
-//! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
-//! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"fault"` adds, lists and clears faults on demand (`faults.rs`); `"stop"` ends the agent. An answer that is too long for a
-//! message comes in several: each begins with a `+`, the last one with a `.`. They are made one after the other, when there is
-//! room for the next ([`telling`]). Every user that reaches the node may ask; what is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
-//! a capture that lasts as long as the connection, and `"capture-news"` asks for its capture rings, whose descriptors come with the answer
-//! ([`crate::capture`]). [`ask`] is the client's side.
+//! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`. `"show"` answers with every
+//! object of every context (`show.rs`). `"errors"` answers why operations failed in these contexts,
+//! and in contexts that ended lately (`reasons.rs`). `"status"` answers with counters. `"fault"`
+//! adds, lists and clears faults on demand (`faults.rs`). `"stop"` ends the agent. `"capture"`
+//! starts a capture that lasts as long as the connection. `"capture-news"` asks for the capture
+//! rings, whose descriptors come with the answer ([`crate::capture`]).
+//!
+//! If an answer is too long for one message, it comes in several. Each of these begins with `+`,
+//! and the last one with `.`. The agent makes them one after the other, when there is room for the
+//! next ([`telling`]). Every user that reaches the node may ask. Other users' objects are shown
+//! without keys and addresses. Only the agent's own user and root may stop the agent. [`ask`] is
+//! the client's side.
 
 pub(crate) mod telling;
 
@@ -26,34 +32,35 @@ use crate::show;
 use crate::world::World;
 use telling::{Tell, Telling};
 
-/// The longest answer that is a message of its own.
+/// The longest answer that fits into one message.
 const INLINE_MAX: usize = 32 * 1024;
-/// Before a piece of an answer that has more.
+/// The first byte of a message that is not the last of its answer.
 const MORE: u8 = b'+';
-/// Before the last piece of one.
+/// The first byte of the last message of an answer.
 const LAST: u8 = b'.';
 
-/// What becomes of an admin connection after a message.
+/// What happens to an admin connection after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It goes on.
+    /// It continues.
     Goes,
     /// It has ended, or must.
     Ends,
-    /// The whole agent is to end.
+    /// The whole agent must end.
     Stop,
 }
 
-/// What a question leads to.
+/// The result of a question.
 pub(crate) enum Answer {
     /// An answer, and whether ports have changed.
     Tell(Box<dyn Tell>, bool),
-    /// The connection has sent its answer, or there was no question.
+    /// The answer was sent already, or there was no question.
     Over(Verdict),
 }
 
-/// Takes a message without descriptors from `socket` into `buffer`: its length, or what becomes of the connection. One with
-/// descriptors ends the connection, and stays in it: only the thread of the user may receive any.
+/// Takes a message without descriptors from `socket` into `buffer`. Returns its length, or what
+/// happens to the connection. A message with descriptors ends the connection, and stays in the
+/// socket: only the thread of the user may receive descriptors.
 pub(crate) fn take(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Result<usize, Verdict> {
     match socket.peek(buffer) {
         Ok(peeked) if peeked.has_fds || peeked.len == 0 || socket.discard().is_err() => Err(Verdict::Ends),
@@ -119,14 +126,14 @@ fn tell(value: &Value) -> Answer {
     Answer::Tell(Box::new(Telling::text(value)), false)
 }
 
-/// Sends an answer about captures, which is short and comes with descriptors.
+/// Sends an answer about captures. It is short and comes with descriptors.
 fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> Answer {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let sent = socket.try_send(value.to_string().as_bytes(), &fds);
     Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Goes))
 }
 
-/// The answer that `socket` receives; `next` is called before each message is waited for.
+/// Receives an answer from `socket`. `next` is called before each wait for a message.
 pub fn receive<E: From<io::Error>>(socket: &Socket, mut next: impl FnMut() -> Result<(), E>) -> Result<Vec<u8>, E> {
     let mut answer = Vec::new();
     let mut buffer = vec![0; 2 * INLINE_MAX];

@@ -1,7 +1,8 @@
-//! Starting, reaching and stopping an agent from the process that it runs in.
+//! Starts, reaches and stops an agent from the process in which it runs.
 //!
-//! [`Agent::start`] puts a [`crate::world::World`] behind sockets in a run directory, or behind none, and runs it on a
-//! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in `server.rs`.
+//! [`Agent::start`] puts a [`crate::world::World`] behind the sockets of a run directory, or behind
+//! none, and runs it on its own thread. The [`AgentHandle`] stops it when dropped. `server.rs` is
+//! that thread.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,14 +30,14 @@ use crate::server::Server;
 use crate::wire::Forwarder;
 use crate::world::World;
 
-/// Names the operations; an agent itself is its [`AgentHandle`].
+/// Namespace for the operations. A running agent is its [`AgentHandle`].
 #[derive(Debug)]
 pub struct Agent;
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The run directory cannot be used.
@@ -56,11 +57,11 @@ pub struct AgentHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long engines may take to hear of faults.
+/// How long engines may take to learn of fault rules.
 const TAKES: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// Starts an agent that serves `run_dir`, or only this process when there is none.
+    /// Starts an agent that serves `run_dir`, or only this process if there is none.
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
         if config.wire != Wire::External {
@@ -78,7 +79,7 @@ impl Agent {
         }
         let (sender, messages) = channel();
         let inbox = Inbox::new(sender, Notifier::new()?);
-        // Engines are woken by every thread of this process that hands something on.
+        // Every thread of this process that puts something on a lane may wake engines.
         shm::register_barrier();
         let forwarder = Arc::clone(world.wire.forwarder());
         let server = Server::new(config, world, prepared, messages, inbox.clone())?;
@@ -94,33 +95,36 @@ impl AgentHandle {
         LocalControl::open(self.inbox.clone(), device, profile)
     }
 
-    /// Opens an event channel of the connection manager in this process, without a socket, and the client's end of its bell.
+    /// Opens an event channel of the connection manager in this process, without a socket. Returns
+    /// it with the client's end of its notification socket (bell).
     pub fn connect_manager(&self) -> Result<(LocalChannel, OwnedFd), Refusal> {
         LocalChannel::open(self.inbox.clone())
     }
 
-    /// Sends management datagrams through `network`: for whoever carries packets in place of UDP.
+    /// Sends management datagrams through `network`, if the caller carries packets in place of UDP.
     pub fn set_network(&self, network: Arc<dyn engine::Network>) {
         self.inbox.send(Message::Network(network));
     }
 
-    /// Takes a port down, as if its cable were pulled, or makes it active again: for tests of programs that have to bear that. A port
-    /// with interfaces of its own follows them with their next change.
+    /// Takes a port down, as if its cable were pulled, or makes it active again: for tests of
+    /// programs that must survive this. A port with named interfaces follows them again at their
+    /// next change.
     pub fn set_port(&self, device: usize, port: u32, up: bool) {
         self.inbox.send(Message::Port { device, port, up });
     }
 
-    /// A connection to the agent as at its admin node, without a node: for whoever has it in the same process.
+    /// A connection to the agent like one at its admin node, for callers in the same process.
     pub fn admin(&self) -> io::Result<Socket> {
         let (ours, theirs) = Socket::pair()?;
         self.inbox.send(Message::Admin(theirs));
         Ok(ours)
     }
 
-    /// Adds faults on demand, as `softhca fault add` does, and waits until all engines know them. Gives the rules' numbers.
+    /// Adds faults on demand, as `softhca fault add` does, and waits until all engines know them.
+    /// Returns the rules' numbers.
     ///
     /// # Errors
-    /// The text is not a rule, or names what does not exist.
+    /// The text is not a rule, or names objects that do not exist.
     pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
         let answer = self.ask_faults(json!({"do": "add", "rules": rules}))?;
         self.await_faults();
@@ -128,7 +132,7 @@ impl AgentHandle {
         Ok(ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
     }
 
-    /// Clears all faults that were added so, and waits until all engines know it.
+    /// Clears all faults that were added this way, and waits until all engines know it.
     pub fn clear_faults(&self) {
         let _ = self.ask_faults(json!({"do": "clear"}));
         self.await_faults();
@@ -152,7 +156,8 @@ impl AgentHandle {
         }
     }
 
-    /// Engines hear of rules by a push. One that is stopped is not waited for.
+    /// Waits until the engines have read the rules, which a push announces. A stopped engine is not
+    /// waited for.
     fn await_faults(&self) {
         let end = Instant::now() + TAKES;
         while Instant::now() < end && self.faults().is_ok_and(|list| list["pending"].as_u64() != Some(0)) {
@@ -160,12 +165,13 @@ impl AgentHandle {
         }
     }
 
-    /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.
+    /// Forwards datagrams of other hosts to this agent's engines, if the caller carries packets in
+    /// place of UDP.
     pub fn forwarder(&self) -> Arc<Forwarder> {
         Arc::clone(&self.forwarder)
     }
 
-    /// What ends the agent from another thread, while this handle waits.
+    /// A function that ends the agent from another thread, while this handle waits.
     pub fn stopper(&self) -> impl Fn() + Send + use<> {
         let inbox = self.inbox.clone();
         move || {
@@ -178,7 +184,8 @@ impl AgentHandle {
         self.run_dir.as_deref()
     }
 
-    /// Waits until the agent has ended by itself: it was told to over its admin node, or nobody needed it any more.
+    /// Waits until the agent has ended by itself: it was told to over its admin node, or it was
+    /// idle.
     pub fn wait(mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -198,7 +205,7 @@ impl Drop for AgentHandle {
     }
 }
 
-/// Refuses addresses that were asked for by name and that this host does not have.
+/// Refuses configured addresses that this host does not have.
 ///
 /// # Errors
 /// One of them is not an address of this host.
@@ -206,7 +213,7 @@ pub fn require_addresses(addresses: &[IpAddr]) -> Result<(), ConfigError> {
     if addresses.is_empty() {
         return Ok(());
     }
-    // Where the host cannot be asked, there is nobody to contradict.
+    // If the host's addresses cannot be read, all addresses are accepted.
     let Ok(host) = host_addresses() else { return Ok(()) };
     match chosen(&host, addresses).1.as_slice() {
         [] => Ok(()),
@@ -217,7 +224,7 @@ pub fn require_addresses(addresses: &[IpAddr]) -> Result<(), ConfigError> {
     }
 }
 
-/// A name for an agent without a run directory, so that two of them have different GUIDs.
+/// A name for an agent without a run directory, so that two such agents have different GUIDs.
 fn nowhere() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     format!("embedded in {} as {}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))

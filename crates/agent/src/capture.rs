@@ -1,9 +1,13 @@
-//! Captures: who wants copies of packets, and the capture rings that engines write them to.
+//! Captures: the clients that want copies of packets, and the capture rings to which engines write
+//! the copies.
 //!
-//! No packet passes through the agent. For each capture it makes a capture ring per engine, hands one end to the engine with a push, and the
-//! other to whoever captures, when that asks. A user gets the capture rings of own programs; root and the agent's own user get all. The
-//! connection manager's datagrams are the agent's: each capture has a capture ring for them too, and [`watchers`] knows what goes there. Where not every engine is seen, packets that come over a lane
-//! are wanted as well as those that leave. The principal type is [`Captures`].
+//! No packet passes through the agent. For each capture, the agent creates one capture ring per
+//! engine. It pushes one end to the engine, and gives the other end to the capturing client when
+//! the client asks. A user gets the capture rings of their own programs. Root and the agent's own
+//! user get all. The datagrams of the connection manager belong to the agent, so each capture has a
+//! capture ring for them too; [`watchers`] decides what goes there. If a capture does not see every
+//! engine, its engines also copy packets that arrive over lanes. The principal type is
+//! [`Captures`].
 
 pub(crate) mod watchers;
 
@@ -26,27 +30,27 @@ use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use watchers::Watchers;
 
-/// Captures at a time, of everybody and of one user who is not root.
+/// Most captures at a time: of all users, and of one user who is not root.
 const CAPTURES_MAX: usize = 12;
 const USER_CAPTURES_MAX: usize = 3;
-/// The largest capture ring that somebody may ask for.
+/// The largest capture ring that a client may ask for.
 const ROOM_MAX: usize = 64 << 20;
-/// The room where nobody asks for another one.
+/// The size of a capture ring if the client asks for none.
 const ROOM: usize = 4 << 20;
-/// Capture rings that may wait until they are asked for, however many descriptors there are. An
-/// engine beyond these is not seen.
+/// Most capture rings that wait for a client, for any number of descriptors. Further engines are
+/// not captured.
 const WAITING_MAX: usize = 1024;
-/// The capture rings that may wait for each capture of a user whose share is so many descriptors.
+/// How many capture rings may wait for each capture of a user whose share is this many descriptors.
 pub(crate) fn waiting(descriptors: u64) -> usize {
     usize::try_from(descriptors / USER_CAPTURES_MAX as u64).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
 }
 
-/// The captures that are under way, by the number of the connection that asked for them.
+/// The running captures, by the number of the connection that asked for each.
 pub(crate) struct Captures {
     running: BTreeMap<u32, Capture>,
-    /// How many capture rings of each may wait until they are asked for.
+    /// How many capture rings of each capture may wait for the client.
     pub(crate) waiting: usize,
-    /// Who sees the agent's own packets.
+    /// The captures that see the agent's own packets.
     watchers: Watchers,
 }
 
@@ -54,14 +58,14 @@ struct Capture {
     asker: Asker,
     room: usize,
     most: u32,
-    /// Capture rings that have not been asked for yet, with what is said of each.
+    /// Capture rings that the client has not asked for yet, each with its description.
     waiting: VecDeque<(Value, OwnedFd)>,
-    /// So many of them at most.
+    /// The limit of `waiting`.
     waiting_max: usize,
     engines: BTreeSet<ContextId>,
-    /// Those of them that have ended since somebody asked.
+    /// Engines that have ended since the client last asked.
     ended: Vec<u32>,
-    /// Engines that are not seen, for there were too many.
+    /// How many engines are not captured, because there were too many.
     unseen: u32,
 }
 
@@ -76,7 +80,7 @@ impl Captures {
         &self.watchers
     }
 
-    /// An engine has ended; what it wrote can still be read.
+    /// Handles the end of an engine. Its capture ring can still be read.
     pub(crate) fn forget(&mut self, engine: ContextId) {
         for capture in self.running.values_mut() {
             if capture.engines.remove(&engine) {
@@ -92,7 +96,7 @@ impl Capture {
         LaneOut { lane: number, side, stripe: self.most, len: self.room as u64, ..LaneOut::default() }
     }
 
-    /// Has an engine write to a capture ring of its own.
+    /// Gives an engine a capture ring.
     fn add(&mut self, number: u32, id: ContextId, context: &mut Context, device: &str) -> io::Result<()> {
         let wanted = self.wanted(number);
         let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
@@ -122,7 +126,7 @@ impl Capture {
 }
 
 impl Captures {
-    /// Begins a capture for the connection `number`, which has none yet.
+    /// Starts a capture for the connection `number`, which has none yet.
     pub(crate) fn begin(
         &mut self,
         (contexts, devices): (&mut Contexts, &[Device]),
@@ -168,7 +172,7 @@ impl Captures {
         }
     }
 
-    /// The agent's own packets, as far as the asker may see them.
+    /// Captures the agent's own packets, as far as the asker may see them.
     fn hook_agent(&self, number: u32, capture: &mut Capture) -> io::Result<()> {
         let ring = create_capture_ring(capture.room)?;
         self.watchers.begin(capture.asker, &capture.wanted(number), &ring)?;
@@ -177,7 +181,7 @@ impl Captures {
         Ok(())
     }
 
-    /// An engine has said hello: whoever captures sees it from its first packet on.
+    /// Handles ENGINE_HELLO: captures see the engine from its first packet on.
     pub(crate) fn greet(&mut self, context: &mut Context, device: &str) {
         for (number, capture) in &mut self.running {
             if let Err(error) = capture.add(*number, context.id, context, device) {
@@ -187,23 +191,24 @@ impl Captures {
         }
     }
 
-    /// What is new since the connection `number` asked last: capture rings, and engines that have ended.
+    /// The news since the connection `number` last asked: capture rings, and engines that have
+    /// ended.
     pub(crate) fn news(&mut self, number: u32) -> (Value, Vec<OwnedFd>) {
         let Some(capture) = self.running.get_mut(&number) else {
             return (json!({"error": "this connection captures nothing: ask for \"capture\" first"}), Vec::new());
         };
         let count = capture.waiting.len().min(FDS_MAX);
         let (rings, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
-        // An engine is known before it has ended.
+        // The client must know an engine before it learns of the engine's end.
         let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
         let more = !capture.waiting.is_empty();
         (json!({"spools": rings, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
     }
 
-    /// A connection has ended, and with it its capture, if it had one.
+    /// Ends the capture of a connection that has ended, if it has one.
     pub(crate) fn end(&mut self, contexts: &mut Contexts, number: u32) {
         let Some(mut capture) = self.running.remove(&number) else { return };
-        // Engines may have written megabytes to each.
+        // Engines may have written megabytes to each ring, so another thread frees them.
         let waiting = std::mem::take(&mut capture.waiting);
         if !waiting.is_empty() {
             burial::later(move || drop(waiting));

@@ -1,9 +1,9 @@
-//! The commands, one file per kind of object: they make, change, query and destroy it. What the agent keeps of each is in
-//! [`crate::objects`].
+//! The commands, one file per kind of object: they create, change, query and destroy it.
+//! [`crate::objects`] has the records of the objects.
 //!
-//! Each command is a function from the world and a [`Call`] to an [`Answer`]; [`crate::dispatch`] picks it. A command that
-//! is refused has changed nothing. An object that others refer to counts them, and its destroy answers EBUSY until they
-//! are gone.
+//! Each command is a function from the world and a [`Call`] to an [`Answer`]; [`crate::dispatch`]
+//! chooses it. A refused command has changed nothing. An object counts the objects that refer to
+//! it. Destroying it answers EBUSY until these are gone.
 
 pub mod ah;
 pub mod cq;
@@ -38,26 +38,28 @@ use crate::table::{Kind, Table};
 
 /// One admitted command.
 pub struct Call<'a> {
-    /// Whose it is.
+    /// The context that sent it.
     pub context: ContextId,
-    /// Its header is sound, its body long enough and its room for the answer large enough.
+    /// The command: its header is valid, its body is long enough, and its room for the answer is
+    /// large enough.
     pub command: Command<'a>,
     /// The descriptors that came with it.
     pub fds: Vec<Passed>,
 }
 
-/// The answer to a command that was carried out.
+/// The answer to a command.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// What a kernel would have copied out.
+    /// The bytes that a kernel would have copied out.
     pub bytes: Vec<u8>,
     /// The descriptors that go with it.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Call<'_> {
-    /// The body of a command that has nothing after it, or nothing that matters: in a legacy command that is the private
-    /// tail of a provider, which is not ours to judge; in an extended one, what is unknown must be zero.
+    /// The body of a command without a tail, or with an ignored one. The tail of a legacy command
+    /// is private to a provider, so the agent ignores it. In an extended command, unknown bytes
+    /// must be zero.
     pub fn body<T: Record>(&self) -> Outcome<T> {
         let body = if self.command.is_extended() {
             self.command.body()
@@ -67,7 +69,7 @@ impl Call<'_> {
         body.map_err(|errno| self.malformed(errno))
     }
 
-    /// The body and what follows it.
+    /// The body and the bytes after it.
     pub fn body_and_tail<T: Record>(&self) -> Outcome<(T, &[u8])> {
         self.command.body_and_tail().map_err(|errno| self.malformed(errno))
     }
@@ -96,13 +98,13 @@ impl Call<'_> {
     }
 }
 
-/// The object that a handle names, for its owner. When it names none, that is ENOENT as in a kernel, where completion channels are
-/// descriptors and so EBADF.
+/// The object of `owner` with this handle. If there is none, the result is ENOENT as in a kernel.
+/// For completion channels it is EBADF, because in a kernel they are descriptors.
 pub fn find<T>(table: &Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&T> {
     table.find(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
 }
 
-/// The same, to change it.
+/// Like [`find`], for a change.
 pub fn find_mut<T>(table: &mut Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&mut T> {
     table.find_mut(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
 }
@@ -116,7 +118,7 @@ fn no_such<T>(kind: Kind, handle: u32) -> Outcome<T> {
     )
 }
 
-/// Refuses to destroy what is in use.
+/// Refuses to destroy an object that is in use.
 pub fn unused(users: u32, what: &str, by: &str) -> Outcome<()> {
     if users == 0 {
         return Ok(());

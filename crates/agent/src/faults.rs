@@ -1,8 +1,11 @@
-//! Faults on demand: the rules of this agent, whom each touches, and what the agent does about them itself.
+//! Faults on demand: the agent's rules, which programs each rule touches, and the faults that the
+//! agent itself causes.
 //!
-//! Rules come from the admin node and from programs that bring their own (`SOFTHCA_FAULTS`). Those about packets are written behind the
-//! context pages of the engines that they touch, which carry them out ([`publish`]); commands that fail, connection requests, ports and
-//! devices are the agent's own. A user's rules touch that user's programs, a program's rules that program. Principal type: [`Faults`].
+//! Rules come from the admin node, and from programs that bring their own (`SOFTHCA_FAULTS`). Rules
+//! about packets are written behind the context pages of the engines that they touch, and these
+//! engines carry them out ([`publish`]). The agent itself carries out the rules about commands,
+//! connection requests, ports and devices. A user's rules touch only that user's programs, and a
+//! program's rules only that program. The principal type is [`Faults`].
 
 mod ended;
 pub(crate) mod manage;
@@ -24,19 +27,19 @@ use crate::refusal::{Outcome, refuse};
 
 pub use toml::rules as rules_of;
 
-/// The most rules at a time: those of the admin node and those of one program together reach an engine.
+/// Most rules at a time. An engine gets the rules of the admin node and those of one program.
 const RULES_MAX: usize = abi::fault::RULES / 2;
-/// Rules that the programs of one user bring for themselves, where users are kept apart.
+/// Most rules that the programs of one user bring for themselves, if users are kept apart.
 const USER_OWN_MAX: usize = 64 * RULES_MAX;
 
-/// Whose programs a rule touches.
+/// The programs that a rule touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All of this agent.
+    /// All programs of this agent.
     All,
-    /// Those of one user.
+    /// The programs of one user.
     User(u32),
-    /// One context, which has brought it.
+    /// The context that has brought the rule.
     Own(ContextId),
 }
 
@@ -54,11 +57,12 @@ impl Scope {
 struct Entry {
     armed: Armed,
     scope: Scope,
-    /// The device, if it is for one only.
+    /// The device, if the rule is for one only.
     device: Option<usize>,
-    /// The port that is down for it, and until when.
+    /// The port that the rule holds down, and until when.
     port: Option<(usize, u32, Option<Instant>)>,
-    /// What engines that have ended have counted, and what the agent did to many at once.
+    /// The counts of engines that have ended, and of faults that the agent caused for many programs
+    /// at once.
     counted: (u64, u64),
 }
 
@@ -82,14 +86,14 @@ impl Entry {
 /// The rules.
 #[derive(Default)]
 pub struct Faults {
-    /// Whether there are any: without, nobody looks at them.
+    /// Whether there are rules. Without rules, no code looks at them.
     on: AtomicBool,
     book: Mutex<Book>,
-    /// Devices that were taken away, of which ids have not been told.
+    /// Removed devices whose ids have not been told yet.
     removals: Mutex<Vec<Removal>>,
 }
 
-/// A device, or all of them, was taken away from the programs that a rule touches.
+/// A rule has removed a device, or all devices, from the programs that it touches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Removal {
     scope: Scope,
@@ -98,7 +102,7 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// Whether this program had the device.
+    /// Whether the program had the removed device.
     pub(crate) fn touches(&self, peer: &Peer, device: usize) -> bool {
         let user = match self.scope {
             Scope::All => true,
@@ -114,17 +118,18 @@ impl Removal {
 pub(crate) struct By {
     /// Its number.
     pub(crate) rule: u32,
-    /// What is said of a packet beside it.
+    /// The words that captures show with the packet.
     pub(crate) words: String,
 }
 
 #[derive(Default)]
 struct Book {
-    /// Those for many programs.
+    /// Rules for many programs.
     entries: Vec<Entry>,
-    /// Those that a program has brought for itself, by its context: others' commands do not look at them.
+    /// Rules that programs have brought for themselves, by context. Commands of other contexts do
+    /// not look at them.
     own: BTreeMap<ContextId, Vec<Entry>>,
-    /// Those that programs had brought that have ended.
+    /// Rules that ended programs had brought.
     ended: ended::Ended,
     last: u32,
 }
@@ -134,23 +139,23 @@ impl Book {
         self.entries.is_empty() && self.own.is_empty()
     }
 
-    /// Those that a context has brought for itself.
+    /// The rules that a context has brought for itself.
     fn own(&self, id: ContextId) -> impl Iterator<Item = &Entry> {
         self.own.get(&id).into_iter().flatten()
     }
 
-    /// Those that may touch a context.
+    /// The rules that may touch a context.
     fn about(&self, id: ContextId) -> impl Iterator<Item = &Entry> {
         self.entries.iter().chain(self.own(id))
     }
 }
 
-/// What becomes of a connection request.
+/// What happens to a connection request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// It is rejected, with this code.
     Rejected(u16),
-    /// It vanishes.
+    /// It is dropped.
     Swallowed,
 }
 
@@ -160,7 +165,7 @@ impl Faults {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Refuses a command that a rule is about.
+    /// Refuses a command if a rule says so.
     pub(crate) fn check_command(&self, context: &Context, row: &Row) -> Outcome<()> {
         let book = self.book.lock();
         let name = command_name(row.name);
@@ -178,7 +183,8 @@ impl Faults {
         Ok(())
     }
 
-    /// What becomes of a connection request: one of a program here, or, without, of another host. And by which rule.
+    /// What happens to a connection request of a local program (`context`) or, without one, of
+    /// another host; and the rule that decides.
     pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<(Asked, By)> {
         let book = self.book.lock();
         let own = context.into_iter().flat_map(|context| book.own(context.id));
@@ -199,7 +205,8 @@ impl Faults {
         None
     }
 
-    /// What becomes of a datagram of the connection manager at the time `now`: what is done to it, until when it waits, and by which rule.
+    /// What happens to a datagram of the connection manager at the time `now`: its fate, until when
+    /// it waits, and the rule that decides.
     pub(crate) fn check_datagram(&self, facts: &Facts, now: u64) -> Option<(Fate, Option<u64>, By)> {
         let book = self.book.lock();
         let entries: Vec<&Entry> = book.entries.iter().filter(|entry| entry.scope == Scope::All).collect();
@@ -211,12 +218,12 @@ impl Faults {
         Some((verdict.fate, verdict.until, entry.by()))
     }
 
-    /// The devices that were taken away since this was asked last.
+    /// The devices that were removed since the last call.
     pub(crate) fn take_removals(&self) -> Vec<Removal> {
         std::mem::take(&mut *self.removals.lock())
     }
 
-    /// When a port is to come up again.
+    /// The time until a port comes up again.
     pub(crate) fn next_time(&self) -> Option<Duration> {
         if !self.is_on() {
             return None;

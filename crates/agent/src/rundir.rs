@@ -1,8 +1,8 @@
-//! The run directory: where an agent's nodes, lock, log and device mirror lie.
+//! The run directory: the place of an agent's nodes, lock, log and device mirror.
 //!
-//! Where it is, is told by [`engine::rundir`]. [`RunDir::prepare`] makes it ready for one agent: the lock is taken, and what
-//! an earlier agent left behind is removed. The names inside are [`node`] and the constants here. The principal type is
-//! [`RunDir`].
+//! [`engine::rundir`] knows where it is. [`RunDir::prepare`] prepares it for one agent: it takes
+//! the lock and removes what an earlier agent left. [`node`] and the constants here are the names
+//! inside. The principal type is [`RunDir`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,18 +15,19 @@ use std::time::{Duration, Instant};
 use engine::rundir::at;
 use rustix::fs::{FlockOperation, flock, inotify};
 
-/// The node of administration inside a run directory.
+/// The admin node inside a run directory.
 pub const ADMIN: &str = "admin";
 /// Held with `flock` by the agent that serves the directory.
 pub const LOCK: &str = "agent.lock";
-/// The agent's process id, for people.
+/// The agent's process id, for users.
 pub const PID: &str = "agent.pid";
-/// The agent's log, when it runs in the background.
+/// The agent's log, if it runs in the background.
 pub const LOG: &str = "agent.log";
 /// The root of the mirror of `/sys/class/infiniband` and `/sys/class/infiniband_verbs`.
 pub const SYS: &str = "sys";
 
-/// How long an agent waits for the lock: the kernel takes a moment to close what a killed agent had open.
+/// How long an agent waits for the lock: the kernel takes some time to close the files of a killed
+/// agent.
 const VACANCY: Duration = Duration::from_secs(2);
 /// The pause between two tries.
 const GLANCE: Duration = Duration::from_millis(10);
@@ -39,7 +40,7 @@ pub fn node(index: usize) -> String {
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// It cannot be made, or is somebody else's, or open to others.
+    /// It cannot be created, belongs to another user, or is writable by others.
     #[error("the run directory cannot be used: {0}")]
     Unusable(io::Error),
     /// The system refused something; the error names the file.
@@ -55,7 +56,7 @@ pub enum RunDirError {
     },
 }
 
-/// A run directory that belongs to this process as long as the value lives.
+/// A run directory that belongs to this process while the value lives.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -64,8 +65,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes `path` if need be, checks that it is ours alone, takes the lock and removes what a dead agent left. Others may
-    /// enter it if `everybody` is served; nobody else can write it.
+    /// Creates `path` if necessary, checks that only this user can write it, takes the lock, and
+    /// removes what a dead agent left. If `everybody`, other users may enter it.
     pub fn prepare(path: &Path, everybody: bool) -> Result<Self, RunDirError> {
         let system = |action, path: &Path| {
             let named = at(action, path);
@@ -106,7 +107,7 @@ impl RunDir {
         &self.path
     }
 
-    /// Whether every user is served here, not only ours.
+    /// Whether the agent serves every user, not only its own.
     pub fn is_for_everybody(&self) -> bool {
         self.everybody
     }
@@ -116,15 +117,17 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Something that becomes readable when somebody removes what is in the directory, or moves it away. (That the directory itself
-    /// goes is not told as long as we have a file in it.)
+    /// A descriptor that becomes readable when a file in the directory is removed, or the directory
+    /// is moved. (The kernel does not report the removal of the directory itself while this process
+    /// has a file in it open.)
     pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&watch, &self.path, inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVE_SELF)?;
         Ok(watch)
     }
 
-    /// Whether the directory is still where it was: else what is there now is another agent's, or nobody's.
+    /// Whether the directory is still at its path. Otherwise the path belongs to another agent, or
+    /// to none.
     pub(crate) fn is_there(&self) -> bool {
         let ours = self.lock.metadata().map(|meta| (meta.dev(), meta.ino()));
         let found = fs::symlink_metadata(self.file(LOCK)).map(|meta| (meta.dev(), meta.ino()));
@@ -147,7 +150,7 @@ impl RunDir {
 }
 
 impl Drop for RunDir {
-    /// A stopped agent leaves nothing that looks like a living one.
+    /// A stopped agent must leave nothing that looks like a running one.
     fn drop(&mut self) {
         if self.is_there() {
             self.clear();
@@ -155,7 +158,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Takes the lock of a run directory; `false` if somebody keeps it.
+/// Takes the lock of a run directory. Returns `false` if another process keeps it.
 fn take(lock: &File) -> io::Result<bool> {
     let started = Instant::now();
     loop {

@@ -1,16 +1,16 @@
-//! The wire: what comes from other hosts, on its way to the engines.
+//! The wire: the way of packets from other hosts to the engines.
 //!
 //! ```text
 //! UDP port 4791 of each address ── wire thread ── Forwarder ══ wire lane ══ engine
 //!                                      │                          │
-//!                                  lease page ─────────── an engine that polls reads the sockets itself,
-//!                                                         and gives back what is others'
+//!                                  lease page ─────────── an engine that polls reads the sockets
+//!                                                         and returns misdelivered packets
 //! ```
 //!
-//! A [`Forwarder`] finds the engine of each datagram. It is all there is when packets come from
-//! elsewhere (an embedded fabric); for UDP the agent has receiving sockets ([`receivers`]) and a
-//! thread that reads them ([`thread`]). Sending is the engines' affair. The principal types are
-//! [`Forwarder`] and [`Wire`], what the world knows of all this.
+//! A [`Forwarder`] finds the engine of each datagram. If packets come from elsewhere (an embedded
+//! fabric), there is only the forwarder. For UDP the agent also has receiving sockets
+//! ([`receivers`]) and a thread that reads them ([`thread`]). The engines send for themselves. The
+//! principal types are [`Forwarder`] and [`Wire`], the state of all this in the world.
 
 pub mod forwarder;
 mod intake;
@@ -136,8 +136,8 @@ impl Wire {
         Ok(Opened { fds, shared })
     }
 
-    /// Removes an engine that has ended. Its number is never reused, so the board's readers may
-    /// still find it.
+    /// Removes an engine that has ended. The board's readers may still find its number, which from now
+    /// on must stand for an ended engine only.
     pub(crate) fn close(&self, number: u32) {
         if let Some(link) = self.forwarder.remove(number)
             && let Some(intake) = &self.intake

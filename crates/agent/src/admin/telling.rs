@@ -1,7 +1,9 @@
-//! Long answers of the admin node, made and sent in pieces: `show` and `errors`, and whatever is longer than a message.
+//! Long answers of the admin node, made and sent in pieces: `show`, `errors`, and every answer that
+//! is longer than a message.
 //!
-//! A [`Telling`] is told on when its turn comes and its client has room. It keeps where it is, and at most one message of text;
-//! the objects of one context may come and go meanwhile. Each piece looks at a bounded number of objects.
+//! A [`Telling`] continues when its account is served and its client has room. It keeps its
+//! position, and at most one message of text. Objects may be created and destroyed meanwhile. Each
+//! piece looks at a bounded number of objects. The principal type is [`Telling`].
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,21 +20,21 @@ use crate::show::{self, LISTS};
 use crate::table::Kind;
 use crate::world::World;
 
-/// The most objects that are shown to a user who could make the agent tell of them all day.
+/// Most objects that are shown to an ordinary user, who could otherwise keep the agent busy.
 const SHOWN: usize = 10_000;
-/// Objects of one piece; a context is as much work as a few.
+/// Most objects of one piece. A context costs as much as several objects.
 const PIECE: usize = 64;
 const CONTEXT_WORK: usize = 4;
-/// Places of ids that are looked at in one piece.
+/// Most slots of ids that one piece looks at.
 const PLACES: usize = 256;
 
 /// An answer that is made and sent in pieces.
 pub(crate) trait Tell: Send {
-    /// Makes one piece more. True: there is a message to be sent.
+    /// Makes one more piece. Returns true if there is a message to send.
     fn go_on(&mut self, world: &World, manager: &Manager) -> bool;
-    /// The message to be sent.
+    /// The message to send.
     fn message(&self) -> Vec<u8>;
-    /// That message has been sent. True: it was the last one.
+    /// The message has been sent. Returns true if it was the last one.
     fn sent(&mut self) -> bool;
 }
 
@@ -40,26 +42,26 @@ pub(crate) trait Tell: Send {
 pub(crate) struct Telling {
     asker: Asker,
     text: String,
-    /// How much of the text is in messages that have left.
+    /// How much of the text has been sent.
     said: usize,
-    /// Parts of it have left.
+    /// Some messages have been sent.
     is_begun: bool,
     part: Part,
 }
 
-/// What is told next.
+/// The next part of the answer.
 enum Part {
-    /// Contexts after this one, with room for so many objects; and so many contexts were left out.
+    /// Contexts after this one, with room for this many objects. `more` contexts were left out.
     Contexts { after: Option<ContextId>, first: bool, room: usize, more: usize },
     /// The objects of a context.
     Objects { context: ContextId, list: usize, handles: std::vec::IntoIter<u32>, first: bool, room: usize, more: usize },
-    /// Ids of the connection manager, from this place on.
+    /// Ids of the connection manager, from this slot on.
     Ids { start: usize, shown: usize },
     /// Reasons of contexts that have ended, from this place on.
     Ended { place: usize, first: bool },
     /// Reasons of contexts after this one.
     Live { after: Option<ContextId>, first: bool },
-    /// Nothing.
+    /// No more.
     Done,
 }
 
@@ -104,18 +106,18 @@ impl Tell for Telling {
 }
 
 impl Telling {
-    /// Every context with every object, and every id; to ordinary users no more than [`SHOWN`] objects.
+    /// Every context with every object, and every id. Ordinary users see at most [`SHOWN`] objects.
     pub(crate) fn show(asker: Asker) -> Self {
         let room = if asker == Asker::Root { usize::MAX } else { SHOWN };
         Self::new(asker, "{\"contexts\":[", Part::Contexts { after: None, first: true, room, more: 0 })
     }
 
-    /// Why something failed.
+    /// Why operations failed.
     pub(crate) fn errors(asker: Asker) -> Self {
         Self::new(asker, "{\"programs\":[", Part::Ended { place: 0, first: true })
     }
 
-    /// What is known already.
+    /// An answer that already exists.
     pub(crate) fn text(answer: &Value) -> Self {
         Self::new(Asker::Root, &answer.to_string(), Part::Done)
     }
@@ -171,7 +173,7 @@ impl Telling {
         Part::Contexts { after, first, room, more }
     }
 
-    /// Lists are opened one after the other; `list` counts those that were.
+    /// The lists of objects are opened one after the other; `list` counts the opened ones.
     fn objects(
         &mut self,
         world: &World,

@@ -1,5 +1,6 @@
-//! Who captures what the agent itself sends and receives: datagrams of the connection manager. Root and the agent's own user see all of them, other
-//! users those of their own ids. Principal type: [`Watchers`].
+//! The captures of the agent's own datagrams, which are those of the connection manager. Root and
+//! the agent's own user see all of them. Other users see those of their own ids. The principal type
+//! is [`Watchers`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +16,10 @@ use parking_lot::Mutex;
 
 use crate::asker::Asker;
 
-/// The capture hooks, shared by the captures and by whoever has something to show.
+/// The capture hooks, shared by the captures and by the code that shows packets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watchers {
-    /// For those who see everything.
+    /// The capture hook of users who see everything.
     root: Arc<CaptureHook>,
     users: Arc<Users>,
 }
@@ -30,22 +31,22 @@ struct Users {
 }
 
 impl Watchers {
-    /// The capture hook of those who see everything.
+    /// The capture hook of users who see everything.
     pub(crate) fn root(&self) -> &Arc<CaptureHook> {
         &self.root
     }
 
-    /// Whether anybody captures.
+    /// Whether there are captures.
     pub(crate) fn are_there(&self) -> bool {
         self.root.is_on() || self.have_users()
     }
 
-    /// Whether somebody captures who sees own datagrams only.
+    /// Whether there are captures of users who see only their own datagrams.
     pub(crate) fn have_users(&self) -> bool {
         self.users.is_on.load(Ordering::Relaxed)
     }
 
-    /// A capture begins.
+    /// Starts a capture.
     pub(crate) fn begin(&self, asker: Asker, wanted: &LaneOut, ring: &OwnedFd) -> io::Result<()> {
         let hook = match asker {
             Asker::Root => Arc::clone(&self.root),
@@ -59,7 +60,7 @@ impl Watchers {
         Ok(())
     }
 
-    /// It ends.
+    /// Ends a capture.
     pub(crate) fn end(&self, asker: Asker, number: u32) {
         let Asker::User(uid) = asker else { return self.root.end(number) };
         let mut hooks = self.users.hooks.lock();
@@ -70,21 +71,21 @@ impl Watchers {
         self.users.is_on.store(!hooks.is_empty(), Ordering::Relaxed);
     }
 
-    /// Shows a packet to those who see everything.
+    /// Shows a packet to users who see everything.
     pub(crate) fn show_root(&self, about: &CaptureRecord, packet: &[u8], words: &str) {
         if self.root.is_on() {
             self.root.packet(about, packet, words);
         }
     }
 
-    /// Shows a packet to the user whose it is, 0 for nobody's.
+    /// Shows a packet to its owner; 0 means that it has none.
     pub(crate) fn show_user(&self, user: u32, about: &CaptureRecord, packet: &[u8], words: &str) {
         if let Some(hook) = self.hook_of(user) {
             hook.packet(about, packet, words);
         }
     }
 
-    /// Says that a packet of this user's, which was shown before, was dropped.
+    /// Tells captures that a packet of this user, which was shown before, was dropped.
     pub(crate) fn show_drop(&self, user: u32, cause: Cause, dropped: &DropRecord) {
         for hook in self.hook_of(user).iter().chain([&self.root]) {
             hook.dropped(cause, dropped);

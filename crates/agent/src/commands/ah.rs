@@ -1,5 +1,5 @@
-//! Address handles: CREATE_AH, DESTROY_AH, and the rules for address vectors, which MODIFY_QP shares. The principal type is
-//! [`Ah`].
+//! Address handles: CREATE_AH, DESTROY_AH, and the rules for address vectors, which MODIFY_QP also
+//! uses. The principal type is [`Ah`].
 
 use abi::Errno;
 use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, rate_mbps};
@@ -51,9 +51,9 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Whether an address vector can lead anywhere: it needs a port, and a GRH with a valid source GID; on InfiniBand, a LID will do
-/// instead, and with a GRH nobody looks at the LID. Of a flow label 20 bits count; the others are not looked at, as by hardware
-/// (UCX sets all of them).
+/// Checks that an address vector is usable. It needs a port, and a GRH with a valid source GID. On
+/// InfiniBand a LID is sufficient, and with a GRH the LID is ignored. Only 20 bits of a flow label
+/// count. The others are ignored, as by hardware (UCX sets all of them).
 pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let number = u32::from(attr.port_num);
     let port = device.port(number)?;
@@ -90,7 +90,8 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether a LID can be a port's. Groups are addressed by GID, so that they need a GRH (IBA 10.2.2.2).
+/// Checks that a LID can belong to a port. Groups are addressed by GID, so they need a GRH (IBA
+/// 10.2.2.2).
 fn check_lid(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let (name, number, lid) = (&device.name, attr.port_num, attr.dlid);
     if lid::is_unicast(lid) {

@@ -1,7 +1,8 @@
-//! Completion channels and queues: CREATE_COMP_CHANNEL, CHANNEL_DESTROY, CREATE_CQ, RESIZE_CQ, DESTROY_CQ.
+//! Completion channels and queues: CREATE_COMP_CHANNEL, CHANNEL_DESTROY, CREATE_CQ, RESIZE_CQ,
+//! DESTROY_CQ.
 //!
-//! The agent finds room for a CQ and answers for its size; completions and their events are the engine's. The principal
-//! types are [`Channel`] and [`Cq`].
+//! The agent allocates a CQ's memory and checks its size. The engine is responsible for completions
+//! and their events. The principal types are [`Channel`] and [`Cq`].
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// What both forms of CREATE_CQ ask for.
+/// The parameters of both forms of CREATE_CQ.
 pub struct Wanted {
     /// The client's name for it.
     pub user_handle: u64,
@@ -38,7 +39,7 @@ pub struct Wanted {
     pub channel: i32,
 }
 
-/// A CQ keeps the memory that it had before each resize: so many times.
+/// How many former places a CQ keeps: each resize adds one.
 const FORMER_MAX: usize = 1024;
 
 /// CREATE_COMP_CHANNEL.
@@ -50,7 +51,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let theirs = eventfd.try_clone()?;
     let context = world.context(call.context)?;
     context.take_descriptor();
-    // Its client may have set up so much to wait for it that the last close takes long.
+    // The client may have attached so many waiters to the eventfd that its last close takes long.
     let channel = Channel { eventfd: Foreign::new(eventfd, context.closer.clone()), users: 0 };
     let Some(handle) = world.tables.channels.insert(call.context, channel) else {
         world.context(call.context)?.give_descriptor();
@@ -80,7 +81,8 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&CreateCqAnswer { cq_handle: handle, cqe: out.cqe_count }, &out, fd))
 }
 
-/// Makes a CQ: its handle, its tail and perhaps a region's descriptor.
+/// Creates a CQ. Returns its handle, its tail, and the descriptor of its region if the region is
+/// new to the client.
 pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u32, CqOut, Option<OwnedFd>)> {
     let device = world.device_of(owner);
     let entries = entries_for(wanted.cqe, device.limits.max_cqe)?;
@@ -121,7 +123,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
     Ok((handle, out, fd))
 }
 
-/// RESIZE_CQ. The client moves the entries; until the CQ is destroyed nobody else gets the memory it leaves.
+/// RESIZE_CQ. The client moves the entries. Its old memory is not reused until the CQ is destroyed.
 pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ResizeCq = call.body()?;
     let owner = call.context;

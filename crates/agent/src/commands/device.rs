@@ -1,5 +1,5 @@
-//! The context itself and what it may ask about its device: GET_CONTEXT, QUERY_DEVICE, QUERY_PORT, QUERY_GID, QUERY_PKEY,
-//! GID_ENTRY. What the answers say is [`crate::device`]'s.
+//! The context itself and queries about its device: GET_CONTEXT, QUERY_DEVICE, QUERY_PORT,
+//! QUERY_GID, QUERY_PKEY, GID_ENTRY. [`crate::device`] makes the answers.
 
 use abi::device::{
     GetContext, GetContextAnswer, QueryDevice, QueryGid, QueryGidAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
@@ -13,7 +13,7 @@ use crate::refusal::Outcome;
 use crate::shares;
 use crate::world::World;
 
-/// GET_CONTEXT: opens the async event file and the page where its records will be.
+/// GET_CONTEXT: opens the async event file and the page for its records.
 pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);

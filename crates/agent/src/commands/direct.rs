@@ -1,7 +1,8 @@
-//! softhca's own commands for initiators that work on their peer's memory themselves: DIRECT_ASK and DIRECT_GRANT.
+//! softhca's own commands for direct access to a peer's memory: DIRECT_ASK and DIRECT_GRANT.
 //!
-//! The agent only passes on what two engines of one user tell each other, and keeps nothing; what they may do they decide. One that does not
-//! listen loses what it is told: it is of use, not of need.
+//! The agent only forwards the messages between two engines of one user, and keeps nothing. The
+//! engines decide about the access. If an engine does not read its push socket, its message is
+//! lost. That is no error, because direct access is optional.
 
 use std::os::fd::AsFd;
 
@@ -14,7 +15,7 @@ use crate::ids::ContextId;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// DIRECT_ASK: another engine is asked for leave to work on its program's memory.
+/// DIRECT_ASK: asks another engine for access to its program's memory.
 pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DirectAsk { engine, qpn, dest, key } = call.body()?;
     is_engine(world, call.context)?;
@@ -23,7 +24,7 @@ pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// DIRECT_GRANT: it gets that leave.
+/// DIRECT_GRANT: grants this access.
 pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let DirectGrant { engine, qpn, line, number } = call.body()?;
@@ -47,10 +48,11 @@ fn is_engine(world: &mut World, id: ContextId) -> Outcome<()> {
     Ok(())
 }
 
-/// What the kernel says instead of a user whom the agent's user namespace does not know: that can be anybody.
+/// The uid that the kernel reports for all users whom the agent's user namespace does not know. It
+/// can be any of them.
 const NOBODY: u32 = 65_534;
 
-/// Tells an engine of the same user.
+/// Sends a push to an engine of the same user.
 fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: &[Foreign]) {
     let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid).filter(|uid| *uid != NOBODY);
     if uid(from).is_none() || uid(from) != uid(to) {

@@ -1,7 +1,7 @@
 //! Device memory: ALLOC_DM, FREE_DM, and MRs on it. The principal type is [`Dm`].
 //!
-//! A piece of device memory is a memfd that the agent makes and everybody maps who may use it. There is as much as `max_dm_size` says,
-//! of all programs together.
+//! A piece of device memory is a memfd that the agent creates. All processes that may use it map
+//! it. `max_dm_size` limits the device memory of all programs together.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// The finest alignment that can be asked for is a page's.
+/// The coarsest alignment that can be requested is a page.
 const LOG_PAGE: u32 = 12;
 
 /// ALLOC_DM.
@@ -48,7 +48,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(answer)
 }
 
-/// Gives a context a hold on a piece.
+/// Gives a context a handle on a piece.
 pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<Answer> {
     let owner = call.context;
     shares::room_for(world, owner, Kind::Dm)?;
@@ -74,14 +74,14 @@ pub fn free(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Frees some of what a context holds that ends; the MRs on it are gone.
+/// Frees some device memory of a context that ends, after its MRs.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
     let handles = world.tables.dms.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
-/// The place in device memory of an MR; its memory is what is returned.
+/// Checks the range of an MR in device memory. Returns the memory.
 pub fn range(world: &World, owner: ContextId, handle: u32, start: u64, length: u64) -> Outcome<Arc<Piece>> {
     let piece = &find(&world.tables.dms, owner, handle, Kind::Dm)?.piece;
     if start.checked_add(length).is_none_or(|end| end > piece.length) {
@@ -91,13 +91,13 @@ pub fn range(world: &World, owner: ContextId, handle: u32, start: u64, length: u
     Ok(Arc::clone(piece))
 }
 
-/// One more MR is on device memory that was found before.
+/// Counts one more MR on device memory that was found before.
 pub fn count(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
     find_mut(&mut world.tables.dms, owner, handle, Kind::Dm)?.users += 1;
     Ok(())
 }
 
-/// One MR less.
+/// Counts one MR less.
 pub fn discount(world: &mut World, owner: ContextId, handle: u32) {
     if let Some(dm) = world.tables.dms.find_mut(owner, handle) {
         dm.users -= 1;
@@ -114,7 +114,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Lets go of a piece; with the last hold it is free.
+/// Releases a piece; with the last reference the piece is freed.
 pub fn let_go(world: &mut World, owner: ContextId, piece: Arc<Piece>) {
     if let Some(piece) = Arc::into_inner(piece) {
         world.device_of_mut(owner).give_memory(piece.taken());

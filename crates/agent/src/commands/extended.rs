@@ -1,6 +1,7 @@
 //! The extended forms: EX_QUERY_DEVICE, EX_CREATE_CQ, EX_CREATE_QP, EX_MODIFY_QP, EX_MODIFY_CQ.
 //!
-//! Each asks what its legacy form asks, and a little more; what softhca does not have of that is EOPNOTSUPP, never silence.
+//! Each has the parameters of its legacy form, and a few more. A parameter that softhca does not
+//! support is refused with EOPNOTSUPP, never ignored.
 
 use abi::Errno;
 use abi::cq::{ExCreateCq, ExCreateCqAnswer, ExModifyCq};
@@ -13,12 +14,13 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Completion timestamps are nanoseconds: kHz, and all bits count.
+/// The clock of completion timestamps in kHz: they are nanoseconds, and all bits count.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `ExModifyCq::attr_mask`: moderation.
 pub const MODERATION: u32 = 1;
 
-/// Every access goes through page tables that the program changes at will, so all operations page in on demand.
+/// Every access goes through page tables that the program may change at any time, so all operations
+/// support on-demand paging.
 const ODP_DATAGRAM: u32 = odp_service::SEND | odp_service::RECV | odp_service::SRQ_RECV;
 const ODP_RELIABLE: u32 = ODP_DATAGRAM
     | odp_service::WRITE
@@ -116,7 +118,7 @@ pub fn modify_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&ExModifyQpAnswer { comp_mask: 0, response_length }))
 }
 
-/// EX_MODIFY_CQ: moderation is its engine's affair, and has no wrong values.
+/// EX_MODIFY_CQ: the engine implements moderation, and every value is valid.
 pub fn modify_cq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ExModifyCq = call.body()?;
     let cq = find(&world.tables.cqs, call.context, body.cq_handle, Kind::Cq)?;

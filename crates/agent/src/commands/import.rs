@@ -1,10 +1,11 @@
 //! Sharing between contexts: IMPORT_CONTEXT, IMPORT_PD, IMPORT_MR, IMPORT_DM.
 //!
-//! Whoever has got the descriptor of another context's page may use that context's PDs, MRs and device memory. What is imported is an
-//! object of the importing context, with a hold on the other's; it goes like any other object. An MR can be imported where its memory
-//! can be reached: in the process that registered it, and of device memory everywhere. Other memory is refused, rather than imported and
-//! found out of reach by the first request: no process touches another's memory here, and one that did would not hear in time that the
-//! region or its process is gone.
+//! A process with the descriptor of another context's page may use that context's PDs, MRs and
+//! device memory. An imported object is an object of the importing context that refers to the other
+//! context's object. It is destroyed like any other object. An MR can be imported where its memory
+//! is reachable: in the process that registered it and, if it is on device memory, everywhere. An
+//! MR on other memory is refused. Otherwise its first request would fail: no process here accesses
+//! another's memory, and it would not learn in time that the region or its process is gone.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub fn context(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&ImportContextAnswer { context: other.0, reserved: 0 }))
 }
 
-/// The context whose objects this one may use.
+/// The context whose objects this context may use.
 fn source(world: &mut World, call: &Call<'_>) -> Outcome<ContextId> {
     match world.context(call.context)?.imported {
         Some(other) => Ok(other),

@@ -1,6 +1,7 @@
-//! Multicast groups: ATTACH_MCAST, DETACH_MCAST, and which engines have members (MCAST_RESOLVE).
+//! Multicast groups: ATTACH_MCAST, DETACH_MCAST, and the engines with members (MCAST_RESOLVE).
 //!
-//! Membership only; who sends what to whom is the engines' affair. The principal type is [`Groups`].
+//! This file handles only the membership. The engines send to the members. The principal type is
+//! [`Groups`].
 
 use std::net::Ipv6Addr;
 
@@ -63,7 +64,7 @@ pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Takes a member out of a group; used when its QP goes, too.
+/// Removes a member from a group; also used when its QP is destroyed.
 pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
     let uid = world.contexts.get(&member.0).map_or(u32::MAX, |context| context.peer.uid);
     if world.tables.groups.leave(gid, member, uid) {
@@ -71,7 +72,7 @@ pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
     }
 }
 
-/// Tells everybody who has to know that the members of a group are others now.
+/// Tells all interested parts that the members of a group have changed.
 fn changed(world: &mut World, gid: &Gid) {
     let engines = world.tables.groups.engines(gid);
     world.wire.set_members(*gid, engines.into_iter().map(|engine| engine.0).collect());

@@ -1,7 +1,9 @@
-//! Path migration, the agent's part: which alternate paths and migration states MODIFY_QP takes, and which of the two paths is in use.
+//! The agent's part of path migration: which alternate paths and migration states MODIFY_QP
+//! accepts, and which path is in use.
 //!
-//! Migrating is the engine's work, and the word in queue memory says how far it has come: the migration state, and whether the paths have
-//! changed places since the agent was told of them. IBA 11.2.5.3, 17.2.8. The principal function is [`check`].
+//! The engine migrates. A word in queue memory has the migration state, and says whether the paths
+//! have been exchanged since the agent last took note of it. IBA 11.2.5.3, 17.2.8. The principal
+//! function is [`check`].
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +18,7 @@ use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
 
 impl Qp {
-    /// Its attributes, with the paths and the migration state as they are now.
+    /// Its attributes, with the current paths and migration state.
     pub fn attributes_now(&self) -> QueryQpAnswer {
         let word = self.block.read(word::MIGRATION);
         let mut now = self.attributes;
@@ -36,7 +38,8 @@ impl Qp {
     }
 }
 
-/// A word that is no state is the client's own doing: such a QP is not armed.
+/// The migration state in a word. The client can write the word: a QP with an invalid value is not
+/// armed.
 fn state_in(word: u32) -> u8 {
     match (word & !QP_PATHS_SWAPPED) as u8 {
         state @ (migration::REARM | migration::ARMED) => state,
@@ -51,7 +54,8 @@ fn swap_paths(a: &mut QueryQpAnswer) {
     std::mem::swap(&mut a.timeout, &mut a.alt_timeout);
 }
 
-/// Whether the alternate path can lead anywhere, and the migration state be reached from the one now.
+/// Checks that the alternate path is usable, and that the migration state can be reached from the
+/// current one.
 pub(super) fn check(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     let given = |bit: u32| wanted.attr_mask & bit != 0;
     let qpn = qp.qpn;

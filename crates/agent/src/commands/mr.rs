@@ -1,7 +1,8 @@
 //! Memory regions: REG_MR, REREG_MR, DEREG_MR. The principal type is [`Mr`].
 //!
-//! The agent checks rights and ranges and gives out keys; whether the memory is there is the engine's to find out, in the
-//! process that owns it. Only a client of the slow path hands its memory over, as a memfd.
+//! The agent checks access flags and ranges, and gives out keys. The engine, in the process that
+//! owns the memory, finds out whether the memory is there. Only a client with a proxy engine hands
+//! its memory over, as a memfd.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Rights that mean something here; the upper ones are optional by definition and may be ignored.
+/// The access flags that have an effect here. The upper flags are optional by definition and may be
+/// ignored.
 const KNOWN: u32 = access::LOCAL_WRITE
     | access::REMOTE_WRITE
     | access::REMOTE_READ
@@ -108,7 +110,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&RegMrAnswer { mr_handle: handle, lkey: key, rkey: key }))
 }
 
-/// REREG_MR. The old keys die when the translation changes; a failure changes nothing.
+/// REREG_MR. The old keys become invalid if the translation changes. A failure changes nothing.
 pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ReregMr = call.body()?;
     let owner = call.context;
@@ -179,7 +181,7 @@ pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
     if let Some(mr) = world.tables.mrs.remove(owner, handle) {
         match mr.twin {
-            // The key is the other's, unless that is gone.
+            // The key belongs to the original, unless the original is gone.
             Some((other, handle)) => match world.tables.mrs.find_mut(other, handle) {
                 Some(original) => original.twins -= 1,
                 None => world.numbers.keys.give_back_last(mr.key),
@@ -201,7 +203,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Memory that a client handed over is not the agent's to keep any more.
+/// Releases memory that a client handed over.
 fn give_memory_back(world: &mut World, owner: ContextId, length: u64) {
     mapped(world, owner, |mapped, uid| mapped.remove(uid, length));
     if let Ok(context) = world.context(owner) {
@@ -209,14 +211,14 @@ fn give_memory_back(world: &mut World, owner: ContextId, length: u64) {
     }
 }
 
-/// Changes what is mapped for the user of a context.
+/// Changes the count of mapped memory for the user of a context.
 fn mapped(world: &mut World, owner: ContextId, change: impl FnOnce(&mut Mapped, u32)) {
     if let Some(context) = world.contexts.get(&owner) {
         change(&mut world.users.mapped, context.peer.uid);
     }
 }
 
-/// Rights that make sense together, of an MR.
+/// Checks that the access flags of an MR are valid together.
 fn check_access(flags: u32) -> Result<(), (Errno, String)> {
     check_meaning(flags)?;
     if flags & access::FLUSH_PERSISTENT != 0 {
@@ -234,7 +236,8 @@ fn check_access(flags: u32) -> Result<(), (Errno, String)> {
     Ok(())
 }
 
-/// Every bit has a meaning, for an MR or for a QP. FLUSH to persistence is one of those: the memory may refuse it, not the QP.
+/// Checks that every bit has a meaning, for an MR or for a QP. FLUSH to persistence has one: the
+/// memory may refuse it, not the QP.
 pub fn check_meaning(flags: u32) -> Result<(), (Errno, String)> {
     if flags & !(KNOWN | access::FLUSH_PERSISTENT | OPTIONAL) != 0 {
         return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));
@@ -259,7 +262,7 @@ fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> 
     Ok(())
 }
 
-/// The memfd that the private tail speaks of, if it does.
+/// The memfd that the private tail announces, if it does.
 fn handed_over(said: &MrIn, mut fds: Vec<Passed>, length: u64) -> Outcome<Option<Shared>> {
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {

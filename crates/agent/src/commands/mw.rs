@@ -1,6 +1,7 @@
 //! Memory windows: ALLOC_MW, DEALLOC_MW. The principal type is [`Mw`].
 //!
-//! The agent gives out the key and counts; what a window is bound to is the engine's to know, for binding is a work request.
+//! The agent gives out the key and counts windows. Binding is a work request, so only the engine
+//! knows what a window is bound to.
 
 use abi::Errno;
 use abi::layout::Record;
@@ -39,7 +40,8 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&AllocMwAnswer { mw_handle: handle, rkey: key }))
 }
 
-/// DEALLOC_MW. The tail, if there is one, says which key was the last, so that none of those that peers may remember comes again soon.
+/// DEALLOC_MW. The tail, if there is one, has the latest key, so that no key that peers may
+/// remember is reused soon.
 pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (DeallocMw { mw_handle }, tail) = call.body_and_tail()?;
     let mw = find(&world.tables.mws, call.context, mw_handle, Kind::Mw)?;

@@ -35,27 +35,27 @@ pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Frees some PDs of a context that ends; whatever was on them is gone.
+/// Frees some PDs of a context that ends, after the objects on them.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
     let handles = world.tables.pds.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
-/// One more object is on a PD that was found before.
+/// Counts one more object on a PD that was found before.
 pub fn hold(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
     find_mut(&mut world.tables.pds, owner, handle, Kind::Pd)?.users += 1;
     Ok(())
 }
 
-/// One object less is on a PD.
+/// Counts one object less on a PD.
 pub fn let_go(world: &mut World, owner: ContextId, handle: u32) {
     if let Some(pd) = world.tables.pds.find_mut(owner, handle) {
         pd.users -= 1;
     }
 }
 
-/// The refusal when a table has no handle left.
+/// The refusal if a table has no free handle.
 pub fn no_handle(kind: Kind) -> Refusal {
     Refusal::new(Errno::ENOMEM, format!("every handle of a {kind} is in use, or the agent has no memory for one more"))
 }

@@ -1,7 +1,8 @@
 //! Queue pairs: CREATE_QP, QUERY_QP, DESTROY_QP. MODIFY_QP has its own file, [`super::qp_modify`].
 //!
-//! The agent finds room for the queues, gives out the number and keeps the attributes; the state is a word in queue memory
-//! that the engine writes too, and that word is the truth. The principal type is [`Qp`].
+//! The agent allocates the queues, gives out the number, and keeps the attributes. The state is a
+//! word in queue memory. The engine writes it too, and this word is authoritative. The principal
+//! type is [`Qp`].
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -24,12 +25,12 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// What both forms of CREATE_QP ask for.
+/// The parameters of both forms of CREATE_QP.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The client's name for it.
     pub user_handle: u64,
-    /// PD handle; of an XRC target, the handle of the domain.
+    /// PD handle; for an XRC target, the handle of the domain.
     pub pd: u32,
     /// CQ handle of the send queue.
     pub send_cq: u32,
@@ -47,7 +48,7 @@ pub struct Wanted {
     pub max_recv_sge: u32,
     /// Inline bytes.
     pub max_inline_data: u32,
-    /// Whether every send gives a completion.
+    /// Whether every send request creates a completion.
     pub sq_sig_all: u8,
     /// `qp::kind` of the ABI.
     pub qp_type: u8,
@@ -74,7 +75,8 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&answer, &out, fd))
 }
 
-/// Makes a QP: its answer, its tail and perhaps a region's descriptor.
+/// Creates a QP. Returns its answer, its tail, and the descriptor of its region if the region is
+/// new to the client.
 pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
     let service = service_of(wanted.qp_type)?;
     let (wanted, domain) = &parts(world, owner, service, wanted)?;
@@ -167,7 +169,8 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     Ok((answer, out, fd))
 }
 
-/// Finds what a QP is to be made of; answers what counts of what is asked for, and the domain of an XRC target.
+/// Finds the objects that a QP uses. Returns the parameters that apply to its service, and the
+/// domain of an XRC target.
 fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> Outcome<(Wanted, Option<u32>)> {
     let nothing_received = Wanted { recv_cq: 0, srq: None, max_recv_wr: 0, max_recv_sge: 0, ..*wanted };
     match service {
@@ -189,7 +192,7 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
     find(&world.tables.cqs, owner, wanted.recv_cq, Kind::Cq)?;
     if let Some(handle) = wanted.srq {
         let srq = find(&world.tables.srqs, owner, handle, Kind::Srq)?;
-        // It may be on another PD, which is that of its buffers then.
+        // The SRQ may be on another PD. Then its buffers are on that PD.
         if srq.xrc.is_some() {
             let number = srq.number;
             return refuse(Errno::EINVAL, format!("SRQ {number} is an XRC SRQ: only target QPs receive from it"));
@@ -198,7 +201,7 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
     Ok((*wanted, None))
 }
 
-/// QUERY_QP: the attributes that were set, and the state as it is now.
+/// QUERY_QP: the attributes that were set, and the current state.
 pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryQp { qp_handle, .. } = call.body()?;
     let (owner, qp_handle) = xrc::resolve(world, call.context, qp_handle);
@@ -223,14 +226,14 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&answer))
 }
 
-/// Destroys some QPs of a context that ends, after taking it out of its groups.
+/// Destroys some QPs of a context that ends, after removing them from their groups.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
     let handles = world.tables.qps.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
-/// Takes a QP out of everything.
+/// Removes a QP from all tables.
 pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
     let Some(qp) = world.tables.qps.remove(owner, handle) else { return };
     for gid in &qp.groups {
@@ -264,7 +267,7 @@ fn count_users(world: &mut World, owner: ContextId, cqs: [u32; 2], srq: Option<u
     }
 }
 
-/// How large the queues are.
+/// The size of the queues.
 struct Shape {
     sq_count: u32,
     rq_count: u32,
@@ -299,7 +302,8 @@ impl Shape {
             Some(_) => (0, 0),
         };
         let send_sge = if wanted.send_cq == 0 { 0 } else { wanted.max_send_sge.max(1) };
-        // Where gather entries have room, as many inline bytes have: adapters give them, and programs count on it.
+        // The space of the gather entries also holds inline data. Adapters offer this, and programs
+        // rely on it.
         let inline = wanted.max_inline_data.max((send_sge * SGE_LEN).min(limits.max_inline_data));
         Ok(Self {
             sq_count: count(wanted.max_send_wr),

@@ -1,8 +1,9 @@
-//! MODIFY_QP: may the QP go there, do the values make sense, and then the change, all or nothing.
+//! MODIFY_QP: checks the transition and the values, and then makes the whole change, or none of it.
 //!
-//! Which attributes a transition takes is `protocol::modify`'s table; the values are judged here, against the device and
-//! its ports (IBA 10.3.1, 11.2.5.3). The state word in queue memory changes by compare-and-swap, because the engine moves a
-//! failed QP to its error state at any time. The principal function is [`apply`].
+//! The table in `protocol::modify` says which attributes a transition accepts. This file checks the
+//! values against the device and its ports (IBA 10.3.1, 11.2.5.3). The state word in queue memory
+//! is changed by compare-and-swap, because the engine may move a failed QP to an error state at any
+//! time. The principal function is [`apply`].
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +27,8 @@ use crate::world::World;
 /// Bits that a legacy MODIFY_QP may have.
 const KNOWN: u32 = (1 << 21) - 1;
 const PSN_AND_QPN: u32 = 0x00ff_ffff;
-/// An engine moves a QP twice at most (SQE, ERR); a client that plays with the word does not keep the agent busy.
+/// An engine moves a QP at most twice (SQE, ERR). The bound prevents that a client that changes the
+/// word keeps the agent busy.
 const ATTEMPTS: u32 = 8;
 
 /// MODIFY_QP.
@@ -35,7 +37,7 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Changes a QP as both forms of MODIFY_QP ask, of which the extended one has room for a rate limit.
+/// Changes a QP for both forms of MODIFY_QP. Only the extended form has a rate limit.
 pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
     let (server, qp_handle) = xrc::resolve(world, owner, wanted.qp_handle);
     if server != owner {
@@ -63,7 +65,8 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
             store(world, owner, wanted, rate, next);
             return Ok(());
         }
-        // The engine has moved the QP meanwhile (to an error state, and no further), so the question is another one now.
+        // The engine has moved the QP meanwhile (to an error state, and no further), so the
+        // transition is checked again.
     }
     refuse(
         Errno::EINVAL,
@@ -71,7 +74,7 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
     )
 }
 
-/// The state to go to, if the QP may go there with these attributes.
+/// The new state, if the QP may go there with these attributes.
 fn transition(qp: &Qp, current: State, wanted: &ModifyQp, extended: bool) -> Outcome<State> {
     let (qpn, mask) = (qp.qpn, wanted.attr_mask);
     if mask & !(if extended { KNOWN | attr::RATE_LIMIT } else { KNOWN }) != 0 {
@@ -104,7 +107,7 @@ fn transition(qp: &Qp, current: State, wanted: &ModifyQp, extended: bool) -> Out
     }
 }
 
-/// Whether every value that comes along is one that the device, the port and the IBA allow.
+/// Checks that the device, the port and the IBA allow every given value.
 fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     let given = |bit: u32| wanted.attr_mask & bit != 0;
     let qpn = qp.qpn;
@@ -156,7 +159,7 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     migration::check(device, qp, wanted)
 }
 
-/// Whether the device can hold a QP to a rate.
+/// Checks that the device can enforce a rate.
 fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
     match rate.filter(|_| wanted.attr_mask & attr::RATE_LIMIT != 0) {
         Some(rate) if rate > RATE_LIMIT_MAX => refuse(
@@ -167,7 +170,7 @@ fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
     }
 }
 
-/// Remembers what was set, for QUERY_QP. RESET forgets everything but the capacities.
+/// Stores the attributes for QUERY_QP. RESET clears everything except the capacities.
 fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u32>, next: State) {
     let Some(qp) = world.tables.qps.find_mut(owner, wanted.qp_handle) else { return };
     if next == State::Reset {
@@ -215,7 +218,7 @@ fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u3
     }
 }
 
-/// The same address vector in the layout of address handles.
+/// Converts the address vector to the layout of address handles.
 pub(super) fn vector_of(dest: &Dest) -> AhAttr {
     AhAttr {
         dgid: dest.dgid,

@@ -1,5 +1,5 @@
-//! Shared receive queues: CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ, DESTROY_SRQ. CREATE_XSRQ is in [`super::xrc`]. The principal type
-//! is [`Srq`].
+//! Shared receive queues: CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ, DESTROY_SRQ. CREATE_XSRQ is in
+//! [`super::xrc`]. The principal type is [`Srq`].
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// What both forms of the command ask for.
+/// The parameters of both forms of the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The client's name for it.
@@ -32,7 +32,7 @@ pub struct Wanted {
     pub max_sge: u32,
     /// The limit to arm.
     pub limit: u32,
-    /// For an XRC SRQ; its handles have been found.
+    /// For an XRC SRQ: its domain and CQ, which have been found.
     pub xrc: Option<Xrc>,
 }
 
@@ -51,7 +51,8 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&answer, &out, fd))
 }
 
-/// Makes an SRQ: its answer, its tail and perhaps a region's descriptor.
+/// Creates an SRQ. Returns its answer, its tail, and the descriptor of its region if the region is
+/// new to the client.
 pub fn make(
     world: &mut World,
     owner: ContextId,
@@ -115,7 +116,7 @@ pub fn make(
     Ok((answer, out, fd))
 }
 
-/// One XRC SRQ more, or less, in its domain and on its CQ.
+/// Counts one XRC SRQ more or less, in its domain and on its CQ.
 fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
     let Some(xrc) = xrc else { return };
     xrc::hold(world, owner, xrc.xrcd, by);
@@ -124,8 +125,8 @@ fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
     }
 }
 
-/// MODIFY_SRQ: arms the limit, changes the size, or both at once, all or nothing. The client moves the work requests; until the
-/// SRQ is destroyed nobody else gets the memory that it leaves.
+/// MODIFY_SRQ: arms the limit, changes the size, or does both, as a whole or not at all. The client
+/// moves the work requests. Its old memory is not reused until the SRQ is destroyed.
 pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ModifySrq = call.body()?;
     let owner = call.context;
@@ -155,7 +156,7 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(answer)
 }
 
-/// Gives an SRQ a place with room for `max_wr` work requests.
+/// Gives an SRQ a new place with room for `max_wr` work requests.
 fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outcome<Answer> {
     let owner = call.context;
     let srq = find(&world.tables.srqs, owner, handle, Kind::Srq)?;

@@ -1,8 +1,10 @@
-//! XRC targets that several processes hold: XRC_FIND, XRC_ADOPT and XRC_EVENT, and who serves a target when its server lets go of it.
+//! XRC targets of several processes: XRC_FIND, XRC_ADOPT and XRC_EVENT, and the choice of a new
+//! server when a target's server releases it.
 //!
-//! A target lives in the engine of one of its holders, at first its maker's. When that one lets go, or dies, the next holder is offered
-//! the target with what its engine has written down, and with its number: a target that can be opened by others has a block of numbers to
-//! itself, so that the board can say who has it now. The principal function is [`pass_on`].
+//! A target lives in the engine of one of its holders, at first its creator's. When this holder
+//! releases the target or dies, the next holder is offered the target, with its number and with the
+//! state that the engine has written down. A target that others can open has a block of numbers to
+//! itself, so that the board can name its current engine. The principal function is [`pass_on`].
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -23,7 +25,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Targets of all shared domains, at most: each takes a block of numbers.
+/// Most targets of all shared domains. Each takes a block of numbers.
 const MOST: u32 = 16_384;
 
 /// A number for a target that others can open.
@@ -36,14 +38,15 @@ pub fn number(world: &mut World, owner: ContextId) -> Outcome<(u32, Option<Grant
     Ok((qpn, Some(grant)))
 }
 
-/// Gives a target whose server lets go of it to another of its holders, who is told. False: there is none, or no memory.
+/// Gives a target that its server releases to another of its holders, and tells the holder. Returns
+/// false if there is no other holder, or no memory.
 pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     let Some(qp) = world.tables.qps.find(owner, handle) else { return false };
     let (qpn, old, offered, domain) = (qp.qpn, qp.block.clone(), qp.offered, qp.domain);
     let has_engine = |context: &ContextId| world.contexts.get(context).is_some_and(|open| open.engine.is_some());
     let heir = world.tables.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
     let Some(heir) = heir else { return false };
-    // Its memory is the old server's, who may have use for it again, and may go on writing there.
+    // The memory belongs to the old server, which may reuse it and may still write there.
     let copy = match QueueMemory::default().allocate_apart(TARGET_LEN) {
         Ok(Allocation { block, .. }) => block,
         Err(error) => {
@@ -82,12 +85,14 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     true
 }
 
-/// Takes what the server has written down last, which may be at work still: it writes down how far it has come, looks whether the number is
-/// its own, and only then says so to the peer. So it has to be told first that the number is another's.
+/// Takes the latest state that the server has written down. The server may still be working. It
+/// writes its progress down, then checks that the number is still its own, and only then
+/// acknowledges to the peer. So `show` must first name the new owner.
 fn take_words(show: impl FnOnce(), from: &Block, to: &Block) {
     show();
-    // Pairs with the fence in the engine's `Qp::is_served_here`: what the server has said because it did not see the new owner was written
-    // before, and is found here.
+    // Pairs with the fence in the engine's `Qp::is_served_here`. If the server acknowledged because
+    // it did not see the new owner, it wrote its progress before, and the copy contains that
+    // progress.
     fence(Ordering::SeqCst);
     copy_words(from, to);
 }
@@ -102,7 +107,7 @@ fn copy_words(from: &Block, to: &Block) {
     }
 }
 
-/// XRC_FIND: which engine has an SRQ of the domain of a target.
+/// XRC_FIND: the engine that has an SRQ of a target's domain.
 pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcFind { qp_handle, srqn } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
@@ -116,7 +121,7 @@ pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&XrcFindAnswer { engine: engine.0, reserved: 0 }))
 }
 
-/// XRC_ADOPT: a target that the context was offered becomes one of its engine.
+/// XRC_ADOPT: the context's engine takes over a target that it was offered.
 pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcAdopt { qpn, .. } = call.body()?;
     let owner = call.context;
@@ -142,7 +147,7 @@ pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer { fds: fd.into_iter().collect(), ..call.answer(&answer) })
 }
 
-/// What the QP was told so far.
+/// The attributes that the QP has been given so far.
 fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
     let kept = &qp.attributes;
     ModifyQp {
@@ -167,7 +172,7 @@ fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
     }
 }
 
-/// XRC_EVENT: the other holders of a target hear of what happened to it.
+/// XRC_EVENT: tells the other holders of a target of an event.
 pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcEvent { qp_handle, event } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
@@ -198,7 +203,8 @@ mod tests {
         let mut memory = QueueMemory::default();
         let mut block = || memory.allocate_apart(TARGET_LEN).expect("memory").block;
         let (old, copy) = (block(), block());
-        // Whose the number is, as the board says, in rounds: even while the server has it, odd when it is another's.
+        // The owner of the number on the board, in rounds: even while the server owns it, odd when
+        // another engine does.
         let owner = AtomicU32::new(0);
         let said = AtomicU32::new(0);
         let gone = std::sync::Barrier::new(2);

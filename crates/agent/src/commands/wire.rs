@@ -1,6 +1,6 @@
 //! softhca's own commands for the wire: WIRE_OPEN and WIRE_SOCKETS.
 //!
-//! How datagrams come and where they go is [`crate::wire`]'s; here is who may ask for what.
+//! [`crate::wire`] receives and forwards datagrams. This file checks which client may ask for what.
 
 use abi::Errno;
 use abi::wire::{SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, open_flags};
@@ -10,7 +10,7 @@ use super::{Answer, Call};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// WIRE_OPEN: a lane on which the engine hears from other hosts.
+/// WIRE_OPEN: creates the lane that brings datagrams of other hosts to the engine.
 pub fn open(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let WireOpen { flags, .. } = call.body()?;
     let me = call.context;
@@ -37,7 +37,7 @@ pub fn open(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(answer)
 }
 
-/// WIRE_SOCKETS: descriptors of the sockets that receive.
+/// WIRE_SOCKETS: the descriptors of the receiving sockets.
 pub fn sockets(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let WireSockets { first, max } = call.body()?;
     if !world.wire.forwarder().shares(call.context.0) {

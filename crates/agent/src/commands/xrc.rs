@@ -1,8 +1,10 @@
 //! XRC: OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP.
 //!
-//! A domain is shared by whoever names the same file, and lives as long as a handle of it does. Target QPs are found in it by
-//! number; whoever opens one holds it, and the last who lets go destroys it. The principal types are [`Xrcd`], a handle, and
-//! [`Domains`], what handles stand for. How a target goes from one context to another is [`super::target`]'s.
+//! All processes that name the same file share a domain. The domain lives as long as it has a
+//! handle. Target QPs are found in it by number. A process that opens a target holds it, and when
+//! the last holder releases it, the target is destroyed. [`super::target`] moves a target from one
+//! context to another. The principal types are [`Xrcd`], a handle, and [`Domains`], the domains
+//! themselves.
 
 use abi::Errno;
 use abi::qp::{CreateQpAnswer, kind};
@@ -20,14 +22,14 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// To let go of a target may be to pass it on, which costs as much as so many other ends.
+/// Releasing a target may pass it on, which costs as much as this many other releases.
 const LET_GO_COST: usize = 16;
 
-/// `O_CREAT` and `O_EXCL`, as on every architecture that Linux programs are built for here.
+/// `O_CREAT` and `O_EXCL`, with their values on every supported architecture.
 const CREATE: u32 = 0o100;
 const EXCLUSIVE: u32 = 0o200;
 
-/// OPEN_XRCD: a domain of its own, or that of a file.
+/// OPEN_XRCD: creates a private domain, or opens the domain of a file.
 pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let mut fds = std::mem::take(&mut call.fds);
     let body: OpenXrcd = call.body()?;
@@ -35,7 +37,8 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let file = match (body.fd, fds.pop()) {
         (-1, _) => None,
         (_, None) => return refuse(Errno::EBADF, "the file that names the XRC domain did not come along"),
-        // Any way to open the file will do, as in the kernel, but O_PATH, which needs no right to it.
+        // As in the kernel, the file may be open in any mode except O_PATH, which needs no right to
+        // the file.
         (_, Some(fd)) => Some(File { inode: fd.inode()?, _fd: fd.into_foreign() }),
     };
     let found = file.as_ref().and_then(|file| world.tables.domains.of_file(device, file.inode));
@@ -101,7 +104,7 @@ pub fn create_srq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&answer, &out, fd))
 }
 
-/// OPEN_QP: one more handle of a target QP.
+/// OPEN_QP: creates a further handle of a target QP.
 pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: OpenQp = call.body()?;
     let owner = call.context;
@@ -125,17 +128,19 @@ pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&CreateQpAnswer { qp_handle: handle, qpn: body.qpn, ..CreateQpAnswer::default() }))
 }
 
-/// Who serves the QP that a handle stands for, and its handle there; any other handle comes back as it is.
+/// The context that serves the QP of a handle, and the QP's handle there. Any other handle is
+/// returned unchanged.
 pub fn resolve(world: &World, owner: ContextId, handle: u32) -> (ContextId, u32) {
     match world.tables.opened.find(owner, handle) {
         Some(opened) => opened.qp,
-        // Its maker has let go of it, and only the other handles are good.
+        // Its creator has released it, and only its other handles are valid.
         None if world.tables.qps.find(owner, handle).is_some_and(|qp| qp.is_left) => (owner, 0),
         None => (owner, handle),
     }
 }
 
-/// Lets go of a target QP by one of its handles. True when others hold it; then somebody goes on serving it.
+/// Releases one handle of a target QP. Returns true if others hold the target; then one of them
+/// continues to serve it.
 pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp): (ContextId, u32)) -> bool {
     if let Some(opened) = world.tables.opened.remove(holder, handle) {
         hold(world, holder, opened.xrcd, -1);
@@ -151,7 +156,7 @@ pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp):
     let mut made_by = None;
     if (holder, handle) == (owner, qp) {
         kept.is_left = true;
-        // The handle of the domain by which it was made may be closed now.
+        // Now the handle of the domain with which it was created may be closed.
         made_by = kept.domain.as_mut().map(|(_, xrcd)| std::mem::take(xrcd));
     }
     let is_left = kept.is_left;
@@ -161,7 +166,7 @@ pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp):
     !is_left || world.tables.domains.opened_by(qpn, owner).next().is_some() || target::pass_on(world, owner, qp)
 }
 
-/// Lets go of some targets that a context which ends holds.
+/// Releases some targets that a context holds which ends.
 pub fn let_go_of_some(world: &mut World, owner: ContextId, most: usize) -> usize {
     let opened = world.tables.opened.of(owner).map(|(handle, opened)| (handle, opened.qp));
     let own = world.tables.qps.of(owner).filter(|(_, qp)| qp.domain.is_some() && !qp.is_left);
@@ -175,14 +180,14 @@ pub fn let_go_of_some(world: &mut World, owner: ContextId, most: usize) -> usize
     held.len() * LET_GO_COST
 }
 
-/// One object more (or less) was made or opened by a handle.
+/// Counts one object more or less that was created or opened with a handle.
 pub fn hold(world: &mut World, owner: ContextId, handle: u32, by: i32) {
     if let Some(xrcd) = world.tables.xrcds.find_mut(owner, handle) {
         xrcd.users = xrcd.users.saturating_add_signed(by);
     }
 }
 
-/// Closes some handles of a context that ends; its SRQs and QPs are gone.
+/// Closes some handles of a context that ends, after its SRQs and QPs.
 pub fn close_some(world: &mut World, owner: ContextId, most: usize) -> usize {
     let opened = world.tables.opened.first_of(owner, most);
     for handle in &opened {

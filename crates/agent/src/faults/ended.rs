@@ -1,6 +1,8 @@
-//! Counts of rules that a program brought itself. They outlive the program, because `softhca run` asks for them after its program.
+//! Counts of rules that programs brought themselves. They outlive the program, because `softhca
+//! run` asks for them after its program has ended.
 //!
-//! `softhca fault list` does not show these rules. The number of rules kept is bounded, per user and in total. Principal type: [`Ended`].
+//! `softhca fault list` does not show these rules. The number of rules kept is bounded, per user
+//! and in total. The principal type is [`Ended`].
 
 use std::collections::VecDeque;
 
@@ -33,7 +35,8 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Keeps a rule that has acted. If the user has too many rules, the user's oldest goes; if all users together have, the oldest of all.
+    /// Keeps a rule that has acted. If the user has too many rules, the user's oldest goes; if all
+    /// users together have, the oldest of all.
     pub(super) fn keep(&mut self, row: Row) {
         if row.acted == 0 {
             return;

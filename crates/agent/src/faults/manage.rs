@@ -1,4 +1,5 @@
-//! Rules are added, listed and cleared: the admin node's `fault` request, and what an engine's program brings along.
+//! Adds, lists and clears rules: the `fault` request of the admin node, and the rules that a
+//! program brings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +14,11 @@ use crate::ids::ContextId;
 use crate::shares;
 use crate::world::World;
 
-/// Lanes of removed devices that end with the rule; what is left is for pieces of work of their own.
+/// Most lanes of removed devices that end together with the rule's start. Separate pieces of work
+/// end the rest.
 const LANES_AT_ONCE: usize = 256;
 
-/// Answers a `fault` request; says whether ports have changed.
+/// Answers a `fault` request. The second value says whether ports have changed.
 pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Value, bool) {
     let done = match question["do"].as_str() {
         Some("add") => {
@@ -38,7 +40,7 @@ pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Valu
 }
 
 impl World {
-    /// Adds the rules of a text, all of them or none. Their numbers, and whether ports have changed.
+    /// Adds all rules of a text, or none. Returns their numbers, and whether ports have changed.
     pub(crate) fn add_faults(&mut self, scope: Scope, text: &str) -> Result<(Vec<u32>, bool), String> {
         let rules = parse_all(text).map_err(|error| error.to_string())?;
         if rules.is_empty() {
@@ -103,7 +105,7 @@ impl World {
         Ok((ids, changed))
     }
 
-    /// Whether a rule may be added; the device that it is for.
+    /// Checks that a rule may be added. Returns the device that it is for.
     fn check_fault(&self, scope: Scope, rule: &Rule) -> Result<Option<usize>, String> {
         let device = match &rule.select.device {
             None => None,
@@ -139,7 +141,7 @@ impl World {
         }
     }
 
-    /// Takes the device away from the programs that a rule touches; from how many.
+    /// Removes the device from the programs that a rule touches. Returns from how many.
     fn remove_device(&mut self, entry: &Entry) -> (u64, u64) {
         use abi::private::{Push, push};
         let (mut removed, mut left) = (0, LANES_AT_ONCE);
@@ -152,7 +154,7 @@ impl World {
                 engine.push(Push { kind: push::REMOVED, ..Push::default() }, Vec::new());
                 removed += 1;
             }
-            // Nobody at the other end hears from it any more.
+            // The engines at the other ends must not get anything from it any more.
             left -= self.end_some_lanes(id, left);
             if self.lanes.neighbours(id).next().is_some() {
                 self.removed.push(id);
@@ -161,7 +163,8 @@ impl World {
         (removed, removed)
     }
 
-    /// Clears rules, all if none is named. Their numbers, and whether ports have changed.
+    /// Clears the rules with these numbers, or all rules without numbers. Returns their numbers,
+    /// and whether ports have changed.
     fn clear_faults(&mut self, asker: Asker, ids: Option<&[u64]>) -> Result<(Vec<u32>, bool), String> {
         let faults = Arc::clone(&self.faults);
         let mut changed = false;
@@ -178,7 +181,7 @@ impl World {
             let goes = |entry: &Entry| (ids.is_none() || named(entry)) && may_clear(asker, entry.scope);
             let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut book.entries).into_iter().partition(goes);
             book.entries = kept;
-            // A program's own rules go by their numbers only.
+            // A program's own rules are cleared only by their numbers.
             if ids.is_some() && asker == Asker::Root {
                 book.own.retain(|_, entries| {
                     entries.retain(|entry| {
@@ -204,7 +207,7 @@ impl World {
         Ok((cleared, changed))
     }
 
-    /// Brings ports up whose time is over. Whether there were some.
+    /// Brings up the ports whose time has expired. Returns whether there were any.
     pub(crate) fn end_faults(&mut self) -> bool {
         if self.faults.next_time().is_none_or(|left| !left.is_zero()) {
             return false;
@@ -264,7 +267,7 @@ impl World {
         json!({"rules": rows, "pending": pending, "ended": book.ended.show(asker)})
     }
 
-    /// What the program of a context brings along.
+    /// Adds the rules that the program of a context brings.
     pub(crate) fn bring_faults(&mut self, id: ContextId, is_toml: bool) -> Result<(), String> {
         let Some(text) = self.wanted_faults(id) else { return Err("the rules are no text".to_owned()) };
         let text = if is_toml { super::rules_of(&text)? } else { text };
@@ -302,7 +305,8 @@ mod tests {
     use crate::config::Config;
     use crate::ids::Peer;
 
-    /// What a program brings for itself is no work for others, and a user's programs bring so much and no more.
+    /// A program's own rules cause no work for other programs, and the programs of one user may
+    /// bring a bounded number.
     #[test]
     fn own_rules_are_bounded_for_each_user_and_go_with_their_program() {
         let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
@@ -329,7 +333,7 @@ mod tests {
         assert_eq!((listed(Asker::User(7)), listed(Asker::User(8))), (USER_OWN_MAX, RULES_MAX));
     }
 
-    /// `softhca run` prints how often they acted after its program has ended.
+    /// `softhca run` prints how often they acted, after its program has ended.
     #[test]
     fn counts_of_own_rules_outlive_their_program() {
         let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");

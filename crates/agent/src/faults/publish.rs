@@ -1,8 +1,9 @@
-//! How rules reach the engines, and how their counts come back.
+//! How rules reach the engines, and how the counts return.
 //!
-//! Behind its context page each engine finds the rules that touch it, as text, and writes how often each was asked and has acted. What it
-//! writes is a program's claim about itself, and is shown as that. Behind them are the rules of engines to which it has lanes, for a
-//! connection has to reckon with losses at either end.
+//! Behind its context page, each engine finds the rules that touch it, as text. There it writes how
+//! often each rule was asked and has acted. These counts are the program's claim about itself, and
+//! are shown as that. The rules of engines at the other ends of its lanes follow, because a
+//! connection must be ready for losses at either end.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -23,7 +24,7 @@ fn page(context: &Context) -> Option<&Block> {
     context.events.as_ref().map(|events| events.page())
 }
 
-/// What an engine has counted for a rule.
+/// The counts of an engine for a rule.
 pub(super) fn counts(context: &Context, id: u32) -> (u64, u64) {
     let at = FAULTS + area::COUNTS + 8 * (id % PLACES) as usize;
     page(context).map_or((0, 0), |page| (page.read(at).into(), page.read(at + 4).into()))
@@ -43,20 +44,21 @@ impl Entry {
     }
 }
 
-/// Whether an engine has not taken its rules yet.
+/// Whether an engine has not read its latest rules yet.
 pub(super) fn is_behind(context: &Context) -> bool {
     let read = |at: usize| page(context).map(|page| page.read(FAULTS + at));
     context.engine.is_some() && read(area::TAKEN) != read(area::EPOCH)
 }
 
-/// What an engine finds behind its context page.
+/// The content of the area behind a context page.
 struct Notice {
     text: String,
     bits: u32,
 }
 
-/// What the engine of a context has to know, whose lanes lead to `neighbours`: the rules that touch it, and those of its neighbours by which
-/// its connections with them may lose packets. Others' connections stay as they are.
+/// What the engine of a context must know, if its lanes lead to `neighbours`. These are the rules
+/// that touch it, and the neighbours' rules that may drop packets of its connections with them. Its
+/// other connections are not affected.
 fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<ContextId>) -> Notice {
     let mut notice = Notice { text: String::new(), bits: 0 };
     let mut far = String::new();
@@ -79,7 +81,7 @@ fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<C
             }
         } else if is_harmful(entry) {
             for neighbour in &near {
-                // A user's rules are nothing that another user's programs have to know.
+                // The rules of a user are not shown to the programs of other users.
                 let may_know = entry.scope == Scope::All || neighbour.peer.uid == context.peer.uid;
                 if may_know && entry.touches(neighbour) {
                     harm(entry, neighbour);
@@ -94,7 +96,7 @@ fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<C
             notice.bits |= state::LOSSY;
         }
     }
-    // Where there is no room for all of them, every connection reckons with losses.
+    // If there is no room for all of these rules, every connection must be ready for losses.
     if notice.bits & state::LOSSY != 0 && notice.text.len() + far.len() <= TEXT_MAX {
         notice.text += &far;
         notice.bits |= state::NAMED;
@@ -103,13 +105,13 @@ fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<C
 }
 
 impl World {
-    /// Has every engine know the rules that touch it.
+    /// Publishes to every engine the rules that touch it.
     pub(super) fn publish_faults(&mut self) {
         let ids: Vec<ContextId> = self.contexts.keys().copied().collect();
         self.publish_faults_to(&ids);
     }
 
-    /// Has the engines of these contexts know the rules that touch them.
+    /// Publishes to the engines of these contexts the rules that touch them.
     pub(super) fn publish_faults_to(&mut self, ids: &[ContextId]) {
         let faults = std::sync::Arc::clone(&self.faults);
         let book = faults.book.lock();
@@ -127,7 +129,7 @@ impl World {
             }
             let store = |at: usize, value: u32| page.word(FAULTS + at).store(value, Ordering::Release);
             let epoch = page.read(FAULTS + area::EPOCH) & !1;
-            // The engine reads between two looks at the epoch; odd says that it has to look again.
+            // The engine reads between two loads of the epoch. An odd epoch tells it to read again.
             store(area::EPOCH, epoch.wrapping_add(1));
             std::sync::atomic::fence(Ordering::SeqCst);
             page.copy_in(FAULTS + area::TEXT, text.as_bytes());
@@ -140,14 +142,14 @@ impl World {
         }
     }
 
-    /// An engine is new, or a lane between two of them is: they get the rules that they have to know.
+    /// Publishes the rules to a new engine, or to the two engines of a new lane.
     pub(crate) fn show_faults_to(&mut self, ids: &[ContextId]) {
         if self.faults.is_on() {
             self.publish_faults_to(ids);
         }
     }
 
-    /// What the program of a context asks for itself, from its own memory.
+    /// The rules that the program of a context asks for, from its own memory.
     pub(crate) fn wanted_faults(&self, id: ContextId) -> Option<String> {
         let page = page(self.contexts.get(&id)?)?;
         let mut text = vec![0; page.read(FAULTS + area::LEN).min(TEXT_MAX as u32) as usize];
@@ -155,7 +157,8 @@ impl World {
         String::from_utf8(text).ok()
     }
 
-    /// A context ends: its counts stay, and its own rules go, except for their counts. `neighbours` are those to which it had lanes.
+    /// Handles the end of a context. Its counts stay; its own rules go, but not their counts.
+    /// `neighbours` are the contexts to which it had lanes.
     pub(crate) fn forget_faults(&mut self, id: ContextId, neighbours: &[ContextId]) {
         if !self.faults.is_on() {
             return;

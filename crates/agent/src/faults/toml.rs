@@ -1,12 +1,12 @@
-//! Rules in a TOML file: `rules = ["loss 5%", …]`, or a `[[rule]]` for each, whose `fault` is the beginning of its text and whose other
-//! members are its keys.
+//! Rules in a TOML file: `rules = ["loss 5%", …]`, or one `[[rule]]` for each. In a `[[rule]]`,
+//! `fault` is the beginning of the rule's text, and the other members are its keys.
 
 use toml::{Table, Value};
 
-/// The rules of a file, as text.
+/// Converts the rules of a file to text.
 ///
 /// # Errors
-/// It is no TOML, or says something else.
+/// The text is not TOML, or has other content.
 pub fn rules(text: &str) -> Result<String, String> {
     let table: Table = text.parse().map_err(|error| format!("not valid TOML: {error}"))?;
     let mut rules = Vec::new();
