@@ -6,12 +6,15 @@
 //! kept at the [`User`], as objects come and go. An agent that serves only its own user has no
 //! shares, except for lanes into processes of other users.
 //!
-//! These are the most that one user can make the agent hold: [`USER_BYTES`] for objects. For each
-//! connection, of which there are three times the contexts of [`contexts`], an unread answer (64
-//! KiB), its descriptors and some hundred bytes. For each engine, the bounded backlog of pushes of
-//! [`crate::lanes`]. The ids, events and memberships of the connection manager, which `cm.rs`
-//! bounds for each user. Three captures, with one capture ring for each of its engines. The reasons
-//! of 16 contexts.
+//! One user can make the agent hold at most:
+//!
+//! * [`USER_BYTES`] for objects
+//! * for each connection, of which there are three times the contexts of [`contexts`]: an unread
+//!   answer (64 KiB), its descriptors and some hundred bytes
+//! * for each engine: the bounded backlog of pushes of [`crate::lanes`]
+//! * the ids, events and memberships of the connection manager, which `cm.rs` bounds for each user
+//! * three captures, with one capture ring for each of its engines
+//! * the reasons of 16 contexts
 
 use abi::Errno;
 

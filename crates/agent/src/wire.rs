@@ -136,8 +136,8 @@ impl Wire {
         Ok(Opened { fds, shared })
     }
 
-    /// Removes an engine that has ended. The board's readers may still find its number, which from now
-    /// on must stand for an ended engine only.
+    /// Removes an engine that has ended. The board's readers may still find its number, which from
+    /// now on must stand for an ended engine only.
     pub(crate) fn close(&self, number: u32) {
         if let Some(link) = self.forwarder.remove(number)
             && let Some(intake) = &self.intake
