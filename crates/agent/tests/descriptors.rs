@@ -1,5 +1,5 @@
-//! Descriptors that block whoever closes them: however a client leaves one with the agent, others go on being served, and the
-//! agent keeps few of them.
+//! Descriptors whose close(2) blocks. In whatever way a client leaves one with the agent, the agent
+//! continues to serve other clients, and it keeps few of these descriptors.
 
 mod common;
 
@@ -22,7 +22,7 @@ use common::{Client, TestAgent};
 use rustix::fs::{Mode, OFlags};
 use shm::socket::Socket;
 
-/// The agent hears nothing by its end of this socket.
+/// Checks that this socket accepts no descriptor, because the agent has shut down its end.
 fn is_refused(socket: &Socket, fd: BorrowedFd<'_>) {
     let sent = send(socket, b"x", &[fd]);
     if sent.is_err() {
@@ -31,7 +31,7 @@ fn is_refused(socket: &Socket, fd: BorrowedFd<'_>) {
     assert_eq!(sent, Err(rustix::io::Errno::PIPE));
 }
 
-/// Nobody else has got it, so that our own close must not wait.
+/// No other process has got the descriptor, so the close here must not block.
 fn is_ours_alone(fd: BorrowedFd<'_>) {
     rustix::net::sockopt::set_socket_linger(fd, None).expect("set");
 }
@@ -48,7 +48,7 @@ fn connect(dir: &Path, node: &str) -> Socket {
     Socket::connect(&dir.join(node)).expect("connected")
 }
 
-/// A way to leave a descriptor with the agent; what is to be kept afterwards comes back.
+/// A way to leave a descriptor with the agent. The returned sockets are kept open.
 type Way = fn(&TestAgent, BorrowedFd<'_>) -> Vec<Socket>;
 
 fn with_command(agent: &TestAgent, command: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<Socket> {
@@ -92,7 +92,7 @@ const WAYS: [(&str, Way); 15] = [
     }),
     ("what is unread when the agent ends the connection", |agent, fd| {
         let socket = connect(&agent.dir, "uverbs0");
-        // The agent may be done with it before the second one.
+        // The agent may already close the connection after the first message.
         if send(&socket, &[0; 64], &[]).is_err() || send(&socket, &[0; 64], &[fd]).is_err() {
             is_ours_alone(fd);
         }
@@ -132,10 +132,10 @@ const WAYS: [(&str, Way); 15] = [
 #[test]
 fn a_descriptor_that_blocks_its_closer_blocks_no_other_client() {
     let agent = &TestAgent::start();
-    // The last close is the agent's if the client is quick, and it need not be each time.
+    // The agent's close is the last one if the client is quick, which it need not be each time.
     for (name, way) in WAYS.into_iter().flat_map(|way| [way; 3]) {
         std::thread::scope(|scope| {
-            // When it goes, nobody waits any more.
+            // When the peer is dropped, no close blocks any more.
             let (socket, _peer) = lingering();
             let (left, kept) = channel();
             scope.spawn(move || {
@@ -156,7 +156,7 @@ fn a_user_whose_descriptors_wait_passes_no_more_of_them() {
     let (socket, peer) = lingering();
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
     let clients: Vec<Client> = (0..40).map(|_| agent.client()).collect();
-    // Its last close is the agent's, with its context.
+    // The agent's close is the last one, at the end of this client's context.
     let mut holder = agent.client();
     assert_eq!(holder.call_with(&open_xrcd(), &[socket.as_fd()]).status, 0);
     drop((socket, holder));
@@ -166,7 +166,7 @@ fn a_user_whose_descriptors_wait_passes_no_more_of_them() {
             let _ = send(&client.socket, &message(&alloc_pd()), &[event.as_fd(); 253]);
         }
     }
-    // A local client is served all the while, so the agent has looked at everybody.
+    // A local client is served all the time, so the agent has looked at all other clients.
     let local = agent.handle.connect(0, profile::MAINLINE).expect("the agent serves");
     let context = legacy(number::GET_CONTEXT, &abi::device::GetContext { response: 1 }, &[], 48);
     local.command(&context, &[]).expect("served");
@@ -226,7 +226,7 @@ fn what_an_engine_hands_over_is_what_it_should_be() {
     assert_eq!(client.call_with(&hello(), &[wake_word.as_fd(), event().as_fd()]).status, 0);
 }
 
-/// REG_MR of memory in a file that was never written, so that it takes address space and nothing else.
+/// REG_MR of memory in a file that was never written, so that it takes only address space.
 fn register(client: &mut Client, pd: u32, file: BorrowedFd<'_>, offset: u64, length: u64) -> i32 {
     let (start, access_flags) = (1 << 20, access::LOCAL_WRITE);
     let body = RegMr { response: 1, start, length, hca_va: start, pd_handle: pd, access_flags };
@@ -254,7 +254,7 @@ fn memory_at_the_end_of_a_long_file_takes_no_address_space_for_its_beginning() {
     let mut client = agent.client();
     let pd = client.alloc_pd();
     let (cq, ..) = client.create_cq(8);
-    // The agent runs an engine for this client from now on.
+    // From now on, the agent runs a proxy engine for this client.
     let body = abi::cq::PollCq { response: 1, cq_handle: cq, ne: 1 };
     assert_eq!(client.call(&legacy(number::POLL_CQ, &body, &[], 8 + 48)).status, 0);
     let file = sparse((1 << 40) + 8192);
@@ -275,7 +275,7 @@ fn a_client_maps_no_more_than_its_share() {
     assert_eq!(register(&mut client, pd, file.as_fd(), 0, 1 << 44), 0);
     assert_eq!(register(&mut client, pd, file.as_fd(), 0, 1 << 44), 0);
     assert_eq!(register(&mut client, pd, file.as_fd(), 0, 4096), Errno::ENOMEM.to_status());
-    // What goes with its client is there for others.
+    // The share of an ended client is free for others.
     drop(client);
     agent.eventually("show", |shown| shown["contexts"].as_array().is_some_and(Vec::is_empty));
     let mut client = agent.client();

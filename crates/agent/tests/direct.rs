@@ -1,4 +1,4 @@
-//! Who is asked for leave to work on memory, and who gets it: engines of the same user alone.
+//! DIRECT_ASK and DIRECT_GRANT reach only engines of the same user.
 
 use abi::command::{extended, legacy, number};
 use abi::device::GetContext;
@@ -12,7 +12,7 @@ use agent::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{Socket, WakeWord};
 
-/// An engine of a user: its context, its number and where it is told things.
+/// An engine of a user: its context, its number and its push socket.
 fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
     let id = world.open(0, 0, Peer { pid: 1, uid, comm: "test".into() }).expect("open");
     let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
@@ -27,7 +27,7 @@ fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
     (id, number, reply.fds.pop().expect("the push socket").into())
 }
 
-/// What an engine has been told, and with how many descriptors.
+/// The next push to an engine, and with how many descriptors it came.
 fn told(socket: &Socket) -> Option<(u32, u32, usize)> {
     let mut bytes = [0; size_of::<Push>()];
     let received = socket.try_recv(&mut bytes).ok()?;
@@ -44,7 +44,7 @@ fn fds() -> Vec<Passed> {
 #[test]
 fn engines_of_another_user_are_neither_asked_nor_given_anything() {
     let mut world = World::new(&Config::default(), "a test").expect("a world");
-    // Those whom the agent's user namespace does not know are all called so.
+    // The kernel reports this uid for all users whom the agent's user namespace does not know.
     let nobody = 65_534;
     let engines: Vec<_> = [2, 2, 3, nobody, nobody, 0].map(|uid| engine(&mut world, uid)).into();
     let users = [2, 2, 3, nobody, nobody, 0];

@@ -1,5 +1,6 @@
-//! How many lanes a user may have, into processes of others and between its own, for each costs descriptors; and that they end in
-//! pieces. The world as a value, and a process whose descriptors are counted.
+//! How many lanes a user may have, into processes of others and between its own processes. Each
+//! lane costs descriptors, and lanes end in pieces. The tests use the world as a value, and a
+//! process whose descriptors are counted.
 
 mod common;
 
@@ -49,7 +50,7 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
     let mut had = Vec::new();
     for uid in 2..14 {
         let mut lanes = 0;
-        // As many engines as it takes.
+        // As many engines as necessary.
         'user: for process in 0..4 {
             let (hostile, _push) = engine(&mut world, uid, 1000 + uid * 10 + process);
             for (victim, push) in &victims {
@@ -84,7 +85,8 @@ fn world_of_many() -> World {
     World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world")
 }
 
-/// 64 lanes from one engine to each of many of the same user end when it does: a victim is served after each piece.
+/// An engine has 64 lanes to each of many engines of the same user. They end in pieces, and a
+/// victim is served after each piece.
 #[test]
 fn thousands_of_lanes_between_a_users_engines_end_in_pieces() {
     const ENGINES: u32 = 48;
@@ -131,7 +133,7 @@ fn lanes_between_a_users_own_engines_have_an_end() {
         assert!(refused.iter().all(|reply| reply.status == Errno::EMFILE.to_status()));
         (had.len(), refused.first().map(|reply| String::from_utf8_lossy(&reply.bytes).into_owned()))
     };
-    // The agent runs this one, and maps what leads to it.
+    // A proxy engine: the agent maps the lanes that lead to it.
     let (proxy, _push) = engine(&mut world, 1, 79);
     world.contexts.get_mut(&proxy).expect("open").has_proxy = true;
     let (had, why) = opened(&mut world, one, proxy);
@@ -139,16 +141,17 @@ fn lanes_between_a_users_own_engines_have_an_end() {
     assert_eq!(opened(&mut world, proxy, two).0, 0, "whoever asks");
     let (had, why) = opened(&mut world, one, two);
     assert!(had == 15 && why.as_ref().is_some_and(|why| why.contains("share of lanes: 20")), "{had}: {why:?}");
-    // Another user has its own share, and what has ended is given back.
+    // Another user has a share of its own, and ended lanes are given back.
     let ((three, _push), (four, _other)) = (engine(&mut world, 2, 80), engine(&mut world, 2, 81));
     assert_eq!(opened(&mut world, three, four).0, 20);
     world.close(proxy);
     assert_eq!(opened(&mut world, one, two).0, 20, "15 that are there, and 5 more");
 }
 
-/// Where the victim finds its agent.
+/// The variable that tells the victim where its agent is.
 const DIR: &str = "SOFTHCA_TEST_VICTIM";
-/// The most lanes of all other users together. A lane of theirs costs the victim one descriptor, as one of its own user does.
+/// Most lanes of all other users together. One of their lanes costs the victim one descriptor, like
+/// a lane of its own user.
 const LANES: usize = 256;
 
 /// The victim: this program, started a second time.
@@ -213,7 +216,7 @@ fn foreign_lanes_cost_a_process_a_bounded_number_of_descriptors() {
     let (mut friend, _push, _kick) = connect(OTHER);
     assert_eq!(lane(&mut friend, 0).status, 0);
     becomes(before + LANES + 1);
-    // What has gone is given back.
+    // Ended lanes are given back.
     drop((hostile, friend));
     becomes(before);
     drop(victim.stdin.take());

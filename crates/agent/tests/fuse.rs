@@ -1,5 +1,6 @@
-//! Files of a FUSE server that does not answer: fstat(2), fstatfs(2) and each close(2) of one wait for the server. However the agent
-//! comes to do that, it goes on serving. The server is here, in the few messages of the protocol that it takes.
+//! Files of a FUSE server that does not answer. fstat(2), fstatfs(2) and each close(2) of such a
+//! file wait for the server. In whatever way the agent is made to call them, it continues to serve.
+//! This test contains the server, with the few messages of the protocol that it needs.
 
 mod common;
 
@@ -32,7 +33,7 @@ mod request {
 
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
-/// The header of a request, the longest request of ours, and more.
+/// More bytes than the longest request of this test, with its header.
 const REQUEST: usize = 1 << 17;
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -47,11 +48,11 @@ fn attributes(node: u64) -> Vec<u8> {
     bytes
 }
 
-/// The answer to a request about `node`; or the error.
+/// The answer to a request about `node`, or the error.
 fn answer(opcode: u32, node: u64) -> Result<Vec<u8>, i32> {
     Ok(match opcode {
         request::INIT => words(&[7, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-        // Nothing about it may be cached.
+        // The kernel must not cache anything about it.
         request::LOOKUP => [[FILE, 0, 0, 0, 0].map(u64::to_le_bytes).concat(), attributes(FILE)].concat(),
         request::GETATTR => [vec![0; 16], attributes(node)].concat(),
         request::OPEN => vec![0; 16],
@@ -65,12 +66,13 @@ fn answer(opcode: u32, node: u64) -> Result<Vec<u8>, i32> {
 struct Server {
     seen: Receiver<u32>,
     file: OwnedFd,
-    /// Its server ends with it, and with the server all waits.
+    /// The server ends when this is dropped, and then all calls return.
     _stop: OwnedFd,
 }
 
 impl Server {
-    /// A server that does not answer `silent` about its file. None where that is not possible.
+    /// Starts a server that does not answer the request `silent` about its file. Returns `None` if
+    /// that is not possible here.
     fn start(place: &Path, silent: u32) -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
@@ -85,7 +87,7 @@ impl Server {
         let (tell, seen) = channel();
         std::thread::spawn(move || serve(&device, &stop, silent, &tell));
         let place = place.to_owned();
-        // A thread with mounts of its own, which go when all is over.
+        // A thread with its own mounts, which go when the test ends.
         let file = std::thread::spawn(move || open_in(&place, for_mount)).join().expect("no panic");
         match file {
             Ok(file) => Some(Self { seen, file, _stop }),
@@ -96,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Somebody waits for the answer to this.
+    /// Waits until a call waits for the unanswered request.
     #[track_caller]
     fn expect(&self, opcode: u32, way: &str) {
         while let Ok(seen) = self.seen.recv_timeout(HANG) {
@@ -123,7 +125,7 @@ fn run(command: &mut Command) -> Result<(), Error> {
     if status.success() { Ok(()) } else { Err(Error::other(format!("mount: {status}"))) }
 }
 
-/// Answers until it is stopped, and tells what it does not answer.
+/// Answers until it is stopped, and reports the requests that it does not answer.
 fn serve(device: &OwnedFd, stop: &OwnedFd, silent: u32, tell: &Sender<u32>) {
     let mut bytes = vec![0; REQUEST];
     loop {
@@ -152,7 +154,7 @@ fn serve(device: &OwnedFd, stop: &OwnedFd, silent: u32, tell: &Sender<u32>) {
     }
 }
 
-/// A way to have the agent do something with a file; what is to be kept afterwards comes back.
+/// A way to make the agent use a file. The returned socket is kept open.
 type Way = fn(&TestAgent, &OwnedFd) -> Option<Socket>;
 
 fn with_command(agent: &TestAgent, fds: &OwnedFd) -> Option<Socket> {
@@ -190,7 +192,7 @@ fn a_fuse_server_that_does_not_answer_blocks_no_other_client() {
         drop(kept);
         serves(&agent, &format!("{name}, and the client's end"));
         serves_another(&agent, &format!("{name}, and the client's end"));
-        // With the server all waits end, ours included.
+        // When the server ends, all calls return, including this test's.
         let Server { file, _stop, .. } = server;
         drop((_stop, file));
         as_user(HOSTILE, || {

@@ -1,5 +1,5 @@
-//! Ports whose link layer is InfiniBand: which address vectors they take, and what clients are told when a LID changes. Ethernet
-//! ports go on refusing what has no GRH.
+//! Ports whose link layer is InfiniBand: the address vectors that they accept, and the events when
+//! a LID changes. Ethernet ports still refuse address vectors without a GRH.
 
 use abi::ah::{AhAttr, CreateAh};
 use abi::board::{self, port_word};
@@ -52,7 +52,7 @@ impl Client {
         QueryPortAnswer::read(&reply.bytes).expect("whole")
     }
 
-    /// What becomes of an address handle.
+    /// The result of CREATE_AH.
     fn ah(&mut self, attr: AhAttr) -> Result<(), String> {
         let body = CreateAh { pd_handle: self.pd(), attr, ..CreateAh::default() };
         let reply = self.call(number::CREATE_AH, &body, 4);
@@ -125,7 +125,7 @@ fn a_qp_gets_to_rtr_by_lid_and_keeps_what_it_was_told() {
             | attr::MAX_DEST_RD_ATOMIC
             | attr::MIN_RNR_TIMER,
         qp_state: state::RTR,
-        // More than interfaces with 1500 bytes carry.
+        // More than an interface with an MTU of 1500 allows.
         path_mtu: 5,
         dest: Dest { dlid: 7, port_num: 1, ..Dest::default() },
         ..ModifyQp::default()

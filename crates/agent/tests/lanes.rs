@@ -1,4 +1,5 @@
-//! The lane broker over sockets: who gets which descriptors, who is told of an end, and what a hostile engine is refused.
+//! The lane broker over sockets: which end gets which descriptors, which engine is told of an end,
+//! and which requests of a hostile engine are refused.
 
 mod common;
 
@@ -27,7 +28,8 @@ fn pushed(socket: &Socket) -> (Push, Vec<OwnedFd>) {
     (Push::read(&bytes).expect("whole"), received.fds)
 }
 
-/// Two descriptors of one memfd see each other's bytes.
+/// Whether two descriptors belong to one memfd: each sees the bytes that were written through the
+/// other.
 fn same_memory(one: &OwnedFd, two: &OwnedFd) -> bool {
     let (a, b) = (Region::map(one.as_fd(), LANE_LEN).expect("a"), Region::map(two.as_fd(), LANE_LEN).expect("b"));
     a.write(LANE_LEN - 8, &0x1122_3344_u32);
@@ -48,7 +50,7 @@ fn a_lane_joins_two_engines_and_its_end_is_told() {
     let (push, fds) = pushed(&push_two);
     assert_eq!((push.kind, push.lane.lane, push.lane.side, push.lane.engine), (push::LANE, mine.lane, 1, first));
     assert!(same_memory(&answer.fds[0], &fds[0]));
-    // What wakes the peer of one is what wakes two.
+    // The peer's notifier of one is the notifier of two.
     rustix::io::write(&answer.fds[2], &5_u64.to_ne_bytes()).expect("rung");
     let mut count = [0; 8];
     rustix::io::read(&kick_two, &mut count).expect("woken");
@@ -77,12 +79,13 @@ fn an_engine_that_never_takes_its_pushes_is_cut_off_and_nobody_else() {
     let agent = TestAgent::start();
     let mut deaf = agent.client();
     let (deaf_engine, deaf_push, _deaf_kick) = deaf.hello();
-    // Peers that come and go leave nothing behind to be told, but of lanes that the engine has opened itself.
+    // Peers that come and go leave no waiting pushes, except about lanes that the engine has opened
+    // itself.
     let mut opened = 0;
     let cut_off = (0..300).any(|_| {
         let mut passing = agent.client();
         let (engine, ..) = passing.hello();
-        // Until the deaf one is gone this leaves nothing.
+        // While the deaf engine exists, this leaves no push for it.
         open_lane(&mut passing, deaf_engine, 0);
         (1..64).any(|stripe| {
             let command = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
@@ -96,11 +99,12 @@ fn an_engine_that_never_takes_its_pushes_is_cut_off_and_nobody_else() {
     agent.client().qp();
 }
 
-/// What waits for an engine until it has taken everything.
+/// All pushes that wait for an engine, until it has read everything.
 fn all_pushed(client: &mut Client, socket: &Socket) -> Vec<Push> {
     let mut all = Vec::new();
     let mut bytes = [0; 64];
-    // A command makes the agent look for room, and what it has pushed when it answers is all that there is room for.
+    // A command makes the agent look for room. When it answers, it has pushed everything for which
+    // there is room.
     let query = legacy(number::QUERY_DEVICE, &abi::device::QueryDevice { response: 1 }, &[], 176);
     loop {
         let before = all.len();
@@ -108,7 +112,7 @@ fn all_pushed(client: &mut Client, socket: &Socket) -> Vec<Push> {
             assert_ne!(received.len, 0, "the end");
             all.push(Push::read(&bytes[..received.len]).expect("whole"));
         }
-        // Room is told of by an event of its own, which comes before the command that follows it.
+        // Room is reported by a separate event, which comes before the command that follows it.
         for _ in 0..2 {
             assert_eq!(client.call(&query).status, 0);
         }
@@ -123,7 +127,7 @@ fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
     let agent = TestAgent::start();
     let mut stopped = agent.client();
     let (engine, push, _kick) = stopped.hello();
-    // It has lanes, whose other ends go: it has to hear of each.
+    // It has lanes whose other ends go, and it must be told of each.
     let mut peers: Vec<_> = (0..32).map(|_| agent.client()).collect();
     for peer in &mut peers {
         let (other, ..) = peer.hello();
@@ -131,7 +135,7 @@ fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
     }
     drop(peers);
     agent.eventually("status", |status| status["contexts"] == 1);
-    // Short-lived programs come by, ports go and come, rules too.
+    // Short-lived programs start and end, ports go down and up, and rules are added and cleared.
     for round in 0..1500 {
         if round % 5 == 0 {
             let mut passing = agent.client();
@@ -139,7 +143,7 @@ fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
             assert_eq!(open_lane(&mut passing, engine, 0).status, 0);
         }
         agent.handle.set_port(0, 1, round % 2 == 1);
-        // Without waiting until every program knows it, as a person does who presses ^C.
+        // Does not wait until every program knows the rules, like a user who presses ^C.
         for what in ["add", "clear"] {
             let question = serde_json::json!({"request": "fault", "do": what, "rules": "loss 1%"});
             agent::admin::ask(&agent.dir, &question).expect("an answer");
@@ -153,7 +157,7 @@ fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
         32 * 64,
         "the lanes that it had are gone, and those that it heard of"
     );
-    // Some came before the socket was full.
+    // Some pushes arrived before the socket was full.
     for (kind, name) in [(push::PORTS, "ports"), (push::FAULTS, "rules")] {
         assert!((1..=20).contains(&count(kind)), "{} pushes about {name}", count(kind));
     }
@@ -166,7 +170,8 @@ fn an_engine_that_has_hung_up_is_let_go_by_its_connection() {
     let (other, _push, _kick) = peer.hello();
     let (_, push, _kick) = leaving.hello();
     assert_eq!(open_lane(&mut leaving, other, 0).status, 0);
-    // As a program that ends: its descriptors close one after the other, and what is pushed meanwhile meets a closed one.
+    // Like a program that ends: its descriptors close one after the other, and a push meanwhile
+    // meets a closed socket.
     drop(push);
     drop(peer);
     agent.eventually("status", |status| status["contexts"] == 1);

@@ -1,4 +1,5 @@
-//! The life of clients: opening, dying in several ways, misbehaving; and of agents: starting, stopping, starting again.
+//! The life of clients: opening, dying in several ways, misbehaving. The life of agents: starting,
+//! stopping, starting again.
 
 mod common;
 
@@ -52,7 +53,7 @@ fn a_client_that_closes_leaves_nothing() {
     agent.eventually("status", |status| status["contexts"] == 0 && status["objects"] == 0);
 }
 
-/// Python because it is there, and because its fork leaves a child with the parent's socket.
+/// Python, because it is installed, and because its fork leaves a child with the parent's socket.
 const FORKS: &str = r"
 import os, socket, sys, time
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -94,7 +95,8 @@ fn a_client_that_never_reads_stops_only_itself() {
     let message = [&[0; 8][..], &command].concat();
     let mut sent = 0;
     let start = Instant::now();
-    // The agent answers until its socket is full, then reads no more, then ours is full as well.
+    // The agent answers until its socket is full. Then it reads no more, and this socket becomes
+    // full as well.
     while start.elapsed() < Duration::from_secs(2) {
         match silent.socket.send(&message, &[]) {
             Ok(()) => sent += 1,
@@ -104,7 +106,7 @@ fn a_client_that_never_reads_stops_only_itself() {
     assert!(sent < 10_000, "{sent} commands were taken from a client that reads no reply");
     let mut other = agent.client();
     other.qp();
-    // When it reads at last, every reply is there.
+    // When the client reads at last, every reply is there.
     let mut bytes = [0; 512];
     silent.socket.set_nonblocking(false).expect("blocking");
     for _ in 0..sent {
@@ -127,7 +129,7 @@ fn garbage_is_refused_and_the_agent_goes_on() {
         let len = 1 + random() as usize % 200;
         let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
         if len >= 24 {
-            // Mostly plausible headers, so that bodies are reached too.
+            // The headers are mostly plausible, so that bodies are reached too.
             let extended = round % 3 == 0;
             bytes[..4].copy_from_slice(&((random() as u32 % 60) | (u32::from(extended) << 31)).to_le_bytes());
             bytes.truncate(len / 8 * 8);

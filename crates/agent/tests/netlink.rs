@@ -1,5 +1,5 @@
-//! The node of NETLINK_RDMA: long answers come in bounded messages up to DONE, several requests are answered in their order, and
-//! whatever bytes come, the agent goes on.
+//! The node of NETLINK_RDMA. Long answers come in bounded messages up to DONE. Several requests are
+//! answered in order. The agent survives any bytes.
 
 mod common;
 
@@ -11,7 +11,7 @@ const NLDEV: u16 = 5 << 10;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 
-/// A request with attributes that are words.
+/// A request whose attributes are words.
 fn request(command: u16, flags: u16, sequence: u32, words: &[(u16, u32)]) -> Vec<u8> {
     let mut bytes = (16 + 8 * words.len() as u32).to_ne_bytes().to_vec();
     bytes.extend((NLDEV | command).to_ne_bytes());
@@ -30,7 +30,7 @@ fn connect(agent: &TestAgent) -> Socket {
     Socket::connect(&agent.dir.join(NODE)).expect("the node is there")
 }
 
-/// The messages of answers, up to the one that says that request `last` is done or refused.
+/// The messages of answers, up to the message that ends or refuses request `last`.
 fn answers(socket: &Socket, last: u32) -> Vec<(Header, Vec<u8>)> {
     let mut found = Vec::new();
     loop {
@@ -46,7 +46,7 @@ fn answers(socket: &Socket, last: u32) -> Vec<(Header, Vec<u8>)> {
     }
 }
 
-/// Attributes of a level: number and value.
+/// The attributes of one level: number and value.
 fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     while bytes.len() >= 4 {
@@ -90,7 +90,7 @@ fn a_long_answer_names_every_object_once_in_messages_that_programs_have_room_for
     numbers.dedup();
     assert_eq!((count, numbers.len()), (COUNT, COUNT));
 
-    // One of them, and one that is not there.
+    // An existing object, and one that does not exist.
     let one =
         request(command::RES_PD_GET, 0, 6, &[(attribute::DEV_INDEX, 0), (attribute::RES_PDN, numbers[COUNT - 1])]);
     let none = request(command::RES_PD_GET, 0, 7, &[(attribute::DEV_INDEX, 0), (attribute::RES_PDN, 0xffff_ffff)]);
@@ -152,7 +152,7 @@ fn the_requests_of_one_datagram_are_answered_in_order() {
 fn whatever_comes_the_agent_goes_on() {
     let agent = TestAgent::start();
     let good = request(command::RES_QP_GET, flag::DUMP, 9, &[(attribute::DEV_INDEX, 0)]);
-    // A generator of its own: each run sends the same.
+    // A fixed generator, so that each run sends the same bytes.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
         state ^= state << 13;
@@ -169,7 +169,7 @@ fn whatever_comes_the_agent_goes_on() {
         }
         bytes.truncate(1 + next() as usize % bytes.len());
         socket.send(&bytes, &[]).expect("sent");
-        // Whether that has an answer or not, what comes after it has one.
+        // Whether or not these bytes have an answer, the request after them has one.
         socket.send(&request(command::SYS_GET, flag::ACK, 0xffff_fff0, &[]), &[]).expect("sent");
         answers(&socket, 0xffff_fff0);
     }
@@ -183,7 +183,7 @@ fn who_does_not_read_its_answers_delays_nobody() {
     (0..1000).for_each(|_| _ = client.alloc_pd());
     let silent = connect(&agent);
     let asked = request(command::RES_PD_GET, flag::DUMP, 1, &[(attribute::DEV_INDEX, 0)]);
-    // More answers than the socket has room for; the agent takes no more requests meanwhile.
+    // More answers than fit into the socket; meanwhile the agent reads no more requests.
     silent.set_nonblocking(true).expect("set");
     while silent.try_send(&asked.repeat(50), &[]).is_ok() {}
     let other = connect(&agent);

@@ -1,4 +1,5 @@
-//! The world as a value: any sequence of commands keeps its books, and the end of a context takes everything with it.
+//! The world as a value: every sequence of commands keeps the counts correct, and the end of a
+//! context removes everything.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +63,7 @@ fn qp(world: &mut World, id: ContextId, qp_type: u8) -> u32 {
     word(&call(world, id, number::CREATE_QP, &body, 104), 0)
 }
 
-/// One step of a random program; numbers pick among the handles that the context knows.
+/// One step of a random program. The numbers choose among the handles that the context knows.
 #[derive(Debug, Clone)]
 enum Step {
     AllocPd,
@@ -200,7 +201,8 @@ fn assert_empty(world: &World) {
     }
 }
 
-/// A context with many objects ends in pieces, in each of which few of them go; others are served meanwhile, and nothing is left.
+/// A context with many objects ends in pieces of few objects. Other clients are served meanwhile,
+/// and nothing is left.
 #[test]
 fn a_context_ends_in_pieces_of_bounded_size() {
     let mut world = world();
@@ -251,7 +253,7 @@ proptest! {
     fn whatever_a_client_did_its_end_leaves_nothing(steps in proptest::collection::vec((any::<bool>(), step()), 0..80)) {
         let mut world = world();
         let clients = [client(&mut world), client(&mut world)];
-        // Both pick from one list, so that each also tries the other's handles.
+        // Both contexts choose from one list, so each also tries the other's handles.
         let mut handles = Handles::new();
         for (who, step) in &steps {
             carry_out(&mut world, clients[usize::from(*who)], step, &mut handles);

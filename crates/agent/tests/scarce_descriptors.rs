@@ -1,7 +1,9 @@
-//! More descriptors are under way between the processes of a user than one of them may have open, as where programs are stopped that others
-//! want lanes to: the kernel takes no more for a while. Nobody is sent away for that, and everything comes when there is room again.
+//! More descriptors are in flight between the processes of a user than one process may have open.
+//! This happens if programs are stopped to which others want lanes. Then the kernel passes no more
+//! descriptors for a while. The agent disconnects no client for that, and everything arrives when
+//! there is room again.
 //!
-//! One test only, for the limit is the process's.
+//! There is only one test in this file, because the limit belongs to the process.
 
 mod common;
 
@@ -20,14 +22,14 @@ use shm::socket::{FDS_MAX, Socket};
 
 const MOST: u64 = 1024;
 
-/// No thread from now on may have more descriptors under way than the limit.
+/// From now on, no thread may have more descriptors in flight than the limit.
 fn be_ordinary() {
     let mut all = capabilities(None).expect("what this thread may do");
     all.effective.remove(CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN);
     set_capabilities(None, all).expect("less is always possible");
 }
 
-/// Fills what may be under way; what holds it.
+/// Fills up what may be in flight. The returned sockets hold it.
 fn fill() -> (Socket, Socket) {
     let (ours, theirs) = Socket::pair().expect("a pair");
     let file = std::fs::File::open("/dev/null").expect("there");
@@ -51,7 +53,7 @@ fn who_waits_for_descriptors_gets_them_when_there_is_room() {
     let (engine, push_two, _kick_two) = two.hello();
     let path = agent.dir.join("uverbs0");
     let control = SocketControl::open(&path, profile::MAINLINE).expect("an agent");
-    // After the agent has raised it for itself.
+    // Set after the agent has raised the limit for itself.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(MOST), ..limit }).expect("less is always possible");
 
@@ -63,13 +65,13 @@ fn who_waits_for_descriptors_gets_them_when_there_is_room() {
         let error = socket.try_recv(&mut bytes).expect_err("no room for descriptors");
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     }
-    // A program that sends some is told what is wrong, and not that its agent is gone.
+    // A program that sends descriptors is told the reason, and not that its agent is gone.
     let file = OwnedFd::from(std::fs::File::open("/dev/null").expect("there"));
     let hello = extended(number::ENGINE_HELLO, &EngineHello::default(), size_of::<EngineHelloAnswer>(), 0);
     let error = control.call(&hello, &[file.as_fd(), file.as_fd()]).expect_err("no room");
     assert_eq!(error.errno, Errno::EMFILE);
     assert!(error.reason.contains("ulimit -n"), "{}", error.reason);
-    // Who needs none does not wait.
+    // A client that needs no descriptors does not wait.
     two.alloc_pd();
 
     drop(held);

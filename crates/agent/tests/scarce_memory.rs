@@ -1,7 +1,8 @@
-//! An agent whose memory runs out refuses commands, and goes on.
+//! An agent whose memory runs out refuses commands and continues.
 //!
-//! The allocator of this process counts what the agent allocates while it carries out a command, and fails what goes beyond a
-//! budget, however small it is. One failed allocation that nobody reckons with ends the process, and so this test.
+//! The allocator of this process counts the agent's allocations during a command. Allocations
+//! beyond a budget fail, for every small budget. One failed allocation that the agent does not
+//! expect ends the process, and so this test.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -33,7 +34,7 @@ const ADDRESS: [u8; 4] = [10, 0, 0, 1];
 const PORT: u16 = 7471;
 
 thread_local! {
-    /// Bytes that may be allocated yet, and whether that is counted now.
+    /// Bytes that may still be allocated, while they are counted.
     static LEFT: Cell<isize> = const { Cell::new(0) };
     static COUNTS: Cell<bool> = const { Cell::new(false) };
 }
@@ -66,7 +67,7 @@ unsafe impl GlobalAlloc for Budget {
     }
 }
 
-/// Nothing leaves, and time stands still.
+/// A simulation in which nothing leaves and time stands still.
 struct Alone(AtomicU64);
 
 impl Network for Alone {
@@ -85,7 +86,7 @@ impl Simulated for Alone {
     }
 }
 
-/// The beginning of an answer, or why there is none. Whatever is allocated meanwhile counts.
+/// The beginning of an answer, or the error. All allocations of the command count.
 fn scarce(control: &dyn Control, request: &[u8]) -> Result<[u32; 3], Errno> {
     COUNTS.set(true);
     let answer = control.call(request, &[]);
@@ -98,7 +99,7 @@ fn scarce(control: &dyn Control, request: &[u8]) -> Result<[u32; 3], Errno> {
     short
 }
 
-/// Numbers that look like chance.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -142,7 +143,7 @@ fn destroy(id: u32) -> Vec<u8> {
     build(command::DESTROY_ID, &DestroyId { id, ..DestroyId::default() }, &[], 8)
 }
 
-/// One command of the connection manager, one of many. What it has made is noted.
+/// One random command of the connection manager. The caller notes what it creates.
 fn any_command(dice: &mut Dice, token: u32, ids: &[u32], members: &[u32]) -> (u32, Vec<u8>) {
     let id = dice.any(ids);
     let number = [
@@ -233,7 +234,7 @@ fn the_connection_manager_refuses_without_memory_and_goes_on() {
         println!("{budget} KiB: {done} commands done, {refused} refused for want of memory; {} ids", ids.len());
         assert!(refused > 0, "{budget} KiB were enough");
         assert!(done > 0 || budget <= 140, "{budget} KiB were good for nothing");
-        // With memory again all is as it was.
+        // With memory again, everything is as before.
         for id in ids {
             channel.call(&destroy(id), &[]).expect("the id is there");
         }

@@ -1,5 +1,6 @@
-//! Clients of the slow path beyond the plain exchange: shared receive queues, CQs that change size, death in the middle, XRC, a
-//! client in the agent's own process, and lists that lie.
+//! Clients of the proxy engine, beyond the plain exchange: shared receive queues, CQs that change
+//! their size, a death in the middle, XRC, a client in the agent's own process, and lists with
+//! wrong lengths.
 
 mod common;
 
@@ -159,7 +160,7 @@ fn a_shared_receive_queue_and_a_cq_that_grows() {
 
     one.memory.write(0, &0x5a5a_0001_u32);
     assert_eq!(one.send(9, send_flags::SIGNALED).status, 0);
-    // The completion waits in the CQ while that gets another size.
+    // The completion waits in the CQ while the CQ is resized.
     assert_eq!(one.completion().status, status::SUCCESS);
     let resize = ResizeCq { response: 1, cq_handle: two.cq, cqe: 500 };
     let answer = two.client.call(&legacy(number::RESIZE_CQ, &resize, &[], 8));
@@ -217,7 +218,7 @@ fn inline_data_and_lists_that_lie_are_refused_with_the_number_of_the_first_bad_o
     assert_eq!(answer.status, Errno::ENOSPC.to_status());
 }
 
-/// An XRC initiator of one client, and at another client a target and a queue of its domain.
+/// An XRC initiator of one client, and a target and an SRQ of its domain at another client.
 struct Xrc {
     one: Side,
     two: Side,
@@ -265,7 +266,7 @@ impl Xrc {
         }
     }
 
-    /// Posts requests, each with its 100 bytes and, if there is room in its record, the queue.
+    /// Posts requests, each with its 100 bytes and, if its record has room, the SRQ number.
     fn post(&mut self, wqe_size: u32, requests: &[SendWr], srqn: u32) -> Answer {
         let count = requests.len() as u32;
         let handle = self.one.qp.qp_handle;
@@ -292,7 +293,7 @@ fn an_xrc_initiator_names_the_queue_behind_each_request() {
     assert_eq!(xrc.two.post_shared(1).status, 0);
     xrc.one.memory.write(0, &0x5a5a_0002_u32);
     let (srqn, rkey) = (xrc.srqn, xrc.two.lkey);
-    // A record with a tail beyond, and two requests in one command.
+    // A record with an additional tail, and two requests in one command.
     let place = Rdma { remote_addr: BASE + 4096, rkey, ..Rdma::default() };
     let write = SendWr { target: place.into(), ..request(8, opcode::RDMA_WRITE) };
     let answer = xrc.post(72, &[write, request(9, opcode::SEND)], srqn);
@@ -304,7 +305,7 @@ fn an_xrc_initiator_names_the_queue_behind_each_request() {
     let received = xrc.two.completion();
     assert_eq!((received.wr_id, received.status, received.byte_len), (1, status::SUCCESS, 100));
     assert_eq!((xrc.two.memory.read::<u32>(0), xrc.two.memory.read::<u32>(4096)), (0x5a5a_0002, 0x5a5a_0002));
-    // What comes back is a READ's.
+    // The data that returns belongs to a READ.
     xrc.two.memory.write(4096, &0x5a5a_0003_u32);
     let read = SendWr { target: place.into(), ..request(10, opcode::RDMA_READ) };
     assert_eq!(xrc.post(64, &[read], srqn).status, 0);
@@ -360,13 +361,13 @@ fn a_posting_client_that_is_killed_leaves_no_thread_and_no_object() {
         let (mut one, mut two) = pair(&agent);
         two.post_shared(1);
         one.send(1, 0);
-        // Bytes in flight, and a command whose reply nobody will read.
+        // Bytes are in flight, and so is a command whose reply will not be read.
         let body = PollCq { response: 1, cq_handle: two.cq, ne: 1 };
         two.client.send(&legacy(number::POLL_CQ, &body, &[], 56), &[]);
     }
     agent.eventually("status", |status| status["contexts"] == 0 && status["objects"] == 0);
     let end = Instant::now() + Duration::from_secs(60);
-    // Other tests of this file run beside this one and have a few of their own.
+    // Other tests of this file run at the same time and have a few of their own.
     while slow() > 10 {
         assert!(Instant::now() < end, "{} threads of the slow path are left", slow());
         std::thread::sleep(Duration::from_millis(5));

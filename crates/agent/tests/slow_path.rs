@@ -1,8 +1,8 @@
-//! A second client, written from docs/abi.md alone: two QPs exchange messages through POST_SEND, POST_RECV, POLL_CQ and
-//! REQ_NOTIFY_CQ, without an engine of their own.
+//! A second client, written from docs/abi.md alone: two QPs exchange messages through POST_SEND,
+//! POST_RECV, POLL_CQ and REQ_NOTIFY_CQ, without an engine of their own.
 //!
-//! It uses neither the `abi` crate nor the engine: sockets, memfds and numbers. If this program stops working, either the
-//! page or the agent is wrong.
+//! It uses neither the `abi` crate nor the engine: sockets, memfds and numbers. If this program
+//! stops working, either the page or the agent is wrong.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -29,7 +29,7 @@ struct Connection {
     sequence: u32,
 }
 
-/// A work completion, as far as this client looks at it.
+/// The fields of a work completion that this client reads.
 #[derive(Debug, PartialEq, Eq)]
 struct Completion {
     wr_id: u64,
@@ -41,7 +41,7 @@ struct Completion {
     flags: u32,
 }
 
-/// Everything that one side has.
+/// The objects of one side.
 struct Side {
     connection: Connection,
     memory: OwnedFd,
@@ -146,7 +146,7 @@ impl Connection {
 }
 
 impl Side {
-    /// "The slow path", steps 1 to 3, as far as no peer is needed.
+    /// "The proxy engine", steps 1 to 3, as far as they need no peer.
     fn new(node: &Path) -> Self {
         let mut connection = Connection::open(node);
         let response = || Bytes::default().u64s(&[1]);
@@ -184,8 +184,9 @@ impl Side {
             let body = Bytes::default().u8s(path).u8s(&nowhere).u32s(&[self.qp]).u32s(&words).u16s(&[0, 0]);
             self.connection.done(26, body.u8s(&bytes).u16s(&[0]), 0, None);
         };
-        // Words: attr_mask, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags.
-        // Bytes: state, current, mtu, migration, notify, rd_atomic, dest_rd_atomic, rnr timer, port, timeout, retries, rnr.
+        // Words: attr_mask, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags. Bytes: state,
+        // current, mtu, migration, notify, rd_atomic, dest_rd_atomic, rnr timer, port, timeout,
+        // retries, rnr.
         let (state, access, index, port) = (1, 8, 16, 32);
         let rights = 0xf;
         modify(
@@ -238,7 +239,7 @@ impl Side {
         answer[8..].chunks(48).map(completion).collect()
     }
 
-    /// Polls until one completion is there.
+    /// Polls until there is a completion.
     fn completion(&mut self) -> Completion {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -257,7 +258,7 @@ impl Side {
         self.connection.done(23, Bytes::default().u32s(&[self.cq, u32::from(solicited_only)]), 0, None);
     }
 
-    /// Whether the channel becomes readable in time; empties it.
+    /// Whether the channel becomes readable within `patience`; drains it.
     fn rings(&self, patience: Duration) -> bool {
         let timeout =
             Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: i64::from(patience.subsec_nanos()) };
@@ -362,7 +363,7 @@ fn a_bad_work_request_is_named() {
     let (_agent, _dir, node) = agent();
     let (mut one, mut two) = pair(&node);
     two.post_recv(1, 0, 64);
-    // Two work requests of which the second has an opcode that does not exist.
+    // Two work requests; the second has an invalid opcode.
     let body = Bytes::default().u64s(&[1]).u32s(&[one.qp, 2, 1, 56]);
     let body = body.u64s(&[1]).u32s(&[1, SEND, 2, 0]).u64s(&[0; 4]);
     let body = body.u64s(&[2]).u32s(&[0, 99, 2, 0]).u64s(&[0; 4]);
@@ -373,7 +374,7 @@ fn a_bad_work_request_is_named() {
     assert_eq!(one.completion().wr_id, 1);
 }
 
-/// Opens the device, and has a CQ. POLL_CQ has the agent run an engine for it.
+/// Opens the device and creates a CQ. POLL_CQ makes the agent run a proxy engine for this client.
 fn poller(node: &Path) -> (Connection, Bytes) {
     let mut connection = Connection::open(node);
     connection.done(0, Bytes::default().u64s(&[1]), 8, None);
@@ -383,7 +384,7 @@ fn poller(node: &Path) -> (Connection, Bytes) {
     (connection, Bytes::default().u64s(&[1]).u32s(&[u32_at(&cq, 0), 1]))
 }
 
-/// Lines of a file of /proc about this process.
+/// Lines of a file in /proc about this process.
 fn lines(file: &str) -> usize {
     std::fs::read_to_string(format!("/proc/self/{file}")).unwrap().lines().count()
 }
@@ -402,7 +403,7 @@ fn the_agent_runs_a_bounded_number_of_engines_for_one_user() {
         let (connection, body) = &mut all[number];
         connection.command(21, body, 8 + 48, None)
     };
-    // What the first of them makes, others use too.
+    // The first proxy engine creates things that the others use too.
     poll(0);
     let (mappings, threads) = (lines("maps"), std::fs::read_dir("/proc/self/task").unwrap().count());
     for number in 1..most {
@@ -415,7 +416,7 @@ fn the_agent_runs_a_bounded_number_of_engines_for_one_user() {
     let (status, answer, _) = poll(most);
     let why = String::from_utf8_lossy(&answer).into_owned();
     assert!(status == -12 && why.contains(&format!("runs {most} engines")), "{status}: {why}");
-    // What needs no engine goes on, and one that has ended makes room.
+    // Commands that need no engine still succeed, and a client that has ended makes room.
     all[most].0.done(3, Bytes::default().u64s(&[1]), 4, None);
     all.remove(0);
     let end = Instant::now() + PATIENCE;

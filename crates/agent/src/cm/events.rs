@@ -100,8 +100,8 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// The client has read messages that were meant for others, and asks for that many
-    /// notifications in return.
+    /// The client has taken messages out of the bell and has kept them. It asks for that many
+    /// notifications without an event, so that its program wakes for the kept messages.
     pub(super) fn ring_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Ring { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;

@@ -299,7 +299,7 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     };
     let req = vec!["Req".to_owned()];
     assert_eq!(told(&mut host), [req.clone(), req.clone(), req, vec![]]);
-    // The peer's id is told of the end of a program.
+    // When the program ends, the remains of its id send a REJ, and its owner sees the REJ too.
     host.manager.close(&host.world, channel);
     let rej = vec!["Rej".to_owned()];
     assert_eq!(told(&mut host), [rej.clone(), rej.clone(), rej, vec![]]);

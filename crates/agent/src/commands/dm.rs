@@ -19,7 +19,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// The coarsest alignment that can be requested is a page.
+/// The largest alignment that can be requested is a page.
 const LOG_PAGE: u32 = 12;
 
 /// ALLOC_DM.

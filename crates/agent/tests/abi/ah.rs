@@ -26,7 +26,7 @@ fn create_ah() {
         let request = format!("05000000 1000 0100 0100000000000000 0000000000000000 {pd} 00000000 {vector}");
         client.refused(&request.into(), EINVAL, what);
     }
-    // UCX sets all 32 bits of a flow label that has 20.
+    // UCX sets all 32 bits of a flow label, which has 20 bits.
     let vector = format!("{gid} ffffffff 00 40 00 00 0000 00 00 00 01 01 00");
     client.done(&format!("05000000 1000 0100 0100000000000000 0000000000000000 {pd} 00000000 {vector}"));
 }

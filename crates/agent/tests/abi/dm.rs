@@ -21,7 +21,7 @@ fn alloc_dm() {
     ] {
         client.refused(&alloc(length, align).into(), errno, what);
     }
-    // All that there is, once, and again when it is free.
+    // The whole device memory, once, and again when it is free.
     let all = alloc("0000100000000000", "00000000");
     let dm = client.done(&all);
     client.refused(&alloc("0400000000000000", "00000000").into(), ENOMEM, "nothing is left");
@@ -115,7 +115,7 @@ fn import_context() {
     client.refused(&import(vec![fd]), -17, "a second time");
 }
 
-/// The owner and a client that has imported it.
+/// The owner, and a client that has imported its context.
 fn pair(node: &Node) -> (Client, Client) {
     let (owner, fd) = shared(node);
     let mut client = node.context();
@@ -153,7 +153,7 @@ fn import_mr() {
     let ask = |pd: &str, handle: &str| by_handle("d4", "0600", pd, handle);
     client.refused(&ask(&own, &plain).into(), EINVAL, "its PD was not imported");
     client.refused(&ask(&twin, &pd).into(), ENOENT, "no MR");
-    // One process has both contexts here, so its memory can be reached.
+    // Both contexts are in one process, so the memory is reachable.
     let imported = client.done(&ask(&twin, &plain));
     compare(
         &imported.bytes,
@@ -189,13 +189,13 @@ fn import_dm() {
     owner.done(&rest);
 }
 
-/// Whoever is left has the key, and nobody else gets it.
+/// The remaining user keeps the key, and no other region gets it.
 #[test]
 fn an_imported_mr_outlives_its_context() {
     let node = Node::start();
     let (mut owner, mut client) = pair(&node);
     let mr = owner.make(Kind::Mr);
-    // The PD that `make` made for it came just before.
+    // The PD that `make` created for it came just before.
     let twin = digits(&client.done(&by_handle("d3", "0100", "00000010", "00000000")).bytes[..4]);
     let imported = client.done(&by_handle("d4", "0600", &twin, &mr));
     drop(owner);

@@ -77,7 +77,7 @@ fn ex_create_qp() {
     client.refused(&create(&pd, &cq, "00000000 00040000 00000000 00000000").into(), EOPNOTSUPP, "source QPN");
 }
 
-/// EX_CREATE_QP as `qp::create`, with what comes after it.
+/// EX_CREATE_QP with the body of `qp::create` and the bytes after it.
 fn create(pd: &str, cq: &str, more: &str) -> String {
     format!(
         "18000080 0800 0500 0100000000000000 0000 0900 00000000 9090000000000000 {pd} {cq} {cq} 00000000 \

@@ -1,9 +1,9 @@
-//! The first message on a node, and what is wrong before any command: docs/abi.md, "Opening a node", "Messages" and
-//! "Command headers".
+//! The first message on a node, and errors before any command: docs/abi.md, "Opening a node",
+//! "Messages" and "Command headers".
 
 use crate::harness::{EINVAL, Node, Request, hex, show, word};
 
-/// Answer to a bad `Open`; afterwards the connection is closed.
+/// Sends a bad `Open` and checks the answer. After it the connection is closed.
 fn turned_away(open: &str, status: i32) {
     let node = Node::start();
     let client = node.connect();

@@ -16,7 +16,7 @@ pub(crate) const ENOSPC: i32 = -28;
 pub(crate) const ENOSYS: i32 = -38;
 pub(crate) const EOPNOTSUPP: i32 = -95;
 
-/// GUIDs are fixed and no address of the host becomes a GID, so that every answer is known.
+/// The GUIDs are fixed, and no address of the host becomes a GID, so that every answer is known.
 const CONFIGURATION: &str = r#"
 [[devices]]
 node_guid = "0200:0000:0000:00a1"
@@ -36,7 +36,7 @@ pub(crate) struct Node {
 pub(crate) struct Client {
     socket: Socket,
     sequence: u32,
-    /// The agent, when nobody else is its client.
+    /// The agent, if this is its only client.
     _node: Option<Box<Node>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Request {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// What came back.
+/// The reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: i32,
@@ -115,7 +115,7 @@ impl Client {
         client
     }
 
-    /// One message there, one back.
+    /// Sends one message and returns the answer.
     pub(crate) fn exchange(&self, message: &[u8]) -> Vec<u8> {
         self.socket.send(message, &[]).unwrap();
         self.receive().0
@@ -129,7 +129,7 @@ impl Client {
         (buffer, received.fds)
     }
 
-    /// One command and its reply, whose envelope is checked.
+    /// Sends one command and returns its reply, after a check of the envelope.
     pub(crate) fn call(&mut self, request: &Request) -> Reply {
         self.sequence += 1;
         let message = [&hex(&format!("{} 00000000", word(self.sequence))), request.bytes.as_slice()].concat();
@@ -160,7 +160,8 @@ impl Client {
         assert!(!sentence.is_empty() && reply.fds.is_empty(), "{what}: refused without a reason");
     }
 
-    /// A new object of a kind; its handle as hex digits. What it needs is made too.
+    /// Creates an object of a kind and returns its handle as hex digits. Also creates the objects
+    /// that it needs.
     pub(crate) fn make(&mut self, kind: Kind) -> String {
         let answer = match kind {
             Kind::Pd => self.done("03000000 0400 0300 0100000000000000"),
@@ -228,9 +229,9 @@ impl Client {
     }
 }
 
-/// An address vector that is good on port 1: to the port's own GID, source GID index 0.
+/// An address vector that is valid on port 1: to the port's own GID, source GID index 0.
 pub(crate) const AV: &str = "fe80000000000000 02000000000000b1 00000000 00 40 00 00 0000 00 00 00 01 01 00";
-/// The same as MODIFY_QP lays it out.
+/// The same address vector in the layout of MODIFY_QP.
 pub(crate) const DEST: &str = "fe80000000000000 02000000000000b1 00000000 0000 0000 00 40 00 00 00 00 01 01";
 
 impl From<&str> for Request {
@@ -245,7 +246,7 @@ impl From<String> for Request {
     }
 }
 
-/// Bytes from hex digits; spaces do not matter.
+/// Converts hex digits to bytes; spaces are ignored.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap()).collect();
     assert!(digits.len().is_multiple_of(2), "half a byte in {text}");
@@ -262,7 +263,7 @@ pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes as they are compared: four to a group, so that a difference is easy to find.
+/// Bytes in groups of four, so that a difference is easy to find.
 pub(crate) fn show(bytes: &[u8]) -> String {
     bytes.chunks(4).map(digits).collect::<Vec<_>>().join(" ")
 }
@@ -283,17 +284,17 @@ pub(crate) fn compare(bytes: &[u8], pattern: &str) {
 
 /// A row of docs/abi.md.
 pub(crate) struct Row {
-    /// Makes what the command needs, and the command itself.
+    /// Creates the objects that the command needs, and returns the command.
     pub(crate) setup: fn(&mut Client) -> Request,
     /// The answer in a fresh agent.
     pub(crate) answer: String,
     /// How many descriptors come with it.
     pub(crate) fds: usize,
-    /// Shortest body.
+    /// Length of the shortest body.
     pub(crate) body: usize,
     /// Least room for the answer.
     pub(crate) room: usize,
-    /// Where handles are in the body, and what they name.
+    /// Where handles are in the body, and their kinds.
     pub(crate) handles: &'static [(usize, Kind)],
 }
 
@@ -304,7 +305,7 @@ impl Row {
     }
 }
 
-/// Checks what every row has in common: success in a fresh agent, and each way to be refused.
+/// Checks what all rows have in common: success in a fresh agent, and every kind of refusal.
 pub(crate) fn check(row: &Row) {
     let node = Node::start();
     let mut client = node.context();
@@ -367,8 +368,8 @@ fn check_refusals(row: &Row, node: &Node, client: &mut Client, request: &Request
     }
 }
 
-/// After a legacy command's body comes a provider's private tail, which is not looked at; after an extended one's,
-/// zeros.
+/// Checks the tail. After the body of a legacy command comes a provider's private tail, which is
+/// ignored. After the body of an extended one, only zeros are allowed.
 fn check_tail(client: &mut Client, request: &Request, answer_len: usize) {
     let mut longer = request.copy();
     if header(request) == 8 {

@@ -1,8 +1,8 @@
-//! Clients that send nonsense: each request is answered, nothing else suffers.
+//! Clients that send nonsense. Each request is answered, and other clients are not affected.
 
 use crate::harness::{Client, Kind, Node, Request, hex};
 
-/// A small generator of numbers; the seed makes a failure repeatable.
+/// A small random generator; its seed makes a failure repeatable.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// A word as a body may have it: small, a handle, an extreme, or anything.
+    /// A word as in a body: small, a handle, an extreme, or any value.
     fn word(&mut self, handles: &[String]) -> [u8; 4] {
         match self.below(6) {
             0 | 1 => u32::try_from(self.below(5)).unwrap().to_le_bytes(),

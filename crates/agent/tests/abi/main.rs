@@ -1,9 +1,9 @@
 //! The ABI, byte by byte: one test per row of docs/abi.md.
 //!
-//! Each test starts an agent of its own, connects to its node like any program, sends literal bytes and compares what
-//! comes back. Nothing here uses the records of the `abi` crate: a field that moved there would have to move here as
-//! well. What every row has in common (short, little room, unknown tail, stale and foreign handles, no context) is
-//! [`harness::check`].
+//! Each test starts its own agent, connects to the agent's node like any program, sends literal
+//! bytes and compares the answer. The tests do not use the records of the `abi` crate, so a field
+//! that moved there would have to move here as well. [`harness::check`] checks what all rows have
+//! in common (short body, little room, unknown tail, stale and foreign handles, no context).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod ah;

@@ -70,7 +70,7 @@ fn reg_mr_with_memory_attached() {
     }
 }
 
-/// Regions that are no program's memory.
+/// Regions without memory of the program.
 #[test]
 fn reg_mr_of_everything_and_of_nothing() {
     let mut client = Client::alone();

@@ -29,7 +29,7 @@ fn dealloc_mw() {
     });
 }
 
-/// What follows says which key the window had last; the next one with its index has another.
+/// The tail has the window's latest key; the next key with its index is different.
 #[test]
 fn the_last_key_of_a_window_rests_too() {
     let mut client = Client::alone();

@@ -1,4 +1,5 @@
-//! The slow path: POST_SEND, POST_RECV, POST_SRQ_RECV, POLL_CQ and REQ_NOTIFY_CQ. That data arrives is for `slow_path.rs`.
+//! The proxy engine: POST_SEND, POST_RECV, POST_SRQ_RECV, POLL_CQ and REQ_NOTIFY_CQ. `slow_path.rs`
+//! tests that data arrives.
 
 use crate::harness::{Client, EINVAL, ENOSPC, EOPNOTSUPP, Kind, Row, check, compare};
 use crate::qp::{to_init, to_rtr, to_rts};
@@ -17,7 +18,7 @@ fn qp_in_rts(client: &mut Client) -> String {
     qp
 }
 
-/// Refused, with the number of the bad work request before the sentence.
+/// Checks a refusal that has the number of the bad work request before its sentence.
 fn bad_wr(client: &mut Client, command: &str, errno: i32, number: &str, what: &str) {
     let reply = client.call(&command.into());
     assert_eq!(reply.status, errno, "{what}: {}", String::from_utf8_lossy(&reply.bytes));

@@ -42,7 +42,7 @@ fn engine_hello() {
     client.refused(&hello(), -17, "a second engine");
 }
 
-/// Makes the client an engine; its number.
+/// Makes the client an engine. Returns its number and push socket.
 pub(crate) fn engine(client: &mut Client) -> (String, Socket) {
     let mut reply = client.call(&hello());
     assert_eq!(reply.status, 0);
@@ -160,7 +160,7 @@ fn direct_ask() {
     let zeros = "00000000 00000000";
     compare(&push[..40], &format!("09000000 00000000 11000000 22000000 {first} {zeros} 00330000 {zeros}"));
     assert_eq!((received.len, received.fds.len()), (40, 0));
-    // Nobody is told of an engine that there is not.
+    // A question to an engine that does not exist reaches no engine.
     one.done(&ask("09000000"));
 }
 

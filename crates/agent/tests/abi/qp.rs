@@ -99,7 +99,7 @@ fn query_qp() {
 
 const NO_DEST: &str = "00000000000000000000000000000000 00000000 0000 0000 00 00 00 00 00 00 00 00";
 
-/// MODIFY_QP to INIT on port 1, with all rights for the peer.
+/// MODIFY_QP to INIT on port 1, with all access flags for the peer.
 pub(crate) fn to_init(qp: &str) -> String {
     format!(
         "1a000000 1e00 0000 {NO_DEST} {NO_DEST} {qp} 39000000 00000000 00000000 00000000 00000000 0f000000 0000 0000 \

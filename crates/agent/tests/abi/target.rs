@@ -20,7 +20,8 @@ fn event(qp: &str, kind: &str) -> String {
     format!("e2000080 0100 0000 0000000000000000 0000 0000 00000000 {qp} {kind}")
 }
 
-/// A domain of a file, and a target in it: the domain's handle, the target's, and its number.
+/// Creates a domain of a file, and a target in it. Returns the domain's handle, the target's
+/// handle, and the target's number.
 fn target(client: &mut Client, file: &File) -> (String, String, String) {
     let opened = client.call(&of_file(file, "40000000"));
     let xrcd = digits(&opened.bytes[..4]);

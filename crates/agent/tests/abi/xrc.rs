@@ -4,7 +4,7 @@ use crate::harness::{
     Client, EAGAIN, EBADF, EBUSY, EINVAL, ENOENT, EOPNOTSUPP, Kind, Request, Row, check, compare, digits,
 };
 
-/// A domain of the inode of a file, with flags.
+/// OPEN_XRCD for the inode of a file, with flags.
 pub(crate) fn of_file(file: &std::fs::File, oflags: &str) -> Request {
     let mut request: Request = format!("25000000 0600 0500 0100000000000000 00000000 {oflags}").into();
     request.fds.push(file.try_clone().unwrap().into());
@@ -80,7 +80,7 @@ fn create_xsrq() {
     client.destroy(Kind::Cq, &cq);
 }
 
-/// CREATE_QP with its sizes: 10 sends and 5 receives, of which an XRC QP has what it has.
+/// CREATE_QP with 10 sends and 5 receives; an XRC QP uses only the sizes that it has.
 pub(crate) fn qp(qp_type: &str, pd: &str, cq: &str) -> String {
     format!(
         "18000000 1000 1a00 0100000000000000 9090000000000000 {pd} {cq} {cq} 00000000 \

@@ -1,4 +1,4 @@
-//! Connections between two clients of one agent: the usual way, and every other way that one can go.
+//! Connections between two clients of one agent: the usual way, and every other way.
 
 use abi::Errno;
 use abi::qp::state;
@@ -9,7 +9,7 @@ use abi::ucma::{command, port_space};
 use crate::common::TestAgent;
 use crate::harness::{Channel, TCP, UDP, here, param};
 
-/// A listener, and a client whose request it has.
+/// A listener, and a client whose request it has received.
 struct Pair {
     agent: TestAgent,
     server: Channel,
@@ -40,7 +40,7 @@ impl Pair {
         pair
     }
 
-    /// Nothing is left when both have gone.
+    /// Checks that nothing is left when both have gone.
     fn leaves_nothing(self) {
         drop((self.server, self.client));
         self.agent.eventually("status", |status| {
@@ -153,7 +153,8 @@ fn the_active_side_rejects_the_reply() {
     pair.leaves_nothing();
 }
 
-/// As with Linux, which says nothing then: the caller asks again, and there is room then.
+/// As with Linux, which sends no answer in this case: the client repeats its request, and then
+/// there is room.
 #[test]
 fn a_full_backlog_makes_callers_wait() {
     let agent = TestAgent::start();
@@ -166,7 +167,7 @@ fn a_full_backlog_makes_callers_wait() {
         client.connect(id, param(uid as u32, &[]));
         ids.push(id);
     }
-    // Three of the caller, the listener, and two that wait.
+    // Three ids of the client, the listener, and two that wait.
     agent.eventually("status", |status| status["manager"]["ids"] == 6);
     assert!(!client.rings());
     for number in [10, 11] {
@@ -178,7 +179,7 @@ fn a_full_backlog_makes_callers_wait() {
     client.expect(ids[2], event::CONNECT_RESPONSE);
 }
 
-/// The listener is late by a moment; where the machine was too busy for that, once more.
+/// The listener is slightly late. If the machine was too busy for that, tries again.
 #[test]
 fn who_calls_a_moment_too_early_is_heard() {
     let agent = TestAgent::start();
@@ -205,7 +206,7 @@ fn who_calls_a_moment_too_early_is_heard() {
     panic!("nobody was heard");
 }
 
-/// Addresses of the internet in the port space of InfiniBand.
+/// IP addresses in the port space of InfiniBand.
 #[test]
 fn the_ib_port_space_has_ip_addresses_too() {
     let agent = TestAgent::start();
@@ -220,7 +221,7 @@ fn the_ib_port_space_has_ip_addresses_too() {
     assert_eq!((local, remote), (Some(Sockaddr::Ip(here(port))), client.addresses(id).0));
     server.accept(300, passive, param(0x4321, b""));
     client.expect(id, event::CONNECT_RESPONSE);
-    // Nobody listens there.
+    // There is no listener.
     let id = client.routed(11, port_space::IB, here(port + 1));
     client.connect(id, param(0x1235, b""));
     assert_eq!(client.expect(id, event::REJECTED).status(), 8);
@@ -228,14 +229,15 @@ fn the_ib_port_space_has_ip_addresses_too() {
 
 #[test]
 fn disconnecting() {
-    // In every stage it is an error or does nothing, and the other side learns what it has to.
+    // In every stage DISCONNECT is an error or does nothing, and the other side learns what it
+    // must.
     let mut pair = Pair::asked();
     pair.client.disconnect(pair.active);
     pair.server.accept(300, pair.passive, param(1, &[]));
     pair.client.expect(pair.active, event::CONNECT_RESPONSE);
     pair.client.use_it(pair.active);
     pair.server.expect(pair.passive, event::ESTABLISHED);
-    // Both at once.
+    // Both sides at once.
     pair.client.disconnect(pair.active);
     pair.server.disconnect(pair.passive);
     pair.server.expect(pair.passive, event::DISCONNECTED);
@@ -270,20 +272,20 @@ fn data_may_come_before_the_last_word() {
 
 #[test]
 fn a_peer_dies_in_every_stage() {
-    // Asked, and the asking side goes.
+    // After the request, the requesting side goes.
     let mut pair = Pair::asked();
     drop(std::mem::replace(&mut pair.client, Channel::open(&pair.agent.dir)));
     pair.agent.eventually("status", |status| status["manager"]["ids"] == 2);
     let accept = Accept { uid: 1, conn_param: param(1, &[]), id: pair.passive, ..Accept::default() };
     pair.server.refused(command::ACCEPT, &accept, Errno::EINVAL);
     pair.leaves_nothing();
-    // Asked, and the asked side goes.
+    // After the request, the requested side goes.
     let mut pair = Pair::asked();
     drop(std::mem::replace(&mut pair.server, Channel::open(&pair.agent.dir)));
     let rejected = pair.client.expect(pair.active, event::REJECTED);
     assert!(!rejected.sentence.is_empty());
     pair.leaves_nothing();
-    // The request was not even looked at.
+    // The request was not even read.
     let agent = TestAgent::start();
     let (mut server, mut client) = (Channel::open(&agent.dir), Channel::open(&agent.dir));
     let listener = server.listener(1, TCP, here(0), 2);
@@ -293,7 +295,7 @@ fn a_peer_dies_in_every_stage() {
     server.destroy(listener);
     assert!(!server.rings());
     client.expect(active, event::REJECTED);
-    // Accepted, and not yet used.
+    // Accepted, but not used yet.
     let mut pair = Pair::asked();
     pair.server.accept(300, pair.passive, param(1, &[]));
     drop(std::mem::replace(&mut pair.client, Channel::open(&pair.agent.dir)));
@@ -400,7 +402,7 @@ fn a_user_who_decides_nothing_does_not_keep_others_from_connecting() {
         }
     }
     assert_eq!(rejected, 6, "1024 of one user may be undecided");
-    // What is decided makes room.
+    // A decided request makes room.
     let (passive, _) = server.request(1);
     server.accept(2, passive, param(0x20_0000, &[]));
     assert_eq!(client.event().answer.event, event::CONNECT_RESPONSE);
@@ -409,7 +411,7 @@ fn a_user_who_decides_nothing_does_not_keep_others_from_connecting() {
     while server.rings() {
         server.event();
     }
-    // A channel with very many events and ids ends as fast as any.
+    // A channel with very many events and ids ends as fast as any other.
     drop((server, client));
     agent.eventually("status", |status| status["manager"]["ids"] == 0 && status["manager"]["channels"] == 0);
 }

@@ -50,7 +50,7 @@ fn a_service_declines_or_is_not_there() {
     let told = client.expect(active, event::UNREACHABLE);
     assert_eq!(told.status(), 1);
     assert!(told.sentence.contains("nobody listens"), "{}", told.sentence);
-    // Who asked goes before the answer.
+    // The requesting side goes before the answer.
     let active = client.routed(2, UDP, here(server.port(listener)));
     client.connect(active, param(0x77, &[]));
     let (passive, _) = server.request(1);
@@ -92,7 +92,7 @@ fn groups() {
     let left: DestroyIdAnswer = channel.call(command::LEAVE_MCAST, &leave(member), &[], 8).get(0);
     assert_eq!((left.events_reported, left.bell_bytes), (1, 0));
     channel.refused(command::LEAVE_MCAST, &leave(member), Errno::ENOENT);
-    // What is left of them goes with the id, or with the channel.
+    // The remaining memberships go with the id, or with the channel.
     for last in 0..64 {
         let joined = channel.call(command::JOIN_MCAST, &join(id, &format!("239.9.9.{last}")), &[], 4);
         assert_eq!(joined.status, 0);

@@ -1,4 +1,4 @@
-//! An event channel, spoken to by its socket, with one short method per command.
+//! An event channel over its socket, with one short method per command.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use shm::socket::Socket;
 
 use crate::common::Answer;
 
-/// Longer than any event takes to come.
+/// Longer than any event takes.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 /// One event.
@@ -58,7 +58,7 @@ impl Channel {
         Self::open_with(run_dir, 0)
     }
 
-    /// One whose bell brings the events.
+    /// A channel whose bell brings the events.
     pub(crate) fn told(run_dir: &Path) -> Self {
         Self::open_with(run_dir, flag::TOLD)
     }
@@ -122,7 +122,7 @@ impl Channel {
         self.call(command::CREATE_ID, &body, &[], 4).get::<CreateIdAnswer>(0).id
     }
 
-    /// Ends an id, and takes from the bell what it leaves there.
+    /// Destroys an id, and reads from the bell the bytes that it leaves there.
     pub(crate) fn destroy(&mut self, id: u32) -> u32 {
         let body = DestroyId { response: 1, id, reserved: 0 };
         let answer: DestroyIdAnswer = self.call(command::DESTROY_ID, &body, &[], 8).get(0);
@@ -206,7 +206,7 @@ impl Channel {
         self.call(command::INIT_QP_ATTR, &body, &[], 144).get(0)
     }
 
-    /// Takes bytes from the bell; how many there were of those wanted.
+    /// Reads bytes from the bell. Returns how many of `count` there were.
     pub(crate) fn take(&self, count: usize) -> usize {
         if count == 0 {
             return 0;
@@ -242,7 +242,7 @@ impl Channel {
         Event { answer: event, sentence: String::from_utf8_lossy(&answer.bytes[size_of::<EventAnswer>()..]).into() }
     }
 
-    /// The next event, which is this one.
+    /// The next event, which must be of this kind.
     #[track_caller]
     pub(crate) fn expect(&mut self, id: u32, kind: u32) -> Event {
         let event = self.event();
@@ -251,7 +251,7 @@ impl Channel {
         event
     }
 
-    /// The next event, which is a request: the id that it has made.
+    /// The next event, which must be a request. Returns the id of the request.
     #[track_caller]
     pub(crate) fn request(&mut self, uid: u64) -> (u32, Event) {
         let event = self.event();
@@ -261,7 +261,7 @@ impl Channel {
     }
 }
 
-/// What a connection asks for.
+/// The parameters of a connection.
 pub(crate) fn param(qp_num: u32, private: &[u8]) -> ConnParam {
     ConnParam {
         qp_num,

@@ -1,4 +1,4 @@
-//! Connections between two agents, each with an address of its own, by datagrams on their QP 1.
+//! Connections between two agents, each with its own address, through datagrams on their QP 1.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};

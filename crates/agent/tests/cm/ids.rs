@@ -1,4 +1,4 @@
-//! Ids, addresses, ports and options; whom they belong to.
+//! Ids, addresses, ports and options, and which channel they belong to.
 
 use abi::Errno;
 use abi::layout::Record;
@@ -106,7 +106,7 @@ fn a_port_of_every_address_conflicts_with_eaddrnotavail() {
     channel.bind(ids[1], ([0, 0, 0, 0], 0).into());
     let port = channel.port(ids[1]);
     channel.refused(command::BIND, &bind(ids[2], here(port)), Errno::EADDRNOTAVAIL);
-    // IPv6 takes IPv4 as well, so that only an id of IPv6 alone may have the port too.
+    // An IPv6 id takes IPv4 as well, so only an id with AFONLY can also have the port.
     let every6 = (std::net::Ipv6Addr::UNSPECIFIED, port).into();
     channel.refused(command::BIND, &bind(ids[2], every6), Errno::EADDRNOTAVAIL);
     let optlen = 4;
@@ -137,7 +137,7 @@ fn binding() {
     channel.refused(command::BIND, &bad, Errno::EINVAL);
     bad.addr_size = 129;
     channel.refused(command::BIND, &bad, Errno::EINVAL);
-    // A listener without an address listens at any, at a port of the agent's choice.
+    // A listener without an address listens at any address, at a port that the agent chooses.
     channel.ok(command::LISTEN, &Listen { id: b, backlog: 0 }, &[]);
     assert_ne!(channel.port(b), 0);
     channel.destroy(a);
@@ -207,7 +207,7 @@ fn an_address_without_a_way_is_an_error_event() {
     let told = channel.expect(id, event::ADDR_ERROR);
     assert!(told.status() < 0);
     assert!(told.sentence.contains("switched off") || told.sentence.contains("reaches"), "{}", told.sentence);
-    // It may be tried again.
+    // The id may try again.
     channel.ok(command::RESOLVE_ADDR, &resolve(id, ([127, 77, 0, 1], 5).into()), &[]);
     channel.expect(id, event::ADDR_RESOLVED);
 }
@@ -231,7 +231,7 @@ fn options() {
     assert_eq!(set(&mut channel, id, level::ID, 77, &[0]), Errno::ENOSYS.to_status());
     let lies = channel.call(command::SET_OPTION, &body(id, level::ID, option::TOS, 1), &[], 0);
     assert_eq!(lies.status, Errno::EINVAL.to_status(), "an option without its value");
-    // Two ids that allow it share a port; one that does not, does not.
+    // Two ids that allow reuse share a port; an id that does not allow it cannot.
     channel.bind(id, here(0));
     let port = channel.port(id);
     let (second, third) = (channel.create(2, TCP), channel.create(3, TCP));
@@ -240,7 +240,7 @@ fn options() {
     channel.refused(command::BIND, &bind(third, here(port)), Errno::EADDRINUSE);
     channel.refused(command::LISTEN, &Listen { id, backlog: 1 }, Errno::EADDRINUSE);
     channel.destroy(second);
-    // The type of service is the path's traffic class, and the timeout the QP's.
+    // The type of service becomes the path's traffic class, and the timeout becomes the QP's.
     channel.ok(command::RESOLVE_ADDR, &resolve(id, here(9)), &[]);
     channel.expect(id, event::ADDR_RESOLVED);
     channel.ok(command::RESOLVE_ROUTE, &ResolveRoute { id, timeout_ms: 1 }, &[]);
@@ -248,7 +248,7 @@ fn options() {
     let query_paths = Query { response: 1, id, option: query::PATH };
     let path: PathRecData = channel.call(command::QUERY, &query_paths, &[], 80).get(8);
     assert_eq!((path.path_rec[48], path.path_rec[56] & 0x3f), (0x20, 11));
-    // A route of the program's own.
+    // A route that the program chose.
     let id = channel.create(4, TCP);
     channel.ok(command::RESOLVE_ADDR, &resolve(id, here(9)), &[]);
     channel.expect(id, event::ADDR_RESOLVED);
@@ -320,7 +320,7 @@ fn frozen_qps() {
     assert_eq!(device.call(&to_init).status, 0);
     assert_eq!(state(&mut device), abi::qp::state::INIT);
 
-    // A client without an engine has one in the agent from its first work on.
+    // A client without an engine gets a proxy engine with its first work.
     let poll = abi::cq::PollCq { response: 1, cq_handle, ne: 1 };
     assert_eq!(device.call(&abi::command::legacy(abi::command::number::POLL_CQ, &poll, &[], 8 + 48)).status, 0);
     let to_err = abi::qp::ModifyQp {
@@ -354,7 +354,7 @@ fn a_client_that_takes_no_events_costs_the_agent_a_bounded_queue() {
     };
     assert_eq!(last.status, Errno::ENOMEM.to_status());
     assert_eq!(written, 1 << 14);
-    // Every one comes, with its byte, whatever the bell had room for.
+    // Every event comes, with its byte, even if the bell had no room for it.
     for _ in 0..written {
         channel.expect(id, event::USER);
     }

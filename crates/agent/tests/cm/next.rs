@@ -1,4 +1,5 @@
-//! NEXT_EVENT: with an event comes what its id would be asked next, and it is the same that the questions are answered.
+//! NEXT_EVENT: with an event comes what the client would ask about its id next, and it equals the
+//! answers to these questions.
 
 use abi::qp::state;
 use abi::ucma::address::{PathRecData, Query, QueryPathAnswer, query};
@@ -17,7 +18,7 @@ fn next(channel: &mut Channel) -> NextEventAnswer {
     answer
 }
 
-/// The path that QUERY tells.
+/// The path that QUERY answers.
 fn path(channel: &mut Channel, id: u32) -> PathRecData {
     let body = Query { response: 1, id, option: query::PATH };
     channel.call(command::QUERY, &body, &[], 80).get(size_of::<QueryPathAnswer>())

@@ -1,5 +1,5 @@
-//! A channel that was opened to be told: its bell brings the events, a full bell loses none, a backlog counts what nobody has got, and
-//! quiet commands have no reply.
+//! A channel that was opened to be told. Its bell brings the events, and a full bell loses none. A
+//! backlog counts requests that the client has not read. Quiet commands have no reply.
 
 use abi::Errno;
 use abi::envelope::{RequestEnvelope, request};
@@ -18,7 +18,7 @@ use crate::harness::{Channel, TCP, UDP, bind, here, param, resolve};
 
 const ROOM: usize = size_of::<NextEventAnswer>() + 512;
 
-/// The next message of the bell, which waits already.
+/// The next message of the bell, which must be there already.
 #[track_caller]
 fn message(channel: &Channel) -> Vec<u8> {
     let mut bytes = vec![0; ROOM];
@@ -90,7 +90,7 @@ fn a_full_bell_loses_nothing_and_keeps_the_order() {
         assert_eq!(told(&channel).event.status, status);
     }
     assert!(!channel.rings());
-    // What has not found room yet goes with its id.
+    // Events that have found no room yet go with their id.
     for status in 0..COUNT {
         write(&mut channel, id, status);
     }
@@ -129,11 +129,11 @@ fn a_backlog_counts_the_requests_that_nobody_has_got() {
     let to = here(server.port(listener));
     let ask = |client: &mut Channel| {
         let id = client.routed(1, TCP, to);
-        // Each with a QP of its own.
+        // Each request has its own QP.
         client.connect(id, param(id & 0xff, &[]));
         id
     };
-    // Which of the callers a request is of, by its QP.
+    // The QP of a request, which tells the id that sent it.
     let asked = |request: &NextEventAnswer| {
         assert_eq!(request.event.event, event::CONNECT_REQUEST);
         request.event.param.as_conn().qp_num
@@ -141,10 +141,11 @@ fn a_backlog_counts_the_requests_that_nobody_has_got() {
     let first = ask(&mut client);
     assert_eq!(asked(&told(&server)), first & 0xff);
     let second = ask(&mut client);
-    // The callers, the listener, and one request.
+    // The requesting ids, the listener, and one request.
     agent.eventually("status", |status| status["manager"]["ids"] == 4);
     assert!(!server.rings());
-    // More than there were do not count: of two that call again and again, one gets in.
+    // TAKEN cannot count more requests than there were. So of two ids that repeat their requests,
+    // one gets in.
     let third = ask(&mut client);
     server.ok(command::TAKEN, &Taken { id: listener, count: 1000 }, &[]);
     assert!([second & 0xff, third & 0xff].contains(&asked(&told(&server))));
@@ -163,7 +164,7 @@ fn quiet_commands_have_no_reply_and_their_order() {
         channel.quiet(&build(command::WRITE_CM_EVENT, &body, &[], 0));
         channel.quiet(&build(command::DISCONNECT, &Disconnect { id: 0xdead }, &[], 0));
     }
-    // The reply to a command that waits for one is its own.
+    // A command that waits for a reply gets its own reply.
     write(&mut channel, id, 3);
     for status in 0..4 {
         assert_eq!(channel.expect(id, event::USER).status(), status);

@@ -1,4 +1,4 @@
-//! What floods have in common: who floods, the victim, and the figures.
+//! The common parts of the flood tests: the flooding user, the victim, and the figures.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,8 @@ use shm::socket::Socket;
 
 use super::{Client, TestAgent};
 
-/// Not those of `hostile.rs`: the kernel counts descriptors in messages by user, and other tests may use up all that one may have.
+/// The flooding user. It is not a user of `hostile.rs`: the kernel counts descriptors in messages
+/// by user, and other tests may use up all that one user may have.
 pub(crate) const MALLORY: u32 = 64_011;
 pub(crate) const VICTIM: u32 = 64_012;
 
@@ -38,16 +39,16 @@ pub(crate) fn agent() -> Option<TestAgent> {
     Some(agent)
 }
 
-/// The calling thread is another user's from now on.
+/// Makes the calling thread run as another user from now on.
 pub(crate) fn become_user(uid: u32) {
     let uid = rustix::process::Uid::from_raw(uid);
     rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
 }
 
-/// What a flood does: once, by one of its threads, again and again.
+/// One action of a flood, which each of its threads repeats.
 pub(crate) type Flood = fn(&Path, &AtomicBool, &AtomicU64);
 
-/// Times of the victim's commands, and how often the flood did what it does.
+/// Times of the victim's commands, and how often the flood acted.
 pub(crate) struct Figures {
     pub(crate) times: Vec<Duration>,
     pub(crate) done: u64,
@@ -59,12 +60,13 @@ impl Figures {
     }
 }
 
-/// Has so many threads flood the agent, and another user ask for something simple again and again.
+/// Floods the agent with this many threads, while another user sends simple commands again and
+/// again.
 pub(crate) fn figures(agent: &TestAgent, name: &str, threads: usize, flood: Flood) -> Figures {
     figures_during(agent, name, threads, LASTS, flood)
 }
 
-/// The same for a longer or shorter time.
+/// Like [`figures`], for another duration.
 pub(crate) fn figures_during(agent: &TestAgent, name: &str, threads: usize, lasts: Duration, flood: Flood) -> Figures {
     let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let begin = Arc::new(Barrier::new(threads + 1));
@@ -104,7 +106,7 @@ pub(crate) fn figures_during(agent: &TestAgent, name: &str, threads: usize, last
     figures
 }
 
-/// Asks for a GID, makes a PD; each 40th time it opens the device anew.
+/// Queries a GID and allocates a PD; each 40th time it opens the device again.
 pub(crate) fn victim(dir: &Path, lasts: Duration) -> Vec<Duration> {
     let end = Instant::now() + lasts;
     let mut times = Vec::new();

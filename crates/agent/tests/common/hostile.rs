@@ -1,5 +1,5 @@
-//! What hostile clients do: descriptors that block whoever closes them, messages that no library of ours would send, and
-//! threads that are other users.
+//! Hostile clients: descriptors whose close(2) blocks, messages that no library of softhca sends,
+//! and threads that run as other users.
 
 use std::io::{ErrorKind, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -19,17 +19,17 @@ use shm::socket::Socket;
 
 use super::{Client, TestAgent};
 
-/// Who attacks.
+/// The attacking user.
 pub(crate) const HOSTILE: u32 = 64_001;
-/// Who must not be harmed.
+/// The user that must not be harmed.
 pub(crate) const OTHER: u32 = 64_002;
 /// Longer than any test lasts.
 const LINGER: Duration = Duration::from_secs(3600);
-/// Nobody waits so long for an agent that serves.
+/// No client waits this long for a working agent.
 pub(crate) const HANG: Duration = Duration::from_secs(30);
 const CREATE: u32 = 0o100;
 
-/// A socket whose last close waits until its peer has gone, which is the other one.
+/// A socket whose last close blocks until its peer, the other value, has gone.
 pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -45,7 +45,7 @@ pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
     (socket.into(), peer)
 }
 
-/// A message as no library of ours would send it.
+/// Sends a message as no library of softhca would.
 pub(crate) fn send(socket: &Socket, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -62,7 +62,7 @@ pub(crate) fn open_xrcd() -> Vec<u8> {
     legacy(number::OPEN_XRCD, &body, &[], size_of::<OpenXrcdAnswer>() + size_of::<XrcdOut>())
 }
 
-/// The agent serves a new client, and the admin node.
+/// Checks that the agent serves a new client, and the admin node.
 #[track_caller]
 pub(crate) fn serves(agent: &TestAgent, after: &str) {
     let (done, answered) = channel();
@@ -76,12 +76,12 @@ pub(crate) fn serves(agent: &TestAgent, after: &str) {
     assert!(answered.recv_timeout(HANG).is_ok(), "the agent serves nobody after {after}");
 }
 
-/// Descriptors of this process, and so of the agent in it.
+/// How many descriptors this process has, and so the agent in it.
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("listed").count()
 }
 
-/// Runs as another user; nothing that it does is done as root.
+/// Runs `what` as another user; nothing in it is done as root.
 pub(crate) fn as_user<T>(uid: u32, what: impl FnOnce() -> T) -> T {
     let be = |uid| {
         let (uid, root) = (rustix::process::Uid::from_raw(uid), rustix::process::Uid::ROOT);
@@ -93,7 +93,7 @@ pub(crate) fn as_user<T>(uid: u32, what: impl FnOnce() -> T) -> T {
     result
 }
 
-/// An agent that serves everybody; none if this process cannot act as other users.
+/// An agent that serves all users, or `None` if this process cannot act as other users.
 pub(crate) fn for_everybody() -> Option<TestAgent> {
     if !is_root() {
         return None;
@@ -104,7 +104,7 @@ pub(crate) fn for_everybody() -> Option<TestAgent> {
     Some(agent)
 }
 
-/// Another user opens a device, passes descriptors and has them examined.
+/// Another user opens a device and passes descriptors, and the agent examines them.
 #[track_caller]
 pub(crate) fn serves_another(agent: &TestAgent, after: &str) {
     let (done, served) = channel();
@@ -121,7 +121,7 @@ pub(crate) fn serves_another(agent: &TestAgent, after: &str) {
     assert!(served.recv_timeout(HANG).is_ok(), "the agent does not serve another user after {after}");
 }
 
-/// Whether this process may act as other users; says so if it may not.
+/// Whether this process may act as other users; prints a note if it may not.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

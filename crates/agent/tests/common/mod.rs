@@ -1,4 +1,4 @@
-//! A private agent and clients that speak to it by its socket, for the tests beside this directory.
+//! A private agent, and clients that use its socket, for the tests in this directory.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -53,7 +53,8 @@ impl TestAgent {
         client
     }
 
-    /// Asks the admin node until the answer satisfies `wanted`; what ends with a client ends soon, not at once.
+    /// Asks the admin node until the answer satisfies `wanted`. The objects of a client that has
+    /// ended go soon, but not at once.
     pub(crate) fn eventually(&self, request: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
         for _ in 0..200 {
             if wanted(&self.ask(request)) {
@@ -69,7 +70,7 @@ impl TestAgent {
     }
 }
 
-/// What came back for one command.
+/// The reply to one command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: i32,
@@ -99,7 +100,7 @@ impl Client {
         Self { socket: Socket::connect(path).expect("connected"), sequence: 100 }
     }
 
-    /// Open and GET_CONTEXT.
+    /// Opens the node and sends GET_CONTEXT.
     pub(crate) fn open(&mut self) -> Answer {
         self.socket.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
         let mut bytes = [0; 16];
@@ -155,7 +156,7 @@ impl Client {
         (answer.get(0), answer.get(32), answer.fds)
     }
 
-    /// A PD, a CQ and an RC QP.
+    /// Creates a PD, a CQ and an RC QP.
     pub(crate) fn qp(&mut self) -> (u32, u32, CreateQpAnswer) {
         let pd = self.alloc_pd();
         let (cq, ..) = self.create_cq(16);
@@ -163,7 +164,7 @@ impl Client {
         (pd, cq, qp)
     }
 
-    /// ENGINE_HELLO; the engine's number, its push socket and its wake eventfd.
+    /// Sends ENGINE_HELLO. Returns the engine's number, its push socket and its wake eventfd.
     pub(crate) fn hello(&mut self) -> (u32, Socket, OwnedFd) {
         let (_, wake_word) = Region::create("wake-word", 4096).expect("a wake word");
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");

@@ -1,4 +1,4 @@
-//! An engine as far as the wire is concerned: it has QPs, and hears what the agent puts on its wire lane.
+//! An engine as far as the wire is concerned: it has QPs, and reads its wire lane.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use shm::{LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side, Socket};
 
 use crate::common::{Client, TestAgent};
 
-/// Longer than anything here takes, however slow the machine.
+/// Longer than any operation here takes, on any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A client that listens to the wire.
@@ -35,7 +35,7 @@ pub(crate) struct Ear {
     pub(crate) lease: Option<Region>,
 }
 
-/// One record, its bytes taken out of it.
+/// One record, with copies of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) arrival: Arrival,
@@ -66,12 +66,12 @@ impl Ear {
         Self { client, engine: hello.engine, push, wake_word, kick, board, lane, tx, rx, agent, lease }
     }
 
-    /// A new QP's number.
+    /// Creates a QP and returns its number.
     pub(crate) fn qpn(&mut self) -> u32 {
         self.client.qp().2.qpn
     }
 
-    /// A new UD QP in a group; its handle.
+    /// Creates a UD QP in a group and returns its handle.
     pub(crate) fn member(&mut self, gid: [u8; 16]) -> u32 {
         let pd = self.client.alloc_pd();
         let (cq, ..) = self.client.create_cq(4);
@@ -102,12 +102,12 @@ impl Ear {
         Some(Heard { arrival, bytes })
     }
 
-    /// Everything that there is.
+    /// All records that are there.
     pub(crate) fn hear_all(&mut self) -> Vec<Heard> {
         std::iter::from_fn(|| self.hear()).collect()
     }
 
-    /// The next record, as soon as it is there.
+    /// Waits for the next record.
     pub(crate) fn await_record(&mut self) -> Heard {
         eventually("a record", || self.hear())
     }
@@ -120,7 +120,7 @@ impl Ear {
     }
 }
 
-/// Waits until there is something.
+/// Waits until `look` finds something.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + LONG;
     loop {
@@ -132,7 +132,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A datagram of `len` bytes for a QP, recognisable by `mark`.
+/// A datagram of `len` bytes for a QP, identified by `mark`.
 pub(crate) fn datagram(qpn: u32, len: usize, mark: u8) -> Vec<u8> {
     let mut bytes = vec![mark; len];
     bytes[0] = 4;

@@ -1,4 +1,5 @@
-//! The forwarder: who gets what, in which records, and what is lost. No sockets here.
+//! The forwarder: which engine gets which datagrams, in which records, and what is lost. There are
+//! no sockets here.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ fn gid(ip: Ipv4Addr) -> [u8; 16] {
     ip.to_ipv6_mapped().octets()
 }
 
-/// An agent whose packets come through its forwarder alone.
+/// An agent that gets packets only through its forwarder.
 fn external() -> TestAgent {
     let config = Config { wire: Wire::External, addresses: vec![HERE.into()], ..Config::default() };
     TestAgent::start_as(&config)
@@ -99,7 +100,7 @@ fn each_engine_with_members_gets_one_copy() {
     forwarder.take(&Incoming { to: group, ..incoming(&bytes, 100) });
     assert_eq!(one.hear_all().len(), 1, "its other QP is still a member");
     assert_eq!(forwarder.drops(), Drops::default());
-    // To a group, but for one QP; for all members, but to one address.
+    // Sent to a group, but for one QP; then for all members, but to one address.
     forwarder.take(&Incoming { to: group, ..incoming(&datagram(one.qpn(), 64, 1), 64) });
     forwarder.take(&incoming(&bytes, 100));
     assert_eq!(forwarder.drops(), Drops { malformed: 3, ..Drops::default() });
@@ -124,7 +125,7 @@ fn what_reaches_nobody_is_counted() {
     drops.malformed += 3;
     assert_eq!(forwarder.drops(), drops);
     assert_eq!(shape(&ear.hear_all()), [[7]]);
-    // A client with QPs that has not asked for the wire, and one that has ended.
+    // A client with QPs that has not sent WIRE_OPEN, and one that has ended.
     let mut deaf = agent.client();
     deaf.hello();
     forwarder.take(&incoming(&datagram(deaf.qp().2.qpn, 64, 1), 64));
@@ -168,7 +169,7 @@ fn an_engine_that_breaks_its_lane_is_cut_off_alone() {
     let (mut bad, mut good) = (Ear::new(&agent), Ear::new(&agent));
     let (a, b) = (bad.qpn(), good.qpn());
     let forwarder = agent.handle.forwarder();
-    // The consumer's head of the direction from the agent: more than was ever written.
+    // The consumer's head of the direction from the agent, with more than was ever written.
     bad.lane.word(0).store(0x4000_0000, Ordering::Release);
     for _ in 0..1000 {
         forwarder.take(&incoming(&[datagram(a, 240, 1), datagram(b, 240, 2)].concat(), 240));
@@ -200,7 +201,7 @@ fn an_engine_is_woken_once_for_each_time_it_falls_asleep() {
     }
 }
 
-/// Hands `batch` on and checks that each of its datagrams was heard or counted.
+/// Forwards `batch` and checks that each of its datagrams was received or counted.
 fn nothing_vanishes(forwarder: &Forwarder, ear: &mut Ear, batch: &Incoming<'_>) -> Result<(), TestCaseError> {
     let count =
         |drops: Drops| drops.no_engine + drops.ring_full + drops.own_source + drops.malformed + drops.management;

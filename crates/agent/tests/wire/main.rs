@@ -1,4 +1,4 @@
-//! What comes from other hosts: forwarding to the owner, the receiving sockets, and leases.
+//! Packets of other hosts: forwarding to the owner, the receiving sockets, and leases.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! The receiving sockets, who reads them, and what becomes of addresses that somebody else has.
+//! The receiving sockets, their readers, and addresses whose port another program uses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -44,7 +44,7 @@ impl Sender {
     }
 }
 
-/// What the board says of GID index 1.
+/// The board's word for GID index 1.
 fn wire_word(ear: &Ear) -> u32 {
     ear.board.word(board::gid_wire(0, 1, 1).expect("a place")).load(Ordering::Acquire)
 }
@@ -53,7 +53,8 @@ fn lease_of(ear: &Ear) -> u32 {
     ear.lease.as_ref().expect("shared").word(lease::LEASE).load(Ordering::Acquire)
 }
 
-/// Takes the receive lease. Whoever is not let run for some milliseconds may lose the lease at once, and asks again.
+/// Takes the receive lease. A holder that does not run for some milliseconds may lose the lease at
+/// once, so this asks again.
 fn take_lease(ear: &Ear) {
     eventually("the grant", || {
         let word = ear.lease.as_ref().expect("shared").word(lease::LEASE);
@@ -92,7 +93,7 @@ fn a_datagram_comes_in() {
     let SocketAddr::V4(from) = sender.socket.local_addr().expect("bound") else { panic!("an IPv4 socket") };
     assert_eq!((heard.arrival.from, heard.arrival.from_port), (gid(*from.ip()), from.port()));
     assert_eq!((heard.arrival.to, heard.arrival.hop_limit, heard.arrival.traffic_class), (gid(here), 64, 0));
-    // Nonsense harms nobody.
+    // Invalid datagrams do no harm.
     for len in [1, 2, 11, 15] {
         sender.send(&vec![0xff; len]);
     }
@@ -127,7 +128,7 @@ fn an_engine_that_is_slow_hears_everything_all_the_same() {
     let mut ear = Ear::new(&agent);
     let qpn = ear.qpn();
     let sender = Sender::new(here);
-    // More than its lane has room for.
+    // More than the lane has room for.
     for mark in 0..=255 {
         sender.send(&datagram(qpn, 150, mark));
     }
@@ -190,7 +191,7 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
     let socket = udp::Socket::from_fd(fds.remove(1));
     let sender = Sender::new(here);
     let mut buffer = vec![0; 65536];
-    // Where the lease is lost before the datagram is there, it comes by the lane.
+    // If the lease is lost before the datagram arrives, the datagram comes by the lane.
     eventually("a datagram out of the socket", || {
         take_lease(&one);
         sender.send(&datagram(a, 64, 1));
@@ -201,7 +202,7 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
         });
         (len == 64).then_some(())
     });
-    // Misdelivered packets, short and long, are the other engine's.
+    // Misdelivered packets, short and long, belong to the other engine.
     for len in [100, 4000] {
         let misdelivered = datagram(b, len, 3);
         let mut arrival = Arrival {
@@ -236,7 +237,7 @@ fn what_a_connected_receiver_gets_is_for_everybody_whoever_connected_it() {
     let (a, b) = (one.qpn(), two.qpn());
     let connected = udp::Socket::from_fd(one.sockets().1.remove(0));
     let (near, far) = (Sender::new(here), Sender::new(here));
-    // While the lease is held, the agent leaves the connected socket alone, too.
+    // While the lease is held, the agent does not read the connected socket either.
     let mut buffer = vec![0; 65536];
     eventually("a datagram out of the connected socket", || {
         take_lease(&one);
@@ -249,7 +250,7 @@ fn what_a_connected_receiver_gets_is_for_everybody_whoever_connected_it() {
         });
         (len == 64).then_some(())
     });
-    // Nobody holds it: what the connected socket hears goes where it belongs, and so does what it does not hear.
+    // Without a holder, the agent forwards the datagrams of both sockets to their engines.
     release(&one);
     for (sender, mark) in [(&near, 2), (&far, 3), (&near, 4)] {
         sender.send(&datagram(a, 64, mark));
@@ -257,7 +258,8 @@ fn what_a_connected_receiver_gets_is_for_everybody_whoever_connected_it() {
         sender.send(&datagram(b, 64, mark));
         assert_eq!(two.await_record().bytes[63], mark);
     }
-    // Who connected it has ended, and holds it open still, as a stopped process does.
+    // The engine that connected the socket has ended, and still holds it open, as a stopped process
+    // does.
     drop(one.client);
     for (sender, mark) in [(&near, 5), (&far, 6)] {
         sender.send(&datagram(b, 64, mark));
@@ -330,7 +332,8 @@ fn groups_are_joined_while_they_have_members() {
         bytes: &datagram(0x00ff_ffff, 100, 9),
     };
     let member = ear.member(gid(group));
-    // Its socket is there when ATTACH_MCAST is answered, and never given away: what comes is for several engines.
+    // Its socket is open when ATTACH_MCAST is answered. It is never given away, because its
+    // datagrams are for several engines.
     assert_eq!(ear.sockets().0.total, 2);
     sender.send(&out).expect("sent");
     let heard = ear.await_record();
