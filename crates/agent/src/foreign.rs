@@ -60,7 +60,7 @@ impl<T: Close> Foreign<T> {
         Self::new(fd, Closer::burial())
     }
 
-    /// What closes it.
+    /// The closer that closes it.
     pub(crate) fn closer(&self) -> &Closer {
         &self.closer
     }
