@@ -29,28 +29,39 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     oldest_rust(workspace)?;
     println!("{}", try_crates(workspace, &order)?);
     package::run(workspace, &Options::default())?;
-    println!("\n{}", steps(&tag, &order));
+    let published = |package: &&Package| order.contains(&package.name.as_str());
+    let has_repository = workspace.packages().iter().filter(published).all(|package| package.repository.is_some());
+    println!("\n{}", steps(&tag, &order, has_repository));
     Ok(())
 }
 
-/// The crates build with the oldest Rust that they promise, where rustup has it.
+/// The crates build with the oldest Rust that they promise, where this machine has it.
 fn oldest_rust(workspace: &Workspace) -> Result<(), String> {
     let oldest = workspace.oldest_rust()?;
-    let Some(toolchain) =
-        installed(&Tool::new("rustup").args(["toolchain", "list"]).output().unwrap_or_default(), oldest)
-    else {
+    let list = Tool::new("rustup").args(["toolchain", "list"]).output().unwrap_or_default();
+    let check = |tool: Tool| {
+        let tool = tool.within(workspace.root());
+        tool.args(["check", "--workspace", "--all-targets", "--locked", "--offline"]).run()
+    };
+    let cargo = || Tool::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if is_version(&cargo().args(["--version"]).output()?, oldest) {
+        check(cargo())?;
+    } else if let Some(toolchain) = installed(&list, oldest) {
+        // A separate folder: this compiler would rebuild what another compiler has built there.
+        let target = workspace.target().join("oldest-rust");
+        check(Tool::new("rustup").env("CARGO_TARGET_DIR", &target).args(["run", &toolchain, "cargo"]))?;
+    } else {
         println!("not checked: Rust {oldest} is not installed; type: rustup toolchain install {oldest}");
         return Ok(());
-    };
-    // A folder of its own: what another compiler made there would be built again.
-    let target = workspace.target().join("oldest-rust");
-    Tool::new("rustup")
-        .within(workspace.root())
-        .env("CARGO_TARGET_DIR", &target)
-        .args(["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked", "--offline"])
-        .run()?;
+    }
     println!("all packages build with Rust {oldest}");
     Ok(())
+}
+
+/// Whether `cargo --version` names this version.
+fn is_version(said: &str, version: &str) -> bool {
+    let rest = said.strip_prefix("cargo ").and_then(|rest| rest.strip_prefix(version));
+    rest.is_some_and(|rest| rest.starts_with(['.', ' ']))
 }
 
 /// The toolchain with this version, as `rustup toolchain list` has it.
@@ -143,17 +154,29 @@ fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
     Ok(order)
 }
 
-fn steps(tag: &str, order: &[&str]) -> String {
+/// What a person does next.
+fn steps(tag: &str, order: &[&str], has_repository: bool) -> String {
     let packages = order.iter().map(|name| format!(" -p {name}")).collect::<String>();
+    let repository = if has_repository { "" } else { REPOSITORY };
     format!(
-        "What remains:\n  git tag --annotate {tag} --message 'softhca {tag}'\n  git push origin {tag}\n  \
+        "What remains:\n{repository}  git tag --annotate {tag} --message 'softhca {tag}'\n  git push origin {tag}\n  \
          upload the packages above to the release {tag}\n  cargo publish{packages}"
     )
 }
 
+/// What to do before the first release.
+const REPOSITORY: &str = r#"  first: Cargo.toml names no repository, so the pages on crates.io will not link to the source.
+  Add its address to Cargo.toml under [workspace.package]:
+    repository = "ADDRESS"
+  Let each published crate inherit it, then commit and run cargo xtask release again:
+    sed -i '/^documentation = /a repository.workspace = true' $(grep -l '^documentation = ' crates/*/Cargo.toml)
+"#;
+
 #[cfg(test)]
 mod tests {
-    use super::{installed, is_unreachable, order, section};
+    use std::fs;
+
+    use super::{installed, is_unreachable, is_version, order, section, steps};
     use crate::workspace::Workspace;
 
     const GOOD: &str = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n\n* a thing\n\n## [0.1.0] - 2025-01-31\n\n* all\n";
@@ -186,6 +209,28 @@ mod tests {
             Some("1.90-x86_64-unknown-linux-gnu")
         );
         assert_eq!((installed(list, "1.91"), installed("", "1.90")), (None, None));
+        let said = "cargo 1.95.0 (f2d3ce0bd 2026-03-21)\n";
+        assert!(is_version(said, "1.95") && is_version(said, "1.95.0"));
+        assert!(!is_version(said, "1.9") && !is_version(said, "1.96") && !is_version("", "1.95"));
+    }
+
+    #[test]
+    fn every_page_names_the_oldest_rust_of_the_workspace() {
+        let workspace = Workspace::open().expect("the workspace");
+        let oldest = format!("Rust {}", workspace.oldest_rust().expect("a version"));
+        for page in ["README.md", "docs/install.md", ".ci/run"] {
+            let text = fs::read_to_string(workspace.root().join(page)).expect(page);
+            let named: Vec<&str> = text.matches("Rust 1.").collect();
+            assert!(!named.is_empty() && named.len() == text.matches(&oldest).count(), "{page} does not say {oldest}");
+        }
+    }
+
+    #[test]
+    fn a_missing_repository_comes_first() {
+        let said = steps("v1.0.0", &["softhca"], false);
+        assert!(said.starts_with("What remains:\n  first: Cargo.toml names no repository"), "{said}");
+        assert!(said.contains("repository.workspace = true"), "{said}");
+        assert!(!steps("v1.0.0", &["softhca"], true).contains("repository"));
     }
 
     #[test]

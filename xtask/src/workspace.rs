@@ -24,6 +24,8 @@ pub(crate) struct Package {
     pub(crate) version: String,
     /// The oldest Rust that builds it.
     rust_version: Option<String>,
+    /// Where its source is published.
+    pub(crate) repository: Option<String>,
     /// Its Cargo.toml.
     pub(crate) manifest_path: PathBuf,
     /// The registries that it may be published to; `None` for all, empty for `publish = false`.

@@ -68,7 +68,10 @@ impl<'a> FaultCounts<'a> {
         let lines = || reasons.lines().map(Line::read);
         let processes: BTreeSet<u64> =
             lines().filter(|(_, line)| *line == Line::Opened).map(|(pid, _)| pid.into()).collect();
-        let mut counts = BTreeMap::new();
+        let mut counts: BTreeMap<u64, Count> = BTreeMap::new();
+        // Rules of the programs themselves: the first number of each. Each open of a device adds
+        // them again, with new numbers.
+        let mut own: BTreeMap<String, u64> = BTreeMap::new();
         for row in rows(answer, "rules").chain(rows(answer, "ended")) {
             let (Some(id), Some(acted)) = (row["id"].as_u64(), row["acted"].as_u64()) else { continue };
             let before = self.before.get(&id).copied();
@@ -79,7 +82,16 @@ impl<'a> FaultCounts<'a> {
             let before = before.unwrap_or(0);
             if is_of_run && acted > before {
                 let rule = row["rule"].as_str().unwrap_or_default().to_owned();
-                counts.insert(id, Count { id, rule, acted, before, exact: true });
+                let mut count = Count { id, rule, acted, before, exact: true };
+                if row["pid"].is_u64() {
+                    let earlier = own.get(&count.rule).and_then(|id| counts.remove(id));
+                    if let Some(earlier) = earlier {
+                        count.acted = count.acted.saturating_add(earlier.acted);
+                        count.id = count.id.min(earlier.id);
+                    }
+                    own.insert(count.rule.clone(), count.id);
+                }
+                counts.insert(count.id, count);
             }
         }
         let mut steps: BTreeMap<u64, (&str, BTreeMap<u32, u64>)> = BTreeMap::new();
@@ -89,7 +101,7 @@ impl<'a> FaultCounts<'a> {
             let most = steps.entry(id).or_insert((rule, BTreeMap::new())).1.entry(pid).or_default();
             *most = acted.max(*most);
         }
-        for (id, (rule, by_process)) in steps {
+        for (id, (rule, by_process)) in steps.into_iter().filter(|(_, (rule, _))| !own.contains_key(*rule)) {
             let acted = by_process.values().fold(0, |sum: u64, most| sum.saturating_add(*most));
             counts.entry(id).or_insert(Count { id, rule: rule.to_owned(), acted, before: 0, exact: false });
         }
@@ -206,6 +218,18 @@ mod tests {
             softhca: fault rule 5 (cm-reject 28): 2 connection requests were rejected\n";
         assert_eq!(said(&answer, AGENT), expected);
         assert_eq!(said(&answer, ""), "", "a program that opened no device");
+    }
+
+    #[test]
+    fn rules_of_all_opens_of_a_device_are_one_line() {
+        let loss = |id: u64, pid: u32| json!({"id": id, "rule": "loss", "pid": pid, "seen": 9, "acted": 2});
+        let answer = json!({"rules": [loss(9, 7), {"id": 1, "rule": "loss", "pid": null, "seen": 200, "acted": 150}],
+            "ended": [loss(4, 7), loss(6, 8)]});
+        let reasons = format!("{AGENT}noted 7: fault: by rule 5 (loss) 1 packet was lost; the last: x of QP 0x1\n");
+        let expected = "\
+            softhca: fault rule 1 (loss): 150 packets were lost, 50 of them during this run\n\
+            softhca: fault rule 4 (loss): 6 packets were lost\n";
+        assert_eq!(said(&answer, &reasons), expected);
     }
 
     #[test]

@@ -9,6 +9,15 @@ case $client in *ucx_perftest*)
         server="$server -P 0" client="$client -P 0"
     fi
     ;;
+# Each release has other options. Both sides make up QP numbers from 1000 on. One adapter has each number once, so the client uses others.
+cmtime*)
+    if cmtime -h 2>&1 | grep -q -e '-L'; then
+        ready=7471 server='cmtime -L -b 127.0.0.1 -C 127.0.0.1' client='cmtime -b 127.0.0.1 -C 127.0.0.1'
+    fi
+    if cmtime -h 2>&1 | grep -q -e '-q'; then
+        client="$client -q 2000"
+    fi
+    ;;
 esac
 softhca run -- $server >server.out 2>&1 &
 pid=$!

@@ -100,6 +100,7 @@ pub(crate) const ALL: &[Program] = &[
     ),
     meet("riostream", "cm", "riostream -b 127.0.0.1 -T v -C 10 -S 65536", "riostream -s 127.0.0.1 -T v -C 10 -S 65536"),
     meet("rcopy", "cm", "rcopy", "rcopy /usr/bin/rcopy 127.0.0.1:/tmp/copy"),
+    meet("cmtime", "cm", "cmtime -b 127.0.0.1", "cmtime -s 127.0.0.1"),
     meet("udpong", "udp:7174", "udpong -b 127.0.0.1 -C 100 -S 1000", "udpong -s 127.0.0.1 -C 100 -S 1000"),
     meet("qperf -cm1 rc_lat rc_bw", "19765", "qperf", "qperf -cm1 127.0.0.1 -t 1 rc_lat rc_bw"),
     alone("ucx_info -d", "ucx_info -d", "softhca0:1"),
@@ -129,10 +130,6 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     (
         "`raw_ethernet_bw`, `raw_ethernet_lat`, `raw_ethernet_burst_lat`, `raw_ethernet_fs_rate`",
         "they send raw packets, which softhca does not have",
-    ),
-    (
-        "`cmtime`",
-        "each release has other options, and that of sid connects again with QP numbers that it makes up, which is not examined yet",
     ),
     (
         "`run_perftest_loopback`, `run_perftest_multi_devices`",

@@ -35,13 +35,22 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Keeps a rule that has acted. If the user has too many rules, the user's oldest goes; if all
-    /// users together have, the oldest of all.
+    /// Keeps a rule that has acted, and adds it to the same rule of an earlier open of this
+    /// program. If the user has too many rules, the user's oldest goes; if all users together have,
+    /// the oldest of all.
     pub(super) fn keep(&mut self, row: Row) {
         if row.acted == 0 {
             return;
         }
-        let uid = row.peer.uid;
+        let (uid, pid) = (row.peer.uid, row.peer.pid);
+        let is_same = |kept: &&mut Row| (kept.peer.uid, kept.peer.pid) == (uid, pid) && kept.rule == row.rule;
+        // Each open of a device brings the rules again. A program that opens often has one row for
+        // each rule.
+        if let Some(kept) = self.rows.iter_mut().find(is_same) {
+            kept.seen += row.seen;
+            kept.acted += row.acted;
+            return;
+        }
         if self.rows.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {
             let oldest = self.rows.iter().position(|kept| kept.peer.uid == uid);
             oldest.and_then(|place| self.rows.remove(place));
@@ -63,16 +72,26 @@ impl Ended {
 mod tests {
     use super::*;
 
+    fn row_of(uid: u32, pid: u32, id: u32) -> Row {
+        let peer = Peer { pid, uid, comm: String::new() };
+        Row { peer, id, rule: "loss".to_owned(), seen: 2, acted: u64::from(id) }
+    }
+
+    #[test]
+    fn a_program_that_opens_often_has_one_row_for_each_rule() {
+        let mut ended = Ended::default();
+        (1..=2 * KEPT_OF_ONE as u32).for_each(|id| ended.keep(row_of(1, 7, id)));
+        ended.keep(row_of(1, 8, 5));
+        let all: u64 = (1..=2 * KEPT_OF_ONE as u64).sum();
+        let shown = ended.show(Asker::Root);
+        let counts: Vec<_> = shown.iter().map(|row| (row["id"].as_u64(), row["acted"].as_u64())).collect();
+        assert_eq!(counts, [(Some(1), Some(all)), (Some(5), Some(5))]);
+    }
+
     #[test]
     fn one_user_does_not_push_out_the_rules_of_others() {
         let mut ended = Ended::default();
-        let row = |uid, id| Row {
-            peer: Peer { pid: 7, uid, comm: String::new() },
-            id,
-            rule: "loss".to_owned(),
-            seen: 2,
-            acted: u64::from(id),
-        };
+        let row = |uid, id| row_of(uid, id, id);
         ended.keep(row(1, 0));
         assert!(ended.show(Asker::Root).is_empty(), "a rule that never acted is not kept");
         ended.keep(row(1, 1));

@@ -2,7 +2,7 @@
 //! connection, and numbers that are used twice.
 
 use super::world::{A, B, Manner, World};
-use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Request, State};
+use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Reply, Request, State};
 use wire::Qpn;
 use wire::cm::{Message, Req};
 
@@ -72,6 +72,51 @@ fn one_that_ends_already_is_no_hindrance() {
     world.call(A, |cm, now| cm.request(now, &request)).unwrap();
     world.run_for(1);
     assert_ne!(world.incoming(B), passive);
+}
+
+/// `cmtime` of rdma-core makes up QP numbers. Each of its rounds begins with the same number, while
+/// the connections of the round before are in TIMEWAIT.
+#[test]
+fn numbers_of_connections_in_timewait_can_come_again_at_once() {
+    for (asker, asked) in [(A, B), (A, A)] {
+        let mut world = World::new();
+        let mut again = |world: &mut World| {
+            let request = same_qpn(world, Qpn::new(0x1000));
+            let request = Request { path: world.path(asker, asked), ..request };
+            let active = world.call(asker, |cm, now| cm.request(now, &request)).unwrap();
+            world.run_for(1);
+            let passive = world.incoming(asked);
+            let reply = Reply { qpn: Qpn::new(0x2000), ..world.agreeing(asked) };
+            world.call(asked, |cm, now| cm.reply(now, passive, &reply)).unwrap();
+            world.run_for(1);
+            world.call(asker, |cm, _| cm.ready(active, &[])).unwrap();
+            world.run_for(1);
+            assert_eq!(world.state(asked, passive), State::Established);
+            world.call(asker, |cm, now| cm.disconnect(now, active, &[])).unwrap();
+            world.run_for(1);
+            world.call(asked, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
+            world.run_for(1);
+            assert_eq!((world.state(asker, active), world.state(asked, passive)), (State::TimeWait, State::TimeWait));
+        };
+        (0..3).for_each(|_| again(&mut world));
+    }
+}
+
+/// Within one adapter, both sides of a connection use QP numbers of this adapter. A reply with the
+/// QP number of the request names a connected queue pair. Linux rejects it, too.
+#[test]
+fn one_adapter_has_each_number_once() {
+    let mut world = World::new();
+    let id = world.request(A, A);
+    world.run_for(1);
+    let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
+    let passive = world.incoming(A);
+    let reply = Reply { qpn, ..world.agreeing(A) };
+    world.call(A, |cm, now| cm.reply(now, passive, &reply)).unwrap();
+    world.run();
+    let told = world.hosts[A].events_of(id);
+    assert!(matches!(&told[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{told:?}");
+    assert_eq!(world.state(A, id), State::Idle);
 }
 
 #[test]

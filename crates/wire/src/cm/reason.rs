@@ -40,7 +40,7 @@ reasons! {
     INVALID_COMM_INSTANCE = 7, "unknown pair of communication ids";
     INVALID_SERVICE_ID = 8, "nobody listens at this service id";
     INVALID_TRANSPORT_TYPE = 9, "the transport type does not fit the service";
-    STALE_CONNECTION = 10, "the queue pair is still connected here, from an earlier connection";
+    STALE_CONNECTION = 10, "another connection here has the same QP number of the same adapter (a stale connection)";
     RDC_NOT_EXIST = 11, "there is no reliable datagram channel";
     INVALID_GID = 12, "the primary path's GID is not accepted";
     INVALID_LID = 13, "the primary path's LID is not accepted";
