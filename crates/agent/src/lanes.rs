@@ -73,9 +73,8 @@ impl Lanes {
         opener: u32,
         proxy: bool,
     ) -> io::Result<(u32, bool)> {
-        let pair = (from.min(to), from.max(to), stripe);
-        if let Some(lane) = self.by_pair.get(&pair) {
-            return Ok((*lane, false));
+        if let Some(lane) = self.find((from, to), stripe) {
+            return Ok((lane, false));
         }
         let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
@@ -85,8 +84,13 @@ impl Lanes {
         let opened = self.by_user.entry(opener).or_default();
         opened.all += 1;
         opened.proxy += u64::from(proxy);
-        self.by_pair.insert(pair, self.last);
+        self.by_pair.insert((from.min(to), from.max(to), stripe), self.last);
         Ok((self.last, true))
+    }
+
+    /// The lane that a pair has for a stripe. The order of the pair does not matter.
+    pub fn find(&self, (from, to): (ContextId, ContextId), stripe: u32) -> Option<u32> {
+        self.by_pair.get(&(from.min(to), from.max(to), stripe)).copied()
     }
 
     /// The record for the engine on `side` of a lane.

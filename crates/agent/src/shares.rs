@@ -151,7 +151,7 @@ pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome
     refuse(Errno::ENOMEM, text)
 }
 
-/// Checks the lane that an engine has just opened to another engine. Each lane costs the agent a
+/// Checks whether an engine may open one more lane to another engine. Each lane costs the agent a
 /// descriptor, and it costs the process at the other end one. Other users could make a process pay
 /// for many lanes. So all engines of one user together may have as many lanes into another user's
 /// process as a pair of engines may have, but no more than leaves enough for all others.
@@ -159,10 +159,10 @@ pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<(
     let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
     let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };
     let (opened, users) = (world.lanes.opened_by(ours.uid), &world.users);
-    if users.apart && opened.all > users.lanes {
+    if users.apart && opened.all >= users.lanes {
         return refuse(Errno::EMFILE, format!("user {} has its share of lanes: {}", ours.uid, users.lanes));
     }
-    if users.apart && opened.proxy > users.proxy_lanes && has_proxy(world, from, to) {
+    if users.apart && opened.proxy >= users.proxy_lanes && has_proxy(world, from, to) {
         let text = format!(
             "user {} has its share of lanes to engines that the agent runs: {}; programs with an engine of their own \
              have more",
@@ -181,7 +181,7 @@ pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<(
     let neighbours = engines.flat_map(|engine| world.lanes.neighbours(engine.id)).filter_map(peer);
     let foreign: Vec<u32> = neighbours.map(|peer| peer.uid).filter(|uid| *uid != theirs.uid).collect();
     let of_ours = foreign.iter().filter(|uid| **uid == ours.uid).count();
-    if of_ours <= STRIPES as usize && of_ours <= (FOREIGN_LANES + 1).saturating_sub(foreign.len()) {
+    if of_ours < STRIPES as usize && of_ours < FOREIGN_LANES.saturating_sub(foreign.len()) {
         return Ok(());
     }
     let text = format!(

@@ -148,6 +148,26 @@ fn lanes_between_a_users_own_engines_have_an_end() {
     assert_eq!(opened(&mut world, one, two).0, 20, "15 that are there, and 5 more");
 }
 
+/// A lane that is made takes a number, and the memory of a lane is made with it. A refused lane takes none.
+#[test]
+fn a_refused_lane_is_not_made() {
+    let mut world = world_of_many();
+    world.users.lanes = 3;
+    let [(one, _push), (two, _other)] = [77, 78].map(|pid| engine(&mut world, 1, pid));
+    let number = |reply: Reply| {
+        assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
+        LaneOut::read(&reply.bytes).expect("whole").lane
+    };
+    let lanes: Vec<u32> = (0..3).map(|stripe| number(open(&mut world, one, two, stripe))).collect();
+    for stripe in 3..60 {
+        assert_eq!(open(&mut world, one, two, stripe).status, Errno::EMFILE.to_status());
+    }
+    assert_eq!(number(open(&mut world, two, one, 2)), lanes[2], "the lanes that are there can be asked for again");
+    world.users.lanes = 4;
+    assert_eq!(number(open(&mut world, one, two, 60)), lanes[2] + 1, "a refused lane was made");
+    assert_eq!(world.lanes.len(), 4);
+}
+
 /// The variable that tells the victim where its agent is.
 const DIR: &str = "SOFTHCA_TEST_VICTIM";
 /// Most lanes of all other users together. One of their lanes costs the victim one descriptor, like

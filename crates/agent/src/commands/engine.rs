@@ -76,11 +76,11 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     let opener = world.context(me)?.peer.uid;
     let proxy = shares::has_proxy(world, me, peer);
-    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy)?;
-    if new && let Err(refusal) = shares::room_for_lane(world, me, peer) {
-        world.lanes.close(lane);
-        return Err(refusal);
+    if world.lanes.find((me, peer), stripe).is_none() {
+        // Before the lane's memory is made: a refusal costs the agent no descriptor.
+        shares::room_for_lane(world, me, peer)?;
     }
+    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy)?;
     let side = world.lanes.side(lane, me);
     let mut opened = describe(world, lane, side, me, peer).map(|mine| (mine, None));
     if new && let Ok((mine, _)) = opened {
