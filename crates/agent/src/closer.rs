@@ -39,7 +39,6 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
-use crate::account;
 use crate::burial;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
@@ -236,7 +235,7 @@ impl User {
             return;
         }
         let user = Arc::clone(self);
-        match headroom::start(format!("softhca-u{}", self.uid), STACK, move || user.run()) {
+        match headroom::start_for(self.uid, format!("softhca-u{}", self.uid), STACK, move || user.run()) {
             Ok(_) => {
                 work.runs = true;
                 if work.kept.take().is_some() {
@@ -255,7 +254,6 @@ impl User {
 
     /// The thread's loop.
     fn run(self: Arc<Self>) {
-        account::enter(Some(self.uid));
         let mut buffer = Vec::new();
         loop {
             let mut work = self.work.lock();
@@ -347,6 +345,7 @@ impl fmt::Debug for User {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account;
     use std::sync::mpsc::channel;
 
     /// Otherwise these log lines would count for no user, and would crowd out other lines.

@@ -11,6 +11,7 @@ use std::thread::{Builder, JoinHandle};
 
 use abi::Errno;
 
+use crate::account;
 use crate::refusal::{Outcome, refuse};
 
 /// Most memory that one piece of work allocates. The largest parts are a request and a reply of 64
@@ -28,6 +29,10 @@ pub(crate) fn is_there() -> bool {
 }
 
 fn has(bytes: usize) -> bool {
+    #[cfg(test)]
+    if tests::WITHHELD.get() {
+        return false;
+    }
     let mut room = Vec::<u8>::new();
     let is_there = room.try_reserve_exact(bytes).is_ok();
     // Otherwise the compiler could remove an allocation that is not used.
@@ -44,8 +49,40 @@ pub(crate) fn start(name: String, stack: usize, run: impl FnOnce() + Send + 'sta
     Builder::new().name(name).stack_size(stack).spawn(run)
 }
 
+/// The same for a thread that works for one user alone: its log lines count for that user.
+pub(crate) fn start_for(
+    uid: u32,
+    name: String,
+    stack: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    start(name, stack, move || {
+        account::enter(Some(uid));
+        run();
+    })
+}
+
 /// Refuses a client's command if there is no memory. The refusal has no sentence, because that
 /// would be an allocation.
 pub(crate) fn check() -> Outcome<()> {
     if is_there() { Ok(()) } else { refuse(Errno::ENOMEM, String::new()) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// The calling thread finds no memory.
+        pub(crate) static WITHHELD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn a_thread_for_one_user_works_on_the_users_account() {
+        let (told, user) = std::sync::mpsc::channel();
+        let tell = move || told.send(account::current()).expect("it is waited for");
+        start_for(77, "a test".into(), STACK, tell).expect("a thread").join().expect("it ends");
+        assert_eq!((user.recv(), account::current()), (Ok(Some(77)), None));
+    }
 }

@@ -22,7 +22,6 @@ use abi::layout::Record;
 use abi::post::PostAnswer;
 use abi::qp::{ModifyQp, attr, state};
 
-use crate::account;
 use crate::dispatch::{Reply, dispatch};
 use crate::foreign::Passed;
 use crate::headroom;
@@ -155,8 +154,8 @@ impl Paths {
             let uid = context.peer.uid;
             let control = LocalControl::inner(self.inbox.clone(), client, uid);
             let running = world.users.run(uid);
-            let started = headroom::start(format!("softhca-slow-{}", client.0), headroom::STACK, move || {
-                account::enter(Some(uid));
+            let name = format!("softhca-slow-{}", client.0);
+            let started = headroom::start_for(uid, name, headroom::STACK, move || {
                 worker::run(control, answer, profile, &jobs, &inbox);
                 drop(running);
             });
