@@ -147,6 +147,13 @@ impl Client {
         })
     }
 
+    /// The same client, as if its process were another user's.
+    #[cfg(test)]
+    pub(crate) fn of_user(mut self, uid: u32) -> Self {
+        self.peer.uid = uid;
+        self
+    }
+
     /// The socket, to watch it.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -8,6 +8,8 @@
 
 mod messages;
 mod passing;
+#[cfg(test)]
+mod tests;
 mod turns;
 mod visitors;
 

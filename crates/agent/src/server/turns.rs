@@ -77,7 +77,7 @@ impl Server {
 
     /// Serves one piece of work, and handles what must happen before it. Returns false if the agent
     /// must end.
-    fn turn(&mut self, events: &mut Vec<Event>) -> bool {
+    pub(super) fn turn(&mut self, events: &mut Vec<Event>) -> bool {
         let backlog = self.follow();
         if self.queue.is_empty() && !backlog.more {
             // Makes the queue forget the used time.

@@ -1,7 +1,9 @@
-//! Packets that wait: because they are late, come behind another one, or the line is slow.
+//! Delayed packets: packets that a fault rule makes late, or that wait behind another packet or for
+//! a slow line.
 //!
-//! They are put together when they would have left or arrived, so that what becomes of the program's memory meanwhile does not
-//! matter to them. Nobody waits for them: the timers say when one is due. Principal type: [`DelayedPackets`].
+//! A packet's bytes are copied when it would have left or arrived. So later changes of the
+//! program's memory do not affect it. No thread waits for delayed packets; a timer fires when one
+//! is due. Principal type: [`DelayedPackets`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,17 +21,17 @@ use crate::qp::Qp;
 use crate::receive;
 use crate::transmit::{Origin, Sent};
 
-/// What stands in the timers for delayed packets.
+/// The timer key of delayed packets.
 pub(crate) const DELAYED_PACKETS: u32 = u32::MAX - 1;
 
-/// Bytes that wait, at most: what comes beyond is lost, as in a network whose queues are full.
+/// Bytes that wait, at most. Further packets are lost, as in a network with full queues.
 const MOST: usize = 64 << 20;
-/// What a delayed packet takes besides its payload.
+/// The memory of a delayed packet besides its payload.
 const OWN: usize = 256;
-/// When a delayed packet is tried again that found its lane full: nanoseconds.
+/// When a delayed packet whose lane was full is tried again, in nanoseconds.
 const AGAIN: u64 = 50_000;
 
-/// Where a packet was going.
+/// The destination of a packet.
 pub(super) enum To {
     Lane {
         lane: Arc<Lane>,
@@ -42,7 +44,7 @@ pub(super) enum To {
         headers: Headers,
         damage: Option<u64>,
     },
-    /// To a QP here: from a lane, or from the first address to the second.
+    /// A QP here: from a lane, or from the first address to the second.
     Here {
         packet: Packet,
         addresses: Option<([u8; 16], [u8; 16])>,
@@ -55,11 +57,11 @@ pub(super) struct DelayedPacket {
     pub(super) qpn: u32,
     pub(super) to: To,
     pub(super) bytes: Box<[u8]>,
-    /// It comes as soon as another packet of its QP has passed.
+    /// The packet follows as soon as another packet of its QP has passed.
     pub(super) late: bool,
 }
 
-/// All that wait, by when they are due and in which order they came.
+/// All waiting packets, by due time and order of arrival.
 #[derive(Default)]
 pub(super) struct DelayedPackets {
     waiting: Mutex<Waiting>,
@@ -73,7 +75,7 @@ struct Waiting {
 }
 
 impl DelayedPackets {
-    /// Keeps a packet until `at`; false if there is no room.
+    /// Keeps a packet until `at`; returns false if there is no room.
     fn keep(&self, at: u64, packet: DelayedPacket) -> bool {
         let size = OWN + packet.bytes.len();
         if self.bytes.fetch_add(size, Ordering::Relaxed) + size > MOST {
@@ -87,12 +89,12 @@ impl DelayedPackets {
         true
     }
 
-    /// Whether packets of a QP wait in the order in which they came.
+    /// Whether packets of a QP wait in line, in their original order.
     pub(super) fn has_line(&self, qpn: u32) -> bool {
         self.waiting.lock().delayed_packets.values().any(|packet| packet.qpn == qpn && !packet.late)
     }
 
-    /// What has waited for the next packet of a QP is due.
+    /// Makes the packets due that wait for the next packet of a QP.
     fn follow(&self, qpn: u32, now: u64) -> bool {
         let mut waiting = self.waiting.lock();
         let late = |packet: &DelayedPacket| packet.qpn == qpn && packet.late;
@@ -111,7 +113,7 @@ impl DelayedPackets {
         self.waiting.lock().delayed_packets.insert(key, packet);
     }
 
-    /// Takes the first that is due.
+    /// Takes the first packet that is due.
     fn take(&self, now: u64) -> Option<((u64, u64), DelayedPacket)> {
         let mut waiting = self.waiting.lock();
         let (key, _) = waiting.delayed_packets.first_key_value().filter(|((at, _), _)| *at <= now)?;
@@ -133,7 +135,8 @@ impl DelayedPackets {
 }
 
 impl Engine {
-    /// Keeps a packet until `at`, in nanoseconds; false if it is lost because there is no room.
+    /// Keeps a packet until `at`, in nanoseconds; returns false if it is lost because there is no
+    /// room.
     pub(super) fn keep_delayed_packet(&self, at: u64, packet: DelayedPacket) -> bool {
         let kept = self.faults.delayed.keep(at, packet);
         if kept && self.timers.set(Time(at), DELAYED_PACKETS) {
@@ -142,7 +145,7 @@ impl Engine {
         kept
     }
 
-    /// A packet of a QP has passed: what waited for that comes now.
+    /// A packet of a QP has passed: late packets of the QP follow now.
     pub(super) fn follow_with_delayed_packets(&self, qpn: u32) {
         let now = self.now();
         if self.faults.delayed.follow(qpn, now.0) && self.timers.set(now, DELAYED_PACKETS) {
@@ -150,13 +153,13 @@ impl Engine {
         }
     }
 
-    /// Sends and delivers what is due.
+    /// Sends and delivers the packets that are due.
     pub(crate) fn send_delayed_packets(self: &Arc<Self>) {
         let now = self.now();
         while let Some((key, packet)) = self.faults.delayed.take(now.0) {
             let Some(qp) = packet.qp.upgrade() else { continue };
             if !send(&qp, &packet) {
-                // First again, before those that were behind it.
+                // First again, before the packets behind it.
                 self.faults.delayed.put_back(key, packet);
                 if self.timers.set(now.after(AGAIN), DELAYED_PACKETS) {
                     self.waker.attend();
@@ -172,7 +175,7 @@ impl Engine {
     }
 }
 
-/// Has one go where it was going; false if there is no room.
+/// Sends a packet to its destination; returns false if there is no room.
 fn send(qp: &Arc<Qp>, delayed: &DelayedPacket) -> bool {
     let (len, from) = (delayed.bytes.len() as u32, Origin::Bytes(&delayed.bytes));
     match &delayed.to {
@@ -184,7 +187,8 @@ fn send(qp: &Arc<Qp>, delayed: &DelayedPacket) -> bool {
         }
         To::Host { flow, headers, damage } => {
             let mut batch = flow.port.batch.lock();
-            // Its own bytes are there, and a port that does not send has complained.
+            // The bytes are already copied, so this cannot fail; and the port reports its own send
+            // errors.
             let _ = qp.put_on_wire(flow, &mut batch, headers, len, &from);
             if let Some(bit) = damage {
                 batch.damage_last(*bit);

@@ -1,9 +1,12 @@
-//! Lanes that lose packets: a connection over one behaves as over a wire, with timers and packets as long as its path MTU.
+//! Lossy lanes: a connection over a lossy lane behaves as over a wire, with timers and with packets
+//! of its path MTU.
 //!
-//! Only connections that a rule may concern, at either end, are lossy ([`super::Losses`]). Timers run from the moment at which rules come,
-//! or the connection gets a peer that rules touch. How long packets are can only change between messages, when nothing is under way; each
-//! record says it, and the peer's responder follows with the first packet of a message that it awaits. A connection that has come to reckon
-//! with losses does so until it is reset, for what its peer knows nobody can be sure of. Adds to [`Qp`].
+//! A connection is lossy only if a rule may concern it, at either end ([`super::Losses`]). Timers
+//! run from the moment when the rules come, or when the connection gets a peer that rules concern.
+//! The packet size can change only between messages, when nothing is under way. Each record states
+//! it, and the peer's responder adopts it with the first packet of the next expected message. A
+//! lossy connection stays lossy until it is reset, because its peer's state is unknown. Adds to
+//! [`Qp`].
 
 use protocol::State;
 
@@ -12,13 +15,15 @@ use crate::lane::LANE_MTU;
 use crate::qp::{Inner, Qp, Route};
 use crate::state::{PATIENCE, READ_PIECE, SILENCE};
 
-/// Packets under way at a time on a lane that loses some: each loss has all behind it sent again.
+/// Packets under way on a lossy lane, at most: after a loss, all packets behind it are
+/// retransmitted.
 const WINDOW: u32 = 64;
 
 impl Qp {
-    /// Rules have come, or the connection has a new peer. If rules may concern it the timers run, for what is under way too.
+    /// Rules have come, or the connection has a new peer. If rules may concern the connection,
+    /// timers start, also for requests under way.
     pub(crate) fn look_for_losses(&self, inner: &mut Inner) {
-        // Those that are not connected yet look when they are.
+        // Connections that are not ready to send yet are checked when they are.
         if inner.lossy || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
             return;
         }
@@ -33,7 +38,8 @@ impl Qp {
         }
     }
 
-    /// Whether a rule may have this connection lose packets: one of this engine, or one of the engine that has the peer's number.
+    /// Whether a rule of this engine, or of the engine that owns the peer's QPN, may make this
+    /// connection lose packets.
     fn may_lose(&self, inner: &Inner) -> bool {
         if inner.on_wire || !self.service.is_reliable() && self.service != protocol::Service::Uc {
             return false;
@@ -43,7 +49,7 @@ impl Qp {
         engine.faults.losses.load().concern(engine, engine.board.owner(peer), [self.qpn(), peer])
     }
 
-    /// What a connection over a lossy lane begins with.
+    /// Sets the initial state of a connection over a lane: whether it is lossy, and its MTU.
     pub(crate) fn begin_lossy(&self, inner: &mut Inner) {
         inner.lossy = self.may_lose(inner);
         inner.lane_mtu = if inner.lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
@@ -56,14 +62,14 @@ impl Qp {
         self.lock().lossy
     }
 
-    /// The same, of its window.
+    /// Sets the initial window of a lossy connection.
     pub(crate) fn narrow(&self, inner: &mut Inner) {
         if inner.lossy {
             inner.requester.set_window(WINDOW);
         }
     }
 
-    /// Packets become as long as the path MTU says, as soon as nothing is under way.
+    /// Changes the packet size to the path MTU as soon as nothing is under way.
     #[cold]
     pub(crate) fn adopt_mtu(&self, inner: &mut Inner) {
         let code = inner.attributes.path_mtu;
@@ -75,7 +81,8 @@ impl Qp {
         }
     }
 
-    /// A packet over a lane is of another MTU than the last. False: it is of before, and must not be taken.
+    /// A packet over a lane has another MTU than the last one. Returns false if the packet is an
+    /// old one and must not be taken.
     #[cold]
     pub(crate) fn follow_mtu(&self, inner: &mut Inner, packet: &Packet) -> bool {
         let (opcode, psn) = (packet.headers.opcode, packet.headers.psn);
@@ -89,11 +96,13 @@ impl Qp {
             inner.responder.set_mtu(abi::device::mtu_bytes(packet.path.mtu).unwrap_or(LANE_MTU));
             return true;
         }
-        // To answer a READ once more its packets would have to be counted as they were.
+        // An old READ cannot be answered again: its response packets would have to be counted with
+        // the old size.
         !(is_reliable && opcode.operation == wire::Operation::ReadRequest && psn.is_before(expected))
     }
 
-    /// Requests to an XRC target may be carried out elsewhere: their packets stay as they are.
+    /// Another engine may carry out requests to an XRC target, so the size of their packets stays
+    /// as it is.
     fn has_mtu_of_its_own(&self) -> bool {
         matches!(self.service, protocol::Service::Rc | protocol::Service::Uc)
     }

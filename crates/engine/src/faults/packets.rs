@@ -1,6 +1,8 @@
-//! What happens to a packet that meets a fault: on its way out, on its way in, and when it asks for a receive request.
+//! Applies faults to packets: to outgoing and incoming ones, and to requests that need a receive
+//! request.
 //!
-//! A lane has no ICRC, and what would not fit there is lost, as it is at the end of a wire. Adds to [`Qp`] and [`Engine`].
+//! A lane has no ICRC, so a damaged packet is lost there, as at the end of a wire. Adds to [`Qp`]
+//! and [`Engine`].
 
 use std::sync::Arc;
 
@@ -19,10 +21,10 @@ use crate::qp::{Inner, Qp};
 use crate::receive;
 use crate::transmit::{Exit, Origin, Sent};
 
-/// How long a packet waits for the next one, in nanoseconds.
+/// How long a late packet waits for the next one, in nanoseconds.
 const LATE: u64 = 1_000_000;
 
-/// Who is at the other end: what the rules may be about.
+/// The address and port of the other end, for the rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Far {
     pub(crate) gid: [u8; 16],
@@ -54,7 +56,7 @@ fn facts(direction: Direction, device: u32, qpn: u32, far: &Far, headers: &Heade
 }
 
 impl Qp {
-    /// Sends a packet of a connection as the rules will have it.
+    /// Sends a packet of a connection as the rules require.
     #[cold]
     pub(crate) fn leave_with_faults(
         &self,
@@ -115,7 +117,7 @@ impl Qp {
         if let (Some(bit), Exit::Wire(_, batch, _)) = (damage, &mut *exit) {
             batch.damage_last(bit);
         }
-        // Whoever has no room for the second has lost it.
+        // If there is no room for the second copy, it is lost.
         let _ = match verdict.fate {
             Fate::Twice => self.leave_now(exit, headers, len, from),
             Fate::Ghost => self.leave_now(exit, &ghost(headers), len, from),
@@ -125,7 +127,8 @@ impl Qp {
         sent
     }
 
-    /// What becomes of a datagram on its way out; true if it goes on as it is. `to` says where it was going.
+    /// Applies the rules to an outgoing datagram; returns true if it goes on unchanged. `to` is its
+    /// destination.
     #[cold]
     pub(crate) fn datagram_with_faults(
         &self,
@@ -174,7 +177,8 @@ impl Qp {
         Ok(false)
     }
 
-    /// Whether a request that needs a receive request is told that there is none. If so it is answered.
+    /// Whether a rule makes a request see no receive request. If so, the responder answers with an
+    /// RNR NAK.
     #[cold]
     pub(crate) fn starves(&self, inner: &mut Inner, packet: &Packet) -> bool {
         if !self.service.is_reliable() {
@@ -203,7 +207,7 @@ impl Qp {
         }
     }
 
-    /// A packet's payload, gathered now.
+    /// The payload of a packet, copied now.
     fn gather(&self, from: &Origin<'_>, len: u32) -> Result<Box<[u8]>, Refusal> {
         let mut bytes = vec![0; len as usize].into_boxed_slice();
         self.fill(from, len, bytes.as_mut_ptr())?;
@@ -211,25 +215,25 @@ impl Qp {
     }
 }
 
-/// Where a datagram was going.
+/// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub(crate) enum Towards<'a> {
     Lane(&'a Arc<crate::lane::Lane>, crate::cell::Path, Option<[u8; 40]>),
     Host(&'a Arc<Flow>),
 }
 
-/// The address that a GRH says a datagram comes from.
+/// The source address in a GRH.
 fn source_of(grh: &[u8; 40]) -> [u8; 16] {
     Network::parse(grh).map_or([0; 16], |network| network.gids().0)
 }
 
-/// An acknowledgement of what was acknowledged before.
+/// A repeated acknowledgement of an earlier PSN.
 fn ghost(headers: &Headers) -> Headers {
     Headers { psn: headers.psn - 1, ..*headers }
 }
 
 impl Engine {
-    /// What becomes of a packet on its way in; true if it goes no further.
+    /// Applies the rules to an incoming packet; returns true if the packet goes no further now.
     #[cold]
     pub(crate) fn meets_fault(&self, packet: &Packet, payload: *const u8, origin: receive::Origin<'_>) -> bool {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };

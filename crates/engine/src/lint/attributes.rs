@@ -1,6 +1,8 @@
-//! The checks of QP attributes that are legal, and bad on a network that loses packets or between adapters that keep to the letter.
+//! The checks of QP attributes that are legal but harmful on a lossy network, or with adapters that
+//! follow the specification strictly.
 //!
-//! Not told: rnr_retry 0 or 7, which programs choose; small MTUs; anything that the agent refuses.
+//! Not reported: rnr_retry 0 or 7, which programs choose deliberately; small MTUs; anything that
+//! the agent refuses. Adds to [`Lint`].
 
 use abi::qp::{ModifyQp, attr};
 use protocol::{Fault, Service};
@@ -13,7 +15,7 @@ use crate::qp::{Inner, Qp};
 const PSN: u32 = 0xff_ffff;
 
 impl Lint {
-    /// A QP was modified as `asked`, which has worked.
+    /// A QP was modified as `asked`, successfully.
     #[cold]
     pub(crate) fn modified(&self, qp: &Qp, asked: &ModifyQp) {
         let has = |bit: u32| asked.attr_mask & bit != 0;
@@ -41,7 +43,7 @@ impl Lint {
         self.tell(findings);
     }
 
-    /// A peer is told to try again later, for there is no receive request.
+    /// This QP sends an RNR NAK, because it has no receive request.
     #[cold]
     pub(crate) fn not_ready(&self, qp: &Qp, inner: &Inner) {
         if inner.attributes.min_rnr_timer != 0 || !qp.service.is_reliable() {
@@ -54,7 +56,7 @@ impl Lint {
         self.tell([Finding::nowhere(Check::SlowRnr, qp.qpn(), what)]);
     }
 
-    /// A request of the peer's was refused.
+    /// A request of the peer was refused.
     #[cold]
     pub(crate) fn refused_peer(&self, qp: &Qp, fault: &Fault) {
         let Fault::TooManyReads { limit } = fault else { return };

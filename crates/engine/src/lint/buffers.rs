@@ -1,16 +1,19 @@
-//! The checks of READs and atomics against what is posted around them, by the bytes on both sides.
+//! The checks of READs and atomics against the requests posted around them, by the bytes that they
+//! use on both sides.
 //!
-//! What one QP sends before a READ is with the peer before the READ's answer comes, so only the other order needs a fence. Answers of
-//! at most eight bytes that go where others go are not told: many programs have one place for answers that they do not look at.
+//! Everything that one QP sends before a READ reaches the peer before the READ's response comes. So
+//! only the other order needs a fence. Overlapping responses of at most eight bytes are not
+//! reported: many programs use one dummy buffer for responses that they ignore. Principal function:
+//! [`posted`].
 
 use super::finding::{Check, Finding};
 use super::shadow::{Posted, Shadow, Span, Work, common};
 use crate::qp::Qp;
 
-/// The longest answer that may be one that nobody looks at.
+/// The longest response that may go to a dummy buffer.
 const DUMMY: u64 = 8;
 
-/// What is wrong with `new`, before it is added.
+/// The mistakes of `new`, before it is added.
 pub(super) fn posted(shadow: &Shadow, qp: &Qp, new: &Posted, fenced: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(local(shadow, qp, new, fenced));
@@ -62,7 +65,8 @@ fn local(shadow: &Shadow, qp: &Qp, new: &Posted, fenced: bool) -> Option<Finding
     None
 }
 
-/// A READ or atomic that was posted before on the same QP may be carried out again, or later, where nothing orders it.
+/// The responder may carry out an earlier READ or atomic of the same QP again, or later than `new`,
+/// unless something orders them.
 fn remote(shadow: &Shadow, qp: &Qp, new: &Posted) -> Option<Finding> {
     let (key, span) = new.remote?;
     let inline_write = new.work == Work::Nothing;
@@ -71,7 +75,7 @@ fn remote(shadow: &Shadow, qp: &Qp, new: &Posted) -> Option<Finding> {
     }
     let before = shadow.queues.get(&qp.qpn())?;
     let harms = |old: &&Posted| {
-        // One atomic after another is in order: nothing but atomics is done with most words.
+        // Two atomics in a row are in order: most such words are used by atomics only.
         let ordered = old.work == Work::Atomic && new.work == Work::Atomic;
         brings(old.work) && !ordered && old.remote.is_some_and(|(old, bytes)| old == key && bytes.overlaps(span))
     };

@@ -1,6 +1,8 @@
-//! The check that a program leaves alone what it sends: a sum of the bytes when the request is posted, and again when the peer has them.
+//! The check that a program does not change the bytes of a send: it compares a checksum taken at
+//! the post with one taken when the peer has the message.
 //!
-//! Until then a packet may have to be sent again. Whoever changes them, it may also be a peer's WRITE or a message that was received there.
+//! Until then a packet may have to be retransmitted. The change may also come from a peer's WRITE,
+//! or from a message received into the buffer. Principal functions: [`sum`] and [`compare`].
 
 use abi::post::Sge;
 
@@ -10,10 +12,10 @@ use crate::access;
 use crate::engine::Engine;
 use crate::qp::Qp;
 
-/// Bytes that are looked at together.
+/// Bytes per copy.
 const PIECE: u32 = 64 * 1024;
 
-/// The sum of a list's bytes. None where they cannot be read.
+/// The checksum of a list's bytes; `None` if they cannot be read.
 pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
     let mut piece = vec![0u8; PIECE.min(sges.iter().map(|sge| sge.length).max().unwrap_or(0)) as usize];
     let mut sum = 0u64;
@@ -29,7 +31,7 @@ pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
     Some(sum)
 }
 
-/// Mixes bytes in. Not against malice: only a change has to show.
+/// Adds bytes to the checksum. It detects changes; it does not resist an attacker.
 fn add(sum: u64, bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = bytes.as_chunks::<8>();
@@ -38,7 +40,7 @@ fn add(sum: u64, bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte) + 1))
 }
 
-/// Whether the bytes of a request that the peer has taken are what they were.
+/// Whether the bytes of a request that the peer has taken are unchanged.
 pub(super) fn compare(qp: &Qp, posted: Posted) -> Option<Finding> {
     let before = posted.sum?;
     let after = sum(qp.engine(), qp.pd, &posted.sges)?;

@@ -1,7 +1,8 @@
-//! What becomes of completions: the hooks of CQs, and the check that a CQ holds what may come.
+//! The hooks of CQs, and the check that a CQ can hold all completions that may come.
 //!
-//! A CQ may be smaller than the queues on it, for a program may know how much it has outstanding. What counts is how much is: signaled
-//! sends, receive requests of the QPs' own queues, and completions that wait to be polled.
+//! A CQ may be smaller than the queues on it, because a program may know how much it has
+//! outstanding. The check counts what is outstanding: signaled sends, receive requests of the QPs'
+//! own queues, and completions that the program has not polled. Adds to [`Lint`].
 
 use abi::cq::{Wc, opcode};
 
@@ -10,7 +11,7 @@ use super::finding::{Check, Finding};
 use super::shadow::Shadow;
 use protocol::Status;
 
-/// One completion more may come to a CQ, which is named by handle and size.
+/// Counts one more completion that may come to a CQ, given by handle and size.
 pub(super) fn owes(shadow: &mut Shadow, call: &str, cq: Option<(u32, u32)>) -> Option<Finding> {
     let (handle, size) = cq?;
     let owing = shadow.cq(handle);
@@ -25,7 +26,7 @@ pub(super) fn owes(shadow: &mut Shadow, call: &str, cq: Option<(u32, u32)>) -> O
 }
 
 impl Lint {
-    /// A completion came to a CQ.
+    /// A completion was added to a CQ.
     #[cold]
     pub(crate) fn came(&self, cq: u32, wc: &Wc) {
         let shadow = &mut *self.shadow.lock();
@@ -50,7 +51,7 @@ impl Lint {
         }
     }
 
-    /// The completions of one QP were taken out of a CQ.
+    /// The completions of one QP were removed from a CQ.
     #[cold]
     pub(crate) fn purged(&self, cq: u32, qpn: u32) {
         let shadow = &mut *self.shadow.lock();

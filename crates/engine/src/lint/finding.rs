@@ -1,54 +1,56 @@
-//! What can be found: the checks by name, with how to mend each, and one finding.
+//! What the strict mode can find: the checks with their names and remedies, and one finding. The
+//! checks themselves are in the other files of this folder. Principal types: [`Check`] and
+//! [`Finding`].
 
 use super::site::Site;
 
 /// A kind of mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Check {
-    /// The bytes of a send were not the same at its completion as when it was posted.
+    /// The bytes of a send changed between its post and its completion.
     ChangedBuffer,
-    /// A READ brings bytes to where another request is at work.
+    /// The response of a READ goes to bytes that another request is using.
     BusyBuffer,
-    /// A request sends bytes that a READ or atomic before it is still to bring.
+    /// A request sends bytes that an earlier READ or atomic is still to bring.
     MissingFence,
-    /// A request changes bytes at the peer that a READ or atomic before it is still to fetch.
+    /// A request changes bytes at the peer that an earlier READ or atomic is still to fetch.
     MissingRemoteFence,
-    /// A message came over another one that the program had not been shown yet.
+    /// A message overwrote another one whose completion the program had not polled.
     OverwrittenMessage,
-    /// A region was deregistered under requests that use it.
+    /// A region was deregistered while requests used it.
     DeregisteredInUse,
     /// A request names a region that was deregistered.
     StaleKey,
     /// Registered memory was unmapped.
     UnmappedMemory,
-    /// A send queue full of requests of which none gives a completion.
+    /// A send queue is full of requests without completions.
     UnsignaledQueue,
-    /// A receive request of a UD QP without room for the GRH.
+    /// A receive request of a UD QP has no room for the GRH.
     ShortDatagram,
     /// More completions may come than the CQ holds.
     SmallCq,
-    /// A reliable QP that waits for ever.
+    /// A reliable QP waits for ever.
     NoTimeout,
-    /// A reliable QP that gives up at the first lost packet.
+    /// A reliable QP fails at the first lost packet.
     NoRetry,
     /// A peer was told to wait for 655 ms.
     SlowRnr,
-    /// A packet sequence number of more than 24 bits.
+    /// A packet sequence number has more than 24 bits.
     LongPsn,
-    /// A peer asked for more READs at once than the QP answers.
+    /// A peer sent more READs at once than the QP answers.
     ReadDepth,
-    /// A request posted in a state that does not take it.
+    /// A request was posted in a state that does not take it.
     WrongState,
-    /// Requests again and again after the QP has failed.
+    /// Requests are posted again and again after the QP has failed.
     IgnoredError,
-    /// A destroyer waits for events to be acknowledged.
+    /// A destroy call waits for events to be acknowledged.
     UnacknowledgedEvent,
-    /// A device closed with objects that live.
+    /// A device was closed while it still had objects.
     LeftOpen,
 }
 
 impl Check {
-    /// All of them.
+    /// All checks.
     pub const ALL: [Self; 20] = [
         Self::ChangedBuffer,
         Self::BusyBuffer,
@@ -72,13 +74,13 @@ impl Check {
         Self::LeftOpen,
     ];
 
-    /// What scripts and the documentation call it.
+    /// The name in scripts and in the documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.words().0
     }
 
-    /// How to mend it.
+    /// How to correct the mistake.
     #[must_use]
     pub fn mend(self) -> &'static str {
         self.words().1
@@ -147,24 +149,24 @@ impl Check {
     }
 }
 
-/// One mistake, once.
+/// One mistake.
 pub(crate) struct Finding {
     pub(crate) check: Check,
-    /// Which object, so that the same of another is told as another.
+    /// The object, so that the same mistake on another object is reported separately.
     pub(crate) object: u64,
     /// The sentence.
     pub(crate) what: String,
-    /// Where.
+    /// The place of the mistake.
     pub(crate) place: Place,
 }
 
 /// Where a mistake was made.
 pub(crate) enum Place {
-    /// In the call that is under way.
+    /// In the current call.
     Here,
-    /// Somewhere else, in an earlier call.
+    /// In an earlier call.
     At(Site),
-    /// No call of the program's is to blame more than another.
+    /// No single call of the program caused it.
     Nowhere,
 }
 

@@ -1,7 +1,9 @@
-//! The checks of registered memory: that it is there as long as it is registered, and registered as long as it is used.
+//! The checks of registered memory: that it stays mapped while it is registered, and stays
+//! registered while it is used.
 //!
-//! Programs that end take things apart in any order. A region under a receive request is told only if its queue is used afterwards, or a
-//! message comes to it; under a send request it is told at once.
+//! Programs that end release their objects in any order. So a region under a receive request is
+//! reported only if its queue is used afterwards or a message comes to it. A region under a send
+//! request is reported at once. Adds to [`Lint`].
 
 use abi::mr::access as right;
 use abi::post::Sge;
@@ -14,7 +16,7 @@ use crate::engine::Engine;
 use crate::mr::{Extent, Matter};
 use crate::usermem::mappings::{self, MappingError};
 
-/// Keys of a list that were deregistered before.
+/// The keys in a list that were deregistered before.
 pub(super) fn stale_keys(shadow: &Shadow, engine: &Engine, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
     let is_stale = |sge: &&Sge| {
         sge.length > 0
@@ -30,7 +32,7 @@ pub(super) fn stale_keys(shadow: &Shadow, engine: &Engine, call: &str, number: u
 }
 
 impl Lint {
-    /// A region is about to end, or to get another key.
+    /// A region is about to be deregistered, or to get another key.
     #[cold]
     pub(crate) fn deregisters(&self, engine: &Engine, call: &str, extent: &Extent) {
         let key = extent.key;
@@ -71,7 +73,7 @@ impl Lint {
                 }
                 later(&mut queue.receives, format!("receive of QP {qpn:#x}"));
             }
-            // What is left in an SRQ that no QP has any more is never taken.
+            // The requests of an SRQ without QPs are never taken.
             for (srq, receives) in shadow.shared.iter_mut().filter(|(srq, _)| shared.contains(srq)) {
                 later(receives, format!("receive of SRQ {srq}"));
             }

@@ -1,10 +1,13 @@
-//! The strict mode: finds what a program does wrong although it seems to work, as `softhca run --strict` asks for.
+//! The strict mode, which `softhca run --strict` requests: it finds mistakes of a program that
+//! seems to work.
 //!
-//! Not an error path: what is refused or fails has its reason (`reason.rs`) and is not told again here. An engine has a [`Lint`] only
-//! when [`VARIABLE`] is set as it is opened; everybody else pays for a look at an `Option` per call. Each check has a file: what it
-//! looks at is the [`shadow`] state, what it finds is a [`finding::Finding`], and where they go is the [`report`].
+//! It is not an error path. Refused and failed requests have a reason (`reason.rs`) and are not
+//! reported here again. An engine has a [`Lint`] only if [`VARIABLE`] is set when it is opened.
+//! Otherwise each call costs a check of an `Option`. Each check has a file: its input is the
+//! [`shadow`] state, its output is a [`finding::Finding`], and the [`report`] collects the
+//! findings. Principal type: [`Lint`].
 //!
-//! The hooks are called under the locks of queues. Here are locks of our own, which come after all others.
+//! The hooks are called with the locks of queues held. The lint's own locks come after all others.
 
 mod attributes;
 mod buffers;
@@ -34,36 +37,37 @@ use crate::access::LOCAL_READ;
 use crate::engine::Engine;
 use crate::mr::{Extent, Matter};
 
-/// The environment variable that asks for the strict mode: anything but `0`. What contains a `/` is the file to which findings go.
+/// The environment variable that switches the strict mode on, unless it is `0`. A value with a `/`
+/// is the path of the findings file.
 pub const VARIABLE: &str = "SOFTHCA_STRICT";
 
-/// What one engine knows for its checks.
+/// What the checks know about one engine.
 pub struct Lint {
     shadow: Mutex<Shadow>,
     report: Report,
 }
 
 impl Lint {
-    /// That of engine number `engine`, where the environment asks for it.
+    /// The checks of engine number `engine`, if the environment requests them.
     pub(crate) fn from_environment(engine: u32) -> Option<Box<Self>> {
         let value = std::env::var_os(VARIABLE).filter(|value| !value.is_empty() && value != "0")?;
         Some(Box::new(Self { shadow: Mutex::default(), report: Report::new(&value, engine) }))
     }
 
-    /// Tells what was found; the call that is under way is where, unless the finding knows better.
+    /// Reports findings. The place is the current call, unless the finding has its own.
     fn tell(&self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             self.report.add(finding);
         }
     }
 
-    /// A destroyer has waited long for acknowledgements of events that the program has got.
+    /// A destroy call has waited long for the program to acknowledge events.
     pub fn unacknowledged(&self, call: &'static str, missing: u32) {
         let what = format!("{call} waits: {missing} events of the object were got and not acknowledged");
         self.tell([Finding::here(Check::UnacknowledgedEvent, 0u32, what)]);
     }
 
-    /// The device is being closed: what lives is left open. The last that is told.
+    /// The device is being closed: reports objects that still exist. This is the last report.
     #[cold]
     pub(crate) fn closed(&self, engine: &Engine) {
         let is_region = |extent: &&Arc<Extent>| extent.access & LOCAL_READ != 0 && extent.matter == Matter::Memory;

@@ -1,7 +1,8 @@
-//! What becomes of receive requests: the hooks of receive queues, and the checks of their buffers.
+//! The hooks of receive queues, and the checks of their buffers.
 //!
-//! Receive requests may share bytes: many programs post such that never get any. A message that comes over another one, which the
-//! program has not been shown, is what is told.
+//! Receive requests may share bytes: many programs post requests that never get a message. The
+//! check reports a message that overwrites another one whose completion the program has not polled.
+//! Adds to [`Lint`].
 
 use protocol::{Service, State, Status};
 
@@ -11,9 +12,9 @@ use super::{Lint, completions, conduct, memory};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp, Receive, RecvWr};
 
-/// What comes before a datagram.
+/// The bytes before each datagram in the buffer.
 const GRH: u64 = 40;
-/// So many messages that wait are looked at, the youngest first.
+/// The check compares with this many waiting messages, the youngest first.
 const LOOKED_AT: usize = 1024;
 
 fn awaiting(wr_id: u64, wr: &RecvWr<'_>) -> Awaiting {
@@ -79,7 +80,7 @@ impl Lint {
         self.shadow.lock().shared.remove(&srq);
     }
 
-    /// A receive request is over, with `bytes` of a message in its buffer.
+    /// A receive request is complete, with `bytes` of a message in its buffer.
     #[cold]
     pub(crate) fn receive_over(&self, qp: &Qp, inner: &Inner, receive: &Receive, bytes: u32, status: Status) {
         let list = match receive.index {
@@ -100,7 +101,7 @@ impl Lint {
             if receive.index.is_some() {
                 findings.extend(shadow.queue(qp.qpn()).receives.take(status == Status::WrFlushErr));
             } else {
-                // An SRQ belongs to no CQ: only now is it known which one gets the completion.
+                // An SRQ belongs to no CQ. Which CQ gets the completion is known only now.
                 let named = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
                 if let Some(cq) = qp.recv_cq.as_ref().or(named) {
                     shadow.cq(cq.handle()).owed += 1;

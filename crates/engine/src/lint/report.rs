@@ -1,8 +1,9 @@
-//! Where findings go: the log at once, and the file that `softhca run` reads at the end.
+//! The report of findings: to the log at once, and to the file that `softhca run` reads at the end.
 //!
-//! The same mistake on the same object is counted, and told once. A line of the file is all that is known of one so far: a later line
-//! with the same key replaces it, so that a program that is killed has told everything but its last counts. The principal types are
-//! `Report`, which writes, and [`Told`], which is what [`read`] finds.
+//! The same mistake on the same object is reported once and counted. A line of the file states
+//! everything known about one mistake so far. A later line with the same key replaces it. So if a
+//! program is killed, the file lacks only the last counts. Principal types: `Report`, which writes,
+//! and [`Told`], which [`read`] returns.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -21,10 +22,11 @@ const WATCHED: &str = "watched";
 /// The first word of a line that says why a mistake may be missing.
 const UNWATCHED: &str = "unwatched";
 
-/// The permission bit of the findings file that says that a line could not be written. Setting it needs no space on the disk.
+/// The permission bit of the findings file that says that a line could not be written. Setting it
+/// needs no space on the disk.
 pub const INCOMPLETE: u32 = 0o100;
 
-/// The most mistakes that one engine tells.
+/// The most findings that one engine reports.
 const KEPT: usize = 1000;
 
 pub(super) struct Report {
@@ -37,9 +39,9 @@ pub(super) struct Report {
 struct Inner {
     file: Option<File>,
     entries: HashMap<(Check, u64), Entry>,
-    /// Why a mistake may be missing: the first cause, until it is in the file.
+    /// The first reason why a mistake may be missing, until it is in the file.
     gap: Option<String>,
-    /// Whether the file has a cause. One line per engine is enough.
+    /// Whether the file has a reason. One line per engine is enough.
     has_told_gap: bool,
 }
 
@@ -50,22 +52,22 @@ struct Entry {
     place: String,
 }
 
-/// One mistake as the file has it.
+/// One mistake, as read from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// Process, engine and number of the mistake.
     key: String,
-    /// How often.
+    /// How often it was found.
     pub count: u64,
-    /// Whether that is all; else it is the least.
+    /// Whether `count` is exact; otherwise it is a lower bound.
     pub exact: bool,
     /// The check's name.
     pub check: String,
-    /// Where in the program; empty if that is not known.
+    /// The place in the program; empty if unknown.
     pub place: String,
     /// The sentence.
     pub what: String,
-    /// How to mend it.
+    /// How to correct it.
     pub mend: String,
 }
 
@@ -83,7 +85,7 @@ impl Report {
         Self { engine, path, inner: Mutex::new(inner) }
     }
 
-    /// The checks skipped something for this cause, so a mistake may be missing.
+    /// The checks skipped something for this reason, so a mistake may be missing.
     #[cold]
     pub(super) fn miss(&self, why: &str) {
         self.inner.lock().miss(why);
@@ -117,7 +119,7 @@ impl Report {
         inner.entries.insert((check, object), entry);
     }
 
-    /// No more will come.
+    /// Writes the final counts; no more findings will come.
     pub(super) fn close(&self) {
         let inner = &mut *self.inner.lock();
         // Opening failed earlier, perhaps because the program had too many open files. Now it may succeed.
@@ -135,7 +137,7 @@ impl Report {
 }
 
 impl Inner {
-    /// A mistake may be missing, and `why` is the cause. Only the first cause is kept.
+    /// A mistake may be missing for the reason `why`. Only the first reason is kept.
     fn miss(&mut self, why: &str) {
         if self.has_told_gap || self.gap.is_some() {
             return;
@@ -160,13 +162,15 @@ impl Inner {
     }
 }
 
-/// One write per line, so that the lines of several processes do not mix. A full disk loses findings and marks the file [`INCOMPLETE`].
+/// Writes a line with one call, so that the lines of several processes do not mix. A full disk
+/// loses findings and marks the file [`INCOMPLETE`].
 fn write(file: &mut File, line: &str) {
     let Err(error) = shm::file_limit::without_signal(|| file.write_all(line.as_bytes())) else { return };
     let Ok(mode) = file.metadata().map(|known| known.permissions().mode()) else { return };
     if mode & INCOMPLETE == 0 {
         tracing::warn!(target: "softhca::strict", "cannot write the findings file: {error}");
-        // Only the file's owner and root may do that. For others the warning in the log remains.
+        // Only the file's owner and root may do that. For other users the warning in the log
+        // remains.
         let _ = file.set_permissions(Permissions::from_mode(mode | INCOMPLETE));
     }
 }
@@ -184,7 +188,7 @@ fn line(engine: u32, check: Check, entry: &Entry, exact: bool) -> String {
     format!("{key}\t{}\t{sign}\t{}\t{place}\t{what}\t{mend}\n", entry.count, check.name())
 }
 
-/// The processes that were watched, and why something was not watched, each cause once.
+/// The watched processes, and the reasons why something was not watched, each once.
 #[must_use]
 pub fn watched(text: &str) -> (BTreeSet<u32>, BTreeSet<String>) {
     let (mut processes, mut gaps) = (BTreeSet::new(), BTreeSet::new());
@@ -200,7 +204,7 @@ pub fn watched(text: &str) -> (BTreeSet<u32>, BTreeSet<String>) {
     (processes, gaps)
 }
 
-/// What the text of a file of findings says, in the order in which it was found. A line that was not written to its end is left out.
+/// Parses the findings file, in the order of the findings. Ignores a line without its end.
 #[must_use]
 pub fn read(text: &str) -> Vec<Told> {
     let mut all: Vec<Told> = Vec::new();

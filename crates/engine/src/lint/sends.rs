@@ -1,4 +1,5 @@
-//! What becomes of send requests: the hooks of the send queue, and the check that some of them give completions.
+//! The hooks of the send queue, and the check that some send requests give completions. Adds to
+//! [`Lint`].
 
 use abi::errno::Errno;
 use abi::post::{opcode, send_flags};
@@ -56,7 +57,7 @@ impl Lint {
         self.tell(findings);
     }
 
-    /// The send request in `slot` is over; `shown` says whether there is a completion.
+    /// The send request in `slot` is complete; `shown` says whether it has a completion.
     #[cold]
     pub(crate) fn send_over(&self, qp: &Qp, slot: u32, status: Status, shown: bool) {
         let posted = {
@@ -64,7 +65,7 @@ impl Lint {
             let sends = &mut shadow.queue(qp.qpn()).sends;
             let Some(at) = sends.iter().position(|posted| posted.slot == slot) else { return };
             let posted = sends.remove(at);
-            // One that was not asked for, because the request failed.
+            // An unrequested completion: the request failed.
             if shown
                 && posted.as_ref().is_some_and(|posted| !posted.owed)
                 && let Some(cq) = &qp.send_cq
@@ -80,7 +81,8 @@ impl Lint {
         }
     }
 
-    /// The QP is reset or destroyed: nothing of it is outstanding any more. Completions in CQs are told of apart.
+    /// The QP is reset or destroyed: it has no outstanding requests any more. [`Lint::purged`]
+    /// handles its completions in CQs.
     #[cold]
     pub(crate) fn emptied(&self, qp: &Qp) {
         let shadow = &mut *self.shadow.lock();
@@ -121,7 +123,8 @@ fn has_remote(number: u32) -> bool {
     )
 }
 
-/// A queue that is full of requests without completions stays full: nothing tells how far it has come.
+/// A queue that is full of requests without completions stays full, because no completion reports
+/// its progress.
 fn unsignaled(queue: &mut Queue, qp: &Qp, signaled: bool) -> Option<Finding> {
     queue.unsignaled = if signaled { 0 } else { queue.unsignaled + 1 };
     let depth = qp.caps.max_send_wr;

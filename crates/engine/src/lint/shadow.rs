@@ -1,6 +1,8 @@
-//! What is outstanding: the requests of each queue, the messages that wait in CQs to be polled, and how many completions a CQ may get.
+//! The shadow state: the outstanding requests of each queue, the messages whose completions the
+//! program has not polled, and how many completions a CQ may get.
 //!
-//! No check is here. Queues are told by QPN, SRQs and CQs by handle. The principal type is [`Shadow`].
+//! The checks are not here. QPs are identified by QPN, SRQs and CQs by handle. Principal type:
+//! [`Shadow`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -27,12 +29,13 @@ impl Span {
     }
 }
 
-/// Whether two lists have a byte in common; the first such span of the first.
+/// Whether two lists have a byte in common; returns the first such span of `one`.
 pub(super) fn common(one: &[Span], other: &[Span]) -> Option<Span> {
     one.iter().copied().find(|span| other.iter().any(|other| span.overlaps(*other)))
 }
 
-/// Where a list's bytes lie. What no live region holds, or a region of nothing, lies nowhere.
+/// The memory of a list's bytes. Leaves out bytes without a live region, and regions without
+/// memory.
 pub(super) fn spans(engine: &Engine, sges: &[Sge]) -> Vec<Span> {
     let place = |sge: &Sge| {
         let extent = engine.extents.find(sge.lkey >> 8).filter(|extent| extent.key == sge.lkey)?;
@@ -61,7 +64,7 @@ pub(super) enum Work {
     Sends,
     /// Fills them: READ.
     Reads,
-    /// Fills eight of them, having changed eight at the peer.
+    /// Fills eight of them, and changes eight bytes at the peer.
     Atomic,
     /// Neither: inline data, a bind, an invalidation.
     Nothing,
@@ -76,9 +79,9 @@ pub(super) struct Posted {
     pub(super) spans: Vec<Span>,
     /// Key and bytes at the peer.
     pub(super) remote: Option<(u32, Span)>,
-    /// Its completion is counted among those that its CQ owes.
+    /// The completion is counted among those that the CQ owes.
     pub(super) owed: bool,
-    /// Of the bytes that it sends, when it was posted.
+    /// The checksum of the bytes that it sends, at the time of the post.
     pub(super) sum: Option<u64>,
     pub(super) site: Site,
 }
@@ -93,25 +96,27 @@ pub(super) struct Awaiting {
 #[derive(Default)]
 pub(super) struct Receives {
     pub(super) waiting: VecDeque<Awaiting>,
-    /// Their regions that were deregistered, each with what is to be said if the queue is used all the same.
+    /// Deregistered regions of the requests, each with the finding to report if the queue is used
+    /// afterwards.
     pub(super) orphaned: Vec<(u32, Finding)>,
 }
 
 impl Receives {
-    /// Takes the oldest request, which a message has come to or which is flushed; what is to be said then.
+    /// Takes the oldest request, because a message came or the request is flushed; returns the
+    /// finding to report.
     pub(super) fn take(&mut self, flushed: bool) -> Option<Finding> {
         let keys = self.waiting.pop_front()?.keys;
         let at = self.orphaned.iter().position(|(key, _)| !flushed && keys.contains(key))?;
         Some(self.orphaned.swap_remove(at).1)
     }
 
-    /// The queue is used further; what is to be said then.
+    /// The queue is used further; returns the findings to report.
     pub(super) fn go_on(&mut self) -> impl Iterator<Item = Finding> {
         std::mem::take(&mut self.orphaned).into_iter().map(|(_, finding)| finding)
     }
 }
 
-/// A message that the program has not been shown yet.
+/// A message whose completion the program has not polled.
 pub(super) struct Landed {
     pub(super) number: u64,
     pub(super) qpn: u32,
@@ -119,27 +124,27 @@ pub(super) struct Landed {
     pub(super) spans: Vec<Span>,
 }
 
-/// One QP.
+/// The state of one QP.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) sends: VecDeque<Posted>,
     pub(super) receives: Receives,
-    /// Requests in a row, up to the last, that give no completion.
+    /// Consecutive requests, up to the last one, without a completion.
     pub(super) unsignaled: u32,
     /// Receives whose completions are not in the CQ yet, each with its message.
     pub(super) arrived: VecDeque<Option<u64>>,
-    /// The program has polled a completion that says that it failed.
+    /// The program has polled a completion with an error of this QP.
     pub(super) failed: bool,
-    /// Sends posted since.
+    /// Sends posted since then.
     pub(super) since: u32,
 }
 
-/// One CQ.
+/// The state of one CQ.
 #[derive(Default)]
 pub(super) struct Owing {
-    /// Completions that are to come or to be polled.
+    /// Completions that are still to come or to be polled.
     pub(super) owed: i64,
-    /// Those in it: of which QP, and which message they are about.
+    /// The completions in the CQ: the QP and the message of each.
     pub(super) shown: VecDeque<(u32, Option<u64>)>,
 }
 
@@ -163,7 +168,7 @@ impl Shadow {
         self.cqs.entry(handle).or_default()
     }
 
-    /// The program has been shown a message, or never will be.
+    /// The program has seen a message, or never will.
     pub(super) fn seen(&mut self, message: Option<u64>) {
         if let Some(number) = message
             && let Some(at) = self.landed.iter().position(|landed| landed.number == number)

@@ -1,33 +1,35 @@
-//! Where in the program a call came from: the innermost frame of the stack that is the program's own.
+//! The place in the program from which a call came: the innermost stack frame that belongs to the
+//! program.
 //!
-//! Frames are recognised by the file that their code was mapped from, and where a Rust program has everything in one file, by the names
-//! of its functions. Files and lines are there if the program has debug information, names if it was not stripped; else an offset.
-//! The principal type is [`Site`].
+//! Frames are recognised by the file that their code was mapped from. In a Rust program with all
+//! code in one file, they are recognised by the names of functions. File and line are known if the
+//! program has debug information, names if it was not stripped; otherwise the place is an offset.
+//! Principal type: [`Site`].
 
 use std::fs;
 
 use backtrace::{Backtrace, BacktraceFrame, BacktraceSymbol};
 
-/// A place in the program. Names are looked up when it is told.
+/// A place in the program. Names are looked up when the place is reported.
 pub(crate) struct Site(Backtrace);
 
-/// One function of the stack; an inlined one has the address of the frame that it is in.
+/// One function of the stack. An inlined function has the address of the frame that contains it.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Frame {
     address: u64,
-    /// Empty: unknown.
+    /// Empty if unknown.
     name: String,
     /// `file:line`, or empty.
     line: String,
 }
 
 impl Site {
-    /// The call that is under way.
+    /// The place of the current call.
     pub(crate) fn capture() -> Self {
         Self(Backtrace::new_unresolved())
     }
 
-    /// The place in words; None where no frame is the program's, as on a thread of ours.
+    /// The place in words; `None` if no frame belongs to the program, as on a thread of softhca.
     pub(crate) fn told(&self) -> Option<String> {
         let mut resolved = self.0.clone();
         resolved.resolve();
@@ -40,7 +42,7 @@ fn frames(resolved: &[BacktraceFrame]) -> Vec<Frame> {
     let named = |address, symbol: &BacktraceSymbol| {
         let file = symbol.filename().map(|path| path.display().to_string());
         let line = file.zip(symbol.lineno()).map(|(file, line)| format!("{file}:{line}"));
-        // The alternative form leaves out the hash of Rust's names.
+        // The alternative form omits the hash of Rust's names.
         let name = symbol.name().map(|name| format!("{name:#}"));
         Frame { address, name: name.unwrap_or_default(), line: line.unwrap_or_default() }
     };
@@ -75,7 +77,7 @@ fn told(frames: &[Frame], maps: &str) -> Option<String> {
     None
 }
 
-/// Whether the frame is of this library, of one on top of it, or of the runtime in between.
+/// Whether the frame belongs to this library, a library on top of it, or the runtime in between.
 fn is_ours(file: &str, name: &str) -> bool {
     const FILES: [&str; 4] = ["libibverbs.so", "librdmacm.so", "librspreload.so", "libsofthca_preload.so"];
     const NAMES: [&str; 6] = ["softhca", "std::", "core::", "alloc::", "tokio::", "__rust"];
@@ -83,8 +85,9 @@ fn is_ours(file: &str, name: &str) -> bool {
     FILES.iter().any(|ours| file.starts_with(ours)) || NAMES.iter().any(|ours| name.starts_with(ours))
 }
 
-/// Whether a source file is of a library: of a Rust crate that was fetched, of Rust itself, of this project, or the verbs header, which has
-/// the functions that most calls go through. Functions that were inlined may have a name without its crate.
+/// Whether a source file belongs to a library: a fetched Rust crate, Rust itself, this project, or
+/// the verbs header, whose inline functions most calls go through. The name of an inlined function
+/// may lack its crate.
 fn is_of_a_library(line: &str) -> bool {
     const SOURCES: [&str; 6] = [
         "/infiniband/verbs.h:",
@@ -97,7 +100,7 @@ fn is_of_a_library(line: &str) -> bool {
     SOURCES.iter().any(|source| line.contains(source))
 }
 
-/// The file that an address is mapped from, and how far from its beginning.
+/// The file that an address is mapped from, and the offset from the file's first mapping.
 fn module(maps: &str, address: u64) -> Option<(&str, u64)> {
     let mut first = ("", 0);
     for line in maps.lines() {
@@ -127,7 +130,7 @@ mod tests {
 9000-9100 rw-p 00000000 00:00 0
 ";
 
-    /// Of stacks of (address, name, file and line).
+    /// The place in a stack of (address, name, file and line).
     fn place(stack: &[(u64, &str, &str)]) -> Option<String> {
         let frame =
             |&(address, name, line): &(u64, &str, &str)| Frame { address, name: name.into(), line: line.into() };

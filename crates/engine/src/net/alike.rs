@@ -1,9 +1,13 @@
-//! Datagrams that are alike: by one connected socket, from one sender, short, and mostly of one length, as two programs send them that answer each other. For
-//! such ones the kernel is asked for the bytes alone: to be told the sender, the length of the segments and the traffic class as well costs a
-//! twentieth of a small message's time. The sender is the one that the socket is connected to. Where one segment ends, the ICRC says: with a wrong
-//! length it fits one time in four thousand million. And of so many datagrams one is taken in the full way, which shows the marks of the network.
+//! The shortcut for uniform traffic: short datagrams from one sender over one connected socket,
+//! mostly of one length, as two programs send them that answer each other.
 //!
-//! Not how a datagram is taken apart: that is [`crate::net::deliver`]. Principal type: [`Alike`].
+//! For uniform traffic the engine asks the kernel for the bytes only. Asking also for the sender,
+//! the segment size and the traffic class costs a twentieth of a small message's time. The sender
+//! is known, because the socket is connected to it. The ICRC shows where a segment ends: with a
+//! wrong length it fits one time in 2^32. The engine still receives one of [`SAMPLE`] datagrams
+//! with all its metadata, which shows ECN marks of the network.
+//!
+//! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type: [`Alike`].
 
 use udp::Received;
 use wire::icrc::Envelope;
@@ -11,33 +15,34 @@ use wire::icrc::Envelope;
 use crate::net::batch::ICRC;
 use crate::net::deliver::SHORTEST;
 
-/// So many alike in a row, and the next one is taken to be so.
+/// After this many uniform datagrams in a row, the engine expects the next one to be uniform too.
 const ALIKE: i32 = 64;
-/// After one that was cut in a way of its own, so many more.
+/// The start value of the count after a datagram with an unexpected segment size.
 const LESSON: i32 = -4096;
-/// Of so many one is taken in the full way.
+/// One of this many datagrams is received with its metadata.
 const SAMPLE: u32 = 32;
-/// What is longer is not short.
+/// The longest datagram that counts as short.
 const SHORT: usize = 512;
-/// No packet is longer: the largest path MTU, with any headers and an ICRC.
+/// The longest packet: the largest path MTU with any headers and an ICRC.
 const LONGEST: usize = 4096 + 128;
-/// Congestion experienced, and the bits of the traffic class that can say it.
+/// Congestion Experienced (CE) in the ECN bits of the traffic class.
 const MARKED: u8 = 3;
 
-/// What the last datagrams were like.
+/// The pattern of the last datagrams.
 #[derive(Default)]
 pub(crate) struct Alike {
-    /// The connected socket's address, and the last datagram that was taken in the full way.
+    /// The connected socket's address, and the last datagram received with its metadata.
     last: Option<([u8; 16], Received)>,
-    /// The last one of several packets: its length, and that of each packet but the last.
+    /// The last datagram with several packets: its length, and the length of each packet but the
+    /// last.
     cut: (usize, usize),
     count: i32,
-    /// Taken since one in the full way.
+    /// Datagrams since the last one with metadata.
     bare: u32,
 }
 
 impl Alike {
-    /// A datagram was taken from the connected socket of `gid` in the full way.
+    /// A datagram with its metadata was received from the connected socket of `gid`.
     pub(crate) fn note(&mut self, gid: &[u8; 16], received: &Received) {
         let is_short = received.len <= SHORT && received.hop_limit == 0 && received.traffic_class & MARKED != MARKED;
         let is_alike = self.last.as_ref().is_some_and(|(at, last)| at == gid && last.from == received.from);
@@ -49,14 +54,16 @@ impl Alike {
         self.bare = 0;
     }
 
-    /// What the next datagram from the connected socket of `gid` is like, so that only its bytes have to be asked for.
+    /// The expected metadata of the next datagram from the connected socket of `gid`, if traffic is
+    /// uniform; then the caller receives only its bytes.
     pub(crate) fn usual(&self, gid: &[u8; 16]) -> Option<Received> {
         let (at, last) = self.last.as_ref()?;
         (self.count >= ALIKE && self.bare < SAMPLE && at == gid).then_some(*last)
     }
 
-    /// `bytes` were taken, of which nothing else is known; where the first packet in them ends. What ICRCs cover beside the packets, and which
-    /// identification the first one is likely to have, is `envelope` and `id`.
+    /// Returns the length of the first packet in `bytes`, which were received without metadata.
+    /// `envelope` is what ICRCs cover beside the packets; `id` is the likely identification of the
+    /// first packet.
     pub(crate) fn measure(&mut self, bytes: &[u8], (envelope, id): (Envelope, u16)) -> usize {
         self.bare += 1;
         let (len, segment) = self.cut;
@@ -70,24 +77,26 @@ impl Alike {
         search(bytes, &envelope, id)
     }
 
-    /// The lease was another's meanwhile, or the socket is connected to another sender.
+    /// Another engine held the lease meanwhile, or the socket was connected to another sender.
     pub(crate) fn forget(&mut self) {
         *self = Alike { count: self.count.min(0), ..Alike::default() };
     }
 
-    /// What comes is not alike: a program that is busy has other things to do than to find out how datagrams were cut.
+    /// Traffic is not uniform. A search for segment boundaries costs a busy program too much, so
+    /// the engine receives the next datagrams with metadata.
     #[cold]
     fn unlearn(&mut self) {
         self.count = LESSON;
     }
 }
 
-/// Whether a packet of `len` bytes with this identification stands first.
+/// Whether `bytes` begin with a packet of `len` bytes that has this identification.
 fn begins(bytes: &[u8], len: usize, envelope: &Envelope, id: u16) -> bool {
     len >= SHORTEST && bytes.get(..len).is_some_and(|first| envelope.of_length(len - ICRC).fits(first, id))
 }
 
-/// The length of the first packet. If none has the identification that is awaited, two in a row have to agree; or else it is one, or damaged.
+/// The length of the first packet. If no length fits the expected identification, two packets in a
+/// row must agree. Otherwise the bytes are one packet, perhaps a damaged one.
 #[cold]
 fn search(bytes: &[u8], envelope: &Envelope, id: u16) -> usize {
     let lengths = || (SHORTEST..=bytes.len().min(LONGEST)).step_by(4);
@@ -115,7 +124,7 @@ mod tests {
         Envelope::new(&v4(1), &v4(2), 0xc001)
     }
 
-    /// Packets of these lengths, one behind the other, of which the first has the identification `id`.
+    /// Packets of these lengths, one after the other; the first has the identification `id`.
     fn packets(lengths: &[usize], id: u16) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (number, len) in lengths.iter().enumerate() {
@@ -130,7 +139,7 @@ mod tests {
         Received { len, segment, from: ([10, 0, 0, 1], 0xc001).into(), traffic_class: 2, hop_limit: 0 }
     }
 
-    /// One that has seen so many that it asks for bytes alone.
+    /// A pattern that has seen enough datagrams to ask for bytes only.
     fn used_to(len: usize, segment: usize) -> Alike {
         let mut alike = Alike::default();
         for _ in 0..=ALIKE {
@@ -206,7 +215,8 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
             assert_eq!(used_to(44, 24).measure(&bytes, (envelope(), 5)), len);
         }
-        // One that is whole, but not the one that is awaited: so it always was.
+        // A whole packet with another identification than the expected one: the one-packet result
+        // covers it.
         assert_eq!(used_to(44, 24).measure(&packets(&[48], 6), (envelope(), 5)), 48);
     }
 }

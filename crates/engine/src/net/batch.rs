@@ -1,9 +1,11 @@
-//! Packets on their way out: put together in one buffer and sent with one system call, as the segments of one datagram.
+//! Outgoing packets. The engine collects them in one buffer and sends them with one system call, as
+//! the segments of one datagram.
 //!
-//! The kernel (or the adapter) cuts the datagram up again. It numbers the segments' IPv4 headers 0, 1, 2 …, and the ICRC covers
-//! that number, so a packet's place in the batch is under its ICRC. (A port that is connected to a host, see
-//! [`crate::net::connected_sender`], counts from another number than 0.) All segments have one size, but for the last, which may be
-//! smaller. Principal type: [`Batch`].
+//! The kernel (or the adapter) splits the datagram into segments. It numbers the segments' IPv4
+//! headers 0, 1, 2 …, and the ICRC covers that number. So a packet's ICRC depends on its place in
+//! the batch. (A port that is connected to a host counts from another number than 0: see
+//! [`crate::net::connected_sender`].) All segments have one size; only the last may be shorter.
+//! Principal type: [`Batch`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,57 +21,59 @@ use crate::capture::{CaptureHook, Owners};
 use crate::net::connected_sender::ConnectedSender;
 use crate::network::Outlet;
 
-/// Bytes of an ICRC.
+/// The length of an ICRC.
 pub(crate) const ICRC: usize = 4;
 
-/// Opcodes from here on are left to manufacturers: probes.
+/// Opcodes from here on are reserved for manufacturers; probes use them.
 const FIRST_OF_MAKERS: u8 = 0xc0;
 
-/// Where a packet goes, as far as its datagram says it.
+/// The destination of a packet, as far as its datagram states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) to: SocketAddr,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// For groups: the interface.
+    /// For multicast groups: the interface.
     pub(crate) interface: u32,
 }
 
-/// Packets that leave together.
+/// Packets that one call sends.
 pub(crate) struct Batch {
     buffer: Box<[u8]>,
     len: usize,
-    /// Bytes of each packet but the last.
+    /// The length of each packet but the last.
     segment: usize,
     count: usize,
-    /// The last packet is a shorter one: nothing may follow.
+    /// The last packet is shorter than the others, so no packet may follow.
     closed: bool,
     target: Option<Target>,
-    /// What the last packet's ICRC was made with: the next one is likely to be as long.
+    /// The start of the last packet's ICRC calculation. The next packet probably has the same
+    /// length.
     measured: Option<(Envelope, Measured)>,
     unsealed: Option<Unsealed>,
     folds: Option<Box<Folds>>,
     connected_sender: ConnectedSender,
-    /// Where copies go of what leaves.
+    /// Receives copies of sent packets while somebody captures.
     capture_hook: Arc<CaptureHook>,
     source: [u8; 16],
     owners: Owners,
 }
 
-/// A packet that lacks its ICRC.
+/// A packet without its ICRC.
 struct Unsealed {
     at: usize,
     measured: Measured,
     id: u16,
 }
 
-/// So many ICRCs are ended one after the other: each by itself would wait for its own steps, of several the steps go side by side.
+/// This many ICRCs are finished together. A single ICRC waits for its own steps; the steps of
+/// several run in parallel.
 const FOLDS: usize = 4;
 
-/// The ICRCs of packets that have gone through while they were copied, and lack only their end.
+/// ICRCs that were folded while the payload was copied, and that lack only the last step.
 struct Folds {
     foldings: [Folding; FOLDS],
-    /// Where each goes.
+    /// Where each ICRC goes.
     places: [usize; FOLDS],
     count: usize,
 }
@@ -81,7 +85,7 @@ impl Folds {
         Self { foldings, places: [0; FOLDS], count: 0 }
     }
 
-    /// Ends them all.
+    /// Finishes all ICRCs.
     #[inline]
     fn seal(&mut self, buffer: &mut [u8]) {
         let count = std::mem::take(&mut self.count);
@@ -96,7 +100,7 @@ impl Folds {
 }
 
 impl Batch {
-    /// One whose packets leave from `source`, and are shown where somebody captures.
+    /// An empty batch for packets from `source`; they are shown to `capture_hook`.
     pub(crate) fn with_capture_hook(capture_hook: Arc<CaptureHook>, source: [u8; 16]) -> Self {
         Self {
             buffer: vec![0; BATCH_MAX].into_boxed_slice(),
@@ -115,10 +119,11 @@ impl Batch {
         }
     }
 
-    /// Adds a packet; `fill` writes its `len` bytes of payload. What is there and does not go with it is sent before.
+    /// Adds a packet; `fill` writes its `len` bytes of payload. If the packet does not fit the
+    /// batch, the batch is sent first.
     ///
     /// # Errors
-    /// `fill`'s refusal; the packet is not added.
+    /// The error of `fill`; the packet is not added.
     pub(crate) fn put<E>(
         &mut self,
         outlet: &dyn Outlet,
@@ -144,8 +149,9 @@ impl Batch {
         Ok(sent)
     }
 
-    /// Begins a segment run, each with `len` bytes of payload, a multiple of four. What is there and does not go with them is
-    /// sent before; the run is as long as what leaves with one call, and may be put in part.
+    /// Begins a segment run of packets with `len` bytes of payload each, a multiple of four. If
+    /// they do not fit the batch, the batch is sent first. The run is at most as long as one call
+    /// can send; the caller may put fewer packets.
     pub(crate) fn segment_run(
         &mut self,
         outlet: &dyn Outlet,
@@ -155,13 +161,13 @@ impl Batch {
         let size = BTH + len + ICRC;
         let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
         let most = (SEGMENTS_MAX - self.count).min((BATCH_MAX - self.len) / size);
-        // What is shorter than those before it is the last one.
+        // A packet that is shorter than those before it must be the last one.
         let left = if self.count > 0 && size < self.segment { most.min(1) } else { most };
         let (measured, target) = (self.measure(envelope, BTH + len), *target);
         (RunWriter { batch: self, measured, target, left }, sent)
     }
 
-    /// Adds a packet that is complete but for its ICRC.
+    /// Adds a packet that is complete except for its ICRC.
     pub(crate) fn put_bytes(
         &mut self,
         outlet: &dyn Outlet,
@@ -184,7 +190,7 @@ impl Batch {
                 && self.target.as_ref() == Some(target))
     }
 
-    /// The `size` bytes behind the last packet are one, but for the ICRC.
+    /// Adds the `size` bytes after the last packet as a packet without its ICRC.
     fn add(&mut self, target: &Target, envelope: &Envelope, size: usize) {
         self.seal();
         let measured = self.measure(envelope, size - ICRC);
@@ -192,7 +198,8 @@ impl Batch {
         self.count_in(target, size);
     }
 
-    /// What the ICRC of a packet of `len` bytes begins with: most likely what the last one's did.
+    /// The start of the ICRC calculation for a packet of `len` bytes. Usually the last packet's
+    /// start fits.
     fn measure(&mut self, envelope: &Envelope, len: usize) -> Measured {
         match &self.measured {
             Some((of, measured)) if of == envelope && measured.length() == len => *measured,
@@ -205,7 +212,7 @@ impl Batch {
         self.connected_sender.next().wrapping_add(self.count as u16)
     }
 
-    /// The `size` bytes behind the last packet are the last one now.
+    /// Counts the `size` bytes after the last packet as the new last packet.
     fn count_in(&mut self, target: &Target, size: usize) {
         if self.count == 0 {
             self.segment = size;
@@ -216,7 +223,8 @@ impl Batch {
         self.len += size;
     }
 
-    /// Gives the packets their ICRCs that lack them. The next one is put together first: what has just been written is read slowly.
+    /// Writes the ICRCs that are missing. The engine builds the next packet before this call,
+    /// because a read just after the write of these bytes is slow.
     fn seal(&mut self) {
         if let Some(folds) = self.folds.as_mut().filter(|folds| folds.count > 0) {
             folds.seal(&mut self.buffer);
@@ -227,7 +235,7 @@ impl Batch {
         }
     }
 
-    /// Has one bit of the last packet be another one, so that its ICRC does not fit.
+    /// Flips one bit of the last packet, so that its ICRC does not fit.
     #[cold]
     pub(crate) fn damage_last(&mut self, bit: u64) {
         self.seal();
@@ -238,10 +246,10 @@ impl Batch {
         }
     }
 
-    /// Sends what is there.
+    /// Sends the batch.
     ///
     /// # Errors
-    /// It could not be sent, and is lost.
+    /// The batch could not be sent and is lost.
     pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let Some(target) = self.target.take() else { return Ok(()) };
         self.seal();
@@ -262,13 +270,14 @@ impl Batch {
         sent
     }
 
-    /// The last packet, and those behind it, are of this QP: asked for only while somebody captures.
+    /// The last packet and the packets after it belong to this QP. Called only while somebody
+    /// captures.
     #[cold]
     pub(crate) fn is_of(&mut self, qpn: Qpn) {
         self.owners.add(self.count.saturating_sub(1), qpn);
     }
 
-    /// Shows what is about to leave.
+    /// Shows the batch to the capture hook before it is sent.
     #[cold]
     fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
         let first = self.connected_sender.next();
@@ -292,7 +301,7 @@ impl Batch {
         self.owners.renew();
     }
 
-    /// Something that left from here may not have arrived.
+    /// A sent packet may not have arrived: sends the batch and disconnects the port.
     pub(crate) fn doubt(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let sent = self.flush(outlet);
         self.connected_sender.leave(outlet);
@@ -300,7 +309,8 @@ impl Batch {
     }
 }
 
-/// Packets of one segment run that are put together one behind the other: what is the same for all of them was looked at when it began.
+/// Writes the packets of one segment run one after the other. The parts that all packets share were
+/// determined when the run began.
 pub(crate) struct RunWriter<'a> {
     batch: &'a mut Batch,
     measured: Measured,
@@ -309,15 +319,16 @@ pub(crate) struct RunWriter<'a> {
 }
 
 impl RunWriter<'_> {
-    /// How many may still be put.
+    /// How many packets may still be put.
     pub(crate) fn room(&self) -> u32 {
         self.left as u32
     }
 
-    /// Adds a packet; `fill` writes its payload, and takes it through the packet's ICRC where it is asked to.
+    /// Adds a packet; `fill` writes its payload, and folds it into the packet's ICRC if it gets a
+    /// [`Folding`].
     ///
     /// # Errors
-    /// `fill`'s refusal; the packet is not added.
+    /// The error of `fill`; the packet is not added.
     #[inline]
     pub(crate) fn put<E>(
         &mut self,
@@ -385,7 +396,7 @@ mod tests {
         Headers { opcode, dest_qp: Qpn::new(5), psn: Psn::new(psn), pkey: 0xffff, ..Headers::default() }
     }
 
-    /// Sizes of payloads, and how they leave: segment size and number of packets of each datagram.
+    /// Sends payloads of these sizes; expects datagrams of these segment sizes and packet counts.
     #[track_caller]
     fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
@@ -450,7 +461,7 @@ mod tests {
         assert_eq!(shapes, [(0, 24), (24, 48)]);
     }
 
-    /// Rows of `len` bytes behind a packet of `first`: how they leave, as [`leaves`] says it.
+    /// Sends segment runs of `len` bytes after a packet of `first`; `expected` as in [`leaves`].
     #[track_caller]
     fn rows_leave(first: usize, len: usize, count: usize, expected: &[(usize, usize)]) {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));

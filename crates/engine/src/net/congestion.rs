@@ -1,9 +1,12 @@
-//! Congestion: CE marks and CNPs, by which congestion is told before anything is lost.
+//! Congestion control by ECN: CE marks and CNPs, which report congestion before packets are lost.
 //!
-//! Packets of connections leave as capable of ECN. A switch whose queue grows marks them (CE) instead of dropping them, and so does a
-//! receiver here that finds more than half of its own buffer full. Who receives a marked packet tells its sender by a CNP, as adapters do, once in
-//! a while for each host; the sender narrows the window for that host ([`crate::net::window`]). Answers to READs are paced by the window of who
-//! asks, so he narrows his own as well. Not here: what a window is. Principal type: [`Told`].
+//! Connections send packets as ECN-capable. A switch with a growing queue marks packets (CE)
+//! instead of dropping them. A receiver here does so too when more than half of its own buffer is
+//! full. The receiver of a marked packet sends a CNP to the packet's sender, as adapters do, at
+//! most one per host in each [`PAUSE`]. The sender then narrows the window for that host
+//! ([`crate::net::window`]). Responses to READs are paced by the window of the requester, so the
+//! requester narrows its own window as well. The window itself is not here. Principal type:
+//! [`Told`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,33 +19,35 @@ use crate::net::deliver::Datagrams;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
 
-/// The bits of ECN in a traffic class.
+/// The ECN bits of a traffic class.
 const ECN: u8 = 3;
-/// The packet was marked on its way.
+/// Congestion Experienced: the packet was marked on its way.
 const CE: u8 = 3;
-/// The sender heeds marks.
+/// ECN-capable: the sender reacts to marks.
 const CAPABLE: u8 = 2;
-/// A host is told once in so many nanoseconds, as adapters do.
+/// Nanoseconds between two CNPs to one host, as adapters do.
 const PAUSE: u64 = 50_000;
-/// So many datagrams in a row without an end, and the buffer that they come from is looked at.
+/// After this many datagrams in a row without an empty receive, the engine checks how full the
+/// socket's buffer is.
 pub(crate) const STREAK: u32 = 16;
 
-/// The traffic class of a connection: as the program wants it, but capable of ECN where it wants nothing about that.
+/// The traffic class of a connection: the program's, made ECN-capable if the program leaves the ECN
+/// bits 0.
 pub(crate) const fn capable(traffic_class: u8) -> u8 {
     if traffic_class & ECN == 0 { traffic_class | CAPABLE } else { traffic_class }
 }
 
-/// The same of a datagram that came when its buffer was `used` out of `room` bytes.
+/// The traffic class of a datagram that came when its buffer was `used` out of `room` bytes.
 pub(crate) const fn marked(traffic_class: u8, (used, room): (usize, usize)) -> u8 {
     if traffic_class & ECN != 0 && used > room / 2 { traffic_class | CE } else { traffic_class }
 }
 
-/// When a host was told of marks last.
+/// When a host last got a CNP.
 #[derive(Debug, Default)]
 pub(crate) struct Told(AtomicU64);
 
 impl Told {
-    /// Whether it is to be told now.
+    /// Whether to send a CNP now.
     fn tells(&self, now: Time) -> bool {
         let last = self.0.load(Ordering::Relaxed);
         let tells = last == 0 || now.0 >= last + PAUSE;
@@ -54,14 +59,14 @@ impl Told {
 }
 
 impl Datagrams {
-    /// Whether they were marked on their way.
+    /// Whether the datagrams were marked on their way.
     pub(crate) fn are_marked(&self) -> bool {
         self.traffic_class & ECN == CE
     }
 }
 
 impl Qp {
-    /// A packet came marked.
+    /// A marked packet came.
     #[cold]
     pub(crate) fn note_mark(&self, inner: &Inner, opcode: Opcode) {
         let Route::Wire(flow) = &inner.route else { return };
@@ -89,7 +94,8 @@ impl Qp {
         tracing::trace!("to {}: {cnp}", flow.target.to.ip());
     }
 
-    /// A CNP came for this QP, from the host `from`. Believed of the host that it is connected to.
+    /// A CNP came for this QP from the host `from`. It counts only if the QP is connected to that
+    /// host.
     #[cold]
     pub(crate) fn hear_mark(&self, from: &[u8; 16]) {
         let inner = self.lock();

@@ -1,9 +1,14 @@
-//! The connected receive socket of an address: a second socket, which hears one sender only, because the kernel then knows the way of what
-//! comes from there ([`udp::Socket::receiver_pair`]). Whichever socket something comes by, it is taken in the same way; this is
-//! about which sender it is connected to, and how often the socket for everybody else is looked at. Principal type: [`ConnectedReceiver`].
+//! The connected receive socket of an address: a second socket that receives from one sender only.
+//! For a connected socket the kernel already knows the route of the sender's packets
+//! ([`udp::Socket::receiver_pair`]).
 //!
-//! When it is connected anew, everything stays in order: first to nobody, and what is in it is taken; then to the new sender, and
-//! what came from there before, by the other socket, is taken. Only who may read the sockets connects.
+//! Packets from both sockets are handled alike. This file decides to which sender the second socket
+//! is connected, and how often the engine reads the first socket, which receives from all other
+//! senders. Principal type: [`ConnectedReceiver`].
+//!
+//! A reconnect keeps packets in order. The engine disconnects the socket and drains it. Then it
+//! connects the socket to the new sender, and drains the earlier packets of this sender from the
+//! other socket. Only the engine that may read the sockets connects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,38 +16,41 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::net::inbox::{Inbox, Reception, Shared};
 
-/// Datagrams of one sender in a row, past the connected socket, for which that is connected to the sender.
+/// Datagrams of one sender in a row on the unconnected socket, after which the engine connects the
+/// second socket to this sender.
 const REPEATS: u32 = 256;
-/// Ticks between one such connect and the next: a few milliseconds.
+/// Ticks between two connects: a few milliseconds.
 const PAUSE: u64 = 10_000_000;
-/// Datagrams in a row that came by the connected socket, after which the other sockets are looked at only so often:
+/// After this many datagrams in a row on a connected socket, the engine reads the other sockets
+/// only once in [`GLANCE`].
 const FIXED: u32 = 64;
-/// ticks, some twenty microseconds.
+/// Ticks between two reads of the other sockets: about twenty microseconds.
 const GLANCE: u64 = 50_000;
-/// Datagrams that are taken out of a socket before it counts as empty: senders may go on.
+/// After this many datagrams a drain ends, because senders may go on sending.
 const DRAIN: usize = 4096;
 
-/// What is known of who sends.
+/// The traffic of the senders so far.
 #[derive(Default)]
 pub(crate) struct ConnectedReceiver {
-    /// Datagrams in a row that came by a connected socket.
+    /// Datagrams in a row on a connected socket.
     fixed: u32,
-    /// Who has sent past it, and how often in a row.
+    /// The last sender on the unconnected socket, and how often in a row it sent.
     from: Option<SocketAddr>,
     repeats: u32,
-    /// When it was last connected.
+    /// The last connect, in ticks.
     connected: u64,
-    /// When the other sockets were last looked at.
+    /// The last read of the other sockets, in ticks.
     glanced: u64,
 }
 
 impl ConnectedReceiver {
-    /// Whether what came lately has come by a connected socket.
+    /// Whether recent datagrams all came by a connected socket.
     pub(crate) fn is_fixed(&self) -> bool {
         self.fixed >= FIXED
     }
 
-    /// Whether only a connected socket needs to be looked at just now: everything comes there, and the others were looked at a moment ago.
+    /// Whether it suffices to read the connected sockets now: all traffic comes there, and the
+    /// others were read a short time ago.
     pub(crate) fn suffices(&mut self, now: impl FnOnce() -> u64) -> bool {
         if !self.is_fixed() {
             return false;
@@ -55,7 +63,7 @@ impl ConnectedReceiver {
         false
     }
 
-    /// A datagram has come, by a connected socket or past it; says whether that is a reason to connect.
+    /// A datagram came by the connected socket or by the other one; returns whether to connect.
     pub(crate) fn note(&mut self, by_connected: bool, from: &SocketAddr, now: impl FnOnce() -> u64) -> bool {
         if by_connected {
             self.fixed = self.fixed.saturating_add(1);
@@ -81,7 +89,8 @@ impl ConnectedReceiver {
 }
 
 impl Engine {
-    /// Connects the receive socket of the address that `shared` hears, if there is one, to the sender `at`. Gives the datagrams that were taken meanwhile.
+    /// Connects the second socket of the address of `shared`, if there is one, to the sender `at`.
+    /// Returns how many datagrams it received meanwhile.
     #[cold]
     pub(crate) fn connect_receiver(
         self: &Arc<Self>,
@@ -117,7 +126,8 @@ mod tests {
         SocketAddr::from(([10, 0, 0, 2], port))
     }
 
-    /// How many of `count` datagrams that came past the connected socket, from ports in turn, are a reason to connect.
+    /// How many of `count` datagrams on the unconnected socket, from `ports` in turn, are a reason
+    /// to connect.
     fn reasons(connected: &mut ConnectedReceiver, ports: &[u16], count: u32, now: u64) -> usize {
         let mut ports = ports.iter().cycle().map(|port| sender(*port));
         (0..count).filter(|_| connected.note(false, &ports.next().expect("endless"), || now)).count()

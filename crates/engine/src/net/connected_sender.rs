@@ -1,29 +1,32 @@
-//! Which host a port's send socket is connected to: the one that it sends to again and again ([`udp::Socket::connect_sender`]), so that the kernel finds the way
-//! once. What a connected port sends is numbered on from what the socket told, so the next number is kept here, for the ICRCs; after
-//! anything that may have put it in doubt the port is disconnected, and all is as before. Principal type: [`ConnectedSender`].
+//! The connected send socket: a port connects its socket to the host to which it sends again and
+//! again ([`udp::Socket::connect_sender`]), so that the kernel looks up the route only once.
+//!
+//! A connected socket numbers its datagrams from the number that the connect returned. The ICRC
+//! covers the number, so this file counts along. If the number may be wrong, the port disconnects
+//! its socket, and numbers start at 0 again. Principal type: [`ConnectedSender`].
 
 use std::net::SocketAddr;
 
 use crate::network::Outlet;
 
-/// Datagrams in a row to one host after which a port connects to it.
+/// Datagrams in a row to one host, after which a port connects to it.
 const REPEATS: u32 = 64;
 
-/// The host that a port is connected to, if any, and the one that it may connect to next.
+/// The host to which a port is connected, if any, and the host to which it may connect next.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectedSender {
     on: Option<SocketAddr>,
     /// The IPv4 identification of the next datagram.
     next: u16,
-    /// Where the last datagrams went, and how many in a row.
+    /// The destination of the last datagrams, and their count.
     to: Option<SocketAddr>,
     repeats: u32,
-    /// It cannot be done.
+    /// The network does not support it.
     never: bool,
 }
 
 impl ConnectedSender {
-    /// Whether it is connected to this host.
+    /// Whether the port is connected to this host.
     pub(crate) fn is_on(&self, to: &SocketAddr) -> bool {
         self.on.as_ref() == Some(to)
     }
@@ -33,7 +36,7 @@ impl ConnectedSender {
         self.next
     }
 
-    /// A datagram has been handed to the kernel, or was refused.
+    /// The kernel has accepted or refused a datagram.
     pub(crate) fn sent(&mut self, outlet: &dyn Outlet, to: &SocketAddr, accepted: bool) {
         if self.on.is_some() {
             self.next = self.next.wrapping_add(1);
@@ -53,7 +56,7 @@ impl ConnectedSender {
         }
     }
 
-    /// Something was lost, maybe for a wrong number.
+    /// A packet was lost, perhaps because of a wrong number.
     pub(crate) fn leave(&mut self, outlet: &dyn Outlet) {
         if self.on.is_some() {
             *self = Self { never: outlet.disconnect_sender().is_err(), ..Self::default() };
@@ -78,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// What was connected to, in order; an odd port is refused.
+    /// The hosts to which a connect was tried, in order; an odd port is refused.
     #[derive(Default)]
     struct Told(Mutex<Vec<Option<SocketAddr>>>);
 

@@ -1,7 +1,7 @@
-//! What a QP does about the host at its other end: meters unreliable traffic, and answers probes. How connections keep to their window is
-//! in [`crate::net::scheduler`].
+//! How a QP treats the host at its other end: it meters unreliable traffic and answers probes.
 //!
-//! The accounts themselves are [`crate::net::peer`]'s; here is who is charged when.
+//! How connections keep to their window is in [`crate::net::scheduler`]. The metering itself is in
+//! [`crate::net::peer`]; this file decides which QP is charged, and when. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -16,11 +16,13 @@ use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
-/// What the smallest packet counts: it takes a place in the receiver's ring, as a large one does.
+/// The least that a packet counts. A small packet takes a place in the receiver's ring as a large
+/// one does.
 const SMALLEST: u32 = 1024;
 
 impl Qp {
-    /// Whether the next unreliable packet may go. If not, the QP waits for an answer, or for the time after which none is expected.
+    /// Whether the next unreliable packet may be sent. If not, the QP waits for an answer, or until
+    /// no answer is expected any more.
     pub(crate) fn may_go(
         self: &Arc<Self>,
         inner: &mut Inner,
@@ -50,7 +52,8 @@ impl Qp {
         }
     }
 
-    /// Tells the sender of a probe that everything before it has been taken, or has it wait for that.
+    /// Answers a probe: everything before it has been received. The answer may have to wait for
+    /// receive requests.
     pub(crate) fn hear_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
         let mut inner = self.lock();
         if inner.is_dead() || !inner.state.serves() {
@@ -65,7 +68,7 @@ impl Qp {
         }
     }
 
-    /// Answers the probes that have waited for receive requests, or for long enough.
+    /// Answers the probes whose wait for receive requests is over.
     pub(crate) fn answer_probes(&self, inner: &mut Inner) {
         if inner.unanswered.until().is_some() {
             let (left, now) = (self.receives_left(inner), self.engine().now());
@@ -75,7 +78,7 @@ impl Qp {
         }
     }
 
-    /// Receive requests that nothing has come for.
+    /// The number of unused receive requests.
     pub(crate) fn receives_left(&self, inner: &Inner) -> u32 {
         if inner.rq.count() == 0 { 0 } else { inner.rq.used(inner.rq_head, inner.rq_tail) }
     }

@@ -1,9 +1,11 @@
 //! Delayed acknowledgements: an ACK that waits for the program's next request.
 //!
-//! A system call for each packet is what the wire costs most. A program that answers what it receives will post in a moment, and an
-//! acknowledgement that leaves with that request costs nothing. So where a connection has shown that pattern, its ACK waits: until the program
-//! posts, or polls and finds nothing, or the helper thread looks, which is within a millisecond. That something is owed stands
-//! in queue memory, where the agent finds it should the process end meanwhile. Principal type: [`ReplyPattern`].
+//! A system call for each packet is the main cost of the wire. A program that answers each message
+//! will post soon, and an ACK that leaves together with that request costs nothing. So if a
+//! connection has shown this pattern, its ACK waits. It leaves when the program posts, when the
+//! program polls and finds nothing, or when the helper thread looks, which is within a millisecond.
+//! Queue memory records that an ACK is owed, so that the agent can send it if the process ends
+//! meanwhile. Principal type: [`ReplyPattern`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +16,19 @@ use protocol::Service;
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp, Route};
 
-/// Times in a row that a program must have posted after receiving.
+/// How often in a row a program must have posted after a receive.
 const REPLIES: u8 = 2;
 
-/// What a program does after it has received something.
+/// What a program does after a receive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplyPattern {
     replies: u8,
-    /// It has received and not posted since.
+    /// The program has received and not posted since.
     received: bool,
 }
 
 impl ReplyPattern {
-    /// The program is shown something that it has received; says whether it is likely to reply.
+    /// The program gets a message; returns whether it is likely to reply.
     fn receive(&mut self) -> bool {
         if std::mem::replace(&mut self.received, true) {
             self.replies = 0;
@@ -55,7 +57,7 @@ impl Engine {
             let mut inner = qp.lock();
             qp.send_delayed_ack(&mut inner);
         }
-        // The room is kept for the next ones.
+        // Keeps the allocation for the next delayed ACKs.
         let mut list = self.net.delayed_acks.lock();
         if list.is_empty() {
             *list = delayed;
@@ -66,7 +68,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// After packets from another host: answers and goes on, or lets a mere ACK wait for what the program is about to post.
+    /// Called after packets from another host. Answers and sends, or delays a mere ACK until the
+    /// program posts.
     pub(crate) fn pump_or_delay_ack(self: &Arc<Self>, inner: &mut Inner) {
         let receives = !inner.arrived.is_empty();
         let replies = receives && inner.reply_pattern.receive();
@@ -78,7 +81,8 @@ impl Qp {
         if may_wait {
             if let Some(view) = &inner.view {
                 view.word(word::RQ_PSN).store(inner.responder.expected_psn().value(), Ordering::Relaxed);
-                // Release: the agent, which reads this word first, finds the other.
+                // Release: pairs with the agent, which reads this word first; it then finds the
+                // word RQ_PSN, too.
                 view.word(word::OWED).store(OWED | inner.responder.msn(), Ordering::Release);
             }
             self.engine().net.delayed_acks.lock().push(Arc::clone(self));
@@ -87,7 +91,7 @@ impl Qp {
         self.show(inner);
     }
 
-    /// Sends the acknowledgement that is owed, if it has not gone.
+    /// Sends the acknowledgement that is owed, if it has not been sent yet.
     pub(crate) fn send_delayed_ack(&self, inner: &mut Inner) {
         if self.service == Service::Rc
             && inner.on_wire

@@ -1,7 +1,8 @@
-//! Datagrams that came in: taken apart into packets, checked, and brought to their QPs.
+//! Received datagrams: splits them into packets, checks the packets, and delivers them to their
+//! QPs.
 //!
-//! Everything here is a stranger's claim. A packet whose ICRC does not fit, or that is not for a QP here, changes nothing but a
-//! counter. Principal type: [`Datagrams`].
+//! The data comes from strangers, so all of it is a claim. A packet with a wrong ICRC, or for a QP
+//! that is not here, changes only a counter. Principal type: [`Datagrams`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,18 +26,18 @@ use crate::network::address;
 use crate::qp::Qp;
 use crate::receive::{Arrival as Outcome, Origin};
 
-/// A BTH and an ICRC: less is no packet.
+/// The shortest packet: a BTH and an ICRC.
 pub(super) const SHORTEST: usize = 12 + ICRC;
-/// Bytes of a UDP header.
+/// The length of a UDP header.
 const UDP: usize = 8;
-/// What the board says of a number that no engine owns.
+/// The board's value for a number that no engine owns.
 const NOBODY: u32 = 0;
-/// No engine's number.
+/// Stands for the agent; no engine has this number.
 const AGENT: u32 = u32::MAX;
-/// The numbers of management, which the agent serves, go up to here.
+/// The agent serves the QPNs of management, up to this one.
 const MANAGEMENT: u32 = 1;
 
-/// Datagrams of one source that arrived together.
+/// Datagrams of one source that one call received together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagrams {
     pub(crate) from: [u8; 16],
@@ -44,7 +45,7 @@ pub(crate) struct Datagrams {
     pub(crate) to: [u8; 16],
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// Bytes of each but the last.
+    /// The length of each but the last.
     pub(crate) segment: usize,
 }
 
@@ -62,7 +63,7 @@ impl From<&Arrival> for Datagrams {
 }
 
 impl Datagrams {
-    /// What a socket of the address `to` has received.
+    /// The metadata of datagrams that a socket of the address `to` has received.
     pub(crate) fn of(received: &Received, to: &[u8; 16]) -> Self {
         let from = match received.from.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -72,7 +73,7 @@ impl Datagrams {
         Self { from, from_port: received.from.port(), to: *to, traffic_class, hop_limit, segment }
     }
 
-    /// As it lies on a wire lane, with `len` bytes.
+    /// The record of these datagrams on a wire lane, with `len` bytes.
     pub(crate) fn arrival(&self, len: usize) -> Arrival {
         Arrival {
             kind: arrival_kind::DATAGRAMS,
@@ -88,7 +89,7 @@ impl Datagrams {
     }
 }
 
-/// The QP that a packet says it is for.
+/// The QP to which a packet is addressed.
 fn destination(packet: &[u8]) -> u32 {
     u32::from_be_bytes([0, packet[5], packet[6], packet[7]])
 }
@@ -96,13 +97,13 @@ fn destination(packet: &[u8]) -> u32 {
 /// A packet whose ICRC fits.
 enum Found<'a> {
     Packet(Packet, &'a [u8]),
-    /// What is inside a probe.
+    /// The bytes of a probe.
     Probe(&'a [u8]),
-    /// A packet of ours was marked.
+    /// A CNP: a packet of this engine was marked.
     Marked(Cnp),
 }
 
-/// Takes datagrams apart, one packet after the other.
+/// Parses datagrams, one packet after the other.
 pub(crate) struct Packets<'a> {
     engine: &'a Engine,
     datagrams: &'a Datagrams,
@@ -110,16 +111,17 @@ pub(crate) struct Packets<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) segment: usize,
     pub(super) at: usize,
-    /// The identification that the next packet will have, if its sender is like the last one's.
+    /// The expected identification of the next packet, if its sender counts on.
     pub(super) id: u16,
-    /// That of the first packet, if it fitted.
+    /// The identification of the first packet, if its ICRC fitted.
     first: Option<u16>,
-    /// Packets that were another engine's.
+    /// Packets of other engines.
     misdelivered: u32,
 }
 
 impl<'a> Packets<'a> {
-    /// The next packet that is one. What is not is dropped here, and what is another engine's goes back to the agent.
+    /// The next valid packet. Drops invalid packets, and gives packets of other engines back to the
+    /// agent.
     fn next(&mut self) -> Option<Found<'a>> {
         while self.at < self.bytes.len() {
             let rest = &self.bytes[self.at..];
@@ -132,7 +134,7 @@ impl<'a> Packets<'a> {
                     self.give_back(rest);
                     continue;
                 }
-                // Not worth the way to the agent, who has nobody for it either.
+                // Not given back: the agent has no owner for it either.
                 self.show(bytes);
                 if Opcode::from_u8(bytes[0]).is_some_and(|opcode| !opcode.is_response()) {
                     self.drop(bytes, Cause::NoQp, (0, 0));
@@ -213,7 +215,7 @@ impl<'a> Packets<'a> {
         self.id = 0;
     }
 
-    /// Shows a packet that is none, where somebody captures.
+    /// Shows an invalid packet to the capture hook.
     #[cold]
     fn show(&self, bytes: &[u8]) {
         if self.engine.is_capturing() {
@@ -228,9 +230,10 @@ impl<'a> Packets<'a> {
 }
 
 impl Engine {
-    /// Brings the first `len` bytes of the reception's buffer to their QPs. Those that were touched answer when the caller pumps
-    /// them; the last one at once where the program has `polled`, and nothing else is at hand. Gives back to the agent what is
-    /// another engine's, and says how many packets that were.
+    /// Delivers the first `len` bytes of the reception's buffer to their QPs. The QPs send their
+    /// answers when the caller pumps them. If the program has `polled`, the QP of the last packet
+    /// answers at once. Gives packets of other engines back to the agent, and returns how many
+    /// there were.
     pub(crate) fn deliver(
         self: &Arc<Self>,
         reception: &mut Reception,
@@ -277,7 +280,8 @@ impl Engine {
         misdelivered
     }
 
-    /// Brings a packet to its QP, and those behind it as long as they are for the same one; gives the first that is not.
+    /// Delivers a packet to its QP, and the packets after it as long as they are for the same QP.
+    /// Returns the first packet for another QP.
     fn deliver_run<'a>(
         &self,
         packets: &mut Packets<'a>,
@@ -326,7 +330,7 @@ impl Engine {
         let is_dead = inner.is_dead();
         drop(inner);
         if is_dead {
-            // Its number may be another's by now.
+            // The QP is destroyed, and its number may already belong to another QP.
             *recent = None;
         }
         next
@@ -338,7 +342,7 @@ impl Engine {
         self.meets_fault(packet, payload.as_ptr(), origin)
     }
 
-    /// Whose the packets for a number are, if they are not this engine's: an engine's, the agent's, or [`NOBODY`]'s.
+    /// The owner of a QPN, if that is not this engine: another engine, the agent, or [`NOBODY`].
     fn other_owner(&self, qpn: u32) -> Option<u32> {
         if qpn == Qpn::MULTICAST.value() {
             return None;
@@ -350,7 +354,7 @@ impl Engine {
         (owner != self.number()).then_some(owner)
     }
 
-    /// A question, or an answer, about what has been taken.
+    /// Handles a probe or the answer to one.
     fn take_probe(self: &Arc<Self>, datagrams: &Datagrams, bytes: &[u8], touched: &mut Vec<Arc<Qp>>) {
         let probe = bytes.try_into().ok().and_then(|bytes| Probe::parse(bytes).ok());
         let Some(probe) = probe else { return self.drop_datagram(datagrams, bytes, (Cause::Probe, 0), (0, 0)) };

@@ -1,7 +1,7 @@
-//! Flows: from an address vector to what a packet needs to get there.
+//! Flows: from an address vector to what a packet needs to get to its destination.
 //!
-//! A flow is found once and holds as long as the GID tables and the agent's sockets stay as they are. Principal type: [`Flow`];
-//! what it is made from is a [`Vector`], and why there is none is [`NoWay`].
+//! A flow is found once. It stays valid until the GID tables or the agent's sockets change.
+//! Principal type: [`Flow`]; its input is a [`Vector`], and [`NoWay`] says why there is no flow.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use crate::net::port::{Port, STRIPES};
 use crate::network::{address, scope};
 use crate::wqe::DatagramEntry;
 
-/// What decides where packets go.
+/// The fields of an address that decide where packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Vector {
     pub(crate) dgid: [u8; 16],
@@ -33,7 +33,7 @@ pub(crate) struct Vector {
 }
 
 impl Vector {
-    /// The way of a connection.
+    /// The vector of a connection.
     pub(crate) fn of_connection(dest: &Dest, port_num: u8, qpn: u32) -> Self {
         Self {
             dgid: dest.dgid,
@@ -45,7 +45,7 @@ impl Vector {
         }
     }
 
-    /// The way of a datagram.
+    /// The vector of a datagram.
     pub(crate) fn of_datagram(entry: &DatagramEntry, port_num: u8, qpn: u32) -> Self {
         Self {
             dgid: entry.dgid,
@@ -67,9 +67,9 @@ pub(crate) enum NoWay {
     NotAnAddress([u8; 16]),
     /// The agent does not receive on the source address.
     Deaf([u8; 16]),
-    /// One is IPv4 and the other is not.
+    /// One address is IPv4 and the other is not.
     Families([u8; 16], [u8; 16]),
-    /// No socket could be had.
+    /// The network gave no socket.
     Socket([u8; 16], io::Error),
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct Flow {
     pub(crate) envelope: Envelope,
     pub(crate) port: Arc<Port>,
     pub(crate) peer: Arc<Peer>,
-    /// Tables for which it holds.
+    /// The epoch of the tables for which the flow is valid.
     epoch: u32,
     complained: AtomicBool,
 }
 
 impl Flow {
-    /// Sending has failed: says why, once.
+    /// Sending has failed: reports the reason, once.
     pub(crate) fn complain(&self, error: &io::Error) {
         if !self.complained.swap(true, Ordering::Relaxed) {
             let hint = match error.raw_os_error() {
@@ -119,12 +119,12 @@ impl Flow {
 }
 
 impl Engine {
-    /// Whether a flow still holds.
+    /// Whether a flow is still valid.
     pub(crate) fn holds(&self, flow: &Flow) -> bool {
         flow.epoch == self.board.wire_epoch()
     }
 
-    /// The way to where `vector` points, found now or before.
+    /// The flow for `vector`: found now or earlier.
     pub(crate) fn flow(&self, vector: &Vector) -> Result<Arc<Flow>, NoWay> {
         if let Some(flow) = self.net.flows.read().get(vector).filter(|flow| self.holds(flow)) {
             return Ok(Arc::clone(flow));

@@ -1,8 +1,9 @@
 //! The inbox: where packets from other hosts come in.
 //!
-//! The agent receives for everybody and hands each engine its packets over a wire lane. Where it lets this engine read its sockets
-//! ([`crate::net::lease`]), packets come straight out of those, and what turns out to be another engine's goes back over the
-//! same lane. Principal type: [`Inbox`].
+//! The agent receives for all engines and hands each engine its packets over a wire lane. If the
+//! agent lets this engine read its sockets ([`crate::net::lease`]), the engine receives from the
+//! sockets directly, and gives packets of other engines back over the same lane. Parsing is in
+//! [`crate::net::deliver`]. Principal type: [`Inbox`].
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,30 +40,34 @@ use crate::tsc;
 const BUFFER: usize = 64 * 1024;
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;
-/// After so many bytes a round takes no more than one datagram of each socket: what has come is acknowledged, so that its sender goes on while the rest is
-/// taken. Else a sender that is faster than its receiver fills its window, waits until all of it has been taken, and the receiver waits for it then.
+/// After this many bytes, a round takes at most one datagram of each socket. Then the engine
+/// acknowledges what has come, so that the sender goes on while the engine takes the rest. Without
+/// this limit, a sender that is faster than its receiver fills its window and waits until the
+/// receiver has taken everything; then the receiver waits for the sender.
 const AT_ONCE: usize = 96 * 1024;
-/// A datagram of so many bytes is a burst of somebody who has more to say: another look costs little beside it, and saves an answer.
+/// A datagram of this size is part of a burst. Another read costs little beside it, and saves an
+/// answer.
 const BURST: usize = 32 * 1024;
-/// Of so many rounds in which the program polls, one looks at the sockets that others of this agent may wait for, too: nobody else does
-/// while the lease is held.
+/// One of this many rounds of a polling program also reads the sockets of addresses that only other
+/// engines use. No one else reads them while the lease is held.
 pub(crate) const OTHERS: u32 = 32;
 
 /// Where packets come in.
 pub(crate) struct Inbox {
     reception: Mutex<Reception>,
-    /// Whether the agent has handed over something, for those who do not have the reception, and where the reception stands.
+    /// Shows threads without the reception whether the agent has handed over something after
+    /// `position`, up to which the reception has read.
     glance: Glance,
     position: AtomicU32,
-    /// The way back to the agent.
+    /// The lane back to the agent.
     misdelivered: Mutex<LaneTx>,
     agent: Notifier,
-    /// The right to read the agent's sockets, where it is given to engines at all.
+    /// The right to read the agent's sockets, if the agent grants it to engines at all.
     pub(crate) lease: Option<ReceiveLease>,
     sockets: ArcSwap<Vec<Shared>>,
-    /// Some of them are this engine's to read.
+    /// This engine uses the address of at least one of `sockets`.
     any_hot: AtomicBool,
-    /// The board's epoch for which `sockets` holds.
+    /// The board's epoch for which `sockets` is valid.
     known: AtomicU32,
 }
 
@@ -70,19 +75,20 @@ pub(crate) struct Inbox {
 pub(crate) struct Shared {
     gid: [u8; 16],
     socket: udp::Socket,
-    /// This engine has to do with that address.
+    /// This engine uses the socket's address.
     hot: AtomicBool,
-    /// It hears one sender only, and there is another one for everybody else ([`crate::net::connected_receiver`]).
+    /// This socket receives from one sender only; another socket of the address receives from all
+    /// others ([`crate::net::connected_receiver`]).
     connected: bool,
 }
 
-/// Which sockets are looked at.
+/// Which sockets to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     All,
-    /// Those of addresses that this engine has to do with.
+    /// The sockets of addresses that this engine uses.
     Hot,
-    /// Of those the ones that hear one sender only.
+    /// Of the hot sockets, only the connected ones.
     Connected,
 }
 
@@ -92,28 +98,29 @@ impl Look {
     }
 }
 
-/// What receiving needs, and one thread at a time has.
+/// The state of receiving; one thread at a time has it.
 pub(crate) struct Reception {
     rx: LaneRx,
     record: [u8; RECORD_MAX],
     buffer: Box<[u8]>,
     pub(crate) touched: Vec<Arc<Qp>>,
     pub(crate) recent: Option<Arc<Qp>>,
-    /// An address that was found not to be of this agent, and the epoch of the tables for which that holds.
+    /// An address that does not belong to this agent, and the epoch of the tables for which that is
+    /// valid.
     pub(crate) foreign: Option<([u8; 16], u32)>,
     pub(crate) origins: Origins,
-    /// Looks at the sockets so far.
+    /// Reads of the sockets so far.
     looks: u32,
     connected: ConnectedReceiver,
     pub(crate) alike: Alike,
-    /// Datagrams since a look at the sockets that found nothing.
+    /// Datagrams since a read of the sockets that found nothing.
     streak: u32,
-    /// Bytes out of the sockets in this round.
+    /// Bytes received from the sockets in this round.
     bytes: usize,
 }
 
 impl Engine {
-    /// Sees to it that packets from other hosts can come in, if the agent has the wire at all. Waits for the agent.
+    /// Opens the inbox, if the agent has the wire at all. Waits for the agent.
     pub(crate) fn open_inbox(&self) {
         self.net.inbox.get_or_init(|| match Inbox::open(self) {
             Ok(inbox) => Some(inbox),
@@ -125,7 +132,7 @@ impl Engine {
         self.renew_sockets();
     }
 
-    /// Follows the agent's sockets, if they are shared and have changed. Waits for the agent.
+    /// Fetches the agent's sockets, if they are shared and have changed. Waits for the agent.
     pub(crate) fn renew_sockets(&self) {
         let Some(inbox) = self.net.inbox().filter(|inbox| inbox.lease.is_some()) else { return };
         if inbox.known.load(Ordering::Relaxed) == self.board.wire_sockets_epoch() || self.is_gone() {
@@ -149,19 +156,20 @@ impl Engine {
         self.net.ports.lock().keys().any(|(source, _)| source == gid)
     }
 
-    /// Takes what has come in. With `sure`, waits for whoever is at it. Where the program has `polled`, it is shown what came before
-    /// acknowledgements leave that can wait; and one that has nothing to do with other hosts looks only in its `turn` whether something came all
-    /// the same.
+    /// Receives packets. With `sure`, waits for another thread that is receiving. If the program
+    /// has `polled`, it gets messages before the engine sends ACKs that can wait. A program that
+    /// does not use the wire checks for packets only in its `turn`.
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
-        // What several threads with queues of their own find out without meeting at the lock.
+        // Several threads with queues of their own learn this without contending for the lock.
         if polled && !inbox.has_hot() && !(turn && inbox.seems_to_have(self)) {
             return false;
         }
         crate::usermem::prepare_thread();
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
-        // Looked at before the ring: what the agent handed over before it granted the lease is older than what is in the sockets.
+        // Checked before the ring is read: packets that the agent handed over before it granted the
+        // lease are older than those in the sockets.
         let held = inbox.lease.as_ref().is_some_and(|lease| lease.holds(self));
         let ringed = self.take_ring(inbox, &mut reception);
         let mut taken = ringed;
@@ -194,7 +202,9 @@ impl Engine {
         true
     }
 
-    /// Gives the lease back if nothing has come for long enough; not while somebody reads, or what the agent reads next would overtake.
+    /// Gives the lease back if no packet has come for long enough. Takes the reception first: a
+    /// packet that another thread has read and not delivered yet must not be overtaken by the
+    /// agent's next read.
     pub(crate) fn return_idle_lease(&self) {
         if let Some(inbox) = self.net.inbox()
             && let Some(lease) = &inbox.lease
@@ -234,7 +244,8 @@ impl Engine {
             };
             let len = arrival.len as usize;
             if arrival.flags & arrival_flags::BULK != 0 {
-                // Copied before anything in it is believed: the memory is the agent's, too.
+                // Copied before anything in it is checked, because the agent can still write this
+                // memory.
                 if let Some(bytes) = reception.rx.bulk.slice(arrival.bulk, arrival.len).filter(|_| len <= BUFFER) {
                     access::plain(reception.buffer.as_mut_ptr(), bytes.as_ptr(), len);
                     reception.rx.bulk.release(arrival.bulk, arrival.len);
@@ -250,9 +261,10 @@ impl Engine {
         BATCH
     }
 
-    /// Takes up to `most` datagrams out of each socket. One is best for a program that polls: it asks again in a moment, and to find
-    /// out that there is no second one costs as much as a message. While everything comes by a connected socket, the other sockets are looked at now and then only,
-    /// for each look is a system call; but whoever may go to sleep has looked at all of them.
+    /// Takes up to `most` datagrams from each socket. One is best for a program that polls: it asks
+    /// again soon, and finding no second datagram costs as much as a message. While all traffic
+    /// comes by a connected socket, the engine reads the other sockets only now and then, because
+    /// each read is a system call. A caller that may go to sleep has read all of them.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         reception.bytes = 0;
         let sockets = inbox.sockets.load();
@@ -275,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// The same, out of those of the sockets that are looked at.
+    /// Takes datagrams from the sockets that `look` selects.
     fn take_each(
         self: &Arc<Self>,
         inbox: &Inbox,
@@ -303,7 +315,7 @@ impl Engine {
         taken
     }
 
-    /// Takes what one call gives out of a socket, and says from where it came.
+    /// Takes what one call returns from a socket, and returns the sender's address.
     pub(crate) fn take_datagrams(
         self: &Arc<Self>,
         inbox: &Inbox,
@@ -332,7 +344,8 @@ impl Engine {
         Some(received.from)
     }
 
-    /// What one call gives out of a socket. Of what is always alike only the bytes are asked for.
+    /// Receives with one call from a socket. For uniform traffic, the call asks only for the bytes;
+    /// the rest is inferred.
     fn take_out(&self, reception: &mut Reception, shared: &Shared, polled: bool) -> Option<Received> {
         if polled
             && shared.connected
@@ -351,7 +364,8 @@ impl Engine {
         Some(received)
     }
 
-    /// Programs of one agent talk over lanes: what says that it comes from here does not.
+    /// Programs of one agent talk over lanes, so a packet with a source address of this agent is
+    /// not genuine.
     fn is_foreign(&self, reception: &mut Reception, from: &[u8; 16]) -> bool {
         let epoch = self.board.gid_epoch();
         if reception.foreign == Some((*from, epoch)) {
@@ -367,7 +381,7 @@ impl Engine {
 }
 
 impl Inbox {
-    /// Lets go of the QPs of the last packets.
+    /// Releases the QPs of the last packets.
     pub(crate) fn forget_qps(&self) {
         let mut reception = self.reception.lock();
         reception.recent = None;
@@ -410,12 +424,12 @@ impl Inbox {
             lease,
             sockets: ArcSwap::default(),
             any_hot: AtomicBool::new(false),
-            // No epoch that the board shows.
+            // An epoch that the board never shows.
             known: AtomicU32::new(u32::MAX),
         })
     }
 
-    /// This engine has to do with `gid`: its socket is worth looking at.
+    /// This engine uses `gid`: from now on it reads the address's sockets.
     pub(crate) fn expect_at(&self, gid: &[u8; 16]) {
         for shared in self.sockets.load().iter().filter(|shared| &shared.gid == gid && !shared.is_hot()) {
             shared.hot.store(true, Ordering::Relaxed);
@@ -423,7 +437,7 @@ impl Inbox {
         }
     }
 
-    /// Whether it is worth taking the reception, though there is no socket to read.
+    /// Whether it is worth taking the reception although there is no hot socket.
     fn seems_to_have(&self, engine: &Engine) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
             || self.lease.as_ref().is_some_and(|lease| lease.is_ours(engine))
@@ -434,7 +448,7 @@ impl Inbox {
         self.any_hot.load(Ordering::Relaxed)
     }
 
-    /// Hands `f` the sockets to wait for while the lease is held.
+    /// Calls `f` with the sockets to wait for while the lease is held.
     pub(crate) fn with_sockets<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> T) -> T {
         let sockets = self.sockets.load();
         f(&mut sockets.iter().map(|shared| shared.socket.as_fd()))
@@ -450,7 +464,8 @@ impl Inbox {
         self.agent.notify();
     }
 
-    /// Hands the agent what is another engine's; lost where there is no room, as on a network.
+    /// Gives packets of another engine back to the agent. They are lost if there is no room, as on
+    /// a network.
     pub(crate) fn give_back(&self, engine: &Engine, datagrams: &Datagrams, bytes: &[u8]) {
         if self.push_misdelivered(datagrams, bytes).is_some() {
             self.notify_agent();
@@ -499,13 +514,13 @@ impl Shared {
 }
 
 impl Reception {
-    /// The datagrams at hand, apart from what is needed to deliver them.
+    /// The received bytes, and apart from them the parts that delivery changes.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<Arc<Qp>>, &mut Option<Arc<Qp>>) {
         (&self.buffer, &mut self.touched, &mut self.recent)
     }
 }
 
-/// All of the agent's sockets, and the epoch for which that holds.
+/// All of the agent's sockets, and the epoch for which the list is valid.
 fn fetch(engine: &Engine) -> Result<(u32, Vec<Shared>)> {
     let mut sockets = Vec::new();
     loop {

@@ -1,8 +1,11 @@
-//! The receive lease: the right to read the agent's sockets, which one engine of the agent's own user has at a time.
+//! The receive lease: the right to read the agent's sockets. One engine of the agent's own user
+//! holds it at a time.
 //!
-//! An engine that works for the wire asks for it by a word in shared memory and rings the agent, which finishes what it is at and
-//! grants it. The holder shows by a count that it still looks; the agent takes the lease back when it does not. An engine
-//! that has nothing to do, or finds that most packets are another's, gives it back. Principal type: [`ReceiveLease`].
+//! An engine that has QPs on the wire asks for the lease in a word of shared memory and notifies
+//! the agent. The agent finishes its current work and grants the lease. The holder increments a
+//! counter whenever it reads; the agent takes the lease back when the counter stands still. An
+//! engine gives the lease back when it is idle, or when most packets belong to other engines.
+//! Principal type: [`ReceiveLease`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,26 +16,28 @@ use crate::engine::Engine;
 use crate::net::inbox::Inbox;
 use crate::tsc;
 
-/// Without a packet for so long the lease goes back: to the agent, which can wait for packets without using the processor.
+/// Without a packet for this long, in nanoseconds, the engine gives the lease back. The agent can
+/// wait for packets without using the processor.
 const IDLE: u64 = 20_000_000;
-/// The same while the program polls, and so has nothing better to do.
+/// The same limit while the program polls; a polling program uses the processor anyway.
 const IDLE_POLLING: u64 = 100_000_000;
-/// Ticks within which packets came at one time: some fraction of a millisecond.
+/// Ticks within which packets count as one arrival: a fraction of a millisecond.
 const MOMENT: u64 = 500_000;
-/// Misdelivered packets with one lease, at most; then the agent does the work for everybody,
+/// Misdelivered packets in one lease, at most. After that, the agent receives for all engines
+/// during [`PAUSE`].
 const MISDELIVERED: u32 = 64;
-/// for so long.
+/// Nanoseconds before the engine asks again after too many misdelivered packets.
 const PAUSE: u64 = 50_000_000;
 
 /// The right to read the agent's sockets.
 pub(crate) struct ReceiveLease {
     page: Region,
-    /// When the last packet came, in the engine's time; 0 for never.
+    /// When the last packet came, in the engine's time; 0 if none came.
     traffic: AtomicU64,
-    /// The same by the time stamp counter, which is cheaper to read.
+    /// When the last packet came, in ticks of the time stamp counter, which is cheaper to read.
     ticks: AtomicU64,
     misdelivered: AtomicU32,
-    /// Not asked for before this time.
+    /// The engine does not ask for the lease before this time.
     pause: AtomicU64,
 }
 
@@ -61,9 +66,10 @@ impl ReceiveLease {
         self.traffic.store(engine.now().0, Ordering::Relaxed);
     }
 
-    /// Whether this engine may read the sockets now; shows that it is alive.
+    /// Whether this engine may read the sockets now; also shows the agent that the engine is alive.
     pub(crate) fn holds(&self, engine: &Engine) -> bool {
-        // Acquire: pairs with the agent's release when it grants, so that what it has handed over before is seen before.
+        // Acquire: pairs with the agent's release when it grants the lease, so that this engine
+        // sees packets that the agent handed over before the grant.
         let held = self.word().load(Ordering::Acquire);
         if held != engine.number() | GRANTED {
             return false;
@@ -73,7 +79,7 @@ impl ReceiveLease {
         true
     }
 
-    /// Asks for the lease where there is something to gain: packets come, or the program polls.
+    /// Asks for the lease if it would help: packets come, or the program polls.
     pub(crate) fn want(&self, engine: &Engine, inbox: &Inbox, busy: bool) {
         let is_free = self.word().load(Ordering::Relaxed) == 0;
         if is_free && (busy || engine.waker.is_watching()) && inbox.has_hot() {
@@ -84,7 +90,8 @@ impl ReceiveLease {
     fn ask(&self, engine: &Engine, inbox: &Inbox) {
         let now = engine.about_now().0;
         let since = now.saturating_sub(self.traffic.load(Ordering::Relaxed));
-        // Not longer than one that does not poll keeps it: else who polls now and then would ask and give back by turns.
+        // A program that does not poll keeps the lease only for this long. With a longer limit, a
+        // program that polls now and then would ask and give back by turns.
         if now < self.pause.load(Ordering::Relaxed) || since > IDLE {
             return;
         }
@@ -111,7 +118,8 @@ impl ReceiveLease {
     /// Gives the lease back.
     pub(crate) fn release(&self, number: u32, inbox: &Inbox) {
         for mine in [number | GRANTED, number] {
-            // Release: pairs with the agent's acquire, so that misdelivered packets that were handed over are seen before.
+            // Release: pairs with the agent's acquire, so that the agent sees misdelivered packets
+            // that were given back before.
             if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 tracing::debug!("engine {number} gives the agent's sockets back");
                 inbox.notify_agent();
@@ -120,7 +128,7 @@ impl ReceiveLease {
         }
     }
 
-    /// Packets were another engine's.
+    /// Some packets belong to other engines.
     pub(crate) fn note_misdelivered(&self, engine: &Engine, inbox: &Inbox, count: u32) {
         if self.misdelivered.fetch_add(count, Ordering::Relaxed) + count >= MISDELIVERED {
             self.pause.store(engine.now().0 + PAUSE, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! The middle of a long message on its way out: what is the same for all its packets is found once, as on its way in
-//! ([`crate::net::segment_run`]). Its memory is looked up and held for as long as packets leave from it, and of each packet only what differs is
-//! asked for and written. Principal type: [`NextSegments`].
+//! Sends the middle packets of a long message. It determines once what all these packets share, as
+//! [`crate::net::segment_run`] does for received ones. The memory is looked up once and held while
+//! packets are sent from it. For each packet, the engine asks for and writes only the parts that
+//! differ. Principal type: [`NextSegments`].
 
 use abi::post::Sge;
 use protocol::{SegmentRun, Time, Transmit};
@@ -14,17 +15,19 @@ use crate::qp::{Inner, Qp};
 use crate::transmit::Sent;
 use crate::wqe::SendBrief;
 
-/// The memory behind a packet, as far as it lies in one piece: where the packets that follow are likely to come from.
+/// The memory after a packet, as far as it is contiguous. The packets that follow probably come
+/// from there.
 pub(crate) struct NextSegments<'a> {
     slot: u32,
-    /// Where in the message it begins, and how long it is.
+    /// The offset in the message at which the memory begins, and its length.
     offset: u32,
     len: u32,
     stretch: Stretch<'a>,
 }
 
 impl<'a> NextSegments<'a> {
-    /// What comes behind a packet of the request `entry`, if anything does, and if it may be read.
+    /// The memory after a packet of the request `entry`, if the message goes on and the memory may
+    /// be read.
     #[inline(never)]
     pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendBrief) -> Option<Self> {
         let (slot, offset) = (transmit.slot, transmit.offset + transmit.len);
@@ -39,13 +42,14 @@ impl<'a> NextSegments<'a> {
         Some(Self { slot, offset, len, stretch })
     }
 
-    /// Where in it `len` bytes of a message lie, if all of them do.
+    /// Where in this memory `len` bytes of a message lie, if all of them do.
     pub(crate) fn place(&self, slot: u32, offset: u32, len: u32) -> Option<(&Stretch<'a>, usize)> {
         let at = offset.checked_sub(self.offset).filter(|_| slot == self.slot)?;
         (at <= self.len && len <= self.len - at).then_some((&self.stretch, at as usize))
     }
 
-    /// Where in it packets of `len` bytes lie that follow each other in a message, and how many of them do: at least one.
+    /// Where in this memory consecutive packets of `len` bytes lie, and how many of them: at least
+    /// one.
     fn places(&self, slot: u32, offset: u32, len: u32) -> Option<(&Stretch<'a>, usize, u32)> {
         let (stretch, at) = self.place(slot, offset, len)?;
         Some((stretch, at, (self.len - at as u32) / len))
@@ -53,7 +57,8 @@ impl<'a> NextSegments<'a> {
 }
 
 impl Qp {
-    /// Sends what follows the packet that has just been sent, as long as it is the same message's middle and comes from `ahead`.
+    /// Sends the packets that follow the one just sent, as long as they are middle packets of the
+    /// same message and lie in `next_segments`.
     #[inline(never)]
     pub(crate) fn send_segment_run(
         &self,
@@ -69,7 +74,7 @@ impl Qp {
             Operation::WriteFirst | Operation::WriteMiddle => Operation::WriteMiddle,
             _ => return Sent::Yes,
         };
-        // Whoever wants to see each packet sees it.
+        // Tracing and fault rules must see each packet.
         if tracing::enabled!(tracing::Level::TRACE) || inner.ruled {
             return Sent::Yes;
         }
@@ -101,7 +106,8 @@ impl Qp {
                         },
                     );
                     if let Err(refusal) = put {
-                        // Those before it are sent, and this one counts as the one that could not be made.
+                        // The packets before this one are sent. This one counts as sent, and could
+                        // not be built.
                         if number > 0 {
                             inner.requester.sent_segment_run(now, &next.at_most(number));
                         }

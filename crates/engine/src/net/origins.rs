@@ -1,13 +1,15 @@
-//! From where packets come: of the last few senders, what their ICRCs cover beside the packets. Principal type: [`Origins`].
+//! The last senders: for each, the bytes that its ICRCs cover beside the packets, and the next
+//! identification. Packets themselves are parsed in [`crate::net::deliver`]. Principal type:
+//! [`Origins`].
 
 use wire::icrc::Envelope;
 
 use crate::net::deliver::Datagrams;
 
-/// Senders that are remembered; a source port has one place.
+/// How many senders are remembered; each source port has one place.
 const PLACES: usize = 16;
 
-/// The senders that were heard last.
+/// The last senders.
 #[derive(Default)]
 pub(crate) struct Origins {
     places: [Option<Origin>; PLACES],
@@ -19,12 +21,13 @@ struct Origin {
     to: [u8; 16],
     port: u16,
     envelope: Envelope,
-    /// The identification that its next datagram will have, if it goes on as it did.
+    /// The identification that its next datagram will have, if the sender counts on.
     next: u16,
 }
 
 impl Origins {
-    /// What the ICRCs of these datagrams cover beside them, and the identification that the first one is likely to have.
+    /// The bytes that the ICRCs of these datagrams cover beside the packets, and the likely
+    /// identification of the first datagram.
     pub(crate) fn expect(&mut self, datagrams: &Datagrams) -> (Envelope, u16) {
         let Datagrams { from, to, from_port: port, .. } = *datagrams;
         let place = &mut self.places[usize::from(port) % PLACES];
@@ -38,8 +41,8 @@ impl Origins {
         }
     }
 
-    /// The first of the datagrams for which [`Origins::expect`] was asked last from this port had the identification `id`: sockets that
-    /// do not always say 0 count their calls.
+    /// The first of the datagrams in the last [`Origins::expect`] for this port had the
+    /// identification `id`. Sockets that do not always send 0 count their calls.
     pub(crate) fn began(&mut self, port: u16, id: u16) {
         if let Some(known) = &mut self.places[usize::from(port) % PLACES] {
             known.next = if id == 0 { 0 } else { id.wrapping_add(1) };

@@ -1,9 +1,11 @@
-//! What may be under way towards one host.
+//! What may be under way to one host.
 //!
-//! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For connections the bound is a window
-//! ([`crate::net::window`]), in which they take turns ([`crate::net::scheduler`]). Unreliable traffic is never acknowledged, so between
-//! softhca hosts it is metered by probes: small packets of the manufacturers' range, which the far engine answers once it has taken
-//! everything before them. A host that never answers is foreign, and gets what it is sent. Principal type: [`Peer`].
+//! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For
+//! connections the limit is a window ([`crate::net::window`]), which the send scheduler shares out
+//! ([`crate::net::scheduler`]). Unreliable traffic is never acknowledged, so softhca hosts meter it
+//! with probes. A probe is a small packet with an opcode of the manufacturers' range. The remote
+//! engine answers it when it has received everything before it. A host that never answers is
+//! foreign, and traffic to it is not metered. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -16,27 +18,27 @@ use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
 use crate::qp::Qp;
 
-/// Unreliable bytes without an answer, at most; fewer where the window is narrower.
+/// Unanswered bytes of unreliable traffic, at most; fewer if the window is narrower.
 const UNANSWERED: u32 = 96 * 1024;
-/// Bytes after which the next probe goes.
+/// Bytes between two probes.
 const STRIDE: u32 = 16 * 1024;
-/// How long a host that has never answered is waited for, in nanoseconds.
+/// How long to wait for a host that has never answered, in nanoseconds.
 const FIRST_ANSWER: u64 = 300_000_000;
-/// The same for one that has.
+/// How long to wait for a host that has answered before, in nanoseconds.
 const ANSWER: u64 = 1_000_000_000;
-/// A host is foreign when it was silent so often in a row.
+/// A host is foreign after this many missing answers in a row.
 const SILENCES: u32 = 4;
-/// A foreign host is asked again after this time.
+/// A foreign host is probed again after this time, in nanoseconds.
 const AGAIN: u64 = 60_000_000_000;
 
 /// A host, as one engine sees it.
 #[derive(Default)]
 pub(crate) struct Peer {
-    /// What connections may have under way, all together.
+    /// What all connections together may have under way.
     pub(crate) window: Window,
-    /// How they share it.
+    /// How the connections share the window.
     pub(crate) scheduler: SendScheduler,
-    /// When it was told last that its packets come marked.
+    /// When the host last got a CNP.
     pub(crate) told: Told,
     meter: Mutex<Meter>,
 }
@@ -44,35 +46,35 @@ pub(crate) struct Peer {
 /// The metering of unreliable traffic.
 #[derive(Default)]
 struct Meter {
-    /// It has answered before.
+    /// The host has answered before.
     answers: bool,
     silences: u32,
-    /// Not asked before this time: the host is foreign.
+    /// No probe before this time: the host is foreign.
     foreign_until: Option<Time>,
     /// Bytes that no answer covers.
     unanswered: u32,
-    /// Those of them since the last probe.
+    /// Unanswered bytes since the last probe.
     since: u32,
     next: u64,
-    /// Probes under way: number, the bytes that it covers, when it went.
+    /// Probes under way: number, bytes covered, time of sending.
     probes: VecDeque<(u64, u32, Time)>,
-    /// Not held: whoever is destroyed while it waits is gone.
+    /// Weak, so that a QP that is destroyed while it waits is freed.
     waiting: Vec<Weak<Qp>>,
 }
 
-/// What a packet of unreliable traffic has to do.
+/// What the sender of an unreliable packet has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Send a probe with this number first.
     pub(crate) probe: Option<u64>,
-    /// Wait for an answer, but not longer than until then.
+    /// Wait for an answer, at most until this time.
     pub(crate) wait: Option<Time>,
 }
 
 const GO: Admission = Admission { probe: None, wait: None };
 
 impl Peer {
-    /// Asks whether an unreliable packet of `bytes` may go now.
+    /// Whether an unreliable packet of `bytes` may be sent now.
     pub(crate) fn admit(&self, bytes: u32, now: Time) -> Admission {
         let mut meter = self.meter.lock();
         if meter.foreign_until.is_some_and(|until| now < until) {
@@ -107,11 +109,12 @@ impl Peer {
         }
     }
 
-    /// The answer to probe `number`, and with it to all before it. Gives those who may go on.
+    /// Handles the answer to probe `number`, which also answers all probes before it. Returns the
+    /// QPs that may go on.
     pub(crate) fn answered(&self, number: u64) -> Vec<Arc<Qp>> {
         let mut meter = self.meter.lock();
         if number >= meter.next {
-            // Nothing that was asked.
+            // This probe was never sent.
             return Vec::new();
         }
         (meter.answers, meter.silences, meter.foreign_until) = (true, 0, None);
@@ -127,7 +130,7 @@ impl Peer {
 }
 
 impl Meter {
-    /// The number of a probe that covers everything since the last one.
+    /// The number of a new probe that covers everything since the last one.
     fn probe(&mut self, now: Time) -> u64 {
         let (number, covers) = (self.next, std::mem::take(&mut self.since));
         self.next += 1;
@@ -135,7 +138,7 @@ impl Meter {
         number
     }
 
-    /// No answer came in time: what was unanswered is taken for lost.
+    /// No answer came in time: the unanswered bytes are treated as lost.
     fn fall_silent(&mut self, now: Time) {
         self.silences += 1;
         self.probes.clear();
@@ -151,7 +154,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Sends packets of 4 KiB until one has to wait; gives the numbers of the probes.
+    /// Sends packets of 4 KiB until one has to wait; returns the numbers of the probes.
     fn fill(peer: &Peer, now: Time) -> Vec<u64> {
         let mut probes = Vec::new();
         for _ in 0..1000 {

@@ -1,7 +1,8 @@
-//! A port: one source address and UDP port of this engine, and the packets that are about to leave through it.
+//! A port: one source address and UDP port of this engine, and the packets that will be sent
+//! through it.
 //!
-//! A QP's number picks one of a few ports for each address, so that threads with QPs of their own share none, and the network sees
-//! more than one flow. Principal type: [`Port`].
+//! A QP's number selects one of a few ports for each address. So threads with QPs of their own
+//! often use different ports, and the network sees more than one flow. Principal type: [`Port`].
 
 use std::io;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use crate::lock::Mutex;
 use crate::net::batch::Batch;
 use crate::network::Outlet;
 
-/// How many ports an address has.
+/// The number of ports per address.
 pub(crate) const STRIPES: u32 = 4;
-/// Source ports of RoCEv2 begin here.
+/// The first source port of RoCEv2.
 const FIRST: u16 = 0xc000;
 
 /// A source address and port.
@@ -29,7 +30,8 @@ impl Engine {
         if let Some(port) = ports.get(&(source, stripe)) {
             return Ok(Arc::clone(port));
         }
-        // Spread, so that engines that start together do not all try the same ones.
+        // Spread the port numbers, so that engines that start together do not all try the same
+        // ones.
         let spread = self.number().wrapping_mul(2_654_435_761).wrapping_add(stripe.wrapping_mul(7919)) >> 4;
         let outlet = self.net.network.open(source, ifindex, FIRST | (spread as u16 & 0x3fff))?;
         let port = Arc::new(Port {

@@ -1,13 +1,16 @@
-//! The send scheduler: how the connections of an engine share what may be under way towards one host.
+//! The send scheduler: how the connections of an engine share what may be under way to one host.
 //!
-//! What is under way is counted, all connections together. While there is room, or a connection is alone, it goes on. When there is
-//! none it waits in line, and so does everybody who comes later; room that acknowledgements make goes to the first in line, a burst
-//! for each quantum, and whoever has more to send goes to the end. So each connection gets as many bytes as the others, and a thousand of
-//! them fill a receiver's buffer no more than one does, and send in bursts as long as one's. A connection that has nothing under way and
-//! only a little to say need not stand in line as long as a reserve lasts.
+//! The scheduler counts what all connections together have under way. While there is room, or a
+//! connection is the only one with packets under way, the connection goes on. When there is no
+//! room, the connection waits in line, and so does every later connection. Acknowledgements make
+//! room. The first in line gets it as one quantum, a burst of packets; if it has more to send, it
+//! goes to the end of the line. So all connections get equal shares. A thousand connections fill a
+//! receiver's buffer no more than one does, and send bursts as long as those of one. A connection
+//! with nothing under way and a short message may pass the line as long as a reserve lasts.
 //!
-//! Who waits in line knows that something is under way, so something will come: an answer, or a timer. Should both fail because those
-//! who have something under way wait for ever, a packet goes all the same now and then. Principal types: [`SendScheduler`], [`SendQuantum`].
+//! While a connection waits in line, something is under way, so an answer or a timer will come.
+//! Both may fail if those with packets under way wait for ever. For this case, a waiting connection
+//! sends one packet now and then all the same. Principal types: [`SendScheduler`], [`SendQuantum`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,42 +25,44 @@ use crate::net::flow::Flow;
 use crate::net::peer::Peer;
 use crate::qp::{Inner, Qp, Route};
 
-/// Bytes of a packet of a message's middle beside its payload: a BTH and an ICRC.
+/// Bytes of a middle packet beside its payload: a BTH and an ICRC.
 const MIDDLE: u32 = 16;
-/// Messages of so many packets leave in bursts, and arrive so.
+/// Messages of this many packets leave and arrive in bursts.
 const LONG: u32 = 4;
-/// Places in the receiver's ring, in eighths: a packet of a long message takes an eighth, for it comes with others.
+/// Places in the receiver's ring, in eighths. A packet of a long message takes an eighth, because
+/// it comes with others.
 const PLACES: u32 = 8 * 96;
-/// Places of a packet that may come alone.
+/// Places (in eighths) of a packet that may come alone.
 const SINGLE: u32 = 8;
-/// Packets that a quantum may have more, where a message ends with them: what is left of it would take a call of its own the next time, and a WRITE's
-/// first packet, which is longer, leaves in a call of its own anyway, with the one behind it.
+/// Packets by which a quantum may be longer if the message ends with them. A later quantum would
+/// need a call of its own for this rest. A WRITE's first packet, which is longer, leaves in a call
+/// of its own anyway, with the packet after it.
 const REST: u32 = 2;
-/// A line in which nobody had a turn for so long stands still, in nanoseconds.
+/// A line stands still if no connection had a quantum for this long, in nanoseconds.
 const STILL: u64 = 100_000_000;
 
-/// What is under way towards one host, and who waits for room.
+/// What is under way to one host, and which connections wait for room.
 #[derive(Default)]
 pub(crate) struct SendScheduler {
-    /// Bytes under way, and above them places.
+    /// Bytes under way in the lower half, places in the upper half.
     load: AtomicU64,
-    /// Not held: whoever is destroyed while it waits is gone.
+    /// Weak, so that a QP that is destroyed while it waits is freed.
     line: Mutex<VecDeque<Weak<Qp>>>,
-    /// How many stand in it.
+    /// The length of the line.
     waiting: AtomicU32,
-    /// When somebody had a turn last, in the engine's time.
+    /// When a connection last got a quantum, in the engine's time.
     scheduled_at: AtomicU64,
 }
 
 /// One connection's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendQuantum {
-    /// What it has under way, as it is counted in [`SendScheduler`].
+    /// What the connection has under way, counted as in [`SendScheduler`].
     load: u64,
-    /// It has long messages.
+    /// The connection has long messages.
     long: bool,
     scheduled: Scheduled,
-    /// It waits since then.
+    /// The connection waits since then.
     since: Time,
 }
 
@@ -69,7 +74,7 @@ enum Scheduled {
     Waits,
     /// It may send a burst.
     Has,
-    /// It may send a packet, for nobody else does anything.
+    /// It may send one packet, because the line stands still.
     Alone,
 }
 
@@ -86,10 +91,10 @@ impl SendScheduler {
         (self.load.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// A connection's load is another one.
+    /// Changes a connection's load.
     fn change(&self, from: &mut u64, to: u64) {
         if *from != to {
-            // Modulo 2^64, so that both halves come out right together.
+            // Modulo 2^64, so that both halves are correct at the same time.
             self.load.fetch_add(to.wrapping_sub(*from), Ordering::Relaxed);
             *from = to;
         }
@@ -105,7 +110,7 @@ impl SendScheduler {
         self.waiting.store(line.len() as u32, Ordering::Relaxed);
     }
 
-    /// The first in line, if a window of so many bytes has room for a burst.
+    /// The first in line, if a window of this many bytes has room for a burst.
     fn next(&self, window: u32, now: Time) -> Option<Arc<Qp>> {
         loop {
             let burst = (window / 2).min(BATCH_MAX as u32);
@@ -124,13 +129,13 @@ impl SendScheduler {
         }
     }
 
-    /// Whether nobody had a turn for too long.
+    /// Whether no connection had a quantum for too long.
     fn stands_still(&self, now: Time) -> bool {
         now.0.saturating_sub(self.scheduled_at.load(Ordering::Relaxed)) >= STILL
     }
 }
 
-/// How many packets may be under way by a window, and what one of them takes.
+/// How many packets a window allows under way, and what one packet takes.
 #[derive(Clone, Copy, Debug)]
 struct Measure {
     window: u32,
@@ -143,7 +148,7 @@ impl Measure {
         Self { window: peer.window.bytes(), mtu: mtu.max(1), places: if long { 1 } else { SINGLE } }
     }
 
-    /// Packets of everybody together.
+    /// Packets of all connections together.
     fn whole(&self) -> u32 {
         (self.window / self.mtu).min(PLACES / self.places).max(1)
     }
@@ -154,37 +159,38 @@ impl Measure {
         bytes.min(PLACES.saturating_sub(scheduler.places()) / self.places)
     }
 
-    /// Packets that one quantum gives: what one system call may send.
+    /// Packets of one quantum: as many as one system call can send.
     fn burst(&self) -> u32 {
         (BATCH_MAX as u32 / (self.mtu + MIDDLE)).min(self.whole() / 2).max(1)
     }
 
-    /// The same for a connection whose message has `left` packets left.
+    /// The quantum of a connection whose message has `left` packets left.
     fn quantum(&self, left: u32) -> u32 {
         let burst = self.burst();
         if burst > REST && left > burst && left - burst <= REST { left } else { burst }
     }
 
-    /// Whether somebody with little to say may go before his turn.
+    /// Whether a connection with a short message may pass the line.
     fn has_reserve(&self, scheduler: &SendScheduler) -> bool {
         scheduler.bytes() < self.window + self.window / 4 && scheduler.places() < PLACES + PLACES / 4
     }
 }
 
 impl Engine {
-    /// Lets those who wait in line have their quantum each, as far as there is room. Says whether somebody had one.
+    /// Gives a quantum to each connection in line, as far as there is room. Returns whether a
+    /// connection got one.
     pub(crate) fn schedule_waiting(self: &Arc<Self>) -> bool {
         if !self.net.crowded.load(Ordering::Acquire) {
             return false;
         }
         crate::usermem::prepare_thread();
-        // Before the lines are looked at: who comes later sets it again.
+        // Cleared before the lines are read: a connection that joins later sets it again.
         self.net.crowded.store(false, Ordering::Release);
         let crowded =
             self.net.peers.lock().values().filter(|peer| peer.scheduler.is_crowded()).cloned().collect::<Vec<_>>();
         let (mut had, now) = (false, self.about_now());
         for peer in crowded {
-            // Each one once, so that what acknowledgements bring is looked at again.
+            // Each connection once, so that the caller handles new acknowledgements in between.
             for _ in 0..peer.scheduler.waiting.load(Ordering::Relaxed) {
                 let Some(qp) = peer.scheduler.next(peer.window.bytes(), now) else { break };
                 had = true;
@@ -201,7 +207,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// Sees how many packets may be under way now. False: none may be sent before this connection's turn has come.
+    /// Updates how many packets this connection may have under way. Returns false if it may send
+    /// none before its quantum.
     pub(crate) fn open_window(&self, inner: &mut Inner, flow: &Flow, now: Time) -> bool {
         let losses = inner.requester.losses();
         if losses != inner.losses {
@@ -232,8 +239,9 @@ impl Qp {
                 let room = if is_alone { whole.saturating_sub(under_way) } else { measure.room(scheduler) };
                 let wanted = if is_long { burst } else { 1 };
                 if is_alone && !is_crowded {
-                    // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and
-                    // waits for room for one, as long as more than that is under way, of which some will be acknowledged.
+                    // A system call for a few packets costs nearly as much as one for many. So a
+                    // long message is sent in full bursts. It waits for room for a burst as long as
+                    // at least one burst is under way, because acknowledgements will make room.
                     match room.checked_rem(burst) {
                         Some(rest) if is_long && (room > rest || under_way >= burst) => {
                             inner.requester.set_window_alone(under_way + room - rest, whole);
@@ -273,19 +281,20 @@ impl Qp {
                 flow.peer.scheduler.join(Arc::downgrade(&qp));
             }
         }
-        // Release: who finds it finds the line.
+        // Release: pairs with the acquire in `schedule_waiting`; a thread that reads this flag
+        // finds the line.
         self.engine().net.crowded.store(true, Ordering::Release);
     }
 
-    /// Counts what this connection has under way, after something was sent or answered; has it stand in line if it has more to send
-    /// than there is room for.
+    /// Counts what this connection has under way after packets were sent or acknowledged. Puts it
+    /// in line if it has more to send than there is room for.
     pub(crate) fn recount(&self, inner: &mut Inner) {
         let Route::Wire(flow) = &inner.route else { return };
         let (flow, before) = (Arc::clone(flow), inner.quantum.load);
         let scheduler = &flow.peer.scheduler;
         let now_under_way = Self::load(inner);
         scheduler.change(&mut inner.quantum.load, now_under_way);
-        // What sent nothing although it was its turn waits for something else.
+        // A connection that got a quantum and sent nothing waits for something else.
         let has_sent = inner.quantum.load > before;
         if has_sent
             && inner.requester.has_unsent()
@@ -297,25 +306,25 @@ impl Qp {
         }
     }
 
-    /// The connection is over, or goes elsewhere.
+    /// The connection ends or changes its route.
     pub(crate) fn uncount(&self, inner: &mut Inner) {
         let mut quantum = std::mem::take(&mut inner.quantum);
         if let Route::Wire(flow) = &inner.route {
             flow.peer.scheduler.change(&mut quantum.load, 0);
             if flow.peer.scheduler.is_crowded() {
-                // Nobody's answer says that there is room now.
+                // No packet from the peer will report this room.
                 self.engine().net.crowded.store(true, Ordering::Release);
                 self.engine().waker.kick();
             }
         }
     }
 
-    /// When this connection has to see whether the line stands still.
+    /// When this connection must check whether the line stands still.
     pub(crate) fn waits_until(inner: &Inner) -> Option<Time> {
         (inner.quantum.scheduled == Scheduled::Waits).then(|| inner.quantum.since.after(STILL))
     }
 
-    /// If nobody in its line has had a turn for long, it goes on all the same.
+    /// If no connection in its line had a quantum for long, this one sends a packet all the same.
     pub(crate) fn see_line(&self, inner: &mut Inner, now: Time) {
         if Self::waits_until(inner).is_some_and(|until| until <= now)
             && let Route::Wire(flow) = &inner.route

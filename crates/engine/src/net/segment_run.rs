@@ -1,9 +1,11 @@
-//! Segment runs: packets of the middle of one message that came together, which is what most packets of long messages are.
+//! Segment runs: middle packets of one message that were received together. Most packets of long
+//! messages are of this kind.
 //!
-//! What is the same for all of them is found once: the QP with its lock, the key, the memory, the rest of the headers. What each says
-//! itself is checked for each: its headers against the ones that have to come next, its length, its ICRC. The first that differs in
-//! anything ends the run and goes the way of all packets ([`crate::net::deliver`]), which knows what is wrong with it; so nothing is
-//! refused here. Adds to [`Packets`] and [`Qp`].
+//! What all packets of a run share is determined once: the locked QP, the key, the memory, and most
+//! of the headers. The rest is checked for each packet: that its headers are the expected next
+//! ones, its length, and its ICRC. The first packet that differs in anything ends the run and goes
+//! the general path ([`crate::net::deliver`]), which finds the reason. So this file refuses no
+//! packet. Adds to [`Packets`] and [`Qp`].
 
 use abi::mr::access as right;
 use protocol::{AwaitedSegmentRun, Place, State};
@@ -16,13 +18,14 @@ use crate::net::deliver::Packets;
 use crate::qp::{Inner, Qp};
 
 impl Packets<'_> {
-    /// How many packets of `size` bytes come next, as far as their lengths say.
+    /// How many packets of `size` bytes come next, by their lengths.
     fn coming(&self, size: usize) -> u32 {
         if self.segment == size { ((self.bytes.len() - self.at) / size) as u32 } else { 0 }
     }
 
-    /// Takes those that come next, are of the run and whole, at most `most`; `place` puts payload number `n` where it goes, or fails.
-    /// Gives how many there were, and whether one asks for an acknowledgement.
+    /// Takes the next packets that belong to the run and are intact, at most `most`. `place` stores
+    /// the payload of packet number `n`, or fails. Returns how many packets were taken, and whether
+    /// one of them requests an acknowledgement.
     fn take_segment_run(
         &mut self,
         header: SegmentRunHeader,
@@ -49,9 +52,9 @@ impl Packets<'_> {
 }
 
 impl Qp {
-    /// Takes the packets behind one that this QP has just taken, as long as they make a segment run.
+    /// Takes the packets after one that this QP has just taken, as long as they make a segment run.
     pub(crate) fn take_segment_run(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
-        // Whoever wants to see each packet sees it.
+        // Tracing, captures and fault rules must see each packet.
         let engine = self.engine();
         if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.ruled {
             return;
@@ -69,7 +72,7 @@ impl Qp {
         inner.responder.finish_segment_run(taken, asked);
     }
 
-    /// What may come, if it may be carried out at once.
+    /// The segment run that may come next, if it can be carried out at once.
     fn awaited_segment_run(&self, inner: &Inner) -> Option<AwaitedSegmentRun> {
         let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
         if inner.is_dead() || !serves || !inner.rnr_grace.is_empty() || inner.rnr_grace.out_of_order.is_some() {
@@ -78,7 +81,7 @@ impl Qp {
         inner.responder.awaited_segment_run()
     }
 
-    /// The memory for as many packets of a run as lie in one piece, but not more than `most`; how many that are.
+    /// The contiguous memory for the next packets of a run, at most `most`, and how many fit.
     fn room(&self, inner: &Inner, run: &AwaitedSegmentRun, most: u32) -> Option<(Stretch<'_>, u32)> {
         match run.place {
             Place::Write { va, rkey } => {

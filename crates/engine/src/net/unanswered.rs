@@ -1,42 +1,44 @@
 //! Probes whose answer waits until the program has posted receive requests again.
 //!
-//! An answer says that everything before has been taken, and lets the sender of unreliable traffic go on. A program that posts as it
-//! receives, but has to wait for a processor now, runs out of receive requests meanwhile, and what comes then is lost; on a link
-//! whose receiver has a processor of its own nothing would be. So while few are left, by what the program is used to have, the
-//! answer waits for a moment. What is sent is never kept back longer than that. Principal type: [`Unanswered`].
+//! An answer says that everything before the probe has been received; it lets the sender of
+//! unreliable traffic go on. A program that posts as it receives may have to wait for a processor.
+//! It then runs out of receive requests, and later messages are lost. A receiver with a processor
+//! of its own would lose none. So while the receive requests are few, compared with the program's
+//! usual number, the answer waits for a short time ([`MOMENT`]). No answer is kept back longer.
+//! Principal type: [`Unanswered`].
 
 use protocol::Time;
 use wire::probe::Probe;
 
-/// Receive requests that suffice for whatever a sender may have without an answer.
+/// This many receive requests suffice for all that a sender may send without an answer.
 const ENOUGH: u32 = 100;
-/// How long an answer waits, in nanoseconds: processes often wait that long for a processor.
+/// How long an answer waits, in nanoseconds. Processes often wait that long for a processor.
 const MOMENT: u64 = 20_000_000;
 /// Hosts whose probes wait, at most.
 const HOSTS: usize = 64;
 
-/// A probe, where it came from and to.
+/// A probe, its source and its destination.
 pub(crate) type Asked = (Probe, [u8; 16], [u8; 16]);
 
-/// The probes of one QP that wait, and what its program is used to.
+/// The waiting probes of one QP, and the program's usual number of receive requests.
 #[derive(Default)]
 pub(crate) struct Unanswered {
     probes: Vec<Asked>,
     until: Time,
-    /// The most receive requests that there were.
+    /// The largest number of receive requests so far.
     most: u32,
-    /// How many were posted: a program that never posts again is not waited for.
+    /// How many requests were posted. A probe does not wait for a program that never posts again.
     posted: u32,
 }
 
 impl Unanswered {
-    /// The program has posted a receive request, and has `left` of `depth` now.
+    /// The program has posted a receive request and now has `left` unused ones.
     pub(crate) fn posted(&mut self, left: u32) {
         self.posted = self.posted.saturating_add(1);
         self.most = self.most.max(left);
     }
 
-    /// Whether the answer to a probe has to wait; if so it does.
+    /// Whether the answer to a probe has to wait; if so, stores the probe.
     pub(crate) fn waits(&mut self, asked: &Asked, left: u32, depth: u32, now: Time) -> bool {
         if self.posted <= depth || self.suffice(left) {
             return false;
@@ -44,7 +46,7 @@ impl Unanswered {
         if self.probes.is_empty() {
             self.until = now.after(MOMENT);
         }
-        // An answer stands for all that was asked before.
+        // An answer also covers all earlier probes of the host.
         self.probes.retain(|(_, from, _)| from != &asked.1);
         if self.probes.len() == HOSTS {
             self.probes.remove(0);
@@ -53,7 +55,7 @@ impl Unanswered {
         true
     }
 
-    /// What can be answered now.
+    /// The probes that can be answered now.
     pub(crate) fn due(&mut self, left: u32, now: Time) -> Vec<Asked> {
         if self.probes.is_empty() {
             return Vec::new();
@@ -62,13 +64,13 @@ impl Unanswered {
             if now < self.until {
                 return Vec::new();
             }
-            // It seems to be used to less.
+            // The program seems to have a lower number as its usual one.
             self.most = left;
         }
         std::mem::take(&mut self.probes)
     }
 
-    /// When to look again, if something waits.
+    /// When to check again, if a probe waits.
     pub(crate) fn until(&self) -> Option<Time> {
         (!self.probes.is_empty()).then_some(self.until)
     }
@@ -92,7 +94,7 @@ mod tests {
         due.iter().map(|(probe, ..)| probe.cookie).collect()
     }
 
-    /// A program that has filled its queue and posted one more.
+    /// A program that has filled its queue and posted one more request.
     fn used() -> Unanswered {
         let mut unanswered = Unanswered::default();
         (1..=DEPTH).for_each(|left| unanswered.posted(left));

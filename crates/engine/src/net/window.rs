@@ -1,26 +1,28 @@
-//! How many bytes of connections may be under way towards one host: the congestion window.
+//! The congestion window: how many bytes connections may have under way to one host.
 //!
-//! It is DCQCN's control of a rate, kept as a window, so that acknowledgements pace it and no timer runs. A *round* is a window's worth
-//! of acknowledged bytes. A mark (a packet came with CE, or a CNP says so) cuts the window once in a round, by half of the part
-//! `alpha` of rounds that were marked lately; a round without marks brings it half the way back to where it was, some times, and then a
-//! step farther. A loss halves it, and nothing brings it back but steps. Principal type: [`Window`].
+//! The window follows DCQCN's control of a rate, but limits bytes under way; so acknowledgements
+//! pace it, and no timer runs. A *round* is a window's worth of acknowledged bytes. A mark (a
+//! packet with CE, or a CNP) cuts the window at most once in a round, by half of `alpha`, the
+//! recent fraction of marked rounds. A round without marks brings the window half the way back to
+//! its old value; after [`RETURN`] of them, each round adds a step. A loss halves the window, and
+//! only steps widen it again. Principal type: [`Window`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use protocol::Time;
 
-/// Bytes under way, at first.
+/// Bytes under way at the start.
 pub(crate) const WINDOW: u32 = 128 * 1024;
 pub(crate) const WINDOW_MIN: u32 = 8 * 1024;
 pub(crate) const WINDOW_MAX: u32 = 1024 * 1024;
-/// What a round without trouble adds.
+/// What a round without marks or losses adds.
 const STEP: u32 = 8 * 1024;
-/// Losses within this time are one.
+/// Losses within this time, in nanoseconds, count as one.
 const ONE_LOSS: u64 = 2_000_000;
-/// What stands for all rounds being marked.
+/// The value of `alpha` if all rounds are marked.
 const ONE: u32 = 1024;
-/// `alpha` forgets one part of so many with each round.
+/// With each round, `alpha` forgets one part in this many.
 const MEMORY: u32 = 16;
 /// Rounds in which a window that was cut returns.
 const RETURN: u8 = 5;
@@ -28,23 +30,24 @@ const RETURN: u8 = 5;
 /// The congestion window of one host.
 pub(crate) struct Window {
     bytes: AtomicU32,
-    /// Bytes acknowledged in this round. Not counted atomically: of two at once one may not count.
+    /// Bytes acknowledged in this round. The update is not atomic: of two concurrent ones, one may
+    /// be lost.
     acked: AtomicU32,
     course: Mutex<Course>,
 }
 
-/// Where the window comes from, and where it goes.
+/// The state that decides the window's next change.
 #[derive(Debug)]
 struct Course {
-    /// What it was before it was cut.
+    /// The window before it was cut.
     target: u32,
-    /// The part of rounds that were marked, of [`ONE`].
+    /// The fraction of rounds that were marked, in units of 1/[`ONE`].
     alpha: u32,
     /// This round was marked.
     marked: bool,
-    /// Rounds left in which it returns.
+    /// Rounds left in which the window returns to `target`.
     returns: u8,
-    /// When something was lost last.
+    /// When the last loss was counted.
     lost_at: Option<Time>,
 }
 
@@ -56,12 +59,12 @@ impl Default for Window {
 }
 
 impl Window {
-    /// How wide it is.
+    /// The window in bytes.
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes were acknowledged.
+    /// This many bytes were acknowledged.
     pub(crate) fn progress(&self, bytes: u32) {
         let acked = self.acked.load(Ordering::Relaxed).saturating_add(bytes);
         let over = acked >= self.bytes();
@@ -85,7 +88,7 @@ impl Window {
         }
     }
 
-    /// The way is about to be too full.
+    /// Congestion is starting: a mark came.
     pub(crate) fn mark(&self) {
         let mut course = self.course.lock();
         if std::mem::replace(&mut course.marked, true) {
@@ -93,12 +96,12 @@ impl Window {
         }
         let bytes = self.bytes();
         (course.target, course.returns) = (bytes, RETURN);
-        // Acknowledgements of what left before the cut end no round.
+        // Acknowledgements of packets sent before the cut end no round.
         self.acked.store(0, Ordering::Relaxed);
         self.set(bytes - (u64::from(bytes) * u64::from(course.alpha) / u64::from(2 * ONE)) as u32);
     }
 
-    /// Something was lost.
+    /// A packet was lost.
     pub(crate) fn lose(&self, now: Time) {
         let mut course = self.course.lock();
         if course.lost_at.is_none_or(|last| now >= last.after(ONE_LOSS)) {
@@ -116,7 +119,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// So many rounds without trouble.
+    /// This many rounds without marks or losses.
     fn rounds(window: &Window, count: u32) {
         (0..count).for_each(|_| window.progress(window.bytes()));
     }
@@ -170,7 +173,7 @@ mod tests {
         window.mark();
         let cut = before - window.bytes();
         assert!(cut > 0 && cut < before / 100, "{cut} of {before}");
-        // Where each round is marked they cut by half in the end.
+        // If each round is marked, marks cut by half in the end.
         for _ in 0..100 {
             window.mark();
             rounds(&window, 1);
@@ -179,8 +182,8 @@ mod tests {
         assert!(window.course.lock().alpha > ONE / 2);
     }
 
-    /// A link with room for `room` bytes, shared by two windows: past it everybody is marked, and past twice as much everybody loses
-    /// something. Gives the widths at the end, averaged over the second half.
+    /// A link with room for `room` bytes, shared by two windows. Above this, both are marked; above
+    /// twice as much, both lose a packet. Returns the widths, averaged over the second half.
     fn share(room: u32, marks: bool) -> [u64; 2] {
         let (a, b) = (Window::default(), Window::default());
         rounds(&a, 60);

@@ -1,0 +1,216 @@
+//! The server without a thread of its own: each turn is the test's, so what happens between two pieces of work can be counted.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use abi::open::{Open, OpenAnswer, profile};
+use abi::{layout::Record, netlink};
+use rustix::event::epoll::Event;
+use shm::notifier::Notifier;
+use tracing::span::{Attributes, Id, Record as Values};
+use tracing::{Metadata, Subscriber};
+
+use super::visitors::Door;
+use super::*;
+use crate::config::Wire;
+use crate::headroom::tests::WITHHELD;
+use crate::ids::Peer;
+
+const HOSTILE: u32 = 77;
+const OTHER: u32 = 78;
+
+/// A server that serves nobody yet, and has no sockets of the network.
+fn server() -> Server {
+    let config = Config { wire: Wire::External, ..Config::default() };
+    let world = World::new(&config, "a test").expect("a world");
+    let (sender, messages) = channel();
+    let inbox = Inbox::new(sender, Notifier::new().expect("an eventfd"));
+    shm::register_barrier();
+    Server::new(&config, world, None, messages, inbox).expect("a server")
+}
+
+/// A client of a user, and the program's end of its connection.
+fn client(server: &mut Server, uid: u32) -> (u32, Socket) {
+    let (theirs, ours) = Socket::pair().expect("a pair");
+    let client = Client::new(ours, Node::Device(0), &mut server.world.closers).expect("a client").of_user(uid);
+    let id = server.next_connection();
+    server.poller.watch(client.socket(), Token::Client(id), EventFlags::IN).expect("watched");
+    server.connections.entry(uid).or_default().clients += 1;
+    server.clients.insert(id, client);
+    (id, theirs)
+}
+
+/// A connection to the admin node or to that of NETLINK_RDMA.
+fn visitor(server: &mut Server, door: Door) -> (u32, Socket) {
+    let (theirs, ours) = Socket::pair().expect("a pair");
+    server.take_visitor(ours, door);
+    (server.last_connection, theirs)
+}
+
+/// Connections of the hostile user that messages are read from.
+fn read_from(server: &mut Server) -> usize {
+    let clients = server.clients.values_mut().filter(|client| client.uid() == HOSTILE);
+    let clients = clients.filter_map(|client| *client.watched().1);
+    let visitors = server.admins.values_mut().filter(|visitor| visitor.uid == HOSTILE);
+    let visitors = visitors.filter_map(|visitor| *visitor.watched().1);
+    clients.chain(visitors).filter(|interest| *interest == EventFlags::IN).count()
+}
+
+/// Connections of the hostile user of which nothing is read: `clients` of a device, and as many others.
+fn held_up(server: &mut Server, clients: usize, visitors: usize) -> Vec<Socket> {
+    // One of whom 0 may wait has too much waiting.
+    let closers = std::mem::replace(&mut server.world.closers, Closers::threads(|_| {}, 0));
+    let mut theirs = Vec::new();
+    for number in 0..clients + visitors {
+        let (id, socket) = if number < clients {
+            let (id, socket) = client(server, HOSTILE);
+            server.serve(id);
+            (id, socket)
+        } else {
+            let (id, socket) = visitor(server, Door::Admin);
+            assert!(server.serve_admin(id));
+            (id, socket)
+        };
+        if let Some(visitor) = server.admins.get_mut(&id) {
+            visitor.uid = HOSTILE;
+        }
+        theirs.push(socket);
+    }
+    server.world.closers = closers;
+    assert_eq!(read_from(server), 0);
+    theirs
+}
+
+/// Whether a client's first message has been answered.
+fn is_answered(socket: &Socket) -> bool {
+    let mut bytes = [0; 64];
+    socket.try_recv(&mut bytes).is_ok_and(|got| OpenAnswer::read(&bytes[..got.len]).is_some_and(|it| it.status == 0))
+}
+
+/// 256 connections are one piece of work. Another user who asks for something meanwhile is served after the first of them.
+#[test]
+fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
+    raise_descriptor_limit();
+    for (clients, visitors) in [(300, 0), (0, 300), (100, 200)] {
+        let mut server = server();
+        let _held = held_up(&mut server, clients, visitors);
+        let (_, other) = client(&mut server, OTHER);
+        other.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
+        server.inbox.send(Message::Room(HOSTILE));
+        let (mut events, mut seen) = (Vec::<Event>::with_capacity(256), Vec::new());
+        for _ in 0..20 {
+            let before = read_from(&mut server);
+            // So that no turn waits.
+            server.inbox.wake_again();
+            assert!(server.turn(&mut events));
+            match read_from(&mut server) - before {
+                0 if is_answered(&other) => seen.push("the other user"),
+                0 => {}
+                256 => seen.push("256"),
+                44 => seen.push("the rest"),
+                more => panic!("{more} connections in one turn"),
+            }
+        }
+        assert_eq!(seen, ["256", "the other user", "the rest"], "{clients} clients, {visitors} visitors");
+    }
+}
+
+/// Two requests of NETLINK_RDMA, which are answered one after the other.
+fn two_requests() -> Vec<u8> {
+    let request = |sequence: u32| {
+        let kind = 5 << 10 | netlink::command::SYS_GET;
+        let head = [16_u32.to_ne_bytes(), [0; 4], sequence.to_ne_bytes(), [0; 4]].concat();
+        let kind = [kind.to_ne_bytes(), netlink::flag::REQUEST.to_ne_bytes()].concat();
+        [&head[..4], &kind, &head[8..]].concat()
+    };
+    [request(1), request(2)].concat()
+}
+
+/// Takes the messages that have come; whether the connection has ended.
+fn take(socket: &Socket, answer: &mut Vec<Vec<u8>>) -> bool {
+    let mut bytes = vec![0; 1 << 17];
+    while let Ok(got) = socket.try_recv(&mut bytes) {
+        if got.len == 0 {
+            return true;
+        }
+        answer.push(bytes[..got.len].to_vec());
+    }
+    false
+}
+
+/// An answer that was begun while there was memory ends without its rest when there is none for the next piece. An answer
+/// whose turn comes when there is memory again is told whole.
+#[test]
+fn each_piece_of_an_answer_asks_for_memory_anew() {
+    let show = br#"{"request":"show"}"#.to_vec();
+    for (door, question) in [(Door::Admin, show), (Door::Netlink, two_requests())] {
+        let mut server = server();
+        for _ in 0..100 {
+            let peer = Peer { pid: 1, uid: OTHER, comm: String::new() };
+            server.world.open(0, profile::MAINLINE, peer).expect("a context");
+        }
+        let [(one, its_end), (other, others_end)] = [(); 2].map(|()| {
+            let (id, socket) = visitor(&mut server, door);
+            socket.send(&question, &[]).expect("sent");
+            assert!(server.serve_admin(id), "the first piece");
+            (id, socket)
+        });
+        let queued = [Token::Admin(one), Token::Admin(other)].map(|token| server.queued.contains(&token));
+        assert_eq!(queued, [true, true], "{door:?}: the rest is a piece of work of its own");
+        let (mut begun, mut whole) = (Vec::new(), Vec::new());
+        assert!(!take(&its_end, &mut begun));
+        WITHHELD.set(true);
+        assert!(server.serve_admin(one), "the agent goes on");
+        WITHHELD.set(false);
+        assert!(!server.admins.contains_key(&one), "{door:?}: more was told without memory");
+        let told = begun.len();
+        assert!(take(&its_end, &mut begun) && begun.len() == told, "{door:?}: the connection ends without the rest");
+        for _ in 0..1000 {
+            assert!(server.serve_admin(other));
+            assert!(!take(&others_end, &mut whole), "{door:?}: the other connection goes on");
+        }
+        match door {
+            Door::Admin => {
+                // Many pieces make one message, which is short enough to need no mark.
+                let shown: serde_json::Value = serde_json::from_slice(&whole.concat()).expect("JSON");
+                assert_eq!(shown["contexts"].as_array().map(Vec::len), Some(100));
+            }
+            Door::Netlink => assert_eq!(netlink::messages(&whole.concat()).count(), 2),
+        }
+        assert!(server.admins.contains_key(&other));
+    }
+}
+
+/// On whose account each log line came.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<Option<u32>>>>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Values<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.lock().expect("no panic").push(account::current());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// The server finds out between two pieces of work, when it works for nobody. The line counts for the program's user all the same.
+#[test]
+fn the_line_about_a_program_that_is_cut_off_counts_for_its_user() {
+    let mut server = server();
+    let contexts = [HOSTILE, OTHER].map(|uid| {
+        server.world.open(0, profile::MAINLINE, Peer { pid: 1, uid, comm: "stopped".into() }).expect("a context")
+    });
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), || server.cut_off(&contexts));
+    assert_eq!(*lines.0.lock().expect("no panic"), [Some(HOSTILE), Some(OTHER)]);
+    assert_eq!(account::current(), None, "what comes next is nobody's");
+    assert!(contexts.iter().all(|context| !server.world.contexts.contains_key(context)));
+}
