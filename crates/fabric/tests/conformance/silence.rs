@@ -12,7 +12,7 @@ use abi::reason::{Cause, DropRecord};
 use crate::common::wait::{event, until};
 use crate::common::xrc::{self, Asker};
 use crate::common::{Fabric, Plan, QKEY, Side, ah, connect, everywhere, start};
-use engine::{Engine, SendWr};
+use engine::{Engine, Feth, Flush, SendWr};
 
 /// A QP of the peer's that does not take what a stranger's connection sends. It has to live for as long as it is not to take anything.
 type Silent = fn(&Arc<Engine>, &Side) -> Side;
@@ -25,12 +25,24 @@ fn ready(side: &Side, to: &Side) {
 
 /// Each request to that number ends in time.
 fn ends(a: impl Fn() -> Side, gid: [u8; 16], qpn: u32, what: &str) {
-    for code in [opcode::SEND, opcode::RDMA_WRITE, opcode::RDMA_READ, opcode::ATOMIC_FETCH_AND_ADD] {
+    let flush = Flush { length: 8, feth: Feth { placement: 1, selectivity: 0 } };
+    for code in [
+        opcode::SEND,
+        opcode::SEND_WITH_INV,
+        opcode::RDMA_WRITE,
+        opcode::ATOMIC_WRITE,
+        opcode::RDMA_READ,
+        opcode::ATOMIC_FETCH_AND_ADD,
+        opcode::FLUSH,
+    ] {
         let a = a();
         a.init();
         a.rtr(gid, qpn);
         a.rts();
-        a.post(&SendWr { opcode: code, sges: &a.sge(0, 8), remote_addr: 4096, rkey: 1, ..SendWr::default() });
+        // A FLUSH brings no data.
+        let data = if code == opcode::FLUSH { Vec::new() } else { a.sge(0, 8).to_vec() };
+        let wr = SendWr { opcode: code, sges: &data, remote_addr: 4096, rkey: 1, ..SendWr::default() };
+        a.post(&SendWr { imm: 1, flush, ..wr });
         assert_eq!(a.sent().status, status::RETRY_EXC_ERR, "{what}, opcode {code}");
         assert_eq!(a.qp.state(), u32::from(state::ERR), "{what}");
     }

@@ -205,6 +205,7 @@ fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
         assert_eq!(seen, [(4, status::REM_INV_REQ_ERR), (5, status::WR_FLUSH_ERR)], "{key:#x}");
         let why = engine::reason::last(8).join("\n");
         assert!(why.contains(&format!("asked to invalidate {key:#x}, and ")), "{why}");
+        assert!(why.contains("or the key that a SEND invalidates"), "the sender's reason: {why}");
         assert_eq!(b.qp.state(), u32::from(state::ERR));
         restart(&a, &b);
     }
