@@ -51,6 +51,11 @@ fn wrong_arguments_are_answered_as_the_manual_says() {
 }
 
 #[test]
+fn windows_take_any_key_that_adapters_take() {
+    alone("windows", &[]);
+}
+
+#[test]
 fn datagrams_and_multicast() {
     alone("datagrams", &[]);
 }
