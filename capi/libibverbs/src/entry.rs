@@ -18,6 +18,12 @@ impl From<abi::Errno> for Refusal {
     }
 }
 
+impl From<engine::PostError> for Refusal {
+    fn from(error: engine::PostError) -> Self {
+        error.errno().into()
+    }
+}
+
 impl From<engine::Error> for Refusal {
     fn from(error: engine::Error) -> Self {
         Self(error.errno.0)

@@ -290,7 +290,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn inherited(&self) -> Result<()> {
-        let reason = "the object was made before a fork, in another process: open the device again here";
+        let reason = crate::post_error::INHERITED;
         if !self.told_of_fork.swap(true, Ordering::Relaxed) {
             // Once: a child may ask in a loop. The memory of the word is this process's own.
             return Err(Error::refuse(Errno::EIO, reason));

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use abi::command::number as command;
-use abi::errno::Errno;
 use abi::layout::Record;
 use abi::mr::{AllocMw, AllocMwAnswer, DeallocMw, access as right, mw_type};
 use abi::queue::{MwIn, REV, qp as word};
@@ -19,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::mr::{EVERY_PD, Extent, Windows};
 use crate::pd::Pd;
+use crate::post_error::{PostCause, PostError};
 use crate::qp::{Inner, Qp};
 use crate::request;
 use crate::send::{SendBatch, SendWr};
@@ -249,7 +249,7 @@ fn check(extent: &Extent, pd: u32, bind: &Bind) -> Result<u64, String> {
 impl SendBatch<'_> {
     /// Adds a request that sends nothing. The queue has room for it.
     #[cold]
-    pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), Errno> {
+    pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), PostError> {
         let (qp, inner) = (self.qp, &mut *self.inner);
         let brief = SendBrief {
             wr_id: wr.wr_id,
@@ -262,12 +262,12 @@ impl SendBatch<'_> {
         let mut op = SendOp { slot: index, operation, fence, imm: wr.imm, ..SendOp::default() };
         if operation == Operation::BindMw {
             let Some(bind) = wr.bind else {
-                return Err(qp.refused(Errno::EINVAL, wr.wr_id, "post_send", "BIND_MW without a window"));
+                return Err(qp.refused_send(wr.wr_id, PostCause::NoWindow));
             };
             bind.put_into(&mut op);
         }
         if inner.requester.post(op).is_err() {
-            return Err(qp.refused(Errno::ENOMEM, wr.wr_id, "post_send", "the send queue is full"));
+            return Err(qp.refused_send(wr.wr_id, PostCause::QueueFull { depth: qp.caps.max_send_wr }));
         }
         inner.sq.write(index, &brief);
         inner.sq_tail = inner.sq.advance(index);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::cq::opcode as wc_opcode;
-use abi::errno::Errno;
 use abi::event::kind;
 use abi::mr::access as right;
 use abi::queue::{context_page, qp as word};
@@ -18,6 +17,7 @@ use wire::Syndrome;
 use crate::access::{self, Atomic, Flushed, Refusal, Use};
 use crate::cell::Packet;
 use crate::drops::of_fault;
+use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
 use crate::wqe::SendBrief;
@@ -49,29 +49,28 @@ impl Qp {
     ///
     /// # Errors
     /// EINVAL in RESET, with an SRQ or for too many elements; ENOMEM when the queue is full.
-    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
-        self.engine().check_process().map_err(|error| error.errno)?;
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.engine().check_process().is_err() {
+            return Err(PostError { queue: WorkQueue::Receive(self.qpn()), cause: PostCause::Inherited });
+        }
         let mut inner = self.lock();
-        let refuse = |errno, why: String| Err(self.refused(errno, wr.wr_id, "post_recv", &why));
+        let refuse = |cause| Err(self.refused_receive(wr.wr_id, cause));
         if inner.is_dead() || !inner.state.takes_receives() {
             if let Some(lint) = self.lint() {
                 lint.refused_receive(self, &inner);
             }
-            return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
+            return refuse(if inner.is_dead() { PostCause::Destroyed } else { PostCause::State(inner.state) });
         }
         if self.srq.is_some() || self.recv_cq.is_none() {
-            return refuse(Errno::EINVAL, "the QP has no receive queue of its own".into());
+            return refuse(PostCause::NoReceiveQueue);
         }
         if wr.sges.len() > self.caps.max_recv_sge as usize {
-            return refuse(
-                Errno::EINVAL,
-                format!("{} scatter elements, the QP takes {}", wr.sges.len(), self.caps.max_recv_sge),
-            );
+            return refuse(PostCause::TooManySges { given: wr.sges.len(), most: self.caps.max_recv_sge });
         }
         if inner.rq.count() == 0
             || inner.rq.used(self.freed.recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr
         {
-            return refuse(Errno::ENOMEM, format!("the receive queue is full: {} requests", self.caps.max_recv_wr));
+            return refuse(PostCause::QueueFull { depth: self.caps.max_recv_wr });
         }
         let index = inner.rq_tail;
         write_recv(&inner.rq, index, wr);

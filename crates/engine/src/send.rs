@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::cq::{Wc, opcode as wc_opcode};
-use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::{Sge, opcode, send_flags};
 use abi::queue::qp as word;
@@ -20,6 +19,7 @@ use crate::ah::Ah;
 use crate::cq::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
 use crate::mw::Bind;
+use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp};
 use crate::wqe::{DatagramEntry, SendBrief};
 
@@ -104,12 +104,14 @@ impl Qp {
     ///
     /// # Errors
     /// EIO after a fork; EINVAL when the QP is destroyed.
-    pub fn send_batch(self: &Arc<Self>) -> Result<SendBatch<'_>, Errno> {
-        self.engine().check_process().map_err(|error| error.errno)?;
+    pub fn send_batch(self: &Arc<Self>) -> Result<SendBatch<'_>, PostError> {
+        if self.engine().check_process().is_err() {
+            return Err(PostError { queue: WorkQueue::Send(self.qpn()), cause: PostCause::Inherited });
+        }
         crate::usermem::prepare_thread();
         let inner = self.lock();
         if inner.is_dead() {
-            return Err(self.refused(Errno::EINVAL, 0, "post_send", "the QP is destroyed"));
+            return Err(self.refused_send(0, PostCause::Destroyed));
         }
         Ok(SendBatch { qp: self, inner })
     }
@@ -120,38 +122,32 @@ impl SendBatch<'_> {
     ///
     /// # Errors
     /// EINVAL for a state, opcode or list that does not fit; ENOMEM when the queue is full.
-    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.inner.sq_tail;
         let added = self.add(wr);
         if let Some(lint) = self.qp.lint() {
-            lint.posted_send(self.qp, &self.inner, slot, wr, added);
+            lint.posted_send(self.qp, &self.inner, slot, wr, added.is_ok());
         }
         added
     }
 
     #[inline]
-    fn add(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
+    fn add(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        let refuse = |errno, why: String| Err(qp.refused(errno, wr.wr_id, "post_send", &why));
+        let refuse = |cause| Err(qp.refused_send(wr.wr_id, cause));
         if !inner.state.takes_sends() {
-            return refuse(Errno::EINVAL, format!("the QP is in state {:?}, sends need RTS", inner.state));
+            return refuse(PostCause::State(inner.state));
         }
         let Some(operation) = operation(wr.opcode, qp.service) else {
-            return refuse(Errno::EINVAL, format!("opcode {} does not exist on {}", wr.opcode, qp.service));
+            return refuse(PostCause::Opcode { opcode: wr.opcode, service: qp.service });
         };
         if wr.sges.len() > qp.caps.max_send_sge as usize && wr.send_flags & send_flags::INLINE == 0 {
-            return refuse(
-                Errno::EINVAL,
-                format!("{} gather elements, the QP takes {}", wr.sges.len(), qp.caps.max_send_sge),
-            );
+            return refuse(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
         }
         if inner.sq.count() == 0
             || inner.sq.used(qp.freed.send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr
         {
-            return refuse(
-                Errno::ENOMEM,
-                format!("the send queue is full: {} requests without a polled completion", qp.caps.max_send_wr),
-            );
+            return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
         }
         if operation.is_local() {
             return self.push_local(wr, operation);
@@ -160,17 +156,14 @@ impl SendBatch<'_> {
         let length = u32::try_from(total).unwrap_or(u32::MAX);
         let inline = wr.send_flags & send_flags::INLINE != 0;
         if operation.is_confirmed()
-            && let Err(why) = check_confirmed(operation, wr, total)
+            && let Err(cause) = check_confirmed(operation, wr, total)
         {
-            return refuse(Errno::EINVAL, why);
+            return refuse(cause);
         }
         // An entry always has room for a word.
         let carries = !operation.is_read_or_atomic() || operation == Operation::AtomicWrite;
         if inline && (!carries || total > u64::from(qp.caps.max_inline_data.max(WORD))) {
-            return refuse(
-                Errno::EINVAL,
-                format!("{total} bytes inline, the QP takes {} and READs and atomics none", qp.caps.max_inline_data),
-            );
+            return refuse(PostCause::Inline { bytes: total, most: qp.caps.max_inline_data });
         }
         let brief = SendBrief {
             wr_id: wr.wr_id,
@@ -184,7 +177,7 @@ impl SendBatch<'_> {
         let mut dest = Destination::default();
         if qp.service == Service::Ud {
             let Some((ah, qpn, qkey)) = wr.ud else {
-                return refuse(Errno::EINVAL, "a datagram needs an address handle".into());
+                return refuse(PostCause::NoAddress);
             };
             let mut entry = DatagramEntry { brief, ..bytemuck::Zeroable::zeroed() };
             ah.direct(&mut entry);
@@ -198,7 +191,7 @@ impl SendBatch<'_> {
         }
         if inline {
             if let Err(addr) = access::inline(wr.sges, inner.sq.inline(index, length as usize)) {
-                return refuse(Errno::EFAULT, format!("the inline data at {addr:#x} cannot be read"));
+                return refuse(PostCause::InlineFault { addr });
             }
         } else {
             for (number, sge) in wr.sges.iter().enumerate() {
@@ -225,7 +218,7 @@ impl SendBatch<'_> {
             xrc_srq: wr.xrc_srq & 0xff_ffff,
         };
         if inner.requester.post(op).is_err() {
-            return refuse(Errno::ENOMEM, "the send queue is full".into());
+            return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
         }
         inner.sq_tail = inner.sq.advance(index);
         inner.store(word::SQ_TAIL, inner.sq_tail);
@@ -276,20 +269,18 @@ impl SendBatch<'_> {
 }
 
 /// What an ATOMIC WRITE or FLUSH must look like.
-fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), String> {
+fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), PostCause> {
     if operation == Operation::AtomicWrite {
         let fits = total == u64::from(WORD);
-        return if fits { Ok(()) } else { Err(format!("an ATOMIC WRITE of {total} bytes; its length must be {WORD}")) };
+        return if fits { Ok(()) } else { Err(PostCause::AtomicWrite { bytes: total }) };
     }
     let Feth { placement, selectivity } = wr.flush.feth;
     let known = matches!(placement, 1..=3) && matches!(selectivity, selectivity::RANGE | selectivity::REGION);
     if !known {
-        return Err(format!(
-            "a FLUSH with placement {placement:#x}, selectivity {selectivity}: these values are not valid"
-        ));
+        return Err(PostCause::Flush { placement, selectivity });
     }
     if !wr.sges.is_empty() {
-        return Err(format!("a FLUSH with {} gather elements: it has no data", wr.sges.len()));
+        return Err(PostCause::FlushWithSges { given: wr.sges.len() });
     }
     Ok(())
 }

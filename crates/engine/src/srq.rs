@@ -17,7 +17,9 @@ use crate::lock::Mutex;
 use crate::memory::View;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
+use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::RecvWr;
+use crate::reason::{Kind, Note, note};
 use crate::request;
 use crate::wqe::{Layout, RecvEntry, Ring};
 use crate::xrc::Membership;
@@ -190,25 +192,19 @@ impl Srq {
     ///
     /// # Errors
     /// ENOMEM when it is full, EINVAL for too many elements.
-    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
-        self.engine.check_process().map_err(|error| error.errno)?;
+    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.engine.check_process().is_err() {
+            return Err(PostError { queue: WorkQueue::Shared(self.handle), cause: PostCause::Inherited });
+        }
         let mut queue = self.queue.lock();
         if queue.view.is_none() {
-            return Err(Error::refuse(Errno::EINVAL, format!("SRQ {} is destroyed", self.handle)).errno);
+            return Err(self.refused(PostCause::Destroyed));
         }
         if wr.sges.len() > self.max_sge as usize {
-            return Err(Error::refuse(
-                Errno::EINVAL,
-                format!("{} scatter elements on SRQ {}, which takes {}", wr.sges.len(), self.handle, self.max_sge),
-            )
-            .errno);
+            return Err(self.refused(PostCause::TooManySges { given: wr.sges.len(), most: self.max_sge }));
         }
         if queue.waiting() >= queue.max_wr {
-            return Err(Error::refuse(
-                Errno::ENOMEM,
-                format!("SRQ {} is full: {} requests wait", self.handle, queue.max_wr),
-            )
-            .errno);
+            return Err(self.refused(PostCause::QueueFull { depth: queue.max_wr }));
         }
         let tail = queue.tail;
         write_recv(&queue.ring, tail, wr);
@@ -218,6 +214,14 @@ impl Srq {
             lint.posted_shared(&self.engine, self.handle, wr);
         }
         Ok(())
+    }
+
+    /// Notes that a request was not taken.
+    #[cold]
+    fn refused(&self, cause: PostCause) -> PostError {
+        let error = PostError { queue: WorkQueue::Shared(self.handle), cause };
+        note(Note::new(Kind::Refused), format_args!("{error}"));
+        error
     }
 
     /// Takes the oldest request and copies its scatter list to `into`.

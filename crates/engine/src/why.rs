@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::OnceLock;
 
-use abi::errno::Errno;
 use parking_lot::Mutex;
 use protocol::Status;
 
 use crate::engine::Engine;
+use crate::post_error::{Brief, PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Kind, Note, note};
 
@@ -35,24 +35,30 @@ struct Known {
 
 struct Request {
     wr_id: u64,
-    sentence: String,
-    /// It was not posted: what has the name later is another one.
-    refused: bool,
+    end: End,
+}
+
+/// How a request ended.
+enum End {
+    /// With an error of its own, which this sentence explains.
+    Failed(String),
+    /// It was not posted. A later request with the same name is another request.
+    Refused(PostError),
 }
 
 impl Known {
-    fn remember(&mut self, wr_id: u64, sentence: String, refused: bool) {
+    fn remember(&mut self, wr_id: u64, end: End) {
         if self.requests.len() == KEPT {
             self.requests.pop_front();
         }
-        self.requests.push_back(Request { wr_id, sentence, refused });
+        self.requests.push_back(Request { wr_id, end });
     }
 
     /// The QP goes to the error state. What was refused before has been posted again, and is flushed, maybe.
     fn caused(&mut self, cause: impl FnOnce() -> String) {
         if self.cause.is_none() {
             self.cause = Some(cause());
-            self.requests.retain(|request| !request.refused);
+            self.requests.retain(|request| matches!(request.end, End::Failed(_)));
         }
     }
 }
@@ -89,20 +95,29 @@ impl Qp {
         let mut known = self.why.0.lock();
         let known = known.get_or_insert_default();
         known.caused(|| format!("wr_id {shown:#x} failed: {status}: {why}"));
-        known.remember(wr_id, sentence, false);
+        known.remember(wr_id, End::Failed(sentence));
     }
 
-    /// Notes that a request was not taken, and remembers it; gives the errno.
+    /// Notes that the send queue did not take a request, and remembers it.
     #[cold]
-    pub(crate) fn refused(&self, errno: Errno, wr_id: u64, call: &str, why: &str) -> Errno {
+    pub(crate) fn refused_send(&self, wr_id: u64, cause: PostCause) -> PostError {
+        self.refused(wr_id, PostError { queue: WorkQueue::Send(self.qpn()), cause })
+    }
+
+    /// Notes that the receive queue did not take a request, and remembers it.
+    #[cold]
+    pub(crate) fn refused_receive(&self, wr_id: u64, cause: PostCause) -> PostError {
+        self.refused(wr_id, PostError { queue: WorkQueue::Receive(self.qpn()), cause })
+    }
+
+    fn refused(&self, wr_id: u64, error: PostError) -> PostError {
         // A full queue is how many programs learn that they have to poll.
-        let kind = if errno == Errno::ENOMEM { Kind::Noted } else { Kind::Refused };
+        let kind = if error.is_full() { Kind::Noted } else { Kind::Refused };
         let shown = Some(self.user_wr_id(wr_id));
         let about = Note { qpn: self.qpn(), wr_id: shown, ..self.engine().reasons.note(kind) };
-        note(about, format_args!("{call} on QP {:#x}: {why}", self.qpn()));
-        let sentence = format!("{call}: {why} ({errno})");
-        self.why.0.lock().get_or_insert_default().remember(wr_id, sentence, true);
-        errno
+        note(about, format_args!("{error}"));
+        self.why.0.lock().get_or_insert_default().remember(wr_id, End::Refused(error));
+        error
     }
 
     /// Notes what happened to the QP, of which its program hears by an event, and remembers it as why it is in error, unless there was
@@ -174,10 +189,14 @@ impl Qp {
         let known = self.why.0.lock();
         let known = known.as_ref()?;
         let own = known.requests.iter().rev().find(|request| request.wr_id == wr_id);
-        own.map(|own| own.sentence.clone()).or_else(|| {
-            let cause = known.cause.as_ref()?;
-            Some(format!("flushed without execution, because the QP entered the error state: {cause}"))
-        })
+        match own.map(|own| &own.end) {
+            Some(End::Failed(sentence)) => Some(sentence.clone()),
+            Some(End::Refused(error)) => Some(format!("{} ({})", Brief(*error), error.errno())),
+            None => {
+                let cause = known.cause.as_ref()?;
+                Some(format!("flushed without execution, because the QP entered the error state: {cause}"))
+            }
+        }
     }
 
     /// The QP has left the error state.
@@ -224,7 +243,9 @@ mod tests {
     #[test]
     fn only_the_last_requests_are_remembered() {
         let mut known = Known::default();
-        (0..1000).for_each(|wr_id| known.remember(wr_id, String::new(), wr_id % 2 == 0));
+        let refused = PostError { queue: WorkQueue::Send(1), cause: PostCause::NoAddress };
+        let end = |wr_id| if wr_id % 2 == 0 { End::Refused(refused) } else { End::Failed(String::new()) };
+        (0..1000).for_each(|wr_id| known.remember(wr_id, end(wr_id)));
         assert_eq!(known.requests.len(), KEPT);
         assert_eq!(known.requests.back().map(|request| request.wr_id), Some(999));
         // What was refused before the error may have been posted again.

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 
 use abi::errno::Errno;
 use abi::post::send_flags;
+use engine::{PostCause, PostError};
 
 use crate::completion::Operation;
 use crate::connected::{Connected, Qp, Reliable};
@@ -148,6 +149,7 @@ impl<'a, S> Batch<'a, S> {
     fn checked(&self) -> Result<()> {
         let (qpn, caps) = (self.qp.qp.qpn(), self.qp.qp.caps());
         let refuse = |why: String| Err(Error::refused(Errno::EINVAL, format!("a batch on QP {qpn:#x}: {why}")));
+        let not_taken = |cause| Err(PostError { queue: self.qp.send_queue(), cause }.into());
         if self.work.is_empty() {
             return refuse("there is no request in it".into());
         }
@@ -159,10 +161,12 @@ impl<'a, S> Batch<'a, S> {
             work.request.check(work.payload.bytes())?;
             match &work.payload {
                 Payload::Kept(parts) if parts.as_slice().len() > caps.max_send_sge as usize => {
-                    return refuse(format!("{} parts, the QP takes {}", parts.as_slice().len(), caps.max_send_sge));
+                    let given = parts.as_slice().len();
+                    return not_taken(PostCause::TooManySges { given, most: caps.max_send_sge });
                 }
                 Payload::Copied(bytes) if bytes.len() > caps.max_inline_data as usize => {
-                    return refuse(format!("{} bytes inline, the QP takes {}", bytes.len(), caps.max_inline_data));
+                    let bytes = bytes.len() as u64;
+                    return not_taken(PostCause::Inline { bytes, most: caps.max_inline_data });
                 }
                 _ => {}
             }
@@ -171,18 +175,17 @@ impl<'a, S> Batch<'a, S> {
     }
 
     /// Posts what [`Batch::check`] has accepted. After an error the batch is unchanged.
-    pub(crate) fn try_post(&mut self, id: u64, owner: Owner) -> Result<(), (Error, Owner)> {
+    pub(crate) fn try_post(&mut self, id: u64, owner: Owner) -> Result<(), (PostError, Owner)> {
         let qp = self.qp;
         let count = self.work.len() as u32;
-        if let Err(error) = qp.send_cq.reserve(count) {
+        if let Err(error) = qp.send_cq.reserve(count, qp.send_queue()) {
             return Err((error, owner));
         }
-        let refused = |errno: Errno| Error::explained(errno, &format!("post_send on QP {:#x}: ", qp.qp.qpn()));
         let mut batch = match qp.qp.send_batch() {
             Ok(batch) => batch,
-            Err(errno) => {
+            Err(error) => {
                 qp.send_cq.release(count);
-                return Err((refused(errno), owner));
+                return Err((error, owner));
             }
         };
         if batch.room() < count {
@@ -203,17 +206,17 @@ impl<'a, S> Batch<'a, S> {
                 true => (last, send_flags::SIGNALED),
                 false => (earlier, 0),
             };
-            let Err(errno) = batch.push(&work.request.work(name, work.flags, sges.as_slice(), bits)) else { continue };
+            let Err(error) = batch.push(&work.request.work(name, work.flags, sges.as_slice(), bits)) else { continue };
             // There is room, so an error is about the QP's state, and the first request has it.
             batch.finish();
             if number > 0 {
                 // The memory of the posted requests stays with the queue pair.
-                return Err((refused(errno), Owner::Poller));
+                return Err((error, Owner::Poller));
             }
             qp.send_cq.release(count);
             let pending = qp.queues.sends.take(last).expect("it was put there");
             self.distribute(pending.parts, &counts);
-            return Err((refused(errno), pending.owner));
+            return Err((error, pending.owner));
         }
         batch.finish();
         Ok(())
@@ -245,8 +248,8 @@ impl<'a, S> Batch<'a, S> {
         }
     }
 
-    pub(crate) fn rejected(&mut self, error: Error) -> Rejected {
-        Rejected { error, buffers: self.take_buffers() }
+    pub(crate) fn rejected(&mut self, error: impl Into<Error>) -> Rejected {
+        Rejected { error: error.into(), buffers: self.take_buffers() }
     }
 
     fn take_buffers(&mut self) -> Vec<Buffer> {

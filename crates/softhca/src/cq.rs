@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use abi::cq::Wc;
 use abi::errno::Errno;
-use engine::{Channel, CqSpec};
+use engine::{Channel, CqSpec, PostCause, PostError, WorkQueue};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -336,20 +336,15 @@ impl CqInner {
         self.capacity
     }
 
-    /// Reserves room for this many more completions.
-    pub(crate) fn reserve(&self, wanted: u32) -> Result<()> {
+    /// Reserves room for this many more completions of requests that are posted to `queue`.
+    pub(crate) fn reserve(&self, wanted: u32, queue: WorkQueue) -> Result<(), PostError> {
         let more = |count: u32| count.checked_add(wanted).filter(|count| *count <= self.capacity);
         match self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::refused(
-                Errno::ENOMEM,
-                format!(
-                    "CQ {} has room for {} completions, and {} requests are under way",
-                    self.cq.handle(),
-                    self.capacity,
-                    self.under_way.load(Ordering::Relaxed)
-                ),
-            )),
+            Err(outstanding) => {
+                let cause = PostCause::CqFull { cq: self.cq.handle(), capacity: self.capacity, outstanding };
+                Err(PostError { queue, cause })
+            }
         }
     }
 

@@ -4,10 +4,12 @@
 //! The sentences are the engine's own. The engine makes them where it decides a failure; this crate
 //! finds them by the request's name.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
 use abi::errno::Errno;
+use engine::PostError;
 use protocol::Status;
 
 use crate::memory::Buffer;
@@ -30,6 +32,10 @@ pub enum Error {
         /// Which objects, and why.
         reason: String,
     },
+    /// A request was not posted, because of its queue. The completion queue has no room, for
+    /// example, or the list of parts is too long. The call had no effect.
+    #[error("{error} ({errno})", error = .0, errno = .0.errno())]
+    NotPosted(PostError),
     /// A request was executed, or tried, and ended with an error.
     #[error("request {id} (wr_id {id:#x}) on QP {qp:#x} failed: {reason}")]
     Failed {
@@ -72,18 +78,13 @@ impl Error {
         Self::Malformed { reason: reason.into() }
     }
 
-    /// The error of a refused call that the engine has explained in a sentence that begins with
-    /// `prefix`.
-    pub(crate) fn explained(errno: Errno, prefix: &str) -> Self {
-        Self::refused(errno, sentence(prefix).unwrap_or_else(|| errno.meaning().into()))
-    }
-
     /// The errno: for a refused call the one that the manual pages name, EIO for a request that
     /// failed, ECONNREFUSED for a peer that declined, EINVAL for malformed input.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused { errno, .. } => *errno,
+            Self::NotPosted(error) => error.errno().0,
             Self::Failed { .. } => Errno::EIO.0,
             Self::Declined { .. } => Errno::ECONNREFUSED.0,
             Self::Malformed { .. } => Errno::EINVAL.0,
@@ -92,12 +93,13 @@ impl Error {
 
     /// The sentence that says which objects, and why.
     #[must_use]
-    pub fn reason(&self) -> &str {
+    pub fn reason(&self) -> Cow<'_, str> {
         match self {
+            Self::NotPosted(error) => error.to_string().into(),
             Self::Refused { reason, .. }
             | Self::Failed { reason, .. }
             | Self::Declined { reason, .. }
-            | Self::Malformed { reason } => reason,
+            | Self::Malformed { reason } => reason.into(),
         }
     }
 }
@@ -115,14 +117,15 @@ pub fn reasons(n: usize) -> Vec<String> {
     engine::reason::last(n)
 }
 
-/// The newest sentence of this process that begins with `prefix`.
-pub(crate) fn sentence(prefix: &str) -> Option<String> {
-    reasons(usize::MAX).into_iter().rev().find(|sentence| sentence.starts_with(prefix))
-}
-
 impl From<engine::Error> for Error {
     fn from(error: engine::Error) -> Self {
         Self::refused(error.errno, error.reason)
+    }
+}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        Self::NotPosted(error)
     }
 }
 

@@ -76,7 +76,8 @@
 //!
 //! # Errors and failed requests
 //!
-//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. A
+//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. If a
+//! queue does not take a request, the error has a [`PostError`] with the cause and its numbers. A
 //! failed request has a completion like any other request, because the completion gives its buffers
 //! back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`]. [`reasons`]
 //! lists the other failures of this process.
@@ -125,7 +126,7 @@ pub use cq::Cq;
 pub use datagram::{Datagram, DatagramQp, Peer};
 pub use device::{Device, devices, devices_in, open};
 pub use endpoint::{DatagramEndpoint, Endpoint, Source};
-pub use engine::Control;
+pub use engine::{Control, PostCause, PostError, WorkQueue};
 pub use error::{Error, Rejected, Result, reasons};
 pub use event::{About, Event};
 pub use gid::Gid;
@@ -133,7 +134,7 @@ pub use memory::{Buffer, Exposed, Kept, Mapping, Memory};
 pub use message::{Message, Part};
 pub use mtu::Mtu;
 pub use pd::Pd;
-pub use protocol::Status;
+pub use protocol::{Service, State, Status};
 pub use remote::{Access, RemoteRegion};
 pub use scope::Scope;
 pub use srq::Srq;

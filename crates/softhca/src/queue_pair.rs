@@ -7,7 +7,7 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use abi::post::{Sge, opcode, send_flags};
 use abi::qp::{ModifyQp, attr, state};
-use engine::{RecvWr, SendWr};
+use engine::{PostCause, PostError, RecvWr, SendWr, WorkQueue};
 use parking_lot::Mutex;
 
 use crate::completion::Operation;
@@ -130,8 +130,8 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    fn new(error: Error, pending: Pending) -> Self {
-        Self { error, pending: Box::new(pending) }
+    fn new(error: impl Into<Error>, pending: Pending) -> Self {
+        Self { error: error.into(), pending: Box::new(pending) }
     }
 }
 
@@ -209,12 +209,12 @@ impl QpInner {
         sges: &[Sge],
         pending: Pending,
     ) -> Result<(), Refusal> {
-        if let Err(error) = self.send_cq.reserve(1) {
+        if let Err(error) = self.send_cq.reserve(1, self.send_queue()) {
             return Err(Refusal::new(error, pending));
         }
         let mut batch = match self.qp.send_batch() {
             Ok(batch) => batch,
-            Err(errno) => return Err(self.refusal(errno, "post_send", &self.send_cq, pending)),
+            Err(error) => return Err(refusal(error, &self.send_cq, pending)),
         };
         // A task that waits for room does not need the sentence of each refusal.
         #[cfg(feature = "tokio")]
@@ -224,22 +224,23 @@ impl QpInner {
             return Err(Refusal::new(self.full(1), pending));
         }
         let name = self.queues.sends.put(pending);
-        if let Err(errno) = batch.push(&request.work(name, flags, sges, send_flags::SIGNALED)) {
+        if let Err(error) = batch.push(&request.work(name, flags, sges, send_flags::SIGNALED)) {
             drop(batch);
             let pending = self.queues.sends.take(name).expect("it was put there");
-            return Err(self.refusal(errno, "post_send", &self.send_cq, pending));
+            return Err(refusal(error, &self.send_cq, pending));
         }
         batch.finish();
         Ok(())
     }
 
     /// The error for a send queue that has no room for this many more requests.
-    pub(crate) fn full(&self, requests: u32) -> Error {
-        let (qpn, most) = (self.qp.qpn(), self.qp.caps().max_send_wr);
-        Error::refused(
-            Errno::ENOMEM,
-            format!("post_send on QP {qpn:#x}: its send queue of {most} has no room for {requests} more"),
-        )
+    pub(crate) fn full(&self, wanted: u32) -> PostError {
+        let cause = PostCause::NoRoom { wanted, depth: self.qp.caps().max_send_wr };
+        PostError { queue: self.send_queue(), cause }
+    }
+
+    pub(crate) fn send_queue(&self) -> WorkQueue {
+        WorkQueue::Send(self.qp.qpn())
     }
 
     /// Posts a receive that owns its memory.
@@ -258,20 +259,14 @@ impl QpInner {
             );
             return Err(Refusal::new(error, pending));
         }
-        if let Err(error) = self.receive_cq.reserve(1) {
+        if let Err(error) = self.receive_cq.reserve(1, WorkQueue::Receive(self.qp.qpn())) {
             return Err(Refusal::new(error, pending));
         }
         let name = self.queues.receives.put(pending);
-        self.qp.post_recv(&RecvWr { wr_id: name, sges }).map_err(|errno| {
+        self.qp.post_recv(&RecvWr { wr_id: name, sges }).map_err(|error| {
             let pending = self.queues.receives.take(name).expect("it was put there");
-            self.refusal(errno, "post_recv", &self.receive_cq, pending)
+            refusal(error, &self.receive_cq, pending)
         })
-    }
-
-    fn refusal(&self, errno: Errno, call: &str, cq: &CqInner, pending: Pending) -> Refusal {
-        cq.release(pending.weight);
-        let error = Error::explained(errno, &format!("{call} on QP {:#x}: ", self.qp.qpn()));
-        Refusal::new(error, pending)
     }
 
     /// Flushes every request in progress: their completions come with an error and give the buffers
@@ -311,6 +306,11 @@ impl QpInner {
         }
         Some(pending)
     }
+}
+
+fn refusal(error: PostError, cq: &CqInner, pending: Pending) -> Refusal {
+    cq.release(pending.weight);
+    Refusal::new(error, pending)
 }
 
 impl Drop for QpInner {

@@ -8,7 +8,7 @@ use abi::srq::attr;
 use engine::{RecvWr, SrqSpec};
 
 use crate::completion::Operation;
-use crate::error::{Error, Rejected, Result};
+use crate::error::{Rejected, Result};
 use crate::event::About;
 use crate::message::{Message, Parts};
 use crate::pd::PdInner;
@@ -71,14 +71,9 @@ impl Srq {
         let sges: Vec<_> = parts.as_slice().iter().map(crate::message::Part::sge).collect();
         let slots = &self.inner.slots;
         let name = slots.put(Pending::new(id, Operation::Receive, parts, Owner::Poller));
-        self.inner.srq.post(&RecvWr { wr_id: name, sges: &sges }).map_err(|errno| {
+        self.inner.srq.post(&RecvWr { wr_id: name, sges: &sges }).map_err(|error| {
             let parts = slots.take(name).map_or(Parts::None, |pending| pending.parts);
-            let number = self.number();
-            let error = match sges.len() > PARTS as usize {
-                true => Error::refused(errno, format!("{} parts on SRQ {number}, which takes {PARTS}", sges.len())),
-                false => Error::explained(errno, &format!("SRQ {number} ")),
-            };
-            Rejected { error, buffers: parts.into_buffers() }
+            Rejected { error: error.into(), buffers: parts.into_buffers() }
         })
     }
 

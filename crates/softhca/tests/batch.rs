@@ -4,7 +4,7 @@
 mod common;
 
 use common::{connect, next, sides};
-use softhca::{Access, Buffer, DatagramQp, Message, Operation, Status};
+use softhca::{Access, Buffer, DatagramQp, Error, Message, Operation, PostCause, PostError, Status};
 
 fn filled(pd: &softhca::Pd, len: usize, with: u8) -> Buffer {
     let mut buffer = pd.buffer(len).expect("memory");
@@ -73,6 +73,8 @@ fn all_or_none_is_posted() {
     left.batch().send_inline(b"1", None).send_inline(b"2", None).post(1).expect("posted");
     let refused = (3..6).fold(left.batch(), |batch, _| batch.send(filled(&a.pd, 1, 3))).post(2).expect_err("no room");
     assert_eq!((refused.error.errno(), refused.buffers.len(), refused.buffers[2][0]), (12, 3, 3));
+    let Error::NotPosted(PostError { cause, .. }) = refused.error else { panic!("{refused}") };
+    assert_eq!(cause, PostCause::NoRoom { wanted: 3, depth: 4 });
     left.send_inline(3, b"3", None).expect("posted");
     (0..3).for_each(|id| right.receive(id, b.pd.buffer(1).expect("memory")).expect("posted"));
     let came: Vec<u8> = (0..3).map(|_| next(&b.received).ok().expect("a success").data()[0]).collect();

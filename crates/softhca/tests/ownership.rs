@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{connect, next, sides};
 use fabric::Fabric;
 use softhca::{
-    Access, Buffer, Completion, Context, Cq, DatagramQp, Endpoint, Error, Exposed, Qp, Reliable, Srq, Status,
+    Access, Buffer, Completion, Context, Cq, DatagramQp, Endpoint, Error, Exposed, PostCause, PostError, Qp, Reliable,
+    Srq, Status, WorkQueue,
 };
 
 #[test]
@@ -29,7 +30,14 @@ fn a_refused_request_gives_its_buffer_back() {
     (0..2).for_each(|id| left.receive(id, made(1)).expect("posted"));
     let refused = left.receive(2, made(77)).expect_err("the queue is full");
     assert_eq!((refused.error.errno(), refused.buffers[0].len()), (12, 77));
-    assert!(refused.error.reason().contains("the receive queue is full"), "{refused}");
+    let queue = WorkQueue::Receive(left.number());
+    let full = PostError { queue, cause: PostCause::QueueFull { depth: 2 } };
+    assert!(matches!(refused.error, Error::NotPosted(error) if error == full), "{refused}");
+    let why = format!("post_recv on QP {:#x}: the receive queue is full: 2 requests", left.number());
+    assert_eq!(
+        (refused.error.reason(), refused.to_string()),
+        ((&*why).into(), format!("{why} ({})", abi::Errno::ENOMEM))
+    );
 
     let window = b.pd.expose(10, Access::WRITE).expect("memory").token();
     let refused = left.write(3, made(11), &window).expect_err("too long");
@@ -43,7 +51,9 @@ fn a_refused_request_gives_its_buffer_back() {
         waiting.receive(id, made(1)).expect("the CQ has room");
     }
     let refused = waiting.receive(2, made(1)).expect_err("the CQ would overrun");
-    assert!(refused.error.reason().contains("room for"), "{refused}");
+    let Error::NotPosted(PostError { cause, .. }) = refused.error else { panic!("{refused}") };
+    let capacity = small.capacity();
+    assert_eq!(cause, PostCause::CqFull { cq: small.number(), capacity, outstanding: capacity });
     drop(waiting);
     a.pd.reliable(&small).build().expect("a QP").receive(0, made(1)).expect("there is room again");
 }

@@ -16,7 +16,9 @@ use abi::cq::{ExModifyCq, PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqA
 use abi::layout::Record;
 use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, XrcSend, opcode, send_flags};
 use abi::srq::ModifySrq;
-use engine::{Ah, Caps, Channel, Cq, CqSpec, Engine, Error, InitiatorSpec, Mr, Pd, Qp, QpSpec, Service, Srq};
+use engine::{
+    Ah, Caps, Channel, Cq, CqSpec, Engine, Error, InitiatorSpec, Mr, Pd, PostError, Qp, QpSpec, Service, Srq,
+};
 use shm::region::Region;
 
 use super::Job;
@@ -267,7 +269,7 @@ impl Worker {
     fn post_send(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let (body, list) = lists(command)?;
         let (qp, service) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| bad(0, refusal))?;
-        let mut batch = qp.send_batch().map_err(|errno| bad(0, because(errno)))?;
+        let mut batch = qp.send_batch().map_err(|error| bad(0, not_posted(error)))?;
         let mut outcome = Ok(());
         let mut sges = list.sges.as_slice();
         for index in 0..body.wr_count as usize {
@@ -320,7 +322,7 @@ impl Worker {
             }
             _ => (request.remote_addr, request.rkey) = (wr.rdma().remote_addr, wr.rdma().rkey),
         }
-        batch.push(&request).map_err(because)
+        batch.push(&request).map_err(not_posted)
     }
 }
 
@@ -371,14 +373,14 @@ fn receives(
     command: &Command<'_>,
     body: &Post,
     list: Lists<'_>,
-    post: impl Fn(&engine::RecvWr<'_>) -> Result<(), Errno>,
+    post: impl Fn(&engine::RecvWr<'_>) -> Result<(), PostError>,
 ) -> Outcome<Vec<u8>> {
     let mut sges = list.sges.as_slice();
     for index in 0..body.wr_count as usize {
         list.work_request::<RecvWr>(body, index)
             .and_then(|wr| {
                 let sges = split(&mut sges, wr.num_sge)?;
-                post(&engine::RecvWr { wr_id: wr.wr_id, sges }).map_err(because)
+                post(&engine::RecvWr { wr_id: wr.wr_id, sges }).map_err(not_posted)
             })
             .map_err(|refusal| bad(index, refusal))?;
     }
@@ -409,9 +411,13 @@ fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
     }
 }
 
-/// The engine's errno, with the sentence that the engine has noted.
+/// For an errno that needs no explanation.
 fn because(errno: Errno) -> Refusal {
-    Refusal::new(errno, engine::reason::last(1).pop().unwrap_or_else(|| errno.to_string()))
+    Refusal::new(errno, errno.to_string())
+}
+
+fn not_posted(error: PostError) -> Refusal {
+    Refusal::new(error.errno(), error.to_string())
 }
 
 fn refused(error: Error) -> Refusal {

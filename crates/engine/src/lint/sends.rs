@@ -1,7 +1,6 @@
 //! The hooks of the send queue, and the check that some send requests give completions. Adds to
 //! [`Lint`].
 
-use abi::errno::Errno;
 use abi::post::{opcode, send_flags};
 use protocol::{Service, State, Status};
 
@@ -15,8 +14,8 @@ use crate::send::SendWr;
 impl Lint {
     /// A send request was posted to `slot`, or refused.
     #[cold]
-    pub(crate) fn posted_send(&self, qp: &Qp, inner: &Inner, slot: u32, wr: &SendWr<'_>, outcome: Result<(), Errno>) {
-        if outcome.is_err() {
+    pub(crate) fn posted_send(&self, qp: &Qp, inner: &Inner, slot: u32, wr: &SendWr<'_>, taken: bool) {
+        if !taken {
             self.tell(conduct::refused_send(qp, inner));
             return;
         }

@@ -9,7 +9,7 @@ use abi::qp::state;
 
 use crate::common::wait::until;
 use crate::common::{ALL_RIGHTS, Fabric, Plan, QKEY, Side, even_with_losses, everywhere, register};
-use engine::{Feth, Flush, SendWr, Service};
+use engine::{Feth, Flush, PostError, SendWr, Service};
 
 const GLOBAL: u8 = 1;
 const PERSISTENT: u8 = 2;
@@ -84,7 +84,7 @@ fn op_atomic_write_what_refuses_it(fabric: &Fabric) {
     let (a, b) = fabric.pair(&plan());
     for len in [0, 4, 7, 9, 16] {
         let refused = a.qp.send_batch().expect("a batch").push(&SendWr { sges: &a.sge(0, len), ..write(&b, 0) });
-        assert_eq!(refused, Err(Errno::EINVAL), "{len} bytes");
+        assert_eq!(refused.map_err(PostError::errno), Err(Errno::EINVAL), "{len} bytes");
     }
     a.post(&SendWr { sges: &a.sge(0, 8), ..write(&b, 0) });
     assert_eq!(a.sent().status, 0, "it goes on");
@@ -125,7 +125,7 @@ fn only_rc(fabric: &Fabric, wr: impl Fn(&Side) -> SendWr<'static>, len: usize) {
         let sges = a.sge(0, len);
         let sges = if len == 0 { &sges[..0] } else { &sges[..] };
         let refused = a.qp.send_batch().expect("a batch").push(&SendWr { ud, sges, ..wr(&b) });
-        assert_eq!(refused, Err(Errno::EINVAL), "{service}");
+        assert_eq!(refused.map_err(PostError::errno), Err(Errno::EINVAL), "{service}");
         b.recv(1, 0, 200);
         a.post(&SendWr { ud, ..SendWr::default() });
         assert_eq!((a.sent().status, b.received().status), (0, 0), "{service}");
@@ -168,7 +168,11 @@ fn op_flush_what_refuses_it(fabric: &Fabric) {
         ("with data", SendWr { sges: &with_data, ..flush(&b, 0, 8, GLOBAL, RANGE) }),
         ("inline", SendWr { send_flags: send_flags::INLINE, ..flush(&b, 0, 8, GLOBAL, RANGE) }),
     ] {
-        assert_eq!(a.qp.send_batch().expect("a batch").push(&wr), Err(Errno::EINVAL), "{what}");
+        assert_eq!(
+            a.qp.send_batch().expect("a batch").push(&wr).map_err(PostError::errno),
+            Err(Errno::EINVAL),
+            "{what}"
+        );
     }
     a.post(&flush(&b, 0, 8, GLOBAL, RANGE));
     assert_eq!(a.sent().status, 0, "it goes on");

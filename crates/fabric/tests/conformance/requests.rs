@@ -7,7 +7,7 @@ use abi::qp::state;
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Plan, QKEY, Side, even_with_losses, everywhere};
-use engine::{Caps, RecvWr, SendWr, Service};
+use engine::{Caps, PostError, RecvWr, SendWr, Service};
 
 /// A one-sided request for the peer's memory at `at`.
 fn to(b: &Side, opcode: u32, at: usize) -> SendWr<'static> {
@@ -72,7 +72,7 @@ fn v_63_places_come_free_by_polling_a_signalled_one(fabric: &Fabric) {
     let caps = Caps { max_send_wr: 4, ..Plan::rc().caps };
     let (a, b) = fabric.pair(&Plan { sq_sig_all: false, caps, ..Plan::rc() });
     let depth = a.qp.caps().max_send_wr as usize;
-    let full = || a.qp.send_batch().expect("a batch").push(&SendWr::default());
+    let full = || a.qp.send_batch().expect("a batch").push(&SendWr::default()).map_err(PostError::errno);
     a.memory.put_word(0, 1);
     a.post_all(&vec![to(&b, opcode::RDMA_WRITE, 64); depth - 1]);
     a.post(&SendWr { sges: &a.sge(0, 8), ..to(&b, opcode::RDMA_WRITE, 0) });
@@ -94,7 +94,7 @@ fn v_64_the_first_bad_one_of_a_list_is_told(fabric: &Fabric) {
     for bad in [SendWr { opcode: 77, ..SendWr::default() }, SendWr { sges: &many, ..SendWr::default() }] {
         let mut batch = a.qp.send_batch().expect("a batch");
         assert_eq!(batch.push(&SendWr { wr_id: 1, ..SendWr::default() }), Ok(()));
-        assert_eq!(batch.push(&bad), Err(Errno::EINVAL));
+        assert_eq!(batch.push(&bad).map_err(PostError::errno), Err(Errno::EINVAL));
         batch.finish();
         assert_eq!((a.sent().wr_id, b.received().status), (1, 0), "what was before it is posted");
     }
@@ -131,7 +131,7 @@ fn v_66_inline_data_is_copied_at_posting(fabric: &Fabric) {
     }
     assert_eq!((a.sent().status, b.received().byte_len as usize), (0, most));
     assert_eq!(b.memory.get(0, most), expected);
-    let refused = |wr: &SendWr<'_>| a.qp.send_batch().expect("a batch").push(wr);
+    let refused = |wr: &SendWr<'_>| a.qp.send_batch().expect("a batch").push(wr).map_err(PostError::errno);
     let inline = SendWr { send_flags: send_flags::INLINE, ..SendWr::default() };
     assert_eq!(refused(&SendWr { sges: &a.sge(0, most + 1), ..inline }), Err(Errno::EINVAL));
     for opcode in [opcode::RDMA_READ, opcode::ATOMIC_FETCH_AND_ADD] {

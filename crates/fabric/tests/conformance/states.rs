@@ -10,7 +10,7 @@ use abi::reason::Cause;
 
 use crate::common::wait::{dropped, event, no_event, until};
 use crate::common::{Fabric, Plan, QKEY, Side, connect, everywhere, start};
-use engine::{RecvWr, SendWr, Service};
+use engine::{PostError, RecvWr, SendWr, Service};
 
 const FLUSHED: u32 = status::WR_FLUSH_ERR;
 
@@ -18,11 +18,11 @@ fn post_send(side: &Side) -> Result<(), Errno> {
     let mut batch = side.qp.send_batch().expect("a batch");
     let answer = batch.push(&SendWr::default());
     batch.finish();
-    answer
+    answer.map_err(PostError::errno)
 }
 
 fn post_recv(side: &Side) -> Result<(), Errno> {
-    side.qp.post_recv(&RecvWr { wr_id: 50, sges: &[] })
+    side.qp.post_recv(&RecvWr { wr_id: 50, sges: &[] }).map_err(PostError::errno)
 }
 
 fn pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
@@ -44,7 +44,11 @@ fn state_reset_takes_nothing(fabric: &Fabric) {
         let ah = side.ah(&side);
         let ud = (service == Service::Ud).then_some((&*ah, side.qp.qpn(), QKEY));
         let sent = side.qp.send_batch().expect("a batch").push(&SendWr { ud, ..SendWr::default() });
-        assert_eq!((sent, post_recv(&side)), (Err(Errno::EINVAL), Err(Errno::EINVAL)), "{service}");
+        assert_eq!(
+            (sent.map_err(PostError::errno), post_recv(&side)),
+            (Err(Errno::EINVAL), Err(Errno::EINVAL)),
+            "{service}"
+        );
     }
 }
 

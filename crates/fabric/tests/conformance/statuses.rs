@@ -8,7 +8,7 @@ use abi::qp::state;
 
 use crate::common::wait::until;
 use crate::common::{Fabric, Memory, Plan, QKEY, Side, everywhere, register};
-use engine::{RecvWr, SendWr, Service};
+use engine::{PostError, RecvWr, SendWr, Service};
 
 const ERR: u32 = state::ERR as u32;
 const RTS: u32 = state::RTS as u32;
@@ -186,7 +186,7 @@ fn v_82_every_flushed_request_has_its_entry(fabric: &Fabric) {
     let wrs: Vec<_> = (0..u64::from(sends)).map(|wr_id| SendWr { wr_id, ..SendWr::default() }).collect();
     a.post_all(&wrs);
     (0..u64::from(receives)).for_each(|wr_id| a.recv(wr_id, 0, 0));
-    assert_eq!(a.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(a.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::ENOMEM));
     a.to(state::ERR);
     (0..u64::from(sends)).for_each(|wr_id| assert_eq!(a.sent().wr_id, wr_id));
     (0..u64::from(receives)).for_each(|wr_id| assert_eq!(a.received().wr_id, wr_id));

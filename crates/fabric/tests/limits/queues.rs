@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::{Sge, opcode, send_flags};
 use abi::qp::{ModifyQp, attr, state};
-use engine::{Caps, CqSpec, Qp, QpSpec, RecvWr, SendWr, Service, SrqSpec};
+use engine::{Caps, CqSpec, PostError, Qp, QpSpec, RecvWr, SendWr, Service, SrqSpec};
 
 use super::refused;
 use crate::common::wait::{event, no_event};
@@ -62,8 +62,12 @@ fn both_queues_hold_as_many_requests_as_there_may_be() {
         a.recv(wr_id, 0, 1);
         batch.push(&SendWr { wr_id, sges: &b.sge(0, 1), ..SendWr::default() }).expect("room");
     }
-    assert_eq!(batch.push(&SendWr::default()), Err(Errno::ENOMEM), "one more send");
-    assert_eq!(a.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM), "one more receive");
+    assert_eq!(batch.push(&SendWr::default()).map_err(PostError::errno), Err(Errno::ENOMEM), "one more send");
+    assert_eq!(
+        a.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno),
+        Err(Errno::ENOMEM),
+        "one more receive"
+    );
     assert!(engine::reason::last(64).iter().any(|why| why.contains("queue is full: 16384")));
     batch.finish();
     for wr_id in 0..u64::from(most) {
@@ -91,10 +95,10 @@ fn a_shared_receive_queue_holds_as_many_requests_as_there_may_be() {
     for wr_id in 0..u64::from(most) {
         srq.post(&RecvWr { wr_id, sges: &parts }).expect("room");
     }
-    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::ENOMEM));
     let small = engine.create_srq(&pd, &SrqSpec { max_wr: 1, max_sge: sge, cookie: 0 }).expect("an SRQ");
     let parts = vec![Sge::new(0x1000, 1, 1); sge as usize + 1];
-    assert_eq!(small.post(&RecvWr { wr_id: 0, sges: &parts }), Err(Errno::EINVAL));
+    assert_eq!(small.post(&RecvWr { wr_id: 0, sges: &parts }).map_err(PostError::errno), Err(Errno::EINVAL));
 }
 
 /// The longest scatter/gather lists, for SEND, receive, WRITE and READ; and inline data, which
@@ -125,8 +129,11 @@ fn requests_of_as_many_elements_as_there_may_be() {
         assert!(gathered(&b)[grh..] == gathered(&a)[..sent as usize * 40], "{:?}", plan.service);
         let beyond =
             a.qp.send_batch().expect("a batch").push(&SendWr { ud, sges: &list(&a, sge + 1), ..SendWr::default() });
-        assert_eq!(beyond, Err(Errno::EINVAL));
-        assert_eq!(b.qp.post_recv(&RecvWr { wr_id: 1, sges: &list(&b, sge + 1) }), Err(Errno::EINVAL));
+        assert_eq!(beyond.map_err(PostError::errno), Err(Errno::EINVAL));
+        assert_eq!(
+            b.qp.post_recv(&RecvWr { wr_id: 1, sges: &list(&b, sge + 1) }).map_err(PostError::errno),
+            Err(Errno::EINVAL)
+        );
 
         let at_once = |len: u32| {
             let mut batch = a.qp.send_batch().expect("a batch");
@@ -137,7 +144,7 @@ fn requests_of_as_many_elements_as_there_may_be() {
         };
         // A caller gets more than 256 bytes of inline data only if the queue's entries have room
         // for more anyway.
-        assert_eq!(at_once(a.qp.caps().max_inline_data + 1), Err(Errno::EINVAL));
+        assert_eq!(at_once(a.qp.caps().max_inline_data + 1).map_err(PostError::errno), Err(Errno::EINVAL));
         b.recv(2, 0, 300);
         assert_eq!(at_once(inline), Ok(()));
         assert_eq!((a.sent().status, b.received().byte_len), (0, inline + grh as u32));

@@ -43,7 +43,12 @@ impl Slots {
     }
 
     /// Posts a buffer with `post`, split into two elements at `split`.
-    pub(crate) fn post(&mut self, slot: usize, split: usize, post: impl FnOnce(&RecvWr<'_>) -> Result<(), abi::Errno>) {
+    pub(crate) fn post(
+        &mut self,
+        slot: usize,
+        split: usize,
+        post: impl FnOnce(&RecvWr<'_>) -> Result<(), engine::PostError>,
+    ) {
         self.posted[slot] = true;
         self.memory.fill(slot * SLOT, SLOT, EMPTY);
         let at = self.iova + (slot * SLOT) as u64;

@@ -5,7 +5,7 @@ use crate::common::{Fabric, Memory, Plan, cq, make_qp};
 use abi::errno::Errno;
 use abi::post::{Sge, opcode, send_flags};
 use abi::qp::{Dest, ModifyQp, attr, state};
-use engine::SendWr;
+use engine::{PostError, SendWr};
 
 #[test]
 fn inline_data_that_is_not_there_is_refused_before_anything_is_registered() {
@@ -41,7 +41,7 @@ fn inline_data_that_is_not_there_is_refused_before_anything_is_registered() {
             SendWr { wr_id, opcode: opcode::SEND, send_flags: send_flags::INLINE, sges: &sges, ..SendWr::default() };
         let posted = batch.push(&wr);
         batch.finish();
-        posted
+        posted.map_err(PostError::errno)
     };
     assert_eq!(post(1, memory.addr(0)), Ok(()));
     let gone = memory.addr(0);

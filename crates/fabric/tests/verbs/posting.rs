@@ -7,7 +7,7 @@ use abi::cq::Wc;
 use abi::errno::Errno;
 use abi::post::{Sge, opcode, send_flags};
 use abi::qp::state;
-use engine::{Caps, RecvWr, SendWr};
+use engine::{Caps, PostCause, PostError, RecvWr, SendWr};
 
 fn small(caps: Caps) -> Plan {
     Plan { sq_sig_all: false, caps, ..Plan::rc() }
@@ -20,8 +20,8 @@ fn fill(side: &Side, flags: u32) -> u32 {
     for count in 0.. {
         match batch.push(&wr) {
             Ok(()) => assert!(count < 1000, "the queue has no end"),
-            Err(errno) => {
-                assert_eq!(errno, Errno::ENOMEM);
+            Err(error) => {
+                assert_eq!(error.cause, PostCause::QueueFull { depth: side.qp.caps().max_send_wr });
                 batch.finish();
                 return count;
             }
@@ -71,11 +71,11 @@ fn a_receive_queue_is_full_until_completions_are_polled(fabric: &Fabric) {
     let depth = u64::from(b.qp.caps().max_recv_wr);
     (0..depth).for_each(|wr_id| b.recv(wr_id, 0, 0));
     let extra = RecvWr { wr_id: 99, sges: &[] };
-    assert_eq!(b.qp.post_recv(&extra), Err(Errno::ENOMEM));
+    assert_eq!(b.qp.post_recv(&extra).map_err(PostError::errno), Err(Errno::ENOMEM));
     a.post(&SendWr::default());
     assert_eq!(a.sent().status, 0);
     // A message has taken the receive request, but the program has not polled its completion.
-    assert_eq!(b.qp.post_recv(&extra), Err(Errno::ENOMEM));
+    assert_eq!(b.qp.post_recv(&extra).map_err(PostError::errno), Err(Errno::ENOMEM));
     assert_eq!(b.received().wr_id, 0);
     b.qp.post_recv(&extra).expect("one place is free");
     for wr_id in (1..depth).chain([99]) {
@@ -86,7 +86,8 @@ fn a_receive_queue_is_full_until_completions_are_polled(fabric: &Fabric) {
 
 fn requests_that_do_not_fit_are_refused_at_once(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
-    let refused = |side: &Side, wr: &SendWr<'_>| side.qp.send_batch().expect("a batch").push(wr);
+    let refused =
+        |side: &Side, wr: &SendWr<'_>| side.qp.send_batch().expect("a batch").push(wr).map_err(PostError::errno);
     let sge = a.sge(0, 1)[0];
     let (many, inline) =
         (vec![sge; a.qp.caps().max_send_sge as usize + 1], a.sge(0, a.qp.caps().max_inline_data as usize + 1));
@@ -101,7 +102,7 @@ fn requests_that_do_not_fit_are_refused_at_once(fabric: &Fabric) {
         assert_eq!(refused(&a, &SendWr { opcode: code, ..wr }), Err(Errno::EINVAL), "opcode {code}");
     }
     let many = vec![sge; b.qp.caps().max_recv_sge as usize + 1];
-    assert_eq!(b.qp.post_recv(&RecvWr { wr_id: 0, sges: &many }), Err(Errno::EINVAL));
+    assert_eq!(b.qp.post_recv(&RecvWr { wr_id: 0, sges: &many }).map_err(PostError::errno), Err(Errno::EINVAL));
     // Inline data that is not mapped.
     let gone = [Sge::new(8, 8, 0)];
     assert_eq!(refused(&a, &SendWr { sges: &gone, send_flags: send_flags::INLINE, ..wr }), Err(Errno::EFAULT));
@@ -111,7 +112,7 @@ fn requests_that_do_not_fit_are_refused_at_once(fabric: &Fabric) {
     b.recv(5, 0, 8);
     let mut batch = a.qp.send_batch().expect("a batch");
     batch.push(&SendWr { wr_id: 6, ..wr }).expect("room");
-    assert_eq!(batch.push(&SendWr { opcode: 77, ..wr }), Err(Errno::EINVAL));
+    assert_eq!(batch.push(&SendWr { opcode: 77, ..wr }).map_err(PostError::errno), Err(Errno::EINVAL));
     batch.finish();
     assert_eq!((b.received().wr_id, a.sent().wr_id), (5, 6));
 
@@ -136,8 +137,8 @@ fn posting_needs_the_right_state() {
     let fabric = Fabric::start();
     let (engine, plan) = (fabric.engine(), Plan::rc());
     let (a, b) = (Side::new(&engine, &plan), Side::new(&engine, &plan));
-    let send = |side: &Side| side.qp.send_batch().expect("a batch").push(&SendWr::default());
-    let recv = |side: &Side| side.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] });
+    let send = |side: &Side| side.qp.send_batch().expect("a batch").push(&SendWr::default()).map_err(PostError::errno);
+    let recv = |side: &Side| side.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno);
     assert_eq!((send(&a), recv(&a)), (Err(Errno::EINVAL), Err(Errno::EINVAL)), "RESET");
     a.init();
     assert_eq!((send(&a), recv(&a)), (Err(Errno::EINVAL), Ok(())), "INIT");

@@ -9,7 +9,7 @@ use abi::event::kind;
 use abi::post::Sge;
 use abi::qp::state;
 use abi::srq::attr;
-use engine::{RecvWr, SendWr, Srq, SrqSpec};
+use engine::{PostError, RecvWr, SendWr, Srq, SrqSpec};
 
 /// An SRQ with two QPs on one engine, and a peer for each QP on another engine.
 struct Shared {
@@ -64,10 +64,13 @@ fn what_does_not_fit_is_refused(fabric: &Fabric) {
     let shared = shared(fabric, &Plan::rc());
     let sge = shared.takers[0].sge(0, 1)[0];
     let many: Vec<Sge> = vec![sge; shared.srq.max_sge() as usize + 1];
-    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &many }), Err(Errno::EINVAL));
-    assert_eq!(shared.takers[0].qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &many }).map_err(PostError::errno), Err(Errno::EINVAL));
+    assert_eq!(
+        shared.takers[0].qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno),
+        Err(Errno::EINVAL)
+    );
     (0..u64::from(shared.srq.max_wr())).for_each(|wr_id| shared.post(wr_id, 0, 0));
-    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::ENOMEM));
     assert_eq!(shared.send(0), 0);
     shared.post(99, 0, 0);
     assert_eq!(shared.srq.destroy().expect_err("QPs use it").errno, Errno::EBUSY);
@@ -156,7 +159,7 @@ fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     srq.modify(attr::MAX_WR, 100, 0).expect("larger");
     assert_eq!((srq.max_wr(), srq.query().expect("an answer").max_wr), (128, 128));
     (22..138).for_each(|wr_id| shared.post(wr_id, 0, 0));
-    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM), "one more");
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::ENOMEM), "one more");
     shared.peers[1].memory.pattern(0, 8, 5);
     for wr_id in 10..22 {
         let wr = SendWr { sges: &shared.peers[1].sge(0, if wr_id < 12 { 0 } else { 8 }), ..SendWr::default() };
@@ -185,7 +188,7 @@ fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     assert_eq!(event(&shared.takers[0].engine).kind, kind::SRQ_LIMIT_REACHED);
     srq.modify(attr::MAX_WR, 1, 0).expect("smaller");
     shared.post(1, 0, 0);
-    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::ENOMEM));
     assert_eq!(shared.send(0), 1);
 }
 
@@ -212,7 +215,7 @@ fn events_that_nobody_read_go_with_the_queue() {
     assert_eq!(event(&engine).kind, kind::SRQ_LIMIT_REACHED, "the other's, though it has the same name");
     no_event(&engine);
     assert_eq!(other.destroy().expect("destroyed"), 1);
-    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::EINVAL));
 }
 
 crate::common::everywhere! {

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use abi::mr::{access, next_key};
 use abi::post::{Sge, opcode};
 use abi::qp::state;
-use engine::{Bind, Mw, SendWr};
+use engine::{Bind, Mw, PostError, SendWr};
 
 /// A device whose windows of type 2 are bound to a QP's number alone.
 const TYPE_2A: &str = "[[devices]]\nmemory_windows = '2A'";
@@ -396,7 +396,7 @@ fn op_bind_on_an_unreliable_connection() {
     let mut batch = a.qp.send_batch().expect("a batch");
     for code in [opcode::SEND_WITH_INV, opcode::RDMA_READ_WITH_INV] {
         let wr = SendWr { opcode: code, ..SendWr::default() };
-        assert_eq!(batch.push(&wr), Err(Errno::EINVAL), "opcode {code} does not exist on UC");
+        assert_eq!(batch.push(&wr).map_err(PostError::errno), Err(Errno::EINVAL), "opcode {code} does not exist on UC");
     }
 }
 
@@ -405,7 +405,7 @@ fn op_bind_on_an_unreliable_connection() {
 fn what_cannot_be_posted() {
     let fabric = Fabric::start();
     let refused = |side: &Side, wr: &SendWr<'_>| {
-        let errno = side.qp.send_batch().expect("a batch").push(wr);
+        let errno = side.qp.send_batch().expect("a batch").push(wr).map_err(PostError::errno);
         assert_eq!(errno, Err(Errno::EINVAL), "opcode {}", wr.opcode);
     };
     let (a, _b) = pair(&fabric);

@@ -13,7 +13,7 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::{Sge, opcode, send_flags};
 use abi::qp::state;
-use engine::{Caps, Cq, Engine, Hold, InitiatorSpec, Mr, Qp, RecvWr, SendWr, SrqSpec, Xrcd};
+use engine::{Caps, Cq, Engine, Hold, InitiatorSpec, Mr, PostError, Qp, RecvWr, SendWr, SrqSpec, Xrcd};
 
 /// The engine with the domain and its queues, and the initiator's engine.
 struct Pair {
@@ -197,10 +197,10 @@ fn xrc_ends_have_the_queues_that_they_have() {
     let fabric = Fabric::start();
     let pair = pair(&fabric);
     for qp in [&pair.initiator, pair.target.qp()] {
-        assert_eq!(qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+        assert_eq!(qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).map_err(PostError::errno), Err(Errno::EINVAL));
     }
     let mut batch = pair.target.qp().send_batch().expect("a batch");
-    assert_eq!(batch.push(&SendWr::default()), Err(Errno::EINVAL));
+    assert_eq!(batch.push(&SendWr::default()).map_err(PostError::errno), Err(Errno::EINVAL));
     drop(batch);
     let caps = pair.target.qp().caps();
     assert_eq!((caps.max_send_wr, caps.max_recv_wr), (0, 0));

@@ -1,7 +1,7 @@
 //! Posting by tasks: in order, waiting while a queue is full, and awaiting the completion. All
 //! kinds of queue pairs share these functions.
 
-use abi::errno::Errno;
+use engine::PostError;
 use tokio::sync::oneshot;
 
 use crate::batch::Batch;
@@ -9,7 +9,7 @@ use crate::completion::Completion;
 use crate::error::{Error, Rejected, Result};
 use crate::message::{Message, Parts};
 use crate::pending::{Owner, Pending};
-use crate::queue_pair::{Flags, QpInner, Request, Sges};
+use crate::queue_pair::{Flags, QpInner, Refusal, Request, Sges};
 
 impl QpInner {
     /// Posts a send request as soon as there is room, and waits for its completion.
@@ -50,7 +50,9 @@ impl QpInner {
             let sges = inline.map_or_else(|| Sges::of(&pending.parts), Sges::inline);
             match self.post(request, flags, sges.as_slice(), pending) {
                 Ok(()) => break,
-                Err(refusal) if self.has_room_later(&refusal.error) => pending = *refusal.pending,
+                Err(Refusal { error: Error::NotPosted(error), pending: back }) if self.has_room_later(error) => {
+                    pending = *back;
+                }
                 Err(refusal) => return Err(refusal.into()),
             }
             if let Err(error) = self.send_cq.drive(room).await {
@@ -62,8 +64,8 @@ impl QpInner {
     }
 
     /// Whether a refused request can be posted later, when other requests have completed.
-    fn has_room_later(&self, error: &Error) -> bool {
-        error.errno() == Errno::ENOMEM.0 && self.qp.caps().max_send_wr > 0
+    fn has_room_later(&self, error: PostError) -> bool {
+        error.is_full() && self.qp.caps().max_send_wr > 0
     }
 
     async fn ended(&self, ended: oneshot::Receiver<Completion>) -> Result<Completion, Rejected> {
@@ -102,7 +104,7 @@ impl<S> Batch<'_, S> {
             let room = tasks.room.notified();
             match self.try_post(0, owner) {
                 Ok(()) => break,
-                Err((error, back)) if qp.has_room_later(&error) => owner = back,
+                Err((error, back)) if qp.has_room_later(error) => owner = back,
                 Err((error, _)) => return Err(self.rejected(error)),
             }
             if let Err(error) = qp.send_cq.drive(room).await {
