@@ -1,7 +1,9 @@
-//! The actions on registered memory: gather, scatter, remote write, read and atomics, each checked against a key and fault-safe.
+//! The operations on registered memory: gather, scatter, remote write, read and atomics. Each is
+//! checked against a key and survives a fault.
 //!
-//! With `usermem` the only module that forms addresses of the program's memory. A key's slot is held while bytes move, so that
-//! deregistering waits for the copy. What is refused is a [`Refusal`], which knows the sentence and whose fault it was.
+//! Only `usermem` and this module form addresses of the program's memory. The slot of a key is held
+//! while bytes move, so that a deregistration waits for the copy. A failure returns a [`Refusal`],
+//! which has the sentence and says whose mistake it was.
 
 pub(crate) mod beyond;
 mod near;
@@ -20,7 +22,7 @@ use crate::usermem;
 
 pub(crate) use near::Near;
 
-/// Why memory was not touched.
+/// Why memory was not accessed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// No region has the key (any more).
@@ -38,12 +40,12 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the key was at fault, rather than the memory behind it.
+    /// Whether the key was wrong, rather than the memory behind it.
     pub(crate) fn by_key(&self) -> bool {
         !matches!(self, Self::Memory { .. })
     }
 
-    /// What a program can do about a refusal of memory that one of its own requests names.
+    /// What a program can do if memory of its own request is refused.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::NoKey { .. } => "check the lkey, and that its region is still registered",
@@ -96,17 +98,18 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The right to read it that every memory region gives its owner, and no memory window. No program asks for it.
+/// The right of its owner to read a memory region. Every region has it, and no memory window; no
+/// program requests it.
 pub(crate) const LOCAL_READ: u32 = 1 << 31;
 
-/// Whose key it is and what is to be done: what every check needs besides the range.
+/// Who uses a key, and for what: the input of every check besides the range.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     /// The PD of the QP (or SRQ).
     pub(crate) pd: u32,
     /// The right that is needed.
     pub(crate) right: u32,
-    /// The QP, if it may matter: windows of type 2 are open to one alone.
+    /// The QP, for memory windows of type 2, which only one QP may use.
     pub(crate) qpn: u32,
 }
 
@@ -130,7 +133,7 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
     Ok(extent.host + offset)
 }
 
-/// The refusal of memory that is gone.
+/// The refusal for memory that has vanished.
 #[cold]
 fn gone(engine: &Engine, key: u32, addr: u64) -> Refusal {
     if let Some(lint) = engine.lint() {
@@ -139,7 +142,7 @@ fn gone(engine: &Engine, key: u32, addr: u64) -> Refusal {
     Refusal::Memory { key, addr }
 }
 
-/// Runs `act` on where `len` bytes at `addr` lie in this process, with the region held.
+/// Calls `act` with the address of the range in this process, with the region held.
 fn with<T>(
     engine: &Engine,
     wanted: Use,
@@ -150,7 +153,7 @@ fn with<T>(
     act(host).map_err(|_| gone(engine, key, addr))
 }
 
-/// The region, held, and where the range lies in this process.
+/// The region, held, and the address of the range in this process.
 #[inline]
 fn open<'a>(
     engine: &'a Engine,
@@ -162,7 +165,7 @@ fn open<'a>(
     Ok((extent, std::ptr::with_exposed_provenance_mut(host as usize)))
 }
 
-/// Registered memory that was found once, for several copies: the region is held for as long.
+/// Registered memory that was looked up once for several copies; the region is held meanwhile.
 pub(crate) struct Stretch<'a> {
     _region: MappedRwLockReadGuard<'a, Arc<Extent>>,
     host: *mut u8,
@@ -171,14 +174,15 @@ pub(crate) struct Stretch<'a> {
     len: usize,
 }
 
-/// Finds `len` bytes at `addr` of a region. None: they cannot be had, or not by plain copies.
+/// Looks up `len` bytes at `addr` of a region. Returns `None` if they are not accessible, or not by
+/// plain copies.
 pub(crate) fn hold(engine: &Engine, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
     let (region, host) = open(engine, wanted, (key, addr, len)).ok()?;
     (region.matter != Matter::Nothing).then_some(Stretch { _region: region, host, key, addr, len: len as usize })
 }
 
 impl Stretch<'_> {
-    /// Where `len` bytes lie, `at` bytes behind the beginning.
+    /// The address of `len` bytes at the offset `at`.
     fn at(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "{len} bytes behind {at} of {}", self.len);
         self.host.wrapping_add(at)
@@ -188,21 +192,23 @@ impl Stretch<'_> {
         Refusal::Memory { key: self.key, addr: self.addr.wrapping_add(at as u64) }
     }
 
-    /// Copies `from` there. The stretch must have been asked for with a right to write.
+    /// Copies `from` to the offset `at`. `hold` must have been called with a right to write.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> Result<(), Refusal> {
         let to = self.at(at, from.len());
-        // SAFETY: `to` lies in a range that the program registered for this use, and that is held; faults are survived.
+        // SAFETY: `to` lies in a range that the program registered for this use, and that is held;
+        // faults are survived.
         unsafe { usermem::copy(to, from.as_ptr(), from.len()) }.map_err(|_| self.refusal(at))
     }
 
-    /// Copies `len` bytes from there to `to`, which is valid for so many.
+    /// Copies `len` bytes at the offset `at` to `to`, which is valid for `len` bytes.
     pub(crate) fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), Refusal> {
         let from = self.at(at, len);
-        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range, which is held; faults are survived.
+        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range, which
+        // is held; faults are survived.
         unsafe { usermem::copy(to, from, len) }.map_err(|_| self.refusal(at))
     }
 
-    /// The same of whole strides, which go through an ICRC on their way.
+    /// Like `read`, for whole strides, which are also folded into an ICRC.
     pub(crate) fn read_folding(
         &self,
         at: usize,
@@ -216,7 +222,8 @@ impl Stretch<'_> {
     }
 }
 
-/// The element in which the byte `offset` of the concatenated `elements` lies, from that byte on.
+/// The rest of the element that contains the byte `offset` of the concatenated `elements`, from
+/// that byte on.
 pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<Sge> {
     let mut skip = offset;
     for element in elements {
@@ -229,7 +236,7 @@ pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<
     None
 }
 
-/// Checks a remote range without touching it.
+/// Checks a remote range without an access to it.
 pub(crate) fn check_remote(engine: &Engine, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
     with(engine, wanted, (key, addr, len), |_| Ok(()))
 }
@@ -246,11 +253,13 @@ pub(crate) fn write(
     if extent.matter == Matter::Nothing {
         return Ok(());
     }
-    // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
+    // SAFETY: `to` lies in a range that the program registered for this use; `from` is the
+    // caller's, valid for `len`; faults are survived.
     unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
-/// Copies the `len` bytes at `addr` of a region to `to`, where nobody looks before being told.
+/// Copies the `len` bytes at `addr` of a region to `to`, which no other thread reads before it is
+/// told.
 pub(crate) fn read(
     engine: &Engine,
     wanted: Use,
@@ -263,7 +272,8 @@ pub(crate) fn read(
         zero(to, len);
         return Ok(());
     }
-    // SAFETY: `to` is the caller's, valid for `len`, and nobody is told of it yet; `from` lies in a registered range; faults are survived.
+    // SAFETY: `to` is the caller's, valid for `len`, and no other thread knows of it yet; `from`
+    // lies in a registered range; faults are survived.
     unsafe { usermem::stage(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
@@ -275,34 +285,36 @@ pub(crate) enum Atomic {
         swap: u64,
     },
     FetchAdd(u64),
-    /// Puts the value there.
+    /// Stores the value.
     Write(u64),
 }
 
-/// Carries out an atomic on an aligned word; answers what stood there.
+/// Carries out an atomic on an aligned word; returns its old value.
 pub(crate) fn atomic(engine: &Engine, wanted: Use, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
     with(engine, wanted, (key, addr, 8), |word| {
         let word = word.cast::<u64>();
         match what {
-            // SAFETY: an aligned word in a range registered for remote atomics; faults are survived.
+            // SAFETY: an aligned word in a range registered for remote atomics; faults are
+            // survived.
             Atomic::CompareSwap { compare, swap } => unsafe { usermem::compare_swap(word, compare, swap) },
             // SAFETY: as above.
             Atomic::FetchAdd(add) => unsafe { usermem::fetch_add(word, add) },
-            // SAFETY: an aligned word in a range registered for remote writing; faults are survived.
+            // SAFETY: an aligned word in a range registered for remote writing; faults are
+            // survived.
             Atomic::Write(value) => unsafe { usermem::swap(word, value) },
         }
     })
 }
 
-/// What a FLUSH is about: a range, or all of a key's region.
+/// The range of a FLUSH, or all of a key's region.
 #[derive(Clone, Copy)]
 pub(crate) enum Flushed {
     Range { addr: u64, len: u64 },
     Region,
 }
 
-/// Sees that everybody on this host sees what peers have written. They wrote by this process's own stores, so that a fence is all
-/// that it takes; the key is checked all the same.
+/// Makes the peers' writes visible to all on this host. The peers wrote by stores of this process,
+/// so a fence suffices; the key is checked all the same.
 pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
     let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let (addr, len) = match what {
@@ -310,12 +322,13 @@ pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Re
         Flushed::Region => (extent.iova, extent.length),
     };
     check(&extent, wanted, key, addr, len)?;
-    // SeqCst: the stores before are visible to everybody before the answer is, which is a store, too, or leaves by the kernel.
+    // SeqCst: earlier stores become visible before the answer, which is a store, too, or leaves
+    // through the kernel.
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Ok(())
 }
 
-/// Which way bytes go between a list of elements and one buffer.
+/// The direction of a copy between a list of elements and one buffer.
 #[derive(Clone, Copy)]
 enum Way {
     Gather(*mut u8),
@@ -374,37 +387,42 @@ fn walk(
     Ok(())
 }
 
-/// Copies inline data at posting, when the addresses are the program's own and no key is looked at.
+/// Copies inline data when a request is posted. The addresses are the program's own, so no key is
+/// checked.
 pub(crate) fn inline(elements: &[Sge], mut to: *mut u8) -> Result<(), u64> {
     for element in elements {
         let from: *const u8 = std::ptr::with_exposed_provenance(element.addr as usize);
-        // SAFETY: `to` has room for the list (the caller checked its length); reading the program's memory survives a fault.
+        // SAFETY: `to` has room for the list (the caller checked its length); reading the program's
+        // memory survives a fault.
         unsafe { usermem::copy(to, from, element.length as usize) }.map_err(|_| element.addr)?;
         to = to.wrapping_add(element.length as usize);
     }
     Ok(())
 }
 
-/// Copies between the program's memory and the engine's, at the program's own call: no key is looked at.
+/// Copies between the program's memory and the engine's in the program's own call; no key is
+/// checked.
 pub(crate) fn exchange(to: *mut u8, from: *const u8, len: usize) -> Result<(), ()> {
-    // SAFETY: one side is the engine's and valid for `len`; the other is the program's, handed over for this call, and faults are survived.
+    // SAFETY: one side is the engine's and valid for `len`; the other is the program's, handed over
+    // for this call, and faults are survived.
     unsafe { usermem::copy(to, from, len) }.map_err(drop)
 }
 
 /// Copies between the engine's own buffers (queue memory and lane memory).
 pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed against shrinking, so it cannot fault.
+    // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed
+    // against shrinking, so it cannot fault.
     let _ = unsafe { usermem::copy(to, from, len) };
 }
 
-/// The same through an ICRC, as [`Stretch::read_folding`] does it.
+/// Copies like [`plain`], and folds the bytes into an ICRC as [`Stretch::read_folding`] does.
 #[cfg(test)]
 pub(crate) fn folded(to: *mut u8, from: &[u8], folding: &mut Folding) {
     // SAFETY: `to` is the caller's, valid for as much as `from`, and they do not overlap.
     let _ = unsafe { usermem::copy_folding(to, from.as_ptr(), from.len(), folding) };
 }
 
-/// What a region of nothing has.
+/// The content of a region without memory.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Fills one of the engine's own buffers with zeros.
@@ -414,7 +432,7 @@ fn zero(to: *mut u8, len: usize) {
     }
 }
 
-/// Where a range of an on-demand region of a PD lies in this process, for advice about it.
+/// Where a range of an on-demand region of a PD lies in this process; for `advise_mr`.
 pub(crate) fn on_demand(engine: &Engine, pd: u32, sge: &Sge, write: bool) -> Result<u64, Refusal> {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let (key, addr, len) = (sge.lkey, sge.addr, u64::from(sge.length));
@@ -447,7 +465,7 @@ mod tests {
             let wanted = Use { pd: by.0, right: right::REMOTE_WRITE, qpn: by.1 };
             check(&window(pd), wanted, 0x500, 8, 8).is_ok()
         };
-        // Type 2B, on PD 1; and type 2A, which a QP of another PD reaches that has the number by now.
+        // Type 2B, on PD 1; and type 2A, which a QP with the right number reaches on any PD.
         assert_eq!([(1, 9), (2, 9), (1, 8)].map(|by| reach(1, by)), [true, false, false]);
         assert_eq!([(1, 9), (2, 9), (1, 8)].map(|by| reach(EVERY_PD, by)), [true, true, false]);
     }

@@ -1,4 +1,5 @@
-//! The agent's notice board, read in place: who owns a QPN, and which GIDs are of this host.
+//! The agent's board, read in place: the owners of QPNs, the GID tables and the epochs. Only the
+//! agent writes it. Principal type: [`Board`].
 
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ pub(crate) struct Board {
     region: Region,
 }
 
-/// Whose a GID is.
+/// The device and port of a GID.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) device: u32,
@@ -38,7 +39,7 @@ impl Board {
         self.region.word(offset).load(Ordering::Acquire)
     }
 
-    /// The engine that owns the block of `qpn`, 0 for none.
+    /// The engine that owns the block of `qpn`; 0 if no engine does.
     #[inline]
     pub(crate) fn owner(&self, qpn: u32) -> u32 {
         self.word(board::owner(qpn))

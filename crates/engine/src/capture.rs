@@ -1,4 +1,5 @@
-//! Copies of packets for whoever captures (`softhca capture`): where they are put together and written. Principal type: [`CaptureHook`].
+//! Copies of packets for captures (`softhca capture`): where they are made and written. The agent
+//! reads them; it is not here. Principal type: [`CaptureHook`].
 //!
 //! ```text
 //! transmit ── put ────────┐ lanes                     ┌── Batch::flush ── wire
@@ -7,8 +8,9 @@
 //!                           see the peer's own capture ring
 //! ```
 //!
-//! While nobody captures, each of these places tests one word. While somebody does, a packet is gathered into memory of its own and sent
-//! from there, so that what is shown is what was sent. A capture ring that is full loses copies and counts them: no packet waits for it.
+//! While no capture runs, each of these places tests one word. While one runs, a packet is gathered
+//! into memory of its own and sent from there, so that the capture shows exactly what was sent. A
+//! full capture ring loses copies and counts them; packets never wait for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,28 +37,28 @@ use crate::qp::{Inner, Qp};
 use crate::transmit::{Origin, Sent};
 use crate::wqe::DatagramEntry;
 
-/// More captures than these are not served.
+/// The most captures at the same time.
 const SINKS: usize = 16;
 
-/// Bytes of an ICRC.
+/// The length of an ICRC.
 const ICRC: u32 = 4;
 
-/// How many packets are remembered of which something is to be said when they leave.
+/// How many packets are remembered with words to show when they are sent.
 const NOTES: usize = 64;
 
-/// Where copies of packets go, if anybody wants some.
+/// Where copies of packets go while captures run.
 #[derive(Debug, Default)]
 pub struct CaptureHook {
     is_on: AtomicBool,
     sinks: Mutex<Vec<Sink>>,
-    /// What is to be said of packets that have not left yet.
+    /// Words about packets that have not been sent yet.
     notes: Mutex<VecDeque<(Name, String)>>,
 }
 
-/// By what a packet is known: its opcode, the QP that it goes to, and its number.
+/// The identity of a packet: its opcode, its destination QP, and its PSN.
 type Name = (u8, u32, u32);
 
-/// The name of a packet, from its BTH on.
+/// The identity of a packet, given its bytes from the BTH on.
 fn name(bytes: &[u8]) -> Option<Name> {
     let word = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?) & 0xff_ffff);
     Some((*bytes.first()?, word(4)?, word(8)?))
@@ -66,31 +68,32 @@ fn name(bytes: &[u8]) -> Option<Name> {
 #[derive(Debug)]
 struct Sink {
     number: u32,
-    /// The most bytes of a packet.
+    /// The most bytes of a packet to keep.
     most: usize,
-    /// It wants what comes over lanes, too.
+    /// The capture also wants packets received over lanes.
     lanes_in: bool,
     ring: CaptureRingTx,
 }
 
 impl CaptureHook {
-    /// One that nobody listens at.
+    /// A hook without captures.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Whether anybody captures.
+    /// Whether a capture runs.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Writes to one more capture ring from now on, as a CAPTURE push says. The reader learns of it from [`CaptureHook::attach`].
+    /// Starts writing to one more capture ring, as a CAPTURE push requests. The reader learns of it
+    /// from [`CaptureHook::attach`].
     ///
     /// # Errors
-    /// The capture ring is not sound, or there are too many.
+    /// The capture ring is not valid, or there are too many captures.
     pub fn begin(&self, wanted: &LaneOut, ring: &OwnedFd) -> io::Result<()> {
         let room = usize::try_from(wanted.len).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut sinks = self.sinks.lock();
@@ -104,7 +107,8 @@ impl CaptureHook {
         Ok(())
     }
 
-    /// Tells the reader of this capture that everything is written from now on: whoever tests whether somebody captures does so.
+    /// Tells the reader of this capture that all packets are written from now on; to be called when
+    /// all threads see that a capture runs.
     pub fn attach(&self, number: u32) {
         self.sinks.lock().iter().filter(|sink| sink.number == number).for_each(|sink| sink.ring.attach());
     }
@@ -116,7 +120,7 @@ impl CaptureHook {
         self.is_on.store(!sinks.is_empty(), Ordering::Relaxed);
     }
 
-    /// Something is to be said of a packet that is about to leave, perhaps later.
+    /// Stores words to show with a packet that will be sent later.
     #[cold]
     pub(crate) fn note(&self, headers: &Headers, words: String) {
         let mut notes = self.notes.lock();
@@ -126,7 +130,7 @@ impl CaptureHook {
         notes.push_back(((headers.opcode.as_u8(), headers.dest_qp.value(), headers.psn.value()), words));
     }
 
-    /// What was to be said of this packet.
+    /// The stored words for this packet.
     fn noted(&self, bytes: &[u8]) -> Option<String> {
         let mut notes = self.notes.lock();
         let at = notes.iter().position(|(known, _)| name(bytes) == Some(*known))?;
@@ -137,7 +141,8 @@ impl CaptureHook {
         self.sinks.lock().iter().any(|sink| sink.lanes_in)
     }
 
-    /// Writes a packet, from its BTH on, with some words about it. What `about` does not say of time, length and kind is found here.
+    /// Writes a packet, given its bytes from the BTH on, with some words about it. Fills in the
+    /// fields of `about` for time, length and kind.
     #[cold]
     pub fn packet(&self, about: &CaptureRecord, bytes: &[u8], words: &str) {
         let is_out = matches!(about.path, path::LANE_OUT | path::WIRE_OUT);
@@ -182,7 +187,7 @@ impl CaptureHook {
     }
 }
 
-/// Between which addresses the packets of a QP go, for the time that its lane is held.
+/// The addresses of a QP's packets, for as long as its lane is locked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     qpn: u32,
@@ -193,21 +198,22 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Those of a packet of which nothing else is known.
+    /// The addresses of a packet of which nothing else is known.
     pub(crate) fn between(qpn: u32, from: [u8; 16], to: [u8; 16]) -> Self {
         Self { qpn, from, to, ..Self::default() }
     }
 }
 
 impl Engine {
-    /// A capture begins or ends: what the agent has pushed.
+    /// A capture begins, as the agent's push says.
     pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
         let Some(ring) = fds.first() else { return };
         if let Err(error) = self.capture_hook.begin(wanted, ring) {
             tracing::warn!("packets cannot be captured: {error}");
         }
         self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
-        // The reader counts packets from here on, so the program's other threads must see the word first.
+        // The reader counts packets from here on, so the program's other threads must see
+        // `is_capturing` first.
         self.capture_hook.attach(wanted.lane);
     }
 
@@ -216,7 +222,7 @@ impl Engine {
         self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
     }
 
-    /// Whether somebody captures. The word lies among those that every round of work reads.
+    /// Whether a capture runs. The word is next to others that every round of work reads.
     #[inline]
     pub(crate) fn is_capturing(&self) -> bool {
         self.is_capturing.load(Ordering::Relaxed)
@@ -228,7 +234,7 @@ impl Engine {
         self.capture_hook.dropped(cause, dropped);
     }
 
-    /// A packet of another host has come in. `id` is the identification that it was sent with, as far as that is known.
+    /// A packet of another host has come in. `id` is its IPv4 identification, as far as known.
     #[cold]
     pub(crate) fn capture_from_host(&self, datagrams: &Datagrams, bytes: &[u8], id: u16) {
         let Datagrams { from, to, from_port, traffic_class, hop_limit, .. } = *datagrams;
@@ -260,7 +266,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// Between which addresses a connection's packets go.
+    /// The addresses of a connection's packets.
     #[cold]
     pub(crate) fn ends(&self, inner: &Inner) -> Ends {
         let a = &inner.attributes;
@@ -269,7 +275,7 @@ impl Qp {
         Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit }
     }
 
-    /// Between which a datagram goes.
+    /// The addresses of a datagram.
     #[cold]
     pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &DatagramEntry) -> Ends {
         let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
@@ -299,7 +305,7 @@ impl Qp {
         if let Err(refusal) = self.fill(from, len, payload.as_mut_ptr()) {
             return Sent::Refused(refusal);
         }
-        // Before it leaves, and so before its answer.
+        // The time before the packet leaves, and so before the time of its answer.
         let time = clock::since_1970();
         let sent = self.put_unseen(lane, sender, way, headers, grh, len, &Origin::Bytes(&payload));
         if matches!(sent, Sent::Yes) {
@@ -313,7 +319,7 @@ impl Qp {
 }
 
 impl Qp {
-    /// A packet was lost where it would have left: it is shown all the same.
+    /// Shows a packet that a fault rule dropped before it was sent.
     #[cold]
     pub(crate) fn show_lost(&self, ends: Ends, lane: Option<&Lane>, headers: &Headers, payload: &[u8]) {
         let engine = self.engine();
@@ -336,7 +342,7 @@ fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
     CaptureRecord { path, lane: lane.id, peer: lane.peer, peer_pid: lane.pid, ..of_ends(ends) }
 }
 
-/// A packet that has no ICRC yet.
+/// The record of a packet without an ICRC.
 fn of_ends(ends: &Ends) -> CaptureRecord {
     CaptureRecord {
         src_qp: ends.qpn,
@@ -350,12 +356,12 @@ fn of_ends(ends: &Ends) -> CaptureRecord {
     }
 }
 
-/// The UDP port that the packets of a QP would leave from.
+/// The UDP port from which the packets of a QP would be sent.
 fn source_port(qpn: u32) -> u16 {
     0xc000 | (qpn & 0x3fff) as u16
 }
 
-/// The packet that stands in the place of one on a lane: with its padding, without an ICRC.
+/// The bytes of a lane's packet as on a wire: with padding, without an ICRC.
 fn assembled(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let pad = payload.len().wrapping_neg() % 4;
     let headers = Headers { pad: pad as u8, ..*headers };
@@ -366,12 +372,12 @@ fn assembled(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Which packets of a batch are whose: the number of the first one of each QP's in a row.
+/// The owners of a batch's packets: for each sequence of packets of one QP, the index of the first.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(Vec<(usize, u32)>);
 
 impl Owners {
-    /// Packet number `index` and those behind it are `qpn`'s.
+    /// Packet number `index` and the packets after it belong to `qpn`.
     pub(crate) fn add(&mut self, index: usize, qpn: Qpn) {
         if let Some(last) = self.0.last_mut().filter(|(first, _)| *first == index) {
             last.1 = qpn.value();
@@ -380,12 +386,12 @@ impl Owners {
         }
     }
 
-    /// Whose packet number `index` is, 0 where that is not known.
+    /// The owner of packet number `index`; 0 if unknown.
     pub(crate) fn of(&self, index: usize) -> u32 {
         self.0.iter().rev().find(|(first, _)| *first <= index).map_or(0, |(_, qpn)| *qpn)
     }
 
-    /// A new batch begins, with packets of the last one's owner, if nobody says something else.
+    /// A new batch begins. Its packets belong to the last owner unless `add` names another one.
     pub(crate) fn renew(&mut self) {
         if let Some((_, qpn)) = self.0.pop() {
             self.0.clear();

@@ -1,7 +1,8 @@
-//! The engine's time: nanoseconds since it was opened.
+//! The engine's time: nanoseconds since it was opened. Deadlines are in [`crate::timers`].
 //!
-//! To read a clock costs as much as a third of a message between processes. Where a microsecond does not matter, a reading that somebody
-//! has just made is taken again, as long as the time stamp counter says that it is fresh. Principal type: [`Clock`].
+//! Reading a clock costs as much as a third of a message between processes. Where a microsecond
+//! does not matter, a recent reading is used again, as long as the time stamp counter says that it
+//! is fresh. Principal type: [`Clock`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +14,12 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::simulated::Simulated;
 use crate::tsc;
 
-/// The machine's clock.
+/// The machine's monotonic clock.
 fn raw() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// How far the machine's time of day is ahead of that.
+/// How far the machine's time of day is ahead of the monotonic clock.
 fn wall_ahead() -> u64 {
     nanoseconds(ClockId::Realtime).wrapping_sub(raw())
 }
@@ -40,9 +41,9 @@ const FRESH: u64 = 2500;
 pub(crate) struct Clock {
     born: Instant,
     nanoseconds: AtomicU64,
-    /// When they were read; written after them, so that a reading is at least as new as this says.
+    /// The ticks of that reading. Stored after it, so that the reading is at least as new as this.
     ticks: AtomicU64,
-    /// Whose time it is, where it is not the machine's.
+    /// The simulation that provides the time, if there is one.
     simulated: Option<Arc<dyn Simulated>>,
 }
 
@@ -51,13 +52,14 @@ impl Clock {
         Self { born: Instant::now(), nanoseconds: AtomicU64::new(0), ticks: AtomicU64::new(0), simulated }
     }
 
-    /// The simulation, if it is one's.
+    /// The simulation, if the engine runs in one.
     #[inline]
     pub(crate) fn simulated(&self) -> Option<&dyn Simulated> {
         self.simulated.as_deref()
     }
 
-    /// The device's clock, as completions are stamped with it: nanoseconds, the same for every process of the host.
+    /// The device's clock, which stamps completions: nanoseconds, the same for all processes of the
+    /// host.
     pub(crate) fn raw(&self) -> u64 {
         self.simulated().map_or_else(raw, Simulated::now)
     }
@@ -75,13 +77,14 @@ impl Clock {
         Time(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The time, or what it was a moment ago.
+    /// The time, or a recent reading.
     pub(crate) fn about(&self) -> Time {
         if self.simulated.is_some() {
             return self.now();
         }
         let ticks = tsc::now();
-        // Acquire: pairs with the release below. A counter that is behind on this processor looks very old: the clock is read.
+        // Acquire: pairs with the release below. If the counter is behind on this processor, the
+        // reading looks very old, and the clock is read.
         if ticks.wrapping_sub(self.ticks.load(Ordering::Acquire)) < FRESH {
             return Time(self.nanoseconds.load(Ordering::Relaxed));
         }

@@ -1,9 +1,12 @@
-//! Direct: an initiator works on its peer's memory itself, where that is shared memory and the peer has granted it.
+//! Direct access: an initiator carries out requests on its peer's memory itself, if that is shared
+//! memory and the peer has granted it.
 //!
-//! Here is how a grant comes about: the initiator asks by way of the agent ([`Engine::ask_agent`]), the target looks whether it would carry out
-//! such requests, and answers with a line of its grant table and two descriptors ([`Engine::grant`]), and the initiator maps them
-//! ([`Engine::take_way`]). How a grant is used is in `carry.rs`, how it ends in `grant_table.rs`, what memory can be granted in `backing.rs`; why it
-//! is like this in `docs/decisions/0024-direct.md`. Principal types: [`Direct`], of an engine, and [`Ways`], of a QP.
+//! This file makes grants. The initiator asks through the agent ([`Engine::ask_agent`]). The target
+//! checks whether it would carry out such requests, and answers with a line of its grant table and
+//! two descriptors ([`Engine::grant`]). The initiator maps them ([`Engine::take_way`]). `carry.rs`
+//! uses a grant, `grant_table.rs` revokes it, and `backing.rs` finds memory that can be granted.
+//! `docs/decisions/0024-direct.md` gives the reasons. Principal types: [`Direct`], of an engine,
+//! and [`Ways`], of a QP.
 
 mod backing;
 mod carry;
@@ -30,31 +33,31 @@ use crate::request;
 use crate::usermem::guarded;
 use grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 
-/// The variable of the environment that switches direct off where it is 0.
+/// The environment variable that switches direct access off with the value 0.
 pub const VARIABLE: &str = "SOFTHCA_DIRECT";
 
-/// Grants that one QP keeps mapped.
+/// The most grants that one QP keeps mapped.
 const WAYS: usize = 8;
-/// Grants that an engine keeps mapped.
+/// The most grants that an engine keeps mapped.
 const MAPPED: usize = 256;
-/// Asks that wait for the helper thread.
+/// The most asks that wait for the helper thread.
 const ASKS: usize = 64;
 /// Remote rights that a grant can have.
 const RIGHTS: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
 
-/// An engine's part.
+/// An engine's state of direct access.
 pub(crate) struct Direct {
     on: bool,
-    /// What it has granted; made with the first grant.
+    /// The grants to peers; made with the first grant.
     grant_table: OnceLock<GrantTable>,
     asks: Mutex<Vec<Ask>>,
-    /// The grant tables of its peers.
+    /// The grant tables of the peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
-    /// Held once by each way.
+    /// Each way holds one reference.
     mapped: Arc<()>,
 }
 
-/// What is to be asked for.
+/// A grant to ask for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ask {
     /// The peer's engine.
@@ -64,9 +67,9 @@ struct Ask {
     key: u32,
 }
 
-/// A grant that this engine has, mapped.
+/// A grant from a peer, mapped.
 struct Way {
-    /// Whose it is: it holds for this one connection.
+    /// The grantor's engine and QP: the grant is valid for this one connection.
     engine: u32,
     dest: u32,
     key: u32,
@@ -79,21 +82,22 @@ struct Way {
     _counted: Arc<()>,
 }
 
-/// A QP's part.
+/// A QP's state of direct access.
 #[derive(Default)]
 pub(crate) struct Ways {
-    /// Grants that it has.
+    /// Grants from the peer.
     ways: Vec<Arc<Way>>,
-    /// Keys that it has used without a grant, and how often.
+    /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,
-    /// So often it is not looked whether something goes direct, for it never did.
+    /// The number of checks to skip, because none has found a grant so far.
     pause: u32,
-    /// What comes next could go direct if nothing were under way, and nothing is that takes long: it waits for that.
+    /// The next request could be carried out directly if nothing were under way, and only short
+    /// requests are. So it waits for that.
     pub(crate) holds: bool,
-    /// Requests that were carried out so.
+    /// Requests that were carried out directly.
     carried: u64,
-    /// What it has granted to its peer.
+    /// Grants to the peer.
     given: Vec<Line>,
 }
 
@@ -102,14 +106,14 @@ impl Ways {
         self.ways.iter().position(|way| way.key == key && way.engine == engine && way.dest == dest)
     }
 
-    /// The QP serves no more, or not as before: nothing that it has granted holds any longer.
+    /// The QP stops serving, or serves differently: revokes all its grants to the peer.
     pub(crate) fn withdraw(&mut self) {
         if !self.given.is_empty() {
             Line::shut_all(&std::mem::take(&mut self.given));
         }
     }
 
-    /// The QP is another one from now on.
+    /// The QP is reset or ends: revokes all its grants, and forgets those of the peer.
     pub(crate) fn forget(&mut self) {
         self.withdraw();
         *self = Self::default();
@@ -139,14 +143,15 @@ impl Direct {
 }
 
 impl Qp {
-    /// How many of its requests were carried out on the peer's memory directly since the QP was made, or reset.
+    /// How many of this QP's requests were carried out directly on the peer's memory since the QP
+    /// was made or reset.
     #[must_use]
     pub fn carried_directly(&self) -> u64 {
         self.lock().direct.carried
     }
 }
 
-/// The initiator's way to a grant.
+/// The initiator's side: how it gets a grant.
 impl Engine {
     fn ask_for_way(&self, ask: Ask) {
         let mut asks = self.direct.asks.lock();
@@ -157,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// Asks for grants; the answers come as pushes, or not at all.
+    /// Asks for grants. The answers come as pushes, or not at all.
     pub(crate) fn ask_agent(&self) {
         for Ask { engine, qpn, dest, key } in std::mem::take(&mut *self.direct.asks.lock()) {
             let body = DirectAsk { engine, qpn, dest, key };
@@ -165,7 +170,8 @@ impl Engine {
         }
     }
 
-    /// A grant has come: `told` names the granter, our QP, the line and the number. All of it is a claim.
+    /// A grant has come: `told` names the granter, our QP, the line and the number. All of it is a
+    /// claim.
     pub(crate) fn take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) {
         if self.direct.on
             && let Err(why) = self.try_take_way(told, fds)
@@ -209,7 +215,7 @@ impl Engine {
         if !fits || inner.is_dead() || inner.attributes.dest_qp_num != terms.qpn {
             return Err("its QP has another peer".into());
         }
-        // Of those that hold no more the memory is let go.
+        // Removes revoked grants, which unmaps their memory.
         inner.direct.ways.retain(|old| old.key != way.key && old.is_open());
         if inner.direct.ways.len() >= WAYS {
             inner.direct.ways.remove(0);
@@ -231,23 +237,25 @@ impl Engine {
     }
 }
 
-/// The target's.
+/// The target's side.
 impl Engine {
-    /// A key names nothing any more: takes back what was granted of it. Nobody is at it when this returns.
+    /// A key becomes invalid: revokes its grants. When this returns, no grantee uses them.
     pub(crate) fn withdraw_grants(&self, key: u32) {
         if let Some(grant_table) = self.direct.grant_table.get() {
             grant_table.withdraw(key, |engine| self.lanes.has_ended(engine));
         }
     }
 
-    /// A peer asks for a grant: `told` names its engine and QP, our QP, and the key. Whoever gets none has to go by the lane.
+    /// A peer asks for a grant: `told` names its engine and QP, our QP, and the key. Without a
+    /// grant, the peer uses the lane.
     pub(crate) fn grant(&self, told: &LaneOut) {
         let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.stripe);
         if let Some((grant, file)) = self.try_grant(to, asker, qpn, key)
             && let Some(grant_table) = self.direct.grant_table.get()
         {
             let request = request::private(command::DIRECT_GRANT, &grant, 0);
-            // If the peer does not hear of it, the line is free again when the QP or the region ends.
+            // If the peer does not get the answer, the line becomes free when the QP or the region
+            // ends.
             let _ = self.call_with(&request, &[grant_table.file.as_fd(), file.as_fd()]);
         }
     }
@@ -258,7 +266,8 @@ impl Engine {
         }
         let qp = self.qps.find(qpn)?;
         let extent = self.extents.find(key >> 8).filter(|extent| extent.key == key)?;
-        // A program that other programs of its user must not look into hands out none of its files.
+        // A process that is not dumpable must not be inspected by other programs of its user, so it
+        // gives out no files.
         rustix::process::dumpable_behavior().ok().filter(|what| *what == DumpableBehavior::Dumpable)?;
         let rights = rights(&qp, &qp.lock(), &extent, (to, asker))?;
         let writable = rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
@@ -271,7 +280,8 @@ impl Engine {
             }
         };
         let mut inner = qp.lock();
-        // Held until the grant is in the table: who takes the key away waits for that, and takes the grant away after it.
+        // Held until the grant is in the table: a thread that invalidates the key waits for this
+        // lock, and then revokes the grant.
         let held = self.extents.hold(key >> 8).filter(|held| Arc::ptr_eq(held, &extent))?;
         if self::rights(&qp, &inner, &held, (to, asker)) != Some(rights) {
             return None;
@@ -293,7 +303,7 @@ impl Engine {
     }
 }
 
-/// What the connection's peer may do with a region, if anything.
+/// The rights on a region that the connection's peer can get, if any.
 fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> Option<u32> {
     let engine = qp.engine();
     let connected = qp.service == Service::Rc

@@ -1,9 +1,12 @@
-//! The fast path of the most ordinary messages on a lane: a SEND or WRITE of one packet, and the ACK for it, while nobody
-//! captures, nothing goes wrong and nothing waits. What they look like is here; the sending side is in `fast_path/sending.rs`, the receiving
-//! side in `fast_path/receiving.rs`.
+//! The fast path of the most common messages on a lane: a SEND or WRITE of one packet, and the ACK
+//! for it, while no capture runs, no error occurs and nothing waits. This file has the record
+//! format; the sending side is in `fast_path/sending.rs`, the receiving side in
+//! `fast_path/receiving.rs`.
 //!
-//! It comes to the same as the general path of `transmit.rs` and `receive.rs`, which whatever is not for the fast path takes: each looks first and changes
-//! nothing before it knows. So it explains no error, and needs none of what an error would be explained with. Principal type: [`FastRecord`].
+//! The fast path has the same result as the general path of `transmit.rs` and `receive.rs`, which
+//! handles everything else. It checks first, and changes nothing before it knows that it can
+//! finish. So it explains no error, and needs no data for explanations. Principal type:
+//! [`FastRecord`].
 
 pub(crate) mod receiving;
 mod sending;
@@ -14,12 +17,12 @@ use wire::{Opcode, Operation, Psn, Qpn, Transport};
 use crate::cell::{self, Path, Payload, flag};
 use crate::qp::Qp;
 
-/// A record of a lane, as it is copied.
+/// A record of a lane, copied to private memory.
 pub(crate) type Record = [u8; RECORD_MAX];
 
-/// Where the headers begin.
+/// The offset of the headers.
 const BTH: usize = 16;
-/// The same behind a place in the bulk area.
+/// The offset of the headers in a record with a place in the bulk area.
 const BTH_OF_BULK: usize = BTH + 4;
 
 const SEND_ONLY: u8 = Opcode::new(Transport::Rc, Operation::SendOnly).as_u8();
@@ -29,10 +32,10 @@ const ACKNOWLEDGE: u8 = Opcode::new(Transport::Rc, Operation::Acknowledge).as_u8
 const SOLICITED: u8 = 0x80;
 const MIGRATED: u8 = 0x40;
 const ACK_REQ: u8 = 0x80;
-/// The syndrome of an ACK that says nothing about credits.
+/// The syndrome of an ACK without credits.
 const ACK: u8 = 31;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Send,
@@ -40,7 +43,7 @@ pub(crate) enum What {
     Ack { msn: u32 },
 }
 
-/// A fast-path record, parsed: a peer's claim, as [`cell::decode`] gives it.
+/// A parsed fast-path record: a peer's claim, like the result of [`cell::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FastRecord {
     pub(crate) path: Path,
@@ -50,7 +53,7 @@ pub(crate) struct FastRecord {
     pub(crate) solicited: bool,
     pub(crate) migrated: bool,
     pub(crate) ack_req: bool,
-    /// Bytes of payload, and where they are.
+    /// The length of the payload.
     pub(crate) len: u16,
     pub(crate) payload: Payload,
     pub(crate) what: What,
@@ -64,7 +67,7 @@ fn le32(record: &Record, at: usize) -> u32 {
     be32(record, at).swap_bytes()
 }
 
-/// For which QP a record is, if it may be for the fast path.
+/// The destination QP of a record that may be for the fast path.
 #[inline]
 pub(crate) fn destination(record: &Record) -> Option<u32> {
     let bth = match record[7] {
@@ -76,7 +79,7 @@ pub(crate) fn destination(record: &Record) -> Option<u32> {
 }
 
 impl FastRecord {
-    /// Parses a record of so many bytes. `None`: it is not for the fast path, or not one that a sound peer writes.
+    /// Parses a record of `bytes` bytes. Returns `None` if it is not for the fast path, or invalid.
     #[inline(always)]
     pub(crate) fn decode(record: &Record, bytes: usize) -> Option<Self> {
         match record[7] {
@@ -86,16 +89,18 @@ impl FastRecord {
         }
     }
 
-    /// The same where it names a place in the bulk area. Apart, so that the other is short.
+    /// Parses a record with its payload in the bulk area. A separate function, so that the common
+    /// case stays short.
     #[inline(never)]
     fn decode_bulk(record: &Record, bytes: usize) -> Option<Self> {
         Self::decode_at(record, bytes, BTH_OF_BULK, Some(le32(record, BTH)))
     }
 
-    /// The same, with the headers there, and the place in the bulk area.
+    /// Parses a record with its headers at `bth`, and its payload at `bulk` of the bulk area, if
+    /// given.
     #[inline(always)]
     fn decode_at(record: &Record, bytes: usize, bth: usize, bulk: Option<u32>) -> Option<Self> {
-        // Neither padding, nor another version of the headers.
+        // The fast path takes neither padding nor another version of the headers.
         if record[bth + 1] & 0x3f != 0 {
             return None;
         }
@@ -144,9 +149,9 @@ impl FastRecord {
 /// How many messages of a QP have taken the fast path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Messages that it has sent.
+    /// Messages sent.
     pub sent: u64,
-    /// Messages and ACKs that it has taken.
+    /// Messages and ACKs received.
     pub taken: u64,
 }
 
@@ -159,7 +164,7 @@ impl Qp {
     }
 }
 
-/// What all fast-path records of one QP begin with.
+/// The fields that all fast-path records of one QP share.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope {
     pub(crate) path: Path,
@@ -170,7 +175,7 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// Writes everything before the payload, which follows; answers how long that is.
+    /// Writes everything before the payload; returns the offset of the payload.
     #[inline]
     pub(crate) fn encode<const N: usize>(
         &self,
@@ -183,7 +188,7 @@ impl Envelope {
         self.headers(BTH, numbers, what, record)
     }
 
-    /// The same of one whose payload is in the bulk area.
+    /// Writes everything before the payload of a record whose payload is in the bulk area.
     pub(crate) fn encode_bulk<const N: usize>(
         &self,
         numbers: (Psn, bool),
@@ -197,7 +202,7 @@ impl Envelope {
         self.headers(BTH_OF_BULK, numbers, what, record)
     }
 
-    /// Writes the headers there: with the packet's number, and whether it is solicited.
+    /// Writes the headers at `bth`, with the packet's PSN and solicited flag.
     #[inline(always)]
     fn headers<const N: usize>(
         &self,
@@ -234,7 +239,7 @@ impl Envelope {
 }
 
 impl What {
-    /// The bytes of headers behind the first.
+    /// The length of the headers after the BTH.
     #[inline]
     fn second_header(self) -> usize {
         match self {
@@ -244,7 +249,7 @@ impl What {
         }
     }
 
-    /// The bytes of a record with so many bytes of payload behind the headers.
+    /// The length of a record with `len` bytes of inline payload.
     #[inline]
     pub(crate) fn record_with(self, len: u32) -> usize {
         BTH + wire::bth::LEN + self.second_header() + len as usize

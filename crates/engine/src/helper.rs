@@ -1,8 +1,10 @@
-//! The helper thread and the word by which peers learn whether it sleeps.
+//! The helper thread, and the wake word that tells peers whether it sleeps. Principal type:
+//! [`Waker`].
 //!
-//! While the program polls its CQs, it does the engine's work itself, and the thread only looks now and then whether that is
-//! still so. When the program has stopped (it sleeps on an event, or computes), the thread takes over: works while there is work,
-//! then arms the wake word, looks once more, and sleeps until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
+//! While the program polls its CQs, it does the engine's work itself, and the thread only checks
+//! now and then whether it still polls. When the program sleeps on an event or computes, the thread
+//! takes over. It works, arms the wake word, checks once more, and sleeps until a peer, a timer,
+//! the agent or the program wakes it. An idle engine uses no CPU.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,46 +30,47 @@ use crate::stall::{SHARED_FOR, StallDetector};
 use crate::tsc;
 use crate::watchdog::{GAP, PAUSE, Set, Watchdog};
 
-/// So long, and a pause, after the program was last seen polling the thread looks whether it still does. To look interrupts the program
-/// where processors are few, so a program that polls puts that off again and again, once in each pause ([`Watchdog`]). What arrives after
-/// it has stopped waits for a pause, this and [`RECENT`] at most: less than 1 ms, or where it had polled for long, than 7 ms.
+/// The thread checks whether the program still polls a pause and this after its last known poll.
+/// The check interrupts the program where processors are few, so a polling program postpones it,
+/// once in each pause ([`Watchdog`]). After the program has stopped, a packet waits at most for a
+/// pause, this and [`RECENT`]: less than 1 ms, or 7 ms after long polling.
 ///
-/// Most of what a timer costs is the processor's own, which is set when the next one of the kernel's changes: when that is taken away, and
-/// when one is put before it. So there are two, set in turn, each for two pauses and this: the one that is not set now is the next,
-/// and the processor's is set once and not twice.
+/// Setting the processor's timer is expensive: the kernel does it when its next timer is removed,
+/// or an earlier one added. So two timers are set in turn, each for two pauses and this. The one
+/// not being set fires next, so the processor's timer is set once and not twice.
 const MARGIN: Duration = Duration::from_micros(100);
-/// The shortest sleep by which the unit of the ticks is measured.
+/// The shortest sleep that is used to measure the tick rate.
 const MEASURE: Duration = Duration::from_micros(200);
-/// The thread looks after the lease so often at least.
+/// The longest time between two checks of the lease while the program polls.
 const ROUND: Duration = Duration::from_millis(50);
 /// A program whose last poll is longer ago has stopped.
 const RECENT: Duration = Duration::from_micros(100);
 const _: () = assert!(PAUSE.as_nanos() / (GAP as u128) <= RECENT.as_nanos());
-/// When a program that goes on polling has polled is known to this part of [`PAUSE`], 3 µs.
+/// The time of a polling program's last poll is known to this part of [`PAUSE`], 3 µs.
 const FRESH: u64 = 256;
-/// A program that polls this often without arming a CQ is one that polls.
+/// A program polls if it makes this many polls without arming a CQ.
 const POLLING: u32 = 256;
-/// The same for one that did so before, and has armed none since.
+/// The number for a program that has polled before and armed no CQ since.
 const RESUMED: u32 = 16;
-/// The longest sleep where the kernel does not offer the barrier that makes sleeping safe.
+/// The longest sleep on a kernel without the barrier that makes sleeping safe.
 const UNSURE: Duration = Duration::from_millis(1);
 
-/// While packets come straight out of the agent's sockets: the longest sleep, so that the agent sees that somebody looks after them.
+/// The longest sleep of a lease holder: the agent sees that it is alive.
 const BEAT: Duration = Duration::from_millis(4);
-/// The most sockets that the thread waits for; what arrives at others is seen at the next look.
+/// The most sockets to wait for; the thread reads the others at its next check.
 const SOCKETS: usize = 31;
 
 const PUSH: u64 = 0;
 const KICK: u64 = 1;
 const TIMER: u64 = 2;
 
-/// What wakes the thread, and what it knows of the program.
+/// Wakes the thread; records what the program does.
 pub(crate) struct Waker {
     pub(crate) wake_word: WakeWord,
     kick: Notifier,
-    /// The first fires when the program has not polled for a pause.
+    /// The first one fires when the program has not polled for a pause.
     timers: [OwnedFd; 2],
-    /// Which of them is set next.
+    /// The timer to set next.
     turn: AtomicUsize,
     pub(crate) watchdog: Watchdog,
     epoll: OwnedFd,
@@ -78,25 +81,26 @@ pub(crate) struct Waker {
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
-    /// The thread sleeps, or has looked for the last time before it does. Where there is no thread, whoever takes its turns has to be told.
+    /// The thread sleeps, or makes its last check before it does. Also set without a thread: the
+    /// caller of `take_turn` has to be told.
     resting: AtomicBool,
-    /// When the program polled last, by the time stamp counter.
+    /// The program's last poll, in ticks of the time stamp counter.
     pub(crate) polled_at: AtomicU64,
     /// Polls since the program last armed a CQ.
     pub(crate) polls: AtomicU32,
     pub(crate) progress_mode: ProgressMode,
 }
 
-/// How watching has ended.
+/// How a watch has ended.
 struct Watched {
-    /// The agent has something to tell.
+    /// The agent has sent a push.
     told: bool,
-    /// The program has stopped polling, after so long.
+    /// How long the watch lasted, if the program has stopped polling.
     stopped: Option<Duration>,
 }
 
 impl Waker {
-    /// The waker, and the wake word's descriptor for the agent.
+    /// Makes a waker, and the wake word's descriptor for the agent.
     pub(crate) fn new() -> Result<(Self, OwnedFd)> {
         let (wake_word, fd) = WakeWord::create()?;
         let kick = Notifier::new()?;
@@ -107,7 +111,7 @@ impl Waker {
         let [one, other] = [timer(), timer()].map(|timer| timer.map_err(denied("timerfd_create")));
         let timers = [one?, other?];
         for timer in &timers {
-            // Edge-triggered, and never read: to set it anew makes it ready to fire again.
+            // Edge-triggered, and never read: setting a timer again makes it ready to fire again.
             epoll::add(&epoll, timer, epoll::EventData::new_u64(TIMER), edge)?;
         }
         let waker = Self {
@@ -141,35 +145,35 @@ impl Waker {
         *self.push.lock() = Some(Socket::from(socket));
     }
 
-    /// Wakes the thread: there is something to do that it cannot see by itself.
+    /// Wakes the thread for work that it cannot see by itself.
     pub(crate) fn kick(&self) {
         self.kick.notify();
     }
 
-    /// Somebody was blocked, or there is a nearer deadline. While the program polls, it finds out itself when it is time; else the
-    /// thread has to know, unless it is at work and looks before it sleeps.
+    /// A QP was blocked, or there is an earlier deadline. A polling program notices it by itself.
+    /// Otherwise the thread must know, unless it works and checks before it sleeps.
     pub(crate) fn attend(&self) {
-        // Pairs with the fences in `watch` and `going_to_rest`: either we see that the thread does not watch any more, or rests, or it sees what we
-        // have done.
+        // Pairs with the fences in `watch` and `going_to_rest`: either this thread sees that the
+        // helper thread no longer watches, or rests; or that thread sees this one's work.
         fence(Ordering::SeqCst);
         if !self.watching.load(Ordering::Relaxed) && self.resting.load(Ordering::Relaxed) {
             self.kick();
         }
     }
 
-    /// The thread is about to look for the last time.
+    /// The thread is about to check for the last time before it sleeps.
     pub(crate) fn going_to_rest(&self) {
         self.resting.store(true, Ordering::Relaxed);
         // Pairs with the fence in `attend`.
         fence(Ordering::SeqCst);
     }
 
-    /// The thread rests no more: it looks before it does so again.
+    /// The thread works: it checks again before it sleeps.
     pub(crate) fn goes_to_work(&self) {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// The program's thread, or another, has been copying for a while: one that polls has not stopped polling meanwhile.
+    /// A thread has been copying for a while; a polling program has not stopped meanwhile.
     #[cold]
     pub(crate) fn copied(&self) {
         if self.watching.load(Ordering::Relaxed) {
@@ -179,11 +183,12 @@ impl Waker {
         }
     }
 
-    /// The program polls. Says whether the end of the poll matters as well.
+    /// The program polls. Returns whether `Engine::end_poll` must be told how the poll ends.
     pub(crate) fn polled(&self) -> bool {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();
-            // Not an atomic exchange: what several pollers leave is some time of one of them. Not with each poll: several would fight for the word.
+            // Not an exchange: any poller's time suffices. Not with each poll: the word is
+            // contended.
             let before = self.polled_at.load(Ordering::Relaxed);
             if now.abs_diff(before) > self.watchdog.ticks() / FRESH {
                 self.polled_at.store(now, Ordering::Relaxed);
@@ -195,7 +200,7 @@ impl Waker {
         if self.progress_mode.is_on() {
             return true;
         }
-        // Not an atomic increment: of several pollers some may not count.
+        // Not an atomic increment: polls of concurrent threads may be lost.
         let polls = self.polls.load(Ordering::Relaxed) + 1;
         self.polls.store(polls, Ordering::Relaxed);
         if polls >= POLLING {
@@ -210,14 +215,14 @@ impl Waker {
         false
     }
 
-    /// The program has sent something to another host, and has nothing to do until the answer comes, maybe.
+    /// The program has sent a packet to another host, and may have nothing to do until the answer.
     pub(crate) fn sent(&self) {
         if self.watching.load(Ordering::Relaxed) {
             self.put_look_off(tsc::now(), true);
         }
     }
 
-    /// The thread need not look for some time, if it was not told so just now.
+    /// Postpones the thread's check, if that was not done a short time ago.
     #[inline]
     fn put_look_off(&self, now: u64, early: bool) {
         match self.watchdog.put_off(now, early) {
@@ -259,7 +264,7 @@ impl Waker {
         self.set_both(self.watchdog.restart(ticks));
         let told = self.sleep(Some(ROUND));
         let now = tsc::now();
-        // The unit of the ticks is measured while sleeping.
+        // The tick rate is measured during the sleep.
         let slept = clock.elapsed();
         let in_ticks =
             |time: Duration| u128::from(now.saturating_sub(ticks)) * time.as_nanos() / slept.as_nanos().max(1);
@@ -270,7 +275,7 @@ impl Waker {
         let has_stopped = u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent;
         if has_stopped {
             self.watching.store(false, Ordering::Relaxed);
-            // Maybe it only lost its processor: then the thread should not take from it what it polls for.
+            // The program may only have lost its processor; then it soon counts as polling again.
             self.polls.store(POLLING - RESUMED, Ordering::Relaxed);
             // Pairs with the fence in `attend`.
             fence(Ordering::SeqCst);
@@ -278,7 +283,7 @@ impl Waker {
         Watched { told, stopped: has_stopped.then_some(slept) }
     }
 
-    /// The program is about to sleep on an event. Says whether it shared the work until now.
+    /// The program is about to sleep on an event. Returns whether it shared the work until now.
     pub(crate) fn hand_over(&self) -> bool {
         self.polls.store(0, Ordering::Relaxed);
         let watched = self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed);
@@ -293,7 +298,7 @@ impl Waker {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.kick();
-        // By the kernel's number: to ask Rust who the caller is would leave something behind in threads that Rust has not started.
+        // By the kernel's id: `thread::current` would leave data behind in foreign threads.
         let caller = rustix::thread::gettid().as_raw_nonzero().get();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|_| self.thread_number.load(Ordering::Relaxed) != caller) {
@@ -307,18 +312,18 @@ impl Waker {
         self.watching.load(Ordering::Relaxed)
     }
 
-    /// Whether the program has not polled lately, as far as the unit of the ticks is known.
+    /// Whether the program has not polled lately, as far as the tick rate is known.
     fn has_stopped(&self) -> bool {
         let recent = self.watchdog.ticks() / u64::from(GAP);
         tsc::now().saturating_sub(self.polled_at.load(Ordering::Relaxed)) > recent
     }
 
-    /// Sleeps until something happens or `limit` is over; says whether the agent has something to tell.
+    /// Sleeps until an event or for `limit`; returns whether the agent has sent a push.
     fn sleep(&self, limit: Option<Duration>) -> bool {
         self.sleep_on(&mut std::iter::empty(), limit)
     }
 
-    /// The same, until one of `sockets` can be read as well.
+    /// Like `sleep`; one of `sockets` that becomes readable also ends it.
     fn sleep_on(&self, sockets: &mut dyn Iterator<Item = BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut ready: [PollFd<'_>; 1 + SOCKETS] =
@@ -334,7 +339,7 @@ impl Waker {
         }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
         let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0);
-        // A counter at its end would wake nobody; emptied, it takes every write.
+        // A full counter would wake no thread; an empty one takes every write.
         self.kick.drain();
         let is_there = |kind| events[..count].iter().any(|event| event.data.u64() == kind);
         if is_there(TIMER) && self.progress_mode.fired(self.has_stopped()) {
@@ -345,7 +350,7 @@ impl Waker {
 }
 
 impl Engine {
-    /// The program is about to sleep on an event of that CQ: from now on the thread has to see what arrives.
+    /// The program is about to sleep on an event of that CQ: the thread must handle new packets.
     pub(crate) fn hand_over(&self, who: u32) {
         self.pollers.rise(who);
         if self.waker.hand_over() {
@@ -433,7 +438,7 @@ impl Engine {
         }
     }
 
-    /// What only the thread may do, for it waits for the agent.
+    /// Work that waits for the agent, so only the thread may do it.
     fn do_pending_work(self: &Arc<Self>) {
         if !self.unrouted.lock().is_empty() {
             self.open_routes();
@@ -448,16 +453,16 @@ impl Engine {
         self.look_after_inbox();
     }
 
-    /// Gives back what lanes do not need while nothing goes over them.
+    /// Gives back memory that lanes do not need while nothing is sent over them.
     fn give_back(&self) {
         self.lanes.list().iter().for_each(|lane| lane.rest());
     }
 
-    /// Has peers ring from now on, if the program does not see to that; says whether they will for sure.
+    /// Arms the wake word unless the program handles it; returns whether peers certainly see it.
     fn arm_to_rest(&self, idle: &mut IdlePolicy) -> bool {
         let waker = &self.waker;
         let now = tsc::now();
-        // A thread that sleeps again after a moment is likely to do so again.
+        // A thread that sleeps again after a short time will probably do so again.
         let soon = idle.rest(now) < waker.watchdog.ticks() / u64::from(GAP);
         waker.going_to_rest();
         if waker.progress_mode.is_on() && idle.restless {
@@ -478,7 +483,7 @@ impl Engine {
         sound
     }
 
-    /// The thread does not sleep again and again any more: posters are spared their fences.
+    /// The thread no longer sleeps often, so posters need no fences any more.
     fn settle_down(&self, idle: &mut IdlePolicy) {
         if idle.restless && !self.waker.progress_mode.is_on() {
             idle.restless = false;
@@ -486,7 +491,7 @@ impl Engine {
         }
     }
 
-    /// The program polls only now and then: it and the thread see to what comes by turns, for a while.
+    /// The program polls only now and then: for a while, it and the thread share the work.
     fn share_work(&self, idle: &mut IdlePolicy) {
         self.waker.wake_word.set_restless(true);
         idle.restless = shm::sleeper_barrier();
@@ -497,7 +502,8 @@ impl Engine {
         }
     }
 
-    /// The last look before sleeping. It waits for locks, so that nobody else's half-done look hides something.
+    /// The last check before sleeping. It waits for locks, so that no thread's unfinished work
+    /// hides new work.
     fn looks_once_more(self: &Arc<Self>) -> bool {
         self.progress(true)
             || !self.unrouted.lock().is_empty()
@@ -506,8 +512,8 @@ impl Engine {
             || self.direct.has_asks()
     }
 
-    /// One turn of what the thread does, for whoever does it instead (see [`Engine::step`]): false if there was nothing to do, and
-    /// peers ring from now on.
+    /// One round of the thread's work, in another thread (see [`Engine::step`]). Returns false if
+    /// there was none; then the wake word is armed.
     pub(crate) fn take_turn(self: &Arc<Self>) -> bool {
         self.waker.kick.drain();
         self.waker.wake_word.disarm();
@@ -516,7 +522,7 @@ impl Engine {
         if self.progress(false) {
             return true;
         }
-        // No barrier: whoever posts does so on this same thread.
+        // No barrier: requests are posted on this same thread.
         self.give_back();
         self.waker.wake_word.arm();
         let worked = self.looks_once_more();
@@ -526,7 +532,7 @@ impl Engine {
         worked
     }
 
-    /// Whether something has happened for which the thread would wake.
+    /// Whether an event has occurred that would wake the thread.
     pub(crate) fn is_woken(&self) -> bool {
         let push = self.waker.push.lock();
         let kick = PollFd::from_borrowed_fd(self.waker.kick.as_fd(), PollFlags::IN);
@@ -535,13 +541,13 @@ impl Engine {
         rustix::event::poll(&mut both, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Follows the agent's sockets, and gives them back when nothing comes any more.
+    /// Follows the agent's sockets, and returns the lease when no packets come any more.
     fn look_after_inbox(self: &Arc<Self>) {
         self.renew_sockets();
         self.return_idle_lease();
     }
 
-    /// Hears what the agent pushes: new lanes, dead peers, its own end.
+    /// Handles the agent's pushes: new lanes, dead peers, its own end.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut bytes = [0u8; size_of::<Push>()];
         loop {
@@ -560,7 +566,7 @@ impl Engine {
                 }
             }
         }
-        // The socket is at its end and would wake us for ever.
+        // The socket has ended and would wake the thread for ever.
         if let Some(socket) = self.waker.push.lock().take() {
             let _ = epoll::delete(&self.waker.epoll, socket.as_fd());
         }
@@ -571,7 +577,7 @@ impl Engine {
 
     fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
         match message.kind {
-            // Both ends of a lane to itself were taken by the one who opened it.
+            // The opener of a lane to its own engine has taken both ends.
             push::LANE if message.lane.engine != self.number() => match Lane::new(&message.lane, fds) {
                 Ok(lane) => drop(self.lanes.add(lane, true)),
                 Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),

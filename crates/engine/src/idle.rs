@@ -1,62 +1,65 @@
-//! How long the helper thread looks for work before it sleeps, and what it remembers of its sleeps. Not the sleep itself: [`crate::helper`].
+//! The idle policy: how long the helper thread looks for work before it sleeps, and what it
+//! remembers of its sleeps. The sleep itself is in [`crate::helper`].
 //!
-//! To sleep and to be woken costs the thread and its peer some ten microseconds, and the peer's bytes wait meanwhile. Where bytes stream, with short
-//! pauses in between, the thread therefore looks on for a part of the time for which it has worked. Principal type: [`IdlePolicy`].
+//! A sleep and a wake-up cost the thread and its peer about ten microseconds, and the peer's bytes
+//! wait meanwhile. If bytes stream with short pauses, the thread therefore keeps looking for a part
+//! of the time for which it has been awake. Principal type: [`IdlePolicy`].
 
 use std::time::{Duration, Instant};
 
 use crate::tsc;
 
-/// Looks without work that are always made: a few microseconds.
+/// Checks without work that the thread always makes: a few microseconds.
 const LOOKS: u32 = 40;
-/// The thread looks on for this part of the time since it woke.
+/// The thread keeps looking for this part (a half) of the time since it woke.
 const PART: u64 = 2;
-/// Rounds with work in a row after which the thread is not one that sleeps again and again any more.
+/// After this many rounds with work in a row, the thread counts as busy and no longer as restless.
 const BUSY: u32 = 64;
-/// Lanes' bulk memory is given back when nobody has woken the thread for so long. To give it back and to get it again costs as much as
-/// copying a megabyte.
+/// Lanes' bulk memory is given back if nothing has woken the thread for this long. Giving it back
+/// and getting it again costs as much as copying a megabyte.
 pub(crate) const QUIET: Duration = Duration::from_millis(20);
 
-/// What the thread knows of its sleeps.
+/// The state of the thread's sleeps.
 #[derive(Default)]
 pub(crate) struct IdlePolicy {
-    /// When the last one began, in ticks.
+    /// When the last sleep began, in ticks.
     at: u64,
-    /// When it ended.
+    /// When the last sleep ended, in ticks.
     woke: u64,
-    /// Every poster knows that it is restless.
+    /// All posters know that the thread is restless.
     pub(crate) restless: bool,
-    /// Rounds with work since.
+    /// Rounds with work since the last sleep.
     worked: u32,
-    /// Looks without work since the last one with some.
+    /// Checks without work since the last one with work.
     looks: u32,
-    /// Until when it looks on, in ticks, after the first [`LOOKS`].
+    /// How long to keep looking, in ticks, after the first [`LOOKS`].
     until: u64,
-    /// What lanes did not need has been given back, or is held by a peer that does not move, and nothing has gone on since.
+    /// Unneeded lane memory has been given back (or a stopped peer holds it), and there was no work
+    /// since.
     pub(crate) gave_back: bool,
-    /// Since when nothing has gone on, if something is to be given back.
+    /// Since when there was no work, if there is memory to give back.
     quiet: Option<Instant>,
 }
 
 impl IdlePolicy {
-    /// It sleeps no more.
+    /// The sleep has ended.
     pub(crate) fn woke(&mut self, now: u64) {
         self.woke = now;
         self.looks = 0;
     }
 
-    /// The program has polled meanwhile, and may have used anything.
+    /// The program has polled meanwhile, and may have used any lane memory.
     pub(crate) fn watched(&mut self, now: u64) {
         (self.gave_back, self.quiet) = (false, None);
         self.woke(now);
     }
 
-    /// Since when nothing has gone on: from now on, if it was not asked before.
+    /// Since when there was no work; from now on, if this is the first call.
     pub(crate) fn quiet_since(&mut self) -> Instant {
         *self.quiet.get_or_insert_with(Instant::now)
     }
 
-    /// There was work. Says whether that makes it a busy thread.
+    /// There was work. Returns whether the thread now counts as busy.
     pub(crate) fn worked(&mut self) -> bool {
         self.looks = 0;
         (self.gave_back, self.quiet) = (false, None);
@@ -64,13 +67,13 @@ impl IdlePolicy {
         self.worked == BUSY
     }
 
-    /// There was none. Says whether to look again; for so many ticks `at_most`, about.
+    /// There was no work. Returns whether to check again, at most for about `at_most` ticks.
     pub(crate) fn looks_on(&mut self, at_most: u64) -> bool {
         self.looks += 1;
         self.looks < LOOKS || self.worked > 0 && self.waits(tsc::now(), at_most)
     }
 
-    /// The same, some time after the first looks.
+    /// Whether to keep looking after the first checks.
     fn waits(&mut self, now: u64, at_most: u64) -> bool {
         if self.looks == LOOKS {
             self.until = now + (now.saturating_sub(self.woke) / PART).min(at_most);
@@ -78,7 +81,7 @@ impl IdlePolicy {
         now < self.until
     }
 
-    /// It goes to sleep; says how long ago it did so before.
+    /// The thread goes to sleep; returns the ticks since the begin of the last sleep.
     pub(crate) fn rest(&mut self, now: u64) -> u64 {
         (self.worked, self.looks) = (0, 0);
         now.saturating_sub(std::mem::replace(&mut self.at, now))
@@ -91,7 +94,8 @@ mod tests {
     use crate::helper::Waker;
     use rustix::event::{PollFd, PollFlags, Timespec};
 
-    /// Whether somebody has kicked the thread, which somebody who blocked a queue does if the thread might not look for it any more.
+    /// Whether the thread was kicked. A thread that blocks a queue kicks it if it might not check
+    /// any more.
     fn is_kicked(waker: &Waker) -> bool {
         waker.attend();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,28 +1,34 @@
-//! Which thread sees to what comes by a lane. Threads with queue pairs and completion queues of their own are to meet at no lock: each takes from a
-//! lane what is another's, and the lock of the other's queue pair with it, unless it leaves the lane alone. It does not say who may: whoever goes
-//! there is right, and whoever has to be sure goes everywhere. Principal types: [`Poller`], one CQ's part, and [`Pollers`].
+//! Which thread receives from a lane. Threads with QPs and CQs of their own should not contend for
+//! locks. A thread that receives from a lane for another thread's QP takes that QP's lock, too, so
+//! it should leave the lane alone. This is only a hint: any thread may receive from any lane, and a
+//! thread that must not miss anything receives from all. Principal types: [`Poller`], one CQ's
+//! part, and [`Pollers`].
 //!
-//! A lane remembers for which CQs the last of what it brought was, its *concern*: the two of a queue pair. Each CQ has a *seat*: the thread that polled it
-//! last, and about when. A thread that polls leaves a lane alone while it has neither seat itself and another thread at one of them has gone its round within
-//! [`PATIENCE`]: that one goes there with its next poll. One that stops, or is stopped, is not waited for longer than that; one that arms its CQ to sleep, or
-//! never polled, not at all. Seats are few, so that two CQs may share one: then a thread may go where it need not.
+//! A lane remembers its *concern*: the two CQs of the QP of its last packet. Each CQ has a *seat*:
+//! the thread that polled it last, and about when. A polling thread skips a lane if it has neither
+//! seat itself, and another thread with one of the seats has made a round within [`PATIENCE`],
+//! because that thread will receive with its next poll. A thread that stops is not waited for any
+//! longer. A thread that arms its CQ to sleep, or has never polled, is not waited for at all. The
+//! number of seats is small, so two CQs may share one; then a thread may receive from a lane that
+//! it could skip.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// CQs with seats of their own.
+/// The number of seats.
 const SEATS: usize = 32;
 
-/// So long a thread that has polled is taken to poll still: this part of a pause of the helper's ([`crate::watchdog`]), 24 µs.
+/// A thread that has polled counts as polling for this part of one of the helper's pauses
+/// ([`crate::watchdog`]), 24 µs.
 const PATIENCE: u64 = 32;
-/// It says so again when this part of that is over: others look at that word all the time.
+/// It updates its seat after this part of that time, because others read the word often.
 const AGAIN: u64 = 8;
 
-/// The seats of a queue pair's CQs, where it sends and where it receives: each counted from 1, 0 for none.
+/// The seats of a QP's send CQ and receive CQ: each counted from 1, 0 for none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Concern(u32);
 
 impl Concern {
-    /// By the CQs' numbers.
+    /// The concern of a QP with these CQ numbers.
     #[inline]
     pub(crate) fn new(sends: Option<u32>, receives: Option<u32>) -> Self {
         let seat = |who: Option<u32>| who.map_or(0, |who| 1 + who % SEATS as u32);
@@ -35,7 +41,8 @@ impl Concern {
     }
 }
 
-/// A concern on a cache line of its own, with the one that the processor fetches beside it.
+/// A concern on a cache line of its own, and with the adjacent line, which the processor
+/// prefetches.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Apart(AtomicU32);
@@ -54,11 +61,13 @@ impl Apart {
     }
 }
 
-/// One CQ as those see it that go a round for it.
+/// One CQ, as a thread sees it that makes a round for it.
 pub(crate) struct Poller {
-    /// The CQ's number in its engine: those that were made one after the other are next to each other.
+    /// The CQ's number in its engine; CQs that were made one after the other have consecutive
+    /// numbers.
     pub(crate) who: u32,
-    /// Polls, and rounds. Not the engine's: threads with CQs of their own share no word that each poll writes.
+    /// Counts of polls and rounds. Not the engine's, so that threads with CQs of their own share no
+    /// word that each poll writes.
     polls: AtomicU32,
     rounds: AtomicU32,
 }
@@ -68,20 +77,20 @@ impl Poller {
         Self { who, polls: AtomicU32::new(0), rounds: AtomicU32::new(0) }
     }
 
-    /// One more poll: whether the bits of `seldom` are zero in their count.
+    /// Counts a poll; returns whether the bits of `seldom` are zero in the count.
     #[inline]
     pub(crate) fn is_due(&self, seldom: u32) -> bool {
         next(&self.polls) & seldom == 0
     }
 
-    /// One more round: whether it is one of `every`.
+    /// Counts a round; returns whether it is one of `every`.
     #[inline]
     pub(crate) fn is_turn(&self, every: u32) -> bool {
         next(&self.rounds).is_multiple_of(every)
     }
 }
 
-/// Not an atomic increment: of several pollers some may not count.
+/// Not an atomic increment: concurrent counts may be lost.
 #[inline]
 fn next(count: &AtomicU32) -> u32 {
     let next = count.load(Ordering::Relaxed).wrapping_add(1);
@@ -89,16 +98,16 @@ fn next(count: &AtomicU32) -> u32 {
     next
 }
 
-/// Who polled a CQ last.
+/// The last thread that polled a CQ.
 #[repr(align(128))]
 #[derive(Default)]
 struct Seat {
     thread: AtomicUsize,
-    /// About when, in ticks; 0: it does so no more.
+    /// About when, in ticks; 0: it does not poll now.
     at: AtomicU64,
 }
 
-/// A thread on its round.
+/// A thread that makes a round.
 pub(crate) struct Visitor {
     thread: usize,
     now: u64,
@@ -109,17 +118,18 @@ pub(crate) struct Visitor {
 #[derive(Default)]
 pub(crate) struct Pollers {
     seats: [Seat; SEATS],
-    /// How many there have been.
+    /// How many pollers were added.
     count: AtomicU32,
 }
 
 impl Pollers {
-    /// One for another CQ.
+    /// Adds a poller for another CQ.
     pub(crate) fn add(&self) -> Poller {
         Poller::new(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The calling thread polls a CQ, at about `now`, and goes its round. `pause`: one of the helper's, in ticks.
+    /// The calling thread polls a CQ at about `now` and makes its round. `pause`: one of the
+    /// helper's pauses, in ticks.
     #[inline]
     pub(crate) fn sit(&self, who: u32, now: u64, pause: u64) -> Visitor {
         self.seat(who, Visitor { thread: here(), now, patience: pause / PATIENCE })
@@ -136,12 +146,12 @@ impl Pollers {
         visitor
     }
 
-    /// Nobody polls the CQ for now.
+    /// No thread polls the CQ for now.
     pub(crate) fn rise(&self, who: u32) {
         self.seats[who as usize % SEATS].at.store(0, Ordering::Relaxed);
     }
 
-    /// Whether another thread sees to what is for these CQs, and the caller to none of them.
+    /// Whether another thread receives for these CQs, and the caller for neither of them.
     #[inline]
     pub(crate) fn is_seen_to(&self, whom: Concern, visitor: &Visitor) -> bool {
         let mut others = false;
@@ -150,14 +160,14 @@ impl Pollers {
             if seat.thread.load(Ordering::Relaxed) == visitor.thread {
                 return false;
             }
-            // A counter that is not the same on all processors may have one seem to have polled later than now.
+            // If the counter differs between processors, a poll may seem to lie in the future.
             others |= visitor.now.abs_diff(seat.at.load(Ordering::Relaxed)) <= visitor.patience;
         }
         others
     }
 }
 
-/// A number of the calling thread, which no other one has at the same time.
+/// A number of the calling thread, unique among the live threads.
 #[inline]
 fn here() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
@@ -174,7 +184,7 @@ mod tests {
         Visitor { thread, now, patience: PAUSE / PATIENCE }
     }
 
-    /// A lane whose queue pair has one CQ.
+    /// The concern of a QP with one CQ.
     fn of(who: u32) -> Concern {
         Concern::new(Some(who), Some(who))
     }
@@ -189,7 +199,7 @@ mod tests {
         assert!(!pollers.is_seen_to(Concern::default(), &one), "what has brought nothing yet is everybody's");
         assert!(!pollers.is_seen_to(Concern::new(None, None), &one), "so is what is for no CQ");
         assert!(!pollers.is_seen_to(of(3), &one), "nobody has ever polled");
-        // The second goes on polling, the first does not.
+        // The second thread goes on polling, the first does not.
         for now in (10_010..20_000).step_by(5) {
             let two = pollers.seat(2, visitor(8, now));
             assert_eq!(pollers.is_seen_to(of(1), &two), now <= 10_000 + PAUSE / PATIENCE, "{now}");
@@ -205,7 +215,7 @@ mod tests {
         let both = Concern::new(Some(1), Some(2));
         assert!(!pollers.is_seen_to(both, &sends) && !pollers.is_seen_to(both, &receives));
         assert!(pollers.is_seen_to(both, &visitor(9, 10_000)));
-        // Nobody has polled where it receives: whoever polls where it sends goes there, for both.
+        // No thread has polled the receive CQ: the thread that polls the send CQ receives for both.
         assert!(pollers.is_seen_to(Concern::new(Some(1), Some(3)), &receives));
         assert!(pollers.is_seen_to(Concern::new(Some(3), Some(1)), &receives));
         assert!(!pollers.is_seen_to(Concern::new(None, Some(3)), &receives));

@@ -1,7 +1,9 @@
-//! One round of the engine's work: what lanes and other hosts bring, who was blocked, which timers are due, and what was put off.
+//! One round of the engine's work: receives from lanes and other hosts, continues blocked QPs, and
+//! handles due timers and deferred work. The transport itself is not here. Adds to [`Engine`].
 //!
-//! Whoever has time calls it: a thread that polls a CQ, or the helper. Two at once do not wait for each other: each lane is received
-//! from by one of them, unless the last look before sleeping is taken, which has to be sure.
+//! A thread that polls a CQ, or the helper thread, calls it. Concurrent rounds do not wait for each
+//! other: only one of them receives from each lane. The exception is the last check before
+//! sleeping, which waits for locks because it must not miss anything.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,30 +23,31 @@ use crate::pollers::{Concern, Poller, Visitor};
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
 
-/// How many records one round takes from a lane, so that no lane starves the others.
+/// How many records one round takes from a lane, so that all lanes get their share.
 pub(crate) const BATCH: usize = 64;
 
-/// How many bytes of bulk at most, about: what has come is said, and answered, while the sender still has something to do.
+/// About how many bytes of bulk one round takes at most. Then the engine acknowledges what has come
+/// while the sender still has work.
 pub(crate) const BULK_BATCH: u32 = 256 * 1024;
 
-/// Rounds in which a program that polls finds nothing, before it lets others have the processor.
+/// Rounds in which a polling program finds nothing, before it yields the processor.
 const YIELD: u32 = 32;
 
-/// Rounds that are taken to catch up, at most.
+/// The most rounds of a catch-up.
 const CATCH_UP: u32 = 64;
 
-/// Who does a round of work.
+/// The caller of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// A thread that polls, and has nothing.
+    /// A polling thread that has found nothing.
     Polls,
-    /// A thread that polls, and has got something.
+    /// A polling thread that has found something.
     Found,
-    /// The helper thread, or one that needs something done.
+    /// The helper thread, or a thread that needs something done.
     Helps,
 }
 
-/// Where so many bytes of payload are; `None` for a place that no sound peer names.
+/// The address of a payload of `len` bytes; `None` if the place is invalid.
 #[inline]
 pub(crate) fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], payload: Payload, len: u16) -> Option<*const u8> {
     match payload {
@@ -54,11 +57,11 @@ pub(crate) fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], payload: Payload, le
 }
 
 impl Engine {
-    /// What a polling thread does. One that has `found` something is about to answer it, maybe, and what is owed waits for that.
-    /// Says whether [`Engine::end_poll`] is to be told how it ends.
+    /// A round of a polling thread. If it has `found` something, it may answer soon, so delayed
+    /// ACKs wait for that. Returns whether [`Engine::end_poll`] must be told how the poll ends.
     #[inline]
     pub(crate) fn poll(self: &Arc<Self>, found: bool, poller: &Poller) -> bool {
-        // In a simulation nobody takes over from a program that has stopped polling.
+        // In a simulation no helper takes over from a program that has stopped polling.
         let tells = self.clock.simulated().is_none() && self.waker.polled();
         if self.go_round(false, if found { Caller::Found } else { Caller::Polls }, Some(poller)) {
             if self.net.idle.load(Ordering::Relaxed) != 0 {
@@ -69,21 +72,23 @@ impl Engine {
             let idle = self.net.idle.load(Ordering::Relaxed) + 1;
             self.net.idle.store(idle % YIELD, Ordering::Relaxed);
             if idle == YIELD {
-                // What comes from other hosts needs a processor on its way: the kernel's threads, the agent, the far process. Where
-                // all are busy polling, nothing would come.
+                // Packets from other hosts need a processor on their way: for the kernel's threads,
+                // the agent, the remote process. If all processors polled, no packet would come.
                 rustix::thread::sched_yield();
             }
         }
         tells
     }
 
-    /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
+    /// Does all pending work; returns whether there was any. With `sure`, waits for threads that
+    /// are doing some of it.
     pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
         self.go_round(sure, Caller::Helps, None)
     }
 
-    /// Does what has come so far, and waits for those who are at it: for whoever is about to end something, which shall count what
-    /// came before. Bounded, for peers may go on sending.
+    /// Handles everything that has come so far, and waits for threads that are doing some of it.
+    /// For callers that are about to end something and must count what came before. Bounded,
+    /// because peers may go on sending.
     pub fn catch_up(self: &Arc<Self>) {
         for _ in 0..CATCH_UP {
             if !self.progress(true) {
@@ -118,7 +123,7 @@ impl Engine {
         }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
         worked |= self.receive_from_hosts(sure, polled, turn);
-        // One that has got something is here seldom enough.
+        // A caller that has found something comes here rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
         }
@@ -133,8 +138,9 @@ impl Engine {
         worked
     }
 
-    /// What a thread does that posts on although there is no room. It does not poll, maybe for long, with many queue pairs to fill; the helper would do
-    /// so instead of it, and where each program has one processor, take that from it.
+    /// A round of a thread that goes on posting although there is no room. With many QPs to fill,
+    /// it may not poll for long. Otherwise the helper would poll instead and, with one processor
+    /// per program, take the processor from it.
     #[cold]
     #[inline(never)]
     pub(crate) fn poll_posting(self: &Arc<Self>, poller: &Poller) {
@@ -144,16 +150,18 @@ impl Engine {
         if self.waker.is_watching() {
             self.poll(false, poller);
         } else {
-            // One that has not polled yet, or arms its queue and sleeps, has done neither by posting.
+            // Posting does not make a thread one that polls: it may not have polled yet, or may arm
+            // its CQ and sleep.
             self.go_round(false, Caller::Polls, Some(poller));
         }
     }
 
-    /// The thread that polls, if others may leave it the lanes of its own. One that polls only now and then has the helper beside it, which goes
-    /// everywhere, and goes everywhere itself.
+    /// The polling thread, if others may leave lanes to it. A program that polls only now and then
+    /// has the helper beside it; then both receive from all lanes.
     #[inline]
     fn visitor(&self, poller: &Poller) -> Option<Visitor> {
-        // In a simulation nobody takes over from a program that has stopped polling, and the time is another.
+        // In a simulation no helper takes over from a program that has stopped polling, and the
+        // clock is another.
         let watched = self.waker.is_watching() && self.clock.simulated().is_none();
         watched.then(|| {
             let now = self.waker.polled_at.load(Ordering::Relaxed);
@@ -161,7 +169,7 @@ impl Engine {
         })
     }
 
-    /// Takes what a lane has brought, up to a batch.
+    /// Receives from a lane, up to a batch.
     pub(crate) fn receive(self: &Arc<Self>, lane: &Arc<Lane>, receiver: &mut Receiver) -> bool {
         if lane.is_dead() {
             return false;
@@ -186,7 +194,7 @@ impl Engine {
                 RunEnd::Other(len) => cell::decode(&record[..len.min(RECORD_MAX)]),
                 RunEnd::Broken => None,
             };
-            // By reference: a cell is longer than what is moved without a call.
+            // By reference: a cell is large enough that a move would call memcpy.
             let Some(cell) = &cell else {
                 self.break_lane(lane);
                 break;
@@ -233,7 +241,7 @@ impl Engine {
         lane.stands_at(rx.ring.position());
         rx.ring.publish();
         lane.concerns(recent.as_ref().map_or(Concern::default(), |qp| qp.concern()));
-        // Answers go once per batch, so that one acknowledgement stands for many packets.
+        // Answers are sent once per batch, so that one acknowledgement covers many packets.
         for qp in touched.drain(..) {
             let mut inner = qp.lock();
             qp.pump(&mut inner);
@@ -245,7 +253,8 @@ impl Engine {
         true
     }
 
-    /// A packet from the engine at the lane's far end. It is believed only for QPs that this engine owns.
+    /// Handles a packet from the lane's peer engine. The packet counts only if the peer owns its
+    /// source QPN.
     fn accept(
         &self,
         lane: &Arc<Lane>,
@@ -269,7 +278,7 @@ impl Engine {
             return;
         }
         if u32::from(packet.path.device) != self.device() {
-            // The address is another device's, whoever has the number.
+            // The address belongs to another device, so the owner of the QPN does not matter.
             self.drop_of_lane(Cause::Device, packet, (packet.path.device.into(), self.device()));
             return self.turn_away(lane, packet);
         }
@@ -283,7 +292,7 @@ impl Engine {
         let arrive = |qp: &Arc<Qp>| qp.arrive(packet, payload, Origin::Lane, more);
         let mut arrival = recent.as_ref().map_or(Arrival::Gone, arrive);
         if arrival == Arrival::Gone {
-            // The QP that was recent may be gone, and its number another's.
+            // The recent QP may be destroyed, and its number may belong to another QP.
             let present = self.qps.find(dest);
             if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
                 *recent = present;
@@ -295,7 +304,7 @@ impl Engine {
                 let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
                 match (more, is_last) {
                     (true, false) => touched.push(Arc::clone(qp)),
-                    // Answered just now.
+                    // It has just sent its answers.
                     (false, true) => drop(touched.pop()),
                     _ => {}
                 }
@@ -308,7 +317,8 @@ impl Engine {
         }
     }
 
-    /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told; of an answer, who waits for it.
+    /// No QP here can take the packet. Lanes otherwise lose nothing, so the sender of a request
+    /// gets a notice. For a response, the local QP that waits for responses is told.
     fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
         let opcode = packet.headers.opcode;
         if !matches!(opcode.transport, wire::Transport::Rc | wire::Transport::Xrc) {
@@ -342,20 +352,21 @@ impl Engine {
 
     fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
         let Some(qp) = self.qps.find(notice.to.value()) else { return };
-        // An XRC target can be another engine's by now, which its last one may say by turning packets away.
+        // An XRC target may belong to another engine by now; its last owner may say so by turning
+        // packets away.
         if self.board.owner(notice.from.value()) == lane.peer || qp.goes_by(lane) {
             qp.notice(notice.from.value());
         }
     }
 
-    /// The peer has written what no sound peer writes: its connections end, nobody else's.
+    /// The peer has written invalid data: its connections end, and no others.
     fn break_lane(&self, lane: &Arc<Lane>) {
         crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
         lane.kill();
         self.defer(Deferred::Broken(lane.id));
     }
 
-    /// Goes on with those who found the lane full.
+    /// Continues the QPs that found the lane full.
     fn go_on(self: &Arc<Self>, lane: &Arc<Lane>) {
         crate::usermem::prepare_thread();
         let (mut qps, notices) = lane.unblock();
@@ -368,7 +379,7 @@ impl Engine {
         }
         while let Some(qp) = qps.pop_front() {
             qp.unblock();
-            // Again, by this one or another. Nobody waits for a lane that is gone.
+            // The lane is full again. No QP waits for a dead lane.
             if lane.has_blocked.load(Ordering::Acquire) && !lane.is_dead() {
                 return lane.wait_on(qps);
             }

@@ -1,12 +1,16 @@
-//! Who sees to what peers send, where the program polls only for the completions of what it posts, and in between spins on its memory or works.
-//! To leave the work to such a program for a millisecond, as to one that polls without end, makes its peers wait; to have peers ring while it polls
-//! has the helper thread take the processor from it. Principal type: [`ProgressMode`].
+//! The shared progress mode, for programs that poll only for completions of their own requests, and
+//! in between spin on memory or compute. If such a program had all the work for a millisecond, its
+//! peers would wait. If peers notified the helper while the program polls, the helper would take
+//! the processor from the program. Principal type: [`ProgressMode`].
 //!
-//! So the wake word is the program's as well. A poll that finds nothing is followed by another, and so is a post: the program *is polling*, and the wake word is disarmed. With one that
-//! finds something it may be over: the program arms the wake word and looks once more. A thread that has work does not arm the wake word while the
-//! program is polling. Should the program stop without having found anything, a timer tells the thread.
+//! So in this mode, the program uses the wake word, too. A poll that finds nothing is followed by
+//! another poll, and so is a post: the program *is polling*, and disarms the wake word. After a
+//! poll that finds something, the program may stop polling, so it arms the wake word and checks
+//! once more. A thread with work does not arm the wake word while the program is polling. If the
+//! program stops without having found anything, a timer wakes the thread.
 //!
-//! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no system call. When this begins, [`crate::stall`] says.
+//! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no
+//! system call. [`crate::stall`] decides when the mode begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -17,44 +21,45 @@ use crate::lock::MutexGuard;
 use crate::qp::{Inner, Qp};
 use crate::tsc;
 
-/// So often the program may stop without having found anything while something waits for it: then peers ring even while it is polling.
+/// How often the program may stop after a poll that found nothing while work waits. After that,
+/// peers notify even while it polls.
 const FORGIVEN: u32 = 4;
 
 /// How program and thread share the work.
 #[derive(Default)]
 pub(crate) struct ProgressMode {
-    /// Until then, in ticks. 0: they do not share it like that.
+    /// When the mode ends, in ticks. 0: it is off.
     until: AtomicU64,
-    /// The program has polled and found nothing: it polls again.
+    /// The last poll found nothing, so the program will poll again.
     polling: AtomicBool,
     /// A timer will fire.
     guarded: AtomicBool,
-    /// How often the program has stopped where it should not.
+    /// How often the program has stopped after a poll that found nothing.
     deserted: AtomicU32,
 }
 
-/// When a peer on a lane is woken that asks for it.
+/// When to wake a peer on a lane that has armed its wake word.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Wake {
     #[default]
     AtOnce,
     Later,
-    /// Later, and there is one.
+    /// Later, and a wake-up is pending.
     Owed,
 }
 
-/// What a poll asks for.
+/// What to do after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Nothing more.
     Polling,
-    /// That a timer is set.
+    /// Set a timer.
     Unguarded,
-    /// That the wake word is armed.
+    /// Arm the wake word.
     MayStop,
-    /// Nothing: the wake word is not the program's.
+    /// Nothing: the wake word belongs to the thread.
     Stands,
-    /// That the thread sees to everything again.
+    /// Wake the thread: it handles everything again.
     Over,
 }
 
@@ -64,21 +69,23 @@ impl ProgressMode {
         self.until.load(Ordering::Relaxed) != 0
     }
 
-    /// From now on. Every poster knows that the sleeper is restless.
+    /// Starts the mode. All posters know that the sleeper is restless.
     pub(crate) fn begin(&self, until: u64) {
         self.deserted.store(0, Ordering::Relaxed);
         self.polling.store(false, Ordering::Relaxed);
         self.until.store(until.max(1), Ordering::Relaxed);
     }
 
-    /// Whether the program polls and will poll again. Ask after disarming the wake word.
+    /// Whether the program is polling and will poll again. To be called after the wake word is
+    /// disarmed.
     pub(crate) fn is_polling(&self) -> bool {
-        // Pairs with the fence in `polled`: either the program's arming comes after the thread's disarming, or the thread sees that it may have stopped.
+        // Pairs with the fence in `polled`: either the program's arming comes after the thread's
+        // disarming, or the thread sees that the program may have stopped.
         fence(Ordering::SeqCst);
         self.is_on() && self.polling.load(Ordering::Relaxed)
     }
 
-    /// The program has polled, and has `found` something or not.
+    /// The program has polled; `found` says whether it got something.
     pub(crate) fn polled(&self, found: bool, now: u64) -> Polled {
         let until = self.until.load(Ordering::Relaxed);
         if now >= until {
@@ -100,7 +107,8 @@ impl ProgressMode {
         }
         if !self.polling.load(Ordering::Relaxed) {
             self.polling.store(true, Ordering::SeqCst);
-            // Either this sees that the timer has fired, or `fired` sees that the program is polling.
+            // Either this thread sees that the timer has fired, or `fired` sees that the program is
+            // polling.
             if !self.guarded.swap(true, Ordering::SeqCst) {
                 return Polled::Unguarded;
             }
@@ -108,7 +116,8 @@ impl ProgressMode {
         Polled::Polling
     }
 
-    /// The timer has fired; `stopped`: the program has not polled lately. Says whether it is to be set again.
+    /// The timer has fired; `stopped`: the program has not polled lately. Returns whether to set it
+    /// again.
     pub(crate) fn fired(&self, stopped: bool) -> bool {
         self.guarded.store(false, Ordering::SeqCst);
         if !self.polling.load(Ordering::SeqCst) {
@@ -122,7 +131,8 @@ impl ProgressMode {
         !self.guarded.swap(true, Ordering::SeqCst)
     }
 
-    /// The program is about to sleep on an event, and spins no more. Says whether that ends it.
+    /// The program is about to sleep on an event, so it spins no more. Returns whether that ends
+    /// the mode.
     pub(crate) fn end(&self) -> bool {
         self.is_on() && {
             self.polling.store(false, Ordering::SeqCst);
@@ -132,7 +142,8 @@ impl ProgressMode {
 }
 
 impl Waker {
-    /// The program has polled, and has `found` something or not. Says whether it has to look once more, for sure.
+    /// The program has polled; `found` says whether it got something. Returns whether it must check
+    /// once more, with waiting for locks.
     fn polled_in_shared_mode(&self, found: bool) -> bool {
         let now = tsc::now();
         self.polled_at.store(now, Ordering::Relaxed);
@@ -155,12 +166,14 @@ impl Waker {
         false
     }
 
-    /// The program is polling: peers need not ring. It may have lost its processor since it said so, and the helper, told by the timer, may have
-    /// taken over and gone to sleep behind this wake word; or another thread of the program has found something. Then the helper looks again.
+    /// The program is polling, so peers need not notify. But since it said so, it may have lost its
+    /// processor: the timer may have woken the helper, which then slept behind this wake word. Or
+    /// another thread of the program has found something. In both cases the helper checks again.
     fn silence(&self) {
         if self.wake_word.is_armed() {
             self.wake_word.disarm();
-            // Pairs with the fence in `is_polling`, after which the helper arms the wake word: who disarms that sees why it was armed.
+            // Pairs with the fence in `is_polling`, after which the helper arms the wake word: a
+            // thread that disarms it sees why it was armed.
             fence(Ordering::SeqCst);
             if !self.progress_mode.polling.load(Ordering::Relaxed) {
                 self.kick();
@@ -170,7 +183,7 @@ impl Waker {
 }
 
 impl Engine {
-    /// A poll has ended and gives so many completions. `shares`: what its beginning has said.
+    /// A poll has ended with `taken` completions. `shares` is what `Engine::poll` returned.
     #[inline]
     pub(crate) fn end_poll(self: &Arc<Self>, shares: bool, taken: usize) -> usize {
         if shares {
@@ -183,7 +196,7 @@ impl Engine {
     #[inline(never)]
     fn end_shared_poll(self: &Arc<Self>, found: bool) {
         if self.waker.polled_in_shared_mode(found) {
-            // What comes from now on, the wake word tells.
+            // Packets that come after this check notify through the wake word.
             self.progress(true);
         }
         if !self.waker.progress_mode.is_on() {
@@ -193,7 +206,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// Sends what was posted, while program and thread share the work: the program is about to poll for its completions.
+    /// Sends posted requests while program and thread share the work: the program will poll for
+    /// their completions.
     #[cold]
     #[inline(never)]
     pub(crate) fn send_in_shared_mode(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
@@ -278,7 +292,7 @@ mod tests {
         assert!(!progress_mode.is_on() && !progress_mode.is_polling());
     }
 
-    /// A waker whose thread sleeps, and what peers see of it.
+    /// A waker whose thread sleeps, and the peers' view of it.
     fn asleep() -> (Waker, WakeWordView) {
         let (waker, fd) = Waker::new().expect("a waker");
         let view = WakeWordView::map(fd.as_fd()).expect("its wake word");
@@ -319,7 +333,7 @@ mod tests {
         assert_eq!(waker.progress_mode.polled(false, 10), Polled::Unguarded);
         waker.silence();
         assert!(view.armed().is_none() && !kicked(), "it is polling");
-        // Here it loses its processor; the timer fires, and the thread goes to sleep.
+        // Here the program loses its processor; the timer fires, and the thread goes to sleep.
         assert_eq!(waker.progress_mode.polled(false, 20), Polled::Polling);
         assert!(!waker.progress_mode.fired(true) && !waker.progress_mode.is_polling());
         waker.wake_word.arm();

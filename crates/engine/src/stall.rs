@@ -1,27 +1,30 @@
-//! Whether the helper thread comes late again and again: a program that polls only for the completions of what it posts, and then spins on its
-//! memory, or works, seems to go on polling, and what peers write meanwhile waits for the thread's next look. Principal type: [`StallDetector`].
+//! The stall detector: finds programs for which the helper thread repeatedly comes late. Such a
+//! program polls only for completions of its own requests, and then spins on its memory or
+//! computes. It seems to go on polling, and what peers write meanwhile waits for the thread's next
+//! check. Principal type: [`StallDetector`].
 //!
-//! Such a program stops right after each burst of polls, and each time something waits. One that lost its processor polled for long before, as a rule.
-//! Where it goes on like that, the two share the work otherwise ([`crate::progress_mode`]); after a while the thread tries again how it is.
+//! Such a program stops soon after each burst of polls, and each time work is waiting. A program
+//! that only lost its processor has usually polled for long before. If the pattern repeats, program
+//! and thread share the work ([`crate::progress_mode`]). After a while the thread checks again.
 
 use std::time::Duration;
 
 use crate::watchdog::PAUSE;
 
-/// So many times in a row, something has waited for a program that stopped soon after it began.
+/// After this many stalls in a row, program and thread share the work.
 const TIMES: u32 = 4;
-/// What is soon.
+/// The longest watch that counts as a stall.
 const SOON: Duration = Duration::from_millis(2);
-/// For so many pauses they share it: one second.
+/// How many pauses they share the work: one second.
 pub(crate) const SHARED_FOR: u64 = Duration::from_secs(1).as_nanos() as u64 / PAUSE.as_nanos() as u64;
 
-/// How often the thread was late: its own count.
+/// How often in a row the thread was late.
 #[derive(Default)]
 pub(crate) struct StallDetector(u32);
 
 impl StallDetector {
-    /// The thread has left the work to the program for this long, until the program had stopped. `waited`: there was something to do. Says
-    /// whether it is so again and again.
+    /// The thread watched for `after`, until the program had stopped. `waited`: work was waiting.
+    /// Returns whether the stall has repeated often enough.
     pub(crate) fn took_over(&mut self, after: Duration, waited: bool) -> bool {
         self.0 = if waited && after < SOON { self.0 + 1 } else { 0 };
         let again = self.0 == TIMES;

@@ -1,4 +1,6 @@
-//! When which QP has to be looked at: retry and RNR timers, few at a time, since lanes lose nothing.
+//! The timers: when each QP must be checked. They serve retry and RNR timers and other deadlines;
+//! few at a time, because lanes lose nothing. The time itself is in [`crate::clock`]. Principal
+//! type: [`Timers`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use protocol::Time;
 
-/// Deadlines by QP number. A deadline that no longer holds is harmless: the QP knows its own.
+/// Deadlines by QP number. An outdated deadline is harmless, because the QP knows its own.
 pub(crate) struct Timers {
     heap: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
     next: AtomicU64,
@@ -18,7 +20,7 @@ impl Timers {
         Self { heap: Mutex::new(BinaryHeap::new()), next: AtomicU64::new(u64::MAX) }
     }
 
-    /// Has `qpn` looked at when `at` has come. Says whether that is sooner than everything else.
+    /// Adds a deadline `at` for `qpn`. Returns whether it is earlier than all others.
     pub(crate) fn set(&self, at: Time, qpn: u32) -> bool {
         let mut heap = self.heap.lock();
         heap.push(Reverse((at.0, qpn)));
@@ -31,7 +33,7 @@ impl Timers {
         (next != u64::MAX).then_some(Time(next))
     }
 
-    /// The QPs whose time has come.
+    /// Removes and returns the QPs whose deadlines have passed.
     pub(crate) fn due(&self, now: Time) -> Vec<u32> {
         let mut due = Vec::new();
         let mut heap = self.heap.lock();

@@ -1,9 +1,10 @@
-//! The processor's time stamp counter: the cheapest way to leave a trace of when something happened.
+//! The processor's time stamp counter: the cheapest way to record when something happened. Time
+//! with a unit is in [`crate::clock`]. Principal function: [`now`].
 //!
-//! Ticks have no unit here; whoever compares them measures the unit beside a clock. A counter that is not the same on all
-//! processors makes guesses worse and nothing wrong.
+//! Ticks have no unit here; a caller that compares them measures their rate with a clock. If the
+//! counter differs between processors, estimates become worse, but nothing fails.
 
-/// Ticks since some time.
+/// The counter's value, in ticks.
 #[inline]
 pub(crate) fn now() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.

@@ -1,23 +1,27 @@
-//! How long a program that polls may go on before it has to say that it still does: the pauses between one setting of the helper's
-//! timers and the next ([`crate::helper`]). Not the timers themselves. Principal type: [`Watchdog`].
+//! The watchdog's schedule: how long a polling program may go on before it must show that it still
+//! polls. The pauses are the times between two settings of the helper's timers, which are in
+//! [`crate::helper`]. Principal type: [`Watchdog`].
 //!
-//! In a virtual machine, to set a timer takes longer than a message to another host. A program that has polled for long without stopping is
-//! likely to go on, so its pauses become longer, and one that stops begins anew. Times are ticks, whose unit the helper measures.
+//! In a virtual machine, setting a timer takes longer than a message to another host. A program
+//! that has polled for long without stopping will probably go on, so its pauses become longer.
+//! After a stop they start short again. Times are ticks; the helper measures their rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The first pause.
 pub(crate) const PAUSE: Duration = Duration::from_micros(780);
-/// Pauses are this part of the time for which the program has polled,
+/// A pause is this part of the time for which the program has polled,
 const STEADY: u64 = 8;
-/// and not longer than so many of the first ones: 6 ms.
+/// and at most this many times the first pause: 6 ms.
 const LONGEST: u64 = 8;
-/// A program that does not poll for this part of [`PAUSE`] has stopped, and begins anew.
+/// A program that does not poll for this part of [`PAUSE`] has stopped.
 pub(crate) const GAP: u32 = 8;
-/// A program that has just sent something waits for the answer: then it sets the timer this part of a pause early.
+/// A program that has just sent a packet waits for the answer. So it sets the timer this part of a
+/// pause early.
 const EARLY: u64 = 8;
-/// [`PAUSE`] in ticks before their unit is known. If that is longer, the thread looks once too often.
+/// [`PAUSE`] in ticks before the tick rate is known. If it is too long, the thread makes one
+/// unneeded check.
 const FIRST: u64 = 1_000_000;
 
 /// The pauses of one program.
@@ -26,7 +30,7 @@ pub(crate) struct Watchdog {
     first: AtomicU64,
     /// Since when the program has polled without stopping.
     since: AtomicU64,
-    /// When a timer was last set, how long the pause after that is, and the one after it.
+    /// When a timer was last set, the length of the pause after that, and of the next one.
     set_at: AtomicU64,
     this: AtomicU64,
     next: AtomicU64,
@@ -34,10 +38,10 @@ pub(crate) struct Watchdog {
     stopped: AtomicBool,
 }
 
-/// Which timers are to be set.
+/// Which timers to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
-    /// The one whose turn it is, for two pauses.
+    /// The timer whose turn it is, for two pauses.
     One(Duration),
     /// Both: for one pause, and for two.
     Both(Duration),
@@ -56,7 +60,7 @@ impl Watchdog {
         }
     }
 
-    /// The unit has been measured: so many ticks are [`PAUSE`].
+    /// The tick rate has been measured: [`PAUSE`] is this many ticks.
     pub(crate) fn measured(&self, ticks: u64) {
         self.first.store(ticks.max(1), Ordering::Relaxed);
     }
@@ -71,7 +75,7 @@ impl Watchdog {
         self.since.store(now, Ordering::Relaxed);
     }
 
-    /// The program polls, and has polled last at `before`.
+    /// The program polls now, and last polled at `before`.
     #[inline]
     pub(crate) fn polled(&self, before: u64, now: u64) {
         if now.saturating_sub(before) > self.first.load(Ordering::Relaxed) / u64::from(GAP) {
@@ -88,7 +92,8 @@ impl Watchdog {
         }
     }
 
-    /// The timers to set now, if the pause is over. Of several threads that ask one is told.
+    /// The timers to set now, if the pause is over. Of several concurrent callers, only one gets
+    /// them.
     #[inline]
     pub(crate) fn put_off(&self, now: u64, early: bool) -> Option<Set> {
         let this = self.this.load(Ordering::Relaxed);
@@ -110,7 +115,7 @@ impl Watchdog {
         Set::One(self.time(this + next))
     }
 
-    /// Both timers are set: says how long a pause is.
+    /// Both timers are being set; returns the length of a pause.
     pub(crate) fn restart(&self, now: u64) -> Duration {
         let pause = self.length(now);
         self.set_at.store(now, Ordering::Relaxed);
@@ -138,7 +143,7 @@ mod tests {
     /// A tick is a microsecond here.
     const FIRST_PAUSE: u64 = PAUSE.as_micros() as u64;
 
-    /// Polls each microsecond from `from` to `to`; when timers were set, and which.
+    /// Polls each microsecond from `from` to `to`; returns when timers were set, and which.
     fn poll(watchdog: &Watchdog, from: u64, to: u64) -> Vec<(u64, Set)> {
         (from..to)
             .filter_map(|now| {
@@ -188,7 +193,8 @@ mod tests {
         assert_eq!(set[0].1, Set::Both(PAUSE));
         assert!(set[0].0 <= now + FIRST_PAUSE + 1);
         assert_eq!(set[1], (set[0].0 + FIRST_PAUSE + 1, Set::One(2 * PAUSE)));
-        // One that stops again and again sets a timer once in a pause, as one that has just begun.
+        // A program that stops again and again sets a timer once in a pause, like one that has just
+        // begun.
         let (mut before, mut count) = (now + 3 * FIRST_PAUSE, 0);
         for _ in 0..100 {
             let now = before + 2 * FIRST_PAUSE / u64::from(GAP);

@@ -1,20 +1,22 @@
-//! Free-running indices of a ring whose size need not be a power of two.
+//! Free-running indices of a ring whose size need not be a power of two. The ring's memory is not
+//! here. Principal type: [`Wheel`].
 //!
-//! An index wraps where index modulo size stays the slot: with the word for powers of two, else at the largest multiple of the
-//! size that a word holds. A full ring differs from an empty one. What would be divisions is worked out once.
+//! An index wraps so that index modulo size remains the slot: at the end of the word for powers of
+//! two, otherwise at the largest multiple of the size that fits the word. A full ring differs from
+//! an empty one. The constructor precomputes what would need divisions.
 
 /// The arithmetic of one ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wheel {
     size: u32,
     wrap: u32,
-    /// `size - 1` when that masks.
+    /// `size - 1`, if the size is a power of two.
     mask: Option<u32>,
 }
 
 impl Wheel {
     pub(crate) fn new(size: u32) -> Self {
-        // 0 stands for 2^32, which is where powers of two wrap.
+        // 0 stands for 2^32, where powers of two wrap.
         let wrap = if size.is_power_of_two() { 0 } else { u32::MAX.checked_div(size).unwrap_or(0) * size };
         Self { size, wrap, mask: size.is_power_of_two().then(|| size - 1) }
     }
@@ -39,7 +41,7 @@ impl Wheel {
         if next == self.wrap { 0 } else { next }
     }
 
-    /// How many lie in `[from, to)`.
+    /// The number of indices in `[from, to)`.
     #[inline]
     pub(crate) fn between(&self, from: u32, to: u32) -> u32 {
         if to >= from { to - from } else { self.wrap.wrapping_sub(from).wrapping_add(to) }

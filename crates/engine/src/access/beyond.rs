@@ -1,6 +1,8 @@
-//! Copies and atomics between registered memory of this process and memory of a peer that is mapped here: each only while its grant holds.
+//! Copies and atomics between registered memory of this process and mapped memory of a peer. Each
+//! runs only while its grant is valid.
 //!
-//! What is wrong with this side's own memory is not judged here: whoever asked goes the long way, which judges it.
+//! Mistakes in this side's own memory are not explained here; the caller uses the general path for
+//! them, which does. Principal functions: [`gather`] and [`scatter`].
 
 use abi::mr::access as right;
 use abi::post::Sge;
@@ -10,7 +12,7 @@ use crate::engine::Engine;
 use crate::mr::Matter;
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
-/// Whether the whole list can be read, or written: as far as that can be said without touching it.
+/// Whether the whole list can be read (or written), as far as that can be known without an access.
 pub(crate) fn is_sound(engine: &Engine, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let sound = |sge: Sge| {
@@ -38,7 +40,7 @@ pub(crate) fn gather(
     Ok(())
 }
 
-/// Copies the peer's memory at `from` to the `elements`, of which there is as much.
+/// Copies the peer's memory at `from` to the `elements`, as many bytes as they have.
 pub(crate) fn scatter(
     engine: &Engine,
     pd: u32,
@@ -56,18 +58,20 @@ pub(crate) fn scatter(
     Ok(())
 }
 
-/// Copies `len` bytes of which one side is the peer's, and the other registered here or the engine's own.
+/// Copies `len` bytes; one side is the peer's memory, the other is registered here or belongs to
+/// the engine.
 pub(crate) fn put(guard: GuardWord<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), NotDone> {
-    // SAFETY: one side lies in a range of this process that is held, or is the engine's; the other in a mapping of a file that a peer has
-    // granted for this. Faults are survived.
+    // SAFETY: one side lies in a range of this process that is held, or belongs to the engine; the
+    // other lies in a mapping of a file that a peer has granted for this. Faults are survived.
     unsafe { guarded::copy(guard, to, from, len) }
 }
 
-/// Carries out an atomic on an aligned word of the peer's; answers what stood there.
+/// Carries out an atomic on an aligned word of the peer; returns the word's old value.
 pub(crate) fn change(guard: GuardWord<'_>, word: *mut u8, what: Atomic) -> Result<u64, NotDone> {
     let word = word.cast::<u64>();
     match what {
-        // SAFETY: an aligned word in a mapping that a peer has granted for atomics; faults are survived.
+        // SAFETY: an aligned word in a mapping that a peer has granted for atomics; faults are
+        // survived.
         Atomic::CompareSwap { compare, swap } => unsafe { guarded::compare_swap(guard, word, compare, swap) },
         // SAFETY: as above.
         Atomic::FetchAdd(add) => unsafe { guarded::fetch_add(guard, word, add) },

@@ -1,4 +1,4 @@
-//! How completions come into a CQ, and the events that they cause. Adds to [`Cq`].
+//! Adds completions to a CQ, and raises the events for them. Polling is not here. Adds to [`Cq`].
 
 use std::sync::atomic::Ordering;
 
@@ -10,14 +10,16 @@ use crate::moderation::Verdict;
 use crate::reason::{Kind, note};
 
 impl Cq {
-    /// Adds an entry. A full queue is overrun: an error takes the entry's place, behind all that are there, and the event and the QPs'
-    /// fate follow outside of the caller's locks (V-41).
+    /// Adds an entry. If the queue is full, it is overrun: an error takes the entry's place behind
+    /// all existing entries. The event, and the failure of the QPs, follow outside of the caller's
+    /// locks (V-41).
     pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
         self.put(&mut self.ring.lock(), entry, solicited);
     }
 
-    /// Adds entries, each with whether it is solicited. They are copied from where they are: one that is moved on the way is waited for,
-    /// behind all that was stored before, a record for the peer among it.
+    /// Adds entries, each with whether it is solicited. The entries are copied from where they are.
+    /// A value that was just moved would have to wait in the store buffer, behind all earlier
+    /// stores, among them a record for the peer.
     pub(crate) fn push_all(&self, entries: &[(Cqe, bool)]) {
         let mut ring = self.ring.lock();
         for (entry, solicited) in entries {
@@ -52,7 +54,7 @@ impl Cq {
         }
     }
 
-    /// There is no place for an entry.
+    /// Handles an entry for which there is no place.
     #[cold]
     pub(super) fn overrun(&self, ring: &mut CqRing, entry: &Cqe) {
         ring.store(word::OVERRUN, 1);
@@ -75,7 +77,7 @@ impl Cq {
         self.engine.defer(Deferred::Overrun(self.itself.clone()));
     }
 
-    /// Gives the event that the CQ was armed for.
+    /// Raises the event for which the CQ was armed.
     pub(super) fn tell(&self, ring: &mut CqRing) {
         ring.armed = Armed::Nothing;
         ring.store(word::ARMED, 0);
@@ -84,7 +86,7 @@ impl Cq {
         }
     }
 
-    /// Whether the event for a completion that has just come is to wait.
+    /// Whether the event for a new completion has to wait (CQ moderation).
     #[cold]
     fn holds_back(&self, ring: &mut CqRing) -> bool {
         match ring.moderation.as_mut().map(|moderation| moderation.add(self.engine.now())) {

@@ -1,4 +1,5 @@
-//! Where the entries of a CQ lie: in its queue memory, as the agent describes it, or where a parent domain says.
+//! Where the entries of a CQ lie: in its queue memory, as the agent describes it, or in memory of a
+//! parent domain's allocator. Principal function: [`place`].
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::parent::Purpose;
 use crate::pd::Pd;
 use crate::wqe::Layout;
 
-/// Where the entries of a CQ lie.
+/// The view and the offset of a CQ's entries.
 pub(super) fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {
     let (view, layout) = match domain {
         Some(pd) => pd.settle(view, layout(capacity), Purpose::Cq)?,

@@ -1,6 +1,8 @@
-//! Which file memory of this process is, and a new descriptor of it: what a peer needs to map the same memory.
+//! Finds the file behind memory of this process, and opens a new descriptor of it. A peer needs the
+//! descriptor to map the same memory.
 //!
-//! Only files of tmpfs (memfds are some) that are mapped shared: that memory is shared anyway, and touching it waits for no disk.
+//! Only shared mappings of tmpfs files (memfds are tmpfs files) qualify: their memory is shared
+//! anyway, and an access never waits for a disk. Principal type: [`Backing`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -12,12 +14,12 @@ const PAGE: u64 = 4096;
 /// The type of tmpfs (statfs(2)).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// Whole pages of memory that are a file's.
+/// Whole pages of memory that a file backs.
 pub(super) struct Backing {
     pub(super) file: OwnedFd,
-    /// Where they begin in the file.
+    /// The offset of the pages in the file.
     pub(super) offset: u64,
-    /// Where they begin in this process.
+    /// The address of the pages in this process.
     pub(super) start: u64,
     pub(super) len: u64,
 }
@@ -57,7 +59,8 @@ fn parse(line: &str) -> Option<Mapping<'_>> {
     })
 }
 
-/// The whole pages inside `len` bytes at `addr`, if they are one mapping's and can be opened, for writing if `writable`.
+/// The whole pages inside `len` bytes at `addr`, if one mapping covers them and its file can be
+/// opened (for writing if `writable`).
 pub(super) fn find(addr: u64, len: u64, writable: bool) -> Option<Backing> {
     let start = addr.checked_next_multiple_of(PAGE)?;
     let end = addr.checked_add(len)? / PAGE * PAGE;
@@ -87,20 +90,20 @@ pub(super) fn find(addr: u64, len: u64, writable: bool) -> Option<Backing> {
     None
 }
 
-/// A descriptor of a mapping's file that shares nothing with the program's own.
+/// A new open file description of a mapping's file, independent of the program's own.
 fn open(mapping: &Mapping<'_>, writable: bool) -> Option<OwnedFd> {
     let open = |path: &Path| {
         let mut how = OpenOptions::new();
         how.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
         how.open(path).ok().filter(|file| is_of(file, mapping))
     };
-    // Only privileged processes may; but then it is the mapping's for sure.
+    // Only privileged processes may open this link. It certainly refers to the mapping's file.
     let direct = open(Path::new(&format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end)));
     let file = direct.or_else(|| by_path(mapping).and_then(open)).or_else(|| by_descriptor(mapping, &open))?;
     (is_tmpfs(&file) && file.metadata().is_ok_and(|data| data.is_file())).then(|| file.into())
 }
 
-/// Whether to touch the file's memory is to wait for nobody.
+/// Whether an access to the file's memory never waits.
 pub(super) fn is_tmpfs(file: impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
@@ -108,15 +111,15 @@ pub(super) fn is_tmpfs(file: impl AsFd) -> bool {
 fn by_path<'a>(mapping: &Mapping<'a>) -> Option<&'a Path> {
     let path = Path::new(mapping.path);
     let same = |data: std::fs::Metadata| data.is_file() && is_same(&data, mapping);
-    // Looked at before it is opened: opening a file that is not the one can have consequences.
+    // Checked before the open, because opening a wrong file can have side effects.
     std::fs::symlink_metadata(path).is_ok_and(same).then_some(path)
 }
 
-/// One of the descriptors that the program has open.
+/// Reopens one of the program's open descriptors.
 fn by_descriptor(mapping: &Mapping<'_>, open: &dyn Fn(&Path) -> Option<File>) -> Option<File> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
     entries.filter_map(Result::ok).map(|entry| entry.path()).find_map(|path| {
-        // By its name first: to look at a file of somewhere else may take long.
+        // Compares the name first, because stat of a file on another file system may take long.
         let named = std::fs::read_link(&path).is_ok_and(|name| name.as_os_str() == mapping.path);
         let same = named && std::fs::metadata(&path).is_ok_and(|data| data.is_file() && is_same(&data, mapping));
         if same { open(&path) } else { None }

@@ -1,6 +1,8 @@
-//! The initiator's side of direct: a request whose turn it is, while nothing of its QP is under way, is carried out here and now.
+//! The initiator's side of direct access: carries out the next request in the calling thread, while
+//! nothing of its QP is under way.
 //!
-//! Whatever does not fit goes by the lane, which knows the official error for it. Principal method: [`Qp::go_direct`].
+//! Requests that do not fit a grant go over the lane, which reports the official error for them.
+//! Principal method: [`Qp::go_direct`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,25 +18,27 @@ use crate::qp::{Inner, Qp, Route};
 use crate::usermem::guarded::{GuardWord, NotDone};
 use crate::wqe::SendBrief;
 
-/// A key is asked for when it was used so often, and then each time when it was used so many times as often.
+/// The engine asks for a grant of a key after this many uses, and again each time the number of
+/// uses has grown by this factor.
 const WORTH: u32 = 8;
-/// After so many uses of a key, for which it was asked twice, it counts as hopeless.
+/// After this many uses of a key, with two asks, the key counts as hopeless.
 const VAIN: u32 = 100;
-/// Then so many looks are left out after each one.
+/// After that, the engine skips this many checks after each one.
 const PAUSE: u32 = 15;
 
-/// How a request went.
+/// The outcome of a request.
 enum Carried {
     Done,
     Failed(Status),
-    /// Not this one.
+    /// This request does not fit.
     Unfit,
-    /// The grant holds no more, or nothing comes of it.
+    /// The grant is revoked, or the thread is always interrupted.
     Shut,
 }
 
 impl Qp {
-    /// Carries out what can be carried out on the peer's memory, and says in `direct.holds` whether what comes next should wait until it can.
+    /// Carries out the requests that the peer's grants cover. `direct.holds` then says whether the
+    /// next request should wait until it can be carried out directly.
     #[inline]
     pub(crate) fn go_direct(self: &Arc<Self>, inner: &mut Inner) {
         inner.direct.holds = false;
@@ -94,14 +98,15 @@ impl Qp {
         let inline = entry.inline != 0;
         let write = op.operation != Operation::Write;
         let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();
-        // The answer to an atomic may have more room than it takes.
+        // The response to an atomic may have a larger buffer than needed.
         let fits = inline || room == u64::from(op.length) || (op.operation.is_atomic() && room > u64::from(op.length));
         if !fits || (!inline && !beyond::is_sound(engine, self.pd, elements(), write)) {
             return Carried::Unfit;
         }
         let word = way.grant_table.word(way.line * LINE + field::NUMBER);
         let at_it = way.grant_table.word(way.line * LINE + field::AT_IT);
-        // Pairs with the fence in `GrantTable::withdraw`: either the guarded copy's look finds the number 0, or the granter finds us at it.
+        // Pairs with the fence in `GrantTable::withdraw`: either the guarded copy reads the number
+        // 0, or the granter sees that this engine is using the grant.
         if at_it.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Carried::Unfit;
         }
@@ -121,16 +126,18 @@ impl Qp {
                 beyond::change(guard, place, what).map(|value| before = Some(value))
             }
         };
-        // Release: pairs with the granter's acquire. Only our own: the line may be another's by now.
+        // Release: pairs with the granter's acquire. Clears only this grant's number, because
+        // another grant may have the line by now.
         let _ = at_it.compare_exchange(way.number, 0, Ordering::Release, Ordering::Relaxed);
         match done {
             Ok(()) => {}
-            // Of no use to one who never comes through, and who would have each request wait for the one before.
+            // The way is useless if its copies never succeed, and it would make each request wait
+            // for the one before.
             Err(NotDone::Revoked | NotDone::Interrupted) => return Carried::Shut,
             Err(NotDone::Fault) => return Carried::Unfit,
         }
         let Some(value) = before else { return Carried::Done };
-        // It was done, whatever becomes of the answer.
+        // The atomic has been carried out, even if its response cannot be stored.
         let value = value.to_ne_bytes();
         match access::scatter(engine, self.pd, elements(), (0, value.len() as u32), value.as_ptr()) {
             Ok(()) => Carried::Done,
@@ -151,13 +158,14 @@ impl Qp {
 }
 
 impl Way {
-    /// Whether the grant still holds, which may have changed by the time that the caller knows.
+    /// Whether the grant is still valid; it may be revoked at any time.
     pub(super) fn is_open(&self) -> bool {
         let ended = self.grant_table.word(LIFE).load(Ordering::Relaxed) & ENDED != 0;
         !ended && self.grant_table.word(self.line * LINE + field::NUMBER).load(Ordering::Relaxed) == self.number
     }
 
-    /// Where the request's memory lies in this process, if all of it is granted, for that.
+    /// Where the request's memory lies in this process, if the grant covers all of it for this
+    /// operation.
     fn place(&self, op: &SendOp) -> Option<*mut u8> {
         let (needed, align) = match op.operation {
             Operation::Write => (right::REMOTE_WRITE, 1),
@@ -166,14 +174,15 @@ impl Way {
         };
         let offset = op.remote_addr.checked_sub(self.addr)?;
         let place = self.share.pointer(offset, u64::from(op.length))?;
-        // Both the address that the peer has given it and its own: they may differ.
+        // Both the peer's address for the memory and the local one must be aligned; they may
+        // differ.
         let aligned = op.remote_addr.is_multiple_of(align) && (place.addr() as u64).is_multiple_of(align);
         (aligned && op.length != 0 && self.rights & needed != 0).then_some(place)
     }
 }
 
 impl super::Ways {
-    /// Whether it is to be looked at all: those who never come to go direct must not pay for it.
+    /// Whether to check for direct access at all. QPs that never use it must not pay for the check.
     #[inline]
     fn is_worth_a_look(&mut self) -> bool {
         let worth = self.pause == 0;
@@ -181,7 +190,7 @@ impl super::Ways {
         worth
     }
 
-    /// Counts a use of a key; whether it is time to ask for it.
+    /// Counts a use of a key; returns whether to ask for a grant now.
     fn count(&mut self, key: u32) -> bool {
         let place = self.uses.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
             self.next = (self.next + 1) % self.uses.len();
@@ -193,7 +202,7 @@ impl super::Ways {
         if *count > VAIN && self.ways.is_empty() {
             self.pause = PAUSE;
         }
-        // 8, 64, 512 …: an ask may be lost, and what was refused may be granted later.
+        // At 8, 64, 512 …: an ask may be lost, and a refused grant may be given later.
         count.is_power_of_two() && *count >= WORTH && count.trailing_zeros().is_multiple_of(WORTH.trailing_zeros())
     }
 }

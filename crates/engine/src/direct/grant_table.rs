@@ -1,8 +1,11 @@
-//! The target's side of direct: what it has granted to whom, in memory that the grantees see, and how it takes that back.
+//! The target's side of direct access: the table of grants, in memory that the grantees see, and
+//! how the target withdraws them.
 //!
-//! The first line says whether this engine is alive ([`shm::life`]). Any other is one grant: a number, which is 0 when it holds no more, and a word in which the grantee says that he is at
-//! it. The grantee takes that word from 0 to the grant's number and back, so that one who comes late to a line that is another's by now
-//! harms nobody. Principal type: [`GrantTable`].
+//! The first line of the table says whether this engine is alive ([`shm::life`]). Each other line
+//! is one grant. It has a number, which is 0 when the grant is revoked, and a word with which the
+//! grantee shows that it is using the grant. The grantee changes this word from 0 to the grant's
+//! number and back. So a late grantee harms no other grant that has the line by now. Principal
+//! type: [`GrantTable`].
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -14,17 +17,17 @@ use parking_lot::Mutex;
 use shm::Region;
 use shm::life::Life;
 
-/// Lines, with the first.
+/// Lines, including the first.
 const LINES: usize = 1024;
 /// Bytes of a line.
 pub(super) const LINE: usize = 64;
 /// Bytes of the grant table.
 pub(super) const LEN: usize = LINES * LINE;
 
-/// Where in the grant table it says whether the granter is alive.
+/// The offset of the word that says whether the granter is alive.
 pub(super) const LIFE: usize = 0;
 
-/// Where in a line what is.
+/// Offsets in a line.
 pub(super) mod field {
     pub(crate) const NUMBER: usize = 0;
     pub(crate) const AT_IT: usize = 4;
@@ -39,11 +42,11 @@ pub(super) struct Terms {
     pub(super) key: u32,
     /// Remote rights, as an MR's.
     pub(super) rights: u32,
-    /// The address by which work requests call the first byte.
+    /// The address of the first byte in work requests.
     pub(super) addr: u64,
     /// Bytes.
     pub(super) len: u64,
-    /// Where they begin in the file.
+    /// The offset of the memory in the file.
     pub(super) offset: u64,
     /// The grantee's QP, and the granter's.
     pub(super) asker: u32,
@@ -51,14 +54,15 @@ pub(super) struct Terms {
 }
 const _: () = assert!(size_of::<Terms>() == 40);
 
-/// A grantee that has not moved for so long is stopped, and finds the grant shut when it goes on.
+/// A grantee that stays in the middle of a copy for this long counts as stopped. It finds the grant
+/// revoked when it continues.
 const STOPPED: Duration = Duration::from_secs(1);
-/// So long a QP that ends waits for its peer at most, which is under locks: much longer than a piece takes, and whoever takes longer has lost
-/// his processor.
+/// How long a QP that ends waits for its peer at most. It waits with locks held. One piece takes
+/// much less; a slower peer has lost its processor.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Looks before the one that waits goes to sleep between them.
+/// Checks before the waiting thread sleeps between them.
 const LOOKS: u32 = 1000;
-/// Looks, at least, before somebody counts as stopped.
+/// The least number of checks before a grantee counts as stopped.
 const ENOUGH: u32 = 2 * LOOKS;
 
 /// A grant that was given.
@@ -67,11 +71,11 @@ struct Given {
     line: usize,
     number: u32,
     key: u32,
-    /// The engine that has it.
+    /// The grantee's engine.
     to: u32,
 }
 
-/// All that an engine has granted.
+/// All grants of an engine.
 pub(super) struct GrantTable {
     region: Arc<Region>,
     pub(super) file: OwnedFd,
@@ -79,7 +83,8 @@ pub(super) struct GrantTable {
 }
 
 thread_local! {
-    /// The grant table's life is the helper thread's. It ends when that ends, after all that was granted has been of use.
+    /// The life word belongs to the helper thread. It ends with this thread, after all grants have
+    /// lost their use.
     static LIVES: RefCell<Option<Life>> = const { RefCell::new(None) };
 }
 
@@ -90,25 +95,25 @@ struct Book {
 }
 
 impl GrantTable {
-    /// A grant table that holds for as long as the calling thread lives, and makes no other.
+    /// A grant table that is valid as long as the calling thread lives; each thread makes only one.
     pub(super) fn new() -> std::io::Result<Self> {
         let (region, file) = Region::create("softhca-direct", LEN)?;
         let region = Arc::new(region);
         LIVES.with_borrow_mut(|life| {
-            // The one before first, or the kernel would be told of none.
+            // The old life ends first; otherwise the kernel would know of neither.
             drop(life.take());
             *life = Some(Life::begin(Arc::clone(&region), LIFE)?);
             Ok(Self { region, file, book: Mutex::default() })
         })
     }
 
-    /// Writes a grant down; its line and number. None: there is no room.
+    /// Enters a grant; returns its line and number, or `None` if the table is full.
     pub(super) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
         let mut book = self.book.lock();
         book.given.retain(|given| {
             if has_ended(given.to) {
                 self.shut(given);
-                // Whoever was at it is no more.
+                // The grantee's engine has ended, so it does not use the grant any more.
                 self.region.word(given.line * LINE + field::AT_IT).store(0, Ordering::Relaxed);
             }
             self.is_open(given) || self.is_at_it(given)
@@ -117,33 +122,37 @@ impl GrantTable {
         book.last = book.last.wrapping_add(1).max(1);
         let given = Given { line: free, number: book.last, key: terms.key, to };
         self.region.write(free * LINE + field::TERMS, terms);
-        // Release: who finds the number finds the terms.
+        // Release: a grantee that reads the number also finds the terms.
         self.region.word(free * LINE + field::NUMBER).store(given.number, Ordering::Release);
         book.given.push(given);
         Some(Line { region: Arc::clone(&self.region), line: free as u32, number: given.number })
     }
 
-    /// Takes back what was granted of a key; nobody is at it when this returns, but for those who are stopped, or have ended.
+    /// Revokes the grants of a key. When this returns, no grantee uses them, except those that are
+    /// stopped or have ended.
     pub(super) fn withdraw(&self, key: u32, has_ended: impl Fn(u32) -> bool) {
         let gone: Vec<Given> = {
             let mut book = self.book.lock();
             let gone = book.given.iter().filter(|given| given.key == key).copied().collect();
-            // The line is not free before nobody is at it: that is looked at when the next grant is given.
+            // The line becomes free only when the grantee has stopped using it; the next `give`
+            // checks this.
             book.given.iter_mut().filter(|given| given.key == key).for_each(|given| given.key = 0);
             gone
         };
         gone.iter().for_each(|given| self.shut(given));
-        // Pairs with the exchange in `direct::carry`: either the grantee finds the number 0, or we find him at it.
+        // Pairs with the exchange in `direct::carry`: either the grantee reads the number 0, or
+        // this thread sees that the grantee uses the grant.
         fence(Ordering::SeqCst);
         let since = Instant::now();
         let mut looks = 0;
-        // By the clock and by the looks: where a whole machine is stopped, it is the clock alone that goes on.
+        // Both by the clock and by the number of checks: if the whole machine is suspended, only
+        // the clock goes on.
         while gone.iter().any(|given| self.is_at_it(given)) && (looks < ENOUGH || since.elapsed() < STOPPED) {
             looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();
             } else if gone.iter().all(|given| !self.is_at_it(given) || has_ended(given.to)) {
-                // Killed in the middle of it.
+                // The grantee was killed in the middle.
                 break;
             } else {
                 std::thread::sleep(Duration::from_micros(20));
@@ -156,7 +165,7 @@ impl GrantTable {
     }
 
     fn shut(&self, given: &Given) {
-        // Only this grant: the line may be another's by now.
+        // Only this grant: another one may have the line by now.
         let _ = self.word(given, field::NUMBER).compare_exchange(given.number, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 
@@ -165,12 +174,12 @@ impl GrantTable {
     }
 
     fn is_at_it(&self, given: &Given) -> bool {
-        // Acquire pairs with the grantee's release, so that what it has written is there.
+        // Acquire: pairs with the grantee's release, so that its writes are visible.
         self.word(given, field::AT_IT).load(Ordering::Acquire) == given.number
     }
 }
 
-/// One grant, as the QP keeps it that it was given for.
+/// One grant, as stored by the QP for which it was given.
 pub(super) struct Line {
     region: Arc<Region>,
     pub(super) line: u32,
@@ -178,13 +187,14 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// It holds no more.
+    /// Revokes the grant.
     pub(super) fn shut(&self) {
         let word = self.region.word(self.line as usize * LINE + field::NUMBER);
         let _ = word.compare_exchange(self.number, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// The same of several, and nobody is at any of them when this returns, but for those who are stopped.
+    /// Revokes several grants. When this returns, no grantee uses them, except grantees that are
+    /// stopped.
     pub(super) fn shut_all(lines: &[Line]) {
         lines.iter().for_each(Self::shut);
         // As in `GrantTable::withdraw`.
@@ -196,7 +206,7 @@ impl Line {
     }
 
     fn is_used(&self) -> bool {
-        // Acquire pairs with the grantee's release, so that what it has written is there.
+        // Acquire: pairs with the grantee's release, so that its writes are visible.
         self.region.word(self.line as usize * LINE + field::AT_IT).load(Ordering::Acquire) == self.number
     }
 
@@ -227,7 +237,7 @@ mod tests {
         assert!(!one.is_open() && two.is_open());
         let three = table.give(&terms(7), 9, nobody).expect("a line");
         assert_eq!(three.line, one.line);
-        // The QP of the first is late.
+        // The first grant's QP ends late.
         one.shut();
         assert!(three.is_open());
         two.shut();

@@ -1,4 +1,5 @@
-//! What is done with fast-path records that have come: several in a row for one QP are taken under one lock. Adds to [`Engine`] and [`Qp`].
+//! Receives fast-path records: takes several in a row for one QP under one lock. Sending is in
+//! `sending.rs`. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 
@@ -18,21 +19,22 @@ use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Qp};
 use crate::wqe::RecvEntry;
 
-/// How many records are taken under one lock, and after how many bytes of bulk no more: others wait for it.
+/// How many records are taken under one lock, and after how many bytes of bulk the run ends,
+/// because other threads wait for the lock.
 const RUN: usize = 16;
 const BULK_RUN: u32 = 32 * 1024;
 
-/// Where a run of fast-path records has ended.
+/// How a run of fast-path records ended.
 pub(crate) enum RunEnd {
-    /// Nothing else has come, or it is the others' turn.
+    /// No other record has come, or others get their share now.
     Over,
-    /// The record at hand is not of it, and so long.
+    /// The current record, of this length, does not belong to the run.
     Other(usize),
-    /// Behind it the peer has written what no sound peer writes.
+    /// The peer has written an invalid record after it.
     Broken,
 }
 
-/// How much of a round has been done.
+/// The progress of a round.
 #[derive(Default)]
 pub(crate) struct Done {
     /// Records that were taken.
@@ -50,7 +52,8 @@ impl Done {
 }
 
 impl Engine {
-    /// Takes the record at hand, of so many bytes, and those behind it, as long as they are for the fast path and for one QP.
+    /// Takes the current record, of `len` bytes, and the records after it, as long as they are for
+    /// the fast path and for one QP.
     pub(crate) fn take_run(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -101,7 +104,8 @@ impl Engine {
                 Err(shm::Broken) => break RunEnd::Broken,
             }
         };
-        // Before anything is answered, as in `Qp::send_fast_path`; and whoever waits for the region may hold what is locked below.
+        // Released before answers are sent, as in `Qp::send_fast_path`. Also, a thread that waits
+        // for the region may hold a lock that is taken below.
         drop(near);
         if count == 0 {
             return end;
@@ -111,7 +115,7 @@ impl Engine {
         if matches!(end, RunEnd::Over) && !(done.may_go_on() && rx.ring.has_next()) {
             qp.pump(&mut inner);
             if is_last {
-                // Answered just now.
+                // It has just sent its answers.
                 drop(inner);
                 drop(touched.pop());
             }
@@ -123,7 +127,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// Whether nothing of this QP asks for the general path.
+    /// Whether no state of this QP requires the general path.
     #[inline]
     fn takes_fast_path(&self, inner: &Inner) -> bool {
         !inner.is_dead()
@@ -138,7 +142,8 @@ impl Qp {
             && self.lint().is_none()
     }
 
-    /// Takes one fast-path record, whose sender has been checked. False: it asks for the general path, and nothing has changed.
+    /// Takes one fast-path record whose sender has been checked. Returns false if it needs the
+    /// general path; then nothing has changed.
     #[inline]
     fn take_fast_path(&self, inner: &mut Inner, fast: &FastRecord, payload: *const u8, near: &mut Near<'_>) -> bool {
         if fast.path.mtu != inner.peer_mtu

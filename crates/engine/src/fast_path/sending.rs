@@ -1,4 +1,4 @@
-//! How fast-path messages and ACKs leave. Adds to [`Qp`].
+//! Sends fast-path messages and ACKs. Receiving is in `receiving.rs`. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::transmit::wake_peer;
 use crate::wqe::{Ring, SendBrief};
 
 impl Qp {
-    /// Sends what is for the fast path, in order. Says whether that was all that there is to send; else the general path goes on with the rest, and
-    /// finds out what is the matter with it.
+    /// Sends requests and ACKs that qualify for the fast path, in order. Returns whether that was
+    /// all; otherwise the general path sends the rest and finds out why it does not qualify.
     #[inline]
     pub(crate) fn pump_fast_path(self: &Arc<Self>, inner: &mut Inner) -> bool {
         if self.service != Service::Rc {
@@ -24,7 +24,7 @@ impl Qp {
         }
         let unsent = inner.requester.has_unsent();
         if !unsent && !inner.responder.has_answers() && !inner.on_wire {
-            // Whose lane has ended has to be told of what is under way.
+            // If the lane has ended, the general path must fail the requests that are under way.
             return inner.requester.outstanding() == 0
                 || matches!(&inner.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.may_use_fast_path());
         }
@@ -35,7 +35,7 @@ impl Qp {
         all
     }
 
-    /// Sends whatever there is, of every kind.
+    /// Sends everything on the general path.
     #[inline(never)]
     pub(crate) fn pump_generally(self: &Arc<Self>, inner: &mut Inner) {
         loop {
@@ -46,7 +46,8 @@ impl Qp {
         }
     }
 
-    /// What is for the fast path; says whether that was all, and whether the peer is to be woken.
+    /// Sends what qualifies for the fast path; returns whether that was all, and whether to wake
+    /// the peer.
     fn send_fast_path(&self, inner: &mut Inner) -> (bool, bool) {
         let engine = self.engine();
         let odd = inner.on_wire
@@ -97,13 +98,15 @@ impl Qp {
                 let at = envelope.encode(numbers, len, what, &mut cell);
                 let filled = self.fill_fast_path(&mut near, sq, (op.slot, len), cell[at..].as_mut_ptr());
                 if requester.unsent() == 1 {
-                    // Before the record goes: whatever is locked, or unlocked, behind it waits until the peer has let go of the cell's line.
+                    // Before the record is published: each locked instruction after it waits until
+                    // the peer has released the cell's cache line.
                     near.forget();
                 }
                 filled && tx.ring.push_cell(&cell).is_ok()
             } else if bytes <= RECORD_MAX {
                 let at = envelope.encode(numbers, len, what, record);
-                // Whole cells need no padding: what is behind the record has been the peer's to read before.
+                // Whole cells need no padding: the peer could read the bytes after the record
+                // before, too.
                 self.fill_fast_path(&mut near, sq, (op.slot, len), record[at..].as_mut_ptr())
                     && tx.ring.push(&record[..bytes.next_multiple_of(CELL_DATA)]).is_ok()
             } else {
@@ -130,7 +133,7 @@ impl Qp {
         (!requester.has_unsent(), sent && lane.is_called_for())
     }
 
-    /// Copies a request's payload to where it leaves from; says whether it did.
+    /// Copies a request's payload to the outgoing record; returns whether it succeeded.
     #[inline(always)]
     fn fill_fast_path(&self, near: &mut Near<'_>, sq: &Ring, (slot, len): (u32, u16), to: *mut u8) -> bool {
         let len = usize::from(len);

@@ -31,7 +31,8 @@ fn kinds() -> [(What, Headers); 3] {
     ]
 }
 
-/// What the general path writes: headers, so many bytes of payload, and where in the bulk area these are; and how long it is.
+/// What the general path writes: headers, so many bytes of payload, and where in the bulk area
+/// these are; and how long it is.
 fn general(headers: &Headers, len: u16, bulk: Option<u32>) -> (Record, usize) {
     let mut record = [0; shm::RECORD_MAX];
     let about = cell::Envelope { path: PATH, src_qp: Qpn::new(0xab_cdef), len, grh: None };

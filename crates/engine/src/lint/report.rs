@@ -122,7 +122,8 @@ impl Report {
     /// Writes the final counts; no more findings will come.
     pub(super) fn close(&self) {
         let inner = &mut *self.inner.lock();
-        // Opening failed earlier, perhaps because the program had too many open files. Now it may succeed.
+        // Opening failed earlier, perhaps because the program had too many open files. Now it may
+        // succeed.
         if let (None, Some(path)) = (&inner.file, &self.path) {
             inner.file = OpenOptions::new().append(true).open(path).ok();
         }

@@ -1,4 +1,5 @@
-//! How a QP ends: its last command, and what it has to leave before nothing reaches it any more. Adds to [`Qp`].
+//! How a QP ends: its last command, and the cleanup that follows when nothing can reach the QP any
+//! more. Adds to [`Qp`].
 
 use abi::command::number as command;
 use abi::errno::Errno;
@@ -10,7 +11,8 @@ use crate::event::Source;
 use crate::request;
 
 impl Qp {
-    /// Destroys the QP: its requests end without completions. Answers how many of its events were read.
+    /// Destroys the QP; its requests end without completions. Returns how many of its events were
+    /// read.
     ///
     /// # Errors
     /// EBUSY while it is in a multicast group.
@@ -23,7 +25,7 @@ impl Qp {
         let _order = self.engine.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
-        // Nothing else can keep it.
+        // Only a multicast group can make the agent refuse.
         let destroyed = match self.engine.groups.has(self.qpn) {
             true => self.engine.call(&request).map(drop),
             false => self.engine.tell(&request),
@@ -35,28 +37,29 @@ impl Qp {
         Ok(self.read.asynchronous())
     }
 
-    /// Takes the QP out of everything that knows it.
+    /// Removes the QP from everything that refers to it.
     pub(crate) fn leave(&self) {
         self.engine.qps.remove(self.qpn);
         self.abandon();
         self.left();
     }
 
-    /// What is left to do when nothing reaches the QP any more.
+    /// The cleanup after nothing can reach the QP any more.
     pub(crate) fn left(&self) {
         self.purge();
         self.engine.groups.forget(self.qpn);
         self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
     }
 
-    /// Takes its completions out of its CQs. Those of an XRC target are their SRQs'.
+    /// Removes the QP's completions from its CQs. The completions of an XRC target belong to its
+    /// SRQs.
     pub(crate) fn purge(&self) {
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.purge(self.qpn);
         }
     }
 
-    /// Lets go of everything: nothing reaches the QP any more.
+    /// Releases all that the QP holds, so that nothing reaches it any more.
     pub(crate) fn abandon(&self) {
         self.let_go(&mut self.lock());
     }

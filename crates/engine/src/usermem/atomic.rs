@@ -1,31 +1,34 @@
 //! Atomic operations on user memory that survive a fault, as [`super::copy()`] does for copies.
 //!
-//! They are the processor's own locked instructions, so they are atomic with each other, with every other thread and
-//! process that uses atomic instructions on the word, and with nothing less: a program that changes the word by a plain
-//! store races with them, as it does with hardware that offers `IBV_ATOMIC_GLOB`. The word must be aligned to 8 bytes, which
-//! the IBA demands of the address of an atomic request and the engine checks before it comes here.
+//! They are the processor's own locked instructions. So they are atomic with each other, and with
+//! every other thread or process that uses atomic instructions on the word. A plain store of the
+//! program races with them, as it does with hardware that offers `IBV_ATOMIC_GLOB`. The word must
+//! be aligned to 8 bytes; the IBA demands this of the address of an atomic request, and the engine
+//! checks it before it calls these functions. Principal functions: [`compare_swap`] and
+//! [`fetch_add`].
 
 use super::Fault;
 use super::fault::{Outcome, Range};
 use std::arch::global_asm;
 
-/// Puts `swap` in the place of `compare` if that is what `word` holds. Returns what it held before, either way.
+/// Replaces the word with `swap` if it holds `compare`. Returns the old value in both cases.
 ///
 /// # Errors
 ///
-/// The fault, which is always a write: the instruction asks for the right to write before it compares.
+/// The fault, which is always a write: the instruction requests write access before it compares.
 ///
 /// # Safety
 ///
-/// The word need not be mapped, but if it is, then it must be memory that the program handed over for this purpose: no
-/// Rust reference to it may be alive, but for one to an `AtomicU64`.
+/// The word need not be mapped. If it is mapped, it must be memory that the program handed over for
+/// this purpose: no Rust reference to it may be alive, except one to an `AtomicU64`.
 pub unsafe fn compare_swap(word: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches for.
+    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches
+    // for.
     let outcome = unsafe { softhca_usermem_compare_swap(word, compare, swap) };
     answer(outcome, word)
 }
 
-/// Adds `addend` to `word`, wrapping around. Returns what it held before.
+/// Adds `addend` to `word`, wrapping around. Returns the old value.
 ///
 /// # Errors
 ///
@@ -35,12 +38,13 @@ pub unsafe fn compare_swap(word: *mut u64, compare: u64, swap: u64) -> Result<u6
 ///
 /// As for [`compare_swap`].
 pub unsafe fn fetch_add(word: *mut u64, addend: u64) -> Result<u64, Fault> {
-    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches for.
+    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches
+    // for.
     let outcome = unsafe { softhca_usermem_fetch_add(word, addend) };
     answer(outcome, word)
 }
 
-/// Puts `value` into `word`. Returns what it held before.
+/// Stores `value` in `word`. Returns the old value.
 ///
 /// # Errors
 ///
@@ -50,12 +54,14 @@ pub unsafe fn fetch_add(word: *mut u64, addend: u64) -> Result<u64, Fault> {
 ///
 /// As for [`compare_swap`].
 pub unsafe fn swap(word: *mut u64, value: u64) -> Result<u64, Fault> {
-    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches for.
+    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches
+    // for.
     let outcome = unsafe { softhca_usermem_swap(word, value) };
     answer(outcome, word)
 }
 
-/// Reads `word` at one moment (acquire: what was written before the value was is seen after).
+/// Reads `word` with one acquire load: writes that were made before the value was stored are
+/// visible after it.
 ///
 /// # Errors
 ///
@@ -65,7 +71,8 @@ pub unsafe fn swap(word: *mut u64, value: u64) -> Result<u64, Fault> {
 ///
 /// As for [`compare_swap`].
 pub unsafe fn load(word: *const u64) -> Result<u64, Fault> {
-    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches for.
+    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches
+    // for.
     let outcome = unsafe { softhca_usermem_load(word) };
     if outcome.is_done() { Ok(outcome.value) } else { Err(outcome.fault_of_load(word as u64)) }
 }
@@ -75,7 +82,7 @@ fn answer(outcome: Outcome, word: *mut u64) -> Result<u64, Fault> {
     if outcome.is_done() { Ok(outcome.value) } else { Err(outcome.fault_of_update(word as u64)) }
 }
 
-/// Where the routines lie, for the fault table.
+/// The addresses of the routines, for the fault table.
 pub(super) fn range() -> Range {
     Range {
         begin: &raw const softhca_usermem_atomic_begin as u64,
@@ -94,7 +101,8 @@ unsafe extern "C" {
     static softhca_usermem_atomic_fixup: u8;
 }
 
-// rdi = word, rsi and rdx the operands; returns the Outcome in rax (0: done) and rdx (what the word held).
+// rdi = word, rsi and rdx the operands; returns the Outcome in rax (0: done) and rdx (the old value
+// of the word).
 global_asm!(
     ".pushsection .text.softhca_usermem_atomic, \"ax\", @progbits",
     ".irp name, begin, end, fixup",

@@ -1,18 +1,22 @@
-//! The one copy for user memory: as fast as `memcpy`, and a fault in it is a value, not a signal.
+//! The copy routines for user memory: as fast as `memcpy`, and a fault returns an error instead of
+//! a signal.
 //!
-//! The routines are assembler, because their instructions must lie between known labels: the handler in `fault.rs`
-//! recognises them by address and makes them return the fault. They are leaves and leave the stack alone, so that returning
-//! is all that the way out has to do.
+//! The routines are assembler, because their instructions must lie between known labels. The
+//! handler in `fault.rs` recognises the instructions by address and makes the routine return the
+//! fault. The routines are leaf functions and do not use the stack, so the exit path only has to
+//! return.
 //!
-//! A peer may spin on the memory that is being written, so the order of the stores is part of the contract, as it is on
-//! hardware: addresses rise, and **the last byte is written once, by the last store**; 1, 2, 4, 8 and 16 bytes are one
-//! store. Bytes before it may be written twice, with the same value. A store across two cache lines may be seen in halves,
-//! so above 128 bytes only whole lines come before the last stretch, which lies in one line; below, this holds for
-//! destinations that begin with a line. `rep movsb` promises no order among its own stores (Intel SDM volume 1, 7.3.9.3),
-//! which is why ordinary stores follow it.
+//! A peer may spin on the destination, so the order of the stores is part of the contract, as it is
+//! on hardware: addresses rise, and **the last byte is written once, by the last store**. 1, 2, 4,
+//! 8 and 16 bytes are one store. Earlier bytes may be written twice, with the same value. Another
+//! thread may see a store across two cache lines in halves. So above 128 bytes, only whole lines
+//! come before the last piece, which lies in one line; up to 128 bytes this holds for destinations
+//! that begin with a line. `rep movsb` promises no order among its own stores (Intel SDM volume 1,
+//! 7.3.9.3), so ordinary stores follow it.
 //!
-//! Where bytes are only put down for somebody who is told of them afterwards, as in a lane, no order is promised ([`stage`]): there `rep movsb` has
-//! all lines to itself. The ordinary stores of the first and the last line would wait for lines that the reader has in its cache.
+//! [`stage`] promises no order. It is for bytes that another party reads only after it has been
+//! told of them, as in a lane. There `rep movsb` copies all lines. Ordinary stores to the first and
+//! the last line would wait for lines that the reader has in its cache.
 
 use super::Fault;
 use super::fault::{Outcome, Range};
@@ -20,20 +24,22 @@ use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Copies `len` bytes from `src` to `dst`, either of which may turn out not to be there.
+/// Copies `len` bytes from `src` to `dst`. Either range may turn out not to be accessible.
 ///
-/// After an error any part of the destination may have been written. What overlapping ranges end up with is not defined,
-/// but nothing outside the destination is written. Wants [`super::install`] to have been called, and the thread to leave
-/// SIGSEGV and SIGBUS unblocked ([`super::prepare_thread`]).
+/// After an error, any part of the destination may have been written. The result for overlapping
+/// ranges is undefined, but nothing outside the destination is written. Requires that
+/// [`super::install`] was called, and that the thread does not block SIGSEGV and SIGBUS
+/// ([`super::prepare_thread`]).
 ///
 /// # Errors
 ///
-/// The first fault: which side, where, and of which kind.
+/// The first fault: which side, which address, and which kind.
 ///
 /// # Safety
 ///
-/// The ranges need not be mapped, but what is mapped there must be memory that was handed over for this purpose: no Rust
-/// reference to any byte of the destination may be alive, and none that forbids reading to the source.
+/// The ranges need not be mapped, but what is mapped there must be memory that was handed over for
+/// this purpose: no Rust reference to any byte of the destination may be alive, and none that
+/// forbids reading to the source.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     let routine = if len <= SMALL { softhca_usermem_copy_small } else { routine_for(len) };
@@ -41,8 +47,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
     unsafe { run(routine, dst, src, len) }
 }
 
-/// Copies like [`copy`] to memory of the engine's, at which nobody looks before a later store says that the bytes are there. The order in which
-/// they get there is open.
+/// Copies like [`copy`], to memory of the engine that no other party reads before a later store
+/// publishes the bytes. The order of the stores is undefined.
 ///
 /// # Errors
 ///
@@ -65,19 +71,20 @@ pub unsafe fn stage(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Faul
 ///
 /// # Safety
 ///
-/// As for [`copy`]; the routine can copy so many bytes on this processor.
+/// As for [`copy`]; the routine can copy `len` bytes on this processor.
 #[inline]
 unsafe fn run(routine: Routine, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
-    // SAFETY: each routine keeps to the C ABI and touches only the two ranges, which the caller vouches for; a fault in
-    // them makes it return. The length is one that it was chosen for.
+    // SAFETY: each routine keeps to the C ABI and touches only the two ranges, which the caller
+    // vouches for; a fault in them makes it return. The length is one that it was chosen for.
     let outcome = unsafe { routine(dst, src, len) };
     if outcome.is_done() { Ok(()) } else { Err(outcome.fault_of_copy(src as u64, len as u64, dst as u64)) }
 }
 
-/// Up to here all loads come before the first store, and there is no loop.
+/// Up to this length, all loads come before the first store, and there is no loop.
 const SMALL: usize = 128;
-/// From here `rep movsb` beats the loops, by far so when another core has just read the destination: it takes cache lines
-/// over without reading them. Below, its start costs more than that (measured).
+/// From this length on, `rep movsb` is faster than the loops. It is much faster when another core
+/// has just read the destination, because it takes over cache lines without reading them. For
+/// shorter copies its startup costs more than that (measured).
 const REPEAT_FROM: usize = 4096;
 
 type Routine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Outcome;
@@ -95,16 +102,16 @@ fn routine_for(len: usize) -> Routine {
     }
 }
 
-/// What the processor can do. Until [`choose`] has looked, what all of them can.
+/// The processor's features; before [`choose`] has run, those that every x86-64 processor has.
 static PROCESSOR: AtomicU8 = AtomicU8::new(0);
-/// Set when it has looked.
+/// [`choose`] has run.
 const LOOKED: u8 = 1;
 /// AVX, and the operating system saves its registers.
 const AVX: u8 = 2;
 /// `rep movsb` is a fast way to copy (ERMS, CPUID leaf 7, EBX bit 9).
 const REPEAT: u8 = 4;
 
-/// Chooses the routines for this processor; part of installing the fault handler.
+/// Chooses the routines for this processor; called when the fault handler is installed.
 pub(super) fn choose() {
     if PROCESSOR.load(Ordering::Relaxed) != 0 {
         return;
@@ -127,7 +134,8 @@ fn has_fast_repeat() -> bool {
     highest_leaf >= 7 && unsafe { __cpuid_count(7, 0) }.ebx & (1 << 9) != 0
 }
 
-/// Copies with each routine that can copy `len` bytes on this processor, whichever [`copy`] would take.
+/// Copies with each routine that can copy `len` bytes on this processor, not only the one that
+/// [`copy`] would use.
 ///
 /// # Safety
 ///
@@ -157,7 +165,7 @@ pub(super) unsafe fn copy_with_each(
     }
 }
 
-/// Where the routines lie, for the fault table.
+/// The addresses of the routines, for the fault table.
 pub(super) fn ranges() -> [Range; 2] {
     [
         Range {
@@ -187,7 +195,8 @@ unsafe extern "C" {
     static softhca_usermem_copy_avx_fixup: u8;
 }
 
-// All: rdi = dst, rsi = src, rdx = len; returns the Outcome in rax (0: done) and rdx. Changes rcx, r8, r9, xmm0 to xmm7.
+// All: rdi = dst, rsi = src, rdx = len; returns the Outcome in rax (0: done) and rdx. Changes rcx,
+// r8, r9, xmm0 to xmm7.
 global_asm!(
     ".pushsection .text.softhca_usermem_copy, \"ax\", @progbits",
     ".irp name, begin, end, fixup, small, sse, repeat, whole",
@@ -198,7 +207,8 @@ global_asm!(
     ".cfi_startproc",
     ".p2align 6",
     "softhca_usermem_copy_begin:",
-    // At most 128 bytes. A length between two sizes is covered by two runs, one from each end, that overlap.
+    // At most 128 bytes. For a length between two sizes, two overlapping pieces are copied, one
+    // from each end.
     "softhca_usermem_copy_small:",
     "xor eax, eax",
     "cmp rdx, 16",
@@ -291,8 +301,9 @@ global_asm!(
     "movups [rdi + rdx - 32], xmm6",
     "movups [rdi + rdx - 16], xmm7",
     "ret",
-    // More than 128 bytes: the first 64, whole lines of the destination, the last 64. From here on rdi is the place in the
-    // destination, rsi the distance to the source, r9 where the last 64 bytes of the destination begin.
+    // More than 128 bytes: the first 64, whole lines of the destination, the last 64. From here on
+    // rdi is the place in the destination, rsi the distance to the source, r9 the start of the last
+    // 64 bytes of the destination.
     ".p2align 5",
     "softhca_usermem_copy_sse:",
     "xor eax, eax",
@@ -330,7 +341,7 @@ global_asm!(
     "movups [r9 + 32], xmm2",
     "movups [r9 + 48], xmm3",
     "ret",
-    // The same with r8 as the distance, as rsi moves.
+    // As above, with r8 as the distance, because rsi moves.
     ".p2align 5",
     "softhca_usermem_copy_repeat:",
     "xor eax, eax",
@@ -361,7 +372,7 @@ global_asm!(
     "movups [r9 + 32], xmm2",
     "movups [r9 + 48], xmm3",
     "ret",
-    // In no order.
+    // In no defined order.
     ".p2align 5",
     "softhca_usermem_copy_whole:",
     "xor eax, eax",
@@ -375,7 +386,8 @@ global_asm!(
     ".popsection",
 );
 
-// The same with AVX, two lines at a time. The way out must leave the upper halves of the registers clean.
+// As the SSE routine, with AVX and two lines at a time. The exit path must clear the upper halves
+// of the registers.
 global_asm!(
     ".pushsection .text.softhca_usermem_copy_avx, \"ax\", @progbits",
     ".irp name, avx, avx_begin, avx_end, avx_fixup",

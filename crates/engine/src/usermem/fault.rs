@@ -1,27 +1,29 @@
-//! Faults as values: the table of instructions that may fault, and the SIGSEGV and SIGBUS handler that looks it up.
+//! Faults as values: the table of instructions that may fault, and the SIGSEGV and SIGBUS handler
+//! that searches it.
 //!
-//! When a fault's instruction lies in the table, the handler writes what happened into the registers that carry the
-//! routine's result and lets it go on at its way out. Every other fault, and every such signal that somebody sent, is
-//! passed on to the handler that was there before (`previous.rs`), as if ours did not exist. Principal type: [`Fault`].
+//! If the faulting instruction is in the table, the handler writes the fault into the registers of
+//! the routine's result, and continues at the routine's exit path. All other faults, and signals
+//! that were sent with kill or the like, go to the previous handler (`previous.rs`), as if this
+//! handler did not exist. Principal type: [`Fault`].
 
 use super::{atomic, copy, fold, guarded, previous};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 
-/// A touch of user memory that failed.
+/// A failed access to user memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What was being done to the memory.
+    /// Which access failed.
     pub side: Side,
-    /// The signal that it would have been.
+    /// The signal that the fault would have raised.
     pub signal: FaultSignal,
-    /// The address that could not be touched, where the processor names it; for an address that no mapping can have
-    /// (not canonical) the start of the range.
+    /// The address that could not be accessed, if the processor reports it. For an address that no
+    /// mapping can have (not canonical), the start of the range.
     pub address: u64,
 }
 
-/// Which half of an operation met the fault.
+/// Which half of an operation had the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The source of a copy, or the word that a load reads.
@@ -30,7 +32,7 @@ pub enum Side {
     Write,
 }
 
-/// The signal that a fault would have been.
+/// The signal that a fault would have raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultSignal {
     /// SIGSEGV: nothing is mapped there, or the mapping forbids it.
@@ -55,18 +57,20 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Makes sure that the fault handler is the process's handler for SIGSEGV and SIGBUS.
+/// Ensures that the fault handler is the process's handler for SIGSEGV and SIGBUS.
 ///
-/// To be called before the first copy and again at each registration of memory: a program may put a handler of its own on
-/// top at any time, and then ours goes on top of that one and passes on to it what is not ours. When nothing has changed
-/// this is two short system calls and takes no lock.
+/// To be called before the first copy, and again at each registration of memory. A program may
+/// install a handler of its own at any time. Then this function installs the fault handler on top
+/// again, and the fault handler passes other faults on to the program's handler. If nothing has
+/// changed, this costs two short system calls and no lock.
 ///
-/// While a program's handler is on top that does not pass faults on, faults in user memory are that program's. A shared
-/// library that calls this must stay loaded (link it with `-z nodelete`), as the handler does.
+/// While a program's handler that does not pass faults on is on top, it gets the faults in user
+/// memory. A shared library that calls this must stay loaded (link it with `-z nodelete`), because
+/// the handler stays installed.
 ///
 /// # Errors
 ///
-/// What `sigaction` answers; the kernel does not refuse these two signals, a sandbox might.
+/// The error of `sigaction`. The kernel does not refuse these two signals; a sandbox might.
 pub fn install() -> io::Result<()> {
     copy::choose();
     previous::install(libc::SIGSEGV)?;
@@ -75,9 +79,10 @@ pub fn install() -> io::Result<()> {
 
 /// Unblocks SIGSEGV and SIGBUS in the calling thread, once per thread.
 ///
-/// The kernel ends the process when a thread faults that has the signal blocked, handler or not. Programs that leave
-/// signals to one thread often block all of them in the others, so every engine call that copies begins with this: after
-/// the first time it reads one thread-local flag.
+/// If a thread faults while it has the signal blocked, the kernel ends the process, with or without
+/// a handler. Programs that handle signals in one thread often block all signals in the others. So
+/// every engine call that copies begins with this function. After the first time, it only reads a
+/// thread-local flag.
 #[inline]
 pub fn prepare_thread() {
     thread_local!(static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
@@ -93,9 +98,9 @@ fn unblock() {
     change_mask(libc::SIG_UNBLOCK, &fault_signals());
 }
 
-/// Blocks every signal but SIGSEGV and SIGBUS in the calling thread: what the engine's own threads begin with, so that the
-/// program's signals are never handled on them. The two stay open because a copy that faults with its signal blocked would
-/// end the process.
+/// Blocks all signals except SIGSEGV and SIGBUS in the calling thread. The engine's own threads
+/// begin with this, so that the program's signals are never handled on them. The two signals stay
+/// unblocked, because a fault with its signal blocked would end the process.
 pub fn block_other_signals() {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises the set that it is given.
@@ -123,18 +128,19 @@ fn fault_signals() -> libc::sigset_t {
 }
 
 fn change_mask(how: libc::c_int, set: &libc::sigset_t) {
-    // SAFETY: the set is initialised and the old mask is not asked for. It fails only for an unknown `how`.
+    // SAFETY: the set is initialised and the old mask is not requested. It fails only for an
+    // unknown `how`.
     unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) };
 }
 
-/// Instructions of which a fault is an answer.
+/// Instructions whose faults become return values.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
     /// The first instruction.
     pub(super) begin: u64,
-    /// Behind the last instruction.
+    /// The address after the last instruction.
     pub(super) end: u64,
-    /// Where to go on after a fault: it returns with rax and rdx as they are.
+    /// Where to continue after a fault: this code returns with rax and rdx unchanged.
     pub(super) fixup: u64,
 }
 
@@ -142,7 +148,7 @@ pub(super) struct Range {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Outcome {
-    /// 0, or how it failed: [`FAULTED`] and what the handler adds.
+    /// 0, or a failure: [`FAULTED`] and the handler's flags.
     how: u64,
     /// The value, or the faulting address.
     pub(super) value: u64,
@@ -153,7 +159,7 @@ const FAULTED: u64 = 1;
 const BUS: u64 = 2;
 /// The processor's page-fault error code is known.
 const PAGE_FAULT: u64 = 4;
-/// It said that the access was a write.
+/// The error code says that the access was a write.
 const WRITE: u64 = 8;
 
 impl Outcome {
@@ -162,19 +168,19 @@ impl Outcome {
         self.how == 0
     }
 
-    /// How it went; not 0 for what is not a fault, and has its own numbers from 256 on.
+    /// The raw result. Results of 256 and above are not faults; the routine defines them.
     #[inline]
     pub(super) fn how(self) -> u64 {
         self.how
     }
 
-    /// The fault that this is, in a load of the word at `address`.
+    /// The fault of a load of the word at `address`.
     #[cold]
     pub(super) fn fault_of_load(self, address: u64) -> Fault {
         Fault { side: Side::Read, signal: self.signal(), address }
     }
 
-    /// The fault that this is, in an atomic operation on the word at `address`.
+    /// The fault of an atomic operation on the word at `address`.
     #[cold]
     pub(super) fn fault_of_update(self, address: u64) -> Fault {
         Fault { side: Side::Write, signal: self.signal(), address }
@@ -184,7 +190,7 @@ impl Outcome {
         if self.how & BUS != 0 { FaultSignal::Bus } else { FaultSignal::Segv }
     }
 
-    /// The fault that this is, in a copy that read `len` bytes at `src` and wrote as many at `dst`.
+    /// The fault of a copy that read `len` bytes at `src` and wrote as many at `dst`.
     #[cold]
     pub(super) fn fault_of_copy(self, src: u64, len: u64, dst: u64) -> Fault {
         let signal = self.signal();
@@ -192,8 +198,8 @@ impl Outcome {
             let side = if self.how & WRITE != 0 { Side::Write } else { Side::Read };
             return Fault { side, signal, address: self.value };
         }
-        // No address (a general-protection fault: one of the ranges leaves the canonical half) or an address rounded to a
-        // page (a memory error).
+        // The processor reported no address (a general-protection fault: one of the ranges leaves
+        // the canonical half), or an address rounded to a page (a memory error).
         let holds = |start: u64| self.value >= start & !0xfff && self.value < start.saturating_add(len);
         let leaves = |start: u64| start.saturating_add(len) > CANONICAL;
         let side = if holds(src) || (!holds(dst) && leaves(src)) { Side::Read } else { Side::Write };
@@ -202,10 +208,12 @@ impl Outcome {
     }
 }
 
-/// The end of the lower half of the address space, where all user memory lies unless the program asks for more.
+/// The end of the lower half of the address space. All user memory lies below it unless the program
+/// asks for more.
 const CANONICAL: u64 = 1 << 47;
 
-/// If `context` was interrupted in an instruction of the table, makes it go on at the way out with the fault as its result.
+/// If `context` was interrupted in an instruction of the table, makes it continue at the exit path
+/// with the fault as its result.
 ///
 /// # Safety
 ///
@@ -220,7 +228,7 @@ pub(super) unsafe fn resolve(
     if !is_fault(signal, info.si_code) {
         return false;
     }
-    // SAFETY: the kernel passes a valid context, and nobody else uses it while the handler runs.
+    // SAFETY: the kernel passes a valid context, and no other code uses it while the handler runs.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     let rip = registers[libc::REG_RIP as usize].cast_unsigned();
     let Some(range) = table().into_iter().find(|range| (range.begin..range.end).contains(&rip)) else {
@@ -244,7 +252,7 @@ pub(super) unsafe fn resolve(
     true
 }
 
-/// Whether the signal comes from the instruction that was interrupted, rather than from somebody who sent it.
+/// Whether the interrupted instruction raised the signal, rather than another thread or process.
 pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }

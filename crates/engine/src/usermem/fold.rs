@@ -1,6 +1,7 @@
-//! A copy out of user memory that takes the bytes through an ICRC on its way ([`wire::icrc::Folding`]): each of them is in a register
-//! already, so that the check costs nothing beside the copy, and nothing is read back that has just been written. Faults are answers, as they are
-//! of [`super::copy()`].
+//! A copy out of user memory that also folds the bytes into an ICRC ([`wire::icrc::Folding`]). Each
+//! byte is in a register already, so the check costs nothing beside the copy, and the packet need
+//! not be read again. A fault returns an error, as in [`super::copy()`]. Principal function:
+//! [`copy_folding`].
 
 use super::Fault;
 use super::fault::{Outcome, Range};
@@ -9,9 +10,9 @@ use wire::icrc::{Folding, Width};
 
 const _: () = assert!(Folding::STRIDE == 256 && Folding::SUMS == 0 && Folding::WEIGHTS == 256 && Folding::LAST == 320);
 
-/// Copies `len` bytes, whole strides, from `src` to `dst`, and has them go through `folding`.
+/// Copies `len` bytes, whole strides, from `src` to `dst`, and folds them into `folding`.
 ///
-/// After an error any part of the destination may have been written, and `folding` is worth nothing.
+/// After an error, any part of the destination may have been written, and `folding` is invalid.
 ///
 /// # Errors
 ///
@@ -27,13 +28,14 @@ pub unsafe fn copy_folding(dst: *mut u8, src: *const u8, len: usize, folding: &m
         Width::Half => softhca_usermem_fold_half,
         Width::Whole => softhca_usermem_fold,
     };
-    // SAFETY: the routines keep to the C ABI and touch the two ranges, which the caller vouches for, and the 336 bytes of `folding`; the processor has
-    // the instructions, or there would be no such `Folding`.
+    // SAFETY: the routines keep to the C ABI and touch the two ranges, which the caller vouches
+    // for, and the 336 bytes of `folding`; the processor has the instructions, or there would be no
+    // such `Folding`.
     let outcome = unsafe { routine(dst, src, len, std::ptr::from_mut(folding).cast()) };
     if outcome.is_done() { Ok(()) } else { Err(outcome.fault_of_copy(src as u64, len as u64, dst as u64)) }
 }
 
-/// Where the routines lie, for the fault table.
+/// The addresses of the routines, for the fault table.
 pub(super) fn ranges() -> [Range; 2] {
     [
         Range {
@@ -60,7 +62,8 @@ unsafe extern "C" {
     static softhca_usermem_fold_half_fixup: u8;
 }
 
-// rdi = dst, rsi = src, rdx = len, rcx = folding; returns the Outcome in rax (0: done) and rdx. Changes r9 and zmm0 to zmm9.
+// rdi = dst, rsi = src, rdx = len, rcx = folding; returns the Outcome in rax (0: done) and rdx.
+// Changes r9 and zmm0 to zmm9.
 global_asm!(
     ".pushsection .text.softhca_usermem_fold, \"ax\", @progbits",
     ".globl softhca_usermem_fold",
@@ -84,7 +87,7 @@ global_asm!(
     "sub rsi, rdi",
     ".p2align 5",
     "30:",
-    "prefetcht0 [rsi + rdi + 2048]", // what is not there is not fetched
+    "prefetcht0 [rsi + rdi + 2048]", // a prefetch of an unmapped address does nothing
     "prefetcht0 [rsi + rdi + 2112]",
     "prefetcht0 [rsi + rdi + 2176]",
     "prefetcht0 [rsi + rdi + 2240]",
@@ -123,7 +126,8 @@ global_asm!(
     ".popsection",
 );
 
-// The same in registers of half the width, of which four are half a stride. Changes r9 and ymm0 to ymm7.
+// As above, in registers of half the width; four of them hold half a stride. Changes r9 and ymm0 to
+// ymm7.
 global_asm!(
     ".pushsection .text.softhca_usermem_fold_half, \"ax\", @progbits",
     ".globl softhca_usermem_fold_half",
@@ -147,7 +151,7 @@ global_asm!(
     "sub rsi, rdi",
     ".p2align 5",
     "30:",
-    "prefetcht0 [rsi + rdi + 2048]", // what is not there is not fetched
+    "prefetcht0 [rsi + rdi + 2048]", // a prefetch of an unmapped address does nothing
     "prefetcht0 [rsi + rdi + 2112]",
     "prefetcht0 [rsi + rdi + 2176]",
     "prefetcht0 [rsi + rdi + 2240]",

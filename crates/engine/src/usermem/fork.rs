@@ -1,9 +1,10 @@
-//! Telling the process that made something from a child that inherited it by fork.
+//! Distinguishes the process that made an object from a child that inherited the object by fork.
 //!
-//! Engines do not survive a fork: the child's copy has no helper thread and its mappings are gone, so every call on an
-//! inherited object must be refused before it touches anything. That question is asked on each post and poll, hence a page
-//! that the kernel empties in the child (MADV_WIPEONFORK, Linux 4.14): one load. Where there is no such page the answer is
-//! a comparison of process ids, which costs a system call. Principal type: [`ForkMark`].
+//! Engines do not survive a fork: the child has no helper thread, and its mappings are gone. So the
+//! engine must refuse every call on an inherited object before it touches anything. Each post and
+//! poll makes this check. Therefore it uses a page that the kernel empties in the child
+//! (MADV_WIPEONFORK, Linux 4.14), which costs one load. Without that page, the check compares
+//! process ids, which costs a system call. Principal type: [`ForkMark`].
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,8 @@ pub struct ForkMark {
     creator: u32,
 }
 
-// SAFETY: the page holds one atomic word that nobody changes, and it is unmapped only when the mark is dropped.
+// SAFETY: the page holds one atomic word that nobody changes, and it is unmapped only when the mark
+// is dropped.
 unsafe impl Send for ForkMark {}
 // SAFETY: as above.
 unsafe impl Sync for ForkMark {}
@@ -32,14 +34,14 @@ impl ForkMark {
         ForkMark { page: marked_page(), creator: std::process::id() }
     }
 
-    /// A mark without a page, as where the kernel does not empty pages.
+    /// A mark without a page, as on a kernel that does not empty pages.
     #[cfg(test)]
     pub(super) fn by_process_id() -> ForkMark {
         ForkMark { page: None, creator: std::process::id() }
     }
 
-    /// Whether the caller is the process that made the mark (or shares its memory, as the child of a vfork does until it
-    /// has called exec).
+    /// Whether the caller is the process that made the mark. The child of a vfork, which shares its
+    /// memory, also counts until it calls exec.
     #[inline]
     #[must_use]
     pub fn made_here(&self) -> bool {
@@ -74,7 +76,7 @@ fn marked_page() -> Option<NonNull<AtomicU32>> {
     if page == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the page was mapped above and nobody else knows it.
+    // SAFETY: the page was mapped above and no other code knows it.
     if unsafe { libc::madvise(page, LENGTH, libc::MADV_WIPEONFORK) } != 0 {
         // SAFETY: as above.
         unsafe { libc::munmap(page, LENGTH) };

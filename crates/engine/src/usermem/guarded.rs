@@ -1,13 +1,18 @@
-//! Copies and atomics that happen only while a word of shared memory holds a number, whatever befalls the thread meanwhile.
+//! Copies and atomics that take effect only while a word of shared memory holds a given number,
+//! even if the thread is stopped meanwhile.
 //!
-//! To look at the word first is not enough: between the look and the store the thread can be stopped for as long as somebody likes. So
-//! both are one restartable sequence (rseq(2)): a thread that loses its processor in it, or gets a signal, goes on at the
-//! abort address. Each sequence ends with the one store that counts: the atomic, or the store that writes the last byte of a copy. An
-//! aborted sequence has therefore not done it, and may be done again. Bytes before the last one may be written twice.
+//! It is not enough to read the word first: between the read and the store, the thread can be
+//! stopped for any time. So both are one restartable sequence (rseq(2)). A thread that is preempted
+//! in the sequence, or gets a signal, continues at the abort address. Each sequence ends with the
+//! one store that counts: the atomic, or the store that writes the last byte of a copy. So an
+//! aborted sequence has not made this store, and can be repeated. Bytes before the last one may be
+//! written twice.
 //!
-//! As in `copy.rs`, a fault is a value. The kernel goes to the abort address before it delivers the signal, so that is in the table of faults, too.
+//! As in `copy.rs`, a fault returns an error. The kernel goes to the abort address before it
+//! delivers the signal, so that address is in the fault table, too.
 //!
-//! The C library registers each thread with the kernel, and where it does not there are no guarded copies: see [`exists`].
+//! The C library registers each thread with the kernel. If it does not, there are no guarded
+//! copies: see [`exists`]. Principal type: [`GuardWord`].
 
 use std::arch::{asm, global_asm};
 use std::sync::OnceLock;
@@ -15,36 +20,37 @@ use std::sync::atomic::AtomicU32;
 
 use super::fault::{Outcome, Range};
 
-/// The word that is looked at, and the number that it has to hold; and the word of whoever keeps it, who must be alive.
+/// The word to check, the number that it must hold, and the life word of its owner, who must be
+/// alive.
 #[derive(Clone, Copy)]
 pub struct GuardWord<'a> {
     /// The word.
     pub word: &'a AtomicU32,
     /// The number.
     pub number: u32,
-    /// See [`shm::life`].
+    /// The owner's life word: see [`shm::life`].
     pub life: &'a AtomicU32,
 }
 
-/// Why nothing, or not all, was done.
+/// Why the operation was not done, or not completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotDone {
-    /// The word holds another number, or nobody keeps it any more.
+    /// The word holds another number, or its owner has ended.
     Revoked,
-    /// The memory could not be touched.
+    /// The memory could not be accessed.
     Fault,
     /// The thread was interrupted again and again, or is not registered with the kernel.
     Interrupted,
 }
 
-/// Bytes of one piece of a copy: what one look at the word lasts for.
+/// Bytes of one piece of a copy; each piece has its own check of the word.
 pub const PIECE: usize = 32 * 1024;
-/// So often a piece is begun.
+/// How often a piece is tried.
 const TRIES: u32 = 64;
 
 const _: () = assert!(shm::life::ENDED == 0x4000_0000, "the routines know it by heart");
 
-/// What a routine says besides done and faulted.
+/// Results of a routine besides done and faulted.
 const REVOKED: u64 = 256;
 const ABORTED: u64 = 512;
 
@@ -58,19 +64,21 @@ struct Rseq {
     sequence: u64,
 }
 
-/// Whether guarded copies work in the calling thread: the kernel and the C library know restartable sequences.
+/// Whether guarded copies work in the calling thread: the kernel and the C library support
+/// restartable sequences.
 #[must_use]
 pub fn exists() -> bool {
     area().is_some()
 }
 
-/// The thread's area, if the C library has registered one.
+/// The thread's rseq area, if the C library has registered one.
 #[inline]
 fn area() -> Option<*mut Rseq> {
     static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
     let offset = (*OFFSET.get_or_init(offset))?;
     let thread: *mut u8;
-    // SAFETY: the first word of the thread's control block is its own address (x86-64 psABI, thread-local storage).
+    // SAFETY: the first word of the thread's control block is its own address (x86-64 psABI,
+    // thread-local storage).
     unsafe { asm!("mov {}, fs:0", out(reg) thread, options(nostack, preserves_flags, readonly, pure)) };
     let area = thread.wrapping_offset(offset).cast::<Rseq>();
     // SAFETY: glibc keeps the area of each thread at this offset for as long as the thread lives.
@@ -79,7 +87,7 @@ fn area() -> Option<*mut Rseq> {
     (cpu >= 0).then_some(area)
 }
 
-/// Where glibc (2.35 and later) says that the area is, from the thread's control block.
+/// The offset of the area from the thread's control block, as glibc (2.35 and later) states it.
 #[cold]
 fn offset() -> Option<isize> {
     // SAFETY: the names are C strings.
@@ -95,16 +103,16 @@ fn offset() -> Option<isize> {
     (size != 0).then_some(offset)
 }
 
-/// Runs a routine until it was not aborted.
+/// Runs a routine until it is not aborted, at most [`TRIES`] times.
 #[inline]
 fn run(guard: GuardWord<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -> Result<u64, NotDone> {
     let area = area().ok_or(NotDone::Interrupted)?;
     for _ in 0..TRIES {
-        // SAFETY: the routine keeps to the C ABI, touches only what its caller here was given by its own, and the words; the area is
-        // the calling thread's.
+        // SAFETY: the routine keeps to the C ABI, touches only what its caller here was given by
+        // its own, and the words; the area is the calling thread's.
         let outcome =
             unsafe { routine(to, first, second, guard.word.as_ptr(), guard.number, area, guard.life.as_ptr()) };
-        // SAFETY: as above. Nothing that is left armed may meet another routine.
+        // SAFETY: as above. No sequence may stay armed when another routine starts.
         unsafe { (&raw mut (*area).sequence).write_volatile(0) };
         if outcome.is_done() {
             return Ok(outcome.value);
@@ -118,8 +126,8 @@ fn run(guard: GuardWord<'_>, routine: Routine, to: *mut u8, first: u64, second: 
     Err(NotDone::Interrupted)
 }
 
-/// Copies `len` bytes piece by piece, each only if the guard word holds its number. Addresses rise from piece to piece; of each piece the last byte is
-/// written once, by its last store.
+/// Copies `len` bytes piece by piece, each only if the guard word holds its number. Addresses rise
+/// from piece to piece. The last byte of each piece is written once, by its last store.
 ///
 /// # Errors
 /// Why it ended; some of the bytes may have been written.
@@ -143,7 +151,7 @@ pub unsafe fn copy(guard: GuardWord<'_>, to: *mut u8, from: *const u8, len: usiz
     Ok(())
 }
 
-/// Adds to an aligned word; answers what stood there.
+/// Adds to an aligned word; returns its old value.
 ///
 /// # Errors
 /// Why it was not done.
@@ -154,7 +162,7 @@ pub unsafe fn fetch_add(guard: GuardWord<'_>, word: *mut u64, addend: u64) -> Re
     run(guard, softhca_usermem_guarded_add, word.cast(), addend, 0)
 }
 
-/// Puts `swap` in the place of `compare` if that is what the aligned word holds; answers what stood there.
+/// Replaces the aligned word with `swap` if it holds `compare`; returns its old value.
 ///
 /// # Errors
 /// Why it was not done.
@@ -165,7 +173,7 @@ pub unsafe fn compare_swap(guard: GuardWord<'_>, word: *mut u64, compare: u64, s
     run(guard, softhca_usermem_guarded_swap, word.cast(), compare, swap)
 }
 
-/// Where the routines lie, with the abort address, for the fault table.
+/// The addresses of the routines, including the abort address, for the fault table.
 pub(super) fn range() -> Range {
     Range {
         begin: &raw const softhca_usermem_guarded_begin as u64,
@@ -243,8 +251,9 @@ unsafe extern "C" {
     static softhca_usermem_guarded_fixup: u8;
 }
 
-// rdi = where it goes, rsi and rdx the operands, rcx = the word, r8d = its number, r9 = the thread's area, on the stack = the life. Between `guarded_arm` and
-// `guarded_done` lies a sequence: the look, and what follows, of which the last instruction is the one that counts.
+// rdi = destination, rsi and rdx the operands, rcx = the word, r8d = its number, r9 = the thread's
+// area, on the stack = the life word. A sequence lies between `guarded_arm` and `guarded_done`: the
+// check of the word, and the stores; the last instruction is the one that counts.
 global_asm!(
     ".macro guarded_arm name",
     ".globl softhca_usermem_guarded_\\name",
@@ -342,7 +351,8 @@ global_asm!(
     "2:",
     "mov rcx, r11",
     "rep movsb",
-    // The last store may be seen in halves if it lies across two lines: all that it covers but the last byte is there before.
+    // Another core may see the last store in halves if it crosses two lines. So this store writes
+    // before all its bytes but the last.
     "4:",
     "movups xmm0, [rsi - 1]",
     "movups [rdi - 1], xmm0",
@@ -369,7 +379,7 @@ global_asm!(
     "softhca_usermem_guarded_revoked:",
     "mov eax, 256",
     "ret",
-    // What glibc has registered as the signature, within an instruction that nobody executes.
+    // The signature that glibc has registered, inside an instruction that is never executed.
     ".byte 0x0f, 0xb9, 0x3d",
     ".long 0x53053053",
     "softhca_usermem_guarded_abort:",

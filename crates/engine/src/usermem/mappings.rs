@@ -1,9 +1,12 @@
-//! Whether a range is mapped, and with which rights, without touching its pages: what `reg_mr` must know.
+//! Checks whether a range is mapped, and with which rights, without an access to its pages;
+//! `reg_mr` needs this.
 //!
-//! The kernel is asked about one mapping after the other (PROCMAP_QUERY, Linux 6.11); older kernels are asked for the list
-//! of all mappings. The answer is about one moment: the program may change its mappings in the next, which is why copies
-//! are fault-safe all the same. Rights are asked for as hardware drivers do, which pin pages for writing or for reading:
-//! where writing is wanted, a mapping that can be written to but (by its flags) not be read will do.
+//! The kernel is asked for one mapping after the other (PROCMAP_QUERY, Linux 6.11). On older
+//! kernels, the list of all mappings is read. The answer may be out of date at once, because the
+//! program may change its mappings; so copies are fault-safe all the same. Rights are checked as
+//! hardware drivers do, which pin pages for writing or for reading: if write access is wanted, a
+//! mapping suffices that is writable but, by its flags, not readable. Principal functions:
+//! [`check`] and [`is_huge`].
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -18,7 +21,7 @@ pub enum MappingError {
         /// The first address in the range where nothing is mapped.
         at: u64,
     },
-    /// Writing was asked for, and part of it cannot be written to.
+    /// Write access is wanted, and part of it is not writable.
     #[error("the memory at {at:#x} is mapped without the right to write")]
     NotWritable {
         /// The first such address in the range.
@@ -32,14 +35,15 @@ pub enum MappingError {
     },
 }
 
-/// Checks that all of `len` bytes at `addr` are mapped and can be written to (`need_write`) or read. No bytes are fine
-/// anywhere; a range that passes the end of the address space is not mapped there.
+/// Checks that all of `len` bytes at `addr` are mapped and writable (`need_write`) or readable. An
+/// empty range is always valid. A range that passes the end of the address space is not mapped
+/// there.
 ///
-/// Where `/proc` is not to be had, only that something is mapped is checked; the rights then show at the first copy.
+/// Without `/proc`, only the mapping is checked; missing rights then show at the first copy.
 ///
 /// # Errors
 ///
-/// The lowest address that is not as it should be.
+/// The lowest address that fails the check.
 pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> {
     if len == 0 {
         return Ok(());
@@ -53,24 +57,25 @@ pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> 
         .unwrap_or_else(|_| by_msync(&range))
 }
 
-/// Whether huge pages are mapped at `addr`. Where nobody can tell, they are taken to be.
+/// Whether huge pages are mapped at `addr`; true if that is unknown.
 #[must_use]
 pub fn is_huge(addr: u64) -> bool {
     asked_page_size(addr).or_else(|| listed_page_size(addr).ok()).is_none_or(|size| size > PAGE)
 }
 
-/// The size of the pages at `addr`, 0 where nothing is mapped, if the kernel can be asked.
+/// The page size at `addr`, 0 if nothing is mapped, if the kernel supports the query.
 pub(super) fn asked_page_size(addr: u64) -> Option<u64> {
     let maps = File::open("/proc/self/maps").ok()?;
     ask(&maps, addr, 0).ok().map(|found| found.map_or(0, |found| found.vma_page_size))
 }
 
-/// The same by the long list of all mappings.
+/// The page size at `addr`, from the long list of all mappings.
 pub(super) fn listed_page_size(addr: u64) -> io::Result<u64> {
     page_size_in(BufReader::with_capacity(LIST_BUFFER, File::open("/proc/self/smaps")?), addr)
 }
 
-/// What the kernel says when asked and what its list says, by name; only the list where the kernel is too old to be asked.
+/// The result of each method, by name; only that of the list if the kernel is too old for the
+/// query.
 #[cfg(test)]
 pub(super) fn by_each_way(
     addr: u64,
@@ -107,7 +112,8 @@ impl Wanted {
         Wanted { addr, last: addr.saturating_add(len - 1), need_write }
     }
 
-    /// `at` is checked so far and `next` is the first mapping that ends behind it: how far is it checked now?
+    /// The range is checked up to `at`, and `next` is the first mapping that ends after it; returns
+    /// up to where the range is checked now.
     fn advance(&self, at: u64, next: Option<&Mapping>) -> Result<u64, MappingError> {
         match next {
             Some(mapping) if mapping.start <= at => match self.need_write {
@@ -120,7 +126,7 @@ impl Wanted {
     }
 }
 
-/// Asks for one mapping at a time. The outer error means that the kernel cannot be asked in this way.
+/// Queries one mapping at a time. The outer error means that the kernel does not support the query.
 fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>> {
     let mut at = range.addr;
     while at <= range.last {
@@ -187,16 +193,17 @@ fn page_size_in(list: impl BufRead, addr: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Only whether something is mapped, as where there is no `/proc`.
+/// Checks only whether something is mapped, as without `/proc`.
 #[cfg(test)]
 pub(super) fn by_msync_alone(addr: u64, len: u64) -> Result<(), MappingError> {
     by_msync(&Wanted::new(addr, len, true))
 }
 
-/// Without `/proc`: flushing nothing asynchronously does nothing at all, but for telling of a hole.
+/// The check without `/proc`: an asynchronous msync does nothing, but reports a hole.
 fn by_msync(range: &Wanted) -> Result<(), MappingError> {
     let start = range.addr & !(PAGE - 1);
-    // More than half of all addresses is never mapped, and would wrap around when the kernel rounds it up to pages.
+    // More than half of all addresses is never mapped, and the length would wrap around when the
+    // kernel rounds it up to pages.
     let Ok(length) = i64::try_from(range.last - start) else {
         return Err(MappingError::Unmapped { at: range.addr });
     };
@@ -238,7 +245,7 @@ const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 const COVERING_OR_NEXT_VMA: u64 = 16;
 
-/// The mapping that holds `at`, or else the next one above, if there is one.
+/// The mapping that contains `at`, or else the next one above, if there is one.
 fn query(maps: &File, at: u64) -> io::Result<Option<Mapping>> {
     Ok(ask(maps, at, COVERING_OR_NEXT_VMA)?.map(|found| Mapping {
         start: found.vma_start,
@@ -250,8 +257,8 @@ fn query(maps: &File, at: u64) -> io::Result<Option<Mapping>> {
 
 fn ask(maps: &File, at: u64, query_flags: u64) -> io::Result<Option<Query>> {
     let mut query = Query { size: size_of::<Query>() as u64, query_flags, query_addr: at, ..Query::default() };
-    // SAFETY: the kernel reads and writes a `struct procmap_query` of the size that it says itself; no name or build id is
-    // asked for, so no other memory.
+    // SAFETY: the kernel reads and writes a `struct procmap_query` of the size given in it; no name
+    // or build id is requested, so it accesses no other memory.
     if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };

@@ -1,13 +1,15 @@
-//! The program's own memory, which is never to be trusted to be there: copies and atomics that survive a fault, and what
-//! can be known about a range without touching it.
+//! The program's own memory, which may vanish at any time: copies and atomics that survive a fault,
+//! and checks of a range without an access to it.
 //!
-//! A registered buffer is not pinned. The program may unmap it, protect it or truncate the file under it at any time, and
-//! a process that forked has lost the engine's mappings altogether. Everything in the engine that reads or writes such
-//! memory goes through [`copy()`] or the atomics here: what fails comes back as a [`Fault`], which the engine turns into a
-//! completion status, and never as a signal to the program. Keys, rights and ranges are not looked at
-//! here; that is the memory region table's part.
+//! A registered buffer is not pinned. The program may unmap it, protect it or truncate the file
+//! under it at any time, and a forked process has lost the engine's mappings altogether. All engine
+//! code that reads or writes user memory uses [`copy()`] or the atomics here. A failure returns a
+//! [`Fault`], which the engine turns into a completion status; the program never gets a signal.
+//! Keys, rights and ranges are not checked here; the memory region table does that. Principal type:
+//! [`Fault`].
 //!
-//! There are statics here, as nowhere else in the engine: signal handlers and the kind of processor belong to the process.
+//! This module has statics, as no other module of the engine: signal handlers and the kind of
+//! processor belong to the process.
 
 mod atomic;
 mod copy;

@@ -1,4 +1,5 @@
-//! Bringing pages in before they are used, which is all that prefetching is where nothing is pinned.
+//! Faults pages in before they are used. Where no memory is pinned, prefetching means only this.
+//! Principal function: [`populate`].
 
 use std::io;
 
@@ -7,11 +8,12 @@ use rustix::mm::Advice;
 
 const PAGE: u64 = 4096;
 
-/// Has the kernel bring in the pages of a range, for reading or for writing. A kernel that cannot (before 5.14) does nothing.
+/// Makes the kernel fault in the pages of a range, for reading or for writing. On a kernel without
+/// support (before 5.14) it does nothing.
 ///
 /// # Errors
 ///
-/// A page that is not there, or that there is no memory for.
+/// A page is not mapped, or there is no memory for it.
 pub fn populate(addr: u64, len: u64, write: bool) -> io::Result<()> {
     if len == 0 {
         return Ok(());
@@ -20,7 +22,8 @@ pub fn populate(addr: u64, len: u64, write: bool) -> io::Result<()> {
     let len = addr.saturating_add(len).saturating_sub(start);
     let advice = if write { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
     let place = std::ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: populating changes no byte and no mapping: it faults pages in as a first access would.
+    // SAFETY: populating changes no byte and no mapping: it faults pages in as a first access
+    // would.
     match unsafe { rustix::mm::madvise(place, len as usize, advice) } {
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(error) => Err(error.into()),

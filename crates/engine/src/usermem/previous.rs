@@ -1,12 +1,15 @@
-//! Living with other people's signal handlers: how ours gets on top, and how what is not ours reaches theirs.
+//! Coexistence with other signal handlers: how the engine's handler gets on top, and how other
+//! signals reach the handlers below.
 //!
-//! Handlers of a process form a stack that nobody keeps: each remembers what it found, and calls it if it is polite. When a
-//! program puts its handler on top of ours, ours goes on top again at the next registration; the program's handler,
-//! being polite, calls ours for faults that it does not know, and must then reach what was below *it*, not itself. So each
-//! time that ours goes on top it does so as a different function, one per level, which knows what it found: the level that
-//! a handler was called at says whom to call next.
+//! The handlers of a process form a stack that no one manages: each handler remembers the one that
+//! it replaced, and calls it if it is polite. When a program installs its handler on top of the
+//! engine's, the engine installs its own on top again at the next registration. The program's
+//! handler calls the engine's for faults that it does not know. The engine must then call the
+//! handler below *the program's*, not the program's again. So each time, the engine installs a
+//! different function, one per level, which knows the handler that it replaced. The level at which
+//! it was called determines the next handler.
 //!
-//! Nothing here allocates, locks or logs inside a handler.
+//! A handler never allocates, locks or logs. Principal type: [`Previous`].
 
 use super::fault;
 use std::io;
@@ -17,11 +20,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// How many times ours can go on top of a handler that came on top of ours. After that the last level is used again: then a
-/// genuine crash may go round in circles until the stack is full, which ends the process by SIGSEGV all the same.
+/// How many times the engine's handler can go on top of a handler that was installed over it. After
+/// that, the last level is used again. Then a genuine crash may recurse until the stack is full,
+/// which also ends the process by SIGSEGV.
 const LEVELS: usize = 8;
 
-/// A static, so that there is one address of each.
+/// A static, so that each handler has one address.
 static HANDLERS: [Handler; LEVELS] = [
     on_signal::<0>,
     on_signal::<1>,
@@ -33,8 +37,9 @@ static HANDLERS: [Handler; LEVELS] = [
     on_signal::<7>,
 ];
 
-/// What ours found when it went on top. Words of their own, because a handler may read them while they change; every mixture
-/// of two handlers' values is harmless, as all handlers are called with three arguments.
+/// The action that the engine's handler replaced. Separate words, because a handler may read them
+/// while they change. Any mixture of two actions is harmless, because all handlers are called with
+/// three arguments.
 struct Previous {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -50,7 +55,7 @@ impl Previous {
     fn remember(&self, found: &libc::sigaction) {
         self.flags.store(found.sa_flags, Ordering::Relaxed);
         self.mask.store(bits_of(&found.sa_mask), Ordering::Relaxed);
-        // Pairs with the load in `pass_on`, so that whoever sees the handler sees its flags.
+        // Pairs with the load in `pass_on`: a thread that reads the handler also reads its flags.
         self.handler.store(found.sa_sigaction, Ordering::Release);
     }
 }
@@ -62,19 +67,19 @@ fn levels_of(signal: libc::c_int) -> &'static [Previous; LEVELS] {
     if signal == libc::SIGBUS { &BUS } else { &SEGV }
 }
 
-/// For each signal, how many levels are in use: one more than the level that was last seen on top.
+/// For each signal, how many levels are in use: one more than the level that was last on top.
 static IN_USE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 fn in_use(signal: libc::c_int) -> &'static AtomicUsize {
     &IN_USE[usize::from(signal == libc::SIGBUS)]
 }
 
-/// Puts ours on top for `signal` unless it is there.
+/// Installs the engine's handler on top for `signal`, unless it is there.
 pub(super) fn install(signal: libc::c_int) -> io::Result<()> {
     if on_top(signal, &installed(signal)?) { Ok(()) } else { install_over(signal) }
 }
 
-/// Whether `found` is ours; if so, the levels above it are free again.
+/// Whether `found` is the engine's handler; if so, the levels above it are free again.
 fn on_top(signal: libc::c_int, found: &libc::sigaction) -> bool {
     let Some(level) = HANDLERS.iter().position(|ours| *ours as usize == found.sa_sigaction) else {
         return false;
@@ -95,7 +100,7 @@ fn install_over(signal: libc::c_int) -> io::Result<()> {
     }
     let level = in_use(signal).load(Ordering::Relaxed).min(LEVELS - 1);
     let previous = &levels_of(signal)[level];
-    // Before ours can be called, so that a fault in between finds its way.
+    // Before the new handler can be called, so that a fault in between finds the handler below.
     previous.remember(&found);
     in_use(signal).store(level + 1, Ordering::Relaxed);
     let replaced = exchange(signal, Some(&ours(HANDLERS[level], &found)))?;
@@ -113,8 +118,8 @@ fn installed(signal: libc::c_int) -> io::Result<libc::sigaction> {
 fn exchange(signal: libc::c_int, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut old = MaybeUninit::<libc::sigaction>::uninit();
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `new` is null or an initialised action whose handler has the signature that its flags promise; `old` is
-    // writable.
+    // SAFETY: `new` is null or an initialised action whose handler has the signature that its flags
+    // promise; `old` is writable.
     if unsafe { libc::sigaction(signal, new, old.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -122,9 +127,9 @@ fn exchange(signal: libc::c_int, new: Option<&libc::sigaction>) -> io::Result<li
     Ok(unsafe { old.assume_init() })
 }
 
-/// The action that puts `handler` on top of `below`. On the alternate stack, because a handler below may be there to report
-/// a stack overflow; the signal itself stays open while it runs, and what the handler below wants blocked is blocked when
-/// it is called.
+/// The action that puts `handler` on top of `below`. It uses the alternate stack, because a handler
+/// below may exist to report a stack overflow. The signal itself stays unblocked while the handler
+/// runs. Signals that the handler below wants blocked are blocked when it is called.
 fn ours(handler: Handler, below: &libc::sigaction) -> libc::sigaction {
     let calls_restart = below.sa_flags & libc::SA_RESTART;
     let nobody = below.sa_sigaction == libc::SIG_DFL || below.sa_sigaction == libc::SIG_IGN;
@@ -139,7 +144,8 @@ fn ours(handler: Handler, below: &libc::sigaction) -> libc::sigaction {
     }
 }
 
-// SAFETY: a signal set is an array of words, and all zero is the empty set (that is what sigemptyset writes).
+// SAFETY: a signal set is an array of words, and all zero is the empty set (that is what
+// sigemptyset writes).
 const NO_SIGNALS: libc::sigset_t = unsafe { std::mem::zeroed() };
 
 extern "C" fn on_signal<const LEVEL: usize>(
@@ -147,7 +153,8 @@ extern "C" fn on_signal<const LEVEL: usize>(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel, or a handler that passes on what the kernel gave it, calls this with valid pointers.
+    // SAFETY: the kernel, or a handler that passes on what the kernel gave it, calls this with
+    // valid pointers.
     if unsafe { fault::resolve(signal, info, context.cast()) } {
         return;
     }
@@ -155,7 +162,7 @@ extern "C" fn on_signal<const LEVEL: usize>(
     unsafe { pass_on(LEVEL, signal, info, context) };
 }
 
-/// Does what would have happened if the handler of `level` had never been put on top.
+/// Does what would have happened if the handler of `level` had never been installed.
 ///
 /// # Safety
 ///
@@ -166,7 +173,7 @@ unsafe fn pass_on(level: usize, signal: libc::c_int, info: *mut libc::siginfo_t,
     let previous = next_below(level, signal);
     let handler = previous.map_or(libc::SIG_DFL, |previous| previous.handler.load(Ordering::Acquire));
     match (previous, handler) {
-        // A fault cannot be ignored: the kernel takes it for the default, which is to end the process.
+        // A fault cannot be ignored: the kernel then takes the default action and ends the process.
         (_, libc::SIG_IGN) if !fault::is_fault(signal, code) => {}
         (None, _) | (_, libc::SIG_DFL | libc::SIG_IGN) => {
             let _ = exchange(signal, Some(&DEFAULT));
@@ -174,15 +181,17 @@ unsafe fn pass_on(level: usize, signal: libc::c_int, info: *mut libc::siginfo_t,
                 // SAFETY: the kernel passes a valid siginfo.
                 unsafe { send_again(signal, info) };
             }
-            // A fault happens again on return, now without a handler: the core dump shows the place.
+            // A fault happens again on return, now without a handler: the core dump shows the
+            // place.
         }
         (Some(previous), _) => {
             let flags = previous.flags.load(Ordering::Relaxed);
             if flags & libc::SA_RESETHAND != 0 {
                 previous.handler.store(libc::SIG_DFL, Ordering::Relaxed);
             }
-            // SAFETY: neither SIG_DFL nor SIG_IGN, so it is the address of a handler that the program installed; one that
-            // takes only the signal number ignores the other two (System V ABI).
+            // SAFETY: neither SIG_DFL nor SIG_IGN, so it is the address of a handler that the
+            // program installed; one that takes only the signal number ignores the other two
+            // (System V ABI).
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
             let before = block(previous.mask.load(Ordering::Relaxed) | itself);
@@ -192,8 +201,8 @@ unsafe fn pass_on(level: usize, signal: libc::c_int, info: *mut libc::siginfo_t,
     }
 }
 
-/// Who comes after the handler of `level`. A handler that is there again further up has been called already and is passed
-/// over, or the two would call each other for ever.
+/// The handler to call after that of `level`. A handler that appears again at a higher level has
+/// been called already and is skipped; otherwise the two would call each other for ever.
 fn next_below(level: usize, signal: libc::c_int) -> Option<&'static Previous> {
     let levels = levels_of(signal);
     let used = in_use(signal).load(Ordering::Relaxed).min(LEVELS);
@@ -211,7 +220,7 @@ fn next_below(level: usize, signal: libc::c_int) -> Option<&'static Previous> {
 const DEFAULT: libc::sigaction =
     libc::sigaction { sa_sigaction: libc::SIG_DFL, sa_mask: NO_SIGNALS, sa_flags: 0, sa_restorer: None };
 
-/// Sends a signal that somebody sent to this thread to it again, with the sender's data.
+/// Sends a signal that came from a process to this thread again, with the sender's data.
 ///
 /// # Safety
 ///
@@ -231,16 +240,18 @@ fn bit(signal: libc::c_int) -> u64 {
 
 fn bits_of(set: &libc::sigset_t) -> u64 {
     let member = |signal: &libc::c_int| {
-        // SAFETY: the set is initialised. It answers 0 for the two signals that the C library keeps for itself.
+        // SAFETY: the set is initialised. The result is 0 for the two signals that the C library
+        // reserves for itself.
         unsafe { libc::sigismember(set, *signal) == 1 }
     };
     (1..=64).filter(member).map(bit).sum()
 }
 
-/// Blocks `signals` as well and returns what was blocked before. By system call, as the kernel's set is one word.
+/// Blocks `signals` in addition and returns the previous mask. By system call, because the kernel's
+/// set is one word.
 fn block(signals: u64) -> u64 {
     let mut before = 0u64;
-    // SAFETY: both point to a set of the size that the last argument says.
+    // SAFETY: both point to a set of the size in the last argument.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const signals, &raw mut before, size_of::<u64>())
     };
@@ -249,7 +260,8 @@ fn block(signals: u64) -> u64 {
 
 fn set_mask(signals: u64) {
     let nothing = ptr::null_mut::<u64>();
-    // SAFETY: `signals` is a set of the size that the last argument says, and the old set is not asked for.
+    // SAFETY: `signals` is a set of the size in the last argument, and the old set is not
+    // requested.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const signals, nothing, size_of::<u64>())
     };

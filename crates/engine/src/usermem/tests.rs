@@ -1,5 +1,5 @@
-//! Tests of the room, by file: copies and their faults, atomics, other people's handlers, and ranges. Here is what they share:
-//! memory with holes.
+//! Tests of `usermem`, by file: copies and their faults, atomics, ICRC folding, guarded copies,
+//! other signal handlers, and ranges. This file has what they share: memory with holes ([`Pages`]).
 
 mod atomics;
 mod copies;
@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 
-/// How far apart the tests' memory lies.
+/// The distance between two test mappings.
 const SPACING: usize = 1 << 24;
 
-/// Pages of which some are not accessible, unmapped when dropped. They lie where the kernel puts nothing by itself, so that
-/// a page that a test has unmapped stays unmapped while other tests run.
+/// Pages, some of them inaccessible; unmapped when dropped. They lie where the kernel maps nothing
+/// by itself, so that a page that a test has unmapped stays unmapped while other tests run.
 struct Pages {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: an address range; the tests take care themselves of who writes where.
+// SAFETY: an address range; the tests themselves coordinate their writes.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
@@ -78,13 +78,13 @@ impl Pages {
 
     fn fill(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) {
         for at in offset..offset + len {
-            // SAFETY: the tests fill only what is mapped and writable.
+            // SAFETY: the tests fill only mapped, writable memory.
             unsafe { self.at(at).write_volatile(byte(at)) };
         }
     }
 
     fn holds(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) -> bool {
-        // SAFETY: the tests look only at what is mapped and readable.
+        // SAFETY: the tests read only mapped, readable memory.
         (offset..offset + len).all(|at| unsafe { self.at(at).read_volatile() } == byte(at))
     }
 }
