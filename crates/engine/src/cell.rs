@@ -1,11 +1,15 @@
-//! What a record on a lane says: which path a packet stands for, its transport headers as on the wire, and where its payload is.
+//! The format of a record on a lane: the path of the packet, its transport headers as on the wire,
+//! and the place of its payload.
 //!
 //! ```text
 //!  0  device u8 · port u8 · SLID u16 · DLID u16 · SL u8 · flags u8
 //!  8  source QPN u32 · payload length u16 · MTU code u8 · reserved u8
-//! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload unless it is in the bulk area
+//! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload if it
+//!     is not in the bulk area
 //! ```
-//! No ICRC and no padding: a lane is memory. Requests for a remote SRQ and their replies (`srq_request.rs`) have the same first 16 bytes. What is decoded here is a peer's claim; the caller checks whose it is.
+//! There is no ICRC and no padding, because a lane is memory. Requests for a remote SRQ and their
+//! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is a peer's claim; the
+//! caller checks who may send it. Principal type: [`Cell`].
 
 use wire::{Headers, Psn, Qpn};
 
@@ -19,7 +23,7 @@ pub(crate) mod flag {
     pub(crate) const SRQ_REPLY: u8 = 16;
 }
 
-/// Which path a packet takes.
+/// The path of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
     /// The destination's device and port.
@@ -28,7 +32,7 @@ pub(crate) struct Path {
     pub(crate) slid: u16,
     pub(crate) dlid: u16,
     pub(crate) sl: u8,
-    /// The code of the path MTU that packets have; 0 is the lane's own.
+    /// The code of the packets' path MTU; 0 stands for the lane's own MTU.
     pub(crate) mtu: u8,
 }
 
@@ -52,7 +56,8 @@ pub(crate) enum Payload {
     Bulk(u32),
 }
 
-/// "Your packet `psn` from `to` did not reach a QP that can take it": what makes timers run on a path that loses nothing.
+/// The notice "your packet `psn` from `to` did not reach a QP that can take it". It makes timers
+/// run on a path that loses nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The QP that could not take the packet.
@@ -67,13 +72,13 @@ pub(crate) struct Notice {
 pub(crate) enum Cell {
     Packet(Packet),
     Notice(Notice),
-    /// What a target's engine asks for, about a packet from that target.
+    /// A request of a target's engine, with the packet to which it refers.
     SrqRequest(Packet, SrqRequest),
-    /// How it went; the packet says which target's it was, and where fetched bytes are.
+    /// The result of a request; the packet names the target and has the place of fetched bytes.
     SrqReply(Packet, SrqReply),
 }
 
-/// What stands before a packet's headers.
+/// The fields before a packet's headers.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope<'a> {
     pub(crate) path: Path,
@@ -83,7 +88,8 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    /// Writes everything before the payload, which may be in the bulk area; answers how long that is.
+    /// Writes everything before the payload, which may be in the bulk area; returns the length
+    /// written.
     #[inline]
     pub(crate) fn encode(&self, headers: &Headers, bulk: Option<u32>, record: &mut [u8; shm::RECORD_MAX]) -> usize {
         let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if bulk.is_some() { flag::BULK } else { 0 };
@@ -126,7 +132,7 @@ pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u
     ]);
 }
 
-/// Writes a notice; answers its length.
+/// Writes a notice; returns its length.
 pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
     head(record, Path::default(), flag::NOTICE, notice.from, 0);
     record[16..20].copy_from_slice(&notice.to.value().to_le_bytes());
@@ -134,7 +140,7 @@ pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
     24
 }
 
-/// Takes a record apart; `None` for one that no sound peer writes.
+/// Parses a record; returns `None` if it is invalid.
 pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
     let head: &[u8; 16] = record.first_chunk()?;
     let flags = head[7];
@@ -177,7 +183,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
     Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
 }
 
-/// A request for a remote SRQ or a reply to one, whose own part begins at `at`.
+/// Parses a request for a remote SRQ, or the reply to one; its own fields begin at `at`.
 #[cold]
 fn srq_request(record: &[u8], flags: u8, (src_qp, len): (Qpn, u16), bulk: Option<u32>, at: usize) -> Option<Cell> {
     let rest = record.get(at..)?;

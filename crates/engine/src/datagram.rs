@@ -1,6 +1,7 @@
-//! Datagrams: each finds its own way, over a lane or to another host, or to all members of a group.
+//! Datagrams: each one has its own route, over a lane, to another host, or to all members of a
+//! group.
 //!
-//! How packets of connections leave is in `transmit.rs`.
+//! Packets of connections are sent in `transmit.rs`. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -19,23 +20,23 @@ use crate::qp::{Inner, Qp, Route};
 use crate::transmit::{Origin, Sent};
 use crate::wqe::DatagramEntry;
 
-/// Bytes that a datagram's packet has besides its payload: UDP, BTH, DETH, immediate data and ICRC.
+/// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
 const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
 
-/// The ways of one datagram.
+/// The routes of one datagram.
 enum Ways {
-    /// Nobody is there, or it cannot leave.
+    /// The destination does not exist, or the datagram cannot leave.
     None(Cause),
     /// A lane has to be opened first.
     Opening,
-    /// The lanes to the members here; those elsewhere get theirs over the wire.
+    /// The lanes to the members of this agent; the members elsewhere get copies over the wire.
     Group(Vec<Arc<Lane>>, Place),
     Lane(Arc<Lane>, Place),
     Host(Arc<Flow>),
 }
 
 impl Qp {
-    /// Puts one datagram's copy on a lane.
+    /// Puts one copy of a datagram on a lane. Returns false if the lane is full.
     pub(crate) fn put_datagram(
         &self,
         inner: &Inner,
@@ -66,13 +67,13 @@ impl Qp {
         }
     }
 
-    /// Sends datagrams: each finds its own way.
+    /// Sends datagrams; each has its own route.
     pub(crate) fn pump_datagrams(self: &Arc<Self>, inner: &mut Inner) {
         if matches!(inner.route, Route::Opening(_)) {
             return;
         }
         let now = self.engine().about_now();
-        // Packets of this flow may still have to leave.
+        // Packets of this flow may still be in its batch.
         let mut leaving: Option<Arc<Flow>> = None;
         while let Some(transmit) = inner.requester.poll_transmit(now) {
             let entry: DatagramEntry = inner.sq.read(transmit.slot);
@@ -111,7 +112,7 @@ impl Qp {
                     }
                     sent
                 }
-                // A member whose lane is full misses this one, as on a network.
+                // A member whose lane is full misses this datagram, as on a network.
                 Ways::Group(lanes, place) => {
                     let local = lanes
                         .iter()
@@ -122,7 +123,7 @@ impl Qp {
                             follow(&mut leaving, flow);
                             put.map(|()| sent)
                         }
-                        // A group of this agent's programs alone.
+                        // The group has only members of this agent.
                         Err(_) => Ok(sent),
                     })
                 }
@@ -206,7 +207,7 @@ impl Qp {
         }
     }
 
-    /// Counts a datagram that goes nowhere.
+    /// Counts a datagram that is dropped.
     #[cold]
     fn lose_datagram(&self, cause: Cause, transmit: &Transmit, entry: &DatagramEntry) {
         let dropped = DropRecord {
@@ -221,7 +222,7 @@ impl Qp {
         self.engine().drop_packet(cause, dropped);
     }
 
-    /// The way to another host, or to a group's members there.
+    /// The flow to another host, or to a group's members on other hosts.
     fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoWay> {
         let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
         if let Some((known, flow)) = &inner.last_flow
@@ -290,7 +291,7 @@ impl Qp {
     }
 }
 
-/// Packets of `next` leave from now on: those of a flow with another port do not wait for more.
+/// Switches to the flow `next`; sends the batch of the last flow if that uses another port.
 fn follow(leaving: &mut Option<Arc<Flow>>, next: Arc<Flow>) {
     if let Some(flow) = leaving.as_ref().filter(|flow| !Arc::ptr_eq(&flow.port, &next.port)) {
         depart(flow);
@@ -298,7 +299,7 @@ fn follow(leaving: &mut Option<Arc<Flow>>, next: Arc<Flow>) {
     *leaving = Some(next);
 }
 
-/// Sends what is in a flow's port.
+/// Sends the batch of a flow's port.
 fn depart(flow: &Flow) {
     if let Err(error) = flow.port.batch.lock().flush(&*flow.port.outlet) {
         flow.complain(&error);

@@ -1,8 +1,11 @@
-//! Lanes: shared memory between this engine and one other of the same agent, and who is at the far end.
+//! Lanes: shared memory between this engine and another engine of the same agent, and what is known
+//! of that engine.
 //!
-//! A [`Lane`] is one side. Its sending half and its receiving half have a lock each, so a thread that posts never waits for one
-//! that receives. A full lane never makes anybody wait: the QP goes to the lane's blocked list and goes on when there is room. The
-//! bytes of a cell are `cell.rs`'s business, what arrives is `progress.rs`'s.
+//! A [`Lane`] is one side. Its sending half and its receiving half have a lock each, so a thread
+//! that posts never waits for a thread that receives. No thread waits for a full lane: the QP goes
+//! to the lane's blocked list, and continues when there is room. The bytes of a cell are in
+//! `cell.rs`, the handling of received cells in `progress.rs`. Principal types: [`Lane`] and
+//! [`Lanes`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,39 +24,42 @@ use crate::lock::{Mutex, MutexGuard};
 use crate::pollers::{Apart, Concern};
 use crate::qp::Qp;
 
-/// How much of a message travels as one packet on a lane: the "path MTU" of the state machines there.
+/// The largest packet on a lane: the path MTU of the state machines there.
 pub(crate) const LANE_MTU: u32 = 32 * 1024;
 
-/// How many lanes two engines may have: connections take them in turn, so that threads with QPs of their own share no producer.
+/// How many lanes two engines may have. Connections use them in turn, so that threads with QPs of
+/// their own often share no producer.
 pub(crate) const STRIPES: u32 = 4;
 
-/// So many bytes take long to copy: some ten microseconds.
+/// This many bytes take long to copy: about ten microseconds.
 const MUCH: u32 = 512 * 1024;
 
-/// The most notices that wait for room. More than a sound peer can cause; a hostile one only harms itself.
+/// The most notices that wait for room: more than a sound peer can cause. A hostile peer harms only
+/// itself.
 const NOTICES: usize = 4096;
 
-/// The receiving half, with what one batch of cells has touched.
+/// The receiving half, with the QPs that one batch of cells has touched.
 pub(crate) struct Receiver {
     pub(crate) rx: LaneRx,
     pub(crate) touched: Vec<Arc<Qp>>,
-    /// The QP of the last packet, which is likely to be the next one's. It may be destroyed by then.
+    /// The QP of the last packet, which is probably also the next one's. It may be destroyed by
+    /// then.
     pub(crate) recent: Option<Arc<Qp>>,
-    /// Where a record is copied before anything in it is believed.
+    /// A record is copied here before anything in it is checked.
     pub(crate) record: [u8; shm::RECORD_MAX],
 }
 
 /// How much has been put into the bulk area.
 #[derive(Default)]
 pub(crate) struct Load {
-    /// Bulk has been used since it was last given back.
+    /// The bulk area has been used since its pages were last given back.
     bulky: bool,
     /// Bytes since the helper was last told.
     bytes: u32,
 }
 
 impl Load {
-    /// So many bytes more; says whether it is time to tell the helper that somebody is busy copying.
+    /// Counts `len` more bytes; returns whether to tell the helper that a thread is busy copying.
     #[inline]
     pub(crate) fn add(&mut self, len: u32) -> bool {
         self.bulky = true;
@@ -69,12 +75,12 @@ impl Load {
 /// The sending half.
 pub(crate) struct Sender {
     pub(crate) tx: LaneTx,
-    /// Where a record is put together.
+    /// The buffer in which a record is built.
     pub(crate) record: [u8; shm::RECORD_MAX],
     pub(crate) load: Load,
-    /// The piece of bulk for which there was no room; 0 when it was cells that were missing.
+    /// The bulk size for which there was no room; 0 if cells were missing.
     pub(crate) wanted: u32,
-    /// While somebody captures: between which addresses the packets go.
+    /// While a capture runs: the addresses of the packets.
     pub(crate) ends: Option<Ends>,
 }
 
@@ -87,11 +93,11 @@ impl Sender {
                     true
                 }
                 Ok(None) => false,
-                // To find out is to get on.
+                // Claims room: the caller's next push reports the broken lane.
                 Err(shm::Broken) => true,
             };
         }
-        // A quarter of the ring: going on for a single cell would only be blocked again.
+        // A quarter of the ring: with a single cell, the QP would be blocked again at once.
         self.tx.ring.free_cells() >= shm::CELLS / 4 || self.tx.ring.is_broken()
     }
 }
@@ -99,25 +105,26 @@ impl Sender {
 /// One side of a lane.
 pub(crate) struct Lane {
     pub(crate) id: u32,
-    /// The engine at the far end.
+    /// The engine at the other end.
     pub(crate) peer: u32,
     pub(crate) pid: u32,
     pub(crate) stripe: u32,
     pub(crate) sender: Mutex<Sender>,
     pub(crate) receiver: Mutex<Receiver>,
-    /// Whether something has come, for those who do not have the receiving half.
+    /// Shows threads without the receiving half whether something has come.
     glance: Glance,
-    /// Where the receiving half stands.
+    /// The position of the receiving half in the ring.
     position: AtomicU32,
-    /// For which CQs the last of what came was. Everybody who polls looks here, and the words beside it change with each message.
+    /// The CQs of the last packet's QP. All polling threads read this word, and the words beside it
+    /// change with each message; so it has a cache line of its own.
     concern: Apart,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
     peer_wake_word: WakeWordView,
     peer_wake: Notifier,
-    /// The arming for which the peer has been rung.
+    /// The arming for which the peer has been notified.
     rung: AtomicU32,
-    /// The peer is gone, or has broken the rules: nothing goes in or out any more.
+    /// The peer is gone or has written invalid data: nothing is sent or received any more.
     dead: AtomicBool,
 }
 
@@ -128,7 +135,8 @@ struct Blocked {
 }
 
 impl Lane {
-    /// Takes our side of the lane that the agent describes; `fds` are its memory, our wake-up, the peer's and the peer's wake word.
+    /// Takes this engine's side of the lane that the agent describes. `fds` are its memory, our
+    /// notifier, the peer's notifier and the peer's wake word.
     pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
         let [memory, _our_kick, peer_wake, wake_word] = <[OwnedFd; 4]>::try_from(fds)
             .map_err(|_| Error::refuse(Errno::EIO, "a lane came without its descriptors"))?;
@@ -169,38 +177,40 @@ impl Lane {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is worth taking the receiving half. Who has it sees more, and who is about to sleep has to be sure.
+    /// Whether it is worth taking the receiving half. Only the holder of that half sees all; a
+    /// thread that is about to sleep must take it.
     #[inline]
     pub(crate) fn seems_to_have(&self) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
     }
 
-    /// The receiving half stands here now.
+    /// Records the position of the receiving half.
     #[inline]
     pub(crate) fn stands_at(&self, position: u32) {
         self.position.store(position, Ordering::Relaxed);
     }
 
-    /// For which CQs the last of what came was.
+    /// The CQs of the last packet's QP.
     #[inline]
     pub(crate) fn concern(&self) -> Concern {
         self.concern.get()
     }
 
-    /// The last of what came is for these CQs.
+    /// Records the CQs of the last packet's QP.
     #[inline]
     pub(crate) fn concerns(&self, whom: Concern) {
         self.concern.set(whom);
     }
 
-    /// After pushing: wakes the peer if it has asked for that.
+    /// To be called after a push: wakes the peer if it has armed its wake word.
     pub(crate) fn notify(&self) {
         if self.is_called_for() {
             self.wake_peer();
         }
     }
 
-    /// After pushing: whether the peer has asked to be woken. Says so once; who asks has to ring.
+    /// To be called after a push: whether the peer has armed its wake word. Returns true once per
+    /// arming; that caller must notify the peer.
     #[inline]
     pub(crate) fn is_called_for(&self) -> bool {
         shm::poster_fence();
@@ -213,7 +223,7 @@ impl Lane {
         self.peer_wake.notify();
     }
 
-    /// Puts a QP that found the lane full on the list of those to go on with.
+    /// Puts a QP that found the lane full on the list of blocked QPs.
     pub(crate) fn block(&self, qp: &Arc<Qp>) {
         self.blocked.lock().qps.push_back(Arc::clone(qp));
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
@@ -221,8 +231,8 @@ impl Lane {
         }
     }
 
-    /// There is no room any more: those behind the one that found that wait on, before it. Whoever is asked finds out for himself, which for many
-    /// costs more than what they send.
+    /// There is no room any more: puts the remaining QPs back in front of the list. Trying each of
+    /// them would often cost more than their packets.
     pub(crate) fn wait_on(&self, mut qps: VecDeque<Arc<Qp>>) {
         let Some(first) = qps.front().cloned() else { return };
         {
@@ -235,7 +245,7 @@ impl Lane {
         }
     }
 
-    /// Keeps a notice for which there is no room; the same one twice is one.
+    /// Keeps a notice for which there is no room; duplicates are dropped.
     pub(crate) fn keep_notice(&self, notice: Notice) {
         let mut blocked = self.blocked.lock();
         if blocked.notices.len() < NOTICES && !blocked.notices.contains(&notice) {
@@ -244,7 +254,7 @@ impl Lane {
         self.has_blocked.store(true, Ordering::Release);
     }
 
-    /// Those that wait for room, taken off the list.
+    /// Takes the waiting QPs and notices off the list.
     pub(crate) fn unblock(&self) -> (VecDeque<Arc<Qp>>, VecDeque<Notice>) {
         self.sender.lock().wanted = 0;
         let mut blocked = self.blocked.lock();
@@ -252,8 +262,9 @@ impl Lane {
         (std::mem::take(&mut blocked.qps), std::mem::take(&mut blocked.notices))
     }
 
-    /// Whether a blocked QP would get on now. With `sure`, for going to sleep: waits for whoever is sending, and if there is no
-    /// room has the peer wake us when it has made some. Without, whoever asks will ask again.
+    /// Whether a blocked QP could go on now. With `sure`, before a sleep: waits for the lock of the
+    /// sending half, and if there is no room, asks the peer to wake this engine when there is.
+    /// Without `sure`, the caller will ask again.
     pub(crate) fn has_room(&self, sure: bool) -> bool {
         if self.is_dead() {
             return true;
@@ -273,31 +284,31 @@ impl Lane {
         if let Some(mut sender) = self.sender.try_lock()
             && sender.load.bulky
             && sender.tx.bulk.idle()
-            // What fails will fail again: the program has locked its memory.
+            // A failure would repeat: the program has locked its memory.
             && sender.tx.bulk.give_back().unwrap_or(true)
         {
             sender.load.bulky = false;
         }
     }
 
-    /// Whether there may be something to give back.
+    /// Whether there may be pages to give back.
     pub(crate) fn is_bulky(&self) -> bool {
         self.sender.try_lock().is_none_or(|sender| sender.load.bulky)
     }
 }
 
-/// How many pollers can have a list of their own, beside one for everybody who does not poll.
+/// How many pollers can have a list of their own, beside one for all callers that do not poll.
 const WALKERS: usize = 8;
 
-/// The list as a poller has seen it, and how often it had changed by then.
+/// The list as a poller has seen it, and the count of changes at that time.
 type Seen = Option<(u64, Arc<Vec<Arc<Lane>>>)>;
 
-/// What one poller remembers: each poll writes to its lock.
+/// What one poller remembers. Each poll writes to its lock, so it has cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Memory(Mutex<Seen>);
 
-/// The lanes of one engine, for one walk over them.
+/// The lanes of one engine, for one pass over them.
 pub(crate) enum Walk<'a> {
     Seen(MutexGuard<'a, Seen>),
     Loaded(arc_swap::Guard<Arc<Vec<Arc<Lane>>>>),
@@ -317,17 +328,19 @@ impl std::ops::Deref for Walk<'_> {
 
 /// The lanes of one engine.
 pub(crate) struct Lanes {
-    /// What progress walks over.
+    /// The lanes for the rounds of `progress.rs`.
     list: ArcSwap<Vec<Arc<Lane>>>,
-    /// How often it has changed.
+    /// How often the list has changed.
     changes: AtomicU64,
-    /// What pollers remember of it: one locked instruction a walk, where the list itself costs three.
+    /// The pollers' copies of the list: a pass costs one locked instruction, where loading the list
+    /// costs three.
     seen: [Memory; WALKERS + 1],
-    /// Which lane leads to (engine, stripe).
+    /// The lane to (engine, lane index).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
-    /// How many have taken a stripe, by engine.
+    /// How many connections have taken a lane index, by engine.
     stripes: Mutex<HashMap<u32, u32>>,
-    /// Engines that had a lane and have ended. Their numbers do not come back; those of their QPs name them for a while.
+    /// Engines that had a lane and have ended. Their numbers are not used again; the board still
+    /// names them as owners of their QPNs for a while.
     ended: Mutex<HashSet<u32>>,
 }
 
@@ -347,12 +360,13 @@ impl Lanes {
         self.list.load()
     }
 
-    /// The same for somebody who asks again and again; pollers have different numbers.
+    /// The list for a caller that needs it often; each poller has its own number.
     #[inline]
     pub(crate) fn walk(&self, poller: Option<u32>) -> Walk<'_> {
         let who = poller.map_or(WALKERS, |number| number as usize % WALKERS);
         let Some(mut seen) = self.seen[who].0.try_lock() else { return Walk::Loaded(self.list()) };
-        // Acquire: pairs with the release in `set`, so that the list is at least as new as the count.
+        // Acquire: pairs with the release in `set`, so that the list is at least as new as the
+        // count.
         let changes = self.changes.load(Ordering::Acquire);
         if seen.as_ref().is_none_or(|(known, _)| *known != changes) {
             *seen = Some((changes, self.list.load_full()));
@@ -363,14 +377,16 @@ impl Lanes {
     fn set(&self, list: Vec<Arc<Lane>>) {
         self.list.store(Arc::new(list));
         self.changes.fetch_add(1, Ordering::Release);
-        // Nobody is to keep a lane that is gone. Who walks just now looks at the count when he walks again.
+        // No copy should keep a dead lane. A poller whose copy is locked now sees the new count on
+        // its next pass.
         for mut seen in self.seen.iter().filter_map(|memory| memory.0.try_lock()) {
             *seen = None;
         }
     }
 
-    /// The stripe of one more connection to `engine`, or of one more queue pair with ways to many, which are counted as engine 0's. Both ends count for
-    /// themselves: where they connect in the same order, each pair of queue pairs has one lane for both ways, and the first ones need no second.
+    /// The lane index of a new connection to `engine`, or of a new QP with many destinations, which
+    /// counts for engine 0. Both ends count independently. If they connect in the same order, each
+    /// pair of QPs has one lane for both directions, and the first connections need no second lane.
     pub(crate) fn next_stripe(&self, engine: u32) -> u32 {
         let mut stripes = self.stripes.lock();
         let count = stripes.entry(engine).or_default();
@@ -389,7 +405,8 @@ impl Lanes {
         routes.iter().find(|((to, _), lane)| *to == engine && !lane.is_dead()).map(|(_, lane)| Arc::clone(lane))
     }
 
-    /// Adds a lane; one with the same number and the same end is there already when both sides opened it at once.
+    /// Adds a lane. If both sides opened it at once, a lane with this number and this peer exists
+    /// already and is returned.
     pub(crate) fn add(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
         let mut routes = self.routes.lock();
         let known = routes.get(&(lane.peer, lane.stripe)).filter(|known| route && known.id == lane.id).cloned();
@@ -405,7 +422,7 @@ impl Lanes {
         lane
     }
 
-    /// Nobody needs to ask for a lane to `engine` any more.
+    /// An engine has ended: no lane to it will be opened any more.
     pub(crate) fn bury(&self, engine: u32) {
         self.stripes.lock().remove(&engine);
         self.ended.lock().insert(engine);
@@ -416,7 +433,7 @@ impl Lanes {
         self.ended.lock().contains(&engine)
     }
 
-    /// Takes a lane out; its QPs keep it, dead.
+    /// Removes a lane; its QPs keep it, dead.
     pub(crate) fn remove(&self, id: u32) -> Vec<Arc<Lane>> {
         let mut routes = self.routes.lock();
         routes.retain(|_, lane| lane.id != id);

@@ -1,7 +1,7 @@
-//! Multicast: which local QPs are in a group, and which engines of this agent have some.
+//! Multicast: which local QPs are in a group, and which engines of this agent have members.
 //!
-//! The members elsewhere come from the agent and hold for one epoch of the board; they are asked for by the helper thread, because a
-//! post never waits.
+//! The list of engines comes from the agent and is valid for one epoch of the board. The helper
+//! thread asks for it, because a post never waits. Principal type: [`Groups`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ type Gid = [u8; 16];
 /// An epoch, and the engines that had members in it.
 type Answered = (u32, Arc<[u32]>);
 
-/// The groups that this engine knows of.
+/// The groups that this engine knows.
 pub(crate) struct Groups {
     /// QPs of this engine, by group.
     members: RwLock<HashMap<Gid, Vec<u32>>>,
-    /// Engines with members, by group, and the epoch for which that holds.
+    /// Engines with members, by group, and the epoch for which the list is valid.
     engines: RwLock<HashMap<Gid, Answered>>,
 }
 
@@ -51,20 +51,20 @@ impl Groups {
     }
 }
 
-/// Whether `gid` names a group.
+/// Whether `gid` is a group's.
 pub(crate) fn is_group(gid: &Gid) -> bool {
     std::net::Ipv6Addr::from(*gid).to_canonical().is_multicast()
 }
 
 impl Engine {
-    /// Engines with members of `group`, when that is known for the present epoch.
+    /// Engines with members of `group`, if they are known for the current epoch.
     pub(crate) fn group_engines(&self, group: &Gid) -> Option<Arc<[u32]>> {
         let known = self.groups.engines.read();
         known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
     }
 
-    /// Asks the agent who has members of `group`: again and again where there are more than an answer can name, and from the beginning
-    /// where they have changed meanwhile.
+    /// Asks the agent which engines have members of `group`. Repeats the question if one answer
+    /// cannot name all, and starts again if the members have changed meanwhile.
     pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
         let (mut engines, mut epoch) = (Vec::new(), None);
         loop {
@@ -88,10 +88,10 @@ impl Engine {
 }
 
 impl Qp {
-    /// Has the QP receive what is sent to `group`. A second time is no error and no second copy.
+    /// Attaches the QP to `group`. A second time is neither an error nor a second copy.
     ///
     /// # Errors
-    /// EINVAL for a QP that is not UD or a GID that is no group.
+    /// EINVAL if the QP is not UD or the GID is not a group's.
     pub fn attach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
         let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
         self.engine().call(&request::legacy(command::ATTACH_MCAST, &body, 0))?;
@@ -103,10 +103,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes the QP out of `group`.
+    /// Detaches the QP from `group`.
     ///
     /// # Errors
-    /// EINVAL when it is not in it.
+    /// EINVAL if it is not attached.
     pub fn detach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
         let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
         self.engine().call(&request::legacy(command::DETACH_MCAST, &body, 0))?;

@@ -1,7 +1,10 @@
-//! Queue memory: the regions that the agent allocates and this process maps, one mapping for many queues.
+//! Queue memory: the regions that the agent allocates and this process maps, one mapping for many
+//! queues.
 //!
-//! The agent names a place by region, offset and length; the region's descriptor comes along when its first object appears.
-//! A [`View`] is one object's part; the mapping goes with the last view, which is when the agent forgets the region too.
+//! The agent names a place by region, offset and length. It attaches the region's descriptor when
+//! the region's first object appears. A [`View`] is one object's part. The mapping ends with the
+//! last view; at that time the agent also forgets the region. Principal types: [`QueueMemory`] and
+//! [`View`].
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +24,7 @@ pub(crate) struct QueueMemory {
     regions: Mutex<HashMap<u32, Weak<Region>>>,
 }
 
-/// The flag of [`Mapping`] that says: the region's descriptor is attached.
+/// The flag of [`Mapping`] for an attached descriptor of the region.
 const ATTACHED: u32 = 1;
 
 impl QueueMemory {
@@ -29,7 +32,7 @@ impl QueueMemory {
         Self { regions: Mutex::new(HashMap::new()) }
     }
 
-    /// The view that `mapping` names; `fds` gives the descriptor of a region that is new here.
+    /// The view that `mapping` names; `fds` provides the descriptor of a new region.
     pub(crate) fn view(&self, mapping: &Mapping, fds: &mut dyn Iterator<Item = OwnedFd>) -> Result<View> {
         let mut regions = self.regions.lock();
         regions.retain(|_, region| region.strong_count() > 0);
@@ -71,7 +74,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// All of a region that is one queue's alone.
+    /// All of a region that belongs to a single queue.
     pub(crate) fn whole(region: Region) -> Self {
         let length = region.len();
         Self { region: Arc::new(region), offset: 0, length }
@@ -109,7 +112,8 @@ impl View {
         self.region.write(self.at(offset, size_of::<T>()), value);
     }
 
-    /// Copies a value out to where it is to lie. One that was copied twice in different strides would be waited for in between.
+    /// Copies a value directly to its destination. A second copy with other access sizes would
+    /// stall on store forwarding.
     #[inline]
     pub(crate) fn read_to<T: Pod>(&self, offset: usize, value: &mut T) {
         self.region.copy_out(self.at(offset, size_of::<T>()), bytemuck::bytes_of_mut(value));
@@ -119,7 +123,7 @@ impl View {
         self.region.copy_in(self.at(offset, bytes.len()), bytes);
     }
 
-    /// Where `len` bytes at `offset` lie in this process, for the copies of inline data.
+    /// The address of `len` bytes at `offset` in this process, for copies of inline data.
     #[inline]
     pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
         self.region.pointer(self.at(offset, len), len).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)

@@ -1,13 +1,15 @@
-//! Automatic path migration: a connection with another path in reserve, and how it comes to use it. IBA 17.2.8.
+//! Automatic path migration (APM): a connection with an alternate path, and how it migrates to that
+//! path. IBA 17.2.8.
 //!
 //! ```text
-//!   MIGRATED ──modify, an alternate path is loaded──▶ REARM ──the peer says that it has rearmed──▶ ARMED
-//!      ▲                                                                                            │
-//!      └─────────── all tries were in vain, the program asks for it, or the peer has migrated ◀─────┘
+//!   MIGRATED ──modify loads an alternate path──▶ REARM ──the peer has rearmed──▶ ARMED
+//!      ▲                                                                           │
+//!      └─── all retries have failed, the program asks, or the peer has migrated ◀──┘
 //! ```
-//! What the peer says is a bit in each packet: set in MIGRATED, clear otherwise. A QP hears it only where that changes something, so that a
-//! packet costs one comparison. Migrating exchanges the two paths, and the event PATH_MIG tells of it. A request to migrate that cannot
-//! be followed is told by PATH_MIG_ERR, once. Principal method: [`Qp::migrate`].
+//! The peer's state is a bit in each packet: set in MIGRATED, clear otherwise. A QP checks it only
+//! where a change matters, so that a packet costs one comparison. A migration exchanges the two
+//! paths and raises the event PATH_MIG. If the QP cannot follow a request to migrate, it raises
+//! PATH_MIG_ERR, once. Principal method: [`Qp::migrate`].
 
 use std::sync::atomic::Ordering;
 
@@ -22,18 +24,18 @@ use crate::network::address;
 use crate::qp::{Inner, Qp, Route};
 use crate::receive::Origin;
 
-/// What a packet has to say for its QP to listen: never, "rearmed", "migrated".
+/// The migration bit that a QP waits for: none, "rearmed", "migrated".
 const NOTHING: u8 = 2;
 const REARMED: u8 = 0;
 const MIGRATED: u8 = 1;
 
-/// Where a QP stands.
+/// The migration state of a QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Migration {
     state: u8,
     /// The migration bit of packets that matter.
     heeds: u8,
-    /// That a request could not be followed has been told.
+    /// PATH_MIG_ERR has been raised.
     told: bool,
 }
 
@@ -44,25 +46,26 @@ impl Default for Migration {
 }
 
 impl Migration {
-    /// Whether a packet with this migration bit is to be shown to [`Qp::heed`].
+    /// Whether a packet with this migration bit is to be passed to [`Qp::heed`].
     #[inline]
     pub(crate) fn heeds(&self, migrated: bool) -> bool {
         self.heeds == u8::from(migrated)
     }
 
-    /// Whether there may be another path that packets come by.
+    /// Whether packets may come by an alternate path.
     pub(crate) fn has_spare(&self) -> bool {
         self.state != migration::MIGRATED
     }
 
-    /// What packets say.
+    /// The migration bit of this QP's packets.
     pub(crate) fn is_migrated(&self) -> bool {
         self.state == migration::MIGRATED
     }
 }
 
 impl Qp {
-    /// Does what a change of attributes, which is merged already, says about the alternate path and the migration state.
+    /// Applies a change of attributes, which is merged already, to the alternate path and the
+    /// migration state.
     pub(crate) fn change_paths(&self, inner: &mut Inner, new: &ModifyQp) {
         if new.attr_mask & attr::ALT_PATH != 0 && inner.attributes.alt_dest.is_global == 0 {
             let mut dest = inner.attributes.alt_dest;
@@ -90,13 +93,15 @@ impl Qp {
         inner.responder.set_migrated(migrated);
         inner.requester.set_migration(migrated, state == migration::ARMED);
         if let Some(view) = &inner.view {
-            // The agent takes the bit away when it has exchanged the paths itself, so that the rest of the word is changed around it.
+            // The agent clears the bit when it has exchanged the paths itself. So the rest of the
+            // word is changed around it.
             let changed = |word: u32| Some(word & QP_PATHS_SWAPPED | u32::from(state));
             let _ = view.word(word::MIGRATION).fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
         }
     }
 
-    /// A packet of the peer's whose migration bit matters. False: it is not to be taken.
+    /// Handles a packet of the peer whose migration bit matters. Returns false if the packet must
+    /// not be taken.
     #[cold]
     pub(crate) fn heed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if !inner.state.serves() {
@@ -119,7 +124,8 @@ impl Qp {
         true
     }
 
-    /// A packet that did not come by the path in use: whether it came by the other one, so that the QP has migrated there.
+    /// A packet did not come by the current path. Returns whether it came by the alternate one, so
+    /// that the QP has migrated there.
     #[cold]
     pub(crate) fn comes_by_alternate(
         &self,
@@ -141,7 +147,7 @@ impl Qp {
         false
     }
 
-    /// Whether packets between these addresses go by the alternate path.
+    /// Whether packets between these addresses use the alternate path.
     fn is_alternate(&self, inner: &Inner, from: &[u8; 16], to: &[u8; 16]) -> bool {
         let a = &inner.attributes;
         let (port, index) = (u32::from(a.alt_port_num), u32::from(a.alt_dest.sgid_index));
@@ -156,7 +162,7 @@ impl Qp {
         }
     }
 
-    /// The requester has tried the path in vain.
+    /// All retries of the requester on this path have failed.
     #[cold]
     pub(crate) fn fail_over(&self, inner: &mut Inner) {
         if inner.migration.state == migration::ARMED {
@@ -164,7 +170,7 @@ impl Qp {
         }
     }
 
-    /// Goes over to the alternate path. What was the path so far is the alternate one then.
+    /// Migrates to the alternate path; the current path becomes the alternate one.
     fn migrate(&self, inner: &mut Inner, why: &dyn std::fmt::Display) {
         self.uncount(inner);
         let a = &mut inner.attributes;
@@ -182,7 +188,7 @@ impl Qp {
             view.word(word::MIGRATION).fetch_xor(QP_PATHS_SWAPPED, Ordering::AcqRel);
         }
         if inner.on_wire {
-            // What it waited for was the other path's.
+            // It was blocked on the other path.
             inner.blocked = false;
         }
         inner.complained = false;
@@ -191,7 +197,8 @@ impl Qp {
         self.raise(kind::PATH_MIG);
     }
 
-    /// Puts the GID that a LID stands for in its place. Where it stands for none, nobody is there, as with a LID that no switch knows.
+    /// Replaces a LID with its GID. If there is none, the destination does not exist, as with a LID
+    /// that no switch knows.
     pub(crate) fn direct_by_lid(&self, inner: &mut Inner, dest: &mut abi::qp::Dest) {
         let from = Place { device: self.engine().device(), port: u32::from(dest.port_num) };
         let way = self.engine().board.way_to(from, dest.dlid);
@@ -199,7 +206,7 @@ impl Qp {
             self.complain_of_lid(inner, dest.dlid);
         }
         let Way { dgid, sgid_index } = way.unwrap_or_default();
-        // What a GRH would say may be anything.
+        // The fields of a GRH may have any value.
         (dest.flow_label, dest.traffic_class, dest.hop_limit) = (0, 0, NO_GRH);
         (dest.dgid, dest.sgid_index) = (dgid, sgid_index);
     }

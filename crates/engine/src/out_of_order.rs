@@ -1,9 +1,11 @@
-//! Out-of-order packets: kept for a moment, and taken in their order once what they have overtaken has come.
+//! Out-of-order packets: kept for a short time, and taken in order once the missing packets have
+//! come.
 //!
-//! The machines say which ones (`protocol::OutOfOrder` says why); here is the memory for them, a few packets for each end of a connection and a
-//! bounded number of bytes for the engine. They have been checked as all packets are before they get here, and are handed to the machines
-//! again as if they had come now. Everything here is cold: a connection whose packets come in order has nothing but an empty box.
-//! Principal type: [`OutOfOrderBuffer`].
+//! The state machines decide which packets to keep (`protocol::OutOfOrder` gives the reasons). This
+//! file has the memory for them: a few packets for each end of a connection, and a limited number
+//! of bytes for the engine. The packets have passed the usual checks before they get here, and are
+//! later handed to the state machines as if they had just arrived. All functions here are cold: a
+//! connection with packets in order has only an empty box. Principal type: [`OutOfOrderBuffer`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +17,16 @@ use crate::access;
 use crate::cell::Packet;
 use crate::qp::{Inner, Qp};
 
-/// How long a packet waits for one that it has overtaken, in nanoseconds: longer than most packets are late that were not lost, and
-/// short beside what a loss costs.
+/// How long a packet waits for a missing one, in nanoseconds: longer than most reordered packets
+/// are late, and short compared with the cost of a loss.
 const REORDER_TIME: u64 = 100_000;
-/// How long it waits when the loss was told: about as long as it takes until what was lost comes again.
+/// How long it waits after the loss was reported: about the time until the retransmission comes.
 const AFTERWARDS: u64 = 1_000_000;
-/// Bytes that wait at all connections of an engine, at most, with those that wait for receive requests.
+/// Bytes that wait at all connections of an engine, at most, including those that wait for receive
+/// requests.
 const AT_ALL: usize = 8 << 20;
 
-/// A packet, its payload, and what is counted for both.
+/// A packet and its payload, and the counter that includes both.
 struct Kept {
     packet: Packet,
     payload: Box<[u8]>,
@@ -50,7 +53,7 @@ impl Drop for Kept {
     }
 }
 
-/// What waits at one connection.
+/// The waiting packets of one connection.
 #[derive(Default)]
 pub(crate) struct OutOfOrderBuffer {
     requests: OutOfOrder<Kept>,
@@ -58,7 +61,7 @@ pub(crate) struct OutOfOrderBuffer {
 }
 
 impl OutOfOrderBuffer {
-    /// When it has waited for long enough.
+    /// When the wait ends.
     pub(crate) fn until(&self) -> Time {
         self.requests.until().min(self.answers.until())
     }
@@ -69,7 +72,7 @@ impl OutOfOrderBuffer {
 }
 
 impl Qp {
-    /// A request has overtaken another one.
+    /// A request came out of order.
     #[cold]
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let until = self.engine().now().after(REORDER_TIME);
@@ -79,7 +82,7 @@ impl Qp {
         }
     }
 
-    /// An answer has overtaken data of another one.
+    /// A response came before data of an earlier one.
     #[cold]
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let until = self.engine().now().after(REORDER_TIME);
@@ -89,13 +92,13 @@ impl Qp {
         }
     }
 
-    /// What was missing may have come: goes on with what has waited for it.
+    /// The missing packet may have come: continues with the packets that waited for it.
     #[cold]
     pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
         loop {
             let (waits, expected) = (!inner.rnr_grace.is_empty(), inner.responder.expected_psn());
             let Some(buffer) = &mut inner.rnr_grace.out_of_order else { break };
-            // What waits for a receive request has all behind it wait, too.
+            // While the RNR grace queue holds a packet, all later packets wait, too.
             let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
             let Some(kept) = next else { break };
             let payload = kept.payload.as_ptr();
@@ -113,7 +116,7 @@ impl Qp {
         self.drop_empty_buffer(inner);
     }
 
-    /// Time has passed: what has not come by now counts as lost.
+    /// The wait may be over: packets that have not come by now count as lost.
     #[cold]
     pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
         let Some(buffer) = &inner.rnr_grace.out_of_order else { return };
@@ -127,7 +130,7 @@ impl Qp {
         self.drop_empty_buffer(inner);
     }
 
-    /// A request is lost that others have overtaken.
+    /// A request before an out-of-order one is lost.
     fn miss_request(&self, inner: &mut Inner) {
         let until = self.engine().now().after(AFTERWARDS);
         if inner
@@ -140,7 +143,7 @@ impl Qp {
         }
     }
 
-    /// Data is lost that answers have overtaken, of which `psn` is one: it is asked for again.
+    /// Response data before the packet `psn` is lost: the requester asks for it again.
     fn miss_answer(&self, inner: &mut Inner, psn: Psn) {
         let now = self.engine().now();
         let until = now.after(AFTERWARDS);

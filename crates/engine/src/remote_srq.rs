@@ -1,9 +1,10 @@
-//! Requests to an XRC target that are not for this engine: they go to the engine that has the SRQ which they name, and what it answers is
-//! what the target's responder hears.
+//! Requests to an XRC target for an SRQ of another engine. They go to the engine that has the SRQ,
+//! and its reply is passed to the target's responder.
 //!
-//! One request of a target is with another engine at a time; those behind it wait here, in bounded number. What is read for a peer is fetched packet by
-//! packet. The engine that is asked looks after its own memory itself ([`crate::proxy`]), so nobody's memory is touched by anybody else,
-//! and no process is waited for: whoever dies has said so by the end of its lane. Principal type: [`RemoteSrq`].
+//! A target has one request at another engine at a time. Later requests wait here, up to a limit.
+//! Data for READs is fetched packet by packet. Each engine accesses only its own program's memory
+//! ([`crate::proxy`]), and no engine waits for a process: if a process dies, its lane ends.
+//! Principal type: [`RemoteSrq`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,24 +24,24 @@ use crate::request;
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 use crate::transmit::Sent;
 
-/// Bytes that wait at one target, and at all of an engine, at most.
+/// Bytes that wait at one target, and at all targets of an engine, at most.
 const AT_ONE: usize = 1 << 20;
 const AT_ALL: usize = 8 << 20;
 
-/// Which engine has an SRQ, by the domain's token and the SRQ's number.
+/// The engine that has an SRQ, by the domain's token and the SRQ's number.
 pub(crate) type Ways = HashMap<(u64, u32), u32>;
 
-/// How far a request has come.
+/// The progress of a request.
 enum Stage {
-    /// Whom to ask, or a lane there, has to be found.
+    /// The engine of the SRQ, or a lane to it, is not known yet.
     New,
-    /// The helper thread is at that.
+    /// The helper thread is asking for it.
     Asked,
-    /// On its way by this lane.
+    /// Sent over this lane.
     Sent(Arc<Lane>),
 }
 
-/// A request with all that belongs to it.
+/// A request with its packet and payload.
 struct Away {
     request: SrqRequest,
     packet: Packet,
@@ -48,43 +49,43 @@ struct Away {
     stage: Stage,
 }
 
-/// What is read for a peer: SRQ, key, address, bytes.
+/// A range to read for a peer: SRQ, key, address, length.
 type Wanted = (u32, u32, u64, u32);
 
-/// What came of reading it.
+/// The result of reading it.
 type Read = Result<Box<[u8]>, Nak>;
 
-/// What an engine has done last for a target.
+/// The last request that an engine has carried out for a target.
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
     /// The engine that asked.
     pub(crate) by: u32,
-    /// Which packet of which connection it was about.
+    /// The packet and the connection of the request.
     pub(crate) psn: Psn,
     pub(crate) connection: u32,
     pub(crate) reply: SrqReply,
 }
 
-/// Where an answer's bytes are.
+/// Where the bytes of a READ response are.
 pub(crate) enum Fetched<'a> {
-    /// Where they always are.
+    /// In this process, as usual.
     Here,
     /// They have been fetched.
     Bytes(&'a [u8]),
-    /// They cannot be had.
+    /// They cannot be read.
     Refused(Nak),
     /// They are being fetched.
     Waits,
 }
 
-/// What a target has when it serves, or is, another engine's.
+/// The state of a target that uses other engines' SRQs, or that other engines serve.
 #[derive(Default)]
 pub(crate) struct RemoteSrq {
     /// The request that is being carried out.
     current: Option<Away>,
-    /// What is being read.
+    /// The range that is being read.
     fetch: Option<(Wanted, Away)>,
-    /// What was read.
+    /// The range that was read, and its data.
     fetched: Option<(Wanted, Read)>,
     /// Requests that came meanwhile.
     queue: VecDeque<(Packet, Box<[u8]>)>,
@@ -92,11 +93,11 @@ pub(crate) struct RemoteSrq {
     last_id: u32,
     /// The SRQ, and the lane to its engine, that has part of a message.
     half: Option<(u32, Arc<Lane>)>,
-    /// What was written down last, and in which of the two places.
+    /// The last recorded state, and in which of the two places it is.
     pub(crate) written: Option<(Standing, u32)>,
-    /// As an SRQ's engine: what was done last.
+    /// At an SRQ's engine: the last request that was carried out.
     pub(crate) done: Option<Done>,
-    /// Reports for which a lane had no room.
+    /// Replies for which a lane had no room.
     pub(crate) replies: VecDeque<(Arc<Lane>, SrqReply, Box<[u8]>)>,
 }
 
@@ -112,7 +113,7 @@ impl RemoteSrq {
     }
 }
 
-/// Copies a packet's payload out of where it came.
+/// Copies a packet's payload to private memory.
 fn copied(payload: *const u8, len: u16) -> Box<[u8]> {
     let mut bytes = vec![0; usize::from(len)].into_boxed_slice();
     access::plain(bytes.as_mut_ptr(), payload, bytes.len());
@@ -120,7 +121,8 @@ fn copied(payload: *const u8, len: u16) -> Box<[u8]> {
 }
 
 impl Qp {
-    /// Whether a request has to wait for one that is with another engine. `Some(false)`: there is no room for it.
+    /// Whether a request has to wait for one that is at another engine. `Some(false)`: there is no
+    /// room for it.
     #[cold]
     pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
         let remote = inner.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
@@ -135,10 +137,11 @@ impl Qp {
         Some(true)
     }
 
-    /// Has another engine carry out the step that the responder asks for.
+    /// Asks another engine to carry out the step that the responder requires.
     #[cold]
     pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: &Step) {
-        // Whether a message goes on with the queue that it began with, the queue's engine knows; here none goes on any more.
+        // The SRQ's engine checks whether a message continues with the SRQ of its first packet. No
+        // message continues with an SRQ of this engine any more.
         inner.named = None;
         let request = SrqRequest {
             port: inner.attributes.port_num,
@@ -154,7 +157,8 @@ impl Qp {
         remote.current = Some(Away { request, packet: *packet, payload, stage: Stage::New });
     }
 
-    /// Where the bytes of an answer are; asks for them if that is in another engine's memory.
+    /// Where the bytes of a READ response are; starts a fetch if they are in another engine's
+    /// memory.
     #[inline]
     pub(crate) fn source_of_response<'a>(&self, inner: &'a mut Inner, response: &Response) -> Fetched<'a> {
         match (&self.target, response.source) {
@@ -195,11 +199,13 @@ impl Qp {
         }
     }
 
-    /// Sends what waits to be sent to other engines. True: some of it cannot be, and there is a refusal to be sent.
+    /// Sends the pending requests to other engines. Returns true if some cannot be sent and a NAK
+    /// is to be sent.
     #[cold]
     pub(crate) fn send_srq_requests(&self, inner: &mut Inner) -> bool {
         let Some(mut remote) = inner.remote_srq.take() else { return false };
-        // What is behind a request may be carried out before anybody hears of it, but not before it is written down.
+        // The other engine may carry out the request before any peer learns of it, but not before
+        // it is recorded.
         if remote.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
             inner.remote_srq = Some(remote);
             self.write_down(inner);
@@ -247,7 +253,7 @@ impl Qp {
         let owner = *engine.ways.lock().get(&(self.token(), number))?;
         let known = engine.lanes.route(owner, self.stripe);
         if known.is_none() {
-            // Gone, perhaps; then the agent knows no such queue.
+            // The engine may be gone; then the agent has no such SRQ.
             engine.ways.lock().remove(&(self.token(), number));
         }
         known
@@ -306,7 +312,7 @@ impl Qp {
         }
     }
 
-    /// An engine has replied. What it says is believed only of the request that it was sent on.
+    /// An engine has replied. Its reply counts only for the request that was sent over this lane.
     pub(crate) fn on_srq_reply(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -341,7 +347,7 @@ impl Qp {
         outcome: Outcome,
         status: Option<Status>,
     ) {
-        // An atomic brings a value, and nothing else does.
+        // Only an atomic returns a value, and it always does.
         let outcome = match (outcome, away.request.kind) {
             (Outcome::Done, Kind::Atomic) => Outcome::Refused(Nak::RemoteOperational),
             (Outcome::AtomicDone(_), kind) if kind != Kind::Atomic => Outcome::Refused(Nak::RemoteOperational),
@@ -366,7 +372,7 @@ impl Qp {
         self.after_refusal(inner, status);
     }
 
-    /// Goes on with what has waited, until a request is with another engine again.
+    /// Continues with waiting requests, until one is at another engine again.
     fn go_on_queued(&self, inner: &mut Inner) {
         while let Some(remote) = inner.remote_srq.as_mut().filter(|remote| remote.current.is_none()) {
             let Some((packet, payload)) = remote.queue.pop_front() else { return };
@@ -380,7 +386,7 @@ impl Qp {
         }
     }
 
-    /// No reply will come any more, to the request that is with another engine or to the fetch.
+    /// The reply to the current request, or to the fetch, will not come any more.
     fn refuse_lost(&self, inner: &mut Inner, (current, fetch): (bool, bool)) {
         let Some(remote) = &mut inner.remote_srq else { return };
         if fetch && let Some((wanted, _)) = remote.fetch.take() {
@@ -400,7 +406,7 @@ impl Qp {
         }
     }
 
-    /// The far end of a lane is gone, and what it was asked with it.
+    /// The other end of a lane is gone, so its requests are lost.
     pub(crate) fn lose_srq_requests(&self, inner: &mut Inner, lane: u32) {
         let Some(remote) = &mut inner.remote_srq else { return };
         let by = |away: &Away| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
@@ -411,7 +417,8 @@ impl Qp {
         self.refuse_lost(inner, lost);
     }
 
-    /// The target serves no more: whoever has part of a message is told that there will be no more of it.
+    /// The target stops serving: tells the engine that has part of a message that the rest will not
+    /// come.
     pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
         let Some(remote) = &mut inner.remote_srq else { return };
         self.engine().waiting_bytes.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
@@ -422,19 +429,21 @@ impl Qp {
             _ => None,
         });
         let half = remote.half.take().or(by_current);
-        // Not when the engine ends: somebody else goes on with the target, and the message, or the end of the lane says that nobody does.
+        // Not if this engine ends: another engine continues the target and the message, or the end
+        // of the lane reports that none does.
         if let Some((xrc_srq, lane)) = half.filter(|_| !self.engine().is_gone()) {
             let opcode = Opcode::new(Transport::Xrc, Operation::SendOnly);
             let packet = about(self.qpn(), Headers { opcode, xrc_srq, ..Headers::default() }, 0);
             let request = SrqRequest { kind: Kind::End, token: self.token(), ..SrqRequest::of(&Step::Reply) };
-            // A full lane is one that nobody takes from; the next message finds the receive request that this one leaves.
+            // If the lane is full, its engine does not receive. The next message then uses the
+            // receive request that this one leaves.
             self.push_record(&lane, packet, SrqRequest::len(&packet), &[], |packet, record| {
                 request.encode(packet, record)
             });
         }
     }
 
-    /// The number of an SRQ that has to be found.
+    /// The number of an SRQ whose engine must be found.
     fn asks_for(&self) -> Option<u32> {
         let inner = self.lock();
         let remote = inner.remote_srq.as_ref()?;
@@ -446,7 +455,8 @@ impl Qp {
 }
 
 impl Engine {
-    /// Finds the engines that targets ask for, and opens lanes to them, waiting for the agent: on the helper thread.
+    /// Finds the engines for which targets wait, and opens lanes to them. Waits for the agent, so
+    /// it runs on the helper thread.
     pub(crate) fn locate_srqs(self: &Arc<Self>) {
         let waiting = std::mem::take(&mut *self.unlocated.lock());
         for qp in waiting {
@@ -480,5 +490,5 @@ impl Engine {
     }
 }
 
-/// The longest piece that is fetched at once.
+/// The largest piece that is fetched at once.
 pub(crate) const PIECE: u32 = LANE_MTU;

@@ -1,10 +1,12 @@
-//! RNR grace: requests that wait for a receive request.
+//! The RNR grace queue: requests that wait for a receive request.
 //!
-//! An adapter takes packets at the speed of its link, and a program that posts receive requests keeps up with that, or not. Here
-//! whoever has a processor takes packets, and may take many while the program that is to post waits for one: it would be told that
-//! it was not ready for having been interrupted. So a reliable connection's request that finds no receive request is kept for a
-//! moment, with what comes behind it, and served when one is posted; only after that the peer hears that nobody was ready. To the
-//! peer it looks like an answer that takes its time. Principal type: [`RnrGraceQueue`].
+//! An adapter takes packets at link speed, and a program's posts keep up with that or not. In
+//! software, packets are taken by whichever thread has a processor. It may take many while the
+//! program waits for a processor to post receive requests. The program would then get an RNR only
+//! because it was interrupted. So a request of a reliable connection that finds no receive request
+//! is kept for a short time, together with the requests behind it, and is served when one is
+//! posted. The peer gets an RNR NAK only after that time. To the peer it looks like a late answer.
+//! Principal type: [`RnrGraceQueue`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,26 +21,27 @@ use crate::cell::Packet;
 use crate::out_of_order::OutOfOrderBuffer;
 use crate::qp::{Inner, Qp};
 
-/// How long a program gets, in nanoseconds. Less than most ACK timeouts; more than processes usually wait for a processor.
+/// The RNR grace time in nanoseconds: less than most ACK timeouts, and longer than processes
+/// usually wait for a processor.
 const RNR_GRACE: u64 = 50_000_000;
-/// Bytes that wait at one QP, and at all of an engine, at most.
+/// Bytes that wait at one QP, and at all QPs of an engine, at most.
 const AT_ONE: usize = 512 * 1024;
 const AT_ALL: usize = 8 << 20;
 
 /// A packet and its payload.
 type Kept = (Packet, Box<[u8]>);
 
-/// The requests of one QP that wait.
+/// The waiting requests of one QP.
 pub(crate) struct RnrGraceQueue {
     packets: VecDeque<Kept>,
     bytes: usize,
-    /// What waits at all QPs of the engine.
+    /// Bytes that wait at all QPs of the engine.
     all: Arc<AtomicUsize>,
-    /// When the peer is told.
+    /// When the peer gets an RNR NAK.
     until: Time,
     /// Out-of-order packets, if there are any.
     pub(crate) out_of_order: Option<Box<OutOfOrderBuffer>>,
-    /// The packet of which the peer was told last: when it comes again, it does not wait again.
+    /// The packet of the last RNR NAK: when it is retransmitted, it does not wait again.
     refused: Option<Psn>,
 }
 
@@ -51,12 +54,12 @@ impl RnrGraceQueue {
         self.packets.is_empty()
     }
 
-    /// When the peer is told, if something waits.
+    /// When the peer gets an RNR NAK, if a request waits.
     pub(crate) fn until(&self) -> Option<Time> {
         (!self.is_empty()).then_some(self.until)
     }
 
-    /// Forgets everything.
+    /// Drops all packets.
     pub(crate) fn clear(&mut self) {
         drop(self.take());
         self.out_of_order = None;
@@ -84,7 +87,8 @@ impl RnrGraceQueue {
         self.packets.insert(before, kept);
     }
 
-    /// How many of those that wait come before packet `psn`. None if it waits already, or is too late: then it counts as come again.
+    /// How many waiting packets come before packet `psn`. `None` if it waits already, or is too
+    /// late; then it is ignored as a duplicate.
     fn before(&self, psn: Psn) -> Option<usize> {
         let overtaken = self
             .packets
@@ -122,20 +126,21 @@ impl Qp {
             return inner.responder.finish(Outcome::Rnr);
         }
         inner.responder.finish(Outcome::Dropped);
-        // The peer's timeout is likely to be ours: it shall not have to try again meanwhile.
+        // The peer's timeout is probably the same as ours; it should not have to retransmit
+        // meanwhile.
         let grace = timeout(inner.attributes.timeout).map_or(RNR_GRACE, |timeout| timeout.min(RNR_GRACE));
         inner.rnr_grace.until = self.engine().now().after(grace);
         self.look_again(inner, inner.rnr_grace.until);
     }
 
-    /// Whether a request has to wait behind others, and does.
+    /// Whether a request has to wait behind others; if so, keeps it.
     #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
         let psn = packet.headers.psn;
         if inner.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
             return false;
         }
-        // Packets may overtake each other while they wait, too.
+        // Packets may come out of order while others wait, too.
         if let Some(before) = inner.rnr_grace.before(psn)
             && !inner.rnr_grace.keep(before, packet, payload)
         {
@@ -144,7 +149,7 @@ impl Qp {
         true
     }
 
-    /// There is a receive request now: goes on with what waits, until one is lacking again.
+    /// There is a receive request now: serves waiting requests until one is missing again.
     #[cold]
     pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
         let mut packets = inner.rnr_grace.take();
@@ -165,7 +170,7 @@ impl Qp {
         }
     }
 
-    /// The grace time is over: the peer is told, and sends it all again.
+    /// The grace time is over: the peer gets an RNR NAK and retransmits all of them.
     #[cold]
     pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
         if let Some((packet, payload)) = inner.rnr_grace.take().pop_front() {

@@ -1,8 +1,9 @@
-//! Which way a connection's packets go: from a GID and a QPN to a lane, or over the wire.
+//! The route of a connection's packets: from a GID and a QPN to a lane, or over the wire.
 //!
-//! A GID of this agent and a QPN that one of its engines owns make a lane; every other GID is another host's. Where there is no way,
-//! what is sent is lost as on a network where nobody answers. A lane that is not open is opened by the helper thread; posts queue
-//! behind that. Datagrams, which find their way one by one, are in `datagram.rs`.
+//! A GID of this agent and a QPN that one of its engines owns select a lane. Every other GID
+//! belongs to another host. Without a route, packets are lost, as on a network where no host
+//! answers. If a lane is not open, the helper thread opens it, and posts queue meanwhile.
+//! Datagrams, which have a route each, are in `datagram.rs`. Adds to [`Engine`] and [`Qp`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ impl Engine {
         let out: LaneOut = answer.get(0)?;
         let mut far = None;
         if peer == self.number() {
-            // Both sides are ours: the other one sees the wake-ups the other way round.
+            // Both sides belong to this engine; the other one has the notifiers in the reverse
+            // order.
             let [memory, mine, other, wake_word] = answer.fds.as_slice() else { return Err(Errno::EIO.into()) };
             let copies = [memory, other, mine, wake_word].map(OwnedFd::try_clone);
             let copies = copies.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(Error::from)?;
@@ -44,7 +46,8 @@ impl Engine {
         Ok(adopted)
     }
 
-    /// Opens what QPs are waiting for, waiting for the agent and for whoever is at it: on the helper thread, and in verbs that may wait.
+    /// Opens the routes for which QPs wait. Waits for the agent and for other callers: for the
+    /// helper thread, and for verbs that may wait.
     pub(crate) fn open_routes(self: &Arc<Self>) {
         let _turn = self.opening.lock();
         let waiting = std::mem::take(&mut *self.unrouted.lock());
@@ -53,7 +56,8 @@ impl Engine {
         }
     }
 
-    /// A port went down or came up: connections look for their ways anew, by lanes too, for nothing passes a port that is down.
+    /// A port went down or came up: connections look for their routes again, over lanes too,
+    /// because no packet passes a port that is down.
     pub(crate) fn ports_changed(self: &Arc<Self>) {
         for qp in self.qps.all() {
             qp.look_for_route_again();
@@ -61,7 +65,7 @@ impl Engine {
         self.timers_changed();
     }
 
-    /// A lane's other end is gone. What it had sent is taken first.
+    /// The other end of a lane is gone. Packets that it had sent are received first.
     pub(crate) fn lose_lane(self: &Arc<Self>, id: u32) {
         let lanes: Vec<_> = self.lanes.list().iter().filter(|lane| lane.id == id).cloned().collect();
         for lane in &lanes {
@@ -76,11 +80,12 @@ impl Engine {
     }
 }
 
-/// Ways that are opened for the datagrams of a QP that goes.
+/// The most lanes that are opened for the datagrams of a QP that is being destroyed.
 const MOST_WAYS: usize = 16;
 
 impl Qp {
-    /// Looks for the route, unless it is known. The helper thread opens a lane that is not open yet.
+    /// Looks for the route, unless it is known. If its lane is not open, the helper thread opens
+    /// it.
     pub(crate) fn find_route(&self, inner: &mut Inner) {
         if self.look_for_route(inner) {
             self.wait_for_route(inner, 0);
@@ -124,18 +129,18 @@ impl Qp {
         false
     }
 
-    /// Whether somebody else than before has the peer's number: an XRC target can be passed on.
+    /// Whether another engine owns the peer's number now: an XRC target can move to another engine.
     pub(crate) fn has_moved(&self, inner: &Inner) -> bool {
         let owner = self.engine().board.owner(inner.attributes.dest_qp_num);
         matches!(&inner.route, Route::Lane(lane) if lane.peer != owner) && owner != 0 && self.service == Service::XrcIni
     }
 
-    /// Whether this QP's packets go by a lane.
+    /// Whether this QP's packets use a lane.
     pub(crate) fn goes_by(&self, lane: &Lane) -> bool {
         matches!(&self.lock().route, Route::Lane(ours) if ours.id == lane.id)
     }
 
-    /// The way to another host.
+    /// Finds the flow to another host.
     fn find_flow(&self, inner: &mut Inner) {
         let vector = Vector::of_connection(&inner.attributes.dest, inner.attributes.port_num, self.qpn());
         match self.engine().flow(&vector) {
@@ -147,14 +152,14 @@ impl Qp {
         }
     }
 
-    /// Says why there is no way, once.
+    /// Reports why there is no route, once.
     pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoWay) {
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!("does not reach {}: {no_way}", crate::network::address(*dgid)));
         }
     }
 
-    /// Says that nobody can be at a LID, once.
+    /// Reports that no port has the LID, once.
     pub(crate) fn complain_of_lid(&self, inner: &mut Inner, lid: u16) {
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!(
@@ -167,7 +172,7 @@ impl Qp {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
         inner.route = Route::Lane(lane);
-        // Whoever has the peer's number now may have rules that the one before had not.
+        // The new owner of the peer's number may have fault rules that the old one had not.
         self.look_for_losses(inner);
     }
 
@@ -179,12 +184,12 @@ impl Qp {
         }
     }
 
-    /// The peer is another engine's now, which may have got nothing of what is under way.
+    /// The peer moved to another engine, which may not have received the requests under way.
     pub(crate) fn look_for_peer(&self, inner: &mut Inner) {
         inner.route = Route::Unknown;
         if inner.requester.outstanding() > 0 {
             if inner.attributes.timeout == 0 {
-                // "Wait for ever" is for what cannot be lost.
+                // "Wait for ever" is for requests that cannot be lost.
                 inner.requester.set_timeout(14);
             }
             let now = self.engine().now();
@@ -192,7 +197,7 @@ impl Qp {
         }
     }
 
-    /// Opens what this QP is waiting for, and goes on with it.
+    /// Opens the route for which this QP waits, and continues the QP.
     pub(crate) fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
         let mut way = (0, self.stripe);
@@ -211,12 +216,12 @@ impl Qp {
                 _ => return,
             }
         };
-        // Without the QP's lock: the agent is asked meanwhile.
+        // Without the QP's lock, because this waits for the agent.
         let (owner, stripe) = way;
         let opened = match (dest, &next) {
             (Some(_), _) => engine.open_lane(owner, stripe).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
-                // All of them are tried: those that can be reached get their copy.
+                // All are tried, so that every reachable engine gets its copy.
                 let opened = engines.iter().map(|&peer| engine.open_lane(peer, stripe).map(drop));
                 opened.fold(Ok(()), Result::and).map(|()| None)
             }),
@@ -230,14 +235,15 @@ impl Qp {
             Ok(Some(lane)) if dest == Some(inner.attributes.dest_qp_num) => self.take_route(&mut inner, lane),
             Err(_) if dest == Some(inner.attributes.dest_qp_num) => return self.give_up_route(&mut inner),
             Err(_) if dest.is_none() => inner.no_way = Some(slot),
-            // Of another connection than there is now.
+            // The result belongs to an earlier connection of the QP.
             _ => {}
         }
         self.pump(&mut inner);
     }
 
-    /// Before a datagram QP goes: what waits for its way gets it now, as adapters send what was posted. Bounded, for each message may
-    /// go to another peer.
+    /// To be called before a datagram QP is destroyed: opens the routes for waiting datagrams now,
+    /// because adapters send all posted requests. Bounded, because each message may go to another
+    /// peer.
     pub(crate) fn send_off(&self) {
         let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
         for _ in 0..MOST_WAYS {
@@ -248,14 +254,15 @@ impl Qp {
         }
     }
 
-    /// The way that is known may not be one any more.
+    /// The known route may no longer be valid.
     fn look_for_route_again(self: &Arc<Self>) {
         let mut inner = self.lock();
-        // What waited for a port that was down goes on, answers too, which nobody else asks for on a lane.
+        // Continues QPs that waited for a port that was down. Their answers leave, too; on a lane,
+        // no peer would ask for them again.
         let waited = matches!(inner.route, Route::Unknown) && inner.state.serves();
         if !inner.is_dead() && (waited || matches!(inner.route, Route::Lane(_))) {
             inner.route = Route::Unknown;
-            // What is under way may have met a port that was down at either end.
+            // Requests under way may have met a port that was down at either end.
             let now = self.engine().now();
             inner.requester.note_loss(now);
             self.pump(&mut inner);
@@ -284,7 +291,8 @@ impl Qp {
             self.pump(&mut inner);
         }
         if self.token() != 0 {
-            // A request for a remote SRQ went there, or waited for room there; whoever asked for it hears of it now.
+            // A request for a remote SRQ went over this lane, or waited for room on it. The
+            // target's initiator gets the answer now.
             inner.blocked = false;
             self.pump(&mut inner);
         }

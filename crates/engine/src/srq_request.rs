@@ -1,13 +1,17 @@
-//! Requests and replies for a remote SRQ: what the engine of an XRC target asks the engine of an SRQ to do, and what it answers, as records on a lane.
+//! Requests and replies for a remote SRQ, as records on a lane: what the engine of an XRC target
+//! asks the engine of an SRQ to do, and its reply. They are sent in `remote_srq.rs` and carried out
+//! in `proxy.rs`.
 //!
 //! ```text
 //! request: 0  as a packet's first 16 bytes, the source QPN being the target's
-//!         16  [bulk: offset u32] id u32 · kind u8 · first u8 · port u8 · SL u8 · token u64 · offset u32 · total u32
-//!             VA u64 · rkey u32 · initiator's QPN u32 · connection u32, then the transport headers and the payload of the packet that it is about
+//!         16  [bulk: offset u32] id u32 · kind u8 · first u8 · port u8 · SL u8 · token u64
+//!             offset u32 · total u32 · VA u64 · rkey u32 · initiator's QPN u32 · connection u32,
+//!             then the transport headers and the payload of the packet to which it refers
 //! reply:   0  as above
-//!         16  [bulk: offset u32] id u32 · outcome u8 · NAK u8 · status u8 (255: none) · 0 · value u64, then what was fetched
+//!         16  [bulk: offset u32] id u32 · outcome u8 · NAK u8 · status u8 (255: none) · 0
+//!             value u64, then the fetched bytes
 //! ```
-//! What is decoded is a peer's claim. Principal types: [`SrqRequest`] and [`SrqReply`].
+//! Decoded data is a peer's claim. Principal types: [`SrqRequest`] and [`SrqReply`].
 
 use protocol::{Access, AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
 use wire::feth::selectivity;
@@ -15,28 +19,28 @@ use wire::{Headers, Operation, Qpn};
 
 use crate::cell::{self, Packet, Path, Payload, flag};
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Part of a SEND.
     Receive,
     /// Part of a WRITE.
     Write,
-    /// See whether memory may be read.
+    /// Check whether memory may be read.
     Read,
     Atomic,
     AtomicWrite,
     Flush,
     /// Read memory.
     Fetch,
-    /// The message at hand will not be continued.
+    /// The current message will not be continued.
     End,
 }
 
 const KINDS: [Kind; 8] =
     [Kind::Receive, Kind::Write, Kind::Read, Kind::Atomic, Kind::Fetch, Kind::End, Kind::AtomicWrite, Kind::Flush];
 
-/// A request, besides the packet that it is about.
+/// A request, without the packet to which it refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SrqRequest {
     pub(crate) id: u32,
@@ -45,42 +49,42 @@ pub(crate) struct SrqRequest {
     pub(crate) first: bool,
     pub(crate) port: u8,
     pub(crate) sl: u8,
-    /// What only those know who have opened the domain.
+    /// The secret of those that have opened the domain.
     pub(crate) token: u64,
-    /// Where in the message the payload is.
+    /// The offset of the payload in the message.
     pub(crate) offset: u32,
-    /// Bytes of the message, or those that are to be read.
+    /// The length of the message, or of the range to read.
     pub(crate) total: u32,
     pub(crate) va: u64,
     pub(crate) rkey: u32,
     /// The initiator's QP.
     pub(crate) peer: u32,
-    /// Which connection of the target's it is, counted.
+    /// The number of the target's connection.
     pub(crate) connection: u32,
 }
 
-/// How a request went.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SrqReply {
     pub(crate) id: u32,
     pub(crate) outcome: Outcome,
-    /// With what the receive request ended, if that is an error.
+    /// The error status of the receive request, if it ended with one.
     pub(crate) status: Option<Status>,
 }
 
-/// Bytes of a request behind the first 16.
+/// The length of a request after the first 16 bytes.
 const REQUEST: usize = 44;
-/// Bytes of a reply behind the first 16.
+/// The length of a reply after the first 16 bytes.
 const REPLY: usize = 16;
 const NO_STATUS: u8 = 255;
 
 const NAKS: [Nak; 4] = [Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperational, Nak::InvalidRd];
-/// With what a receive request can end because of what came.
+/// The error statuses with which a message can end a receive request.
 const STATUSES: [Status; 5] =
     [Status::LocLenErr, Status::LocProtErr, Status::LocAccessErr, Status::RemInvReqErr, Status::WrFlushErr];
 
 impl SrqRequest {
-    /// What a step asks for.
+    /// The request for a step.
     pub(crate) fn of(step: &Step) -> Self {
         let nothing = Self {
             id: 0,
@@ -109,7 +113,7 @@ impl SrqRequest {
         }
     }
 
-    /// The step that it stands for; `None` for one that is none.
+    /// The step that the request stands for; `None` if it is invalid.
     pub(crate) fn step(&self, packet: &Packet) -> Option<Step> {
         let Headers { opcode, imm, ieth, solicited, atomic, feth, .. } = packet.headers;
         let (offset, len, first, last) = (self.offset, u32::from(packet.len), self.first, opcode.place().ends());
@@ -146,7 +150,7 @@ impl SrqRequest {
         }
     }
 
-    /// Writes everything before the payload; answers how long that is.
+    /// Writes everything before the payload; returns the length written.
     pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
         let mut at = head(record, flag::SRQ_REQUEST, packet);
         let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8;
@@ -163,12 +167,12 @@ impl SrqRequest {
         at + packet.headers.emit(&mut record[at..]).expect("a record has room for every header")
     }
 
-    /// How long that will be.
+    /// The length that `encode` will write.
     pub(crate) fn len(packet: &Packet) -> usize {
         16 + REQUEST + packet.headers.len()
     }
 
-    /// Takes apart what follows the first 16 bytes and the place in bulk.
+    /// Parses the bytes after the first 16 and the place in bulk.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Headers, usize)> {
         let fixed: &[u8; REQUEST] = bytes.first_chunk()?;
         let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
@@ -193,7 +197,7 @@ impl SrqRequest {
 }
 
 impl SrqReply {
-    /// Writes everything before the payload, of which there are `packet.len` bytes; answers how long that is.
+    /// Writes everything before the payload of `packet.len` bytes; returns the length written.
     pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
         let at = head(record, flag::SRQ_REPLY, packet);
         let (outcome, nak, value) = match self.outcome {
@@ -210,10 +214,10 @@ impl SrqReply {
         at + REPLY
     }
 
-    /// How long that will be.
+    /// The length that `encode` will write.
     pub(crate) const LEN: usize = 16 + REPLY;
 
-    /// Takes apart what follows the first 16 bytes and the place in bulk.
+    /// Parses the bytes after the first 16 and the place in bulk.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
         let fixed: &[u8; REPLY] = bytes.first_chunk()?;
         let mut value = [0; 8];
@@ -234,7 +238,7 @@ impl SrqReply {
     }
 }
 
-/// The packet of a record that is about a target, with `len` bytes of payload.
+/// The packet of a record about a target, with `len` bytes of payload.
 pub(crate) fn about(target: u32, headers: Headers, len: u16) -> Packet {
     Packet { path: Path::default(), src_qp: Qpn::new(target), headers, grh: None, len, payload: Payload::Inline(0) }
 }

@@ -1,9 +1,10 @@
-//! XRC targets that several engines hold: who does not serve one has a QP without a number of its own for it, and may have to go on
-//! serving it.
+//! XRC targets that several engines hold. An engine that holds a target but does not serve it has a
+//! QP for it that is not in the table of QPNs; it may have to take over the target.
 //!
-//! The engine that serves a target writes down in queue memory how far it has come, before it says anything to anybody. When it lets go of
-//! the target or ends, the agent offers the target, with what is written there, to another holder, whose QP then gets the number and goes
-//! on. Adds to [`Engine`] and [`Qp`]; what is written is `abi::target`'s.
+//! The engine that serves a target records its progress in queue memory before it sends anything to
+//! a peer. When it releases the target or ends, the agent offers the target and this record to
+//! another holder. That holder's QP then gets the number and continues. The record's format is in
+//! `abi::target`. Adds to [`Engine`] and [`Qp`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,11 +30,11 @@ use crate::request;
 use crate::xrc::Target;
 
 const _: () = assert!(TARGET_ANSWERS == KEPT);
-/// Bits of [`target_word::EXPECTED`] with the number of a state.
+/// The bit position of the state's place in [`target_word::EXPECTED`].
 const PLACE: u32 = 24;
 
 impl Engine {
-    /// The QP that stands for a target which another engine serves.
+    /// The QP that stands in for a target which another engine serves.
     pub(crate) fn foreign_target(self: &Arc<Self>, qpn: u32, domain: u32, token: u64) -> Arc<Qp> {
         let known =
             self.targets.find(qpn).filter(|qp| qp.target.as_ref().is_some_and(|target| target.is(domain, token)));
@@ -45,10 +46,10 @@ impl Engine {
         })
     }
 
-    /// A target by the answer of CREATE_QP, with its domain's number and token.
+    /// Adopts a target, given the answer of CREATE_QP and the domain's number and token.
     ///
     /// # Errors
-    /// The answer does not describe one.
+    /// The answer does not describe a target.
     pub fn adopt_made_target(
         self: &Arc<Self>,
         (domain, token): (u32, u64),
@@ -75,14 +76,14 @@ impl Engine {
         }
     }
 
-    /// Of the targets, these are left.
+    /// Removes all targets except these.
     pub fn adopt_left(&self, targets: &[u32]) {
         for qp in self.qps.all().iter().filter(|qp| qp.target.is_some() && !targets.contains(&qp.qpn())) {
             qp.leave();
         }
     }
 
-    /// Whoever served a target that this engine holds does so no more.
+    /// The server of a target that this engine holds does not serve it any more.
     pub(crate) fn adopt_target(self: &Arc<Self>, qpn: u32) {
         if let Err(error) = self.try_adopt(qpn) {
             crate::reason!("target QP {qpn:#x} cannot be served by this process: {}", error.reason);
@@ -91,7 +92,7 @@ impl Engine {
 
     fn try_adopt(self: &Arc<Self>, qpn: u32) -> Result<()> {
         self.open_inbox();
-        // It is opened under this lock, too: whoever has opened it has its QP.
+        // Targets are opened under this lock, too, so an opened target has its QP here.
         let _order = self.allocation.lock();
         let Some(qp) = self.targets.find(qpn) else { return Ok(()) };
         let body = XrcAdopt { qpn, reserved: 0 };
@@ -111,7 +112,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// What those know who have opened this target's domain; 0 where nobody else can.
+    /// The secret of those that have opened this target's domain; 0 if no other engine can hold the
+    /// target.
     pub(crate) fn token(&self) -> u64 {
         self.target.as_ref().map_or(0, |target| target.token)
     }
@@ -121,7 +123,8 @@ impl Qp {
         inner.view.as_ref().map_or(0, |view| view.word(target_word::CONNECTION).load(Ordering::Relaxed))
     }
 
-    /// A target is being connected: what others remember of it is of another connection.
+    /// A target is being connected: counts the connection, so that other engines ignore what they
+    /// remember of the earlier ones.
     pub(crate) fn count_connection(&self, inner: &Inner) {
         if self.token() != 0
             && let Some(view) = &inner.view
@@ -130,7 +133,7 @@ impl Qp {
         }
     }
 
-    /// Goes on with a target where its last server has left it.
+    /// Takes over a target where its last server left it.
     fn take_office(&self, inner: &mut Inner, told: &ModifyQp, _out: &QpOut, view: View) {
         let written = read(&view);
         let connection = view.word(target_word::CONNECTION).load(Ordering::Relaxed);
@@ -160,14 +163,15 @@ impl Qp {
         }
     }
 
-    /// What this engine has done last for whoever served the target before, if this is that request once more.
+    /// The result that this engine reported last to the earlier server of the target, if `psn` is
+    /// that request again.
     pub(crate) fn done_before(&self, inner: &mut Inner, psn: Psn) -> Option<(Outcome, Option<protocol::Status>)> {
         let connection = self.connection(inner);
         let done = inner.remote_srq.as_mut()?.done.take()?;
         ((done.psn, done.connection) == (psn, connection)).then_some((done.reply.outcome, done.reply.status))
     }
 
-    /// Writes down how far a target has come that others may have to go on with.
+    /// Records the progress of a target that others may have to take over.
     pub(crate) fn write_down(&self, inner: &mut Inner) {
         if self.token() == 0 {
             return;
@@ -175,7 +179,7 @@ impl Qp {
         let Some(view) = &inner.view else { return };
         let expected = inner.responder.expected_psn();
         let Some(remote) = &mut inner.remote_srq else {
-            // Nobody else's memory is at stake: where to go on is enough.
+            // No other engine has executed requests, so the expected PSN and the MSN suffice.
             view.word(target_word::MSN).store(inner.responder.msn(), Ordering::Relaxed);
             view.word(target_word::EXPECTED).store(TARGET_KNOWN | expected.value(), Ordering::Release);
             return;
@@ -189,22 +193,24 @@ impl Qp {
         remote.written = Some((standing, place));
         view.write(TARGET_STATES + (place as usize - 1) * size_of::<TargetState>(), &state_of(&standing));
         view.word(target_word::MSN).store(standing.msn, Ordering::Relaxed);
-        // Release: whoever finds the word finds the state that it names.
+        // Release: an engine that reads the word also finds the state that it names.
         view.word(target_word::EXPECTED).store(TARGET_KNOWN | place << PLACE | expected.value(), Ordering::Release);
     }
 
-    /// Whether what is written down is still what somebody else would go on with. From when this engine ends, or the number is another
-    /// one's, it may be older than this QP, and what was said then would be false.
+    /// Whether another engine would still continue from this QP's record. After this engine ends,
+    /// or the number belongs to another engine, the record may be older than this QP, and answers
+    /// from this QP would be wrong.
     pub(crate) fn is_served_here(&self) -> bool {
-        // Of an engine that ends, what was written before is there for the agent, or the end is seen here: pairs with the fence in
-        // `Engine::close`. The number is another one's only a little after the agent has looked.
+        // Pairs with the fence in `Engine::close`: if this engine ends, either the agent finds what
+        // was written before, or the end is seen here. The number goes to another engine only some
+        // time after the agent has read the record.
         fence(Ordering::SeqCst);
         let engine = self.engine();
         !engine.is_gone() && engine.board.owner(self.qpn()) == engine.number()
     }
 
-    /// The agent has others hear of an event of this target, once the helper thread has told it: the
-    /// caller may hold locks.
+    /// Tells the other holders of an event of this target, through the helper thread and the agent;
+    /// the caller may hold locks.
     pub(crate) fn announce(&self, event: u32) {
         if self.token() != 0 {
             self.engine().untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
@@ -245,7 +251,7 @@ fn state_of(standing: &Standing) -> TargetState {
     TargetState { expected, msn, message, done, total, rkey, va, reserved: 0, answers }
 }
 
-/// What is written in the memory of a target: the last server's claim.
+/// The record in a target's memory: the last server's claim.
 fn read(view: &View) -> Option<Standing> {
     if view.len() < TARGET_LEN {
         return None;
@@ -292,10 +298,11 @@ fn read(view: &View) -> Option<Standing> {
 }
 
 impl Engine {
-    /// Tells the agent of events of XRC targets, waiting for it: on the helper thread.
+    /// Tells the agent of events of XRC targets; waits for the agent, so it runs on the helper
+    /// thread.
     pub(crate) fn tell_holders(&self) {
         for event in std::mem::take(&mut *self.untold.lock()) {
-            // Without an agent nobody can hear of it.
+            // Without an agent, no other holder can be told.
             let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));
         }
     }

@@ -1,11 +1,14 @@
-//! Extended reliable connections: domains, their shared receive queues, and the two ends of a connection.
+//! Extended reliable connections (XRC): domains, their shared receive queues, and the two ends of a
+//! connection.
 //!
-//! An initiator is a QP without a receive queue. A target is a QP without anything else: what comes goes to the SRQ that each
-//! request names, if that is one of the target's domain; keys are looked up on that SRQ's PD, and receives complete on its CQ. A
-//! target may be held by several handles, each of which gets its events. The principal types are [`Xrcd`] and [`Hold`].
+//! An initiator is a QP without a receive queue. A target is a QP that only receives. Its messages
+//! go to the SRQ that each request names, if the SRQ belongs to the target's domain. Keys are
+//! looked up on that SRQ's PD, and receives complete on the SRQ's CQ. Several handles may hold a
+//! target; each of them gets its events. Principal types: [`Xrcd`] and [`Hold`].
 //!
-//! A domain that a file names is shared by processes. What a target gets for an SRQ of another engine goes there (`remote_srq.rs`), and a target
-//! that another engine serves is one that this one may have to go on with (`target.rs`).
+//! Processes can share a domain that a file names. Requests of a target for an SRQ of another
+//! engine go there (`remote_srq.rs`). If another engine serves a target, this engine may have to
+//! take it over (`target.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,42 +39,43 @@ pub struct Xrcd {
     engine: Arc<Engine>,
     handle: u32,
     domain: u32,
-    /// What only those know who have opened the domain; 0 for a private one.
+    /// A secret of those that have opened the domain; 0 for a private one.
     token: u64,
 }
 
-/// What `create_initiator` is asked for.
+/// The parameters of `create_initiator`.
 pub struct InitiatorSpec<'a> {
-    /// Where its sends complete.
+    /// The CQ for its sends.
     pub send_cq: &'a Arc<Cq>,
-    /// Sizes, at least; those of receiving do not count.
+    /// The least sizes; those for receiving are ignored.
     pub caps: Caps,
     /// Every send gives a completion.
     pub sq_sig_all: bool,
-    /// Comes back with its events.
+    /// Returned with its events.
     pub cookie: u64,
 }
 
-/// What an SRQ of a domain has besides.
+/// The additional state of an SRQ in a domain.
 pub(crate) struct Membership {
     pub(crate) domain: u32,
-    /// What only those know who have opened the domain.
+    /// A secret of those that have opened the domain.
     pub(crate) token: u64,
-    /// Where its receives complete.
+    /// The CQ for its receives.
     pub(crate) cq: Arc<Cq>,
-    /// Its CQ was overrun: it takes nothing any more.
+    /// Its CQ was overrun, so the SRQ takes no messages any more.
     failed: AtomicBool,
 }
 
-/// What a target QP has besides.
+/// The additional state of a target QP.
 pub(crate) struct Target {
     domain: u32,
-    /// What only those know who have opened the domain; 0 for a private one, whose targets nobody else holds.
+    /// A secret of those that have opened the domain; 0 for a private one, whose targets no other
+    /// engine holds.
     pub(crate) token: u64,
     holders: Mutex<Vec<Weak<Hold>>>,
 }
 
-/// One handle by which a target QP is held: its maker's, or that of whoever opened it.
+/// One handle of a target QP: its creator's, or one from opening it.
 pub struct Hold {
     qp: Arc<Qp>,
     handle: u32,
@@ -80,10 +84,11 @@ pub struct Hold {
 }
 
 impl Engine {
-    /// Opens a domain: that which `file` names, or one of its own.
+    /// Opens a domain: the one that `file` names, or a new private one.
     ///
     /// # Errors
-    /// EAGAIN when the file names none and `oflags` has no `O_CREAT`, EINVAL when it names one and `oflags` has `O_EXCL`.
+    /// EAGAIN if the file names none and `oflags` has no `O_CREAT`; EINVAL if it names one and
+    /// `oflags` has `O_EXCL`.
     pub fn open_xrcd(self: &Arc<Self>, file: Option<BorrowedFd<'_>>, oflags: u32) -> Result<Arc<Xrcd>> {
         let body = OpenXrcd { response: 1, fd: if file.is_some() { 0 } else { -1 }, oflags };
         let fixed = size_of::<OpenXrcdAnswer>();
@@ -94,7 +99,8 @@ impl Engine {
         Ok(Arc::new(Xrcd { engine: Arc::clone(self), handle: xrcd_handle, domain: number, token }))
     }
 
-    /// A shared receive queue that peers reach through the targets of a domain; its receives complete on `cq`.
+    /// Creates a shared receive queue that peers reach through the targets of a domain; its
+    /// receives complete on `cq`.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.
@@ -126,7 +132,7 @@ impl Engine {
         self.make_member(pd, (&answer, &out, view), (xrcd.domain, xrcd.token), cq, spec.cookie)
     }
 
-    /// The SRQ of a domain that the agent has described.
+    /// Makes an SRQ of a domain from the agent's description.
     pub(crate) fn make_member(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -141,7 +147,7 @@ impl Engine {
         Ok(srq)
     }
 
-    /// The end that asks, in RESET.
+    /// Creates an initiator QP, in RESET.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.
@@ -160,7 +166,7 @@ impl Engine {
         self.ask_for_qp(parts, body)
     }
 
-    /// The end that serves, in RESET.
+    /// Creates a target QP, in RESET.
     ///
     /// # Errors
     /// ENOMEM beyond the device's limits.
@@ -172,10 +178,10 @@ impl Engine {
         Ok(Hold::new(qp, handle, cookie))
     }
 
-    /// Opens a target QP that somebody has made in the domain.
+    /// Opens an existing target QP of the domain.
     ///
     /// # Errors
-    /// EINVAL when the domain has no such target.
+    /// EINVAL if the domain has no such target.
     pub fn open_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, qpn: u32, cookie: u64) -> Result<Arc<Hold>> {
         let body = OpenQp {
             response: 1,
@@ -186,7 +192,7 @@ impl Engine {
             reserved: [0; 7],
         };
         let request = request::legacy(command::OPEN_QP, &body, size_of::<CreateQpAnswer>());
-        // Its server may end at once, and then this engine has to know the QP.
+        // Its server may end at once; then this engine must know the QP.
         let _order = self.allocation.lock();
         let answer: CreateQpAnswer = self.call(&request)?.get(0)?;
         let qp = match self.qps.find(qpn) {
@@ -208,7 +214,7 @@ impl Engine {
         self.make_qp(parts, &answer, &out, view)
     }
 
-    /// A CQ was overrun: the SRQs whose receives it gets are lost (V-54).
+    /// A CQ was overrun: the SRQs whose receives complete on it fail (V-54).
     pub(crate) fn fail_xrc_srqs(&self, cq: &Arc<Cq>) {
         for srq in self.xrc_srqs.all() {
             if let Some(member) = srq.xrc.as_ref().filter(|member| Arc::ptr_eq(&member.cq, cq)) {
@@ -220,16 +226,16 @@ impl Engine {
 }
 
 impl Xrcd {
-    /// The agent's name for it.
+    /// The agent's handle of the domain.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Closes the handle; the domain goes with its last one.
+    /// Closes the handle; the domain ends with its last handle.
     ///
     /// # Errors
-    /// EBUSY while an SRQ or a QP that was made or opened by it lives.
+    /// EBUSY while an SRQ or a QP exists that was created or opened with it.
     pub fn close(&self) -> Result<()> {
         self.engine.give_up(&request::legacy(command::CLOSE_XRCD, &CloseXrcd { xrcd_handle: self.handle }, 0))
     }
@@ -250,23 +256,25 @@ impl Hold {
         &self.qp
     }
 
-    /// The agent's name for this handle.
+    /// The agent's handle of this hold.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Lets go of the QP, which is destroyed when nobody holds it any more. Answers how many of this handle's events were read.
+    /// Releases the QP, which is destroyed with its last holder. Returns how many of this handle's
+    /// events were read.
     ///
     /// # Errors
-    /// EIO when the agent is gone.
+    /// EIO if the agent is gone.
     pub fn destroy(&self) -> Result<u32> {
         let engine = self.qp.engine();
         engine.check_process()?;
         let _order = engine.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
-        // Somebody else may go on with the QP from here: what comes now waits until it is theirs.
+        // From here on, another engine may serve the QP. The lock makes packets wait until the
+        // agent has decided.
         let mut inner = self.qp.lock();
         self.qp.write_down(&mut inner);
         match engine.call_under_lock(&request) {
@@ -278,7 +286,8 @@ impl Hold {
             holders.retain(|hold| hold.strong_count() > 0 && !std::ptr::eq(hold.as_ptr(), self));
             holders.is_empty()
         });
-        // A QP that stands for another engine's may still be needed for that one's requests.
+        // A QP that stands in for another engine's target may still be needed for that engine's
+        // requests.
         let is_ours = !inner.is_dead();
         if is_last && is_ours {
             engine.qps.remove(self.qp.qpn());
@@ -292,7 +301,7 @@ impl Hold {
         Ok(self.read.asynchronous())
     }
 
-    /// An async event of it was read: the agent's count, too.
+    /// The program has read an async event of this handle; updates the count for the agent, too.
     pub(crate) fn tell_async(&self) {
         self.qp.tell_async();
     }
@@ -333,17 +342,17 @@ impl Target {
         Self { domain, token, holders: Mutex::default() }
     }
 
-    /// Whether it is of that domain.
+    /// Whether the target belongs to that domain.
     pub(crate) fn is(&self, domain: u32, token: u64) -> bool {
         (self.domain, self.token) == (domain, token)
     }
 
-    /// The handle of whoever holds it.
+    /// A handle of the target.
     pub(crate) fn handle(&self) -> Option<u32> {
         self.holders.lock().iter().find_map(|hold| hold.upgrade().map(|hold| hold.handle))
     }
 
-    /// Every holder gets the event.
+    /// Raises the event for each holder.
     pub(crate) fn raise(&self, events: &Events, event: u32) {
         for hold in self.holders.lock().iter() {
             if let Some(cookie) = hold.upgrade().map(|hold| hold.cookie) {
@@ -354,7 +363,8 @@ impl Target {
 }
 
 impl Qp {
-    /// The SRQ that a request names: whose PD its keys are looked up on, and where its message goes. `Ok(None)`: it may be another engine's.
+    /// Finds the SRQ that a request names: its PD is for the keys, and its queue for the message.
+    /// `Ok(None)`: another engine may have the SRQ.
     #[inline(never)]
     pub(crate) fn enter_domain(
         &self,
@@ -396,11 +406,11 @@ impl Qp {
         Ok(Some(pd))
     }
 
-    /// The PD on which the key of a READ that is being answered is.
+    /// The PD for the key of a READ that is being answered.
     pub(crate) fn pd_of_answer(&self, xrc_srq: u32) -> u32 {
         match &self.target {
             None => self.pd,
-            // 0 is nobody's PD: the queue is gone, and the key good for nothing.
+            // 0 is no PD: the SRQ is gone, so the key is invalid.
             Some(_) => self.engine().xrc_srqs.find(xrc_srq).map_or(0, |srq| srq.pd()),
         }
     }

@@ -1,4 +1,5 @@
-//! That a fast-path record is the record that the general path writes, and is read as it reads it.
+//! Tests that a fast-path record has the same bytes as a record of the general path, and is parsed
+//! alike.
 
 use protocol::{Destination, Operation as Op, Requester, RequesterConfig, SendOp, Service, Time};
 use wire::{Aeth, Headers, Opcode, Reth, Syndrome};
@@ -31,8 +32,8 @@ fn kinds() -> [(What, Headers); 3] {
     ]
 }
 
-/// What the general path writes: headers, so many bytes of payload, and where in the bulk area
-/// these are; and how long it is.
+/// The record of the general path: headers, `len` bytes of payload, and their place in the bulk
+/// area; and its length.
 fn general(headers: &Headers, len: u16, bulk: Option<u32>) -> (Record, usize) {
     let mut record = [0; shm::RECORD_MAX];
     let about = cell::Envelope { path: PATH, src_qp: Qpn::new(0xab_cdef), len, grh: None };

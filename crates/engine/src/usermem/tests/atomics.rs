@@ -1,4 +1,5 @@
-//! Atomics: what they answer, that they are atomic with everybody else's, and their faults.
+//! Tests of atomics: their results, that they are atomic with those of other threads, and their
+//! faults.
 
 use super::super::{Fault, FaultSignal, Side, compare_swap, fetch_add, install, load};
 use super::{Pages, truncate};

@@ -1,11 +1,12 @@
-//! Copies: right at every length, every fault found on either side, and the order in which a peer sees the bytes.
+//! Tests of copies: correct at every length, every fault found on either side, and the order in
+//! which a peer sees the bytes.
 
 use super::super::copy::copy_with_each;
 use super::super::{Fault, FaultSignal, Side, block_other_signals, copy, install, prepare_thread, stage};
 use super::{PAGE, Pages, truncate};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Every length up to here, so that every path of the short copies and both ends of the loops are met.
+/// Every length up to here, which covers every path of the short copies and both ends of the loops.
 const SHORT: usize = 320;
 const LONG: [usize; 8] = [511, 1000, 2048, 4095, 4096, 4097, 8191, 3 * PAGE + 77];
 
@@ -42,7 +43,7 @@ fn every_length_and_alignment_is_copied_and_nothing_else() {
     }
 }
 
-/// One page with four on each side that are not accessible.
+/// One page with four inaccessible ones on each side.
 fn holes() -> Pages {
     let pages = Pages::new(9);
     for page in [0, 1, 2, 3, 5, 6, 7, 8] {
@@ -86,7 +87,7 @@ fn a_hole_is_found_at_every_offset_of_either_side() {
         if len > PAGE {
             continue;
         }
-        // What just fits is copied.
+        // A range that just fits is copied.
         for start in [MIDDLE, HOLE_ABOVE - len] {
             // SAFETY: as above.
             unsafe { copy_with_each(whole.at(0), holed.at(start), len, |_, result| assert_eq!(result, Ok(()))) };
@@ -198,7 +199,7 @@ fn threads_that_block_signals_survive_faults() {
             nowhere();
         });
         scope.spawn(move || {
-            // What a program does that leaves signals to one thread.
+            // As a program does that handles signals in one thread.
             let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
             // SAFETY: sigfillset initialises the set.
             unsafe { libc::sigfillset(all.as_mut_ptr()) };
@@ -212,7 +213,7 @@ fn threads_that_block_signals_survive_faults() {
     });
 }
 
-/// A hole stops the copy at the first store that touches it, which shows what came before.
+/// A hole stops the copy at the first store that touches it; this shows the stores before it.
 #[test]
 fn stores_rise_and_whole_lines_come_before_the_last() {
     install().unwrap();
@@ -221,13 +222,14 @@ fn stores_rise_and_whole_lines_come_before_the_last() {
     for len in (1..=136).chain([192, 193, 255, 320, 511, 2048, PAGE]) {
         for beyond in (1..=len).filter(|beyond| *beyond <= 66 || beyond % 16 == 0) {
             let here = len - beyond;
-            // Its beginning in the hole: nothing behind that may have been written.
+            // The beginning lies in the hole: nothing after it may have been written.
             holed.fill(MIDDLE, here, |_| 0);
             let below = |name: &str, _| assert!(holed.holds(MIDDLE, here, |_| 0), "{name} {len} {beyond}");
             // SAFETY: the test's own mappings; the holes are the point.
             unsafe { copy_with_each(holed.at(MIDDLE - beyond), source.at(0), len, below) };
-            // Its end in the hole, which begins with a line: the lines before must have been written. That is promised to
-            // destinations that begin with a line, and to the last line of long ones.
+            // The end lies in the hole, which begins with a line: the lines before it must have
+            // been written. This is promised for destinations that begin with a line, and for the
+            // last line of long ones.
             if here % 64 != 0 && (len <= 128 || beyond > 64) {
                 continue;
             }
@@ -243,7 +245,7 @@ fn stores_rise_and_whole_lines_come_before_the_last() {
     }
 }
 
-/// A peer that spins on the last byte must find all the others when it sees it.
+/// A peer that spins on the last byte must find all other bytes when it sees the last one.
 #[test]
 fn the_last_byte_comes_last() {
     const ROUNDS: u8 = 100;
@@ -252,7 +254,7 @@ fn the_last_byte_comes_last() {
     let (source, destination) = (&source, &destination);
     let seen = &AtomicU8::new(0);
     let wait_for = |byte: &AtomicU8, wanted: u8| {
-        // Without a pause at first, to look as soon as it is there.
+        // Without a pause at first, to check as soon as it is there.
         for spin in 0u32.. {
             if byte.load(Ordering::Acquire) == wanted {
                 break;

@@ -1,4 +1,5 @@
-//! The copy that takes bytes through an ICRC: it copies, it comes to the same ICRC, and a hole in the source is an answer.
+//! Tests of the copy that folds bytes into an ICRC: it copies, its ICRC is correct, and a hole in
+//! the source returns a fault.
 
 use super::super::{Side, copy_folding, install};
 use super::{PAGE, Pages};

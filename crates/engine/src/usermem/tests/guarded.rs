@@ -1,11 +1,12 @@
-//! Guarded copies and atomics: all lengths, changed guard words, faults, and threads that are interrupted all the time.
+//! Tests of guarded copies and atomics: all lengths, changed guard words, faults, and threads that
+//! are interrupted all the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{PAGE, Pages, truncate};
 use crate::usermem::guarded::{GuardWord, NotDone, PIECE, compare_swap, copy, exists, fetch_add};
 
-/// Somebody who lives on.
+/// The life word of an owner that stays alive.
 static LIFE: AtomicU32 = AtomicU32::new(77);
 
 fn open(word: &AtomicU32) -> GuardWord<'_> {
@@ -88,19 +89,19 @@ fn a_fault_in_a_guarded_copy_is_a_value() {
     assert_eq!(unsafe { fetch_add(open(&word), pages.at(PAGE).cast(), 1) }, Err(NotDone::Fault));
     // SAFETY: as above.
     assert_eq!(unsafe { compare_swap(open(&word), pages.at(PAGE).cast(), 1, 2) }, Err(NotDone::Fault));
-    // What lies before the end is still there.
-    // SAFETY: as above.
+    // The bytes before the end are still there.
     assert_eq!(unsafe { copy(open(&word), pages.at(0), own.as_ptr(), PAGE) }, Ok(()));
 }
 
-/// What the handler does to a thread that is interrupted.
+/// What the signal handler does to the interrupted thread.
 static SHUTS: AtomicBool = AtomicBool::new(false);
 static WORD: AtomicU32 = AtomicU32::new(0);
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
 static SUM: AtomicU64 = AtomicU64::new(0);
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 
-/// Of a piece, what can be told apart: its bytes all have one value, so that the first and the last are enough, and some between.
+/// A checksum of the first and the last byte of a piece and some between. These suffice, because
+/// all bytes of a piece have one value.
 fn sum() -> u64 {
     let memory: *const u8 = std::ptr::with_exposed_provenance(MEMORY.load(Ordering::Relaxed));
     let at = |index: usize| {
@@ -113,13 +114,13 @@ fn sum() -> u64 {
 extern "C" fn handler(_: libc::c_int) {
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
     if SHUTS.load(Ordering::Relaxed) && MEMORY.load(Ordering::Relaxed) != 0 {
-        // What a granter does while this thread is stopped.
+        // A granter does this while this thread is stopped.
         WORD.store(0, Ordering::SeqCst);
         SUM.store(sum(), Ordering::SeqCst);
     }
 }
 
-/// Runs `work` in a thread that gets a signal again and again.
+/// Runs `work` in a thread that gets signals all the time.
 fn interrupted<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     // SAFETY: a handler that only touches atomics, and memory of the test.
     unsafe { libc::signal(libc::SIGUSR2, handler as extern "C" fn(libc::c_int) as libc::sighandler_t) };
@@ -130,7 +131,7 @@ fn interrupted<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             number.store(unsafe { libc::pthread_self() }, Ordering::SeqCst);
             let result = work();
             done.store(true, Ordering::SeqCst);
-            // Signals may come until nobody sends any.
+            // Signals may come until the sender has stopped.
             while number.load(Ordering::SeqCst) != 0 {
                 std::thread::yield_now();
             }
@@ -152,7 +153,7 @@ fn interrupted<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_grant_was_revoked() {
     super::super::install().unwrap();
-    // Atomics first: each is done once, however often it was begun.
+    // Atomics first: each is done once, even if it was begun several times.
     let word = AtomicU32::new(7);
     let mut value = 0u64;
     let place = (&raw mut value).expose_provenance();
@@ -171,7 +172,7 @@ fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_grant_was_revoked
     // SAFETY: the thread is over.
     assert_eq!((unsafe { (&raw const value).read_volatile() }, seen), (done, true));
 
-    // Now the handler changes the guard word: what it finds is what stays.
+    // Now the handler changes the guard word: the bytes that it finds must stay.
     let mut to = vec![0u8; PIECE];
     let mut shut = 0;
     MEMORY.store(to.as_mut_ptr().expose_provenance(), Ordering::SeqCst);
@@ -197,7 +198,8 @@ fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_grant_was_revoked
     assert_eq!(shut, 500);
 }
 
-/// An interruption between the look and the store is too rare to wait for: so each sequence is looked at itself, as the kernel sees it.
+/// An interruption between the check and the store is too rare to wait for. So the test checks each
+/// sequence as the kernel sees it.
 #[test]
 fn each_sequence_begins_with_the_look() {
     const ARM: [u8; 3] = [0x4c, 0x8d, 0x15]; // lea r10, [rip + …]
@@ -211,7 +213,8 @@ fn each_sequence_begins_with_the_look() {
     for at in (0..len - 14).filter(|&at| code[at..].starts_with(&ARM) && code[at + 7..].starts_with(&STORE)) {
         let away = i32::from_le_bytes([code[at + 3], code[at + 4], code[at + 5], code[at + 6]]);
         let sequence = (begin + at + 7).wrapping_add_signed(away as isize) as *const u64;
-        // SAFETY: what the kernel is told: two words of four bytes, and three of eight, of which the first is where it begins.
+        // SAFETY: what the kernel is told: two words of four bytes, and three of eight, of which
+        // the first is where it begins.
         let from = unsafe { sequence.add(1).read() } as usize;
         assert_eq!(from, begin + at + 11, "nothing lies between");
         assert!(code[at + 11..].starts_with(&LOOK), "it is the look");

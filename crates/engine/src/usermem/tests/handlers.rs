@@ -1,5 +1,6 @@
-//! Other people's handlers, each scenario in a process of its own: this test binary again, with the scenario's name in the
-//! environment. What a handler has to tell it writes to standard output, as the process may not outlive it.
+//! Tests with other signal handlers. Each scenario runs in a process of its own: this test binary
+//! again, with the scenario's name in the environment. A handler writes its results to standard
+//! output, because the process may not outlive it.
 
 use super::super::{FaultSignal, copy, install};
 use super::{PAGE, Pages, truncate};
@@ -10,7 +11,7 @@ use std::{mem, ptr};
 
 const SCENARIO: &str = "USERMEM_TEST_SCENARIO";
 
-/// Not a test by itself: what the child process runs.
+/// Not a test by itself: this is what the child process runs.
 #[test]
 fn child_process() {
     let Ok(wanted) = std::env::var(SCENARIO) else { return };
@@ -23,7 +24,7 @@ fn child_process() {
     say(b"survived\n");
 }
 
-/// Runs a scenario and returns what became of it.
+/// Runs a scenario and returns its result.
 fn play(scenario: &str) -> Output {
     let (_, here) = module_path!().split_once("::").expect("a module below the crate");
     Command::new(std::env::current_exe().expect("the test binary"))
@@ -48,7 +49,7 @@ fn is_killed_by(signal: i32, scenario: &str) -> Output {
     output
 }
 
-/// How often a word was said.
+/// How often a word was written.
 fn said(output: &Output, word: &str) -> usize {
     String::from_utf8_lossy(&output.stdout).matches(word).count()
 }
@@ -186,7 +187,7 @@ const SCENARIOS: &[(&str, fn())] = &[
         let stack = Pages::new(4);
         let (range, stack) = (stack.address(0) as usize..stack.address(4 * PAGE) as usize, stack.at(0).cast());
         let on_a_thread = move |stack: &mut libc::stack_t| {
-            // SAFETY: the stack outlives the thread and nobody else uses it.
+            // SAFETY: the stack outlives the thread, and no other thread uses it.
             assert_eq!(unsafe { libc::sigaltstack(stack, ptr::null_mut()) }, 0);
             mend_and_copy();
             assert!(range.contains(&STACK.load(Ordering::Relaxed)));
@@ -264,11 +265,11 @@ fn a_stack_overflow_is_still_reported() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("overflowed its stack"), "{output:?}");
 }
 
-// What scenarios are made of.
+// The parts of the scenarios.
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Installs ours, and looks that it is on top and works.
+/// Installs the engine's handler, and checks that it is on top and works.
 fn ready() {
     install().unwrap();
     let on_top = [libc::SIGSEGV, libc::SIGBUS].map(|signal| exchange(signal, ptr::null()).sa_sigaction);
@@ -284,9 +285,9 @@ fn copy_fails() {
     assert_eq!((fault.signal, fault.address), (FaultSignal::Segv, 16));
 }
 
-/// A fault of the program's own.
+/// A fault in the program's own code.
 fn crash() {
-    // SAFETY: not safe at all, which is the point: the process ends here.
+    // SAFETY: deliberately not safe: the process ends here.
     unsafe { ptr::write_volatile(std::hint::black_box(32 as *mut u8), 1) };
 }
 
@@ -295,14 +296,14 @@ fn send(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Goes deeper than any stack.
+/// Recurses until the stack overflows.
 #[inline(never)]
 fn descend(depth: u64) -> u64 {
     let room = std::hint::black_box([depth; 64]);
     if room[0] == u64::MAX { 0 } else { std::hint::black_box(descend(depth + 1)) + room[0] }
 }
 
-/// A page that is not accessible until [`mend`] makes it so.
+/// A page that is inaccessible until [`mend`] makes it accessible.
 fn shut_page() -> Pages {
     let page = Pages::new(1);
     page.protect(0, libc::PROT_NONE);
@@ -351,7 +352,7 @@ static SECOND: &[u8] = b"second\n";
 static NAMES: [AtomicPtr<&'static [u8]>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static BELOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Puts a handler on top that says its name and passes on to what it found there.
+/// Installs a handler on top that writes its name and calls the handler that it replaced.
 fn push_polite<const N: usize>(name: &'static &'static [u8]) -> libc::sigaction {
     NAMES[N].store(ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
     let found = set(libc::SIGSEGV, address(polite::<N>), libc::SA_SIGINFO);

@@ -1,4 +1,4 @@
-//! What can be told about a range without touching it, and who made a mark.
+//! Tests of range checks without an access to the range, and of fork marks.
 
 use super::super::ForkMark;
 use super::super::mappings::{
@@ -6,7 +6,7 @@ use super::super::mappings::{
 };
 use super::{PAGE, Pages};
 
-/// The same answer from the kernel, from the list and from `check`.
+/// The result, which is the same from the kernel, from the list and from `check`.
 fn ask(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> {
     let answer = check(addr, len, need_write);
     for (way, other) in by_each_way(addr, len, need_write) {
@@ -106,15 +106,16 @@ fn huge_pages_are_told_from_others() {
         assert!(!is_huge(at), "{at:#x}");
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice, which is not touched: there may be no huge page to be had.
+    // SAFETY: a new mapping at an address of the kernel's choice, without an access to it: there
+    // may be no free huge page.
     let huge = unsafe { libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ, flags, -1, 0) };
     if huge == libc::MAP_FAILED {
-        // A kernel without them.
+        // A kernel without huge pages.
         return;
     }
     let at = huge as u64 + 4096;
     assert_eq!((listed_page_size(at).expect("a list"), is_huge(at)), (LEN as u64, true));
     assert!(asked_page_size(at).is_none_or(|asked| asked == LEN as u64));
-    // SAFETY: the mapping of above, to which nothing refers.
+    // SAFETY: the mapping made above, to which nothing refers.
     unsafe { libc::munmap(huge, LEN) };
 }
