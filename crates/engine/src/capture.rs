@@ -1,11 +1,11 @@
-//! Copies of packets for captures (`softhca capture`): where they are made and written. The agent
-//! reads them; it is not here. Principal type: [`CaptureHook`].
+//! Copies of packets for captures (`softhca capture`): where they are made and written. The crate
+//! `capture` reads them. Principal type: [`CaptureHook`].
 //!
 //! ```text
 //! transmit ── put ────────┐ lanes                     ┌── Batch::flush ── wire
 //!                         ├──▶ CaptureHook ──▶ a capture ring per capture
-//! progress ── accept ─────┘ lanes, for who does not   └── Packets ── wire
-//!                           see the peer's own capture ring
+//! progress ── accept ─────┘ lanes, for captures that  └── Packets ── wire
+//!                           do not see the peer's ring
 //! ```
 //!
 //! While no capture runs, each of these places tests one word. While one runs, a packet is gathered

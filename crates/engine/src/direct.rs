@@ -69,7 +69,7 @@ struct Ask {
 
 /// A grant from a peer, mapped.
 struct Way {
-    /// The grantor's engine and QP: the grant is valid for this one connection.
+    /// The granter's engine and QP: the grant is valid for this one connection.
     engine: u32,
     dest: u32,
     key: u32,

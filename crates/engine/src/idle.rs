@@ -32,7 +32,7 @@ pub(crate) struct IdlePolicy {
     worked: u32,
     /// Checks without work since the last one with work.
     looks: u32,
-    /// How long to keep looking, in ticks, after the first [`LOOKS`].
+    /// The end of the search for work, in ticks; counts after the first [`LOOKS`].
     until: u64,
     /// Unneeded lane memory has been given back (or a stopped peer holds it), and there was no work
     /// since.

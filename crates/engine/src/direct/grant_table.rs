@@ -95,12 +95,12 @@ struct Book {
 }
 
 impl GrantTable {
-    /// A grant table that is valid as long as the calling thread lives; each thread makes only one.
+    /// A grant table that is valid as long as the calling thread lives and makes no other one.
     pub(super) fn new() -> std::io::Result<Self> {
         let (region, file) = Region::create("softhca-direct", LEN)?;
         let region = Arc::new(region);
         LIVES.with_borrow_mut(|life| {
-            // The old life ends first; otherwise the kernel would know of neither.
+            // The old life ends first: its drop would otherwise unregister the new one.
             drop(life.take());
             *life = Some(Life::begin(Arc::clone(&region), LIFE)?);
             Ok(Self { region, file, book: Mutex::default() })

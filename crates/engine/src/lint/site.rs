@@ -1,9 +1,10 @@
 //! The place in the program from which a call came: the innermost stack frame that belongs to the
 //! program.
 //!
-//! Frames are recognised by the file that their code was mapped from. In a Rust program with all
-//! code in one file, they are recognised by the names of functions. File and line are known if the
-//! program has debug information, names if it was not stripped; otherwise the place is an offset.
+//! Frames are recognised by the file that their code was mapped from. In a Rust program,
+//! where all code is in one binary, they are recognised by the names of functions. File and line
+//! are known if the program has debug information, names if it was not stripped; otherwise the
+//! place is an offset.
 //! Principal type: [`Site`].
 
 use std::fs;

@@ -215,8 +215,7 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
             assert_eq!(used_to(44, 24).measure(&bytes, (envelope(), 5)), len);
         }
-        // A whole packet with another identification than the expected one: the one-packet result
-        // covers it.
+        // One whole packet with another identification than the expected one is still one packet.
         assert_eq!(used_to(44, 24).measure(&packets(&[48], 6), (envelope(), 5)), 48);
     }
 }

@@ -37,7 +37,7 @@ const AGENT: u32 = u32::MAX;
 /// The agent serves the QPNs of management, up to this one.
 const MANAGEMENT: u32 = 1;
 
-/// Datagrams of one source that one call received together.
+/// Datagrams of one source that arrived together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagrams {
     pub(crate) from: [u8; 16],

@@ -351,8 +351,8 @@ global_asm!(
     "2:",
     "mov rcx, r11",
     "rep movsb",
-    // Another core may see the last store in halves if it crosses two lines. So this store writes
-    // before all its bytes but the last.
+    // Another core may see the last store in halves if it crosses two lines. So this earlier store
+    // writes all bytes of that store but the last one.
     "4:",
     "movups xmm0, [rsi - 1]",
     "movups [rdi - 1], xmm0",

@@ -2,7 +2,7 @@
 //! signals reach the handlers below.
 //!
 //! The handlers of a process form a stack that no one manages: each handler remembers the one that
-//! it replaced, and calls it if it is polite. When a program installs its handler on top of the
+//! it replaced, and should call it. When a program installs its handler on top of the
 //! engine's, the engine installs its own on top again at the next registration. The program's
 //! handler calls the engine's for faults that it does not know. The engine must then call the
 //! handler below *the program's*, not the program's again. So each time, the engine installs a
