@@ -80,7 +80,7 @@ fn one_that_ends_already_is_no_hindrance() {
 fn numbers_of_connections_in_timewait_can_come_again_at_once() {
     for (asker, asked) in [(A, B), (A, A)] {
         let mut world = World::new();
-        let mut again = |world: &mut World| {
+        let again = |world: &mut World| {
             let request = same_qpn(world, Qpn::new(0x1000));
             let request = Request { path: world.path(asker, asked), ..request };
             let active = world.call(asker, |cm, now| cm.request(now, &request)).unwrap();
