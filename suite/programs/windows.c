@@ -1,7 +1,7 @@
 /* Keys of memory windows as mlx5 and rxe give them: the lower 8 bits come from the request,
- * whatever they were before. This binds a window of type 2 with the key that it was allocated with, and again
- * with this key after an invalidate. A window of type 1 gets its next key with each bind. A second
- * QP of the program writes through each key. */
+ * whatever they were before. The program binds a window of type 2 with the key that it was
+ * allocated with, and again with this key after an invalidate. A window of type 1 gets its next key
+ * with each bind. A second QP of the program writes through each key. */
 #include "common.h"
 
 enum { SIZE = 4096, HALF = SIZE / 2, WORD = 8 };
