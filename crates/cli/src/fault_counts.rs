@@ -244,8 +244,9 @@ mod tests {
 
     #[test]
     fn many_rules_are_told_in_few_lines() {
-        let rules: Vec<Value> =
-            (2..14).map(|id| json!({"id": id, "rule": "loss", "pid": 7, "seen": 3, "acted": 2})).collect();
+        let rules: Vec<Value> = (2..14)
+            .map(|id| json!({"id": id, "rule": format!("loss seed {id}"), "pid": 7, "seen": 3, "acted": 2}))
+            .collect();
         let said = said(&json!({ "ended": rules }), AGENT);
         assert_eq!(said.lines().count(), TOLD + 1, "{said}");
         assert!(said.ends_with("4 more fault rules acted 8 times; see `softhca fault list`\n"), "{said}");
