@@ -1,4 +1,5 @@
-//! Completion queues: a ring of entries in queue memory, its arming, and polling, which is what drives the engine.
+//! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
+//! drives the engine. Entries are added in `cq/adding.rs`. Principal type: [`Cq`].
 
 mod place;
 
@@ -47,21 +48,22 @@ mod word {
 pub(crate) struct Cqe {
     pub(crate) wc: Wc,
     pub(crate) timestamp: u64,
-    /// The work queue's index after this entry's request: what polling sets free.
+    /// The work queue's index after this entry's request. A poll frees the entries before this
+    /// index.
     pub(crate) freed: u32,
-    /// Which queue that is: one of [`FREES_SEND`], [`FREES_RECV`], or none.
+    /// The queue to free: [`FREES_SEND`], [`FREES_RECV`], or 0 for no queue.
     pub(crate) frees: u32,
 }
 
-// Taken apart so in `Cq::take_each`.
+// `Cq::take_each` reads the entry by this layout.
 const _: () = assert!(size_of::<Cqe>() == 64 && std::mem::offset_of!(Cqe, freed) == size_of::<Wc>() + 8);
 
-/// The entry ends a send request.
+/// The entry completes a send request.
 pub(crate) const FREES_SEND: u32 = 1;
-/// The entry ends a receive request of the QP's own queue.
+/// The entry completes a receive request of the QP's own queue.
 pub(crate) const FREES_RECV: u32 = 2;
 
-/// What a program armed a CQ for.
+/// The kind of completion for which a program has armed a CQ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Armed {
     Nothing,
@@ -69,19 +71,19 @@ enum Armed {
     Next,
 }
 
-/// What `create_cq` is asked for.
+/// The parameters of `create_cq`.
 pub struct CqSpec<'a> {
-    /// Entries, at least.
+    /// The minimum number of entries.
     pub cqe: u32,
-    /// Where its completion events go.
+    /// The channel of its completion events.
     pub channel: Option<&'a Arc<Channel>>,
-    /// Completion vector, below the context's number of them.
+    /// The completion vector, below the context's number of vectors.
     pub comp_vector: u32,
-    /// Comes back with its events.
+    /// The CQ's events return it.
     pub cookie: u64,
 }
 
-/// How many events of an object were read: a destroyer waits until as many are acknowledged.
+/// How many events of an object were read. Its destroyer waits until all of them are acknowledged.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EventCounts {
     /// Completion events.
@@ -97,14 +99,14 @@ pub struct Cq {
     cookie: u64,
     channel: Option<Arc<Channel>>,
     itself: Weak<Self>,
-    /// The parent domain that it is in.
+    /// Its parent domain, if any.
     domain: Option<Arc<Pd>>,
-    /// Whether entries wait: a look at an empty CQ takes no lock.
+    /// Whether entries wait. A poll of an empty CQ takes no lock.
     waiting: AtomicBool,
     pub(crate) poller: Poller,
-    /// Whether completions say when they came.
+    /// Whether completions carry their arrival time.
     stamps: AtomicBool,
-    /// Whether there is a strict mode, said where the data path looks anyway.
+    /// Whether strict mode is on. Kept here, where the data path looks anyway.
     strict: bool,
     pub(crate) read: Read,
     ring: Mutex<CqRing>,
@@ -112,9 +114,9 @@ pub struct Cq {
 
 struct CqRing {
     view: Option<View>,
-    /// Where the entries are, and from which byte on.
+    /// The memory of the entries, and the offset of the first one.
     entries: Option<(View, usize)>,
-    /// Kept for as long as it lives, in a parent domain.
+    /// In a parent domain: held while the CQ exists.
     token: Option<Token>,
     wheel: Wheel,
     producer: u32,
@@ -122,9 +124,9 @@ struct CqRing {
     armed: Armed,
     moderation: Option<Moderation>,
     overrun: bool,
-    /// The completion that found no place, as an error: it comes behind all that did.
+    /// The completion that found no room. It is reported as an error, behind all others.
     lost: Option<Cqe>,
-    /// The QP of the last polled entry, which is likely to be the next one's.
+    /// The QP of the last polled entry, which is likely to be the QP of the next one.
     recent: Option<Arc<Qp>>,
 }
 
@@ -153,7 +155,7 @@ impl CqRing {
         self.wheel.between(self.consumer, self.producer)
     }
 
-    /// Every unpolled entry, oldest first, taken out.
+    /// Removes and returns all unpolled entries, oldest first.
     fn drain(&mut self) -> Vec<Cqe> {
         let mut entries = Vec::with_capacity(self.used() as usize);
         let mut index = self.consumer;
@@ -178,7 +180,7 @@ impl CqRing {
 }
 
 impl Engine {
-    /// A completion queue.
+    /// Creates a completion queue.
     ///
     /// # Errors
     /// EINVAL for a size or vector that the device does not have.
@@ -186,7 +188,7 @@ impl Engine {
         self.create_cq_in(None, spec)
     }
 
-    /// A completion queue in a parent domain, which may say where it lies.
+    /// Creates a completion queue in a parent domain, which may provide its memory.
     ///
     /// # Errors
     /// As [`Engine::create_cq`]; ENOMEM when the domain has no memory for it.
@@ -277,32 +279,33 @@ impl Cq {
         if self.strict { self.engine.lint() } else { None }
     }
 
-    /// The agent's name for it.
+    /// The agent's handle of the CQ.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// What the program gave at creation.
+    /// The cookie that the program gave at creation.
     #[must_use]
     pub fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// How many entries it holds.
+    /// The number of entries that it can hold.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.ring.lock().wheel.size()
     }
 
-    /// Takes up to `wcs.len()` completions; drives the engine when there are fewer.
+    /// Takes up to `wcs.len()` completions. Drives the engine if there are fewer.
     ///
     /// # Errors
     /// EIO in a process that inherited the CQ over a fork.
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
         let taken = self.take(wcs);
-        // Whoever has something to work at is not kept waiting: to find out that nothing else came costs as much as a message.
+        // A program that has completions to handle gets them at once. To find that nothing else
+        // came costs as much as a message.
         if taken > 0 && !self.engine.due(&self.poller) {
             return Ok(taken);
         }
@@ -311,12 +314,13 @@ impl Cq {
         Ok(self.engine.end_poll(tells, taken))
     }
 
-    /// Has completions say when they came: from now on.
+    /// Makes completions carry their arrival time from now on.
     pub fn stamp(&self) {
         self.stamps.store(true, Ordering::Relaxed);
     }
 
-    /// Takes one completion, with the time at which it came (see [`Engine::raw_clock`]; 0 on a CQ that does not stamp).
+    /// Takes one completion, with its arrival time (see [`Engine::raw_clock`]; 0 on a CQ without
+    /// timestamps).
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -342,7 +346,8 @@ impl Cq {
     /// Takes entries, with the time of each.
     #[inline]
     fn take_each(&self, wcs: &mut [Wc], mut stamp: impl FnMut(u64)) -> usize {
-        // Acquire: pairs with the release in `push`, whose entry is then found under the lock.
+        // Acquire: pairs with the release in `push`. The entry of that push is then visible under
+        // the lock.
         if !self.waiting.load(Ordering::Acquire) {
             return 0;
         }
@@ -379,7 +384,7 @@ impl Cq {
         taken
     }
 
-    /// Tells the work queue that its request, and all before it, are over (V-61, V-63).
+    /// Frees the entries of the work queue up to this request (V-61, V-63).
     #[inline]
     fn set_free(&self, ring: &mut CqRing, qpn: u32, freed: u32, frees: u32) {
         if ring.recent.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
@@ -393,7 +398,7 @@ impl Cq {
         }
     }
 
-    /// How events are held back from now on. What was held back is told.
+    /// Sets how events are moderated from now on. A pending event is sent.
     pub(crate) fn set_moderation(&self, moderation: Option<Moderation>) {
         let mut ring = self.ring.lock();
         let before = std::mem::replace(&mut ring.moderation, moderation);
@@ -402,7 +407,7 @@ impl Cq {
         }
     }
 
-    /// The time of what is held back may have come.
+    /// Sends the pending event if its moderation period is over.
     pub(crate) fn end_period(&self, now: Time) {
         let mut ring = self.ring.lock();
         let Some(at) = ring.moderation.as_ref().and_then(Moderation::waits_until) else { return };
@@ -421,7 +426,8 @@ impl Cq {
         &self.engine
     }
 
-    /// Asks for an event at the next completion, or the next solicited one. One-shot; never weakens an earlier asking (V-44).
+    /// Asks for an event at the next completion, or at the next solicited one. One-shot; never
+    /// weakens an earlier request (V-44).
     ///
     /// # Errors
     /// EIO in a process that inherited the CQ over a fork.
@@ -432,12 +438,12 @@ impl Cq {
             ring.armed = ring.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
             ring.store(word::ARMED, ring.armed as u32);
         }
-        // The program is about to sleep: the helper thread has to see what arrives.
+        // The program is about to sleep, so the helper thread must watch for packets.
         self.engine.hand_over(self.poller.who);
         Ok(())
     }
 
-    /// Unless it is destroyed: no event of it may be left behind then.
+    /// Raises `CQ_ERR`, unless the CQ is destroyed. A destroyed CQ must leave no event behind.
     pub(crate) fn report_overrun(&self) {
         let ring = self.ring.lock();
         if ring.view.is_none() {
@@ -446,21 +452,22 @@ impl Cq {
         self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Source::Cq(self.itself.clone()));
     }
 
-    /// An event of it was read: the agent's count, too, which other libraries go by.
+    /// Counts a completion event that the program has read, also in the agent's count, which other
+    /// libraries use.
     pub(crate) fn tell_event(&self) {
         if let Some(view) = &self.ring.lock().view {
             view.word(word::COMP_EVENTS).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same of an async event.
+    /// As [`Cq::tell_event`], for an async event.
     pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.ring.lock().view {
             view.word(word::ASYNC_EVENTS).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes the completions of one QP out: it was reset or destroyed.
+    /// Removes the completions of a QP that was reset or destroyed.
     pub(crate) fn purge(&self, qpn: u32) {
         let mut ring = self.ring.lock();
         ring.recent = None;
@@ -474,16 +481,17 @@ impl Cq {
         }
     }
 
-    /// Makes room for at least `cqe` entries, keeping those that wait.
+    /// Makes room for at least `cqe` entries. Waiting entries stay.
     ///
     /// # Errors
-    /// EINVAL when more entries wait than would fit, or the limits forbid it.
+    /// EINVAL when more entries wait than would fit, or the size is beyond the device's limits.
     pub fn resize(&self, cqe: u32) -> Result<u32> {
         self.engine.check_process()?;
-        // What was posted before counts, also where its lane is only being opened.
+        // Requests that were posted before the call count, also those whose lane is being opened.
         self.engine.open_routes();
         self.engine.poll(false, &self.poller);
-        // Before the ring: whoever destroys a QP holds it when it takes its completions out.
+        // Lock order: before the ring. A thread that destroys a QP holds this lock when it purges
+        // the CQ.
         let _order = self.engine.allocation.lock();
         let waiting = self.ring.lock().used();
         if waiting > cqe {
@@ -503,7 +511,7 @@ impl Cq {
             },
         )?;
         let capacity = check(&out, &view)?;
-        // Not before: who adds completions must not wait for the agent.
+        // Taken only now: a thread that adds completions must not wait for the agent.
         let mut ring = self.ring.lock();
         let (room, layout) = lie(lent, &view, layout(capacity));
         let place = (room, layout.offset as usize);
@@ -519,13 +527,13 @@ impl Cq {
         if ring.overrun {
             ring.store(word::OVERRUN, 1);
         } else if let Some(entry) = entries.next() {
-            // More have come meanwhile than the smaller queue takes.
+            // More entries have come meanwhile than the smaller queue can hold.
             self.overrun(&mut ring, &entry);
         }
         Ok(capacity)
     }
 
-    /// Destroys the CQ; its unread events go with it.
+    /// Destroys the CQ and its unread events.
     ///
     /// # Errors
     /// EBUSY while a QP or SRQ uses it.
@@ -540,7 +548,7 @@ impl Cq {
 }
 
 impl Cq {
-    /// Takes the CQ out of everything that knows it.
+    /// Removes the CQ from all tables.
     pub(crate) fn leave(&self) {
         if let Some(channel) = &self.channel {
             channel.forget(self);
@@ -550,7 +558,7 @@ impl Cq {
             let mut ring = self.ring.lock();
             (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
         }
-        // Last: from now on nothing is raised.
+        // Last: after this nothing raises an event of the CQ.
         self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
         if let Some(lint) = self.lint() {
             lint.forgotten(self.handle);

@@ -1,7 +1,8 @@
-//! Queue pairs: what one is made of, its control verbs, and how it changes state.
+//! Queue pairs: their parts, their control verbs, and their locks.
 //!
-//! Everything that a QP's work touches is behind its one lock, so threads with QPs of their own share none. The agent decides which
-//! transitions are legal; here they take effect. Posting is in `send.rs`, what arrives in `receive.rs`, how one ends in `qp/ending.rs`.
+//! One lock guards all state of a QP, so threads with separate QPs share no lock. The agent decides
+//! which transitions are legal; `state.rs` makes them take effect. Posting is in `send.rs`,
+//! received packets in `receive.rs`, the end of a QP in `qp/ending.rs`.
 
 mod ending;
 
@@ -43,21 +44,21 @@ use crate::why::Why;
 use crate::wqe::{Layout, Ring};
 use crate::xrc::Target;
 
-/// What `create_qp` is asked for.
+/// The parameters of `create_qp`.
 pub struct QpSpec<'a> {
-    /// RC, UC or UD; XRC's ends are made by calls of their own.
+    /// RC, UC or UD. XRC QPs have calls of their own.
     pub service: Service,
-    /// Where its sends complete.
+    /// The CQ of its sends.
     pub send_cq: &'a Arc<Cq>,
-    /// Where its receives complete.
+    /// The CQ of its receives.
     pub recv_cq: &'a Arc<Cq>,
-    /// Where its receive requests come from, instead of a queue of its own.
+    /// The SRQ from which it takes receive requests, instead of its own queue.
     pub srq: Option<&'a Arc<Srq>>,
-    /// Sizes, at least.
+    /// The minimum sizes.
     pub caps: Caps,
-    /// Every send gives a completion.
+    /// Whether every send gives a completion.
     pub sq_sig_all: bool,
-    /// Comes back with its events.
+    /// The QP's events return it.
     pub cookie: u64,
 }
 
@@ -79,13 +80,13 @@ pub struct Caps {
 /// A receive request.
 #[derive(Clone, Copy)]
 pub struct RecvWr<'a> {
-    /// Comes back with its completion.
+    /// The completion returns it.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The scatter list.
     pub sges: &'a [Sge],
 }
 
-/// How far the program has polled: entries before these may be used again.
+/// How far the program has polled. The entries before these indices may be used again.
 #[derive(Default)]
 pub(crate) struct Freed {
     pub(crate) send: AtomicU32,
@@ -102,28 +103,28 @@ pub struct Qp {
     pub(crate) pd: u32,
     /// None for an XRC target.
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// None for both ends of XRC.
+    /// None for an XRC initiator or target.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
-    /// What an XRC target has instead of these.
+    /// XRC target: its part that replaces the CQs and the SRQ.
     pub(crate) target: Option<Target>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
-    /// Which of the lanes to an engine its datagrams and requests for remote SRQs go by.
+    /// The index of its lane among the lanes to an engine, for datagrams and remote-SRQ requests.
     pub(crate) stripe: u32,
-    /// Whether there is a strict mode, said where the data path looks anyway.
+    /// Whether strict mode is on. Kept here, where the data path looks anyway.
     strict: bool,
     pub(crate) freed: Freed,
     pub(crate) read: Read,
     /// Why its requests failed.
     pub(crate) why: Why,
     itself: Weak<Self>,
-    /// Held by a thread that changes the QP's state by the agent's leave: one change at a time.
+    /// Held by a thread that changes the QP's state through the agent: one change at a time.
     pub(crate) changing: parking_lot::Mutex<()>,
     inner: Mutex<Inner>,
 }
 
-/// What a QP is made of.
+/// The parts of a QP.
 pub(crate) struct Parts {
     pub(crate) service: Service,
     pub(crate) pd: u32,
@@ -133,32 +134,33 @@ pub(crate) struct Parts {
     pub(crate) sq_sig_all: bool,
     pub(crate) cookie: u64,
     pub(crate) target: Option<Target>,
-    /// The PD itself, where it may be a parent domain.
+    /// The PD itself, if it may be a parent domain.
     pub(crate) home: Option<Arc<Pd>>,
 }
 
-/// How packets leave.
+/// The path of outgoing packets.
 pub(crate) enum Route {
-    /// Not looked for yet.
+    /// Not yet looked for.
     Unknown,
-    /// The helper thread is opening a lane; UD: for the request in this slot.
+    /// The helper thread opens a lane. UD: for the request in this slot.
     Opening(u32),
     Lane(Arc<Lane>),
     Wire(Arc<Flow>),
 }
 
-/// A receive request that a message is being placed into.
+/// A receive request into which a message is being placed.
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
     pub(crate) length: u32,
     pub(crate) num_sge: u32,
-    /// The entry of the QP's own queue; `None` for one from the SRQ, whose elements are in [`Inner::shared`].
+    /// The entry of the QP's own queue. `None` for an entry of the SRQ, whose elements are in
+    /// [`Inner::shared`].
     pub(crate) index: Option<u32>,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct Inner {
-    /// `None`: destroyed.
+    /// `None` after the QP is destroyed.
     pub(crate) view: Option<View>,
     pub(crate) state: State,
     pub(crate) attributes: ModifyQp,
@@ -170,74 +172,78 @@ pub(crate) struct Inner {
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
     pub(crate) receive: Option<Receive>,
-    /// Requests that came when there was no receive request.
+    /// Requests that found no receive request.
     pub(crate) rnr_grace: RnrGraceQueue,
     /// Probes of other hosts that wait for receive requests.
     pub(crate) unanswered: Unanswered,
-    /// Receive completions that the program has not been shown yet, with whether they are solicited.
+    /// Receive completions that are not yet in the CQ, each with whether it is solicited.
     pub(crate) arrived: Vec<(Cqe, bool)>,
-    /// XRC target: where they are shown, one each.
+    /// XRC target: the CQ of each entry of `arrived`.
     pub(crate) arrived_at: Vec<Arc<Cq>>,
-    /// XRC target: the SRQ that was named last.
+    /// XRC target: the last named SRQ.
     pub(crate) named: Option<Arc<Srq>>,
-    /// XRC target: what it has when it serves, or is, another engine's.
+    /// XRC target: present when it serves another engine's target, or another engine serves it.
     pub(crate) remote_srq: Option<Box<RemoteSrq>>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
-    /// A connection's lane among those to the engine of its peer, and whose engine that is.
+    /// Connection: the engine of its peer, and the index of its lane among the lanes to that
+    /// engine.
     pub(crate) stripe: Option<(u32, u32)>,
-    /// Where path migration stands.
+    /// The state of path migration.
     pub(crate) migration: Migration,
-    /// Where the peer's address is.
+    /// The location of the peer's address.
     pub(crate) place: Place,
-    /// UD: the request for which some lane could not be opened.
+    /// UD: the request for which no lane could be opened.
     pub(crate) no_way: Option<u32>,
-    /// On its lane's blocked list.
+    /// Whether it is on its lane's blocked list.
     pub(crate) blocked: bool,
-    /// UD: an address to which a datagram came, the epoch of the GID tables in which the port has it, and that port.
+    /// UD: a destination address of a received datagram, the epoch of the GID tables, and the port
+    /// that has the address in this epoch.
     pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
-    /// Where the last datagram went, for one epoch of the GID tables.
+    /// The location of the last datagram's destination, for one epoch of the GID tables.
     pub(crate) last_place: Option<([u8; 16], u32, Place)>,
-    /// The peer is on another host: packets are as long as its path carries, and may be lost. Decided with the address.
+    /// Whether the peer is on another host: the path MTU holds, and packets may be lost. Decided
+    /// with the address.
     pub(crate) on_wire: bool,
-    /// It is not, and packets may be lost all the same: by faults on demand.
+    /// Whether packets on a lane may be lost, by faults on demand.
     pub(crate) lossy: bool,
-    /// A rule of this engine may be for its packets.
+    /// Whether a rule of this engine may concern its packets.
     pub(crate) ruled: bool,
     pub(crate) fast_path: crate::fast_path::Count,
-    /// The MTU code that our packets on a lane have, and that the peer's have; 0 is the lane's own.
+    /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
-    /// Where the last datagram to another host went.
+    /// The flow of the last datagram to another host.
     pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
-    /// How often the requester had lost something when that was last looked at.
+    /// The requester's count of losses at the last look.
     pub(crate) losses: u32,
-    /// What it has under way towards another host, and whether it waits for its turn.
+    /// Its unacknowledged bytes towards another host, and whether it waits for the send scheduler.
     pub(crate) quantum: SendQuantum,
-    /// What the program does when it has received something from another host.
+    /// What the program does after it has received something from another host.
     pub(crate) reply_pattern: ReplyPattern,
-    /// Why there is no way has been told.
+    /// Whether the missing path has been reported.
     pub(crate) complained: bool,
     /// The next deadline, if any.
     pub(crate) deadline: Option<Time>,
-    /// When the timers will look at this QP.
+    /// When the timers will next look at this QP.
     pub(crate) alarm: Option<Time>,
-    /// The first message has come (or the QP is in RTS): no COMM_EST any more.
+    /// Whether the first message has come (or the QP is in RTS): no further COMM_EST.
     pub(crate) established: bool,
-    /// Draining, and whether the program wants to hear of its end.
+    /// `Some` while the send queue drains; `true` if the program wants an event at the end.
     pub(crate) draining: Option<bool>,
-    /// How fast it sends, if that is limited.
+    /// The rate limit, if any.
     pub(crate) pace: Option<Box<Pace>>,
     pub(crate) direct: crate::direct::Ways,
-    /// Kept for as long as it lives, on a parent domain.
+    /// On a parent domain: held while the QP exists.
     pub(crate) token: Option<Token>,
-    /// When a peer that asks for it is woken.
+    /// When to wake a peer that asks to be woken.
     pub(crate) wake: crate::progress_mode::Wake,
 }
 
 impl Inner {
-    /// By which of the lanes to the peer's engine this connection goes; once it has gone by one it stays there.
+    /// The index of this connection's lane among the lanes to the peer's engine. It stays the same
+    /// after the first use.
     pub(crate) fn stripe_to(&mut self, engine: &Engine, owner: u32) -> u32 {
         match self.stripe {
             Some((known, stripe)) if known == owner => stripe,
@@ -263,7 +269,7 @@ impl Inner {
             self.rnr_grace.clear();
         }
         if let Some(view) = &self.view {
-            // Release: the agent, which reads the word, finds what was written before.
+            // Release: the agent, which reads the word, sees all earlier writes.
             view.word(word::STATE).store(state as u32, Ordering::Release);
         }
     }
@@ -272,15 +278,15 @@ impl Inner {
         self.view.is_none()
     }
 
-    /// Whether changes of the QP are without effect now: the agent's word, as FREEZE_QP has said.
+    /// Whether changes of the QP have no effect now, by the agent's word after FREEZE_QP.
     pub(crate) fn is_frozen(&self) -> bool {
-        // Acquire pairs with the agent's store: who was told that the QP is frozen finds it so.
+        // Acquire pairs with the agent's store: a thread that knows of the freeze sees it here.
         self.view.as_ref().is_some_and(|view| view.word(word::FROZEN).load(Ordering::Acquire) != 0)
     }
 }
 
 impl Engine {
-    /// A queue pair, in RESET.
+    /// Creates a queue pair, in RESET.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits, or for objects that do not belong together.
@@ -349,7 +355,8 @@ impl Engine {
         view: View,
     ) -> Result<Arc<Qp>> {
         self.open_inbox();
-        // Inline data is copied from the program's memory although none may ever be registered.
+        // A send may copy inline data from unregistered memory, so the fault handler must be
+        // installed now.
         crate::usermem::install()?;
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
@@ -379,7 +386,7 @@ impl Engine {
         Ok(qp)
     }
 
-    /// A QP without queues and without memory, which nobody finds by its number.
+    /// Makes a QP without queues and memory. It is not in the table of QPs.
     pub(crate) fn assemble(self: &Arc<Self>, parts: Parts, answer: &CreateQpAnswer, view: Option<View>) -> Arc<Qp> {
         self.assemble_with(parts, answer, Caps::default(), view, (Ring::empty(), Ring::empty()), None)
     }
@@ -465,7 +472,7 @@ impl Engine {
         })
     }
 
-    /// A QP for whose queues there is no memory.
+    /// Destroys a QP at the agent, because its queues got no memory.
     fn give_back_qp(&self, qp_handle: u32) {
         let body = DestroyQp { response: 1, qp_handle, reserved: 0 };
         let _order = self.allocation.lock();
@@ -475,30 +482,30 @@ impl Engine {
 }
 
 impl Qp {
-    /// The agent's name for it; for an XRC target, one of those by which it is held.
+    /// The agent's handle of the QP; for an XRC target, one of its handles.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.target.as_ref().and_then(Target::handle).unwrap_or(self.handle)
     }
 
-    /// The handle that it was made with.
+    /// The handle from its creation.
     pub(crate) fn own_handle(&self) -> u32 {
         self.handle
     }
 
-    /// Its number, by which peers send to it.
+    /// The QP number.
     #[must_use]
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// The sizes that it got.
+    /// The sizes that the QP got.
     #[must_use]
     pub fn caps(&self) -> Caps {
         self.caps
     }
 
-    /// Its state, as it is now (IBV numbering).
+    /// Its current state (IBV numbering).
     #[must_use]
     pub fn state(&self) -> u32 {
         self.lock().state as u32
@@ -533,19 +540,20 @@ impl Qp {
         self.itself.upgrade()
     }
 
-    /// For what waits for it and does not keep it.
+    /// A weak reference to the QP, for waiting lists that must not keep it alive.
     pub(crate) fn weak(&self) -> Weak<Self> {
         Weak::clone(&self.itself)
     }
 
-    /// An async event of it was read: the agent's count, too, which other libraries go by.
+    /// Counts an async event that the program has read, also in the agent's count, which other
+    /// libraries use.
     pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What the agent knows of the QP, with the state as it is.
+    /// The agent's attributes of the QP, with the current state.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -554,7 +562,7 @@ impl Qp {
         let mut answer: QueryQpAnswer =
             self.engine.call(&request::legacy(command::QUERY_QP, &body, size_of::<QueryQpAnswer>()))?.get(0)?;
         let inner = self.lock();
-        // Of a target that another engine serves, the agent knows better.
+        // The agent knows the state of a target that another engine serves.
         if !inner.is_dead() || self.target.is_none() {
             answer.qp_state = inner.state as u8;
             answer.cur_qp_state = inner.state as u8;
@@ -562,21 +570,21 @@ impl Qp {
         Ok(answer)
     }
 
-    /// The CQs for which its packets are.
+    /// The CQs of its packets.
     #[inline]
     pub(crate) fn concern(&self) -> Concern {
         let number = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.poller.who);
         Concern::new(number(&self.send_cq), number(&self.recv_cq))
     }
 
-    /// The program has posted, and the lane is full.
+    /// Polls for room: the program has posted, and the lane is full.
     pub(crate) fn make_room(&self) {
         if let Some(cq) = &self.send_cq {
             self.engine.poll_posting(&cq.poller);
         }
     }
 
-    /// Whether its completions go to a CQ.
+    /// Whether its completions go to this CQ.
     pub(crate) fn uses(&self, cq: &Arc<Cq>) -> bool {
         self.send_cq.iter().chain(&self.recv_cq).any(|own| Arc::ptr_eq(own, cq))
     }

@@ -1,7 +1,10 @@
-//! What arrives: requests are carried out on this process's memory, answers end its own requests.
+//! Received packets: executes requests on this process's memory, and completes its own requests
+//! from responses.
 //!
-//! The state machines say what is to be done; this is the executor that does it and tells how it went. Whatever is wrong with a
-//! packet ends in a status at its sender, at most in an error of the QP that it was for.
+//! The state machines decide what to do. This file is the executor: it does the step and reports
+//! the result. An error in a packet ends in a status at its sender, and at most in an error of the
+//! QP that the packet was for. The file also posts receive requests. Principal method:
+//! [`Qp::arrive`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,16 +32,17 @@ const GRH: u32 = 40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
     Taken,
-    /// It is not in a state in which it takes it, or not connected to the sender; that has been counted.
+    /// The QP's state does not allow the packet, or the QP is not connected to the sender. The drop
+    /// has been counted.
     NotTaken,
-    /// There is no such QP any more.
+    /// The QP no longer exists.
     Gone,
 }
 
 /// Where a packet comes from.
 #[derive(Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// An engine of this agent, over a lane; whose its source QPN is has been checked.
+    /// An engine of this agent, over a lane. The owner of the source QPN has been checked.
     Lane,
     /// Another host.
     Host { from: &'a [u8; 16], to: &'a [u8; 16] },
@@ -48,7 +52,7 @@ impl Qp {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// EINVAL in RESET, with an SRQ or for too many elements; ENOMEM when the queue is full.
+    /// EINVAL in RESET, with an SRQ, or for too many elements; ENOMEM when the queue is full.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.engine().check_process().is_err() {
             return Err(PostError { queue: WorkQueue::Receive(self.qpn()), cause: PostCause::Inherited });
@@ -96,8 +100,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes one packet; `payload` is valid for `packet.len` bytes, and the peer's to scribble over. With `more` to come the
-    /// answer waits, so that one stands for many; the caller pumps the QP then.
+    /// Handles one packet. `payload` is valid for `packet.len` bytes, and the peer may overwrite
+    /// these bytes at any time. With `more` packets to come, the answer waits, so that one answer
+    /// acknowledges many packets; the caller then pumps the QP.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         packet: &Packet,
@@ -113,7 +118,7 @@ impl Qp {
         arrival
     }
 
-    /// Takes one packet, as [`Qp::arrive`] does, without answering it.
+    /// Handles one packet as [`Qp::arrive`] does, without an answer.
     pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, origin: Origin<'_>) -> Arrival {
         if inner.is_dead() {
             return Arrival::Gone;
@@ -147,7 +152,8 @@ impl Qp {
         Arrival::Taken
     }
 
-    /// The peer could not take a packet of ours, or its answer was lost: from now on its timer runs.
+    /// The peer could not take one of our packets, or its answer was lost. From now on the
+    /// retransmission timer runs.
     pub(crate) fn notice(self: &Arc<Self>, from: u32) {
         let mut inner = self.lock();
         if !inner.is_dead() && inner.attributes.dest_qp_num == from && inner.requester.outstanding() > 0 {
@@ -162,7 +168,7 @@ impl Qp {
 
     pub(crate) fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let headers = &packet.headers;
-        // Only what is not a plain acknowledgement sets a timer.
+        // A positive acknowledgement sets no timer, so it does not need the exact time.
         let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
         let before = inner.requester.under_way();
         let now = if plain { self.time(inner) } else { self.engine().now() };
@@ -189,7 +195,7 @@ impl Qp {
         self.complete_sends(inner);
     }
 
-    /// Puts what a READ or atomic brought into its scatter list.
+    /// Copies the data of a READ or atomic response to the request's scatter list.
     fn place(&self, inner: &mut Inner, slot: u32, offset: u32, len: u32, bytes: *const u8, now: protocol::Time) {
         let entry: SendBrief = inner.sq.read(slot);
         let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
@@ -239,7 +245,7 @@ impl Qp {
         self.after_refusal(inner, status);
     }
 
-    /// Carries out a step that another engine's responder asks for.
+    /// Executes a step that another engine's responder asks for.
     #[inline(never)]
     pub(crate) fn execute_apart(
         &self,
@@ -252,7 +258,8 @@ impl Qp {
         self.execute(inner, packet, payload, step, pd)
     }
 
-    /// Carries out a step, by the keys of a PD. Answers the status with which the receive request ends, if that is an error.
+    /// Executes a step with the keys of a PD. Returns the status with which the receive request
+    /// ends, if that is an error.
     #[inline(always)]
     fn execute(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: Step, pd: u32) -> Option<Status> {
         let mut status = None;
@@ -316,7 +323,8 @@ impl Qp {
         status
     }
 
-    /// A peer's use of this side's memory: that of the QP's domain, or of the SRQ that its request names.
+    /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request
+    /// names.
     pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
         Use { pd, right, qpn: self.qpn() }
     }
@@ -333,11 +341,13 @@ impl Qp {
         }
     }
 
-    /// A responder that has refused is dead, and its QP with it; `status` is what the receive request at hand ends with.
+    /// A responder that has refused a request is dead, and its QP fails. `status` is the status of
+    /// the current receive request.
     pub(crate) fn after_refusal(&self, inner: &mut Inner, status: Option<Status>) {
         let refusal = match inner.responder.dead() {
             Some(refusal) => *refusal,
-            // Unreliable services have nobody to tell, but a request that did not fit ends its queue all the same (V-70).
+            // An unreliable service sends no NAK, but a request that did not fit still ends its
+            // queue (V-70).
             None => {
                 if let Some(status) = status {
                     self.end_receiving(inner, status);
@@ -351,7 +361,7 @@ impl Qp {
         if let Some(lint) = self.lint() {
             lint.refused_peer(self, &refusal.fault);
         }
-        // What the executor refused, it has explained.
+        // The executor has already explained its own refusals.
         if status.is_none() && refusal.fault != Fault::Executor {
             let asking = inner.attributes.dest_qp_num;
             self.happened(format_args!("refused a request of QP {asking:#x}: {}", refusal.fault));
@@ -385,7 +395,8 @@ impl Qp {
         self.flush_receives(inner);
     }
 
-    /// Part of a SEND. Answers the status with which its receive request ends, if that is an error.
+    /// Handles a packet of a SEND. Returns the status with which its receive request ends, if that
+    /// is an error.
     fn on_send(
         &self,
         inner: &mut Inner,
@@ -436,7 +447,8 @@ impl Qp {
                 Some(status)
             }
             (Ok(()), Some(end)) => {
-                // Before anything is acknowledged: a requester whose key stays valid here gets no success (IBA 9.9.6.3, class J).
+                // Invalidate before the acknowledgement: if the key stays valid here, the requester
+                // gets no success (IBA 9.9.6.3, class J).
                 if let Some(key) = end.invalidate
                     && let Err(why) = self.invalidate(key)
                 {
@@ -460,8 +472,9 @@ impl Qp {
         }
     }
 
-    /// A message of an unreliable service is longer than its receive buffer: it is dropped, and the QP goes on. A request of its own queue serves the
-    /// next message (IBA 9.9.6.3, class D); one that was taken from an SRQ ends with an error (class E).
+    /// A message of an unreliable service is longer than its receive buffer. The message is
+    /// dropped, and the QP goes on. A request of the QP's own queue serves the next message (IBA
+    /// 9.9.6.3, class D). A request from an SRQ ends with an error (class E).
     #[cold]
     fn lacks_room(&self, inner: &mut Inner, packet: &Packet, receive: Receive, came: u32) -> Option<Status> {
         inner.responder.finish(Outcome::Dropped);
@@ -492,12 +505,12 @@ impl Qp {
         }
     }
 
-    /// The SRQ that receive requests come from.
+    /// The SRQ from which the QP takes receive requests.
     fn shared_queue<'a>(&'a self, inner: &'a Inner) -> Option<&'a Arc<Srq>> {
         self.srq.as_ref().or(inner.named.as_ref())
     }
 
-    /// Part of a WRITE.
+    /// Handles a packet of a WRITE.
     #[allow(clippy::too_many_arguments, reason = "a write is said by that many numbers")]
     fn on_write(
         &self,
@@ -516,7 +529,7 @@ impl Qp {
             return self.lacks_receive(inner, packet, payload);
         }
         let mut written = Ok(());
-        // What is all in one packet is checked where it is written.
+        // A WRITE of one packet is checked when it is written.
         if first && total > len {
             written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
         }
@@ -530,7 +543,8 @@ impl Qp {
             && !self.service.is_reliable()
             && self.drop_packet(inner, Cause::Memory, packet, (rkey, 0))
         {
-            // Such packets end nothing, so there may be any number: a sentence costs more than a packet.
+            // Such packets end no connection, so there may be very many. A sentence costs more than
+            // a packet.
             self.note(format_args!("dropped a peer's RDMA WRITE: {refusal}"));
         }
         let outcome = self.outcome(written, "RDMA WRITE");

@@ -1,7 +1,8 @@
 //! The send queue: posting, and the completions of what was sent.
 //!
-//! [`SendBatch`] is how a program posts: requests are checked and copied to queue memory one by one, and leave together
-//! when the batch ends (see `transmit.rs`). Completions come in the order of posting, and a failure ends the queue.
+//! [`SendBatch`] is how a program posts. The batch checks each request and copies it to queue
+//! memory. All its requests leave when the batch ends (see `transmit.rs`). Completions come in the
+//! order of posting. A failed request ends the queue. Receive requests are in `receive.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use crate::wqe::{DatagramEntry, SendBrief};
 /// A send request.
 #[derive(Clone, Copy)]
 pub struct SendWr<'a> {
-    /// Comes back with its completion.
+    /// The completion returns it.
     pub wr_id: u64,
     /// IBV numbering.
     pub opcode: u32,
@@ -42,15 +43,15 @@ pub struct SendWr<'a> {
     pub compare_add: u64,
     /// Compare and swap: the value to swap in.
     pub swap: u64,
-    /// UD: where it goes, the QP there, and its Q_Key.
+    /// UD: the address handle, the QP number at the destination, and its Q_Key.
     pub ud: Option<(&'a Ah, u32, u32)>,
     /// XRC: the number of the shared receive queue at the peer.
     pub xrc_srq: u32,
-    /// FLUSH: what of, and how far.
+    /// FLUSH: the range and the kind of flush.
     pub flush: Flush,
-    /// BIND_MW: what the window is bound to.
+    /// BIND_MW: the window, its memory and its rights.
     pub bind: Option<&'a Bind>,
-    /// What is sent, or where a READ's or atomic's answer goes.
+    /// The gather list; for a READ or an atomic, the scatter list of the response.
     pub sges: &'a [Sge],
 }
 
@@ -74,25 +75,26 @@ impl Default for SendWr<'_> {
     }
 }
 
-/// What a FLUSH is about.
+/// The parameters of a FLUSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
     /// Bytes of the range at the peer.
     pub length: u32,
-    /// How far, and whether all of the region is meant.
+    /// The placement type, and whether the flush covers the range or the whole region.
     pub feth: Feth,
 }
 
-/// The bytes of an ATOMIC WRITE.
+/// Bytes of an ATOMIC WRITE.
 const WORD: u32 = 8;
 
-/// Requests being posted: holds the QP's lock, and sends when it ends.
+/// A batch of requests that a program posts. It holds the QP's lock, and sends the requests when it
+/// ends.
 pub struct SendBatch<'a> {
     pub(crate) qp: &'a Arc<Qp>,
     pub(crate) inner: MutexGuard<'a, Inner>,
 }
 
-/// Where a batch stood.
+/// A position in a batch.
 #[derive(Clone, Copy)]
 pub struct Mark {
     posted: Posted,
@@ -121,7 +123,8 @@ impl SendBatch<'_> {
     /// Adds one request.
     ///
     /// # Errors
-    /// EINVAL for a state, opcode or list that does not fit; ENOMEM when the queue is full.
+    /// EINVAL for a state, opcode or list that is not valid for the QP; ENOMEM when the queue is
+    /// full.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.inner.sq_tail;
         let added = self.add(wr);
@@ -160,7 +163,7 @@ impl SendBatch<'_> {
         {
             return refuse(cause);
         }
-        // An entry always has room for a word.
+        // An entry always has room for 8 bytes of inline data.
         let carries = !operation.is_read_or_atomic() || operation == Operation::AtomicWrite;
         if inline && (!carries || total > u64::from(qp.caps.max_inline_data.max(WORD))) {
             return refuse(PostCause::Inline { bytes: total, most: qp.caps.max_inline_data });
@@ -225,7 +228,7 @@ impl SendBatch<'_> {
         Ok(())
     }
 
-    /// How many more requests the queue takes.
+    /// How many more requests the queue can take.
     #[must_use]
     pub fn room(&self) -> u32 {
         if self.inner.sq.count() == 0 {
@@ -235,13 +238,13 @@ impl SendBatch<'_> {
         self.qp.caps.max_send_wr.saturating_sub(used)
     }
 
-    /// Where the batch stands, for [`SendBatch::take_back`].
+    /// The current position of the batch, for [`SendBatch::take_back`].
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark { posted: self.inner.requester.posted(), tail: self.inner.sq_tail }
     }
 
-    /// Takes back what was added since: nothing of it has left, and nothing will.
+    /// Takes back the requests that were added after `mark`. No packet of these requests has left.
     pub fn take_back(&mut self, mark: Mark) {
         let inner = &mut *self.inner;
         inner.requester.take_back(mark.posted);
@@ -249,7 +252,7 @@ impl SendBatch<'_> {
         inner.store(word::SQ_TAIL, mark.tail);
     }
 
-    /// Sends what was posted.
+    /// Sends the posted requests.
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
         inner.reply_pattern.post();
@@ -268,7 +271,7 @@ impl SendBatch<'_> {
     }
 }
 
-/// What an ATOMIC WRITE or FLUSH must look like.
+/// Checks the length of an ATOMIC WRITE and the parameters of a FLUSH.
 fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), PostCause> {
     if operation == Operation::AtomicWrite {
         let fits = total == u64::from(WORD);
@@ -285,7 +288,7 @@ fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<
     Ok(())
 }
 
-/// The operation of a work request opcode, where the service has it.
+/// The operation of a work request opcode; `None` if the service does not support it.
 fn operation(number: u32, service: Service) -> Option<Operation> {
     let operation = match number {
         opcode::RDMA_WRITE => Operation::Write,
@@ -313,7 +316,7 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 }
 
 impl Qp {
-    /// Gives the completions of send requests that are over, and ends the queue where one failed.
+    /// Writes the completions of finished send requests, and ends the queue if a request failed.
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
         if !inner.requester.has_completions() && inner.draining.is_none() {
             return;
@@ -324,7 +327,8 @@ impl Qp {
             last = Some(index);
             match completion.status {
                 Status::Success | Status::WrFlushErr => {}
-                // Before the program can see the completion, because it may ask at once why the request failed.
+                // Before the program can see the completion: it may ask at once why the request
+                // failed.
                 _ if !explained => {
                     explained = true;
                     self.explain_failure(inner, index);
@@ -359,7 +363,7 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.sq.advance(index));
-            // Beside it, for what has taken the fast path.
+            // Stored together with `SQ_HEAD`, for requests that took the fast path.
             inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
                 self.end_sending(inner);
@@ -367,18 +371,19 @@ impl Qp {
         }
         if inner.draining.is_some() && inner.requester.drained() {
             inner.store(word::FLAGS, 0);
-            // A queue that failed instead has not drained.
+            // A queue that failed has not drained.
             if inner.draining.take() == Some(true) && inner.state == State::Sqd {
                 self.raise(kind::SQ_DRAINED);
             }
         }
     }
 
-    /// A send failed: unreliable queues halt, reliable QPs are in error altogether.
+    /// Handles a failed send: the send queue of an unreliable QP halts; a reliable QP goes to the
+    /// error state.
     fn end_sending(&self, inner: &mut Inner) {
         let next = self.service.after_send_error();
         if !inner.rnr_grace.is_empty() {
-            // Nobody has told the peer anything of what waits.
+            // The peer has had no answer to the requests in the RNR grace queue.
             self.say_gone(inner);
         }
         inner.set_state(next);
@@ -387,7 +392,8 @@ impl Qp {
         }
     }
 
-    /// Notes why the first request failed, if that is what ends the queue and it was not refused here, which is explained there.
+    /// Notes why the first request failed, if the failure ends the queue. Skips local refusals,
+    /// which are explained where they happen.
     #[cold]
     fn explain_failure(&self, inner: &Inner, slot: u32) {
         if let Some(failure) = inner.requester.failure()
@@ -400,7 +406,8 @@ impl Qp {
         }
     }
 
-    /// Notes how many requests are flushed because of a send that failed: those behind it, and on reliable QPs the receive requests.
+    /// Notes how many requests a failed send flushes: the sends behind it and, on a reliable QP,
+    /// the receive requests.
     #[cold]
     fn tell_flushed_behind(&self, inner: &Inner) {
         if matches!(inner.state, State::Rts | State::Sqd) {
@@ -409,7 +416,7 @@ impl Qp {
         }
     }
 
-    /// Notes why a request failed here.
+    /// Notes why a request failed locally.
     pub(crate) fn explain(
         &self,
         inner: &Inner,

@@ -1,4 +1,5 @@
-//! Shared receive queues: receive requests that several QPs take, in post order.
+//! Shared receive queues: receive requests that several QPs take, in the order of posting. Receive
+//! queues of one QP are in `receive.rs`. Principal type: [`Srq`].
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -24,14 +25,14 @@ use crate::request;
 use crate::wqe::{Layout, RecvEntry, Ring};
 use crate::xrc::Membership;
 
-/// What `create_srq` is asked for.
+/// The parameters of `create_srq`.
 #[derive(Clone, Copy, Default)]
 pub struct SrqSpec {
-    /// Requests, at least.
+    /// The minimum number of requests.
     pub max_wr: u32,
-    /// Scatter elements per request, at least.
+    /// The minimum number of scatter elements per request.
     pub max_sge: u32,
-    /// Comes back with its events.
+    /// The SRQ's events return it.
     pub cookie: u64,
 }
 
@@ -44,7 +45,7 @@ pub struct Srq {
     cookie: u64,
     max_sge: u32,
     itself: Weak<Self>,
-    /// What it has if it is one of an XRC domain.
+    /// Its membership, if it belongs to an XRC domain.
     pub(crate) xrc: Option<Membership>,
     pub(crate) read: Read,
     queue: Mutex<Queue>,
@@ -57,7 +58,7 @@ struct Queue {
     tail: u32,
     limit: u32,
     max_wr: u32,
-    /// Kept for as long as it lives, on a parent domain.
+    /// On a parent domain: held while the SRQ exists.
     token: Option<Token>,
 }
 
@@ -77,7 +78,7 @@ impl Queue {
 }
 
 impl Engine {
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.
@@ -154,31 +155,31 @@ impl Engine {
 }
 
 impl Srq {
-    /// The agent's name for it.
+    /// The agent's handle of the SRQ.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Its number, which XRC peers name.
+    /// The SRQ number, which XRC peers name.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether it is one of an XRC domain.
+    /// Whether it belongs to an XRC domain.
     #[must_use]
     pub fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
 
-    /// How many requests it takes.
+    /// The maximum number of requests.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.queue.lock().max_wr
     }
 
-    /// How many scatter elements a request may have.
+    /// The maximum number of scatter elements of a request.
     #[must_use]
     pub fn max_sge(&self) -> u32 {
         self.max_sge
@@ -191,7 +192,7 @@ impl Srq {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// ENOMEM when it is full, EINVAL for too many elements.
+    /// ENOMEM when the queue is full; EINVAL for too many elements.
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.engine.check_process().is_err() {
             return Err(PostError { queue: WorkQueue::Shared(self.handle), cause: PostCause::Inherited });
@@ -216,7 +217,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Notes that a request was not taken.
+    /// Notes that a request was refused.
     #[cold]
     fn refused(&self, cause: PostCause) -> PostError {
         let error = PostError { queue: WorkQueue::Shared(self.handle), cause };
@@ -243,7 +244,7 @@ impl Srq {
         Some(entry)
     }
 
-    /// Fewer requests than the limit: one event, and the limit is off (V-51).
+    /// When fewer requests wait than the limit says: raises one event and disarms the limit (V-51).
     fn check_limit(&self, queue: &mut Queue) {
         if queue.limit != 0 && queue.waiting() < queue.limit {
             queue.limit = 0;
@@ -251,12 +252,12 @@ impl Srq {
         }
     }
 
-    /// It takes nothing any more.
+    /// Raises `SRQ_ERR`: the SRQ can serve no more messages.
     pub(crate) fn report_failure(&self) {
         self.raise(&self.queue.lock(), kind::SRQ_ERR);
     }
 
-    /// Unless it is destroyed: no event of it may be left behind then.
+    /// Raises an event, unless the SRQ is destroyed. A destroyed SRQ must leave no event behind.
     fn raise(&self, queue: &Queue, event: u32) {
         if queue.view.is_some() {
             self.engine.events.raise(event, self.cookie, Source::Srq(self.itself.clone()));
@@ -266,7 +267,8 @@ impl Srq {
     /// Changes the limit, the size, or both at once.
     ///
     /// # Errors
-    /// EINVAL for a limit above the size, or a size below what waits; then nothing is changed.
+    /// EINVAL for a limit above the size, or a size below the number of waiting requests. Then
+    /// nothing changes.
     pub fn modify(&self, mask: u32, max_wr: u32, srq_limit: u32) -> Result<()> {
         let body = ModifySrq { srq_handle: self.handle, attr_mask: mask, max_wr, srq_limit };
         if mask & attr::MAX_WR != 0 {
@@ -285,12 +287,13 @@ impl Srq {
         queue.publish();
     }
 
-    /// The queue gets another place; what waits in it keeps its order.
+    /// Moves the queue to new memory. The waiting requests keep their order.
     fn resize(&self, body: &ModifySrq) -> Result<()> {
         let _order = self.engine.allocation.lock();
         let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_srq_wr);
-        // Not held while the agent is asked: receivers take requests meanwhile. Requests that come
-        // meanwhile must fit the old queue and the new one.
+        // The queue's lock is not held while the engine asks the agent, so receivers still take
+        // requests. Requests that are posted during the call must fit the old queue and the new
+        // one.
         let (old_max, stride) = {
             let mut queue = self.queue.lock();
             let old_max = queue.max_wr;
@@ -333,7 +336,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Size, elements and the limit that is armed.
+    /// The size, the number of elements and the armed limit.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -345,14 +348,15 @@ impl Srq {
         Ok(answer)
     }
 
-    /// An async event of it was read: the agent's count, too, which other libraries go by.
+    /// Counts an async event that the program has read, also in the agent's count, which other
+    /// libraries use.
     pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.queue.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Destroys the queue; answers how many of its events were read.
+    /// Destroys the queue. Returns how many of its events were read.
     ///
     /// # Errors
     /// EBUSY while a QP uses it.
@@ -365,7 +369,7 @@ impl Srq {
         Ok(self.read.asynchronous())
     }
 
-    /// Takes the queue out of everything that knows it.
+    /// Removes the queue from all tables.
     pub(crate) fn leave(&self) {
         if self.xrc.is_some() {
             self.engine.xrc_srqs.remove(self.number);
@@ -376,7 +380,7 @@ impl Srq {
             queue.ring.forget();
             queue.token = None;
         }
-        // Last: from now on nothing is raised.
+        // Last: after this nothing raises an event of the SRQ.
         self.engine.forget_events(|source| matches!(source, Source::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
         if let Some(lint) = self.engine.lint() {
             lint.emptied_shared(self.handle);
@@ -384,7 +388,7 @@ impl Srq {
     }
 }
 
-/// The ring that the agent describes, and how many requests it holds.
+/// Checks the layout from the agent. Returns the ring and its number of entries.
 fn sound(pd: &Pd, out: &SrqOut, view: &View) -> Result<(Ring, u32)> {
     ring(pd.settle(view, layout(out), Purpose::Srq)?, out)
 }

@@ -1,6 +1,8 @@
-//! How a QP changes state: what each transition that the agent has allowed does here, and how a QP comes to its end.
+//! State changes of a QP: the effect of each transition that the agent has allowed, and how a QP
+//! ends.
 //!
-//! Which transitions and attributes are legal is decided by the agent (`protocol::modify`). Principal method: [`Qp::modify`].
+//! The agent decides which transitions and attributes are legal (`protocol::modify`). Principal
+//! method: [`Qp::modify`].
 
 use std::sync::atomic::Ordering;
 
@@ -23,16 +25,18 @@ use crate::pace::RateLimit;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
-/// Bytes of a READ that are asked for at once from another host, whose answer nothing else would keep within our buffers.
+/// Bytes of a READ that are requested at once from another host. Nothing else would keep the
+/// response within our buffers.
 pub(crate) const READ_PIECE: u32 = 32 * 1024;
 
-/// How many of the program's timeouts one try lasts on the wire: as many as the IBA allows, since processes wait for processors as adapters
-/// do not. What is lost is found out about long before.
+/// How many of the program's timeouts one try lasts on the wire: the most that the IBA allows,
+/// because processes wait for a processor and adapters do not. Losses are found long before that.
 pub(crate) const PATIENCE: u8 = 4;
-/// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
+/// Nanoseconds of silence after which the oldest packet goes to another host again, long before the
+/// program's timeout.
 pub(crate) const SILENCE: u32 = 20_000_000;
 
-/// Words of the control line that a reset QP has at 0.
+/// Words of the control line that a reset sets to 0.
 const RESET_WORDS: [usize; 9] = [
     word::FLAGS,
     word::LANE,
@@ -45,20 +49,21 @@ const RESET_WORDS: [usize; 9] = [
     word::MIGRATION,
 ];
 
-/// How a change came to be allowed.
+/// How the agent allowed a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// The agent has said so.
+    /// The agent has answered the command.
     Asked,
-    /// It cannot but say so.
+    /// The agent is sure to allow it, and its answer is not awaited.
     Told,
-    /// It is the agent that makes it.
+    /// The agent itself makes the change.
     Deferred,
 }
 
 impl Qp {
-    /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here). A QP that the connection
-    /// manager keeps frozen stays as it is, and that is a success.
+    /// Changes the state and the attributes that `attributes.attr_mask` names. The engine fills in
+    /// the handle. A QP that the connection manager keeps frozen does not change, and the call
+    /// succeeds.
     ///
     /// # Errors
     /// EINVAL for a transition, mask or value that the IBA does not allow.
@@ -66,7 +71,7 @@ impl Qp {
         self.modify_paced(attributes, RateLimit::default())
     }
 
-    /// The same, with a rate limit that counts if the mask names it.
+    /// As [`Qp::modify`], with a rate limit that counts if the mask names it.
     ///
     /// # Errors
     /// As [`Qp::modify`]; EINVAL for a rate beyond the device's.
@@ -75,10 +80,11 @@ impl Qp {
         crate::usermem::prepare_thread();
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
         if attributes.attr_mask & (attr::MAX_QP_RD_ATOMIC | attr::MAX_DEST_RD_ATOMIC) != 0 {
-            // Asks the agent the first time, which must not happen under the QP's lock.
+            // The first call of `facts` asks the agent, which must not happen under the QP's lock.
             self.engine().facts();
         }
-        // The QP's own lock is not held while the agent is asked: a thread that polls may wait for it.
+        // The QP's own lock is not held while the engine asks the agent: a polling thread may wait
+        // for it.
         let _change = self.changing.lock();
         let inner = self.lock();
         self.check_is_here(&inner)?;
@@ -111,7 +117,7 @@ impl Qp {
             return Ok(());
         }
         self.take_over(&mut inner, &attributes, rate, how);
-        // To take a QP out of service is what a program does that ends.
+        // An ending program also takes its QPs out of service, so this does not count as progress.
         if !matches!(inner.state, State::Err | State::Reset) {
             crate::reason::went_on();
         }
@@ -127,7 +133,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Refuses to change a QP that is destroyed, or that another process serves.
+    /// Refuses a change of a QP that is destroyed, or that another process serves.
     fn check_is_here(&self, inner: &Inner) -> Result<()> {
         if !inner.is_dead() {
             return Ok(());
@@ -139,12 +145,12 @@ impl Qp {
         Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())))
     }
 
-    /// Takes over what the agent has allowed, where the caller is the agent: a lane is opened by the helper thread.
+    /// Applies a change for the agent. The helper thread opens the lane.
     pub(crate) fn apply_deferred(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit) {
         self.take_over(inner, new, rate, How::Deferred);
     }
 
-    /// Takes over what the agent has allowed, or is sure to allow.
+    /// Applies a change that the agent has allowed, or is sure to allow.
     fn take_over(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
@@ -209,13 +215,14 @@ impl Qp {
             if how == How::Deferred {
                 self.find_route(inner);
             } else {
-                // The caller opens the lane, if there is one to open, without the QP's lock.
+                // The caller opens a missing lane, without the QP's lock.
                 self.look_for_route(inner);
             }
         }
         self.look_for_rules(inner);
         match how {
-            // The agent takes the word there when it comes to it: from where it is now, so that it must not be there already.
+            // The agent moves the state word when it handles the command. It moves the word from
+            // its current value, so the word must not change here.
             How::Told => inner.state = next,
             How::Asked | How::Deferred => inner.set_state(next),
         }
@@ -271,7 +278,7 @@ impl Qp {
         self.narrow(inner);
     }
 
-    /// Attributes that may change while the QP works.
+    /// Applies attributes that may change while the QP works.
     fn adjust(&self, inner: &mut Inner, mask: u32) {
         let a = inner.attributes;
         let has = |bit: u32| mask & bit != 0;
@@ -304,7 +311,7 @@ impl Qp {
         }
     }
 
-    /// How much of a message one packet carries. Datagrams obey the port's MTU, lanes or not.
+    /// Payload bytes per packet. Datagrams obey the port's MTU, also over lanes.
     pub(crate) fn mtu(&self, inner: &Inner) -> u32 {
         let a = &inner.attributes;
         if self.service == Service::Ud {
@@ -316,7 +323,8 @@ impl Qp {
         }
     }
 
-    /// The path's MTU code; where LIDs name ports, not more than the interface carries. It is the same for all of a subnet.
+    /// The path's MTU code. On a port with LIDs it is at most the MTU of the interface, and the
+    /// same in the whole subnet.
     fn wire_mtu(&self, a: &ModifyQp) -> u8 {
         let board = &self.engine().board;
         let place = Place { device: self.engine().device(), port: u32::from(a.port_num) };
@@ -326,7 +334,8 @@ impl Qp {
         }
     }
 
-    /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
+    /// Resets the QP: drops its requests without completions, and removes its completions from the
+    /// CQs.
     fn reset(&self, inner: &mut Inner) {
         self.abandon_remote_srq(inner);
         if let Some(lint) = self.lint() {
@@ -350,7 +359,7 @@ impl Qp {
         inner.unanswered = Unanswered::default();
         inner.migration = Migration::default();
         inner.route = Route::Unknown;
-        // It may still be on a lane's list; that does it no harm.
+        // The QP may still be on a lane's list, which does no harm.
         (inner.blocked, inner.no_way) = (false, None);
         inner.remote_srq = None;
         inner.direct.forget();
@@ -363,16 +372,18 @@ impl Qp {
         self.purge();
     }
 
-    /// The QP answers no more. What its peer has asked is as good as lost, and on a lane nothing else would tell it.
+    /// The QP answers no more. The peer's open requests are lost; on a lane only this message tells
+    /// the peer.
     pub(crate) fn say_gone(&self, inner: &Inner) {
-        // Of a peer that has asked nothing yet, nothing is lost: what is on its way will be turned away when it comes.
+        // A peer that has sent no request loses nothing. Its packets under way will be refused when
+        // they arrive.
         let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.rnr_grace.is_empty();
         if self.service.is_reliable() && asked {
             self.tell_peer_of_loss(inner);
         }
     }
 
-    /// Moves the QP to the error state because of something that is not a completion's own failure.
+    /// Moves the QP to the error state for a reason that no completion of its own explains.
     pub(crate) fn fail(&self, why: &str) {
         let mut inner = self.lock();
         if inner.is_dead() || matches!(inner.state, State::Reset | State::Err) {
@@ -389,10 +400,10 @@ impl Qp {
         self.show_arrived(&mut inner);
     }
 
-    /// The CQ of this QP was overrun.
+    /// Handles an overrun of the QP's CQ.
     pub(crate) fn overrun(&self) {
         self.fail("its CQ was overrun");
-        // Of a QP that is destroyed meanwhile no event may be left behind.
+        // A QP that is destroyed meanwhile must leave no event behind.
         let inner = self.lock();
         if !inner.is_dead() {
             self.raise(kind::QP_FATAL);
@@ -400,12 +411,12 @@ impl Qp {
     }
 }
 
-/// Whether a QP may go to this state from every other, also from the error states.
+/// Whether a QP may go to this state from every state, including the error states.
 fn leaves_every_state(state: u8) -> bool {
     matches!(State::from_u32(u32::from(state)), Some(State::Reset | State::Err))
 }
 
-/// Takes over the attributes that the mask names.
+/// Copies the attributes that the mask names.
 fn merge(old: &mut ModifyQp, new: &ModifyQp) {
     macro_rules! take {
         ($($bit:ident: $($field:ident),+;)*) => { $(if new.attr_mask & attr::$bit != 0 { $(old.$field = new.$field;)+ })* };
