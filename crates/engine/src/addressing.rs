@@ -1,7 +1,8 @@
-//! Whether a packet is for a queue pair: whether it comes from where a connection leads, and by the port that the QP is on.
+//! Whether a packet is for a queue pair: it must come from the connection's peer, and through the
+//! QP's port.
 //!
-//! Here is only the answer; what becomes of a packet that is not for the QP is in `drops.rs` and `progress.rs`. Principal method:
-//! [`Qp::is_connected`].
+//! This file only decides. Packets that are not for the QP are handled in `drops.rs` and
+//! `progress.rs`. Principal method: [`Qp::is_connected`].
 
 use protocol::Service;
 use wire::grh::Network;
@@ -18,7 +19,7 @@ impl Qp {
         opcode.transport == self.service.transport() && (opcode.is_response() || self.service.receives())
     }
 
-    /// Whether this QP takes packets from there.
+    /// Whether this QP takes packets from this origin.
     pub(crate) fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if self.service == Service::Ud {
             return self.is_addressed(inner, packet, origin);
@@ -36,7 +37,8 @@ impl Qp {
                 let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
                 let by_path = &inner.attributes.dest.dgid == from
                     && (leads_there(&inner.route) || {
-                        // The way was lost while a port was down, and whoever has nothing to say has not looked for it since.
+                        // The route was lost while a port was down, and a QP with nothing to send
+                        // has not looked for it since.
                         self.find_route(inner);
                         leads_there(&inner.route)
                     });
@@ -45,7 +47,7 @@ impl Qp {
         }
     }
 
-    /// Whether a datagram is for this QP's port: one is taken by the port that has its address.
+    /// Whether a datagram is for this QP's port: the port must have the destination address.
     fn is_addressed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         let (engine, port) = (self.engine(), inner.attributes.port_num);
         let (board, device) = (&engine.board, engine.device());
@@ -54,7 +56,7 @@ impl Qp {
         }
         let to = match origin {
             Origin::Lane if packet.path.port == port => return true,
-            // Two ports may have one address.
+            // Two ports may share an address.
             Origin::Lane => match packet.grh.as_ref().map(Network::parse) {
                 Some(Ok(network)) => network.gids().1,
                 _ => return board.have_a_gid_in_common(device, port.into(), packet.path.port.into()),
@@ -72,8 +74,8 @@ impl Qp {
         is_own
     }
 
-    /// Whether what was sent to another port on this host is for this connection all the same: that is the port of its other path, or its own port
-    /// has an address in common with that one.
+    /// Whether packets to another port of this host are also for this connection: the port is the
+    /// one of the alternate path, or shares an address with the QP's own port.
     #[cold]
     fn shares_port(&self, inner: &Inner, port: u8) -> bool {
         let engine = self.engine();

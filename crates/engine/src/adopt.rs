@@ -1,7 +1,9 @@
-//! Objects that somebody else has asked the agent for: how an agent gives a client without an engine one of its own (the slow path).
+//! Objects that another process has requested: the agent makes an engine for a client that has none
+//! of its own (the proxy engine).
 //!
-//! Each call takes the answer that the client got, and makes here what the client's own engine would have made of it; `forget` undoes it
-//! without asking the agent, who has done its part.
+//! Each call takes the answer that the client got, and makes the objects that the client's own
+//! engine would have made from it. `forget` destroys the object here without a call to the agent,
+//! which has already destroyed its part. Principal method: [`Engine::adopt_pair`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,15 +33,15 @@ pub(crate) fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
 }
 
 impl Engine {
-    /// A completion channel by its handle and (a copy of) its eventfd.
+    /// A completion channel from its handle and (a copy of) its eventfd.
     pub fn adopt_channel(self: &Arc<Self>, handle: u32, fd: OwnedFd) -> Arc<Channel> {
         Channel::new(Arc::clone(self), handle, fd)
     }
 
-    /// A CQ by the answer of CREATE_CQ.
+    /// A CQ from the answer to CREATE_CQ.
     ///
     /// # Errors
-    /// The answer does not describe one.
+    /// The answer does not describe a CQ.
     pub fn adopt_cq(self: &Arc<Self>, spec: &CqSpec<'_>, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Cq>> {
         let fixed: CreateCqAnswer = part(answer, 0)?;
         let out: CqOut = part(answer, size_of::<CreateCqAnswer>())?;
@@ -47,10 +49,11 @@ impl Engine {
         Cq::new(Arc::clone(self), fixed.cq_handle, &out, view, spec)
     }
 
-    /// An SRQ by the answer of CREATE_SRQ; of an XRC domain, with the domain's number and token, and the CQ of its receives.
+    /// An SRQ from the answer to CREATE_SRQ. For an XRC domain: with the domain's number and token,
+    /// and the CQ of its receives.
     ///
     /// # Errors
-    /// The answer does not describe one.
+    /// The answer does not describe an SRQ.
     pub fn adopt_shared(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -68,10 +71,10 @@ impl Engine {
         }
     }
 
-    /// A QP by the answer of CREATE_QP.
+    /// A QP from the answer to CREATE_QP.
     ///
     /// # Errors
-    /// The answer does not describe one.
+    /// The answer does not describe a QP.
     pub fn adopt_pair(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -85,10 +88,10 @@ impl Engine {
         self.adopt_qp(pd, spec, &fixed, &out, view)
     }
 
-    /// An XRC initiator by the answer of CREATE_QP.
+    /// An XRC initiator from the answer to CREATE_QP.
     ///
     /// # Errors
-    /// The answer does not describe one.
+    /// The answer does not describe an XRC initiator.
     pub fn adopt_initiator(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -101,10 +104,11 @@ impl Engine {
         self.make_qp(Parts::of_initiator(pd, spec), &fixed, &out, view)
     }
 
-    /// A memory region of a client that lies in `region` from `offset`, by the request and answer of REG_MR.
+    /// A client's memory region, which begins at `offset` in `region`, from the request and answer
+    /// of REG_MR.
     ///
     /// # Errors
-    /// EFAULT when the region is shorter than that.
+    /// EFAULT when `region` is too short.
     pub fn adopt_mr(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -122,7 +126,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// Takes over a MODIFY_QP that the agent has allowed; the rate counts if its mask names it.
+    /// Applies a MODIFY_QP that the agent has allowed. The rate counts if the mask names it.
     pub fn adopt_modify(self: &Arc<Self>, attributes: &ModifyQp, kbps: u32) {
         let mut inner = self.lock();
         if !inner.is_dead() {
@@ -138,7 +142,7 @@ impl Qp {
 }
 
 impl Mr {
-    /// The agent has undone the registration: waits for copies under way.
+    /// The agent has ended the registration. Waits for copies under way.
     pub fn forget(&self) {
         self.withdraw();
     }

@@ -1,9 +1,11 @@
-//! Changes of a QP that the agent is sure to allow: they are told to it, and its answer is not waited for.
+//! QP changes that the agent is sure to allow: the engine sends them without waiting for the
+//! answer.
 //!
-//! It is the agent that decides which changes are legal, and it decides about these as well. But of the steps on the way to RTS, and of the one
-//! to the error state, all that it looks at is known here: the transition table, the device's limits, and the board with ports and
-//! GIDs. Whatever is out of the ordinary is asked. Should an address go at this very moment, the agent refuses what it is told, and the QP is
-//! where it would be if the address had gone a moment later: it has no way out. Principal method: [`Qp::can_modify_async`].
+//! The agent decides which changes are legal, also in these cases. For the steps to RTS and to the
+//! error state, the engine knows everything that the agent checks: the transition table, the
+//! device's limits, and the board with ports and GIDs. All unusual changes wait for the agent's
+//! answer. If an address vanishes just now, the agent refuses the change. The QP then has no path
+//! out, as if the address had vanished a moment later. Principal method: [`Qp::can_modify_async`].
 
 use abi::ah::rate_mbps;
 use abi::mr::access;
@@ -13,7 +15,7 @@ use protocol::modify::{Attributes, check};
 
 use crate::qp::{Inner, Qp};
 
-/// The attributes that are judged here.
+/// The attributes that each step may carry here.
 const INIT: u32 = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY;
 const RTR: u32 = attr::STATE
     | attr::AV
@@ -54,7 +56,7 @@ impl Qp {
             && self.values_are_good(inner, new)
     }
 
-    /// Whether the values are good for the device and its port.
+    /// Whether the values are valid for the device and its port.
     fn values_are_good(&self, inner: &Inner, new: &ModifyQp) -> bool {
         let given = |bit: u32| new.attr_mask & bit != 0;
         let (engine, device) = (self.engine(), self.engine().device());

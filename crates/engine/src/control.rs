@@ -1,7 +1,9 @@
-//! The control path: how an engine asks its agent, byte for byte as a program asks the kernel through `/dev/infiniband/uverbsN`.
+//! The control path: how an engine calls its agent. The bytes are the same as between a program and
+//! the kernel on `/dev/infiniband/uverbsN`.
 //!
-//! [`Control`] is all that passes between the two; [`SocketControl`] is the one for processes, the agent's own channel is the other.
-//! Not the commands' layouts, which are the `abi` crate's.
+//! [`Control`] is the whole interface between engine and agent. Processes use [`SocketControl`];
+//! the agent's own engines use a channel inside the agent. The layouts of the commands are in the
+//! `abi` crate.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::network::Network;
 use crate::simulated::Simulated;
 
-/// What the agent answered: the bytes that a kernel would have copied out, and the descriptors beside them.
+/// The agent's answer: the bytes that a kernel would copy to the program, and descriptors.
 #[derive(Debug)]
 pub struct Answer {
     /// The response.
@@ -32,7 +34,7 @@ impl Answer {
     /// The fixed part of the response at `offset`.
     ///
     /// # Errors
-    /// EIO when the agent answered less than that.
+    /// EIO when the agent's answer is shorter.
     pub fn get<T: Pod>(&self, offset: usize) -> Result<T> {
         let bytes = self.bytes.get(offset..offset + size_of::<T>());
         bytes
@@ -43,13 +45,14 @@ impl Answer {
 
 /// One connection to an agent.
 pub trait Control: Send + Sync {
-    /// Carries out one command (header and body), waiting for its answer.
+    /// Executes one command (header and body), and waits for its answer.
     ///
     /// # Errors
     /// The agent's refusal with its reason; EIO when the agent is gone.
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer>;
 
-    /// Has one command carried out, of which nothing will be heard; commands of one connection are carried out in order.
+    /// Sends one command without waiting for its answer. The commands of one connection are
+    /// executed in order.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -60,24 +63,25 @@ pub trait Control: Send + Sync {
         }
     }
 
-    /// Through what packets leave for other hosts; `None` for UDP.
+    /// The network for packets to other hosts; `None` for UDP.
     fn network(&self) -> Option<Arc<dyn Network>> {
         None
     }
 
-    /// The time and the chance of a simulation, in which the engine runs by [`crate::Engine::step`] alone; `None` for real ones.
+    /// The simulated time and randomness, if the engine runs only by [`crate::Engine::step`];
+    /// `None` for real ones.
     fn simulated(&self) -> Option<Arc<dyn Simulated>> {
         None
     }
 
-    /// A thread of the engine's own begins: the calling one.
+    /// Called by each new thread of the engine, on this thread.
     fn enter(&self) {}
 
-    /// Ends the connection, so that the agent sees a close even where copies of the descriptor live on.
+    /// Ends the connection. The agent sees the close, even if copies of the descriptor exist.
     fn close(&self);
 }
 
-/// The largest answer: POLL_CQ with as many entries as fit a message.
+/// Bytes of the largest answer: POLL_CQ with as many entries as fit in a message.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// A connection through one of the agent's sockets.
@@ -98,12 +102,13 @@ impl SocketControl {
     /// Opens the node at `path` with an ABI profile (0 mainline Linux, 1 OFED).
     ///
     /// # Errors
-    /// Nobody answers at `path`, or an agent of another ABI version does.
+    /// No agent answers at `path`, or the agent has another ABI version.
     pub fn open(path: &Path, profile: u16) -> Result<Self> {
         Ok(Self::open_with_descriptors(path, profile, 0)?.0)
     }
 
-    /// As [`SocketControl::open`], with flags (`abi::open::flag`), and with the descriptors that came with the answer.
+    /// As [`SocketControl::open`], with flags (`abi::open::flag`). Also returns the descriptors of
+    /// the answer.
     ///
     /// # Errors
     /// As for [`SocketControl::open`].
@@ -116,7 +121,7 @@ impl SocketControl {
                     path.display()
                 ),
             },
-            // There is no socket to connect.
+            // There is no socket at the path.
             None => error.into(),
         })?;
         let open = Open { magic: MAGIC, version: VERSION, profile, flags, reserved: 0 };
@@ -147,7 +152,7 @@ impl SocketControl {
             ));
         }
         if answer.version != VERSION {
-            // Not noted as a reason: whoever cannot open the device says it.
+            // Not noted as a reason: the caller that cannot open the device reports it.
             return Err(Error {
                 errno: Errno::EPROTONOSUPPORT,
                 reason: format!(
@@ -173,21 +178,23 @@ impl SocketControl {
     }
 }
 
-/// How often a call looks for its answer before it sleeps: some microseconds, which is what most commands take. To be woken takes
-/// several times as long.
+/// How often a call polls for its answer before it sleeps: some microseconds, which is enough for
+/// most commands. A wakeup takes several times as long.
 const LOOKS: u32 = 40;
 
 impl SocketControl {
-    /// The agent's process, as the agent says it: another one has other devices, whatever they are called.
+    /// The agent's process, as the agent reports it. Another agent process has other devices, even
+    /// under the same names.
     #[must_use]
     pub fn agent(&self) -> u32 {
         self.agent
     }
 
-    /// The answer to what was sent. The agent has the processor, if it waits for one, between two looks.
+    /// Receives the answer to the last command. Between two polls the agent gets the processor, if
+    /// it waits for one.
     fn answer(&self, buffer: &mut [u8]) -> std::io::Result<shm::socket::Received> {
         for _ in 0..LOOKS {
-            // It cannot be there at once.
+            // The answer cannot be there at once.
             rustix::thread::sched_yield();
             match self.socket.try_recv(buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -198,7 +205,7 @@ impl SocketControl {
     }
 }
 
-/// The answer of every call after the agent has gone.
+/// The error of every call after the agent has gone.
 pub(crate) fn gone() -> Error {
     Error { errno: Errno::EIO, reason: "the softhca agent is gone, and with it the device".into() }
 }
@@ -236,7 +243,8 @@ impl Control for SocketControl {
         }
         if envelope.status < 0 {
             let (errno, reason) = (Errno(-envelope.status), String::from_utf8_lossy(bytes).into_owned());
-            // An empty place in a table is an answer, for programs look through whole tables, and so is "not yet": nothing has failed.
+            // Nothing has failed: programs read whole tables, so an empty entry is a normal answer,
+            // and so is "not yet".
             let quiet = matches!(errno, Errno::ENODATA | Errno::EAGAIN);
             return Err(if quiet { Error { errno, reason } } else { Error::refuse(errno, reason) });
         }
@@ -260,7 +268,7 @@ impl Control for SocketControl {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // A call that is waiting for its answer ends, too.
+        // This also ends a call that waits for its answer.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }

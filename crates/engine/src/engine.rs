@@ -1,8 +1,9 @@
 //! The engine: one HCA context inside a process, from opening to closing.
 //!
-//! An [`Engine`] is a value without statics: one connection to an agent, the queue memory and lanes that came with it, and the
-//! tables of what the program has made. Here are its birth, its control calls, its queries and its end; the data path is in
-//! `send.rs`, `receive.rs` and `progress.rs`, and the thread that works while the program does not is `helper.rs`.
+//! An [`Engine`] is a value without statics: one connection to an agent, its queue memory and
+//! lanes, and the tables of the program's objects. This file opens and closes the engine and makes
+//! its control calls. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread
+//! that works while the program does not poll is in `helper.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -52,14 +53,15 @@ use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
 
-/// A program whose CQ is never empty drives the engine with each sixteenth poll: bits of a count that are zero then.
+/// A program whose CQ is never empty drives the engine at every 16th poll: the bits of the poll
+/// count that are then 0.
 const SELDOM: u32 = 15;
 
-/// Work that must not be done under the locks of the one who found it.
+/// Work that its finder must not do under its locks.
 pub(crate) enum Deferred {
-    /// A CQ was full when a completion came.
+    /// A completion found its CQ full.
     Overrun(Weak<Cq>),
-    /// The peer at the far end of this lane broke the rules.
+    /// The peer at the far end of this lane broke the lane's rules.
     Broken(u32),
 }
 
@@ -67,17 +69,17 @@ pub(crate) enum Deferred {
 pub struct Engine {
     pub(crate) control: Box<dyn Control>,
     mark: ForkMark,
-    /// By which other contexts import this one.
+    /// The descriptor by which other contexts import this one.
     pub(crate) shared: OwnedFd,
     memory: QueueMemory,
-    /// Held while queue memory is allocated or given back, so that both sides count its users alike.
+    /// Held while queue memory is allocated or freed, so that both sides count its users alike.
     pub(crate) allocation: Mutex<()>,
     pub(crate) qps: Table<Qp>,
-    /// The SRQs of XRC domains, by their numbers.
+    /// The SRQs of XRC domains, by number.
     pub(crate) xrc_srqs: Table<Srq>,
-    /// XRC targets that other engines serve, by their numbers.
+    /// XRC targets that other engines serve, by number.
     pub(crate) targets: Table<Qp>,
-    /// Which engines have SRQs that targets of this one serve.
+    /// The engines that own SRQs which targets of this engine serve.
     pub(crate) ways: Mutex<Ways>,
     pub(crate) extents: Table<Extent>,
     /// Memory windows, bound or not, by the index of their keys.
@@ -90,43 +92,44 @@ pub struct Engine {
     pub(crate) timers: Timers,
     /// Faults on demand.
     pub(crate) faults: Faults,
-    /// What it has granted to initiators, and what it has been granted.
+    /// The memory that it has granted to initiators, and the memory that was granted to it.
     pub(crate) direct: Direct,
     pub(crate) moderated: Moderated,
     pub(crate) waker: Waker,
     channels: Mutex<Vec<Weak<Channel>>>,
     deferred: Mutex<Vec<Deferred>>,
     has_deferred: AtomicBool,
-    /// QPs whose lane the helper thread has to open.
+    /// QPs for which the helper thread must open a lane.
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
-    /// XRC targets for which the helper thread has to find an SRQ's engine.
+    /// XRC targets for which the helper thread must find the engine of an SRQ.
     pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
-    /// Events of XRC targets that the helper thread has to tell the agent.
+    /// Events of XRC targets that the helper thread must report to the agent.
     pub(crate) untold: Mutex<Vec<XrcEvent>>,
-    /// Held while lanes are being opened for them.
+    /// Held while lanes are opened for them.
     pub(crate) opening: Mutex<()>,
-    /// Which thread sees to which lane.
+    /// Which thread polls which lane.
     pub(crate) pollers: Pollers,
-    /// The bits of the count of a CQ's polls that have to be zero where it had something: [`SELDOM`], or none where each poll drives the engine.
+    /// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with
+    /// completions: [`SELDOM`], or 0 for every poll.
     seldom: AtomicU32,
-    /// Where its reasons go.
+    /// The page for its reasons.
     pub(crate) reasons: Attached,
-    /// Packets that were not accepted, by cause: for `softhca show --errors`.
+    /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
-    /// Where copies of packets go, and whether there is anybody who wants them.
+    /// Where copies of packets go, and whether a capture runs.
     pub(crate) capture_hook: Arc<CaptureHook>,
     pub(crate) is_capturing: AtomicBool,
-    /// Bytes of requests that wait for receive requests.
+    /// Bytes of requests in the RNR grace queues.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     is_gone: AtomicBool,
-    /// A child process has been told that this engine is none of its own.
+    /// Whether a child process has been told that it cannot use this engine.
     told_of_fork: AtomicBool,
     number: u32,
     device: u32,
     comp_vectors: u32,
     facts: OnceLock<QueryDeviceAnswer>,
     pub(crate) clock: Clock,
-    /// Looks for mistakes of the program, where it is asked to.
+    /// The strict mode's checks, if the environment asks for them.
     lint: Option<Box<Lint>>,
 }
 
@@ -141,7 +144,7 @@ impl Engine {
         Self::build(control, answer, true)
     }
 
-    /// Makes the engine of a context that GET_CONTEXT has made for somebody else.
+    /// Makes the engine of a context that another process has opened with GET_CONTEXT.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -217,14 +220,15 @@ impl Engine {
             clock,
             lint: Lint::from_environment(hello.engine),
         });
-        // What the agent wants from the beginning on.
+        // Handles the pushes that the agent has already sent.
         engine.listen();
-        // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
         engine.take_faults();
         if is_home {
             crate::reason::went_on();
             crate::reason::opened();
         }
+        // Started at once: a program may only wait for async events, and then no other thread would
+        // see the agent end.
         if engine.clock.simulated().is_none() {
             engine.start_helper()?;
         }
@@ -237,48 +241,51 @@ impl Engine {
         self.number
     }
 
-    /// Index of the device on the agent's board.
+    /// The index of the device on the agent's board.
     #[must_use]
     pub fn device(&self) -> u32 {
         self.device
     }
 
-    /// How many completion vectors there are.
+    /// The number of completion vectors.
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         self.comp_vectors
     }
 
-    /// The strict mode's checks; None unless the environment asks for them (see [`crate::lint::VARIABLE`]).
+    /// The strict mode's checks; None unless the environment asks for them (see
+    /// [`crate::lint::VARIABLE`]).
     #[inline]
     #[must_use]
     pub fn lint(&self) -> Option<&Lint> {
         self.lint.as_deref()
     }
 
-    /// Nanoseconds since the engine was opened: the state machines' time.
+    /// The state machines' time: nanoseconds since the engine was opened.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// The device's clock: nanoseconds, which completions are stamped with. The same for every process of the host.
+    /// The device's clock in nanoseconds, used for completion timestamps. All processes of the host
+    /// share it.
     #[must_use]
     pub fn raw_clock(&self) -> u64 {
         self.clock.raw()
     }
 
-    /// The time of day at which the device's clock said `raw`: nanoseconds since 1970, by what both clocks say now.
+    /// The time of day at device time `raw`, in nanoseconds since 1970, from the current difference
+    /// of both clocks.
     #[must_use]
     pub fn wall_clock(&self, raw: u64) -> u64 {
         raw.wrapping_add(self.clock.wall_ahead())
     }
 
-    /// The same where a microsecond does not matter.
+    /// As [`Engine::now`], accurate to about a microsecond.
     pub(crate) fn about_now(&self) -> Time {
         self.clock.about()
     }
 
-    /// Refuses in a process that inherited the engine over a fork.
+    /// Refuses a call in a process that inherited the engine over a fork.
     ///
     /// # Errors
     /// EIO.
@@ -292,7 +299,8 @@ impl Engine {
     fn inherited(&self) -> Result<()> {
         let reason = crate::post_error::INHERITED;
         if !self.told_of_fork.swap(true, Ordering::Relaxed) {
-            // Once: a child may ask in a loop. The memory of the word is this process's own.
+            // Noted only once: a child may ask in a loop. The memory of this flag is the child's
+            // own.
             return Err(Error::refuse(Errno::EIO, reason));
         }
         Err(Error { errno: Errno::EIO, reason: reason.into() })
@@ -304,10 +312,12 @@ impl Engine {
         self.is_gone.load(Ordering::Relaxed)
     }
 
-    /// Whether a command failed because the agent is gone: the command may know it before the helper thread does.
+    /// Whether a command failed because the agent is gone. The command may notice this before the
+    /// helper thread does.
     #[must_use]
     pub fn has_lost(&self, error: &Error) -> bool {
-        // In a process that inherited the engine over a fork every command fails so, and the agent is the parent's.
+        // In a process that inherited the engine over a fork every command fails with EIO, but the
+        // agent still serves the parent.
         self.is_gone() || (error.errno == Errno::EIO && self.mark.made_here())
     }
 
@@ -315,7 +325,8 @@ impl Engine {
         self.call_with(request, &[])
     }
 
-    /// A call that gives something back. What a lost agent had is gone, so that this has succeeded then.
+    /// A call that frees an object. It succeeds if the agent is gone, because the object is gone as
+    /// well.
     pub(crate) fn give_up(&self, request: &[u8]) -> Result<()> {
         match self.call(request) {
             Err(error) if !self.has_lost(&error) => Err(error),
@@ -328,8 +339,9 @@ impl Engine {
         self.send(request, fds)
     }
 
-    /// A call by a thread that keeps the lock of an XRC target. The target's packets must wait until
-    /// the agent has decided which process serves it. Every other call is made without locks.
+    /// A call by a thread that holds the lock of an XRC target. The target's packets must wait
+    /// until the agent has decided which process serves the target. All other calls are made
+    /// without locks.
     pub(crate) fn call_under_lock(&self, request: &[u8]) -> Result<Answer> {
         self.send(request, &[])
     }
@@ -346,7 +358,8 @@ impl Engine {
         Ok(answer)
     }
 
-    /// A command whose answer says nothing new: it is carried out in its turn, and not waited for.
+    /// Sends a command whose answer is not needed. The agent executes commands in order; this call
+    /// does not wait.
     pub(crate) fn tell(&self, request: &[u8]) -> Result<()> {
         self.check_process()?;
         if self.is_gone() {
@@ -359,7 +372,7 @@ impl Engine {
         self.control.tell(request)
     }
 
-    /// What the device is; the agent is asked once.
+    /// The device's attributes. The agent is asked once.
     pub(crate) fn facts(&self) -> Option<&QueryDeviceAnswer> {
         match self.facts.get() {
             None => self.query_device().ok().map(|facts| self.facts.get_or_init(|| facts)),
@@ -367,17 +380,18 @@ impl Engine {
         }
     }
 
-    /// READs and atomics that a QP may have under way, and may answer at a time.
+    /// The most READs and atomics that a QP may have outstanding, as requester and as responder.
     pub(crate) fn depths(&self) -> Option<(u32, u32)> {
         self.facts().map(|facts| (facts.max_qp_init_rd_atom, facts.max_qp_rd_atom))
     }
 
-    /// Whether windows of type 2 are bound to a QP's number alone (2A), and not to its PD as well (2B).
+    /// Whether windows of type 2 are bound to a QP number only (2A), or also to its PD (2B).
     pub(crate) fn binds_to_number(&self) -> bool {
         self.facts().is_some_and(|facts| u64::from(facts.device_cap_flags) & cap::MW_TYPE_2A != 0)
     }
 
-    /// A call whose answer names queue memory: maps it before any other allocation is answered.
+    /// A call whose answer names queue memory. Maps this memory before the next allocation is
+    /// answered.
     pub(crate) fn allocate<T>(
         &self,
         request: &[u8],
@@ -387,7 +401,8 @@ impl Engine {
         self.allocate_in_turn(request, read)
     }
 
-    /// The same where the caller holds [`Engine::allocation`]: it comes before every queue's own lock.
+    /// As [`Engine::allocate`], for a caller that holds [`Engine::allocation`]. That lock comes
+    /// before the lock of every queue.
     pub(crate) fn allocate_in_turn<T>(
         &self,
         request: &[u8],
@@ -399,7 +414,7 @@ impl Engine {
         Ok((out, view))
     }
 
-    /// Maps what an answer that somebody else got names.
+    /// Maps the memory that the answer to another process names.
     pub(crate) fn view(&self, mapping: &Mapping, fds: Vec<OwnedFd>) -> Result<View> {
         self.memory.view(mapping, &mut fds.into_iter())
     }
@@ -417,7 +432,7 @@ impl Engine {
         .get(0)
     }
 
-    /// The same, with what came later.
+    /// As [`Engine::query_device`], with the extended attributes.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -435,7 +450,7 @@ impl Engine {
         self.call(&request::legacy(command::QUERY_PORT, &body, size_of::<QueryPortAnswer>()))?.get(0)
     }
 
-    /// One GID, all zeros for an empty place.
+    /// One GID; all zeros for an empty entry.
     ///
     /// # Errors
     /// EINVAL for an index beyond the table.
@@ -451,7 +466,7 @@ impl Engine {
     /// One GID with its type and interface.
     ///
     /// # Errors
-    /// ENODATA for an empty place, EINVAL for an index beyond the table.
+    /// ENODATA for an empty entry; EINVAL for an index beyond the table.
     pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntryAnswer> {
         self.call(&request::private(command::GID_ENTRY, &GidEntry { port, index }, size_of::<GidEntryAnswer>()))?.get(0)
     }
@@ -467,7 +482,7 @@ impl Engine {
         Ok(answer.pkey)
     }
 
-    /// A protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// ENOMEM beyond the device's limit.
@@ -487,7 +502,7 @@ impl Engine {
         self.waker.kick();
     }
 
-    /// A deadline may have become nearer than the helper thread knows.
+    /// Wakes the helper thread: a deadline may be nearer than it knows.
     pub(crate) fn timers_changed(&self) {
         self.waker.kick();
     }
@@ -503,18 +518,18 @@ impl Engine {
         std::mem::take(&mut *self.deferred.lock())
     }
 
-    /// Whether it is time to drive the engine although the program's CQ had enough for it.
+    /// Whether to drive the engine although the poll found completions.
     pub(crate) fn due(&self, poller: &Poller) -> bool {
         poller.is_due(self.seldom.load(Ordering::Relaxed))
     }
 
-    /// Whether each poll drives the engine, also one that finds something.
+    /// Sets whether each poll drives the engine, also a poll that finds completions.
     #[cold]
     pub(crate) fn poll_each_time(&self, each: bool) {
         self.seldom.store(if each { 0 } else { SELDOM }, Ordering::Relaxed);
     }
 
-    /// The agent has gone: the device with it. Every QP ends, every waiter wakes.
+    /// The agent and the device are gone: every QP fails, and every waiter wakes.
     pub(crate) fn die(self: &Arc<Self>, why: &str) {
         if self.is_gone.swap(true, Ordering::Relaxed) {
             return;
@@ -533,7 +548,8 @@ impl Engine {
         }
     }
 
-    /// Closes the context: the thread ends, the agent cleans up, nothing of this engine works any more.
+    /// Closes the context: the helper thread ends, the agent cleans up, and all objects of this
+    /// engine stop working.
     pub fn close(self: &Arc<Self>) {
         if !self.mark.made_here() {
             return;
@@ -542,9 +558,10 @@ impl Engine {
             lint.closed(self);
         }
         self.is_gone.store(true, Ordering::Relaxed);
-        // Before the agent hears of it, and has others go on with targets: from here on they say nothing (`Qp::is_served_here`).
+        // Before the agent notices the close and other engines serve the targets: from here on the
+        // targets send nothing (`Qp::is_served_here`).
         fence(Ordering::SeqCst);
-        // First, so that the thread does not wait for an agent that does not answer.
+        // First, so that the helper thread does not wait for an agent that does not answer.
         self.control.close();
         self.waker.stop();
         self.lanes.clear();
@@ -559,7 +576,7 @@ impl Engine {
             qp.abandon();
             qp.purge();
         }
-        // What knows the engine is let go by it, or neither would ever end.
+        // Drops the objects that hold the engine. Otherwise neither side would ever be freed.
         self.net.forget_qps();
         for srq in self.xrc_srqs.all() {
             self.xrc_srqs.remove(srq.number());

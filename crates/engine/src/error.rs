@@ -1,4 +1,5 @@
-//! What a refused call answers: the errno that the manual pages name, and the sentence that says why.
+//! The error of a refused call: the errno that the manual pages name, and a sentence with the
+//! reason. Principal type: [`Error`].
 
 use std::fmt;
 
@@ -16,14 +17,14 @@ pub struct Error {
 }
 
 impl Error {
-    /// Makes the error and notes its reason: to be called where the refusal is decided, once.
+    /// Makes the error and notes its reason. Call this once, where the refusal is decided.
     pub fn refuse(errno: Errno, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         note(Note::new(Kind::Refused), format_args!("{reason}"));
         Self { errno, reason }
     }
 
-    /// For a refusal whose reason is plain from the errno or has been noted already.
+    /// For a refusal whose reason is clear from the errno, or has already been noted.
     #[must_use]
     pub fn plain(errno: Errno) -> Self {
         Self { errno, reason: errno.to_string() }

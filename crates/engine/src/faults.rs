@@ -1,10 +1,12 @@
 //! Faults on demand: which rules touch this engine, and what they decide.
 //!
-//! The agent writes the rules behind the context page and says so by a push. Each queue pair has a flag, `Inner::ruled`, that says whether a
-//! rule may be for its packets ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes change. The
-//! data path looks at the flag under the queue pair's lock, and all that follows is cold. What happens to a packet then is in
-//! `faults/packets.rs`, what waits meanwhile in `faults/delayed_packets.rs`, and how a lane comes to lose packets as a wire does in
-//! `faults/lossy.rs`. Principal type: [`Faults`].
+//! The agent writes the rules behind the context page and announces them by a push. Each queue pair
+//! has a flag, `Inner::ruled`, which says whether a rule may concern its packets
+//! ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes
+//! change. The data path reads the flag under the queue pair's lock; all further code is cold. The
+//! effect on a packet is in `faults/packets.rs`, delayed packets are in
+//! `faults/delayed_packets.rs`, and losses on lanes in `faults/lossy.rs`. Principal type:
+//! [`Faults`].
 
 mod delayed_packets;
 mod lossy;
@@ -35,13 +37,13 @@ pub(crate) use delayed_packets::DELAYED_PACKETS;
 use delayed_packets::DelayedPackets;
 pub(crate) use packets::{Far, Towards};
 
-/// The rules that touch one engine, and those that touch its peers.
+/// The rules that concern one engine, and the rules that concern its peers.
 pub(crate) struct Faults {
-    /// Whether there are rules: packets that come by the general path ask for their queue pair's flag.
+    /// Whether there are rules: then packets of the general path check their queue pair's flag.
     on: AtomicBool,
     /// Whether commands may fail.
     commands: AtomicBool,
-    /// The context page; none of an agent that knows no faults.
+    /// The context page; `None` if the agent knows no faults.
     page: Option<View>,
     rules: ArcSwap<Vec<Arc<Armed>>>,
     losses: ArcSwap<Losses>,
@@ -60,18 +62,19 @@ impl Faults {
         }
     }
 
-    /// Whether there are rules at all.
+    /// Whether there are any rules.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Whether a command may fail that could not otherwise.
+    /// Whether a rule may make a command fail that cannot fail otherwise.
     pub(crate) fn watches_commands(&self) -> bool {
         self.commands.load(Ordering::Relaxed)
     }
 
-    /// Writes down what the environment asks for, before the agent is greeted; gives the greeting's flags.
+    /// Writes the rules of the environment to the page before the greeting. Returns the flags of
+    /// the greeting.
     pub(crate) fn ask(page: &View) -> Result<u32> {
         let Some(wanted) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(0) };
         let bad = |why: String| Error::refuse(abi::Errno::EINVAL, format!("{VARIABLE}: {why}"));
@@ -90,7 +93,7 @@ impl Faults {
         Ok(flags)
     }
 
-    /// The rules as they are now: their epoch, their state, and the text. None while they are being written.
+    /// The current rules: their epoch, state and text. `None` while the agent writes them.
     fn read(&self) -> Option<(u32, u32, String)> {
         let page = self.page.as_ref()?;
         // Acquire: pairs with the agent's stores, which frame the text with an odd epoch.
@@ -103,7 +106,7 @@ impl Faults {
         is_whole.then_some((epoch, bits, String::from_utf8(text).ok()?))
     }
 
-    /// What becomes of a packet. What happens is told.
+    /// Decides what happens to a packet, and reports the fault.
     fn decide(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> Verdict {
         let rules = self.rules.load();
         let verdict = decide::decide(&rules, facts, engine.now().0);
@@ -117,7 +120,7 @@ impl Faults {
         verdict
     }
 
-    /// Whether a request shall find no receive request.
+    /// Whether a request must find no receive request.
     fn starves(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> bool {
         let rules = self.rules.load();
         let mut starved = false;
@@ -140,7 +143,7 @@ impl Faults {
         starved
     }
 
-    /// Shows the agent what a rule has done.
+    /// Publishes the counts of a rule for the agent.
     fn count(&self, armed: &Armed) {
         let Some(page) = &self.page else { return };
         let at = FAULTS + area::COUNTS + 8 * (armed.id % PLACES) as usize;
@@ -152,7 +155,7 @@ impl Faults {
 }
 
 impl Qp {
-    /// The rules have changed.
+    /// The rules have changed: updates the flags of this queue pair.
     fn heed_rules(&self) {
         let mut inner = self.lock();
         if !inner.is_dead() {
@@ -161,7 +164,8 @@ impl Qp {
         }
     }
 
-    /// The rules or the attributes have changed: finds out whether a rule may be for packets of this queue pair.
+    /// Decides whether a rule may concern packets of this queue pair. Called when the rules or the
+    /// attributes change.
     pub(crate) fn look_for_rules(&self, inner: &mut Inner) {
         let engine = self.engine();
         let a = &inner.attributes;
@@ -176,7 +180,7 @@ impl Qp {
         inner.ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
     }
 
-    /// Whether a rule of this engine may be for packets of this queue pair.
+    /// Whether a rule of this engine may concern packets of this queue pair.
     #[doc(hidden)]
     #[must_use]
     pub fn is_ruled(&self) -> bool {
@@ -185,10 +189,10 @@ impl Qp {
 }
 
 impl Engine {
-    /// The rules have changed: takes them over.
+    /// Applies the changed rules.
     pub(crate) fn take_faults(self: &Arc<Self>) {
         let faults = &self.faults;
-        // Whoever writes meanwhile says so again.
+        // The agent announces every write, so a failed read is repeated at the next push.
         let Some((epoch, bits, text)) = (0..1000).find_map(|_| faults.read()) else { return };
         let before = faults.rules.load_full();
         let (mut rules, mut far) = (Vec::new(), Vec::new());
@@ -213,7 +217,8 @@ impl Engine {
         faults.on.store(!rules.is_empty(), Ordering::Relaxed);
         faults.commands.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
         faults.rules.store(Arc::new(rules));
-        // Before the queue pairs are asked: one that gets its route or its state meanwhile asks itself, under its lock.
+        // Before the queue pairs look: one that gets its route or state meanwhile looks by itself,
+        // under its lock.
         faults.losses.store(Arc::new(losses));
         self.qps.all().iter().for_each(|qp| qp.heed_rules());
         if is_lossy {
@@ -224,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// A rule has acted: everything that tells of it is told here. Each time goes to the log, and now and then to the reasons.
+    /// Reports that a rule has acted: each time in the log, and now and then in the reasons.
     fn injected(&self, armed: &Armed, facts: &Facts, what: &dyn fmt::Display) {
         let (id, rule, done) = (armed.id, &armed.rule, armed.rule.kind.done());
         tracing::debug!(target: "softhca::fault", "rule {id} ({rule}): {done}: {what} of QP {:#x}", facts.qpn);
@@ -242,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// A packet is shown with what was done to it.
+    /// Shows a packet in the capture, with the fault.
     #[cold]
     fn show_fault(&self, armed: &Armed, facts: &Facts, verdict: &Verdict, headers: &Headers) {
         let is_lost = matches!(verdict.fate, Fate::Lost | Fate::Damaged(_));
@@ -262,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// Nothing that waits comes any more.
+    /// Drops the delayed packets.
     pub(crate) fn forget_delayed_packets(&self) {
         self.faults.delayed.clear();
     }
@@ -274,14 +279,16 @@ enum Losses {
     /// No connection.
     #[default]
     None,
-    /// All of them.
+    /// All connections.
     Everywhere,
-    /// Those that these rules may concern: of this engine, and of the engines at the other ends.
+    /// Connections that these rules may concern: rules of this engine, and of the engines at the
+    /// other ends.
     Named { own: Vec<Arc<Armed>>, far: Vec<(u32, Rule)> },
 }
 
 impl Losses {
-    /// Whether a connection may lose packets: `peer` is the engine at its other end, `ends` are its QP numbers.
+    /// Whether a connection may lose packets. `peer` is the engine at its other end, `ends` are its
+    /// QP numbers.
     fn concern(&self, engine: &Engine, peer: u32, ends: [u32; 2]) -> bool {
         let may_harm = |rule: &Rule| rule.may_harm(ends, |gid| engine.board.find(gid).is_some());
         match self {
@@ -295,7 +302,7 @@ impl Losses {
     }
 }
 
-/// What is said of a packet beside it.
+/// The comment of a captured packet.
 fn words(armed: &Armed) -> String {
     format!("fault: {} by rule {} ({})", armed.rule.kind.done(), armed.id, armed.rule)
 }

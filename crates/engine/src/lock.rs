@@ -1,8 +1,9 @@
-//! The lock of the data path: taken with one locked instruction, given back with none.
+//! The lock of the data path: one locked instruction to acquire, none to release.
 //!
-//! A message takes a dozen uncontended locks, and a locked instruction costs as much as a cache miss. Giving back is a plain
-//! store, so a waiter that has just gone to sleep may not be seen; it therefore sleeps for [`NAP`] at most. That is for locks which
-//! are rarely contended and briefly held; everything else uses `parking_lot`.
+//! A message takes a dozen uncontended locks, and a locked instruction costs as much as a cache
+//! miss. The release is a plain store, so it may miss a waiter that has just gone to sleep. A
+//! waiter therefore sleeps for [`NAP`] at most. Use this lock only for short and rarely contended
+//! sections, and `parking_lot` everywhere else. Principal type: [`RawLock`].
 
 #[cfg(debug_assertions)]
 pub(crate) mod witness;
@@ -13,9 +14,9 @@ use std::time::Duration;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-/// The longest sleep of a waiter that nobody has seen.
+/// The longest sleep of a waiter that the release has missed.
 const NAP: Duration = Duration::from_micros(200);
-/// Tries before a waiter sleeps.
+/// Attempts before a waiter sleeps.
 const TRIES: u32 = 100;
 
 const FREE: u32 = 0;
@@ -24,17 +25,18 @@ const TAKEN: u32 = 1;
 /// A mutual exclusion lock.
 pub(crate) struct RawLock {
     state: AtomicU32,
-    /// Threads that sleep, or are about to.
+    /// The number of threads that sleep or are about to sleep.
     waiting: AtomicU32,
 }
 
 /// Data behind a [`RawLock`].
 pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
-/// Access to it.
+/// A guard of this data.
 pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 
-// SAFETY: `lock` and `try_lock` return (successfully) only after having changed the state from FREE to TAKEN themselves, and
-// only `unlock` changes it back, so there is one holder at a time; acquire and release order what holders do.
+// SAFETY: `lock` and `try_lock` return (successfully) only after they have changed the state from
+// FREE to TAKEN themselves, and only `unlock` changes it back. So there is one holder at a time.
+// Acquire and release order the accesses of successive holders.
 unsafe impl lock_api::RawMutex for RawLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "each use makes a lock of its own")]
     const INIT: Self = Self { state: AtomicU32::new(FREE), waiting: AtomicU32::new(0) };
@@ -50,7 +52,8 @@ unsafe impl lock_api::RawMutex for RawLock {
 
     #[inline]
     fn try_lock(&self) -> bool {
-        // Acquire: pairs with the release store in `unlock`, so that what the last holder did is seen.
+        // Acquire: pairs with the release store in `unlock`, so that all writes of the last holder
+        // are visible.
         let taken = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         #[cfg(debug_assertions)]
         if taken {
@@ -65,15 +68,16 @@ unsafe impl lock_api::RawMutex for RawLock {
         witness::gave_back();
         // Release: pairs with the acquire in `try_lock`.
         self.state.store(FREE, Ordering::Release);
-        // May be read before the store is visible: a waiter that is missed here wakes up by itself.
+        // The load may happen before the store is visible. A waiter that is missed here wakes by
+        // itself.
         if self.waiting.load(Ordering::Relaxed) != 0 {
             self.wake();
         }
     }
 }
 
-/// Asserts that the calling thread holds no lock of the data path: it is about to wait for the agent,
-/// and whoever polls must never wait for a command. Does nothing without debug assertions.
+/// Asserts that the calling thread holds no lock of the data path before it waits for the agent. A
+/// polling thread must never wait for a command. Does nothing without debug assertions.
 #[inline]
 pub(crate) fn assert_none_held() {
     #[cfg(debug_assertions)]
@@ -92,7 +96,7 @@ impl RawLock {
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(NAP.subsec_nanos()) };
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while !lock_api::RawMutex::try_lock(self) {
-            // Whatever ends the sleep, the state is looked at again.
+            // The state is checked again after every kind of wakeup.
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, TAKEN, Some(&nap));
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);

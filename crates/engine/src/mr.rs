@@ -1,7 +1,8 @@
-//! Memory regions: the program's memory that work requests and peers may name, by key.
+//! Memory regions: the program's memory that work requests and peers may name by key.
 //!
-//! A region is not pinned and may vanish under us; every access is a fault-safe copy (see [`crate::access`]). A key is the agent's
-//! index (upper 24 bits) and a generation (low 8), so that a stale key is caught.
+//! A region is not pinned, and the program may unmap it at any time. So every access is a
+//! fault-safe copy (see [`crate::access`]). A key is the agent's index (upper 24 bits) and a
+//! generation (lower 8 bits), which makes stale keys detectable. Principal type: [`Mr`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,39 +23,39 @@ use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;
 
-/// The PD of a window of type 2A, which is bound to a QP's number alone. No handle is that large.
+/// The PD of a window of type 2A, which is bound only to a QP number. No PD handle is that large.
 pub(crate) const EVERY_PD: u32 = u32::MAX;
 
-/// What a region's or a bound window's key gives access to. Replaced whole by `rereg`.
+/// The memory behind the key of a region or of a bound window. `rereg` replaces the whole value.
 #[derive(Clone)]
 pub(crate) struct Extent {
     pub(crate) key: u32,
-    /// Who may use it, or [`EVERY_PD`].
+    /// The PD that may use it, or [`EVERY_PD`].
     pub(crate) pd: u32,
-    /// Where the first byte lies in this process.
+    /// The address of the first byte in this process.
     pub(crate) host: u64,
-    /// The address by which work requests and peers call the first byte.
+    /// The address of the first byte for work requests and peers.
     pub(crate) iova: u64,
     pub(crate) length: u64,
     pub(crate) access: u32,
-    /// A window of type 2: the QP that has bound it. 0 opens it to all.
+    /// A window of type 2: the QP that has bound it. 0 means every QP.
     pub(crate) only: u32,
     pub(crate) matter: Matter,
-    /// The windows that stand on the region.
+    /// The windows that are bound to the region.
     pub(crate) windows: Arc<Windows>,
-    /// What keeps the memory mapped when it is not the program's own (the agent's slow path).
+    /// Keeps the memory mapped, if it is not the program's own (in the agent's proxy engine).
     pub(crate) backing: Option<Arc<Region>>,
 }
 
-/// How many windows are bound to a region; while there are any, it stays as it is.
+/// How many windows are bound to a region. While there are any, the region cannot change.
 #[derive(Default)]
 pub(crate) struct Windows(AtomicU32);
 
-/// The region is about to end, or to change.
+/// The region is about to end or to change.
 const CLOSED: u32 = 1 << 31;
 
 impl Windows {
-    /// One more, unless the region is about to end.
+    /// Counts one more window. Returns `false` if the region is about to end or to change.
     pub(crate) fn add(&self) -> bool {
         let more = |count| (count & CLOSED == 0).then_some(count + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
@@ -64,7 +65,7 @@ impl Windows {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// No window can be bound until [`Windows::open`]; EBUSY while one is.
+    /// Prevents new windows until [`Windows::open`]. EBUSY while a window is bound.
     fn close(&self, key: u32) -> Result<()> {
         self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).map(drop).map_err(|count| {
             Error::refuse(Errno::EBUSY, format!("{} memory windows are bound to MR {key:#x}", count & !CLOSED))
@@ -84,7 +85,7 @@ pub struct Mr {
     extent: RwLock<Arc<Extent>>,
 }
 
-/// The bits of `access` that only ask for a mode of working, which a software device may ignore.
+/// The bits of `access` that only ask for an optional mode. A software device may ignore them.
 const OPTIONAL: u32 = 0x3ff0_0000;
 /// The rights and modes that this device knows.
 const KNOWN: u32 = right::LOCAL_WRITE
@@ -97,12 +98,12 @@ const KNOWN: u32 = right::LOCAL_WRITE
     | right::HUGETLB
     | right::FLUSH_GLOBAL;
 
-/// What a region is made of.
+/// The kind of memory behind a region.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Matter {
     /// The program's memory.
     Memory,
-    /// Nothing: zeros when read, and what is written is gone.
+    /// No memory: reads give zeros, and writes are dropped.
     Nothing,
     /// Device memory.
     Device,
@@ -127,7 +128,7 @@ impl Mr {
         Ok(Self::adopt(pd, &answer, addr, &body, Matter::Memory, None))
     }
 
-    /// A region of nothing, as long as there are addresses, for this side's requests alone.
+    /// A region without memory over all addresses, for local requests only.
     pub(crate) fn nothing(pd: &Arc<Pd>) -> Result<Arc<Self>> {
         let engine = pd.engine();
         engine.check_process()?;
@@ -144,7 +145,8 @@ impl Mr {
         Ok(Self::adopt(pd, &answer, 0, &body, Matter::Nothing, None))
     }
 
-    /// Makes the region that the agent has registered; `host` is where its memory lies in this process.
+    /// Makes the region that the agent has registered. `host` is the address of its memory in this
+    /// process.
     pub(crate) fn adopt(
         pd: &Arc<Pd>,
         answer: &RegMrAnswer,
@@ -181,19 +183,19 @@ impl Mr {
         self.engine.extents.insert(extent.key >> 8, extent);
     }
 
-    /// The agent's name for it.
+    /// The agent's handle of the region.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// The key for this side's work requests.
+    /// The key for local work requests.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.extent.read().key
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.extent.read().length
@@ -205,7 +207,7 @@ impl Mr {
         self.lkey()
     }
 
-    /// Ends the registration. When it returns, nobody touches the memory through this key any more.
+    /// Ends the registration. After the return nobody accesses the memory through this key.
     ///
     /// # Errors
     /// EBUSY while a window is bound to it; the agent's refusal.
@@ -230,17 +232,19 @@ impl Mr {
         }
     }
 
-    /// The key names nothing any more; waits for copies under way.
+    /// Makes the key invalid. Waits for copies under way.
     pub(crate) fn withdraw(&self) {
         let key = self.lkey();
         self.engine.extents.remove(key >> 8);
         self.engine.withdraw_grants(key);
     }
 
-    /// Changes translation (1), PD (2) or access (4), as `flags` says; the keys change with it.
+    /// Changes the translation (1), the PD (2) or the access rights (4), as `flags` says. The keys
+    /// change as well.
     ///
     /// # Errors
-    /// As registering; EBUSY while a window is bound to it. What was refused has changed nothing.
+    /// As for registration; EBUSY while a window is bound to the region. A refused call changes
+    /// nothing.
     pub fn rereg(&self, flags: u32, pd: Option<&Arc<Pd>>, addr: u64, length: u64, access: u32) -> Result<()> {
         self.engine.check_process()?;
         let old = self.extent.read().clone();
@@ -257,7 +261,7 @@ impl Mr {
         let iova = match (new_access & right::ZERO_BASED != 0, flags & 1 != 0) {
             (true, _) => 0,
             (false, true) => addr,
-            // No longer zero-based: called as it lies.
+            // No longer zero-based: peers use the address in this process.
             (false, false) if old.access & right::ZERO_BASED != 0 => host,
             (false, false) => old.iova,
         };
@@ -318,8 +322,9 @@ fn checked_access(access: u32) -> Result<u32> {
     Ok(access & KNOWN)
 }
 
-/// Checks that the memory is there with the rights that the region will give, without touching it. No bytes are anywhere. Memory that is paged in on demand need
-/// not be there yet, and may be the whole address space.
+/// Checks that the memory is mapped with the rights that the region will give, without touching it.
+/// No check for a length of 0. On-demand memory need not be mapped yet, and may be the whole
+/// address space.
 fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
     if length == 0 {
         return Ok(());

@@ -1,8 +1,8 @@
 //! Memory windows: keys for part of a region, which a work request opens and closes.
 //!
-//! A bound window is one more extent of this process under a key of its own; who uses it is checked like a region's user. What must hold
-//! before a window is bound, and how it is invalidated, by this side or by a peer, is decided here. IBA 10.6.7.2, 10.6.7.3, V-30 to V-33.
-//! The principal type is [`Mw`].
+//! A bound window is one more extent of this process under its own key, and its users are checked
+//! like a region's users. This file decides when a window may be bound, and how this side or a peer
+//! invalidates it. IBA 10.6.7.2, 10.6.7.3, V-30 to V-33. Principal type: [`Mw`].
 
 use std::sync::Arc;
 
@@ -24,37 +24,37 @@ use crate::request;
 use crate::send::{SendBatch, SendWr};
 use crate::wqe::SendBrief;
 
-/// What a peer can be allowed through a window.
+/// The rights that a window can give to a peer.
 const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::FLUSH_GLOBAL;
 
 /// What a program can do about a window that was not bound or not invalidated.
 const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND right";
 
-/// What a window is to be bound to: the part of BIND_MW that other requests do not have.
+/// The parameters of BIND_MW that other requests do not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
     /// The window: [`Mw::number`].
     pub window: u32,
-    /// The key that it gets: the lower 8 bits count, the others are the window's own.
+    /// The new key. Only the lower 8 bits count; the others are the window's own.
     pub rkey: u32,
-    /// The region's key; with a length of 0 it is not looked at.
+    /// The region's key; ignored with a length of 0.
     pub mr: u32,
-    /// The first byte, as the region counts.
+    /// The first byte, as an address of the region.
     pub addr: u64,
-    /// Bytes; 0 closes a window of type 1.
+    /// Bytes; 0 unbinds a window of type 1.
     pub length: u64,
     /// Remote rights, and whether the window's addresses begin at 0.
     pub access: u32,
 }
 
 impl Bind {
-    /// Keeps it in a request, whose fields for other operations are free.
+    /// Stores it in a request, in fields that other operations use.
     fn put_into(&self, op: &mut SendOp) {
         (op.imm, op.rkey, op.remote_addr) = (self.window, self.rkey, self.addr);
         (op.swap_add, op.compare, op.dest.qkey) = (self.mr.into(), self.length, self.access);
     }
 
-    /// What [`Bind::put_into`] has kept.
+    /// Reads the fields that [`Bind::put_into`] has stored.
     fn of(op: &SendOp) -> Self {
         Self {
             window: op.imm,
@@ -73,9 +73,9 @@ pub struct Mw {
     handle: u32,
     pd: u32,
     kind: u8,
-    /// Type 2A: what it is bound to is a QP's number, and no PD.
+    /// Type 2A: bound to a QP number and to no PD.
     to_number: bool,
-    /// The key that it began with.
+    /// The first key.
     number: u32,
     state: Mutex<Binding>,
 }
@@ -84,7 +84,7 @@ pub struct Mw {
 struct Binding {
     /// The last key.
     key: u32,
-    /// The region's count of windows, and the QP that has bound this one.
+    /// The region's count of windows, and the number of the QP that has bound this window.
     to: Option<(Arc<Windows>, u32)>,
 }
 
@@ -103,31 +103,31 @@ impl Mw {
         Ok(mw)
     }
 
-    /// The agent's name for it.
+    /// The agent's handle of the window.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// By which work requests name it.
+    /// The number by which work requests name it.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// 1 or 2.
+    /// The type: 1 or 2.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// The key that it has now, bound or not.
+    /// The current key, bound or not.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.state.lock().key
     }
 
-    /// Gives the window back, bound or not. When it returns, nobody touches memory through it any more.
+    /// Frees the window, bound or not. After the return nobody accesses memory through it.
     ///
     /// # Errors
     /// The agent's refusal.
@@ -146,7 +146,7 @@ impl Mw {
         }
     }
 
-    /// Closes the window; waits for copies under way.
+    /// Unbinds the window. Waits for copies under way.
     fn unbind(&self, state: &mut Binding) {
         if let Some((windows, _)) = state.to.take() {
             self.engine.extents.remove(self.number >> 8);
@@ -154,14 +154,15 @@ impl Mw {
         }
     }
 
-    /// Binds the window for `qp`, or says why that cannot be.
+    /// Binds the window for `qp`, or says why it cannot.
     fn bind(&self, qp: &Qp, bind: &Bind) -> Result<(), String> {
         let Bind { rkey, mr, addr, length, access, .. } = *bind;
         let mut state = self.state.lock();
         if self.pd != qp.pd {
             return Err(format!("the window is on PD {}, the QP on PD {}", self.pd, qp.pd));
         }
-        // Whatever the key was before: adapters take any lower 8 bits, also those that it has.
+        // The old key does not matter: adapters accept any lower 8 bits, including the current
+        // ones.
         let key = self.number & !0xff | rkey & 0xff;
         if self.kind == mw_type::TYPE_2 && (length == 0 || state.to.is_some()) {
             return Err("a window of type 2 is bound to some bytes, and invalidated before it is bound anew".into());
@@ -222,7 +223,8 @@ impl Mw {
     }
 }
 
-/// Whether a window on `pd` may be bound so to the region; where its first byte lies in this process.
+/// Checks whether a window on `pd` may be bound to the region. Returns the address of its first
+/// byte in this process.
 fn check(extent: &Extent, pd: u32, bind: &Bind) -> Result<u64, String> {
     let Bind { mr, addr, length, access, .. } = *bind;
     if extent.pd != pd {
@@ -277,7 +279,7 @@ impl SendBatch<'_> {
 }
 
 impl Qp {
-    /// Carries out requests that send nothing, as long as it is their turn. Says whether there was one.
+    /// Executes local requests while they are next in the queue. Returns whether there was one.
     #[cold]
     pub(crate) fn carry_out(&self, inner: &mut Inner) -> bool {
         let mut any = false;
@@ -291,7 +293,8 @@ impl Qp {
                 self.invalidate(op.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", op.imm))
             };
             let done = done.map_err(|why| {
-                // The IBA has one status for all that goes wrong with keys: memory management operation error.
+                // The IBA has one status for all errors with keys: memory management operation
+                // error.
                 self.explain(inner, op.slot, Status::MwBindErr, &why, Some(BIND_ADVICE));
                 Status::MwBindErr
             });

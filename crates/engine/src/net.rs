@@ -1,9 +1,11 @@
-//! The wire: RoCEv2 between this engine and those of other agents, and real HCAs.
+//! The wire: RoCEv2 to engines of other agents and to real HCAs.
 //!
-//! Packets leave through [`port::Port`]s, many at a time ([`batch`]); which port and with which addresses is a [`flow::Flow`].
-//! How much may be under way towards a host is [`peer::Peer`]'s, and which connection sends next the send scheduler says ([`scheduler`]). What arrives comes from the agent by ring, or out of the agent's
-//! sockets where the agent lets this engine read them ([`inbox`], [`lease`]); [`deliver`] takes datagrams apart. The state machines
-//! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
+//! Packets leave in batches ([`batch`]) through [`port::Port`]s. A [`flow::Flow`] names the port
+//! and the addresses. [`peer::Peer`] limits the unacknowledged bytes towards a host, and the send
+//! scheduler ([`scheduler`]) chooses the next connection. Packets arrive from the agent through a
+//! ring, or from the agent's sockets while this engine holds the lease ([`inbox`], [`lease`]).
+//! [`deliver`] parses datagrams. The state machines are the ones of the lanes; only losses and
+//! packet lengths differ. Principal type: [`Net`].
 
 pub(crate) mod alike;
 pub(crate) mod batch;
@@ -39,28 +41,30 @@ use inbox::Inbox;
 use peer::Peer;
 use port::Port;
 
-/// Flows that are remembered. A program with more destinations than this finds its flows anew now and then.
+/// The maximum number of cached flows. A program with more destinations looks flows up again now
+/// and then.
 const FLOWS: usize = 4096;
 
 type Gid = [u8; 16];
 
-/// Everything that one engine has for the wire.
+/// The wire state of one engine.
 pub(crate) struct Net {
     network: Arc<dyn Network>,
     capture_hook: Arc<CaptureHook>,
-    /// By source address and stripe.
+    /// By source address and lane index.
     ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,
     /// By address.
     peers: Mutex<HashMap<Gid, Arc<Peer>>>,
     flows: RwLock<HashMap<Vector, Arc<Flow>>>,
-    /// Where packets arrive; absent until the first QP, and where the agent has no wire.
+    /// The queue of received packets. Absent until the first QP, and with an agent that has no
+    /// wire.
     inbox: OnceLock<Option<Inbox>>,
-    /// QPs whose acknowledgement waits for company, and whether there are some.
+    /// QPs with a delayed ACK, and whether there are any.
     delayed_acks: Mutex<Vec<Arc<Qp>>>,
     has_delayed_acks: AtomicBool,
-    /// Connections wait for their turn.
+    /// Whether connections wait for the send scheduler.
     pub(crate) crowded: AtomicBool,
-    /// Rounds since something came, while the program polls.
+    /// Rounds since the last packet, while the program polls.
     pub(crate) idle: AtomicU32,
 }
 
@@ -80,12 +84,12 @@ impl Net {
         }
     }
 
-    /// Where packets arrive.
+    /// The queue of received packets.
     pub(crate) fn inbox(&self) -> Option<&Inbox> {
         self.inbox.get()?.as_ref()
     }
 
-    /// The agent is gone: its sockets are let go, so that the next agent gets the port.
+    /// The agent is gone: closes its sockets, so that the next agent can bind the port.
     pub(crate) fn end(&self, number: u32) {
         if let Some(inbox) = self.inbox() {
             inbox.forget_sockets();
@@ -97,7 +101,8 @@ impl Net {
         self.delayed_acks.lock().clear();
     }
 
-    /// Lets go of QPs, when no new ones can be found any more: they know their engine, and it would never end.
+    /// Releases the QPs after no new ones can be found. They hold the engine, which would otherwise
+    /// never end.
     pub(crate) fn forget_qps(&self) {
         self.delayed_acks.lock().clear();
         if let Some(inbox) = self.inbox() {

@@ -1,10 +1,11 @@
-//! Why something failed: one sentence per failure, naming the objects.
+//! Reasons of failures: one sentence per failure, which names the objects.
 //!
-//! Every refused call, every request that ends with an error and every dropped packet notes a sentence here, where the failure is
-//! decided and nowhere else. The sentences go to the log; to a short ring that a program can read ([`last`]); behind the context page of
-//! an open device, where the agent finds them for `softhca show --errors`; and to the file that `softhca run` names in
-//! `SOFTHCA_REASONS`, from which it tells them at the end ([`Line`]). Nothing is formatted, and nothing allocated, while nothing
-//! fails. Principal type: [`Note`].
+//! Each refused call, failed request and dropped packet notes one sentence here, where the failure
+//! is decided and nowhere else. The sentences go to four places: the log; a short ring that a
+//! program can read ([`last`]); the memory behind the context page of an open device, where the
+//! agent finds them for `softhca show --errors`; and the file that `softhca run` names in
+//! `SOFTHCA_REASONS`, whose lines ([`Line`]) it prints at the end. Without failures, nothing is
+//! formatted and nothing allocated. Principal type: [`Note`].
 
 mod line;
 
@@ -27,44 +28,47 @@ use crate::memory::View;
 /// The environment variable that names the file to which reasons are appended.
 pub const VARIABLE: &str = "SOFTHCA_REASONS";
 
-/// How many sentences are kept for [`last`].
+/// How many sentences [`last`] can return.
 const KEPT: usize = 256;
 
-/// The most that one process appends to the file: a program that fails in a loop does not fill the disk.
+/// The most sentences that one process appends to the file, so that a program that fails in a loop
+/// does not fill the disk.
 const WRITTEN: u32 = 10_000;
 
 /// Bytes of the longest sentence.
 const LONGEST: usize = 2000;
 
-/// What a sentence is about.
+/// The subject of a sentence.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
-    /// Of which kind it is.
+    /// The kind of reason.
     pub kind: Kind,
-    /// The QP, 0 for none.
+    /// The QP; 0 for none.
     pub qpn: u32,
-    /// The request.
+    /// The request, if any.
     pub wr_id: Option<u64>,
-    /// How it ended.
+    /// The status with which it ended.
     pub status: u32,
-    /// The page behind which it is written; 0 for that of the device that the program opened first.
+    /// The context page that gets the sentence; 0 for the page of the device that the program
+    /// opened first.
     pub(crate) page: u64,
 }
 
 impl Note {
-    /// About nothing in particular.
+    /// A note without QP and request.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         Self { kind, qpn: 0, wr_id: None, status: 0, page: 0 }
     }
 }
 
-/// The place behind one context page.
+/// The memory for sentences behind one context page.
 struct Page {
     name: u64,
-    /// The process that it belongs to: not to its children.
+    /// The process that owns it. Children do not write here.
     pid: u32,
-    /// Of this process's own program, and not of a client whose engine runs here.
+    /// Whether its engine belongs to this process's own program, and not to a client whose engine
+    /// runs here.
     is_home: bool,
     view: View,
     written: u32,
@@ -74,7 +78,7 @@ struct Page {
     count: u32,
 }
 
-/// A call was refused, and the program has not gone on since.
+/// Whether a call was refused and the program has not succeeded with another one since.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 struct Log {
@@ -89,17 +93,18 @@ fn log() -> &'static Mutex<Log> {
     LOG.get_or_init(|| Mutex::new(Log { kept: VecDeque::new(), file: file(), written: 0, pages: Vec::new() }))
 }
 
-/// The place behind an engine's context page, for as long as this lives.
+/// Registers the memory behind an engine's context page, until it is dropped.
 pub(crate) struct Attached(u64);
 
 impl Attached {
-    /// Has the sentences of one engine written behind its context page. With `is_home` it is the program's own: sentences that are no
-    /// engine's go there, too, and those that came before any device was open do so at once.
+    /// Writes the sentences of one engine behind its context page from now on. With `is_home` the
+    /// page is the program's own: it also gets sentences without an engine, and at once those from
+    /// before any device was open.
     pub(crate) fn new(view: View, is_home: bool) -> Self {
         static NAMES: AtomicU64 = AtomicU64::new(1);
         let name = NAMES.fetch_add(1, Ordering::Relaxed);
         if view.len() < abi::queue::CONTEXT_LEN {
-            // An agent that shows no reasons.
+            // The agent does not show reasons.
             return Self(name);
         }
         let mut log = log().lock();
@@ -122,7 +127,7 @@ impl Attached {
         Self(name)
     }
 
-    /// A note about something of the engine.
+    /// A note about an object of this engine.
     pub(crate) fn note(&self, kind: Kind) -> Note {
         Note { page: self.0, ..Note::new(kind) }
     }
@@ -134,20 +139,21 @@ impl Drop for Attached {
     }
 }
 
-/// Hands a sentence to another library of the process; says whether that one notes it.
+/// Passes a sentence to another library of the process. Returns whether that library notes it.
 pub type Forward = fn(Kind, &str) -> bool;
 
 static FORWARD: OnceLock<Forward> = OnceLock::new();
 
-/// Has sentences noted by another library of this process, where the engine is, and not here: for one that has no device open.
+/// Makes another library of this process, which has the engine, note all sentences. For a library
+/// that has no device open.
 pub fn forward(to: Forward) {
-    // The first stays.
+    // The first call counts.
     let _ = FORWARD.set(to);
 }
 
 /// Notes one sentence.
 pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
-    // Names in it may be anybody's.
+    // Other parties choose names in the sentence.
     let sentence = clean(&sentence.to_string(), LONGEST);
     if FORWARD.get().is_some_and(|forward| forward(about.kind, &sentence)) {
         return;
@@ -161,7 +167,7 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     if about.kind == Kind::Refused {
         REFUSED.store(true, Ordering::Relaxed);
     }
-    // What was dropped has a table of its own there, so that strangers push nothing out.
+    // Dropped packets have a table of their own there, so that strangers cannot push sentences out.
     let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
     if about.kind != Kind::Dropped
         && let Some(page) = log.pages.iter_mut().find(is_its)
@@ -178,15 +184,16 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     log.kept.push_back((about, sentence));
 }
 
-/// The program has made or changed an object. What was refused before was an attempt, and does not explain how the program ends.
+/// The program has made or changed an object. An earlier refusal was only an attempt, and does not
+/// explain how the program ends.
 pub(crate) fn went_on() {
     if REFUSED.load(Ordering::Relaxed) && REFUSED.swap(false, Ordering::Relaxed) {
         log().lock().append(Line::WentOn);
     }
 }
 
-/// The program has opened a device. Its failures are none of softhca's business before that. The file is not kept open for this: a
-/// program in which nothing fails needs its descriptors for other things.
+/// The program has opened a device. Before that, its failures do not concern softhca. The file is
+/// not kept open for this: a program without failures needs its descriptors for other things.
 pub(crate) fn opened() {
     if let Some(mut file) = file() {
         let _ = without_signal(|| file.write_all(Line::Opened.written(std::process::id()).as_bytes()));
@@ -197,7 +204,8 @@ fn file() -> Option<File> {
     OpenOptions::new().append(true).open(std::env::var_os(VARIABLE)?).ok()
 }
 
-/// Says something to the user on standard error. One that is full or closed is no reason to end: this may be anybody's process.
+/// Tells the user something on standard error. A full or closed standard error does not end the
+/// process, which may be any program.
 pub fn say(what: fmt::Arguments<'_>) {
     let _ = without_signal(|| std::io::stderr().write_all(format!("softhca: {what}\n").as_bytes()));
 }
@@ -215,19 +223,21 @@ impl Log {
             && let Some(file) = &mut self.file
         {
             self.written += 1;
-            // One write per line, so that the lines of several processes do not mix; a full disk loses reasons, not work.
+            // One write per line, so that the lines of several processes do not mix. On a full disk
+            // reasons are lost, but work goes on.
             let _ = without_signal(|| file.write_all(line.written(std::process::id()).as_bytes()));
         }
     }
 }
 
 impl Page {
-    /// Writes a sentence to the next place, or counts the last one once more.
+    /// Writes a sentence to the next record, or increments the count of the last record.
     fn write(&mut self, note: &Note, sentence: &str) {
         if self.pid != std::process::id() {
             return;
         }
-        // What was flushed goes with every connection that ends: however many do, they take one place.
+        // Every connection that ends notes flushed requests. All such notes in a row share one
+        // record.
         let flushed = note.kind == Kind::Flushed;
         let again = self.last == sentence || (flushed && self.last_kind == Kind::Flushed);
         self.last_kind = note.kind;
@@ -242,8 +252,8 @@ impl Page {
         let text = clean(sentence, SENTENCE_MAX);
         let version = self.view.word(at);
         let odd = version.load(Ordering::Relaxed) | 1;
-        // The agent sees that the record changes before it does, and that it is whole after that; the fence and the release store pair
-        // with its acquire loads.
+        // The agent sees the odd version before the record changes, and the even one after the
+        // record is complete. The fence and the release store pair with the agent's acquire loads.
         version.store(odd, Ordering::Relaxed);
         std::sync::atomic::fence(Ordering::Release);
         let record = ReasonRecord {
@@ -266,7 +276,7 @@ impl Page {
     }
 }
 
-/// Notes what happened to an object, as `format!` would write it.
+/// Notes a reason without QP and request, with the arguments of `format!`.
 #[macro_export]
 macro_rules! reason {
     ($($arg:tt)*) => {

@@ -1,8 +1,8 @@
-//! How packets leave: requests and answers of a QP become records on its lane.
+//! Transmission: requests and answers of a QP become records on its lane, or packets on the wire.
 //!
-//! [`Qp::pump`] sends whatever there is, whoever found that there is something. A packet that finds its lane full goes back to
-//! its state machine, and the QP on the lane's list; nobody waits. Packets to other hosts leave by the same code through another
-//! [`Exit`]. Datagrams, whose ways differ one by one, are in `datagram.rs`.
+//! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
+//! packet goes back to its state machine and the QP to the lane's blocked list; no thread waits.
+//! [`Exit`] hides the difference between lane and wire. Datagrams are in `datagram.rs`.
 
 use std::sync::Arc;
 
@@ -25,25 +25,23 @@ use crate::qp::{Inner, Qp, Route};
 use crate::remote_srq::Fetched;
 use crate::wqe::SendBrief;
 
-/// What became of a packet that was to be sent.
+/// The result of sending one packet.
 pub(crate) enum Sent {
     Yes,
     /// The lane is full.
     Full,
-    /// Its payload could not be read.
+    /// The payload could not be read.
     Refused(Refusal),
 }
 
-/// By what a connection's packets leave.
-///
-/// With what the rules have to know, where there are some.
+/// Where a connection's packets leave. `Far` is for the fault rules, where there are some.
 pub(crate) enum Exit<'a> {
     Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
     Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),
 }
 
 impl Exit<'_> {
-    /// Everything is in: has it leave, or wait. Says whether the peer is to be woken.
+    /// Sends or queues the packets that were put in. Returns whether the peer must be woken.
     fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) -> bool {
         match self {
             Exit::Lane(lane, sender, ..) => {
@@ -63,12 +61,12 @@ impl Exit<'_> {
     }
 }
 
-/// Where a packet's payload comes from.
+/// The source of a packet's payload.
 pub(crate) enum Origin<'a> {
     Nothing,
-    /// The engine's own.
+    /// The engine's own bytes.
     Bytes(&'a [u8]),
-    /// Part of a request's gather list (or inline data).
+    /// Part of a request's gather list, or its inline data.
     Request {
         sq: &'a crate::wqe::Ring,
         entry: &'a SendBrief,
@@ -81,14 +79,14 @@ pub(crate) enum Origin<'a> {
         rkey: u32,
         addr: u64,
     },
-    /// Part of a request's gather list that is held.
+    /// Part of a gather list whose memory is already looked up.
     Held {
         stretch: &'a Stretch<'a>,
         at: usize,
     },
 }
 
-/// The peer at the far end of the QP's lane has to be woken.
+/// Wakes the peer at the far end of the QP's lane.
 #[cold]
 pub(crate) fn wake_peer(inner: &mut Inner) {
     match (&inner.route, inner.wake) {
@@ -99,8 +97,8 @@ pub(crate) fn wake_peer(inner: &mut Inner) {
 }
 
 impl Qp {
-    /// Sends what can be sent without waking anybody: whom it wakes may take the processor, and want the lock. Gives the lane of a peer to wake,
-    /// when the lock has been given back.
+    /// Pumps without waking a peer, which may take the processor and want the lock. Returns the
+    /// lane of the peer, for the caller to wake it without the lock.
     pub(crate) fn pump_quietly(self: &Arc<Self>, inner: &mut Inner) -> Option<Arc<Lane>> {
         inner.wake = Wake::Later;
         self.pump(inner);
@@ -111,7 +109,7 @@ impl Qp {
         }
     }
 
-    /// Sends what can be sent, gives the completions that follow, and has the timers know the next deadline.
+    /// Sends what can be sent, writes the completions, and sets the timer for the next deadline.
     pub(crate) fn pump(self: &Arc<Self>, inner: &mut Inner) {
         if inner.is_dead() {
             return self.send_srq_replies(inner);
@@ -134,11 +132,11 @@ impl Qp {
         self.show(inner);
     }
 
-    /// The same of a target whose domain others may have opened: what they have to know is written down before anything is said.
+    /// Pumps a target that other processes may take over: records its progress before it sends.
     #[inline(never)]
     fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
         self.write_down(inner);
-        // Each round but the first comes of a request, or an answer, that ends in a refusal: there are so many of them at most.
+        // Each further round follows a refused request or answer, so there are few rounds.
         while !inner.blocked && self.is_served_here() {
             self.pump_connection(inner);
             if inner.blocked || !self.send_srq_requests(inner) {
@@ -149,11 +147,12 @@ impl Qp {
         self.show(inner);
     }
 
-    /// Gives the completions that there are, and has the timers know the next deadline.
+    /// Writes the completions, and sets the timer for the next deadline.
     pub(crate) fn show(&self, inner: &mut Inner) {
-        // First: what comes with an answer has come before it. Programs go by that, even where two queues tell of it on one channel.
+        // Sends first: an acknowledgement precedes the message that came with it. Programs rely on
+        // this order, even with two CQs on one channel.
         self.complete_sends(inner);
-        // Of a send that failed, the flushed receives among it.
+        // This includes the receives that a failed send has flushed.
         self.show_arrived(inner);
         if inner.on_wire {
             self.recount(inner);
@@ -178,7 +177,7 @@ impl Qp {
         let mtu = inner.lane_mtu;
         let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);
-        // Borrowed from the QP for the while, and put back below.
+        // Taken from the QP for the loop, and put back below.
         let route = std::mem::replace(&mut inner.route, Route::Unknown);
         let mut may_ask = !inner.direct.holds;
         let mut exit = match &route {
@@ -207,7 +206,7 @@ impl Qp {
         };
         let mut sent = false;
         let mut next_segments = None;
-        // On the wire an ACK or NAK goes last: shorter than what is before it, it leaves with it.
+        // On the wire an ACK or NAK goes last: a shorter segment can only end a segment run.
         let mut last_word = None;
         while let Some(response) = answer {
             if inner.on_wire && response.headers.opcode.operation == Operation::Acknowledge {
@@ -297,7 +296,7 @@ impl Qp {
         }
     }
 
-    /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
+    /// The state machines' time, read only for a running timer: a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
         let timed = inner.on_wire
             || inner.lossy
@@ -307,13 +306,13 @@ impl Qp {
         if timed { self.engine().about_now() } else { Time(0) }
     }
 
-    /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.
+    /// No lane could be opened: drops the output. The next timer or request tries again.
     pub(crate) fn give_up_route(&self, inner: &mut Inner) {
         self.lose_output(inner);
         self.show(inner);
     }
 
-    /// There is no way to the peer: whatever is sent is lost, and the usual timers find out.
+    /// There is no path to the peer: drops the output. The usual timers detect the loss.
     #[cold]
     fn lose_output(&self, inner: &mut Inner) {
         let now = self.engine().now();
@@ -328,14 +327,14 @@ impl Qp {
         }
         if lost || inner.requester.outstanding() > 0 {
             if inner.attributes.timeout == 0 {
-                // "Wait for ever" is for peers that may come back. This one is known to be gone.
+                // "Wait for ever" is for peers that may come back. This peer is known to be gone.
                 inner.requester.set_timeout(14);
             }
             inner.requester.note_loss(now);
         }
     }
 
-    /// What goes nowhere is gathered all the same: its buffers are looked at before anybody asks who is there.
+    /// Reads the payload of a lost packet, so that a bad buffer fails even without a peer.
     #[cold]
     pub(crate) fn rehearse(&self, inner: &Inner, transmit: &Transmit) -> Result<(), Refusal> {
         if transmit.len == 0 {
@@ -346,7 +345,7 @@ impl Qp {
         self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
     }
 
-    /// Sends a packet of a request. `next_segments` is the memory that the ones behind it are likely to come from.
+    /// Sends a packet of a request. `next_segments` is the likely memory of the next packets.
     fn send_request<'a>(
         &'a self,
         inner: &Inner,
@@ -372,7 +371,7 @@ impl Qp {
 
     fn send_response(&self, exit: &mut Exit<'_>, response: &Response) -> Sent {
         let (from, len) = match response.source {
-            // An answer without bytes: neither key nor address means anything (V-75).
+            // A response without bytes: key and address mean nothing (V-75).
             Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
             Source::Read { va, rkey, offset, len, xrc_srq } => {
                 let pd = self.pd_of_answer(xrc_srq);
@@ -382,7 +381,7 @@ impl Qp {
         self.leave_by(exit, &response.headers, len, &from)
     }
 
-    /// What the rules have to know of the other end.
+    /// The other end, for the fault rules.
     #[cold]
     fn far(&self, inner: &Inner) -> Far {
         Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() }
@@ -397,7 +396,7 @@ impl Qp {
         self.leave_now(exit, headers, len, from)
     }
 
-    /// Sends a packet that nothing harms.
+    /// Sends a packet that no fault rule affects.
     #[inline]
     pub(crate) fn leave_now(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
         match exit {
@@ -409,7 +408,7 @@ impl Qp {
         }
     }
 
-    /// Adds a packet to what is about to leave for another host.
+    /// Adds a packet to the batch for another host.
     pub(crate) fn put_on_wire(
         &self,
         flow: &Flow,
@@ -422,7 +421,7 @@ impl Qp {
         let way = (&flow.target, &flow.envelope);
         let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, len, to))?;
         if let Err(error) = put {
-            // Lost, as on any network.
+            // The packet is lost, as on any network.
             flow.complain(&error);
         }
         if self.engine().is_capturing() {
@@ -450,7 +449,8 @@ impl Qp {
         self.put_unseen(lane, sender, path, headers, grh, len, from)
     }
 
-    /// Puts one packet on a lane: small ones into the cells, others with their payload in the bulk area.
+    /// Puts one packet on a lane: a small one in cells, a large one with its payload in the bulk
+    /// area.
     #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
     pub(crate) fn put_unseen(
         &self,
@@ -470,7 +470,7 @@ impl Qp {
             if let Err(refusal) = self.fill(from, len, record[head..].as_mut_ptr()) {
                 return Sent::Refused(refusal);
             }
-            // Whole cells need no padding: what is behind the record has been the peer's to read before.
+            // Whole cells need no padding: the peer could already read the bytes behind the record.
             let end = (head + len as usize).next_multiple_of(CELL_DATA);
             return match tx.ring.push(&record[..end]) {
                 Ok(()) => Sent::Yes,
@@ -504,7 +504,7 @@ impl Qp {
         }
     }
 
-    /// The peer has broken the lane's rules: its connections with this process end, nobody else's.
+    /// The peer has broken the lane's rules: only its connections with this process end.
     pub(crate) fn broken(&self, lane: &Lane) -> Sent {
         crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
         lane.kill();
@@ -512,7 +512,7 @@ impl Qp {
         Sent::Full
     }
 
-    /// Copies a packet's payload to where it leaves from.
+    /// Copies a packet's payload to its destination buffer.
     #[inline]
     pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
@@ -548,7 +548,7 @@ impl Qp {
         }
     }
 
-    /// Has the timers look at this QP not later than `at`. One alarm is enough: it finds that it is early, and is set again.
+    /// Sets the timer for `at` or earlier. One alarm is enough: if it is early, it is set again.
     pub(crate) fn look_again(&self, inner: &mut Inner, at: Time) {
         if inner.alarm.is_none_or(|known| at < known) {
             inner.alarm = Some(at);
@@ -558,7 +558,7 @@ impl Qp {
         }
     }
 
-    /// A timer of this QP may have come due.
+    /// Handles a timer of this QP, which may be due.
     pub(crate) fn on_timer(self: &Arc<Self>, now: Time) {
         let mut inner = self.lock();
         if inner.alarm.is_some_and(|at| at <= now) {
@@ -568,7 +568,7 @@ impl Qp {
             return;
         }
         if inner.on_wire || inner.last_flow.is_some() {
-            // It may have waited for an answer for long enough.
+            // The QP may have waited for an answer long enough.
             inner.blocked = false;
         }
         if inner.rnr_grace.until().is_some_and(|until| until <= now) {
@@ -590,7 +590,7 @@ impl Qp {
         self.pump(&mut inner);
     }
 
-    /// The lane has room again.
+    /// The lane has room again: sends what waits.
     pub(crate) fn unblock(self: &Arc<Self>) {
         let mut inner = self.lock();
         inner.blocked = false;

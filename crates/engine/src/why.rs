@@ -1,8 +1,9 @@
-//! Why the requests of one QP failed: what a program asks for with a request's name when it has got its completion.
+//! Why the requests of one QP failed. A program asks with the `wr_id` of a request after it has
+//! polled the completion.
 //!
-//! A QP that nothing has failed on has a null pointer here. One that has keeps the first cause for which it went to the error state,
-//! which is why everything behind it was flushed, and the sentences of its last requests that failed for a reason of their own.
-//! Principal method: [`Qp::why`].
+//! A QP without failures has a null pointer here. A QP with failures keeps two things: the first
+//! cause for which it went to the error state, which explains all flushed requests; and the
+//! sentences of the last requests that failed for their own reason. Principal method: [`Qp::why`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,19 +17,19 @@ use crate::post_error::{Brief, PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Kind, Note, note};
 
-/// How many requests with sentences of their own one QP remembers.
+/// How many requests with their own sentences one QP remembers.
 const KEPT: usize = 32;
 
-/// The number that a user gave to the request with this `wr_id`; `None` if it is not known.
+/// Returns the number that a user gave to the request with this `wr_id`; `None` if it is not known.
 pub type Names = Box<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
-/// What one QP remembers, from the first failure on, and how sentences name its requests.
+/// What one QP remembers since its first failure, and how sentences name its requests.
 #[derive(Default)]
 pub(crate) struct Why(Mutex<Option<Box<Known>>>, OnceLock<Names>);
 
 #[derive(Default)]
 struct Known {
-    /// Why it went to the error state.
+    /// Why the QP went to the error state.
     cause: Option<String>,
     requests: VecDeque<Request>,
 }
@@ -40,9 +41,9 @@ struct Request {
 
 /// How a request ended.
 enum End {
-    /// With an error of its own, which this sentence explains.
+    /// With its own error, which this sentence explains.
     Failed(String),
-    /// It was not posted. A later request with the same name is another request.
+    /// It was not posted. A later request with the same `wr_id` is another request.
     Refused(PostError),
 }
 
@@ -54,7 +55,8 @@ impl Known {
         self.requests.push_back(Request { wr_id, end });
     }
 
-    /// The QP goes to the error state. What was refused before has been posted again, and is flushed, maybe.
+    /// The QP goes to the error state. A refused request may have been posted again and is then
+    /// flushed, so its refusal is forgotten.
     fn caused(&mut self, cause: impl FnOnce() -> String) {
         if self.cause.is_none() {
             self.cause = Some(cause());
@@ -64,8 +66,9 @@ impl Known {
 }
 
 impl Qp {
-    /// Has sentences name requests by the numbers that their user gave, for a caller that posts them with numbers of its own. The
-    /// first call counts. `names` is called under the locks of the QP: it must not call the engine.
+    /// Makes sentences name requests by the numbers of their user, for a caller that posts them
+    /// with its own numbers. The first call counts. `names` is called under the locks of the QP: it
+    /// must not call the engine.
     pub fn name_requests(&self, names: Names) {
         let _ = self.why.1.set(names);
     }
@@ -75,8 +78,8 @@ impl Qp {
         self.why.1.get().and_then(|names| names(wr_id)).unwrap_or(wr_id)
     }
 
-    /// Notes that a request ended with an error of its own, and remembers it. The first one is why its QP is in error. The cause
-    /// brings its advice along, for a status has several causes.
+    /// Notes and remembers that a request ended with its own error. The first such error is why its
+    /// QP is in error. The caller gives the advice, because one status has several causes.
     #[cold]
     pub(crate) fn failed(&self, wr_id: u64, status: Status, why: &dyn fmt::Display, advice: Option<&str>) {
         let mut sentence = format!("{status}: {why}");
@@ -98,20 +101,20 @@ impl Qp {
         known.remember(wr_id, End::Failed(sentence));
     }
 
-    /// Notes that the send queue did not take a request, and remembers it.
+    /// Notes and remembers that the send queue refused a request.
     #[cold]
     pub(crate) fn refused_send(&self, wr_id: u64, cause: PostCause) -> PostError {
         self.refused(wr_id, PostError { queue: WorkQueue::Send(self.qpn()), cause })
     }
 
-    /// Notes that the receive queue did not take a request, and remembers it.
+    /// Notes and remembers that the receive queue refused a request.
     #[cold]
     pub(crate) fn refused_receive(&self, wr_id: u64, cause: PostCause) -> PostError {
         self.refused(wr_id, PostError { queue: WorkQueue::Receive(self.qpn()), cause })
     }
 
     fn refused(&self, wr_id: u64, error: PostError) -> PostError {
-        // A full queue is how many programs learn that they have to poll.
+        // Many programs post until the queue is full, and poll then. So a full queue is no refusal.
         let kind = if error.is_full() { Kind::Noted } else { Kind::Refused };
         let shown = Some(self.user_wr_id(wr_id));
         let about = Note { qpn: self.qpn(), wr_id: shown, ..self.engine().reasons.note(kind) };
@@ -120,15 +123,15 @@ impl Qp {
         error
     }
 
-    /// Notes what happened to the QP, of which its program hears by an event, and remembers it as why it is in error, unless there was
-    /// something before.
+    /// Notes an event of the QP, which the program also gets as an async event. The event becomes
+    /// the cause of the error state, unless there is an earlier cause.
     #[cold]
     pub(crate) fn happened(&self, what: fmt::Arguments<'_>) {
         self.note_as(Kind::Event, what);
         self.caused(format_args!("it {what}"));
     }
 
-    /// Notes what happened to the QP.
+    /// Notes a fact about the QP.
     #[cold]
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
         self.note_as(Kind::Noted, what);
@@ -139,20 +142,22 @@ impl Qp {
         note(about, format_args!("QP {:#x} {what}", self.qpn()));
     }
 
-    /// Remembers why the QP is in error, unless there was something before.
+    /// Remembers why the QP is in error, unless there is an earlier cause.
     #[cold]
     fn caused(&self, what: fmt::Arguments<'_>) {
         self.why.0.lock().get_or_insert_default().caused(|| what.to_string());
     }
 
-    /// The QP is about to go to the error state, for `cause` unless there was something before: remembers it, and says what is flushed.
+    /// The QP is about to go to the error state. Remembers `cause`, unless there is an earlier
+    /// cause, and notes how many requests are flushed.
     #[cold]
     pub(crate) fn flushes(&self, inner: &Inner, cause: fmt::Arguments<'_>) {
         self.caused(cause);
         self.says_flushed(inner.requester.outstanding(), self.receives_left(inner));
     }
 
-    /// Says how many requests are given back now that the QP goes to the error state, and why: once, as there may be thousands.
+    /// Notes how many requests are flushed because the QP goes to the error state, and why. One
+    /// note for all, because there may be thousands.
     #[cold]
     pub(crate) fn says_flushed(&self, sends: u32, receives: u32) {
         if sends == 0 && receives == 0 {
@@ -176,15 +181,16 @@ impl Qp {
         self.why.0.lock().as_ref()?.cause.clone()
     }
 
-    /// Why a request of this QP failed, or was refused: the sentence that belongs to the last one of that name. One that was flushed is
-    /// explained by what brought the QP to the error state first. `None` if nothing has failed here.
+    /// Why a request of this QP failed or was refused: the sentence of the last request with this
+    /// `wr_id`. A flushed request is explained by the first cause of the error state. `None` if
+    /// nothing has failed here.
     #[must_use]
     pub fn why(&self, wr_id: u64) -> Option<String> {
         let sentence = self.explanation(wr_id)?;
         Some(format!("QP {:#x}, wr_id {:#x}: {sentence}", self.qpn(), self.user_wr_id(wr_id)))
     }
 
-    /// The same without the names of QP and request.
+    /// As [`Qp::why`], without the names of QP and request.
     fn explanation(&self, wr_id: u64) -> Option<String> {
         let known = self.why.0.lock();
         let known = known.as_ref()?;
@@ -206,12 +212,12 @@ impl Qp {
         }
     }
 
-    /// The QP begins anew.
+    /// The QP is reset.
     pub(crate) fn forget_why(&self) {
         *self.why.0.lock() = None;
     }
 
-    /// Where the peer is, for a sentence.
+    /// The peer's location, for a sentence.
     pub(crate) fn peer_in_words(&self, inner: &Inner) -> String {
         match &inner.route {
             Route::Lane(lane) => format!(" (peer: process {} on this host)", lane.pid),
@@ -219,7 +225,7 @@ impl Qp {
             Route::Unknown | Route::Opening(_) if inner.attributes.dest.dgid != [0; 16] => {
                 format!(" (peer: {})", crate::network::address(inner.attributes.dest.dgid))
             }
-            // By LID, which stands for no address here.
+            // Addressed by LID, for which no address is known here.
             Route::Unknown | Route::Opening(_) if inner.attributes.dest.dlid != 0 => {
                 format!(" (peer: LID {})", inner.attributes.dest.dlid)
             }
@@ -248,7 +254,7 @@ mod tests {
         (0..1000).for_each(|wr_id| known.remember(wr_id, end(wr_id)));
         assert_eq!(known.requests.len(), KEPT);
         assert_eq!(known.requests.back().map(|request| request.wr_id), Some(999));
-        // What was refused before the error may have been posted again.
+        // A request that was refused before the error may have been posted again.
         known.caused(String::new);
         assert_eq!(known.requests.len(), KEPT / 2);
     }

@@ -1,7 +1,8 @@
 //! Queue entries as they lie in queue memory: send and receive work requests.
 //!
-//! A send entry is a header, of 16 bytes where a connection knows the rest and of 64 where each datagram says where it goes, then either
-//! gather elements or inline data; a receive entry is 16 bytes, then scatter elements. Only the owning process reads and writes them,
+//! A send entry is a header, then either gather elements or inline data. The header has 16 bytes on
+//! a connection and 64 bytes for a datagram, which carries its own address. A receive entry is a
+//! header of 16 bytes, then scatter elements. Only the owning process reads and writes the entries,
 //! under its queue's lock. The stride comes from the agent. Principal type: [`Ring`].
 
 use abi::post::Sge;
@@ -11,7 +12,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::memory::View;
 use crate::wheel::Wheel;
 
-/// The header of a datagram's send entry: with the address vector as it was when it was posted.
+/// The header of a datagram's send entry, with the address vector at the time of posting.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct DatagramEntry {
@@ -24,15 +25,16 @@ pub(crate) struct DatagramEntry {
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
     pub(crate) sl: u8,
-    /// The address handle is on another PD.
+    /// Whether the address handle is on another PD.
     pub(crate) foreign: u8,
     pub(crate) static_rate: u8,
-    /// The LID that it is addressed to, without a GRH; 0 with one.
+    /// The destination LID if there is no GRH; otherwise 0.
     pub(crate) dlid: u16,
     pub(crate) reserved: [u8; 12],
 }
 
-/// What the header of a send entry begins with, and all of it that a connection's has: the requester knows the rest.
+/// The start of the header of every send entry. For a connection it is the whole header, because
+/// the requester keeps the rest.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct SendBrief {
@@ -61,7 +63,7 @@ pub(crate) struct RecvEntry {
 
 const _: () = assert!(size_of::<RecvEntry>() == RECV_WQE_HEADER);
 
-/// Where one queue's entries lie.
+/// The location of one queue's entries.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Layout {
     pub(crate) offset: u32,
@@ -81,7 +83,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Entries that begin with `header` bytes. Refuses a layout that does not fit its memory: it came from another process.
+    /// A ring of entries that begin with `header` bytes. Refuses a layout that does not fit its
+    /// memory, because the layout comes from another process.
     pub(crate) fn new(view: View, layout: Layout, header: usize) -> Option<Self> {
         let bytes = u64::from(layout.count) * u64::from(layout.stride) + u64::from(layout.offset);
         let sound = usize::try_from(bytes).is_ok_and(|end| end <= view.len())
@@ -89,12 +92,12 @@ impl Ring {
         sound.then(|| Self { view: Some(view), layout, header: header as u32, wheel: Wheel::new(layout.count) })
     }
 
-    /// A queue without entries and without memory.
+    /// A queue without entries and memory.
     pub(crate) fn empty() -> Self {
         Self { view: None, layout: Layout::default(), header: 0, wheel: Wheel::new(0) }
     }
 
-    /// Lets go of the memory: the queue is destroyed and will not be touched again.
+    /// Releases the memory: the queue is destroyed and nothing will touch it again.
     pub(crate) fn forget(&mut self) {
         self.view = None;
     }
@@ -124,7 +127,7 @@ impl Ring {
         self.wheel.next(index)
     }
 
-    /// How many entries lie in `[head, tail)`.
+    /// The number of entries in `[head, tail)`.
     #[inline]
     pub(crate) fn used(&self, head: u32, tail: u32) -> u32 {
         self.wheel.between(head, tail)
@@ -140,7 +143,7 @@ impl Ring {
         self.view().write(self.entry(index), header);
     }
 
-    /// Where what follows the header of an entry begins.
+    /// The start of the data behind the header of an entry.
     #[inline]
     fn body(&self, index: u32) -> usize {
         self.entry(index) + self.header as usize

@@ -1,4 +1,5 @@
-//! The checks of what a program does in which state: requests that no state takes, and requests again and again after a failure.
+//! Checks of calls against the QP's state: requests that the state does not allow, and repeated
+//! requests after a failure.
 
 use protocol::State;
 
@@ -6,7 +7,8 @@ use super::finding::{Check, Finding};
 use super::shadow::Queue;
 use crate::qp::{Inner, Qp};
 
-/// So many sends are posted by programs that do not look at the status of completions, and not by those that have some under way.
+/// A program that posts this many sends after a failure ignores the status of completions. A
+/// program that only had sends under way posts fewer.
 const AGAIN: u32 = 16;
 
 pub(super) fn refused_send(qp: &Qp, inner: &Inner) -> Option<Finding> {
@@ -22,7 +24,8 @@ fn wrong_state(qp: &Qp, inner: &Inner, call: &str) -> Finding {
     Finding::here(Check::WrongState, qp.qpn(), what)
 }
 
-/// A request that is posted to a QP in error ends at once; whoever has polled why, knows that.
+/// A request to a QP in error fails at once. A program that has polled the failed completion knows
+/// this.
 pub(super) fn posted_after_failure(queue: &mut Queue, qp: &Qp, inner: &Inner) -> Option<Finding> {
     if !queue.failed || inner.state != State::Err {
         return None;

@@ -1,21 +1,23 @@
-//! The lines of the file that `SOFTHCA_REASONS` names: how the library writes them and how `softhca run` reads them.
+//! The lines of the file that `SOFTHCA_REASONS` names. The library writes them, and `softhca run`
+//! reads them.
 //!
-//! A line is `WORD PID: SENTENCE`. The word is a reason's kind, or one of two that are no reasons: they say what `softhca run`
-//! cannot see from outside. The principal type is [`Line`].
+//! A line is `WORD PID: SENTENCE`. The word is a reason's kind, or one of two other words for facts
+//! that `softhca run` cannot see from outside. Principal type: [`Line`].
 
 use super::Kind;
 
 const OPENED: &str = "opened";
 const WENT_ON: &str = "went-on";
 
-/// What one line says.
+/// The content of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// A reason.
     Reason(Kind, &'a str),
     /// The process has opened a device.
     Opened,
-    /// The process has made or changed an object after a call was refused: it lives with that refusal.
+    /// The process has made or changed an object after a refused call, so the refusal did not stop
+    /// it.
     WentOn,
 }
 
@@ -29,7 +31,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The process and what it says. A line of another form is a sentence that the program itself has written.
+    /// Parses the process and the content. A line of another form is a sentence that the program
+    /// itself has written.
     #[must_use]
     pub fn read(line: &'a str) -> (u32, Self) {
         let known = || {
