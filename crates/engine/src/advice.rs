@@ -1,7 +1,8 @@
-//! Advice about on-demand regions: having their pages brought in before they are used.
+//! Advice about on-demand regions: prefetches their pages.
 //!
-//! A region is never pinned here and every copy pages in what it needs, so advice only saves the faults. It is checked all the same, as a
-//! device checks it (ibv_advise_mr(3)). Principal method: [`Pd::advise`].
+//! Regions are never pinned, and every copy pages in the memory that it needs, so advice only saves
+//! page faults. It is still checked as a device checks it (ibv_advise_mr(3)). Principal method:
+//! [`Pd::advise`].
 
 use abi::errno::Errno;
 use abi::post::Sge;
@@ -16,15 +17,15 @@ const PREFETCH: u32 = 0;
 const PREFETCH_WRITE: u32 = 1;
 const PREFETCH_NO_FAULT: u32 = 2;
 
-/// `IBV_ADVISE_MR_FLAG_FLUSH`: not to return before it is done, which it always is here.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: return only after the prefetch, which is always so here.
 const FLUSH: u32 = 1;
 
 impl Pd {
-    /// Has the pages of these ranges brought in.
+    /// Prefetches the pages of these ranges.
     ///
     /// # Errors
-    /// EOPNOTSUPP for advice that is not known, EINVAL for unknown flags or no ranges, EFAULT for a range that is not of an on-demand
-    /// region on this PD with the right, or not of this process.
+    /// EOPNOTSUPP for unknown advice; EINVAL for unknown flags or no ranges; EFAULT for a range
+    /// that is not in an on-demand region on this PD with the right, or not in this process.
     pub fn advise(&self, advice: u32, flags: u32, ranges: &[Sge]) -> Result<()> {
         self.engine().check_process()?;
         if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) {

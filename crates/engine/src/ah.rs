@@ -1,4 +1,4 @@
-//! Address handles: where a datagram goes.
+//! Address handles: the destination of a datagram. Principal type: [`Ah`].
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Ah {
     pd: Arc<Pd>,
     handle: u32,
     vector: AddressVector,
-    /// Without a GRH: what the LID stands for, if it can stand for anybody.
+    /// Without a GRH: the GID for the LID, if the LID can be resolved.
     by_lid: Option<Option<Way>>,
 }
 
@@ -32,7 +32,7 @@ impl Ah {
         Ok(Self::adopt(pd, answer.ah_handle, vector))
     }
 
-    /// Makes the handle that the agent has made.
+    /// Makes the handle from the agent's answer.
     pub fn adopt(pd: &Arc<Pd>, handle: u32, vector: &AddressVector) -> Arc<Self> {
         let engine = pd.engine();
         let from = Place { device: engine.device(), port: u32::from(vector.port_num) };
@@ -40,7 +40,7 @@ impl Ah {
         Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid })
     }
 
-    /// The agent's name for it.
+    /// The agent's handle.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
@@ -50,13 +50,13 @@ impl Ah {
         self.pd.handle()
     }
 
-    /// Where it leads.
+    /// The address vector.
     #[must_use]
     pub fn vector(&self) -> &AddressVector {
         &self.vector
     }
 
-    /// What a send entry says about where it leads.
+    /// Writes the destination to a send entry.
     pub(crate) fn direct(&self, entry: &mut DatagramEntry) {
         let vector = &self.vector;
         (entry.sl, entry.static_rate) = (vector.sl, vector.static_rate);

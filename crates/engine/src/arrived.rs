@@ -1,6 +1,7 @@
-//! Receive requests: the next one, from a QP's own queue or a shared one, and the completion with which it ends.
+//! Receive requests: the next one, from a QP's own queue or a shared one, and the completion with
+//! which it ends.
 //!
-//! Completions are gathered first and shown when the answers have gone. Adds to [`Qp`].
+//! Completions are collected first and shown after the answers have left. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::cq::{Cqe, FREES_RECV};
 use crate::qp::{Inner, Qp, Receive};
 use crate::wqe::RecvEntry;
 
-/// "The network header is one of IPv4", where adapters put it.
+/// The SL value for "the network header is IPv4", as adapters report it.
 const SL_IPV4: u8 = 2;
 
 impl Qp {
@@ -70,7 +71,8 @@ impl Qp {
             }
             if let Some(grh) = packet.grh.as_ref().filter(|_| self.service == Service::Ud) {
                 wc.wc_flags |= wc_flags::GRH;
-                // Service levels mean nothing on Ethernet. Common adapters say here what the 40 bytes hold, and UCX believes it.
+                // Service levels mean nothing on Ethernet. Common adapters report the kind of the
+                // 40 bytes here, and UCX relies on it.
                 if matches!(Network::parse(grh), Ok(Network::V4(_))) {
                     wc.sl = SL_IPV4;
                 }
@@ -88,8 +90,8 @@ impl Qp {
         }
     }
 
-    /// Shows the program what has arrived. Answers go first: a program that sees its last message may end at once, and the
-    /// peer has to know all the same that it came.
+    /// Shows the arrived completions to the program. Answers go first: a program that sees its last
+    /// message may end at once, and the peer must still learn that the message came.
     #[inline]
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
         if inner.arrived.is_empty() {
@@ -104,7 +106,7 @@ impl Qp {
         }
     }
 
-    /// Ends every receive request that waits; those of an SRQ stay there (V-53).
+    /// Flushes all waiting receive requests. Requests of an SRQ stay there (V-53).
     pub(crate) fn flush_receives(&self, inner: &mut Inner) {
         if let Some(receive) = inner.receive.take() {
             self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);

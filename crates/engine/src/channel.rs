@@ -1,4 +1,4 @@
-//! Completion channels: which CQs have had an event that nobody has read.
+//! Completion channels: queues of CQs with unread events. Principal type: [`Channel`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,12 +20,12 @@ pub struct Channel {
     engine: Arc<Engine>,
     handle: u32,
     file: EventFile<Weak<Cq>>,
-    /// CQs that notify through it: it cannot be destroyed before them.
+    /// The number of CQs that use it. It cannot be destroyed before them.
     users: AtomicU32,
 }
 
 impl Engine {
-    /// A completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     /// EMFILE or the agent's refusal.

@@ -1,6 +1,7 @@
-//! Device memory: memory that belongs to the device and not to the program, which copies to it and from it.
+//! Device memory: memory of the device, to and from which programs copy.
 //!
-//! A piece is a memfd of the agent's, mapped here for copying and for the regions that are registered on it. The principal type is [`Dm`].
+//! A piece of device memory is a memfd of the agent. It is mapped here for copies and for the
+//! regions that are registered on it. Principal type: [`Dm`].
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use crate::mr::{Matter, Mr};
 use crate::pd::Pd;
 use crate::request;
 
-/// What offsets and lengths of copies are multiples of, as with common adapters.
+/// Offsets and lengths of copies are multiples of this, as with common adapters.
 const GRAIN: u64 = 4;
-/// What a region of device memory can be asked for.
+/// The rights that a region of device memory may have.
 const RIGHTS: u32 = right::LOCAL_WRITE
     | right::REMOTE_WRITE
     | right::REMOTE_READ
@@ -43,16 +44,16 @@ impl Engine {
     /// Allocates device memory, aligned to a power of two.
     ///
     /// # Errors
-    /// EINVAL for no bytes or an alignment above a page, ENOMEM when less is left.
+    /// EINVAL for a length of 0 or an alignment above a page; ENOMEM when less is left.
     pub fn alloc_dm(self: &Arc<Self>, length: u64, log_align_req: u32) -> Result<Arc<Dm>> {
         let body = AllocDm { length, log_align_req, reserved: 0 };
         self.take_dm(self.call(&request::private(command::ALLOC_DM, &body, size_of::<DmOut>()))?)
     }
 
-    /// Device memory of the context that was imported, by its handle there.
+    /// Device memory of the imported context, by its handle there.
     ///
     /// # Errors
-    /// EINVAL when there is no such memory.
+    /// EINVAL when there is no device memory with this handle.
     pub fn import_dm(self: &Arc<Self>, handle: u32) -> Result<Arc<Dm>> {
         let body = Import { handle, reserved: 0 };
         self.take_dm(self.call(&request::private(command::IMPORT_DM, &body, size_of::<DmOut>()))?)
@@ -67,27 +68,27 @@ impl Engine {
     }
 }
 
-/// Maps the memfd that came with an answer.
+/// Maps the memfd from an answer.
 pub(crate) fn map(answer: &Answer, length: u64) -> Result<Arc<Region>> {
     let lacks = || Error::refuse(Errno::EIO, "the agent spoke of device memory without its descriptor");
     let fd = answer.fds.first().ok_or_else(lacks)?;
     Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX))?))
 }
 
-/// Where a range of device memory lies in this process.
+/// The address of a range of device memory in this process.
 pub(crate) fn place(region: &Region, offset: u64, length: u64) -> Option<*mut u8> {
     let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
     region.pointer(offset, length).map(std::ptr::NonNull::as_ptr)
 }
 
 impl Dm {
-    /// The agent's name for it.
+    /// The agent's handle of the memory.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
@@ -96,14 +97,15 @@ impl Dm {
     /// Copies the program's memory at `host` to `offset`.
     ///
     /// # Errors
-    /// EFAULT beyond its end or where the program has no memory, EINVAL where offset or length are not multiples of 4.
+    /// EFAULT beyond its end or for unmapped program memory; EINVAL if offset or length is not a
+    /// multiple of 4.
     pub fn write(&self, offset: u64, host: u64, length: u64) -> Result<()> {
         let here = self.range(offset, length)?;
         let from = std::ptr::with_exposed_provenance(host as usize);
         access::exchange(here, from, length as usize).map_err(|()| missing(host))
     }
 
-    /// Copies what is at `offset` to the program's memory at `host`.
+    /// Copies from `offset` to the program's memory at `host`.
     ///
     /// # Errors
     /// As [`Dm::write`].
@@ -133,7 +135,7 @@ impl Dm {
         Ok(here)
     }
 
-    /// Gives it back.
+    /// Frees the memory.
     ///
     /// # Errors
     /// EBUSY while a region is registered on it.
@@ -152,10 +154,10 @@ fn missing(host: u64) -> Error {
 }
 
 impl Pd {
-    /// Registers a range of device memory; its addresses begin at 0.
+    /// Registers a range of device memory. Its addresses begin at 0.
     ///
     /// # Errors
-    /// EINVAL beyond its end, or for rights that do not include ZERO_BASED or that device memory does not have.
+    /// EINVAL beyond its end, without ZERO_BASED, or for rights that device memory does not have.
     pub fn reg_dm_mr(self: &std::sync::Arc<Self>, dm: &Dm, offset: u64, length: u64, access: u32) -> Result<Arc<Mr>> {
         let engine = self.engine();
         engine.check_process()?;

@@ -1,7 +1,9 @@
-//! Dropped packets: counted by cause and QP, with the last of each, where the agent can show them.
+//! Dropped packets: counted by cause and QP, each with its last packet, where the agent can show
+//! them.
 //!
-//! A stranger may send as much as he likes. So the table is bounded, a packet that is dropped costs no more than some words in it, and a
-//! sentence is made of it only when it is the first for its cause, the tenth, the hundredth … Principal type: [`Drops`].
+//! A stranger may send any number of bad packets. So the table is bounded, and a dropped packet
+//! costs only a few words in it. Only the 1st, 10th, 100th … packet of a cause makes a sentence.
+//! Principal type: [`Drops`].
 
 use std::sync::Arc;
 
@@ -21,11 +23,11 @@ use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Note, note};
 use crate::receive::{Arrival, Origin};
 
-/// What one engine has dropped.
+/// The packets that one engine has dropped.
 pub(crate) struct Drops {
-    /// Behind the context page; `None` with an agent that shows none.
+    /// The memory behind the context page; `None` if the agent does not show drops.
     view: Option<View>,
-    /// As it is there, but that nobody else writes it. Empty until the first packet is dropped.
+    /// A private copy, which no other process writes. Empty until the first packet is dropped.
     table: Mutex<Vec<DropRecord>>,
 }
 
@@ -34,20 +36,21 @@ impl Drops {
         Self { view: (view.len() >= CONTEXT_LEN).then_some(view), table: Mutex::new(Vec::new()) }
     }
 
-    /// Counts a packet; gives its record where somebody should be told.
+    /// Counts a packet. Returns its record if it should be reported.
     #[cold]
     fn count(&self, cause: Cause, dropped: &DropRecord) -> Option<DropRecord> {
         let mut table = self.table.lock();
         let key = (cause as u32, dropped.qpn);
         let known = table.iter().position(|record| (record.cause, record.qpn) == key);
-        // Where kinds push each other out, each begins anew all the time: nobody is told of that.
+        // In a full table kinds of drops replace each other and always start at 1. Such drops are
+        // not reported.
         let is_news = known.is_some() || table.len() < DROPS;
         let place = known.unwrap_or_else(|| {
             if table.len() < DROPS {
                 table.push(DropRecord::default());
                 return table.len() - 1;
             }
-            // The one that has been quiet for the longest time makes room.
+            // The record with the oldest last packet is replaced.
             table.iter().enumerate().min_by_key(|(_, record)| record.time).map_or(0, |(place, _)| place)
         });
         let before = if known.is_some() { table[place].count } else { 0 };
@@ -61,19 +64,19 @@ impl Drops {
     }
 }
 
-/// 1, 10, 100 …
+/// Whether the count is 1, 10, 100 …
 fn is_round(count: u64) -> bool {
     count != 0 && 10_u64.pow(count.ilog10()) == count
 }
 
 impl Engine {
-    /// What this engine has dropped so far, by cause and QP, each with its last packet.
+    /// The drops of this engine so far, by cause and QP, each with its last packet.
     #[must_use]
     pub fn drops(&self) -> Vec<DropRecord> {
         self.drops.table.lock().clone()
     }
 
-    /// Counts a packet that was dropped; says whether that was told.
+    /// Counts a dropped packet. Returns whether it was reported.
     #[cold]
     pub(crate) fn drop_packet(&self, cause: Cause, dropped: DropRecord) -> bool {
         tracing::debug!(
@@ -92,7 +95,8 @@ impl Engine {
         told.is_some()
     }
 
-    /// Counts a packet of a lane that no QP here takes. What was acknowledged to somebody who is gone is no loss.
+    /// Counts a packet of a lane that no QP here takes. Responses are not counted: an
+    /// acknowledgement to a QP that is gone is no loss.
     #[cold]
     pub(crate) fn drop_of_lane(&self, cause: Cause, packet: &Packet, (got, expected): (u32, u32)) {
         if !packet.headers.opcode.is_response() {
@@ -100,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Counts one of another host.
+    /// Counts a packet of another host.
     #[cold]
     pub(crate) fn drop_of_host(&self, datagrams: &Datagrams, packet: &Packet, cause: Cause) {
         if !packet.headers.opcode.is_response() {
@@ -108,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Counts a packet of another host of which nothing is known yet; of its bytes only what is there is told.
+    /// Counts a packet of another host that was not parsed. Reads only the bytes that are there.
     pub(crate) fn drop_datagram(
         &self,
         datagrams: &Datagrams,
@@ -135,7 +139,7 @@ impl Engine {
     }
 }
 
-/// What a packet says of itself.
+/// The fields that a packet itself contains.
 fn told(packet: &Packet) -> DropRecord {
     DropRecord {
         src_qp: packet.src_qp.value(),
@@ -146,7 +150,7 @@ fn told(packet: &Packet) -> DropRecord {
     }
 }
 
-/// What the numbers of a drop say, for what a responder ignores.
+/// The cause and numbers of a drop, from a responder's fault.
 pub(crate) fn of_fault(fault: &Fault) -> (Cause, u32, u32) {
     match *fault {
         Fault::Dead => (Cause::Dead, 0, 0),
@@ -164,7 +168,8 @@ pub(crate) fn of_fault(fault: &Fault) -> (Cause, u32, u32) {
 }
 
 impl Qp {
-    /// Counts a packet that this QP has dropped, with what is known of it; says whether that was told.
+    /// Counts a packet that this QP has dropped, with the known details. Returns whether it was
+    /// reported.
     #[cold]
     pub(crate) fn drop_packet(
         &self,
@@ -178,7 +183,7 @@ impl Qp {
             _ if inner.on_wire => inner.attributes.dest.dgid,
             _ => [0; 16],
         };
-        // Connections do not say in every packet who they are with.
+        // Packets of a connection do not name their source QP.
         let src_qp = match packet.src_qp.value() {
             0 => inner.attributes.dest_qp_num,
             src_qp => src_qp,
@@ -187,7 +192,7 @@ impl Qp {
         self.engine().drop_packet(cause, dropped)
     }
 
-    /// Answers have no way.
+    /// There is no path for the answers: drops them.
     #[cold]
     pub(crate) fn lose_answers(&self, inner: &mut Inner) {
         let mut lost = false;
@@ -199,7 +204,8 @@ impl Qp {
         }
     }
 
-    /// What the peer has asked gets no answer. On a lane it would wait for ever: it is told, by any lane if this QP has not found its own.
+    /// The peer's requests get no answer. On a lane the peer would wait for ever, so it gets a
+    /// notice, by any lane if this QP has no route yet.
     #[cold]
     pub(crate) fn tell_peer_of_loss(&self, inner: &Inner) {
         let (engine, peer) = (self.engine(), inner.attributes.dest_qp_num);
@@ -214,11 +220,11 @@ impl Qp {
         }
     }
 
-    /// This QP cannot take a packet: counts it, with the reason.
+    /// Refuses a packet that this QP cannot take, and counts it with the reason.
     #[cold]
     pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
         if packet.headers.opcode.is_response() {
-            // An answer that nobody waits for any more.
+            // A response that no request waits for.
             return Arrival::NotTaken;
         }
         let mut dropped = DropRecord { qpn: self.qpn(), ..told(packet) };

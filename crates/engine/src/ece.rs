@@ -1,6 +1,7 @@
-//! Enhanced connection establishment: options by which the devices of one vendor agree on more than the IBA has (IBA annex A20,
-//! `ibv_query_ece(3)`, `ibv_set_ece(3)`). softhca's ends need to agree on nothing, so that it offers its vendor's id and no option; what another
-//! vendor's options mean, it cannot know. Principal type: [`Ece`].
+//! Enhanced connection establishment: options by which devices of one vendor agree on more than the
+//! IBA defines (IBA annex A20, `ibv_query_ece(3)`, `ibv_set_ece(3)`). softhca needs no such
+//! options, so it offers its vendor id and no option. It cannot know the meaning of another
+//! vendor's options. Principal type: [`Ece`].
 
 use abi::device::VENDOR_ID;
 use abi::errno::Errno;
@@ -8,7 +9,7 @@ use abi::errno::Errno;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
 
-/// A vendor, and options that mean something to its devices.
+/// A vendor, and options for its devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
     /// The vendor's IEEE OUI.
@@ -17,17 +18,17 @@ pub struct Ece {
     pub options: u32,
 }
 
-/// The options that there are.
+/// The offered options: none.
 const OFFERED: u32 = 0;
 
 impl Qp {
-    /// What the QP offers.
+    /// The QP's offer.
     #[must_use]
     pub fn ece(&self) -> Ece {
         Ece { vendor_id: VENDOR_ID, options: OFFERED }
     }
 
-    /// Sets what the peer offers; says which of its options the QP has accepted.
+    /// Sets the peer's offer. Returns the options that the QP has accepted.
     ///
     /// # Errors
     /// EINVAL for the options of another vendor.

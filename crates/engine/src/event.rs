@@ -1,4 +1,5 @@
-//! Async events: what happened to a QP, CQ, SRQ, port or the device, outside of any completion.
+//! Async events: events of a QP, CQ, SRQ, port or the device outside any completion. Principal
+//! type: [`AsyncEvent`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use crate::engine::Engine;
 use crate::event_file::EventFile;
 use crate::memory::View;
 
-/// Which object an event is about, for counting it when it is read.
+/// The object of an event, for its count of read events.
 #[derive(Clone)]
 pub(crate) enum Source {
     None,
@@ -21,7 +22,8 @@ pub(crate) enum Source {
     Hold(std::sync::Weak<crate::xrc::Hold>),
 }
 
-/// How many events of one object the program has read. Whoever destroys it waits until as many are acknowledged.
+/// How many events of one object the program has read. Its destroyer waits until all of them are
+/// acknowledged.
 #[derive(Default)]
 pub(crate) struct Read {
     completion: AtomicU32,
@@ -37,12 +39,12 @@ impl Read {
         self.asynchronous.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Of completions; exact once the object's unread events are taken out.
+    /// Read completion events; exact after the object's unread events are removed.
     pub(crate) fn completion(&self) -> u32 {
         self.completion.load(Ordering::Relaxed)
     }
 
-    /// Of async events; exact once the object's unread events are taken out.
+    /// Read async events; exact after the object's unread events are removed.
     pub(crate) fn asynchronous(&self) -> u32 {
         self.asynchronous.load(Ordering::Relaxed)
     }
@@ -56,13 +58,13 @@ struct Record {
 /// One async event, as a program gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// Which (see `abi::event::kind`).
+    /// The kind of event (see `abi::event::kind`).
     pub kind: u32,
     /// The object's cookie, or the port's number.
     pub element: u64,
 }
 
-/// A context's async events: the engine's own and, in the context page, the agent's.
+/// A context's async events: the engine's own, and the agent's in the context page.
 pub(crate) struct Events {
     file: EventFile<Record>,
     page: View,
@@ -77,20 +79,22 @@ impl Events {
         self.file.push(Record { event: AsyncEvent { kind: event_type, element }, source });
     }
 
-    /// Counts a packet that was dropped at `port` for its key: `counter` is a word of the context page.
+    /// Counts a packet that was dropped at `port` for its P_Key or Q_Key. `counter` is a word of
+    /// the context page.
     pub(crate) fn violation(&self, counter: usize, port: u32) {
         let last = context_page::PKEY_VIOLATIONS - context_page::QKEY_VIOLATIONS - 4;
         let at = (port.saturating_sub(1) as usize * 4).min(last);
         self.page.word(counter + at).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// The last event that there will be.
+    /// Raises the last event of the context.
     pub(crate) fn device_fatal(&self) {
         self.raise(kind::DEVICE_FATAL, 0, Source::None);
         self.file.kill();
     }
 
-    /// The agent's next record, and whether more wait. The agent trusts nothing here, and we take only whole records.
+    /// The agent's next record, and whether more wait. The agent trusts nothing in this memory, and
+    /// the engine takes only whole records.
     fn agents_next(&self) -> (Option<Record>, bool) {
         let head = self.page.word(context_page::HEAD).load(Ordering::Acquire);
         let consumer = self.page.word(context_page::CONSUMER);
@@ -119,7 +123,8 @@ impl Engine {
     /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
     pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
         self.check_process().map_err(|error| error.errno)?;
-        // Under the file's lock nothing but a counter may be touched: events are raised under the objects' locks.
+        // Under the file's lock only a counter may be touched, because events are raised under the
+        // objects' locks.
         let record = self.events.file.next(
             || self.events.agents_next(),
             |record| match &record.source {
@@ -140,7 +145,7 @@ impl Engine {
         Ok(record.event)
     }
 
-    /// Takes out the unread events of one object: it is being destroyed.
+    /// Removes the unread events of an object that is being destroyed.
     pub(crate) fn forget_events(&self, of_it: impl Fn(&Source) -> bool) {
         self.events.file.retain(|record| !of_it(&record.source));
     }

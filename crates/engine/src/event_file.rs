@@ -1,8 +1,9 @@
 //! An event file: a descriptor that programs poll, and the records that wait behind it.
 //!
-//! The descriptor is an eventfd; under the lock its counter is non-zero whenever records wait, so `poll`, `epoll` (edge-triggered
-//! too, for every push writes) and O_NONBLOCK behave as on a kernel's event file. The records wait in this process, so none is lost
-//! for want of a socket buffer, and a destroy can take its own out.
+//! The descriptor is an eventfd. Its counter is non-zero whenever records wait (checked under the
+//! lock). So `poll`, `epoll` (also edge-triggered, because every push writes) and O_NONBLOCK behave
+//! as on a kernel's event file. The records wait in this process. So none is lost in a full socket
+//! buffer, and a destroy call can remove the records of its object. Principal type: [`EventFile`].
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -16,7 +17,7 @@ use rustix::io::ReadWriteFlags;
 pub(crate) struct EventFile<R> {
     fd: OwnedFd,
     queue: Mutex<VecDeque<R>>,
-    /// The device is gone: when the records are used up, readers get EIO.
+    /// The device is gone: after the last record readers get EIO.
     dead: AtomicBool,
 }
 
@@ -35,7 +36,8 @@ impl<R> EventFile<R> {
         self.notify();
     }
 
-    /// Takes out the records that `keep` refuses: those of an object that is being destroyed.
+    /// Removes the records for which `keep` is false: the records of an object that is being
+    /// destroyed.
     pub(crate) fn retain(&self, keep: impl FnMut(&R) -> bool) {
         let mut queue = self.queue.lock();
         queue.retain(keep);
@@ -51,9 +53,10 @@ impl<R> EventFile<R> {
         self.notify();
     }
 
-    /// The next record. `foreign` gives one of the agent's and says whether more wait there; those go first. `count` is told of it
-    /// while [`EventFile::retain`] has to wait: a record is either still here when its object goes, or counted.
-    /// Waits unless the program has set O_NONBLOCK.
+    /// The next record. `foreign` returns one of the agent's records and whether more wait there;
+    /// those records come first. `count` is called with the record while [`EventFile::retain`] must
+    /// wait: when an object is destroyed, its record is either still here or counted. Waits unless
+    /// the program has set O_NONBLOCK.
     pub(crate) fn next(
         &self,
         mut foreign: impl FnMut() -> (Option<R>, bool),
@@ -64,7 +67,8 @@ impl<R> EventFile<R> {
                 return Ok(record);
             }
             let mut counter = [0u8; 8];
-            // Blocks, or answers EAGAIN, as the program asked for; a signal restarts it or not, as its handler asked for.
+            // Blocks or returns EAGAIN, as the program has set. After a signal the read restarts or
+            // not, as the handler's flags say.
             rustix::io::read(&self.fd, &mut counter).map_err(|error| Errno(error.raw_os_error()))?;
         }
     }
@@ -75,7 +79,8 @@ impl<R> EventFile<R> {
         count: &mut impl FnMut(&R),
     ) -> Result<Option<R>, Errno> {
         let mut queue = self.queue.lock();
-        // Before looking: the agent writes the counter after its record, so what this look misses rings again.
+        // Before the look: the agent writes the counter after its record, so a record that this
+        // look misses notifies again.
         self.drain();
         let (record, more) = foreign();
         let record = record.or_else(|| queue.pop_front());
@@ -91,7 +96,7 @@ impl<R> EventFile<R> {
     }
 
     fn notify(&self) {
-        // EAGAIN means that the counter is as high as it goes, hence not zero.
+        // EAGAIN means that the counter is at its maximum, so it is not zero.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 

@@ -1,6 +1,7 @@
-//! Another context's objects, used here: its device by descriptor, its PDs and MRs by handle.
+//! Objects of another context, used here: its device by descriptor, its PDs and MRs by handle.
 //!
-//! What is imported is an object of this context like any other, and gives the other's back when it goes.
+//! An imported object is a normal object of this context. When it is freed, the reference to the
+//! original object ends. Principal methods: [`Engine::import_pd`], [`Pd::import_mr`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,26 +20,28 @@ use crate::pd::Pd;
 use crate::request;
 
 impl Engine {
-    /// Lets this context use the objects of the one whose [`Engine::share`] `fd` is, or a copy of it.
+    /// Lets this context use the objects of another one. `fd` is that context's [`Engine::share`]
+    /// descriptor, or a copy.
     ///
     /// # Errors
-    /// EINVAL when it is no context's of this device.
+    /// EINVAL when the descriptor belongs to no context of this device.
     pub fn import(&self, fd: BorrowedFd<'_>) -> Result<()> {
         let len = size_of::<ImportContextAnswer>();
         let request = request::private(command::IMPORT_CONTEXT, &ImportContext::default(), len);
         self.call_with(&request, &[fd]).map(drop)
     }
 
-    /// The descriptor by which other contexts import this one. Whoever has got it may use all that this context has.
+    /// The descriptor by which other contexts import this one. A process with this descriptor may
+    /// use all objects of this context.
     #[must_use]
     pub fn share(&self) -> BorrowedFd<'_> {
         self.shared.as_fd()
     }
 
-    /// A PD of the context that was imported, by its handle there. [`Pd::dealloc`] gives it back.
+    /// A PD of the imported context, by its handle there. [`Pd::dealloc`] releases it.
     ///
     /// # Errors
-    /// EINVAL when there is no such PD.
+    /// EINVAL when there is no PD with this handle.
     pub fn import_pd(self: &Arc<Self>, handle: u32) -> Result<Arc<Pd>> {
         let body = Import { handle, reserved: 0 };
         let answer: ImportPdAnswer =
@@ -48,10 +51,11 @@ impl Engine {
 }
 
 impl Pd {
-    /// An MR of the context that was imported, by its handle there, on the PD that this one was imported from. [`Mr::dereg`] gives it back.
+    /// An MR of the imported context, by its handle there. This PD must be imported from the MR's
+    /// PD. [`Mr::dereg`] releases it.
     ///
     /// # Errors
-    /// EOPNOTSUPP when its memory is another process's.
+    /// EOPNOTSUPP when the memory belongs to another process.
     pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
         let engine = self.engine();
         let body = ImportMr { pd_handle: self.handle(), handle };
@@ -81,7 +85,7 @@ impl Pd {
     }
 }
 
-/// A copy of the descriptor of a context's page, the first one that came with its mapping.
+/// A copy of the descriptor of a context's page, which is the first descriptor of its mapping.
 pub(crate) fn copy(fds: &[OwnedFd]) -> Result<OwnedFd> {
     let lacks = || Error::refuse(Errno::EIO, "GET_CONTEXT came without the region of its page");
     Ok(fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned()?)

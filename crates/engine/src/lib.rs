@@ -1,10 +1,12 @@
 //! The engine: the HCA's data path, inside the process that uses it.
 //!
-//! A program's work requests go from queue memory through the transport's state machines onto lanes, and what lanes bring goes the
-//! other way, into the program's memory. [`Engine`] is one context; the objects that it makes are `Arc`s: [`Pd`], [`Mr`], [`Cq`],
-//! [`Channel`], [`Srq`], [`Qp`], [`Ah`]. What an agent does is only asked for, through [`Control`].
+//! Work requests go from queue memory through the transport's state machines to lanes. Data from
+//! lanes goes the other way, into the program's memory. [`Engine`] is one context. Its objects are
+//! `Arc`s: [`Pd`], [`Mr`], [`Cq`], [`Channel`], [`Srq`], [`Qp`], [`Ah`]. The engine asks the agent
+//! through [`Control`] and does none of the agent's work.
 //!
-//! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses), `lock` and `tsc`.
+//! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms
+//! its addresses), `lock` and `tsc`.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]

@@ -1,8 +1,10 @@
-//! Addresses by LID: what an address vector without a GRH comes down to, on ports whose link layer is InfiniBand.
+//! Addresses by LID: resolves an address vector without a GRH on ports whose link layer is
+//! InfiniBand.
 //!
-//! A LID of this agent is one of its ports; any other is the host part of an address in the port's own subnet. Either way a GID
-//! takes the LID's place when the vector is set, and everything behind goes by GIDs alone
-//! (docs/decisions/0019-lids-without-a-fabric.md). Nothing of Ethernet ports is here: the agent refuses vectors without a GRH there.
+//! A LID of this agent names one of its ports. Any other LID is the host part of an address in the
+//! port's own subnet. In both cases a GID replaces the LID when the vector is set, and all later
+//! code uses only GIDs (docs/decisions/0019-lids-without-a-fabric.md). Ethernet ports have no LIDs:
+//! there the agent refuses vectors without a GRH.
 
 use abi::board::{self, port_word, word};
 pub(crate) use abi::lid::NO_GRH;
@@ -10,7 +12,7 @@ use abi::lid::{Subnet, is_unicast};
 
 use crate::board::{Board, Place};
 
-/// The GID that stands for a LID, and the index of the GID from which it is reached.
+/// The GID that a LID stands for, and the index of the source GID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) dgid: [u8; 16],
@@ -22,12 +24,12 @@ impl Board {
         board::port(place.device, place.port).map_or(0, |at| self.word(at + which))
     }
 
-    /// The LID of a port of this agent, 0 on Ethernet.
+    /// The LID of a port of this agent; 0 on Ethernet.
     pub(crate) fn lid(&self, place: Place) -> u16 {
         u16::try_from(self.lid_word(place, port_word::LID)).unwrap_or(0)
     }
 
-    /// The way from a port to a LID. `None`: nobody can be there.
+    /// The GIDs for the path from a port to a LID. `None` if no port can have the LID.
     pub(crate) fn way_to(&self, from: Place, lid: u16) -> Option<Way> {
         if !is_unicast(lid) || self.lid(from) == 0 {
             return None;
@@ -39,8 +41,8 @@ impl Board {
         Some(Way { dgid: subnet.gid(lid)?, sgid_index: index })
     }
 
-    /// The LIDs of a packet that came from another host: the sender's, if `to` is the address that one of this device's LIDs stands
-    /// for, and the sender is in its subnet.
+    /// The LID of the sender of a packet from another host, if `to` is the address of one of this
+    /// device's LIDs and the sender is in its subnet.
     pub(crate) fn lid_of_sender(&self, device: u32, from: &[u8; 16], to: &[u8; 16]) -> Option<u16> {
         self.places().filter(|place| place.device == device).find_map(|place| {
             let (subnet, index) = self.subnet(place)?;
@@ -49,7 +51,7 @@ impl Board {
         })
     }
 
-    /// The addresses that LIDs stand for as a port sees it, and the index of the GID by which it belongs to them.
+    /// The addresses that LIDs stand for on this port, and the index of the GID in this subnet.
     fn subnet(&self, place: Place) -> Option<(Subnet, u8)> {
         let index = u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)?;
         let gid = self.gid(place.device, place.port, u32::from(index))?;

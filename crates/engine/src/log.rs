@@ -1,5 +1,6 @@
-//! What `SOFTHCA_LOG` says: the name of the variable, what its value may be, and the sentence for one that is no filter. The library and the
-//! `softhca` program each have a log of their own, and say the same. Principal function: [`checked`].
+//! The variable `SOFTHCA_LOG`: its name, its valid values, and the message for an invalid value.
+//! The library and the `softhca` program have separate logs and print the same message. Principal
+//! function: [`checked`].
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,13 +8,13 @@ use std::io::{self, Write};
 
 use shm::file_limit::without_signal;
 
-/// The environment variable that says what is logged.
+/// The environment variable with the log filter.
 pub const VARIABLE: &str = "SOFTHCA_LOG";
 
-/// What a filter may have in place of a level or a module.
+/// The words that a filter may have in place of a level or a module.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What the names of softhca's modules begin with: its crates, and `softhca::reason` and `softhca::fault`.
+/// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
 const ROOTS: [&str; 18] = [
     "abi",
     "agent",
@@ -35,11 +36,11 @@ const ROOTS: [&str; 18] = [
     "wire",
 ];
 
-/// The text of the variable, if it may be a filter. A single word that is no level stands for a module of that name: for one that there is not,
-/// nothing would ever be logged.
+/// The text of the variable, if it can be a filter. A single word that is no level names a module.
+/// An unknown module would never log anything, so it is refused.
 ///
 /// # Errors
-/// What is wrong with it, as a sentence.
+/// The error as a sentence.
 pub fn checked(value: &OsStr) -> Result<&str, String> {
     let text = value.to_str().ok_or_else(|| refused(value, &"it is not UTF-8"))?;
     match text.split(',').map(str::trim).find(|part| !is_known(part)) {
@@ -48,7 +49,7 @@ pub fn checked(value: &OsStr) -> Result<&str, String> {
     }
 }
 
-/// Whether a part of a filter is more than a word, or a word that means something.
+/// Whether a part of a filter is more than a plain word, or is a known word.
 fn is_known(part: &str) -> bool {
     let is_word = part.chars().all(|letter| letter.is_alphanumeric() || matches!(letter, '_' | '-' | ':'));
     let is_level =
@@ -58,7 +59,7 @@ fn is_known(part: &str) -> bool {
     part.is_empty() || !is_word || is_level || ROOTS.contains(&root)
 }
 
-/// What is said of a value that is no filter.
+/// The message for an invalid filter.
 #[must_use]
 pub fn refused(value: &OsStr, why: &dyn fmt::Display) -> String {
     format!(
@@ -67,7 +68,7 @@ pub fn refused(value: &OsStr, why: &dyn fmt::Display) -> String {
     )
 }
 
-/// Standard error, as a program's log needs it: what there is no room for is lost, and the program goes on.
+/// Standard error for a log: text that does not fit is lost, and the program goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Output;
 
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A crate that is new has to be added.
+    /// A new crate must be added to the list.
     #[test]
     fn every_crate_that_may_log_is_known() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,5 +1,6 @@
-//! Moderation: a CQ that is armed gives its event only after several completions, or when the first of them has waited for a time.
-//! Nothing here is touched while a CQ is polled and not armed. Principal type: [`Moderation`].
+//! Moderation: an armed CQ gives its event only after several completions, or after the first of
+//! them has waited for a period. A CQ that is polled and not armed does not come here. Principal
+//! type: [`Moderation`].
 
 use std::sync::{Arc, Weak};
 
@@ -13,42 +14,42 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::request;
 
-/// What stands for all moderated CQs among the QP numbers of the timers: no QP has it.
+/// The number for all moderated CQs among the timers' QP numbers. No QP has it.
 pub(crate) const PERIODS: u32 = u32::MAX;
 /// `ExModifyCq::attr_mask`: count and period.
 const MODERATE: u32 = 1;
 
-/// How long events are held back, and what is being held.
+/// The limits for pending events, and the pending completions.
 #[derive(Debug)]
 pub(crate) struct Moderation {
     count: u32,
     /// Nanoseconds.
     period: u64,
-    /// Completions for which there would have been an event.
+    /// Completions whose event is pending.
     held: u32,
-    /// When the first of them has waited for long enough.
+    /// When the first of them has waited for the period.
     due: Time,
 }
 
-/// What becomes of an event.
+/// What to do with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is given now, for everything that was held.
+    /// Send it now, for all pending completions.
     Now,
     /// It waits with others.
     Waits,
-    /// It is the first that waits, until then.
+    /// It is the first pending one, and waits until this time.
     WaitsUntil(Time),
 }
 
 impl Moderation {
-    /// None turns moderation off, as a count or period of 0 does.
+    /// `None` turns moderation off, as a count or period of 0 does.
     pub(crate) fn new(count: u16, period: u16) -> Option<Self> {
         let (count, period) = (u32::from(count), u64::from(period) * 1000);
         (count != 0 && period != 0).then_some(Self { count, period, held: 0, due: Time::NEVER })
     }
 
-    /// One more completion that the program wants an event for.
+    /// Counts one more completion for which the program wants an event.
     pub(crate) fn add(&mut self, now: Time) -> Verdict {
         self.held += 1;
         if self.held >= self.count || self.held > 1 && self.due <= now {
@@ -62,24 +63,24 @@ impl Moderation {
         Verdict::WaitsUntil(self.due)
     }
 
-    /// Whether something waits, and until when.
+    /// The time until which events wait, if any are pending.
     pub(crate) fn waits_until(&self) -> Option<Time> {
         (self.held > 0).then_some(self.due)
     }
 
-    /// What waited is given.
+    /// Clears the pending completions after their event.
     pub(crate) fn release(&mut self) {
         self.held = 0;
     }
 }
 
-/// The CQs of an engine that are moderated, or were.
+/// The CQs of an engine that are or were moderated.
 #[derive(Default)]
 pub(crate) struct Moderated(Mutex<Vec<Weak<Cq>>>);
 
 impl Cq {
-    /// Has an event wait for `count` completions, at most for `period` microseconds from the first of them on. A count or period of
-    /// 0 gives each event at once, as it is in the beginning.
+    /// Sets moderation: an event waits for `count` completions, for at most `period` microseconds
+    /// from the first one. A count or period of 0 sends each event at once, which is the default.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -105,14 +106,14 @@ impl Cq {
 }
 
 impl Engine {
-    /// Has the moderated CQs looked at when `at` has come.
+    /// Sets a timer to check the moderated CQs at `at`.
     pub(crate) fn end_period_at(&self, at: Time) {
         if self.timers.set(at, PERIODS) {
             self.waker.attend();
         }
     }
 
-    /// Gives the events that have waited for long enough.
+    /// Sends the pending events whose period is over.
     pub(crate) fn end_periods(&self, now: Time) {
         let known: Vec<_> = self.moderated.0.lock().iter().filter_map(Weak::upgrade).collect();
         for cq in known {

@@ -1,10 +1,12 @@
-//! How fast a QP sends: the program's rate limit (`ibv_modify_qp`, `ibv_modify_qp_rate_limit`), and the static rate of a path that is
-//! slower than the port.
+//! Rate limits of a QP: the program's limit (`ibv_modify_qp`, `ibv_modify_qp_rate_limit`), and the
+//! static rate of a path that is slower than the port.
 //!
-//! Packets are let through as long as those before them have had their time at that rate, or nearly: an account of time, which needs
-//! no clock of its own. A QP that has to wait has the timers look at it again; until then it answers its peer, and takes requests, as
-//! ever. Limited is what a send queue sends; answers to a peer's READs are not. What is sent once more goes at once, lest a timer give the peer up
-//! for what has not been sent, and is put on the account. Lanes keep to the rate as the wire does. A QP without a limit has no account. Principal type: [`Pace`].
+//! A packet may leave when the packets before it have had their time at the rate, or nearly. This
+//! is a time budget without a timer of its own. A QP that must wait is checked again by the timers;
+//! meanwhile it answers its peer and accepts requests. Only the send queue is limited, and
+//! responses to a peer's READs are not. A retransmission leaves at once and is charged to the
+//! budget: otherwise a timer could give the peer up for a packet that was never sent. The limit
+//! holds on lanes as on the wire. A QP without a limit has no [`Pace`]. Principal type: [`Pace`].
 
 use abi::ah::rate_mbps;
 use abi::qp::{RATE_LIMIT_MAX, attr};
@@ -13,49 +15,50 @@ use wire::Psn;
 
 use crate::qp::{Inner, Qp};
 
-/// How fast a program lets a QP send.
+/// The rate limit that a program sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// In kbit/s, from [`abi::qp::RATE_LIMIT_MIN`] to [`RATE_LIMIT_MAX`]; 0 is as fast as it can.
+    /// In kbit/s, from [`abi::qp::RATE_LIMIT_MIN`] to [`RATE_LIMIT_MAX`]; 0 means no limit.
     pub kbps: u32,
-    /// Bytes that may leave in one burst; 0 leaves it to the engine.
+    /// The largest burst in bytes; 0 lets the engine choose.
     pub burst: u32,
 }
 
-/// Bytes around the payload of a packet on Ethernet: its header and check, IPv4, UDP, BTH and ICRC.
+/// Bytes around the payload of a packet on Ethernet: Ethernet header and checksum, IPv4, UDP, BTH
+/// and ICRC.
 const AROUND: u32 = 62;
-/// Nanoseconds that may be sent ahead of the rate in one burst: so much later, about, a thread that sleeps may find that its time has come.
+/// The default burst in nanoseconds of sending time. A sleeping thread may wake about this late.
 const SLACK: u64 = 1_000_000;
 
-/// The account of a QP.
+/// The time budget of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     limit: RateLimit,
-    /// The rate of its path in kbit/s; 0 is the port's.
+    /// The rate of its path in kbit/s; 0 is the port's rate.
     path: u32,
-    /// When all that was sent has had its time.
+    /// The time at which all sent packets have had their sending time.
     paid: u64,
 }
 
 impl Pace {
-    /// When to ask again, if nothing may go now to where `path` kbit/s are taken.
+    /// When to try again, if nothing may leave now on a path of `path` kbit/s.
     fn wait(&self, now: Time, path: u32) -> Option<Time> {
         let kbps = slower(self.limit.kbps, path);
         let slack = match self.limit.burst {
             0 => SLACK,
             burst => cost(burst, kbps),
         };
-        // When half a burst may go, for each look costs something.
+        // Waits until half a burst may leave, because each check costs time.
         (self.paid > now.0.saturating_add(slack)).then(|| Time(self.paid - slack / 2))
     }
 
-    /// Puts on the account that `len` bytes of payload have left.
+    /// Charges a packet with `len` bytes of payload.
     fn charge(&mut self, now: Time, len: u32, path: u32) {
         let kbps = slower(self.limit.kbps, path);
         self.paid = self.paid.max(now.0).saturating_add(cost(len.saturating_add(AROUND), kbps));
     }
 
-    /// The rates are others now; what is owed is owed in bytes.
+    /// Changes the rates. The bytes ahead of the rate stay the same.
     fn change(&mut self, now: Time, limit: RateLimit, path: u32) {
         let (before, after) = (slower(self.limit.kbps, self.path), slower(limit.kbps, path));
         let owed = u128::from(self.paid.saturating_sub(now.0));
@@ -65,12 +68,12 @@ impl Pace {
     }
 }
 
-/// Nanoseconds that `bytes` take, at least; none where there is no limit.
+/// The nanoseconds that `bytes` take, rounded up; 0 without a limit.
 fn cost(bytes: u32, kbps: u32) -> u64 {
     if kbps == 0 { 0 } else { (u64::from(bytes) * 8_000_000).div_ceil(u64::from(kbps)) }
 }
 
-/// The slower of two rates, where 0 is none.
+/// The slower of two rates; 0 means no limit.
 fn slower(one: u32, other: u32) -> u32 {
     if one == 0 || other == 0 { one | other } else { one.min(other) }
 }
@@ -88,7 +91,7 @@ impl Qp {
         self.lock().pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit)
     }
 
-    /// The program has set a rate, or the QP's path is another one.
+    /// Sets the program's rate, or applies the rate of a new path.
     pub(crate) fn set_pace(&self, inner: &mut Inner, limit: Option<RateLimit>) {
         let path = slow_path(inner.attributes.dest.static_rate);
         let limit = limit.unwrap_or_else(|| inner.pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit));
@@ -100,15 +103,15 @@ impl Qp {
         inner.pace.get_or_insert_default().change(now, limit, path);
     }
 
-    /// What a change of attributes means for the pace.
+    /// Applies a change of attributes to the rates.
     pub(crate) fn repace(&self, inner: &mut Inner, mask: u32, rate: RateLimit) {
         if mask & (attr::RATE_LIMIT | attr::AV) != 0 {
             self.set_pace(inner, (mask & attr::RATE_LIMIT != 0).then_some(rate));
         }
     }
 
-    /// Whether a packet of a connection has to wait: then it goes back to the requester, and the timers know until when. `fresh` is the
-    /// number of a packet that was never sent.
+    /// Whether a packet of a connection must wait. It then goes back to the requester, and a timer
+    /// is set. `fresh` is the PSN of the first packet that was never sent.
     #[inline]
     pub(crate) fn must_wait(&self, inner: &mut Inner, transmit: &Transmit, fresh: Psn, now: Time) -> bool {
         match &inner.pace {
@@ -120,7 +123,7 @@ impl Qp {
         }
     }
 
-    /// A packet of a connection has left.
+    /// Charges a packet of a connection.
     #[inline]
     pub(crate) fn charge(&self, inner: &mut Inner, len: u32, now: Time) {
         if let Some(pace) = &mut inner.pace {
@@ -128,7 +131,7 @@ impl Qp {
         }
     }
 
-    /// Whether a datagram has to wait, whose address handle has a static rate of its own.
+    /// Whether a datagram must wait. Its address handle may have its own static rate.
     #[inline]
     pub(crate) fn datagram_must_wait(&self, inner: &mut Inner, static_rate: u8, now: Time) -> bool {
         match &inner.pace {
@@ -140,7 +143,7 @@ impl Qp {
         }
     }
 
-    /// A datagram has left.
+    /// Charges a datagram.
     #[inline]
     pub(crate) fn charge_datagram(&self, inner: &mut Inner, len: u32, static_rate: u8, now: Time) {
         let path = if static_rate == 0 { 0 } else { slow_path(static_rate) };
@@ -167,7 +170,8 @@ mod tests {
         Pace { limit: RateLimit { kbps, burst }, ..Pace::default() }
     }
 
-    /// Sends for a second as often as it is allowed to, and looks `late` nanoseconds too late each time; says how many bytes left.
+    /// Sends for one second as often as allowed, with each check `late` nanoseconds late. Returns
+    /// the bytes sent.
     fn second_of(pace: &mut Pace, len: u32, late: u64) -> u64 {
         let (mut now, mut bytes) = (0, 0);
         while now < 1000 * MS {

@@ -1,8 +1,10 @@
-//! Parent domains: a protection domain with a thread domain, and with a say in where queues lie.
+//! Parent domains: a protection domain with a thread domain, and with an allocator for queue
+//! memory.
 //!
-//! The entries of a queue are this process's own affair, so that they may lie wherever the program wants; the words that the agent
-//! reads stay in queue memory. A thread domain is a promise that one thread at a time uses what is made in it; nothing here
-//! gets faster by it, for locks that nobody else wants cost nearly nothing. The principal type is [`Parent`].
+//! Only this process reads the entries of a queue, so they may be in memory of the program's
+//! choice. The words that the agent reads stay in queue memory. A thread domain promises that one
+//! thread at a time uses its objects. Nothing here becomes faster by it, because uncontended locks
+//! cost almost nothing. Principal type: [`Parent`].
 
 use std::sync::Arc;
 
@@ -16,10 +18,10 @@ use crate::memory::View;
 use crate::pd::Pd;
 use crate::wqe::Layout;
 
-/// What a queue's memory is for.
+/// The purpose of a queue's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// The send or the receive queue of a QP.
+    /// The send queue or the receive queue of a QP.
     Qp = 1,
     /// A CQ.
     Cq = 2,
@@ -27,22 +29,23 @@ pub enum Purpose {
     Srq = 3,
 }
 
-/// Who says where the queues of a domain lie.
+/// Chooses the memory for the queues of a domain.
 pub trait Allocator: Send + Sync {
-    /// Memory of `len` bytes; `None` is where queues always lie.
+    /// Memory of `len` bytes; `None` means the default queue memory.
     ///
     /// # Errors
     /// ENOMEM.
     fn allocate(&self, len: usize, purpose: Purpose) -> Result<Option<Region>>;
 }
 
-/// What lives in a domain: a count, of which each takes one.
+/// Held by each object of a domain, to count the objects.
 pub(crate) type Token = Arc<()>;
 
-/// What makes a PD a parent domain.
+/// The parts of a PD that is a parent domain.
 pub(crate) struct Parent {
     allocator: Option<Box<dyn Allocator>>,
-    /// Of the PD and the thread domain that it is made of; until it is given back, for a queue may outlive it in some list.
+    /// Tokens of the PD and the thread domain below it. Dropped when the domain is freed, because a
+    /// queue in some list may outlive it.
     parts: Mutex<Vec<Token>>,
 }
 
@@ -53,7 +56,7 @@ pub struct Td {
 }
 
 impl Engine {
-    /// A thread domain.
+    /// Allocates a thread domain.
     ///
     /// # Errors
     /// EIO after a fork.
@@ -64,10 +67,10 @@ impl Engine {
 }
 
 impl Td {
-    /// Gives the domain back.
+    /// Frees the domain.
     ///
     /// # Errors
-    /// EBUSY while a parent domain has it.
+    /// EBUSY while a parent domain uses it.
     pub fn dealloc(&self) -> Result<()> {
         self.engine.check_process()?;
         unused(&self.users, "a thread domain is part of a parent domain")
@@ -75,7 +78,7 @@ impl Td {
 }
 
 impl Pd {
-    /// A parent domain on this PD.
+    /// Allocates a parent domain on this PD.
     ///
     /// # Errors
     /// EINVAL when this is a parent domain itself.
@@ -95,12 +98,13 @@ impl Pd {
         self.parent.is_some()
     }
 
-    /// What an object that is made on it keeps for as long as it lives.
+    /// The token that an object of this domain holds during its life.
     pub(crate) fn token(&self) -> Token {
         Arc::clone(&self.users)
     }
 
-    /// Refuses while a parent domain is on it, or something in it that is one; lets go of what a parent domain is made of.
+    /// Refuses while a parent domain is on this PD, or an object is in this parent domain.
+    /// Otherwise releases the parts of the parent domain.
     pub(crate) fn part(&self) -> Result<()> {
         unused(&self.users, "a parent domain is on the PD, or something is in the parent domain")?;
         if let Some(parent) = &self.parent {
@@ -109,20 +113,21 @@ impl Pd {
         Ok(())
     }
 
-    /// Where the entries of a queue lie that the agent has found room for at `layout` of `view`.
+    /// The memory for the entries of a queue, for which the agent has reserved `layout` in `view`.
     pub(crate) fn settle(&self, view: &View, layout: Layout, purpose: Purpose) -> Result<(View, Layout)> {
         let len = layout.count as usize * layout.stride as usize;
         Ok(lie(self.lend(len, purpose)?, view, layout))
     }
 
-    /// Memory of the domain's allocator; `None` is where queues always lie.
+    /// Memory from the domain's allocator; `None` means the default queue memory.
     fn lend(&self, len: usize, purpose: Purpose) -> Result<Option<Region>> {
         let allocator = self.parent.as_ref().and_then(|parent| parent.allocator.as_ref()).filter(|_| len > 0);
         Ok(allocator.map(|allocator| allocator.allocate(len, purpose)).transpose()?.flatten())
     }
 
-    /// The same for a queue that is to have `count` entries, of at most `most`, before the agent is asked to change it: where the
-    /// allocator has nothing, nothing is to have changed. What the agent will refuse needs no memory.
+    /// As [`Pd::lend`], for a queue that shall have `count` entries, of at most `most`, before the
+    /// agent is asked to change it. If the allocator fails, nothing has changed. A request that the
+    /// agent will refuse needs no memory.
     pub(crate) fn lend_ahead(
         &self,
         (count, most): (u32, u32),
@@ -130,13 +135,14 @@ impl Pd {
         purpose: Purpose,
     ) -> Result<Option<Region>> {
         let sound = count != 0 && count <= most;
-        // As the agent rounds it.
+        // The agent rounds up in the same way.
         let rounded = if sound { count.checked_next_power_of_two().unwrap_or(0) } else { 0 };
         self.lend(rounded as usize * stride, purpose)
     }
 }
 
-/// Where the entries of a queue lie: in what was lent, if that is large enough, or else where the agent has found room.
+/// The place of a queue's entries: the lent memory if it is large enough, otherwise the agent's
+/// place.
 pub(crate) fn lie(lent: Option<Region>, view: &View, layout: Layout) -> (View, Layout) {
     let len = layout.count as usize * layout.stride as usize;
     match lent.filter(|region| region.len() >= len) {

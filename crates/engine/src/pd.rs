@@ -1,4 +1,5 @@
-//! Protection domains: what memory, queue pairs and address handles must share to be used together.
+//! Protection domains: memory, queue pairs and address handles can be used together only within one
+//! domain. Principal type: [`Pd`].
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ use crate::request;
 pub struct Pd {
     engine: Arc<Engine>,
     handle: u32,
-    /// Set for a parent domain.
+    /// `Some` for a parent domain.
     pub(crate) parent: Option<Parent>,
-    /// Parent domains on it; and of those, what is made on them.
+    /// A PD: its parent domains. A parent domain: the objects in it.
     pub(crate) users: Token,
 }
 
@@ -45,21 +46,22 @@ impl Pd {
         &self.engine
     }
 
-    /// The agent's name for it.
+    /// The agent's handle of the domain.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Registers `length` bytes at `addr`, which work requests and peers will call `iova`.
+    /// Registers `length` bytes at `addr`. Work requests and peers address them from `iova` on.
     ///
     /// # Errors
-    /// EFAULT for memory that is not there or lacks a right, EINVAL for flags that contradict each other.
+    /// EFAULT for unmapped memory or a missing right; EINVAL for contradictory flags.
     pub fn reg_mr(self: &Arc<Self>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
         Mr::register(self, addr, length, iova, access)
     }
 
-    /// A region of nothing (`ibv_alloc_null_mr`): reads find zeros, and what is written is gone. Only its lkey opens it.
+    /// A region without memory (`ibv_alloc_null_mr`): reads give zeros, and writes are dropped. It
+    /// has only an lkey.
     ///
     /// # Errors
     /// ENOMEM beyond the device's limit.
@@ -67,7 +69,7 @@ impl Pd {
         Mr::nothing(self)
     }
 
-    /// A memory window of type 1 or 2, bound to nothing.
+    /// Allocates an unbound memory window of type 1 or 2.
     ///
     /// # Errors
     /// EINVAL for another type, ENOMEM beyond the device's limit.
@@ -83,10 +85,10 @@ impl Pd {
         Ah::create(self, vector)
     }
 
-    /// Gives the domain back.
+    /// Frees the domain.
     ///
     /// # Errors
-    /// EBUSY while an object, or a parent domain, stands on it.
+    /// EBUSY while the domain has objects or parent domains.
     pub fn dealloc(&self) -> Result<(), Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
         self.part().map_err(|error| error.errno)?;

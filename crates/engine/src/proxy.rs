@@ -1,8 +1,11 @@
-//! The engine that has an SRQ, doing what the engine of an XRC target asks for: on its own memory, by its own keys, with its own CQ.
+//! The owner's side of a remote SRQ: executes the requests of another engine's XRC target with this
+//! engine's memory, keys and CQ.
 //!
-//! For each target of another engine there is a QP here that has no number of its own: a place for the receive request at hand and for the
-//! last outcome. Who asks has to own the target's number, and to know the domain's token, which only those know who have opened it. Should
-//! the target be passed on to a third engine, or to this one, then what was done last is not done twice. Adds to [`Engine`] and [`Qp`].
+//! For each target of another engine this engine keeps a QP without a number of its own. The QP
+//! holds the current receive request and the last outcome. The requesting engine must own the
+//! target's number and know the domain's token, which only engines that have opened the domain
+//! know. If a third engine or this one takes the target over, the last step is not repeated. Adds
+//! to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 
@@ -23,7 +26,7 @@ use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 use crate::transmit::Sent;
 
 impl Engine {
-    /// Another engine asks for something on behalf of a target of its own.
+    /// Handles a request that another engine sends for its target.
     #[cold]
     pub(crate) fn on_srq_request(
         self: &Arc<Self>,
@@ -40,7 +43,7 @@ impl Engine {
         let domain =
             found.as_ref().and_then(|srq| srq.xrc.as_ref()).filter(|xrc| xrc.token != 0 && xrc.token == request.token);
         let Some(xrc) = domain else {
-            // Nobody who knows the domain, or a queue that is gone.
+            // The sender does not know the domain, or the SRQ is gone.
             let reply = SrqReply { id: request.id, outcome: Outcome::Refused(Nak::InvalidRd), status: None };
             if request.kind != Kind::End {
                 let place = self.targets.find(qpn).unwrap_or_else(|| self.foreign_target(qpn, 0, 0));
@@ -51,7 +54,7 @@ impl Engine {
         let place = self.foreign_target(qpn, xrc.domain, xrc.token);
         let mut inner = place.lock();
         if !inner.is_dead() {
-            // It is this engine's now.
+            // This engine serves the target now.
             return;
         }
         match request.kind {
@@ -68,12 +71,14 @@ impl Engine {
         }
     }
 
-    /// The far end of a lane is gone: messages of its targets will not be continued, but of those that somebody else serves now.
+    /// The far end of a lane is gone. Unfinished messages of its targets end, unless another engine
+    /// serves the targets now.
     pub(crate) fn lose_targets(&self, peer: u32) {
         for place in &self.targets.all() {
             let mut inner = place.lock();
             if inner.is_dead() && std::mem::take(&mut inner.blocked) {
-                // Perhaps for want of room on that lane, and replies to others wait behind.
+                // The replies may wait for room on that lane, with replies to other engines behind
+                // them.
                 place.send_srq_replies(&mut inner);
             }
             if inner.is_dead() && self.board.owner(place.qpn()) == peer {
@@ -102,7 +107,8 @@ impl Qp {
             && done.by != lane.peer
             && (done.psn, done.connection) == (psn, request.connection)
         {
-            // Whoever served the target before has got this reply, or not, and has said nothing any more.
+            // The previous server of the target may have got this reply or not. It has sent nothing
+            // since.
             return SrqReply { id: request.id, ..done.reply };
         }
         (inner.attributes.dest_qp_num, inner.attributes.port_num) = (request.peer, request.port);
@@ -114,7 +120,7 @@ impl Qp {
                 Ok(None) => (Outcome::Refused(Nak::InvalidRd), None),
                 Ok(Some(pd)) => {
                     let status = self.execute_apart(inner, &packet, payload, step, pd);
-                    // A message whose beginning is not here cannot be continued.
+                    // A message without its beginning here cannot be continued.
                     let outcome = match inner.responder.take_outcome() {
                         None | Some(Outcome::Dropped) => Outcome::Refused(Nak::InvalidRequest),
                         Some(outcome) => outcome,
@@ -134,7 +140,7 @@ impl Qp {
         reply
     }
 
-    /// The receive request at hand ends, if there is one.
+    /// Ends the current receive request, if there is one.
     fn end_message(&self, inner: &mut Inner, status: Option<Status>) {
         if let Some(receive) = inner.receive.take() {
             self.complete_receive(inner, &receive, status.unwrap_or(Status::WrFlushErr), None, wc_opcode::RECV, None);
@@ -179,7 +185,7 @@ impl Qp {
         }
     }
 
-    /// Sends the replies that wait.
+    /// Sends the waiting replies.
     #[cold]
     pub(crate) fn send_srq_replies(self: &Arc<Self>, inner: &mut Inner) {
         while let Some((lane, reply, bytes)) = inner.remote_srq.as_mut().and_then(|remote| remote.replies.pop_front()) {

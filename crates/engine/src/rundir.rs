@@ -1,9 +1,10 @@
-//! Where the agent and its clients meet: the run directory.
+//! The run directory, where the agent and its clients meet.
 //!
-//! Not the directory's content (the agent makes that), only its name and whether it may be believed. [`default`] tells the
-//! order in which one is looked for. Default names end in the inode of the network namespace, because unix sockets cross
-//! namespaces and agents must not. What nobody named explicitly is believed only if it belongs to root or to this user and
-//! nobody else can write it: in `/tmp` anybody could have prepared it.
+//! This file decides the name of the directory and whether it can be trusted. The agent makes the
+//! content. [`default`] has the order of the search. Default names end in the inode of the network
+//! namespace, because unix sockets cross namespaces and agents must not. A directory that no one
+//! named explicitly is trusted only if it belongs to root or to this user and no other user can
+//! write it: in `/tmp` any user could have prepared it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -18,8 +19,9 @@ use rustix::io::Errno;
 /// The environment variable that names the run directory.
 pub const VARIABLE: &str = "SOFTHCA_DIR";
 
-/// The run directory that this process uses; it need not exist. The order: `$SOFTHCA_DIR`; the user's own, if an agent
-/// serves it; the system's, if an agent serves it; the user's own, where an agent has to be started.
+/// The run directory that this process uses; it need not exist. The order: `$SOFTHCA_DIR`; the
+/// user's own directory, if an agent serves it; the system's directory, if an agent serves it; the
+/// user's own directory, where an agent must then be started.
 #[must_use]
 pub fn default() -> PathBuf {
     if let Some(dir) = chosen() {
@@ -30,20 +32,20 @@ pub fn default() -> PathBuf {
     if !answers(&own) && answers(&everybodys) { everybodys } else { own }
 }
 
-/// The run directory that somebody named for this process; such a one may belong to anybody. A relative path is meant from where
-/// this process stands now: others stand elsewhere.
+/// The run directory that the environment names. It may belong to any user. A relative path is
+/// resolved against the current directory of this process, because other processes have other ones.
 #[must_use]
 pub fn chosen() -> Option<PathBuf> {
     set(VARIABLE).map(PathBuf::from).map(|dir| std::path::absolute(&dir).unwrap_or(dir))
 }
 
-/// The user's own run directory: `$XDG_RUNTIME_DIR/softhca…`, else `/tmp/softhca-<uid>…`. An agent with addresses of its own
-/// is a host of its own, and so they are part of the name.
+/// The user's own run directory: `$XDG_RUNTIME_DIR/softhca…`, else `/tmp/softhca-<uid>…`. An agent
+/// with its own addresses is a host of its own, so the addresses are part of the name.
 #[must_use]
 pub fn private(addresses: &[IpAddr]) -> PathBuf {
     let addresses: String = addresses.iter().map(|address| format!("-{address}")).collect();
     let name = namespace() + &addresses;
-    // The XDG Base Directory Specification has relative paths ignored.
+    // The XDG Base Directory Specification says to ignore relative paths.
     match set("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute()) {
         Some(dir) => dir.join(format!("softhca{name}")),
         None => PathBuf::from(format!("/tmp/softhca-{}{name}", rustix::process::getuid().as_raw())),
@@ -70,31 +72,33 @@ pub fn node(dir: &Path, device: u32) -> PathBuf {
     dir.join(format!("uverbs{device}"))
 }
 
-/// The socket for questions about the agent itself.
+/// The socket for requests to the agent itself.
 #[must_use]
 pub fn admin(dir: &Path) -> PathBuf {
     dir.join("admin")
 }
 
-/// The mirror of `/sys` that the agent keeps.
+/// The agent's mirror of `/sys`.
 #[must_use]
 pub fn sysfs(dir: &Path) -> PathBuf {
     dir.join("sys")
 }
 
-/// Whether somebody listens at `node`, without connecting: a stream socket is told EPROTOTYPE by a living listener of another
-/// type, and ECONNREFUSED by the name of a dead one.
+/// Whether a process listens at `node`, without a connection to it. A stream socket gets EPROTOTYPE
+/// from a living listener of another type, and ECONNREFUSED if the listener has gone.
 #[must_use]
 pub fn is_served(node: &Path) -> bool {
     match UnixStream::connect(node) {
         Ok(_) => true,
         Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => true,
-        // Too long for a socket address: not known here; opening says.
+        // The path is too long for a socket address, so this cannot be known here. The open call
+        // reports it.
         Err(error) => error.kind() == ErrorKind::InvalidInput,
     }
 }
 
-/// Whether a run directory may be used that nobody named: it is root's or ours, and nobody else can write it.
+/// Whether a default run directory may be used: it belongs to root or to this user, and no other
+/// user can write it.
 #[must_use]
 pub fn is_trusted(dir: &Path) -> bool {
     let safe = |meta: fs::Metadata| {
@@ -104,7 +108,7 @@ pub fn is_trusted(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(safe)
 }
 
-/// Names what failed on which path, and what to do next where that can be known.
+/// Adds the failed action, the path and, if known, the next step to an error.
 pub fn at(action: &str, path: &Path) -> impl FnOnce(io::Error) -> io::Error + use<> {
     let what = format!("cannot {action} {}", path.display());
     move |error| {
@@ -121,7 +125,8 @@ pub fn at(action: &str, path: &Path) -> impl FnOnce(io::Error) -> io::Error + us
     }
 }
 
-/// Makes `dir` with mode 0700 where it does not exist, and refuses one that somebody else could have prepared.
+/// Creates `dir` with mode 0700 if it does not exist. Refuses a directory that another user could
+/// have prepared.
 ///
 /// # Errors
 /// The directory cannot be made, is not a directory, or belongs to another user.
@@ -129,13 +134,15 @@ pub fn prepare(dir: &Path) -> io::Result<()> {
     prepare_with(dir, 0o700)
 }
 
-/// As [`prepare`], for an agent that serves everybody: all may enter, and only its user may write.
+/// As [`prepare`], for an agent that serves every user: all users may enter, and only its own user
+/// may write.
 ///
 /// # Errors
 /// As for [`prepare`].
 pub fn prepare_for_everybody(dir: &Path) -> io::Result<()> {
     prepare_with(dir, 0o755)?;
-    // The mode of a new directory depends on the umask, and one that is there may have been a private one.
+    // The mode of a new directory depends on the umask, and an existing directory may have been
+    // private.
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(at("chmod", dir))
 }
 

@@ -1,8 +1,10 @@
-//! Simulated time: an engine that does nothing by itself, and whose clock and chance are somebody else's.
+//! Simulated time: an engine without a thread of its own, whose clock and randomness come from a
+//! simulation.
 //!
-//! Such an engine has no helper thread: whoever simulates takes its turns, by [`Engine::step`], and finds out when the next one is due.
-//! Everything else is as in real time, the words and descriptors by which engines wake each other too, so that a wake-up that is missing is
-//! missed in a simulation as well. What a network of a simulation is, `fabric` knows. Principal trait: [`Simulated`].
+//! The simulation takes the steps of the helper thread by [`Engine::step`], which returns when the
+//! next step is due. Everything else is as in real time, including the wake words and descriptors
+//! by which engines wake each other. So a missing wakeup is also missing in a simulation. The
+//! simulated network is in `fabric`. Principal trait: [`Simulated`].
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -10,26 +12,26 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 
-/// What a simulation decides for its engines.
+/// The time and randomness that a simulation gives to its engines.
 pub trait Simulated: Send + Sync {
     /// Nanoseconds since the simulation began.
     fn now(&self) -> u64;
 
-    /// A number, by the simulation's chance.
+    /// The next random number of the simulation.
     fn chance(&self) -> u64;
 }
 
-/// What came of one turn.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something was done, and more may be there.
+    /// The step did work, and there may be more.
     Worked,
-    /// Nothing is to be done before the engine is woken, or the simulation's clock shows so much.
+    /// No work is due until the engine is woken, or until this time of the simulation's clock.
     Sleeps(Option<u64>),
 }
 
 impl Engine {
-    /// Takes one turn of the helper thread's, where the time is simulated ([`crate::Control::simulated`]).
+    /// Takes one step of the helper thread in simulated time ([`crate::Control::simulated`]).
     pub fn step(self: &Arc<Self>) -> Step {
         if self.is_gone() {
             return Step::Sleeps(None);
@@ -43,7 +45,7 @@ impl Engine {
         !self.is_gone() && self.is_woken()
     }
 
-    /// A number that nobody guesses easily, or the simulation's.
+    /// A random number that is hard to guess, or the simulation's.
     #[must_use]
     pub fn chance(&self) -> u64 {
         match self.clock.simulated() {

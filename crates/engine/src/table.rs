@@ -1,9 +1,11 @@
 //! A sparse table by 24-bit number, for QPNs and memory keys.
 //!
-//! Looking up touches no lock that another number's user touches: a small lock per slot, and in front of it only words that hardly
-//! change. Slots come in leaves of 256. A leaf serves the block of numbers that it is given to, and the next one when that block is
-//! empty, so that numbers that are never used again cost nothing; a slot knows its number, for who looked up the leaf may come too late.
-//! Holding a slot's guard keeps its object in the table, which is how deregistering memory waits for copies under way.
+//! A look-up shares no written cache line with the users of other numbers: it takes a small lock
+//! per slot, and before this reads only words that hardly change. Slots come in leaves of 256. A
+//! leaf serves one block of numbers at a time, and another block when that one is empty, so numbers
+//! that are never used again cost nothing. A slot stores its number, because a look-up of the leaf
+//! may be outdated. A held slot guard keeps the object in the table: this is how a deregistration
+//! waits for copies under way. Principal type: [`Table`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,11 +18,11 @@ type Slot<T> = RwLock<Option<(u32, Arc<T>)>>;
 type Leaf<T> = Box<[Slot<T>]>;
 type Level<T> = Box<[OnceLock<T>]>;
 
-/// The table. Numbers above 24 bits are simply absent.
+/// The table. Numbers above 24 bits are absent.
 pub(crate) struct Table<T> {
-    /// By block of 256 numbers: its leaf, counted from 1, or 0.
+    /// For each block of 256 numbers: its leaf, counted from 1; 0 for none.
     blocks: Level<Box<[AtomicU32]>>,
-    /// By number of the leaf.
+    /// The leaves, by their number.
     leaves: Level<Level<Leaf<T>>>,
     used: Mutex<Used>,
 }
@@ -28,9 +30,9 @@ pub(crate) struct Table<T> {
 /// Which leaves are in use.
 #[derive(Default)]
 struct Used {
-    /// Objects of each leaf.
+    /// The number of objects in each leaf.
     counts: Vec<u32>,
-    /// Leaves without any.
+    /// The empty leaves.
     free: Vec<u32>,
 }
 
@@ -38,13 +40,14 @@ fn level<T>() -> Level<T> {
     (0..FAN).map(|_| OnceLock::new()).collect()
 }
 
-/// Where a number is: the block in two parts, and the slot in its leaf.
+/// The position of a number: the block in two parts, and the slot in its leaf.
 fn place(number: u32) -> Option<[usize; 3]> {
     let [high, a, b, c] = number.to_be_bytes();
     (high == 0).then_some([a.into(), b.into(), slot_of(c)])
 }
 
-/// Numbers in a row are often those of several threads, which are not to meet at one cache line: each message writes to the lock of a slot.
+/// Neighbouring numbers often belong to different threads. They must not share a cache line,
+/// because each message writes the lock of a slot.
 fn slot_of(number: u8) -> usize {
     number.rotate_left(u8::BITS / 2).into()
 }
@@ -61,12 +64,12 @@ impl<T> Table<T> {
 
     fn slot(&self, number: u32) -> Option<&Slot<T>> {
         let [a, b, c] = place(number)?;
-        // Acquire: pairs with the release in `enter`, so that the leaf is there.
+        // Acquire: pairs with the release in `enter`, so that the leaf is initialized.
         let leaf = self.blocks[a].get()?[b].load(Ordering::Acquire);
         Some(&self.leaf(leaf.checked_sub(1)?)?[c])
     }
 
-    /// The object, held in the table for as long as the guard lives.
+    /// The object, held in the table during the life of the guard.
     pub(crate) fn hold(&self, number: u32) -> Option<MappedRwLockReadGuard<'_, Arc<T>>> {
         // Recursive: a gather list may name one region twice while a writer waits.
         let slot = self.slot(number)?;
@@ -84,7 +87,7 @@ impl<T> Table<T> {
         self.hold(number).map(|object| Arc::clone(&object))
     }
 
-    /// Puts `object` at `number`; answers what stood there.
+    /// Puts `object` at `number`. Returns the previous object.
     pub(crate) fn insert(&self, number: u32, object: Arc<T>) -> Option<Arc<T>> {
         let [a, b, c] = place(number).expect("numbers of this table have 24 bits");
         let block = &self.blocks[a].get_or_init(|| (0..FAN).map(|_| AtomicU32::new(0)).collect())[b];
@@ -96,7 +99,8 @@ impl<T> Table<T> {
         before.map(|(_, object)| object)
     }
 
-    /// One more object in a block, which has a leaf now.
+    /// Counts one more object in a block, and gives the block a leaf if it has none. Returns the
+    /// leaf.
     fn enter(&self, block: &AtomicU32) -> u32 {
         let mut used = self.used.lock();
         if let Some(index) = block.load(Ordering::Relaxed).checked_sub(1) {
@@ -115,7 +119,7 @@ impl<T> Table<T> {
         index
     }
 
-    /// One object less in a block, whose leaf goes to another one when it was the last.
+    /// Counts one object less in a block. After the last object its leaf is free for another block.
     fn leave(&self, block: &AtomicU32, index: u32) {
         let mut used = self.used.lock();
         let count = &mut used.counts[index as usize];
@@ -126,7 +130,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the object out, after everybody who holds it has let go.
+    /// Removes the object, after all holders have released it.
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
         let [a, b, c] = place(number)?;
         let block = &self.blocks[a].get()?[b];
@@ -136,7 +140,7 @@ impl<T> Table<T> {
         Some(object)
     }
 
-    /// Every object, for the rare passes over all (closing, a dead agent).
+    /// All objects, for rare passes over the whole table (close, a dead agent).
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let leaves = self.leaves.iter().filter_map(OnceLock::get);
         let leaves = leaves.flat_map(|leaves| leaves.iter().filter_map(OnceLock::get));
