@@ -1,9 +1,12 @@
-//! The NETLINK_RDMA node: what a kernel answers to `rdma` and its like about devices, links and objects, from the agent's tables.
+//! The NETLINK_RDMA node: answers programs like `rdma` about devices, links and objects from the
+//! agent's tables, as a kernel does.
 //!
-//! A connection stands for a netlink socket; the path redirector makes it when a program asks for one. Each datagram holds requests, and each
-//! request is answered as Linux does (`drivers/infiniband/core/nldev.c`): with the facts, with an errno, or message by message up to DONE.
-//! Nothing can be changed here. Like answers of the admin node, these come in pieces, when there is room for the next. What a message says
-//! is in [`facts`] and [`objects`]. The principal type is [`Dump`].
+//! A connection stands for a netlink socket. The path redirector makes it when a program opens a
+//! netlink socket. Each datagram holds requests. Each request is answered as Linux does
+//! (`drivers/infiniband/core/nldev.c`): with the facts, with an errno, or message by message up to
+//! DONE. Nothing can be changed here. As on the admin node, a long answer is sent in pieces, each
+//! when there is room for it. The content of messages is in [`facts`] and [`objects`]. Principal
+//! type: [`Dump`].
 
 mod facts;
 mod objects;
@@ -23,32 +26,33 @@ use crate::headroom;
 use crate::world::World;
 use objects::{Class, Cursor};
 
-/// Answers to the requests of one datagram.
+/// The answers to the requests of one datagram.
 #[derive(Debug)]
 struct Dump {
     asker: Asker,
     requests: VecDeque<(Header, Vec<u8>)>,
     current: Option<(Header, Part)>,
-    /// What is to be sent.
+    /// The packet to send next.
     packet: Writer,
 }
 
-/// What of an answer is still to be said.
+/// The rest of an answer.
 #[derive(Debug)]
 enum Part {
     /// Devices from this index on.
     Devices(usize),
     /// Ports of a device after this number.
     Ports(usize, u32),
-    /// What there is of objects, of devices from this index on; of one device only, and then without an end.
+    /// Counts of objects, for devices from this index on; or for one device only, without an end
+    /// message.
     Summaries { device: usize, only: bool, count: objects::IdCount },
     /// Objects of a device.
     Objects(Cursor),
-    /// Nothing more.
+    /// Only the end message.
     End,
 }
 
-/// Takes one datagram from `socket`.
+/// Receives one datagram from `socket`.
 pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
     let len = match admin::take(socket, buffer) {
         Ok(len) => len,
@@ -95,7 +99,7 @@ impl Tell for Dump {
 }
 
 impl Dump {
-    /// Begins the answer to a request, and ends it where it is short.
+    /// Begins the answer to a request. A short answer is complete at once.
     fn begin(&mut self, world: &World, header: &Header, body: &[u8]) -> Result<Option<(Header, Part)>, Errno> {
         if header.is_control() {
             self.packet.result(header, 0);
@@ -145,7 +149,7 @@ impl Dump {
         Ok(Some((*header, part)))
     }
 
-    /// Why a command is not carried out: what changes something is for root, and nobody can change anything here.
+    /// Why a command is refused: a change is only for root, and no user can change anything here.
     fn refusal(&self, world: &World, command: u16, request: &Request) -> Errno {
         let changes = matches!(
             command,
@@ -164,7 +168,7 @@ impl Dump {
         }
     }
 
-    /// The answer is complete; whoever wants to hear so is told.
+    /// Ends the answer, with an acknowledgement if the request asks for it.
     fn over(&mut self, header: &Header) -> Option<(Header, Part)> {
         if header.flags & flag::ACK != 0 && !header.is_dump() {
             self.packet.result(header, 0);
@@ -172,7 +176,7 @@ impl Dump {
         None
     }
 
-    /// Makes one message more, or a bounded part of the work for one; and what is left after that.
+    /// Adds one message, or does a bounded part of the work for one. Returns the rest.
     fn piece(&mut self, world: &World, manager: &Manager, header: &Header, part: Part) -> Option<Part> {
         match part {
             Part::Devices(index) => {
@@ -223,7 +227,7 @@ impl Dump {
         }
     }
 
-    /// The last message of an answer that had several.
+    /// Adds the end message of an answer with several messages.
     fn end(&mut self, header: &Header) -> Option<Part> {
         self.packet.done(header);
         None

@@ -1,7 +1,8 @@
-//! A user whose thread in the agent is blocked goes on connecting, thousands of times and in each way: the agent keeps few
-//! descriptors of it, others are served, and when nothing blocks any more all is closed.
+//! A user whose thread in the agent is blocked continues to connect, thousands of times and in
+//! every way. The agent keeps few descriptors of this user and serves other users. When the thread
+//! is no longer blocked, all descriptors are closed.
 //!
-//! One test only, for it counts the descriptors of its process.
+//! Only one test, because it counts the descriptors of its process.
 
 mod common;
 
@@ -18,12 +19,12 @@ use common::hostile::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::socket::Socket;
 
-/// In each way.
+/// The number of connections in each way.
 const TIMES: usize = 3000;
-/// Descriptors of a blocked user, beside those of the connections that it keeps.
+/// The most descriptors of a blocked user, besides the ones of its open connections.
 const FEW: usize = 32;
 
-/// What is said before the connection ends; the agent may have ended it already.
+/// Sends the last message of a connection, which the agent may already have ended.
 type Way = fn(&Socket, &[BorrowedFd<'_>]) -> rustix::io::Result<usize>;
 
 const WAYS: [(&str, Way); 5] = [
@@ -36,7 +37,7 @@ const WAYS: [(&str, Way); 5] = [
     }),
 ];
 
-/// Blocks the thread of the user who calls this until the peer goes, which comes back.
+/// Blocks the thread of the calling user until the returned peer is dropped.
 fn block(agent: &TestAgent) -> std::net::TcpStream {
     let (socket, peer) = lingering();
     let mut client = agent.client();
@@ -54,7 +55,7 @@ fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
     let Some(agent) = &for_everybody() else { return };
     let peer = as_user(HOSTILE, || block(agent));
     agent.eventually("show", |shown| shown["contexts"].as_array().is_some_and(Vec::is_empty));
-    // One that blocks, and one that shows when everybody has closed it.
+    // One descriptor blocks its closer. The other shows when all copies are closed.
     let (lingering, other_peer) = lingering();
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
     let mut kept: Vec<Socket> = Vec::new();
@@ -77,7 +78,8 @@ fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
             }
             as_user(OTHER, || agent::admin::ask(&agent.dir, &serde_json::json!({"request": "devices"})))
                 .expect("an answer");
-            // Others are served before what this user still has waiting, so the agent may have some of it to do.
+            // Other users are served before this user's waiting work, so the agent may still have
+            // to do some of it.
             let limit = Instant::now() + HANG;
             while descriptors() > before + FEW {
                 let more = descriptors().saturating_sub(before);
@@ -95,7 +97,7 @@ fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
     serves_another(agent, "all of that");
 }
 
-/// Nobody has the other end of a pipe any more.
+/// Asserts that the other end of a pipe is closed.
 #[track_caller]
 fn is_closed(read: &OwnedFd) {
     let mut polled = [PollFd::new(read, PollFlags::IN)];

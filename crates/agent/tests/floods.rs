@@ -1,8 +1,8 @@
-//! Floods by one user of an agent that serves many, and how another user is served meanwhile.
+//! Floods: one user floods an agent that serves many users, while another user works.
 //!
-//! Threads become users by the system's own means, which needs root; without it these tests say so and end. Each flood is
-//! bounded in time, and prints how long the other user's commands took. That the other is served at all, and fairly, is
-//! judged by counts, not by time.
+//! The test threads become other users, which needs root. Without root these tests print a message
+//! and end. Each flood is limited in time, and prints how long the other user's commands took. The
+//! tests judge by counts, not by time, that the other user is served at all and fairly.
 
 mod common;
 
@@ -21,14 +21,14 @@ use common::flood::{MALLORY, agent, become_user, figures, quiet};
 use common::{Client, TestAgent};
 use shm::socket::Socket;
 
-/// A client of Mallory's with many objects.
+/// A client of Mallory with many objects.
 fn rich(dir: &Path, objects: usize) -> Client {
     let mut client = Client::connect(&dir.join("uverbs0"));
     client.open();
     for _ in 0..objects {
         quiet(&mut client.socket, &legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12));
     }
-    // In order: all of them are there now.
+    // Commands are handled in order, so all objects exist after this one.
     client.alloc_pd();
     client
 }
@@ -52,7 +52,7 @@ fn a_user_who_asks_for_everything_again_and_again_does_not_hold_up_another() {
         }
     });
     drop(rich);
-    // One by one in turn, the victim would have one command for each 40 answers.
+    // In strict alternation of single pieces, the victim would get one command for each 40 answers.
     let commands = figures.times.len() as u64;
     assert!(4 * commands > figures.done, "{commands} commands beside {} answers", figures.done);
 }
@@ -123,7 +123,8 @@ fn a_user_with_many_ids_of_the_connection_manager_does_not_hold_up_another() {
     assert!(!figures.times.is_empty());
 }
 
-/// What is longer than a message comes whole, however many ask and however little each reads at a time.
+/// An answer that is longer than a message arrives complete, with any number of clients and slow
+/// readers.
 #[test]
 fn long_answers_come_whole() {
     let agent = TestAgent::start();
@@ -152,7 +153,7 @@ fn long_answers_come_whole() {
     );
 }
 
-/// What others could guess would be the same in both.
+/// A value that another user could guess would be the same for both agents.
 #[test]
 fn numbers_of_one_agent_say_nothing_about_anothers() {
     let numbers = || {

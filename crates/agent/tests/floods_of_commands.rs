@@ -1,8 +1,8 @@
-//! Floods of commands that concern others: groups, listeners, states of QPs, captures, rules, imports, memory that is freed, and tables
-//! filled to the brim.
+//! Floods of commands that concern other clients: groups, listeners, QP states, captures, rules,
+//! imports, freed memory, and full tables.
 //!
-//! As in `floods.rs`: one user floods from several connections, another is served meanwhile; figures are printed, and that
-//! everything comes to its end is judged.
+//! As in `floods.rs`, one user floods from several connections while another user is served. The
+//! tests print figures, and judge that all work comes to an end.
 
 mod common;
 
@@ -52,7 +52,7 @@ impl Channel {
         Self { socket }
     }
 
-    /// The first number of the answer, or what was refused.
+    /// The first number of the answer, or the error.
     fn call<T: Record>(&self, number: u32, body: &T, room: usize) -> Result<u32, i32> {
         let envelope = RequestEnvelope { sequence: 1, flags: 0 };
         let request = build(number, body, &[], room);
@@ -128,7 +128,7 @@ fn a_user_who_joins_and_leaves_groups_does_not_hold_up_another() {
     judge(&agent, &figures);
 }
 
-/// Beside 16,000 events that nobody takes: whoever ends an id with an event has them looked through.
+/// With 16,000 unread events: the end of an id that has an event makes the agent search them.
 #[test]
 fn a_user_with_listeners_and_untaken_events_does_not_hold_up_another() {
     let Some(agent) = agent() else { return };
@@ -182,7 +182,7 @@ fn a_user_who_modifies_queue_pairs_does_not_hold_up_another() {
     judge(&agent, &figures);
 }
 
-/// Contexts of Mallory's with engines that take what the agent pushes, until they are dropped.
+/// Contexts of Mallory with engines that read the agent's pushes until the flood is over.
 fn engines(dir: &Path, count: usize, over: &AtomicBool) {
     let mut clients: Vec<_> = Vec::new();
     for _ in 0..count {
@@ -201,7 +201,7 @@ fn engines(dir: &Path, count: usize, over: &AtomicBool) {
     }
 }
 
-/// Floods with questions beside so many engines of the same user.
+/// Floods with requests while the same user has this many engines.
 fn questions(name: &str, flood: common::flood::Flood) {
     let Some(agent) = agent() else { return };
     let over = AtomicBool::new(false);
@@ -230,7 +230,8 @@ fn a_user_who_begins_and_ends_captures_does_not_hold_up_another() {
         while !over.load(Ordering::Relaxed) {
             let socket = Socket::connect(&dir.join(agent::rundir::ADMIN)).expect("connected");
             let begun = ask(&socket, &json!({"request": "capture", "room": 4096}));
-            // Three of a user's at a time; a fourth is refused, and so is one whose connection has not been seen to end.
+            // A user may have three captures at a time. A fourth is refused, and so is one while
+            // the agent has not yet seen an earlier connection end.
             assert!(begun["capture"].is_u64() || begun["error"].is_string(), "{begun}");
             done.fetch_add(u64::from(begun["capture"].is_u64()), Ordering::Relaxed);
         }
@@ -253,7 +254,7 @@ fn a_user_who_adds_and_clears_rules_does_not_hold_up_another() {
     });
 }
 
-/// Lists all regions of the device again and again, of which one user has a quarter million.
+/// Lists all regions of the device again and again. One user has a quarter of a million.
 #[test]
 fn a_user_who_lists_every_region_does_not_hold_up_another() {
     const REGIONS: u32 = 262_144;
@@ -291,7 +292,7 @@ fn a_user_who_lists_every_region_does_not_hold_up_another() {
                 request.extend([8_u16.to_ne_bytes(), netlink::attribute::DEV_INDEX.to_ne_bytes()].concat());
                 request.extend([0; 4]);
                 socket.send(&request, &[]).expect("sent");
-                // A whole answer takes longer than the flood; each message of it counts.
+                // A whole answer takes longer than the flood, so each message of it counts.
                 let is_last = |bytes: &[u8]| netlink::messages(bytes).any(|(header, _)| header.kind <= 3);
                 while !over.load(Ordering::Relaxed) {
                     let len = socket.recv(&mut bytes).expect("a message").len;
@@ -307,7 +308,7 @@ fn a_user_who_lists_every_region_does_not_hold_up_another() {
     });
 }
 
-/// Imports contexts by a descriptor that is no context's, beside dozens of contexts.
+/// Imports contexts by a descriptor that belongs to no context, beside dozens of contexts.
 #[test]
 fn a_user_who_imports_nothing_does_not_hold_up_another() {
     questions("imports", |dir: &Path, over: &AtomicBool, done: &AtomicU64| {
@@ -323,7 +324,8 @@ fn a_user_who_imports_nothing_does_not_hold_up_another() {
     });
 }
 
-/// Captures end that nobody has asked for, after their engines have written megabytes to the spools.
+/// Ends captures that no client has requested, after their engines have written megabytes to the
+/// capture rings.
 #[test]
 fn a_user_who_ends_captures_full_of_packets_does_not_hold_up_another() {
     const ROOM: usize = 64 << 20;
@@ -352,14 +354,14 @@ fn a_user_who_ends_captures_full_of_packets_does_not_hold_up_another() {
     judge(&agent, &figures);
 }
 
-/// A large CQ in a region that other queues keep is filled and destroyed again and again.
+/// Fills and destroys a large CQ again and again, in a region that other queues keep.
 #[test]
 fn a_user_who_frees_large_queues_does_not_hold_up_another() {
     let Some(agent) = agent() else { return };
     let figures = figures(&agent, "large queues", 2, |dir, over, done| {
         let mut client = Client::connect(&dir.join("uverbs0"));
         client.open();
-        // Regions grow up to 64 MiB; the last one of these has room for more.
+        // Regions grow up to 64 MiB. The last of these regions has room for more.
         let mut regions = std::collections::BTreeMap::new();
         let kept: Vec<_> = (12..20).map(|bits| client.create_cq(1 << bits)).collect();
         for (_, out, mut fds) in kept {
@@ -383,7 +385,8 @@ fn a_user_who_frees_large_queues_does_not_hold_up_another() {
     judge(&agent, &figures);
 }
 
-/// All regions and windows that a user may have, of a client that runs no engine; then the agent runs one for it.
+/// A client without an engine makes all regions and windows that a user may have. Then the agent
+/// runs an engine for it.
 #[test]
 fn a_user_with_every_region_and_window_does_not_hold_up_another() {
     const SHARE: u32 = 262_144;
@@ -410,7 +413,7 @@ fn a_user_with_every_region_and_window_does_not_hold_up_another() {
         for _ in 0..16_000 {
             quiet(&mut client.socket, &legacy(number::CREATE_CQ, &body, &[], 64));
         }
-        // The first of these has the agent run an engine that knows all of it.
+        // The first of these makes the agent run an engine that knows all these objects.
         while !over.load(Ordering::Relaxed) {
             let poll = legacy(number::POLL_CQ, &PollCq { response: 1, cq_handle, ne: 1 }, &[], 8 + 48);
             let polled = client.call(&poll);

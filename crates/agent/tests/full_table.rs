@@ -1,7 +1,7 @@
-//! An agent that can have no more descriptors open: the kernel closes what there is no room for in the thread that receives it,
-//! and that is not the thread that serves others.
+//! An agent at its descriptor limit: the kernel closes descriptors without room in the thread that
+//! receives them. This thread must not be the one that serves other clients.
 //!
-//! One test only, for the limit is the process's.
+//! Only one test, because the limit is the process's.
 
 mod common;
 
@@ -12,13 +12,13 @@ use common::hostile::{HANG, HOSTILE, as_user, for_everybody, lingering, message}
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shm::socket::Socket;
 
-/// How many short messages a socket has room for.
+/// The number of short messages that a socket can hold.
 fn room() -> usize {
     let (a, _b) = Socket::pair().expect("a pair");
     (0..1 << 20).take_while(|_| a.try_send(&[0; 16], &[]).is_ok()).count()
 }
 
-/// Takes all descriptors that there are.
+/// Opens descriptors up to the limit.
 fn fill() -> Vec<OwnedFd> {
     let file = std::fs::File::open("/dev/null").expect("there");
     std::iter::from_fn(|| file.as_fd().try_clone_to_owned().ok()).collect()
@@ -31,14 +31,14 @@ fn descriptors_that_find_no_room_hold_up_nobody_else() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(1024), ..limit }).expect("less is always possible");
     let (mut victim, hostile) = (agent.client(), as_user(HOSTILE, || agent.client()));
     let (socket, peer) = lingering();
-    // The agent reads nothing more of a client that does not read its replies.
+    // The agent reads nothing more from a client that does not read its replies.
     let none = message(&[0xff; 40]);
     let commands = room() * 5 / 4;
     for _ in 0..commands {
         hostile.socket.send(&none, &[]).expect("sent");
     }
     hostile.socket.send(&none, &[socket.as_fd()]).expect("sent");
-    // So the last reference is in the message.
+    // Now the last reference is in the message.
     drop(socket);
     let full = fill();
     for _ in 0..commands {

@@ -1,7 +1,8 @@
-//! An agent in a process that may have little memory, or little address space: hostile users make all that there is room for, until
-//! each kind is refused. The agent lives and serves who is there, and when they have gone everything can be made again.
+//! An agent in a process with a low limit of memory or address space. Hostile users make objects of
+//! every kind until each kind is refused. The agent survives and serves the connected clients.
+//! After the hostile users have gone, all objects can be made again.
 //!
-//! The agent is this program, started a second time: a limit is a process's.
+//! The agent is this program, started a second time, because a limit is the process's.
 
 mod common;
 
@@ -28,15 +29,15 @@ use common::{Client, create_qp};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use shm::socket::Socket;
 
-/// Where the agent is to serve.
+/// The variable with the agent's run directory.
 const DIR: &str = "SOFTHCA_TEST_AGENT";
-/// What is limited.
+/// The variable with the name of the limit.
 const WHICH: &str = "SOFTHCA_TEST_LIMIT";
-/// Address space beside what the agent has at its start. Queue memory is refused first.
+/// Address space in addition to the agent's at its start. Queue memory is refused first.
 const ADDRESSES: (&str, u64) = ("VmSize:", 64 << 20);
-/// Private memory beside that. Tables are refused first.
+/// Private memory in addition to the agent's at its start. Tables are refused first.
 const MEMORY: (&str, u64) = ("VmData:", 6 << 20);
-/// The most of one kind that one user makes.
+/// The most objects of one kind that one user makes.
 const MOST: usize = 20_000;
 const HOSTILES: u32 = 3;
 
@@ -45,7 +46,7 @@ fn agent_process() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let config = Config { system: true, ..Config::parse("").expect("a configuration") };
     let agent = Agent::start(&config, Some(Path::new(&dir))).expect("an agent");
-    // Its threads have begun, and have what they need for that.
+    // After this answer the agent's threads run and have the memory that they need to start.
     agent::admin::ask(Path::new(&dir), &serde_json::json!({"request": "status"})).expect("an answer");
     let which = std::env::var(WHICH).expect("what is limited");
     let (resource, room) = match which.as_str() {
@@ -84,12 +85,12 @@ fn create_cq(client: &mut Client, cqe: u32) -> i32 {
     client.call(&legacy(number::CREATE_CQ, &body, &[], 8 + 56)).status
 }
 
-/// Makes things until one is refused; how many that are.
+/// Makes objects until one is refused. Returns their number.
 fn until_refused(mut make: impl FnMut() -> i32) -> usize {
     (0..MOST).take_while(|_| make() == 0).count()
 }
 
-/// Makes everything; the numbers of what was made, by kind.
+/// Makes objects of every kind. Returns the number of each kind.
 fn exhaust(client: &mut Client, pd: u32, cq: u32) -> Vec<(&'static str, usize)> {
     let sizes = (4..20).rev().map(|power| 1 << power);
     let cqs = sizes.map(|cqe| until_refused(|| create_cq(client, cqe))).sum();
@@ -123,7 +124,7 @@ fn exhaust_ids(dir: &Path) -> Option<(Socket, usize)> {
     Some((socket, ids))
 }
 
-/// Where no memory is left, a command is refused and the agent lives.
+/// Without free memory a command is refused, and the agent survives.
 #[track_caller]
 fn is_served(which: &str, child: &mut Child, victim: &mut Client, after: &str) {
     assert!(child.try_wait().expect("a child").is_none(), "the agent has ended after {after}");
@@ -170,7 +171,7 @@ fn refuses_and_lives(which: &str) {
         hostile.push((client, ids));
     }
     drop(hostile);
-    // What ends with a client ends soon.
+    // The agent releases the objects of an ended client after a short time.
     let mut tries = 0;
     while create_cq(&mut victim, 1 << 16) != 0 {
         tries += 1;

@@ -1,6 +1,7 @@
 //! softhca's own commands for engines: ENGINE_HELLO and LANE_OPEN.
 //!
-//! How lanes are made and what is pushed is [`crate::lanes`]'; here is who may ask for what.
+//! [`crate::lanes`] makes the lanes and the pushes. This file checks which client may ask for what.
+//! Principal function: [`open_lane`].
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::world::World;
 
-/// ENGINE_HELLO: the client does its own data path.
+/// ENGINE_HELLO: the client has an engine of its own.
 pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let body: EngineHello = call.body()?;
@@ -61,7 +62,8 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     Ok(answer)
 }
 
-/// LANE_OPEN: a lane to another engine, new or as it is. The other end of a new one is pushed to that engine.
+/// LANE_OPEN: returns a lane to another engine, a new or an existing one. A push sends the other
+/// end of a new lane to that engine.
 pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let LaneOpen { engine, stripe } = call.body()?;
     let (me, peer) = (call.context, ContextId(engine));
@@ -77,7 +79,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let opener = world.context(me)?.peer.uid;
     let proxy = shares::has_proxy(world, me, peer);
     if world.lanes.find((me, peer), stripe).is_none() {
-        // Before the lane's memory is made: a refusal costs the agent no descriptor.
+        // Before the lane's memory is made, so that a refusal costs the agent no descriptor.
         shares::room_for_lane(world, me, peer)?;
     }
     let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy)?;
@@ -106,7 +108,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(answer)
 }
 
-/// What the engine `to` is told about its end of a lane.
+/// Describes one end of a lane for the engine `to`.
 fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: ContextId) -> Outcome<LaneEnd> {
     let link = |id: ContextId| world.contexts.get(&id).and_then(|context| context.engine.as_ref());
     let (Some(mine), Some(theirs)) = (link(to), link(other)) else {
@@ -117,7 +119,7 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
     if let (Some(ours), Some(others)) = (uid(to), uid(other))
         && ours != others
     {
-        // What wakes another user's engine stays with the agent.
+        // The agent keeps the descriptor that wakes another user's engine.
         end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.notifier(other, theirs, ours)?));
     }
     if let Some(context) = world.contexts.get(&other) {
@@ -127,7 +129,8 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
     Ok(end)
 }
 
-/// The wake word's memory and the eventfd that wakes the engine; anything else could make peers wait or fault.
+/// The wake word's memory and the eventfd that wakes the engine. Descriptors of another kind could
+/// make peers wait or fault, and are refused.
 fn two(fds: Vec<Passed>) -> Outcome<(Foreign, Foreign)> {
     let Ok([wake_word, kick]) = <[Passed; 2]>::try_from(fds) else {
         return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the wake word's memory and an eventfd");

@@ -1,5 +1,6 @@
-//! What the server does about messages with descriptors, which are received elsewhere, and about users whose messages are read
-//! again. Where descriptors are received, examined and closed, [`crate::closer`] says.
+//! The server's part in two matters: messages with descriptors, which another thread receives, and
+//! users whose messages the server reads again. [`crate::closer`] receives, checks and closes the
+//! descriptors. Adds to [`Server`].
 
 use std::os::fd::OwnedFd;
 
@@ -9,14 +10,14 @@ use crate::client::{Client, Fate, Said};
 use crate::foreign::{Arrived, Passed};
 use crate::inbox::{Inbox, Message};
 
-/// Descriptors that came from this process.
+/// Descriptors that this process made itself.
 pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<Passed> {
     fds.into_iter().map(Passed::ours).collect()
 }
 
 impl Client {
-    /// Has the next message received on the thread of the client's user. It comes back as a message to the server, and until
-    /// then nothing more is read from this client.
+    /// Receives the next message on the thread of the client's user. The message comes back to the
+    /// server through `inbox`. Until then the server reads nothing more from this client.
     pub(super) fn receive(&mut self, id: u32, inbox: Inbox) -> Fate {
         self.closer().receive(self.lent(), move |arrived| {
             inbox.send(Message::Arrived { id, arrived });
@@ -25,11 +26,11 @@ impl Client {
     }
 }
 
-/// Connections that are watched again in one piece of work.
+/// The most connections that one piece of work watches again.
 const AGAIN: usize = 256;
 
 impl Server {
-    /// A message of a client has been received with its descriptors.
+    /// Handles a client's message that was received with its descriptors.
     pub(super) fn take_arrived(&mut self, id: u32, arrived: Arrived) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.wait_no_more();
@@ -38,7 +39,8 @@ impl Server {
         self.do_next(id, next);
     }
 
-    /// Less of a user waits to be closed: its messages are read again. The rest of many connections is a piece of work of its own.
+    /// Fewer descriptors of a user wait to be closed, so the server reads the user's messages
+    /// again. With many connections, the rest is another piece of work.
     pub(super) fn read_again(&mut self, uid: u32) {
         let mut left = AGAIN - self.ask_again(uid, AGAIN);
         let held_up = self.clients.iter().filter(|(_, client)| client.uid() == uid && client.is_held_up());

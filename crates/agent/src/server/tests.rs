@@ -1,4 +1,5 @@
-//! The server without a thread of its own: each turn is the test's, so what happens between two pieces of work can be counted.
+//! Tests of the server without its thread: the test runs each turn, so it can count the events
+//! between two pieces of work.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use crate::ids::Peer;
 const HOSTILE: u32 = 77;
 const OTHER: u32 = 78;
 
-/// A server that serves nobody yet, and has no sockets of the network.
+/// A server without clients and without network sockets.
 fn server() -> Server {
     let config = Config { wire: Wire::External, ..Config::default() };
     let world = World::new(&config, "a test").expect("a world");
@@ -40,14 +41,14 @@ fn client(server: &mut Server, uid: u32) -> (u32, Socket) {
     (id, theirs)
 }
 
-/// A connection to the admin node or to that of NETLINK_RDMA.
+/// A connection to the admin node or to the NETLINK_RDMA node.
 fn visitor(server: &mut Server, door: Door) -> (u32, Socket) {
     let (theirs, ours) = Socket::pair().expect("a pair");
     server.take_visitor(ours, door);
     (server.last_connection, theirs)
 }
 
-/// Connections of the hostile user that messages are read from.
+/// The number of the hostile user's connections that the server reads.
 fn read_from(server: &mut Server) -> usize {
     let clients = server.clients.values_mut().filter(|client| client.uid() == HOSTILE);
     let clients = clients.filter_map(|client| *client.watched().1);
@@ -56,9 +57,10 @@ fn read_from(server: &mut Server) -> usize {
     clients.chain(visitors).filter(|interest| *interest == EventFlags::IN).count()
 }
 
-/// Connections of the hostile user of which nothing is read: `clients` of a device, and as many others.
+/// Makes connections of the hostile user that the server does not read: `clients` of a device, and
+/// `visitors` others.
 fn held_up(server: &mut Server, clients: usize, visitors: usize) -> Vec<Socket> {
-    // One of whom 0 may wait has too much waiting.
+    // With these closers, a user with one descriptor that waits to be closed already has too many.
     let closers = std::mem::replace(&mut server.world.closers, Closers::threads(|_| {}, 0));
     let mut theirs = Vec::new();
     for number in 0..clients + visitors {
@@ -87,7 +89,8 @@ fn is_answered(socket: &Socket) -> bool {
     socket.try_recv(&mut bytes).is_ok_and(|got| OpenAnswer::read(&bytes[..got.len]).is_some_and(|it| it.status == 0))
 }
 
-/// 256 connections are one piece of work. Another user who asks for something meanwhile is served after the first of them.
+/// 256 connections are one piece of work. Another user that sends a command meanwhile is served
+/// after the first piece.
 #[test]
 fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
     raise_descriptor_limit();
@@ -100,7 +103,7 @@ fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
         let (mut events, mut seen) = (Vec::<Event>::with_capacity(256), Vec::new());
         for _ in 0..20 {
             let before = read_from(&mut server);
-            // So that no turn waits.
+            // So that no turn blocks.
             server.inbox.wake_again();
             assert!(server.turn(&mut events));
             match read_from(&mut server) - before {
@@ -115,7 +118,7 @@ fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
     }
 }
 
-/// Two requests of NETLINK_RDMA, which are answered one after the other.
+/// Two NETLINK_RDMA requests, which are answered one after the other.
 fn two_requests() -> Vec<u8> {
     let request = |sequence: u32| {
         let kind = 5 << 10 | netlink::command::SYS_GET;
@@ -126,7 +129,7 @@ fn two_requests() -> Vec<u8> {
     [request(1), request(2)].concat()
 }
 
-/// Takes the messages that have come; whether the connection has ended.
+/// Receives the available messages. Returns whether the connection has ended.
 fn take(socket: &Socket, answer: &mut Vec<Vec<u8>>) -> bool {
     let mut bytes = vec![0; 1 << 17];
     while let Ok(got) = socket.try_recv(&mut bytes) {
@@ -138,8 +141,8 @@ fn take(socket: &Socket, answer: &mut Vec<Vec<u8>>) -> bool {
     false
 }
 
-/// An answer that was begun while there was memory ends without its rest when there is none for the next piece. An answer
-/// whose turn comes when there is memory again is told whole.
+/// An answer begins while there is memory. It ends incomplete if there is no memory for the next
+/// piece. An answer that begins when there is memory again is complete.
 #[test]
 fn each_piece_of_an_answer_asks_for_memory_anew() {
     let show = br#"{"request":"show"}"#.to_vec();
@@ -171,7 +174,7 @@ fn each_piece_of_an_answer_asks_for_memory_anew() {
         }
         match door {
             Door::Admin => {
-                // Many pieces make one message, which is short enough to need no mark.
+                // The answer is one short message in many pieces, so it needs no mark.
                 let shown: serde_json::Value = serde_json::from_slice(&whole.concat()).expect("JSON");
                 assert_eq!(shown["contexts"].as_array().map(Vec::len), Some(100));
             }
@@ -181,7 +184,7 @@ fn each_piece_of_an_answer_asks_for_memory_anew() {
     }
 }
 
-/// On whose account each log line came.
+/// Records the account of each log line.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<Option<u32>>>>);
 
@@ -201,7 +204,8 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The server finds out between two pieces of work, when it works for nobody. The line counts for the program's user all the same.
+/// The server notices the end between two pieces of work, when it works for no user. The line still
+/// counts for the program's user.
 #[test]
 fn the_line_about_a_program_that_is_cut_off_counts_for_its_user() {
     let mut server = server();

@@ -1,5 +1,5 @@
-//! Connections to the admin node and to that of NETLINK_RDMA: a question, its answer in as many pieces as it needs, the next question. Adds
-//! to [`Server`].
+//! Connections to the admin node and to the NETLINK_RDMA node: a request, its answer in as many
+//! pieces as needed, the next request. Adds to [`Server`].
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,10 +17,10 @@ use crate::headroom;
 use crate::netlink;
 use crate::poller::Token;
 
-/// Answers to one user that are being told at a time; further questions wait.
+/// The most answers to one user that are sent at a time. Further requests wait.
 const TELLINGS: usize = 64;
 
-/// Through which node a connection has come.
+/// The node of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Door {
     Admin,
@@ -32,10 +32,11 @@ pub(super) struct Visitor {
     door: Door,
     pub(super) uid: u32,
     socket: Foreign<Socket>,
-    /// What its socket is watched for, if it is watched.
+    /// The events for which its socket is watched, if any.
     interest: Option<EventFlags>,
     telling: Option<Box<dyn Tell>>,
-    /// Nothing is read from it while too many descriptors of its user wait to be closed.
+    /// Whether the server reads nothing from it, because too many descriptors of its user wait to
+    /// be closed.
     held_up: bool,
 }
 
@@ -45,13 +46,13 @@ impl Visitor {
     }
 }
 
-/// How many connections a user has, and what becomes of its questions.
+/// A user's connections, and its waiting requests.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     pub(super) clients: usize,
     pub(super) visitors: usize,
     tellings: usize,
-    /// Connections whose questions wait.
+    /// Connections whose requests wait.
     parked: VecDeque<u32>,
 }
 
@@ -89,12 +90,13 @@ impl Server {
         }
     }
 
-    /// Takes a question, or tells one piece more of an answer. False: the agent shall end.
+    /// Handles a request, or sends the next piece of an answer. Returns `false` if the agent must
+    /// end.
     pub(super) fn serve_admin(&mut self, id: u32) -> bool {
         let Some(visitor) = self.admins.get_mut(&id) else { return true };
         let uid = visitor.uid;
         if visitor.telling.is_none() {
-            // While it is held up nothing is watched, so this is its end.
+            // A held-up connection is not watched for requests, so this event is its end.
             if visitor.held_up {
                 self.end_visit(id);
                 return true;
@@ -140,12 +142,12 @@ impl Server {
         true
     }
 
-    /// Tells one piece of an answer.
+    /// Sends one piece of an answer.
     fn tell(&mut self, id: u32) {
         let Some(visitor) = self.admins.get_mut(&id) else { return };
         let Some(telling) = &mut visitor.telling else { return };
         let uid = visitor.uid;
-        // Each piece allocates; an answer that cannot be told to its end is no answer.
+        // Each piece allocates. An answer that cannot be completed is ended at once.
         if !headroom::is_there() {
             return self.end_visit(id);
         }
@@ -164,7 +166,7 @@ impl Server {
         }
     }
 
-    /// An answer has been told, or will not be: another question of the user has its turn.
+    /// An answer has ended: starts the next waiting request of the user.
     fn end_telling(&mut self, uid: u32) {
         if let Some(has) = self.connections.get_mut(&uid) {
             has.tellings = has.tellings.saturating_sub(1);
@@ -178,7 +180,7 @@ impl Server {
         }
     }
 
-    /// Reads the questions of a user again, on `most` connections at most; on how many.
+    /// Reads the requests of a user again, from at most `most` connections. Returns their number.
     pub(super) fn ask_again(&mut self, uid: u32, most: usize) -> usize {
         let held_up = self.admins.iter_mut().filter(|(_, visitor)| visitor.uid == uid && visitor.held_up);
         let mut count = 0;
@@ -208,11 +210,11 @@ impl Server {
             self.unpark(visitor.uid);
         }
         self.count_out(visitor.uid, |has| &mut has.visitors);
-        // `softhca run` keeps its connection while its program runs: somebody was here until now.
+        // The idle time begins only now: `softhca run` keeps its connection while its program runs.
         self.idle_since = Instant::now();
     }
 
-    /// A connection of a user has ended.
+    /// Counts the end of a user's connection.
     pub(super) fn count_out(&mut self, uid: u32, which: impl FnOnce(&mut Connections) -> &mut usize) {
         let Some(has) = self.connections.get_mut(&uid) else { return };
         let count = which(has);
@@ -222,8 +224,9 @@ impl Server {
         }
     }
 
-    /// Whether a user has as many connections as it may, or there is no memory for one more. `softhca run` has one for each program, which has one for each
-    /// context; who connects and then says nothing has no context.
+    /// Whether a user has as many connections as it may, or there is no memory for another one.
+    /// `softhca run` has one connection per program, and a program one client per context; a client
+    /// that says nothing after the connect has no context yet.
     pub(super) fn is_one_too_many(&self, uid: u32) -> bool {
         if !headroom::is_there() {
             return true;
