@@ -1,5 +1,6 @@
-//! What no Debian program does, by small C programs of the suite: threads, one-sided operations on a target that does
-//! nothing for them, memory that goes away, fork, wrong arguments. The programs are in `programs/`.
+//! Cases that no Debian program covers, with small C programs of the suite: threads, one-sided
+//! operations on a passive target, vanishing memory, fork, wrong arguments. The programs are in
+//! `programs/`.
 
 use rustix::process::Signal;
 use softhca_suite::{HANG, Pair, Room, User, cprogram, program, wait};
@@ -101,7 +102,7 @@ fn the_death_of_a_parent_cleans_up_while_its_child_lives() {
     room.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// How many contexts the agent shows for a process.
+/// The number of contexts that the agent shows for a process.
 fn contexts_of(room: &Room, pid: u32) -> usize {
     let rows = room.show("contexts").expect("shown");
     rows.as_array().expect("rows").iter().filter(|row| row["pid"] == pid).count()

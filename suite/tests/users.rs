@@ -1,6 +1,6 @@
-//! Many users on one machine: through one agent that serves them all, with agents of their own, and from containers.
+//! Many users on one machine: with one agent for all, with their own agents, and from containers.
 //!
-//! All of it needs root, to become other users; without root each test says so and ends.
+//! Most tests need root, to become other users. Without root they print a message and end.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use softhca_suite::{HANG, Namespace, Pair, Program, Room, Sides, User, dist, pro
 const ALICE: User = User::Number(64_001);
 const BOB: User = User::Number(64_002);
 
-/// A small device, so that a user's share of it is used up soon.
+/// A small device, so that a user's share of it is soon used up.
 const SMALL: &str = "addresses = ['127.0.0.1']\n[[devices]]\n[devices.limits]\nmax_qp = 400\n";
 
 fn root() -> bool {
@@ -52,7 +52,7 @@ fn two_users_talk_through_one_agent() {
     ] {
         talk(&alice, &bob, words);
     }
-    // Everybody may look, and only the agent's own user stops it.
+    // Every user may query the agent, and only the agent's own user can stop it.
     let agent = machine.agent().expect("an agent");
     bob.finish(bob.softhca(&["devices"])).expect("it ends").expect_success();
     bob.finish(bob.softhca(&["doctor"])).expect("it ends").expect_success();
@@ -82,7 +82,7 @@ fn a_process_that_dies_is_noticed_whoever_it_was() {
     machine.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// A program of the suite, where the other users can reach it.
+/// A copy of a program of the suite, in a place that the other users can reach.
 fn reachable(room: &Room, program: &str) -> String {
     let program = Path::new(program);
     let place = room.folder().join(program.file_name().expect("a program"));
@@ -98,10 +98,10 @@ fn nobody_gets_at_what_others_have() {
     let machine = Room::system(SMALL).expect("an agent for everybody");
     let alice = machine.guest(ALICE).expect("a room");
     let bob = machine.guest(BOB).expect("a room");
-    // Alice has a private agent, too.
+    // Alice also has a private agent.
     let private = Room::of(ALICE).expect("a room");
     private.start_agent().expect("an agent");
-    // One pair that polls, one that sleeps between its messages, and one between the two users.
+    // One pair that polls, and one that sleeps between its messages.
     let polling = ["ib_write_bw", "-D", "120"];
     let sleeping = ["ibv_rc_pingpong", "-g", "0", "-c", "-e", "-n", "60000"];
     let mut polling = Pair::start(&alice, &polling).expect("both start");
@@ -116,7 +116,7 @@ fn nobody_gets_at_what_others_have() {
     words.extend(pids.iter().map(String::as_str));
     let told = bob.finish(bob.command(&path, words)).expect("the intruder ends");
     assert!(told.succeeded() && told.output.contains("refused"), "{}", told.told());
-    // Nobody was harmed: everybody is alive, goes on, and begins anew.
+    // No program was harmed: all are alive, go on, and can start again.
     assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
     assert!(private.agent().is_some());
     let before = process::cpu_time(client).expect("alive");
@@ -132,12 +132,13 @@ fn nobody_gets_at_what_others_have() {
 
 const FLOODER: &str = env!("CARGO_BIN_EXE_flooder");
 
-/// What an agent holds: bytes of its own and descriptors.
+/// The private bytes and the descriptors of an agent.
 fn held(agent: u32) -> (u64, usize) {
     (process::own_memory(agent).unwrap_or(0), process::open_files(agent).len())
 }
 
-/// How long it takes is printed and not judged: that the agent survives and goes on to serve is.
+/// The duration is printed and not judged. The test judges that the agent survives and continues to
+/// serve.
 #[test]
 fn floods_of_one_user_do_not_hold_up_another() {
     if !root() {
@@ -224,7 +225,7 @@ fn lanes_of_one_user_do_not_hold_up_another() {
     let during = held(agent);
     let tries = hostile.wait(HANG).expect("it ends").expect_success();
     machine.wait_until_empty(HANG).expect("nothing is left over");
-    // The agent closes the memory of lanes a moment after the lanes have ended.
+    // The agent closes the memory of lanes shortly after the lanes have ended.
     let has_closed = || (held(agent).1 <= before.1 + 8).then_some(());
     wait::until(HANG, "the agent to close the memory of lanes", has_closed).expect("closed");
     let (told, tried) = (victim.output.trim(), tries.output.trim());
@@ -279,7 +280,7 @@ fn refusals_of_one_user_leave_room_in_the_log_for_another_s() {
 
 #[test]
 fn eight_agents_of_two_users_do_not_mind_each_other() {
-    // A network to themselves: no other test's agents come and go here.
+    // A separate network, so that no other test's agents come and go here.
     let Some(namespace) = Namespace::new().expect("a namespace") else { return };
     let room = |user| Room::of(user).expect("a room").entered_by(&namespace.entrance());
     let rooms: Vec<Room> = (0..8).map(|n| room(if n % 2 == 0 { ALICE } else { BOB })).collect();
@@ -288,7 +289,8 @@ fn eight_agents_of_two_users_do_not_mind_each_other() {
     for pair in &mut pairs {
         is_fine(pair.wait(HANG));
     }
-    // All have the same addresses; one of them has the wire, the others say in a sentence that they have not.
+    // All agents have the same addresses. One has the wire, and the others report that they have no
+    // wire.
     let mut without = 0;
     for room in &rooms {
         let devices = room.finish(room.softhca(&["devices"])).expect("it ends").expect_success().output;
@@ -301,7 +303,7 @@ fn eight_agents_of_two_users_do_not_mind_each_other() {
     assert_eq!(without, 7);
 }
 
-/// A command as root in a namespace, without a run directory of a room.
+/// A command in a namespace, without the run directory of a room: as root, or as `user`.
 fn plain(namespace: &Namespace, room: &Room, user: Option<u32>, words: &[&str]) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name()]);
@@ -351,7 +353,7 @@ fn a_directory_that_somebody_else_has_prepared_is_not_believed() {
     let Some(namespace) = Namespace::new().expect("a namespace") else { return };
     let (room, thief) = (Room::of(BOB).expect("a room"), Room::of(ALICE).expect("a room"));
     let User::Number(bob) = BOB else { unreachable!() };
-    // Where Bob's programs look first, there is a link to what Alice serves.
+    // Where Bob's programs look first, there is a link to Alice's run directory.
     let inode = namespace.script("stat -Lc %i /proc/self/ns/net").expect("a number");
     let place = room.own_dir().join(format!("softhca-n{}", inode.trim()));
     thief.start_agent().expect("an agent");
@@ -361,8 +363,8 @@ fn a_directory_that_somebody_else_has_prepared_is_not_believed() {
     assert!(refused.code == 125 && refused.errors.contains("not a directory"), "{}", refused.told());
 }
 
-/// A container without tools for it: users, processes, /tmp and /dev/shm of its own, and no way back to any right. What is
-/// in the room is at /mnt; of the run directory, that is all that the container shares.
+/// A container without container tools: it has its own users, processes, /tmp and /dev/shm, and can
+/// gain no privileges. The room is mounted at /mnt. The container shares only its run directory.
 fn contained(room: &Room, words: &[&str]) -> Command {
     let script = "mount --bind \"$0\" /mnt; mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; \
                   export SOFTHCA_DIR=/mnt/run XDG_RUNTIME_DIR=/tmp; exec setpriv --no-new-privs \"$@\"";
@@ -373,7 +375,7 @@ fn contained(room: &Room, words: &[&str]) -> Command {
     room.command("unshare", all)
 }
 
-/// A room that containers can be made of; nothing where that is not allowed.
+/// A room for containers; `None` if containers are not allowed.
 fn for_containers(user: User) -> Option<Room> {
     let room = Room::of(user).expect("a room");
     if !room.folder().join("dist").exists() {
@@ -386,7 +388,8 @@ fn for_containers(user: User) -> Option<Room> {
     outcome.succeeded().then_some(room)
 }
 
-/// A pingpong whose server is outside and whose client is started by `client` with the port's number.
+/// A pingpong with its server outside. `client` makes the command of the client, from the words
+/// with the port number.
 fn pingpong(outside: &Room, count: &str, client: impl Fn(&[&str]) -> Command) -> (Program, Program, Port) {
     let port = Port::reserve().expect("a port");
     let number = port.number().to_string();
@@ -406,7 +409,7 @@ fn a_container_shares_the_agent_of_its_host() {
         let (mut server, mut client, _port) = pingpong(&room, "1000", inside);
         client.wait(HANG).expect("it ends").expect_success();
         server.wait(HANG).expect("it ends").expect_success();
-        // A death that the agent sees by itself: the process is visible from outside.
+        // The agent sees this death itself: the process is visible from outside.
         let (server, mut client, _port) = pingpong(&room, "100000000", inside);
         let victim = client.inner("ibv_rc_pingpong", HANG).expect("it runs");
         connected(&room, 2);
@@ -423,13 +426,14 @@ fn the_agent_of_a_container_serves_its_host() {
     let Some(room) = for_containers(User::Me) else { return };
     let mut agent = room.start(contained(&room, &["agent", "--foreground"])).expect("it starts");
     agent.wait_for_words("the agent serves", HANG).expect("it serves");
-    // What it calls its process id means nothing out here.
+    // The agent's process id inside the container means nothing outside.
     fs::remove_file(room.run_dir().join("agent.pid")).expect("removed");
     let inside = |words: &[&str]| room.run(words);
     let (mut server, mut client, _port) = pingpong(&room, "1000", inside);
     client.wait(HANG).expect("it ends").expect_success();
     server.wait(HANG).expect("it ends").expect_success();
-    // A death that the agent can only hear of: it does not see the process.
+    // The agent does not see this process, so it learns of the death only from the closed
+    // connection.
     let (server, mut client, _port) = pingpong(&room, "100000000", inside);
     let victim = client.inner("ibv_rc_pingpong", HANG).expect("it runs");
     connected(&room, 2);
@@ -440,7 +444,8 @@ fn the_agent_of_a_container_serves_its_host() {
     room.wait_until_empty(HANG).expect("nothing is left over");
 }
 
-/// The agent has forgotten one of two programs: the other one, which may wait for a message for ever, is all that it shows.
+/// Waits until the agent has forgotten one of two programs and shows only the other one, which may
+/// wait for a message for ever.
 fn alone(room: &Room) {
     wait::until(HANG, "the agent to forget the dead program", || {
         (room.show("contexts").ok()?.as_array()?.len() == 1).then_some(())
