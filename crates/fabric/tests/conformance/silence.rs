@@ -1,5 +1,6 @@
-//! Who never answers, and packets for another port: a requester hears nothing, and its request ends when its tries are over, between
-//! programs of one host too, where no timer runs before something is known to be lost.
+//! Peers that never answer, and packets for another port: a requester gets no answer, and its
+//! request fails after its retries. This also holds between programs of one host, where no timer
+//! runs before a loss is known.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::common::xrc::{self, Asker};
 use crate::common::{Fabric, Plan, QKEY, Side, ah, connect, everywhere, start};
 use engine::{Engine, Feth, Flush, SendWr};
 
-/// A QP of the peer's that does not take what a stranger's connection sends. It has to live for as long as it is not to take anything.
+/// Makes a QP of the peer that does not take packets from a stranger's connection. The caller keeps
+/// the QP alive during the test.
 type Silent = fn(&Arc<Engine>, &Side) -> Side;
 
 fn ready(side: &Side, to: &Side) {
@@ -23,7 +25,7 @@ fn ready(side: &Side, to: &Side) {
     side.rts();
 }
 
-/// Each request to that number ends in time.
+/// Each kind of request to this QP number fails in time.
 fn ends(a: impl Fn() -> Side, gid: [u8; 16], qpn: u32, what: &str) {
     let flush = Flush { length: 8, feth: Feth { placement: 1, selectivity: 0 } };
     for code in [
@@ -39,7 +41,7 @@ fn ends(a: impl Fn() -> Side, gid: [u8; 16], qpn: u32, what: &str) {
         a.init();
         a.rtr(gid, qpn);
         a.rts();
-        // A FLUSH brings no data.
+        // A FLUSH carries no data.
         let data = if code == opcode::FLUSH { Vec::new() } else { a.sge(0, 8).to_vec() };
         let wr = SendWr { opcode: code, sges: &data, remote_addr: 4096, rkey: 1, ..SendWr::default() };
         a.post(&SendWr { imm: 1, flush, ..wr });
@@ -107,7 +109,7 @@ fn retry_silence_of_whoever_is_not_connected(fabric: &Fabric) {
     }
 }
 
-/// Two initiators of XRC that are connected with each other: neither takes a request.
+/// Two XRC initiators that are connected with each other: neither takes requests.
 fn retry_silence_of_initiators(fabric: &Fabric) {
     let askers = [Asker::new(fabric.engine()), Asker::new(fabric.engine())];
     for (asker, other) in [(&askers[0], &askers[1]), (&askers[1], &askers[0])] {
@@ -117,7 +119,8 @@ fn retry_silence_of_initiators(fabric: &Fabric) {
     assert_eq!(askers[0].outcome(1, &wr), status::RETRY_EXC_ERR);
 }
 
-/// The request has come, waits for a receive request, and its receiver goes before it has said anything.
+/// The request has arrived and waits for a receive request. The receiver ends before it has sent an
+/// answer.
 fn retry_silence_of_who_goes_before_it_has_answered(fabric: &Fabric) {
     let plan = Plan::rc().hasty();
     let ends: [fn(&Side); 3] = [|b| b.to(state::ERR), |b| b.to(state::RESET), |b| assert!(b.qp.destroy().is_ok())];
@@ -139,20 +142,21 @@ everywhere! {
     retry_silence_of_whoever_is_not_connected
 }
 
-/// What is known of a packet that the QP did not take because it was for another port.
+/// The drop record of a packet that the QP did not take because it was for another port.
 fn port_drop(side: &Side) -> Option<DropRecord> {
     let is_it = |record: &DropRecord| record.cause == Cause::Port as u32 && record.dest_qp == side.qp.qpn();
     side.engine.drops().into_iter().find(is_it)
 }
 
-/// On a host with two ports: what is sent to the other one, or answered to it.
+/// On a host with two ports: requests to the other port, or responses to it.
 #[test]
 fn retry_silence_between_ports_of_a_host() {
     let fabric = Fabric::two_ports(false);
     let (near, far) = (fabric.engine(), fabric.engine());
     let other = near.query_gid(2, 0).expect("the other port's GID");
     let plan = Plan { port: 1, ..Plan::rc().hasty() };
-    // Answers that go to a port that the sender is not on: the message is there, and its sender does not know.
+    // Responses to a port that is not the requester's: the message has arrived, and its sender does
+    // not learn this.
     for code in [opcode::SEND, opcode::RDMA_READ] {
         let (a, b) = (Side::new(&near, &plan), Side::new(&far, &plan));
         ready(&a, &b);
@@ -163,7 +167,7 @@ fn retry_silence_between_ports_of_a_host() {
         a.post(&SendWr { remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..wr });
         assert_eq!(a.sent().status, status::RETRY_EXC_ERR, "opcode {code}");
     }
-    // Requests that do.
+    // Requests to a port that is not the responder's.
     for service in [engine::Service::Rc, engine::Service::Uc] {
         let plan = Plan { service, ..plan };
         let (a, b) = (Side::new(&near, &plan), Side::new(&far, &plan));
@@ -180,7 +184,8 @@ fn retry_silence_between_ports_of_a_host() {
             port_drop(&b)
         });
     }
-    // Answers by a way that is gone: the port that they go to is down, and the sender is on the other one.
+    // Responses by a path that is gone: their destination port is down, and the requester is on the
+    // other port.
     let (a, b) = (Side::new(&near, &plan), Side::new(&far, &plan));
     ready(&a, &b);
     b.init();
@@ -194,7 +199,8 @@ fn retry_silence_between_ports_of_a_host() {
     assert_eq!(a.sent().status, status::RETRY_EXC_ERR);
 }
 
-/// A datagram to an address of port 1 is not for a QP on port 2, on the same host or from another one; the group's is.
+/// A datagram to an address of port 1 is not for a QP on port 2, on one host or between hosts. A
+/// multicast datagram is for both.
 fn a_datagram_is_for_the_port_that_has_its_address(hosts: bool) {
     let fabric = Fabric::two_ports(hosts);
     let (near, far) = (fabric.engine(), fabric.engine());
@@ -223,7 +229,7 @@ fn a_datagram_is_for_the_port_that_has_its_address(hosts: bool) {
         a.post(&SendWr { ud: Some((&to_2, on_2.qp.qpn(), QKEY)), sges: &a.sge(0, 3), ..SendWr::default() });
         assert_eq!((a.sent().status, on_2.received().byte_len), (0, 43));
     }
-    // A group has no port.
+    // A multicast group has no port.
     let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 9, 1];
     for side in [&on_1, &on_2] {
         side.qp.attach_mcast(&group, 0).expect("attached");
@@ -244,7 +250,7 @@ fn port_address_between_hosts() {
     a_datagram_is_for_the_port_that_has_its_address(true);
 }
 
-/// Two ports may carry the same interfaces: then what is sent to their address is for both.
+/// Two ports may have the same interfaces. Packets to their shared address are then for both ports.
 #[test]
 fn port_address_that_two_ports_have() {
     let fabric = Fabric::configured("addresses = ['127.0.0.1']\n[[devices]]\n[[devices.ports]]\n[[devices.ports]]\n");

@@ -1,4 +1,5 @@
-//! Memory windows: what opens them and for whom, what closes them, and how each mistake ends.
+//! Memory windows: how they are bound and for whom, how they are unbound, and the result of each
+//! mistake.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use abi::post::{Sge, opcode};
 use abi::qp::state;
 use engine::{Bind, Mw, PostError, SendWr};
 
-/// A device whose windows of type 2 are bound to a QP's number alone.
+/// A device whose windows of type 2 are bound to a QP number only.
 const TYPE_2A: &str = "[[devices]]\nmemory_windows = '2A'";
 const LOCAL: u32 = access::LOCAL_WRITE | access::MW_BIND;
 const WRITE: u32 = access::REMOTE_WRITE;
 const ALL: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// Sides whose memory can only be reached through windows.
+/// Two sides whose memory peers can reach only through windows.
 fn pair(fabric: &Fabric) -> (Side, Side) {
     fabric.pair(&Plan { mr_access: LOCAL, ..Plan::rc() })
 }
@@ -29,7 +30,7 @@ fn post_bind(side: &Side, bind: &Bind) {
     side.post(&SendWr { wr_id: 7, opcode: opcode::BIND_MW, bind: Some(bind), ..SendWr::default() });
 }
 
-/// Binds the window with its next key, which must succeed.
+/// Binds the window with its next key, and expects success.
 fn bind(side: &Side, mw: &Mw, range: (usize, u64), access: u32) -> u32 {
     let key = next_key(mw.rkey());
     post_bind(side, &bind_of(side, mw, key, range, access));
@@ -43,7 +44,7 @@ fn reasons() -> Vec<String> {
     engine::reason::last(2)
 }
 
-/// Posts one remote operation of 8 bytes and answers its status.
+/// Posts one remote operation of 8 bytes and returns its status.
 fn reach(side: &Side, code: u32, (rkey, remote_addr): (u32, u64)) -> u32 {
     side.post(&SendWr { opcode: code, rkey, remote_addr, sges: &side.sge(0, 8), ..SendWr::default() });
     side.sent().status
@@ -107,7 +108,7 @@ fn v_30_a_window_opens_its_range_with_its_rights(fabric: &Fabric) {
     }
 }
 
-/// V-31, V-32: every bind gives another key; with no bytes it closes the window.
+/// V-31, V-32: every bind gives another key. A bind with length 0 unbinds the window.
 fn v_31_a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let mw = b.pd.alloc_mw(1).expect("a window");
@@ -124,17 +125,19 @@ fn v_31_a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
     b.mr.dereg().expect("no window is on it");
 }
 
-/// V-32, IBA 10.6.7.2.2: the lower 8 bits are the request's, whatever they were before; the others are the window's.
+/// V-32, IBA 10.6.7.2.2: the lower 8 bits are the request's, with any previous value. The other
+/// bits are the window's.
 fn v_32_any_lower_8_bits_are_a_key_of_type_2(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let mw = b.pd.alloc_mw(2).expect("a window");
     let given = mw.rkey();
     let keys = [given, given, next_key(given), given & !0xff, given | 0xff, given | 0xff, given];
     for (round, key) in keys.into_iter().enumerate() {
-        // Another range each time: a peer that remembers the key from before reaches what it opens now.
+        // Another range each time: a peer with a key from an earlier round reaches the range of the
+        // current round.
         let at = 64 * round;
         let bind = bind_of(&b, &mw, key, (at, 64), ALL);
-        // The upper bits are not looked at.
+        // The upper bits are ignored.
         let asked = if round % 2 == 0 { key } else { key & 0xff };
         post_bind(&b, &Bind { rkey: asked, ..bind });
         assert_eq!((b.sent().status, mw.rkey()), (0, key), "{round}: {:?}", reasons());
@@ -145,7 +148,7 @@ fn v_32_any_lower_8_bits_are_a_key_of_type_2(fabric: &Fabric) {
     }
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (given, b.memory.addr(0))), status::REM_ACCESS_ERR, "it is closed");
     restart(&a, &b);
-    // Bound already: not even with another key.
+    // A bound window of type 2 cannot be bound again, even with another key.
     post_bind(&b, &bind_of(&b, &mw, given, (0, 64), ALL));
     assert_eq!(b.sent().status, 0);
     post_bind(&b, &bind_of(&b, &mw, next_key(given), (0, 64), ALL));
@@ -156,7 +159,8 @@ fn v_32_any_lower_8_bits_are_a_key_of_type_2(fabric: &Fabric) {
     b.mr.dereg().expect("no window is on it");
 }
 
-/// V-32, IBA 9.4.1.1.3: after the message is complete; its completion tells.
+/// V-32, IBA 9.4.1.1.3: the key becomes invalid after the message is complete, and the completion
+/// reports it.
 fn op_send_inv_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let mw = b.pd.alloc_mw(2).expect("a window");
@@ -181,7 +185,8 @@ fn op_send_inv_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
     b.mr.dereg().expect("no window is on it");
 }
 
-/// IBA 9.9.6.3, class J: the sender gets no success; the receive request ends with REM_INV_REQ_ERR, and the QP with it.
+/// IBA 9.9.6.3, class J: the sender gets no success. The receive request ends with REM_INV_REQ_ERR,
+/// and the QP fails.
 fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let other = Side::with_srq(&b.engine, &b.pd, &b.plan, None);
@@ -211,7 +216,7 @@ fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
     }
 }
 
-/// V-32: a window of type 2B is its QP's, one of type 1 its PD's.
+/// V-32: a window of type 2B belongs to its QP, and a window of type 1 to its PD.
 #[test]
 fn v_32_who_may_use_a_window() {
     let fabric = Fabric::start();
@@ -229,13 +234,13 @@ fn v_32_who_may_use_a_window() {
         let expected = if kind == 1 { status::SUCCESS } else { status::REM_ACCESS_ERR };
         assert_eq!(reach(&to_second, opcode::RDMA_WRITE, (key, at)), expected, "another QP of the PD, type {kind}");
         assert_eq!(reach(&to_stranger, opcode::RDMA_WRITE, (key, at)), status::REM_ACCESS_ERR, "another PD");
-        // A window's key is for peers alone.
+        // A window's key is only for peers.
         b.post(&SendWr { sges: &[Sge::new(at, 8, key)], ..SendWr::default() });
         assert_eq!(b.sent().status, status::LOC_PROT_ERR);
     }
 }
 
-/// A device has type 2A if it is configured so, and then not 2B.
+/// A device has type 2A only if it is configured so. It then does not have 2B.
 #[test]
 fn mw_type_2a_is_bound_to_a_qp() {
     const KINDS: u32 = 3 << 23;
@@ -252,19 +257,19 @@ fn mw_type_2a_is_bound_to_a_qp() {
     let at = b.memory.addr(0);
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, at)), 0, "{:?}", reasons());
     assert_eq!(reach(&to_second, opcode::RDMA_WRITE, (key, at)), status::REM_ACCESS_ERR, "another QP of the PD");
-    // Closed by its QP alone, and bound again when it is closed.
+    // Only its QP can unbind the window. After that it can be bound again.
     assert_eq!(invalidate(&b, key), 0);
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, at)), status::REM_ACCESS_ERR);
     restart(&a, &b);
     let again = bind(&b, &mw, (0, 64), WRITE);
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (again, at)), 0);
-    // The MR, the window and the QP have to be on one PD all the same when it is bound.
+    // The MR, the window and the QP must still be on one PD for the bind.
     let foreign = b.engine.alloc_pd().expect("a PD").alloc_mw(2).expect("a window");
     post_bind(&b, &bind_of(&b, &foreign, next_key(foreign.rkey()), (0, 64), WRITE));
     assert_eq!(b.sent().status, status::MW_BIND_ERR);
     let key = mw.rkey();
     restart(&a, &b);
-    // Of type 1 nothing is different.
+    // Windows of type 1 behave as on other devices.
     let plain = b.pd.alloc_mw(1).expect("a window");
     let open = bind(&b, &plain, (0, 64), WRITE);
     restart(&to_second, &second);
@@ -284,7 +289,7 @@ fn a_zero_based_window_counts_from_0() {
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, 57)), status::REM_ACCESS_ERR);
 }
 
-/// V-33: each way that a bind can be wrong, and what is behind it is flushed.
+/// V-33: each wrong bind fails, and the requests behind it are flushed.
 #[test]
 fn status_06_a_bind_that_is_refused() {
     let fabric = Fabric::start();
@@ -322,7 +327,7 @@ fn status_06_a_bind_that_is_refused() {
         assert_eq!(b.qp.state(), u32::from(state::ERR), "{what}");
         restart(&a, &b);
     }
-    // Reading does not need the region's own right to write.
+    // A READ does not need the region's own write right.
     let key = next_key(mw.rkey());
     post_bind(&b, &Bind { mr: readable.lkey(), access: access::REMOTE_READ, rkey: key, ..good });
     assert_eq!(b.sent().status, 0);
@@ -331,7 +336,7 @@ fn status_06_a_bind_that_is_refused() {
     assert_eq!(b.sent().status, status::MW_BIND_ERR, "bound already");
 }
 
-/// V-32: only what is of type 2, bound, and this QP's.
+/// V-32: only a window of type 2 that is bound to this QP can be invalidated.
 #[test]
 fn op_local_inv() {
     let fabric = Fabric::start();
@@ -361,7 +366,7 @@ fn op_local_inv() {
     assert_eq!(invalidate(&b, newer), 0);
 }
 
-/// V-33: an MR with windows stays; a window may go while it is bound.
+/// V-33: an MR with bound windows cannot change or end. A bound window may be deallocated.
 #[test]
 fn v_33_a_region_with_windows_stays_as_it_is() {
     let fabric = Fabric::start();
@@ -400,7 +405,8 @@ fn op_bind_on_an_unreliable_connection() {
     }
 }
 
-/// READ with invalidate is iWARP's; BIND_MW must say what it binds; datagrams have none of it.
+/// READ with invalidate exists only in iWARP. BIND_MW must name its window. UD has no window
+/// operations.
 #[test]
 fn what_cannot_be_posted() {
     let fabric = Fabric::start();
