@@ -280,7 +280,7 @@ impl Engine {
         raw.wrapping_add(self.clock.wall_ahead())
     }
 
-    /// As [`Engine::now`], accurate to about a microsecond.
+    /// The time now or a recent reading, for uses where a microsecond does not matter.
     pub(crate) fn about_now(&self) -> Time {
         self.clock.about()
     }
