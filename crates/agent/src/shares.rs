@@ -3,14 +3,14 @@
 //! A user's share of each kind of object is a quarter of the device's limit. Contexts and
 //! descriptors are shared in the same way. Besides the count of each kind, there is a limit on the
 //! bytes of the agent that all objects of a user take. The counts that every new object needs are
-//! kept at the [`User`], as objects come and go. An agent that serves only its own user has no
-//! shares, except for lanes into processes of other users.
+//! kept at the [`crate::users::User`], as objects come and go. An agent that serves only its own
+//! user has no shares, except for lanes into processes of other users.
 //!
 //! One user can make the agent hold at most:
 //!
-//! * [`USER_BYTES`] for objects
-//! * for each connection, of which there are three times the contexts of [`contexts`]: an unread
-//!   answer (64 KiB), its descriptors and some hundred bytes
+//! * [`crate::users::USER_BYTES`] for objects
+//! * for each connection, of which there are three times the contexts of
+//!   [`crate::users::contexts`]: an unread answer (64 KiB), its descriptors and some hundred bytes
 //! * for each engine: the bounded backlog of pushes of [`crate::lanes`]
 //! * the ids, events and memberships of the connection manager, which `cm.rs` bounds for each user
 //! * three captures, with one capture ring for each of its engines

@@ -2,7 +2,7 @@
 //!
 //! A line has the time, the device and path, the sender and receiver, and the content. Headers
 //! describe themselves (`Display` in `wire`). The line of a dropped packet ends with the reason.
-//! The principal functions are [`line`], [`lines`] and [`json`].
+//! The principal functions are [`line()`], [`lines`] and [`json()`].
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Multicast groups: ATTACH_MCAST, DETACH_MCAST, and the engines with members (MCAST_RESOLVE).
 //!
 //! This file handles only the membership. The engines send to the members. The principal type is
-//! [`Groups`].
+//! [`crate::objects::groups::Groups`].
 
 use std::net::Ipv6Addr;
 

@@ -3,8 +3,8 @@
 //! All processes that name the same file share a domain. The domain lives as long as it has a
 //! handle. Target QPs are found in it by number. A process that opens a target holds it, and when
 //! the last holder releases it, the target is destroyed. [`super::target`] moves a target from one
-//! context to another. The principal types are [`Xrcd`], a handle, and [`Domains`], the domains
-//! themselves.
+//! context to another. The principal types are [`Xrcd`], a handle, and
+//! [`crate::objects::domains::Domains`], the domains themselves.
 
 use abi::Errno;
 use abi::qp::{CreateQpAnswer, kind};
