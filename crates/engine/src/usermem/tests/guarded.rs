@@ -89,7 +89,7 @@ fn a_fault_in_a_guarded_copy_is_a_value() {
     assert_eq!(unsafe { fetch_add(open(&word), pages.at(PAGE).cast(), 1) }, Err(NotDone::Fault));
     // SAFETY: as above.
     assert_eq!(unsafe { compare_swap(open(&word), pages.at(PAGE).cast(), 1, 2) }, Err(NotDone::Fault));
-    // The bytes before the end are still there.
+    // SAFETY: as above. The bytes before the end are still there.
     assert_eq!(unsafe { copy(open(&word), pages.at(0), own.as_ptr(), PAGE) }, Ok(()));
 }
 
