@@ -1,47 +1,60 @@
-//! Records which locks of the data path a thread takes and holds. Only in builds with debug
-//! assertions.
+//! Which locks of the data path a thread takes and holds. Only in builds with debug assertions.
 //!
-//! [`locks_taken`] serves tests that check whether two threads use a common lock. [`held`] serves
-//! the assertion that no thread holds such a lock while it waits for the agent.
+//! [`locks_taken`] serves tests that ask whether two threads have a lock in common. [`held`] serves
+//! the assertion that nobody holds such a lock while waiting for the agent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+/// In the state of a thread: [`locks_taken`] runs. The other bits count the locks that it holds.
+const RECORDS: usize = 1 << (usize::BITS - 1);
+
 thread_local! {
-    static TAKEN: RefCell<Option<BTreeMap<usize, u64>>> = const { RefCell::new(None) };
-    static HELD: Cell<usize> = const { Cell::new(0) };
+    // One word without a destructor: every lock of the data path counts here.
+    static STATE: Cell<usize> = const { Cell::new(0) };
+    static TAKEN: RefCell<BTreeMap<usize, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Calls `act`; returns the locks that the calling thread took meanwhile, by address, and how often
-/// it took each.
+/// Calls `act`. Returns the locks that the calling thread takes meanwhile, by their addresses, and
+/// how often it takes each.
 pub fn locks_taken(act: impl FnOnce()) -> BTreeMap<usize, u64> {
-    TAKEN.set(Some(BTreeMap::new()));
+    TAKEN.take();
+    STATE.set(STATE.get() | RECORDS);
     act();
-    TAKEN.take().unwrap_or_default()
+    STATE.set(STATE.get() & !RECORDS);
+    TAKEN.take()
 }
 
-/// The calling thread has taken a lock.
+/// The calling thread has taken a lock of another kind, which [`held`] does not count.
+#[inline]
 pub(crate) fn saw<T>(lock: &T) {
-    // The thread-local is gone when a thread that ends takes locks.
-    let _ = TAKEN.try_with(|taken| {
-        if let Some(taken) = taken.borrow_mut().as_mut() {
-            *taken.entry(std::ptr::from_ref(lock).addr()).or_default() += 1;
-        }
-    });
+    if STATE.get() & RECORDS != 0 {
+        record(std::ptr::from_ref(lock).addr());
+    }
 }
 
-/// The calling thread has taken a lock that it will release.
+/// The calling thread has taken a lock that it will give back.
+#[inline]
 pub(crate) fn took<T>(lock: &T) {
+    STATE.set(STATE.get() + 1);
     saw(lock);
-    let _ = HELD.try_with(|held| held.set(held.get() + 1));
 }
 
-/// The calling thread has released a lock.
+/// The calling thread has given a lock back. It may have been taken by another thread.
+#[inline]
 pub(crate) fn gave_back() {
-    let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(1)));
+    if held() != 0 {
+        STATE.set(STATE.get() - 1);
+    }
 }
 
-/// How many locks of the data path the calling thread holds.
+/// Locks of the data path that the calling thread holds.
+#[inline]
 pub(crate) fn held() -> usize {
-    HELD.try_with(Cell::get).unwrap_or(0)
+    STATE.get() & !RECORDS
+}
+
+#[cold]
+fn record(lock: usize) {
+    TAKEN.with_borrow_mut(|taken| *taken.entry(lock).or_default() += 1);
 }
