@@ -1,9 +1,9 @@
 //! Declarations of records: each is declared once, with its offsets, in a form from which the
 //! documentation is generated. The records themselves are in other modules.
 //!
-//! [`crate::record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows. The offsets and
-//! the size are asserted at compile time and kept in [`Layout`], from which `docs/abi.md` is
-//! generated. [`crate::constants!`] does the same for the values of a field.
+//! [`crate::record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows. The
+//! offsets and the size are asserted at compile time and kept in [`Layout`], from which
+//! `docs/abi.md` is generated. [`crate::constants!`] does the same for the values of a field.
 
 use bytemuck::Pod;
 

@@ -148,7 +148,8 @@ fn lanes_between_a_users_own_engines_have_an_end() {
     assert_eq!(opened(&mut world, one, two).0, 20, "15 that are there, and 5 more");
 }
 
-/// A lane that is made takes a number, and the memory of a lane is made with it. A refused lane takes none.
+/// A lane that is made takes a number, and the memory of a lane is made with it. A refused lane
+/// takes none.
 #[test]
 fn a_refused_lane_is_not_made() {
     let mut world = world_of_many();
