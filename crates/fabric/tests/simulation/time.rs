@@ -102,3 +102,19 @@ fn who_only_answers_hears_its_peer_again_when_its_port_is_up() {
     simulation.set_port(other, true);
     assert_eq!(next(&mut simulation, &a.scq).status, status::SUCCESS);
 }
+
+/// The peer hears of a lane while its opener still maps it, and can send at once. Nobody wakes the
+/// opener for that record again, so the opener has to look for it.
+#[test]
+fn who_opens_a_lane_looks_for_what_its_peer_has_sent_meanwhile() {
+    let mut simulation = Simulation::new(1);
+    let host = simulation.host("10.0.0.1").expect("a host");
+    let engines = [(); 2].map(|()| simulation.connect(host).expect("an engine"));
+    let [a, b] = engines.each_ref().map(|engine| Side::new(engine, &Plan::rc()));
+    [&a, &b].map(Side::init);
+    simulation.run_for(Duration::from_millis(1));
+    let rung = || engines.each_ref().map(|engine| engine.is_rung());
+    assert_eq!(rung(), [false, false], "both sleep");
+    a.rtr(b.gid(), b.qp.qpn());
+    assert_eq!(rung(), [true, true], "the opener looks, and the agent has told the peer");
+}
