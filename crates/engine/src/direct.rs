@@ -50,7 +50,7 @@ pub(crate) struct Direct {
     on: bool,
     /// The grants to peers; made with the first grant.
     grant_table: OnceLock<GrantTable>,
-    asks: Mutex<Vec<Ask>>,
+    asks: crate::lock::Mutex<Vec<Ask>>,
     /// The grant tables of the peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
     /// Each way holds one reference.
@@ -126,7 +126,7 @@ impl Direct {
         Self {
             on: wanted && !simulated && guarded::exists(),
             grant_table: OnceLock::new(),
-            asks: Mutex::default(),
+            asks: crate::lock::Mutex::default(),
             peers: Mutex::default(),
             mapped: Arc::default(),
         }
@@ -164,7 +164,9 @@ impl Engine {
 
     /// Asks for grants. The answers come as pushes, or not at all.
     pub(crate) fn ask_agent(&self) {
-        for Ask { engine, qpn, dest, key } in std::mem::take(&mut *self.direct.asks.lock()) {
+        // Not in the head of the loop, where the lock would be held until the loop ends.
+        let asks = std::mem::take(&mut *self.direct.asks.lock());
+        for Ask { engine, qpn, dest, key } in asks {
             let body = DirectAsk { engine, qpn, dest, key };
             let _ = self.tell(&request::private(command::DIRECT_ASK, &body, 0));
         }

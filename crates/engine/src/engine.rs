@@ -104,7 +104,7 @@ pub struct Engine {
     /// XRC targets for which the helper thread must find the engine of an SRQ.
     pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
     /// Events of XRC targets that the helper thread must report to the agent.
-    pub(crate) untold: Mutex<Vec<XrcEvent>>,
+    pub(crate) untold: crate::lock::Mutex<Vec<XrcEvent>>,
     /// Held while lanes are opened for them.
     pub(crate) opening: Mutex<()>,
     /// Which thread polls which lane.
@@ -202,7 +202,7 @@ impl Engine {
             has_deferred: AtomicBool::new(false),
             unrouted: Mutex::new(Vec::new()),
             unlocated: Mutex::new(Vec::new()),
-            untold: Mutex::new(Vec::new()),
+            untold: crate::lock::Mutex::default(),
             opening: Mutex::new(()),
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),

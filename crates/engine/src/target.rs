@@ -301,7 +301,9 @@ impl Engine {
     /// Tells the agent of events of XRC targets; waits for the agent, so it runs on the helper
     /// thread.
     pub(crate) fn tell_holders(&self) {
-        for event in std::mem::take(&mut *self.untold.lock()) {
+        // Not in the head of the loop, where the lock would be held until the loop ends.
+        let untold = std::mem::take(&mut *self.untold.lock());
+        for event in untold {
             // Without an agent, no other holder can be told.
             let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));
         }
