@@ -1,6 +1,7 @@
 //! Tests changes during connections to another host: programs and agents die, addresses go away and
 //! come back, and two agents want the same address.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -223,12 +224,14 @@ fn two_users_with_four_agents_each_at_once() {
         .collect();
     let words = ["ibv_rc_pingpong", "-g", "0", "-c", "-n", "5000"];
     let mut pairs: Vec<Pair> = rooms.iter().map(|room| Pair::start(room, &words).expect("both start")).collect();
+    // Before the programs end: an agent without programs ends after a minute, and on a busy machine
+    // the last pair may take longer.
+    let agents: BTreeSet<u32> =
+        rooms.iter().map(|room| wait::until(HANG, "an agent", || room.agent()).expect("it starts")).collect();
+    assert_eq!(agents.len(), rooms.len(), "not an agent for each");
     for pair in &mut pairs {
         let sides = pair.wait(HANG).expect("both end");
         sides.client.expect_success();
         sides.server.expect_success();
     }
-    let mut agents: Vec<u32> = rooms.iter().filter_map(Room::agent).collect();
-    agents.dedup();
-    assert_eq!(agents.len(), rooms.len(), "not an agent for each");
 }
