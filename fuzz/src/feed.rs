@@ -1,6 +1,7 @@
-//! Bytes that are taken one after the other, as numbers and pieces. When they end there are zeros. Principal type: [`Feed`].
+//! Reads numbers and slices from a byte string in order. After its end it returns zeros. Principal
+//! type: [`Feed`].
 
-/// What is left of the bytes.
+/// The bytes that have not been read.
 pub(crate) struct Feed<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Feed<'a> {
@@ -8,7 +9,7 @@ impl<'a> Feed<'a> {
         self.0.is_empty()
     }
 
-    /// At most so many bytes.
+    /// Returns the next `len` bytes, or fewer at the end.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (head, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -35,8 +36,8 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Puts what was answered before into a request: a word `0xeeeeeeNN` becomes the NNth answer. So the bytes name objects that they
-/// cannot know.
+/// Replaces each word `0xeeeeeeNN` of a request by answer number NN. So an input can name objects
+/// whose handles it cannot know.
 pub(crate) fn fill_in(body: &mut [u8], answers: &[u32]) {
     for word in body.as_chunks_mut::<4>().0 {
         if let ([nth, 0xee, 0xee, 0xee], false) = (*word, answers.is_empty()) {

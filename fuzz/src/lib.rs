@@ -1,9 +1,10 @@
-//! What hostile bytes meet. Each [`Target`] takes any bytes, gives them to a parser or to a part of softhca that believes nobody, and
-//! panics if a promise is broken: bytes that were taken apart are put together again, what is not a peer's stays as it was, and who
-//! behaves is served afterwards.
+//! The fuzz targets. Each [`Target`] takes arbitrary bytes and gives them to a parser, or to a part
+//! of softhca that handles untrusted data. It panics if a promise is broken: parsed bytes must be
+//! emitted again unchanged, data of others must stay unchanged, and well-behaved users must be
+//! served afterwards.
 //!
-//! `cargo xtask fuzz` has AFL++ look for such bytes. What it has found interesting is kept in `corpus/`, a file for each, and the
-//! tests of this package give them to the targets again.
+//! `cargo xtask fuzz` runs AFL++ on them. `corpus/` has a file for each interesting input that it
+//! found, and the tests of this package run the targets on these files.
 #![forbid(unsafe_code)]
 
 mod feed;
@@ -11,14 +12,14 @@ mod targets;
 
 use feed::Feed;
 
-/// One thing to throw bytes at.
+/// One fuzz target.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name: of its folder in `corpus/`, and for `cargo xtask fuzz --target`.
+    /// Its name, for `cargo xtask fuzz --target`; also the name of its folder in `corpus/`.
     pub name: &'static str,
-    /// What it takes, and what must hold.
+    /// Its input, and the property that it checks.
     pub says: &'static str,
-    /// Takes bytes.
+    /// Runs it on an input.
     pub run: fn(&[u8]),
 }
 

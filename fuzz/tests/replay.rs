@@ -1,10 +1,11 @@
-//! Gives the targets what a fuzzer has found interesting, and a few thousand bytes of chance.
+//! Runs the targets on the interesting inputs that a fuzzer has found, and on a few thousand random
+//! bytes.
 
 use std::path::Path;
 
 use softhca_fuzz::{TARGETS, Target};
 
-/// Every file of the target's folder, by name.
+/// Runs a target on every file of its folder, in the order of their names.
 fn replay(target: &Target) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -17,7 +18,8 @@ fn replay(target: &Target) {
     }
 }
 
-/// Bytes without sense, the same each time: nothing is found, but no target lives from its corpus alone.
+/// Runs a target on pseudo-random bytes, the same in each run. They find little, but they do not
+/// depend on the corpus.
 fn noise(target: &Target) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for round in 0..40 {

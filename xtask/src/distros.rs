@@ -1,9 +1,11 @@
-//! `cargo xtask distros`: each Debian release's own programs on one and the same build, and docs/distributions.md, which says how it went.
+//! `cargo xtask distros`: runs the programs of each Debian release on one build, and writes the
+//! results to docs/distributions.md.
 //!
-//! It makes the releases with debootstrap ([`root`]), runs the list of [`programs`] in each of them ([`session`]), installs the
-//! [`packages`] there, and writes the tables ([`page`]). A failure that nobody has explained in [`programs::EXPLAINED`] is an error, and so is an
-//! explanation of a failure that does not occur. [`short`] is what `cargo xtask test`
-//! runs of it. What other distributions have is only compared with the symbols of the build ([`symbols`]).
+//! It makes the releases with debootstrap ([`root`]), runs the list of [`programs`] in each of them
+//! ([`session`]), installs the [`packages`] there, and writes the tables ([`page`]). A failure
+//! without an entry in [`programs::EXPLAINED`] is an error, and so is an entry for a failure that
+//! does not occur. [`short`] is the part that `cargo xtask test` runs. Other distributions are only
+//! compared with the symbols of the build ([`symbols`]).
 
 mod packages;
 mod page;
@@ -25,22 +27,22 @@ use page::Column;
 use root::{Release, Roots};
 use session::Verdict;
 
-/// What may be said on the command line.
+/// The command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where the releases are kept; without it, softhca/roots in the user's cache folder
+    /// The folder for the releases [default: softhca/roots in the user's cache folder]
     #[arg(long, value_name = "FOLDER")]
     roots: Option<PathBuf>,
-    /// The Debian archive to make them from; without it, the one of this machine's apt
+    /// The Debian archive to make them from [default: the archive of this machine's apt]
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
-    /// A laid out softhca; without it, a fresh one is built
+    /// A dist of softhca [default: a new one is built]
     #[arg(long, value_name = "FOLDER")]
     dist: Option<PathBuf>,
-    /// Make the releases anew, as the archive has them now
+    /// Make the releases again from the current archive
     #[arg(long)]
     fresh: bool,
-    /// Only these releases (bookworm, trixie, sid); the page is printed and not written
+    /// Only these releases (bookworm, trixie, sid); print the page instead of writing it
     #[arg(long, value_name = "RELEASE", value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -86,7 +88,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     if unexplained.is_empty() { Ok(()) } else { Err(unexplained.join("\n")) }
 }
 
-/// What `cargo xtask test` runs: a few programs of the newest stable release. `Ok(Some)` says why this machine cannot run them.
+/// Runs a few programs of the newest stable release, for `cargo xtask test`. `Ok(Some)` says why
+/// this machine cannot run them.
 pub(crate) fn short(dist: &Dist) -> Result<Option<String>, String> {
     if let Err(why) = debian::require(debian::DISTROS) {
         return Ok(Some(why));

@@ -1,5 +1,6 @@
-//! `cargo xtask release`: everything of a release that can be done and undone here. It checks, makes the packages and the crates, and
-//! prints what a person types next. It sets no tag, pushes nothing and uploads nothing.
+//! `cargo xtask release`: the steps of a release that can be undone. It checks, makes the packages
+//! and the crates, and prints the commands that a person runs next. It sets no tag, and pushes and
+//! uploads nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// The crates build with the oldest Rust that they promise, where this machine has it.
+/// Builds the crates with the oldest Rust version that they promise, if this machine has it.
 fn oldest_rust(workspace: &Workspace) -> Result<(), String> {
     let oldest = workspace.oldest_rust()?;
     let list = Tool::new("rustup").args(["toolchain", "list"]).output().unwrap_or_default();
@@ -47,7 +48,7 @@ fn oldest_rust(workspace: &Workspace) -> Result<(), String> {
     if is_version(&cargo().args(["--version"]).output()?, oldest) {
         check(cargo())?;
     } else if let Some(toolchain) = installed(&list, oldest) {
-        // A separate folder: this compiler would rebuild what another compiler has built there.
+        // In a separate folder, because the two compilers would rebuild each other's output.
         let target = workspace.target().join("oldest-rust");
         check(Tool::new("rustup").env("CARGO_TARGET_DIR", &target).args(["run", &toolchain, "cargo"]))?;
     } else {
@@ -64,28 +65,28 @@ fn is_version(said: &str, version: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(['.', ' ']))
 }
 
-/// The toolchain with this version, as `rustup toolchain list` has it.
+/// The name of the toolchain with this version in `rustup toolchain list`.
 fn installed(list: &str, version: &str) -> Option<String> {
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
     let mut of_version = names.filter(|name| {
         let rest = name.strip_prefix(version);
-        // 1.90.0-x86_64-… is a 1.90.
+        // 1.90.0-x86_64-… counts as 1.90.
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
     });
     of_version.next().map(str::to_owned)
 }
 
-/// Everything of the upload of these crates but the upload, and what was done in words.
+/// Does a dry run of uploading these crates; returns a summary.
 ///
-/// Each crate is packed and built from its own file. One command for all: cargo takes what is not published yet from the files of the
-/// crates before.
+/// Packs each crate and builds it from its own file. It is one command for all crates, because
+/// cargo then takes unpublished dependencies from the files of the earlier crates.
 fn try_crates(workspace: &Workspace, order: &[&str]) -> Result<String, String> {
     let cargo = |words: &[&str]| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let tool = Tool::new(cargo).within(workspace.root()).args(words);
         tool.args(order.iter().flat_map(|name| ["--package", name])).run()
     };
-    // With what is on this machine first: a crate that is wrong needs no registry to be refused.
+    // First without the registry, which is enough to refuse a wrong crate.
     cargo(&["package", "--offline"])?;
     match cargo(&["publish", "--dry-run", "--no-verify"]) {
         Ok(()) => Ok(format!("cargo publish --dry-run succeeds for {}", order.join(", "))),
@@ -104,7 +105,8 @@ fn is_unreachable(why: &str) -> bool {
         .any(|words| why.to_lowercase().contains(&words.to_lowercase()))
 }
 
-/// The changelog has a dated section of the version, with something in it, and nothing is left that has no version.
+/// Checks that the changelog has a dated section with entries for the version, and no entries
+/// without a version.
 fn section(changelog: &str, version: &str) -> Result<(), String> {
     let text = |heading: &str| {
         let rest = changelog.split_once(&format!("\n## [{heading}]"))?.1;
@@ -130,7 +132,7 @@ fn is_date(text: &str) -> bool {
     parts.iter().map(|part| part.len()).eq([4, 2, 2]) && parts.iter().all(digits)
 }
 
-/// The crates for crates.io, each behind those that it needs there.
+/// The crates for crates.io, each after its dependencies.
 fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
     let mut left: Vec<&Package> = packages.iter().filter(|package| package.publish.as_deref() != Some(&[])).collect();
     let own: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
@@ -154,7 +156,7 @@ fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
     Ok(order)
 }
 
-/// What a person does next.
+/// The next steps for a person.
 fn steps(tag: &str, order: &[&str], has_repository: bool) -> String {
     let packages = order.iter().map(|name| format!(" -p {name}")).collect::<String>();
     let repository = if has_repository { "" } else { REPOSITORY };
@@ -164,7 +166,7 @@ fn steps(tag: &str, order: &[&str], has_repository: bool) -> String {
     )
 }
 
-/// What to do before the first release.
+/// The steps before the first release.
 const REPOSITORY: &str = r#"  first: Cargo.toml names no repository, so the pages on crates.io will not link to the source.
   Add its address to Cargo.toml under [workspace.package]:
     repository = "ADDRESS"

@@ -1,8 +1,10 @@
-//! What each step of a message of 8 bytes costs: post, poll in vain, and the polls that take the message from the lane and its answer.
-//! `cargo bench -p softhca-fabric --bench message`; what of a message's time is two processors' is not in it.
+//! Measures each step of an 8-byte message: the post, an empty poll, and the polls that take the
+//! message from the lane and the acknowledgement. Run it with `cargo bench -p softhca-fabric
+//! --bench message`. The cost of using two processors is not included.
 //!
-//! Two programs on one thread, in simulated time, so that no helper thread and no kernel is in the figures. A lot of messages is posted, then
-//! taken, then reaped; only the step that a figure is about is timed. How packets between hosts are dispatched is in `refused.rs`.
+//! Both programs run on one thread, in simulated time, so no helper thread and no kernel work is
+//! included. A batch of messages is posted, then received, then its completions are polled; only
+//! the step of the figure is timed. `refused.rs` measures packets between hosts.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,10 +13,10 @@ use criterion::Criterion;
 use fabric::simulation::Simulation;
 use softhca::{Buffer, Completion, Context, Cq, Pd, Qp, Reliable};
 
-/// Messages at once.
+/// Messages of a batch.
 const LOT: usize = 16;
 
-/// Steps of a lot.
+/// The steps of a batch.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
     Post,
@@ -24,7 +26,7 @@ enum Step {
     Look,
 }
 
-/// Two programs that are connected with each other.
+/// Two connected programs.
 struct Both {
     simulation: Simulation,
     _contexts: [Context; 2],
@@ -51,7 +53,7 @@ impl Both {
         Ok(Self { simulation, _contexts: contexts, _pds: pds, cqs, left, right, messages, rooms })
     }
 
-    /// A lot goes from left to right; how long the step took.
+    /// Sends a batch from left to right; returns the time of one step.
     fn lot(&mut self, timed: Step) -> Duration {
         let mut time = Duration::ZERO;
         let mut step = |step: Step, work: &mut dyn FnMut()| {
@@ -69,7 +71,7 @@ impl Both {
         step(Step::Post, &mut || messages.drain(..).for_each(|message| left.send(2, message).expect("posted")));
         let mut came: Vec<Completion> = Vec::with_capacity(LOT);
         for (kind, cq, buffers) in [(Step::Take, &self.cqs[1], rooms), (Step::Reap, &self.cqs[0], messages)] {
-            // The lane is made by turns of the engines, once.
+            // The first poll only opens the lane: the engines need steps of their own for that.
             let first = loop {
                 let started = Instant::now();
                 if let Some(first) = cq.poll().expect("a device") {

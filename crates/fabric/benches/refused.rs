@@ -1,7 +1,9 @@
-//! What a packet costs that is refused, beside one that is accepted: ratios of one run, medians, both in turn.
+//! Measures the cost of a refused packet relative to an accepted one. The ratios are medians of one
+//! run in which both kinds alternate.
 //!
-//! A stranger may send what he likes, so it should cost no more than twice what a peer's packets do. Packets come by the fabric, so that nothing
-//! of the kernel's is in the figures, which would make them more alike. `cargo bench -p softhca-fabric --bench refused`.
+//! A stranger can send arbitrary packets, so a refused packet should cost at most twice as much as
+//! a peer's packet. The fabric delivers the packets. Kernel time would make the two costs more
+//! alike, so it is not included. Run it with `cargo bench -p softhca-fabric --bench refused`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -16,18 +18,18 @@ use wire::icrc::Envelope;
 use wire::reth::Header as Reth;
 use wire::{Headers, Opcode, Operation, Psn, Qpn, Transport};
 
-/// Packets that come at once.
+/// Packets of a burst.
 const BURST: u32 = 64;
 /// Bursts of each kind.
 const ROUNDS: usize = 400;
-/// Looks after which an engine knows that its program polls.
+/// Polls after which an engine treats its program as polling.
 const POLLS: u32 = 600;
 const PAYLOAD: usize = 64;
 const PORT: u16 = 0xc001;
 const ICRC: usize = 4;
-/// Nobody of these hosts.
+/// An address that none of these hosts has.
 const STRANGER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 77];
-/// At most so many times an accepted packet.
+/// The highest allowed ratio to an accepted packet.
 const LIMIT: f64 = 2.0;
 
 /// What is wrong with a packet.
@@ -43,15 +45,15 @@ enum Kind {
 }
 
 const RC: [Kind; 6] = [Kind::Nothing, Kind::Icrc, Kind::Source, Kind::Number, Kind::PKey, Kind::Psn];
-/// A wrong key ends a reliable connection with its first packet, so that there is no second one.
+/// A wrong key ends a reliable connection with the first packet, so it is measured with UC.
 const UC: [Kind; 2] = [Kind::Nothing, Kind::Key];
 
-/// A packet of one kind on its way to `to`, and who sends it.
+/// Returns the sender's GID and a packet of this kind for `to`.
 fn packet(transport: Transport, kind: Kind, (from, to): (&Side, &Side), psn: u32) -> ([u8; 16], Vec<u8>) {
     let headers = Headers {
         opcode: Opcode::new(transport, Operation::WriteOnly),
         psn: Psn::new(if kind == Kind::Psn { psn + 1000 } else { psn } & 0xff_ffff),
-        // The last number of the block that is the engine's.
+        // The last number in the engine's block; no QP has it.
         dest_qp: Qpn::new(if kind == Kind::Number { to.qp.qpn() | 0xff } else { to.qp.qpn() }),
         pkey: if kind == Kind::PKey { 0x1234 } else { 0xffff },
         reth: Reth { va: to.memory.addr(0), rkey: to.mr.rkey() ^ u32::from(kind == Kind::Key), len: PAYLOAD as u32 },
@@ -75,12 +77,12 @@ fn gid(bytes: [u8; 16]) -> Gid {
     IpAddr::from(Ipv6Addr::from(bytes)).into()
 }
 
-/// Polls until the engine's own thread leaves everything to the program.
+/// Polls until the helper thread leaves all work to the program.
 fn poll(side: &Side) {
     (0..POLLS).for_each(|_| assert_eq!(side.rcq.poll(&mut []).expect("it polls"), 0));
 }
 
-/// Takes what has come; the nanoseconds that it took.
+/// Handles all packets that have arrived; returns the nanoseconds it took.
 fn take(side: &Side) -> u128 {
     let started = Instant::now();
     side.engine.catch_up();
@@ -92,12 +94,13 @@ fn median(row: &mut [f64]) -> f64 {
     row[row.len() / 2]
 }
 
-/// Whether something has come: what was refused, and what was written last.
+/// The number of refused packets, and the bytes written last. A change shows that a packet was
+/// handled.
 fn state(side: &Side) -> (u64, Vec<u8>) {
     (side.engine.drops().iter().map(|record| record.count).sum(), side.memory.get(0, 4))
 }
 
-/// Nanoseconds of each kind's packets.
+/// Returns the nanoseconds per packet, for each kind.
 fn measure(transport: Transport, plan: &Plan, kinds: &[Kind]) -> Vec<f64> {
     let fabric = Fabric::hosts(["10.0.0.1", "10.0.0.2"], 1024, Faults::default());
     let (a, b) = fabric.pair(plan);
@@ -113,7 +116,7 @@ fn measure(transport: Transport, plan: &Plan, kinds: &[Kind]) -> Vec<f64> {
             }
             bursts += 1;
             assert!(bursts < 50 * ROUNDS * kinds.len(), "the program is never left alone with what has come");
-            // Who is answered does not sleep, so that nobody has to be woken.
+            // Neither side sleeps, so no acknowledgement has to wake one.
             poll(&a);
             poll(&b);
             let before = state(&b);
@@ -121,7 +124,7 @@ fn measure(transport: Transport, plan: &Plan, kinds: &[Kind]) -> Vec<f64> {
             for (source, bytes) in packets {
                 assert!(fabric.switch().inject(gid(source), PORT, gid(b.gid()), &bytes), "there is such a host");
             }
-            // Where processors are few, the engine's thread may have been first.
+            // With few processors, the helper thread may have handled the packets first.
             let is_first = state(&b) == before;
             let time = take(&b).saturating_sub(idle) as f64 / f64::from(BURST);
             if is_first && state(&b) != before {
@@ -131,7 +134,7 @@ fn measure(transport: Transport, plan: &Plan, kinds: &[Kind]) -> Vec<f64> {
     }
     take(&b);
     let refused = state(&b).0;
-    // The first of each burst with a wrong PSN is answered, and is no drop.
+    // The first packet of each burst with a wrong PSN gets a NAK and does not count as dropped.
     assert!(refused <= sent && refused >= sent - sent / u64::from(BURST), "{refused} of {sent} were refused");
     rows.iter_mut().map(|row| median(row)).collect()
 }

@@ -1,4 +1,5 @@
-//! Runs seeds of the simulation: what `cargo xtask simulate` starts. The stories are those of `tests/simulated`.
+//! Runs seeds of the simulation; `cargo xtask simulate` starts it. The scenarios are in
+//! `tests/simulated`.
 
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How to use it.
+/// The arguments.
 const USAGE: &str = "simulate FROM COUNT | simulate --seed SEED";
 
-/// What all threads share.
+/// The state that all threads share.
 #[derive(Default)]
 struct Sweep {
     next: AtomicU64,
@@ -45,7 +46,7 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// One seed, aloud.
+/// Runs one seed and prints its events.
 fn one(seed: u64) -> ExitCode {
     match simulated::tell(seed, true) {
         Ok(told) => {
@@ -59,9 +60,9 @@ fn one(seed: u64) -> ExitCode {
     }
 }
 
-/// Many seeds, on all processors; ends with the first that is not as it must be.
+/// Runs many seeds on all processors; stops at the first that fails.
 fn sweep(from: u64, count: u64) -> ExitCode {
-    // Each story takes some hundred descriptors, and each processor has one under way.
+    // Each scenario needs some hundred descriptors, and each processor runs one at a time.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let (sweep, began) = (Sweep::default(), Instant::now());
@@ -98,7 +99,7 @@ impl Sweep {
             if seed >= end {
                 return;
             }
-            // A panic is a finding as well.
+            // A panic is a failure, too.
             let told = std::panic::catch_unwind(|| simulated::tell(seed, false));
             let told = told.unwrap_or_else(|_| Err(format!("seed {seed}: it panics")));
             match told {
@@ -110,8 +111,8 @@ impl Sweep {
                 Err(why) => {
                     self.next.store(end, Ordering::Relaxed);
                     let mut wrong = self.wrong.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    // Of two at once the nearer one counts.
-                    wrong.get_or_insert_with(|| format!("{why}\nagain, and aloud: cargo xtask simulate --seed {seed}"));
+                    // If two seeds fail at once, the first one is reported.
+                    wrong.get_or_insert_with(|| format!("{why}\nto run it again and print each step: cargo xtask simulate --seed {seed}"));
                     return;
                 }
             }

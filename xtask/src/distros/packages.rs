@@ -1,7 +1,9 @@
-//! The packages of the build, installed in each release as the README's first page says, and used there by an ordinary user.
+//! Installs the packages of the build in each release as the README says, and uses them there as an
+//! ordinary user.
 //!
-//! The lines that run are those of the README, word for word, with the version in the place of `VERSION`. Only the OCI image is not
-//! started by podman: its layer is unpacked, and its own command runs there. The principal type is [`Packages`].
+//! It runs the lines of the README exactly, with the version in place of `VERSION`. The exception
+//! is the OCI image: podman does not start it; instead its layer is unpacked, and its own command
+//! runs there. The principal type is [`Packages`].
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,12 +23,12 @@ use crate::workspace::Workspace;
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Package {
-    /// What the table calls it.
+    /// Its name in the table.
     pub(crate) name: &'static str,
     way: Way,
 }
 
-/// What is done with a package.
+/// How a package is tested.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Deb,
@@ -35,7 +37,7 @@ enum Way {
     Lintian,
 }
 
-/// All of them.
+/// All packages.
 pub(crate) const ALL: &[Package] = &[
     Package { name: "Debian package: install, first lines, remove", way: Way::Deb },
     Package { name: "tarball: unpack, first lines", way: Way::Tarball },
@@ -43,16 +45,17 @@ pub(crate) const ALL: &[Package] = &[
     Package { name: "Debian package: lintian", way: Way::Lintian },
 ];
 
-/// Installing takes longer than a program.
+/// The time limit of an installation.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Where a release sees the packages.
+/// The folder of the packages inside a release.
 const PLACE: &str = "/mnt";
-/// What the first lines print: a device, and the client's time.
+/// The output of the README's first lines: a device, and the client's time.
 const SAYS: &[&str] = &["PORT_ACTIVE", "client: 1000 iters in"];
-/// What the image's command prints.
+/// The output of the image's command.
 const IMAGE_SAYS: &[&str] = &["PORT_ACTIVE", "1000 iters in"];
 
-/// As root, then as an ordinary user. The system's own library stays as it is, and nothing is left behind.
+/// Installs as root, then runs as an ordinary user. The system's own library must stay unchanged,
+/// and no file may be left behind.
 const DEB: &str = "set -eux\n\
     cd /mnt\n\
     INSTALL\n\
@@ -62,7 +65,7 @@ const DEB: &str = "set -eux\n\
     apt-get remove --yes softhca\n\
     test ! -e /usr/bin/softhca -a ! -e /usr/lib/softhca\n";
 
-/// As an ordinary user.
+/// Runs as an ordinary user.
 const TARBALL: &str = "set -eux\ncd /tmp\nln -s /mnt/softhca-*.tar.gz .\nINSTALL\nFIRST\n";
 
 const LINTIAN: &str = "cd /tmp; exec lintian --fail-on error,warning /mnt/softhca_*.deb";
@@ -70,7 +73,7 @@ const LINTIAN: &str = "cd /tmp; exec lintian --fail-on error,warning /mnt/softhc
 /// The packages of a build.
 #[derive(Debug)]
 pub(crate) struct Packages {
-    /// Goes with the packages.
+    /// Removed together with the packages.
     _scratch: TempDir,
     folder: PathBuf,
     image: Image,
@@ -96,7 +99,7 @@ struct Lines {
 }
 
 impl Packages {
-    /// Makes them of a build, in a folder below `place`.
+    /// Makes the packages of a build, in a folder below `place`.
     pub(crate) fn make(workspace: &Workspace, dist: &Dist, place: &Path) -> Result<Self, String> {
         println!("making the packages");
         let told = |error: std::io::Error| format!("{}: {error}", place.display());
@@ -104,11 +107,11 @@ impl Packages {
         let [folder, root] = ["packages", "image"].map(|name| scratch.path().join(name));
         for folder in [&folder, &root] {
             fs::create_dir(folder).map_err(told)?;
-            // Ordinary users read here, whatever the mode mask of this one is.
+            // Ordinary users must be able to read it, whatever the umask is.
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(told)?;
         }
         let made = package::make(workspace, dist, &folder, true)?;
-        // The debug symbols are for nobody here, and the release's glob must find one tarball.
+        // Nothing here needs the debug symbols, and the README's glob must match one tarball.
         fs::remove_file(&made.debug).map_err(told)?;
         let readme = fs::read_to_string(workspace.root().join("README.md")).map_err(told)?;
         let lines = Lines::read(&readme, workspace.version()?)?;
@@ -116,7 +119,7 @@ impl Packages {
         Ok(Self { _scratch: scratch, folder, image, lines })
     }
 
-    /// Tries a package in a release; none if it does not belong there.
+    /// Tests a package in a release; returns none if the package is not for it.
     pub(crate) fn run(&self, package: &Package, release: &Release, root: &Path) -> Option<Verdict> {
         let inside = |user, script: &str, says: &[&str]| {
             let entry = Entry { root, bound: Some((&self.folder, PLACE)), user };
@@ -134,7 +137,7 @@ impl Packages {
 }
 
 impl Image {
-    /// Follows the image from its index to the layer, each by its digest.
+    /// Follows the image's digests from its index to the layer.
     fn unpack(made: &Made, root: PathBuf) -> Result<Self, String> {
         let folder = made.image.as_ref().ok_or("no image was made")?;
         let index = json(&folder.join("index.json"))?;
@@ -173,7 +176,7 @@ fn json(path: &Path) -> Result<Value, String> {
     serde_json::from_slice(&text).map_err(|error| told(error.to_string()))
 }
 
-/// The file that a descriptor names, which must have that digest.
+/// The file that a descriptor names; its digest must match.
 fn blob(folder: &Path, descriptor: &Value) -> Result<PathBuf, String> {
     let digest = text(&descriptor["digest"]);
     let name = digest.strip_prefix("sha256:").ok_or_else(|| format!("{descriptor} has no digest"))?;
@@ -183,7 +186,8 @@ fn blob(folder: &Path, descriptor: &Value) -> Result<PathBuf, String> {
 }
 
 impl Lines {
-    /// Reads them: blocks for the tarball, the Debian package, the image, and the first lines with softhca.
+    /// Parses the section: the blocks for the tarball, the Debian package and the image, and the
+    /// first lines with softhca.
     fn read(readme: &str, version: &str) -> Result<Self, String> {
         let section = readme.split("\n## Install\n").nth(1).and_then(|rest| rest.split("\n## ").next());
         let section = section.ok_or("README.md has no section \"Install\"")?;

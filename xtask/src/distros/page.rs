@@ -1,4 +1,5 @@
-//! docs/distributions.md: how the programs of each release went, as a table with notes. It decides nothing.
+//! Writes docs/distributions.md: the result of each program in each release, as a table with notes.
+//! It makes no decisions.
 
 use std::fmt::Write;
 
@@ -7,17 +8,17 @@ use super::programs::{self, ALL, EXPLAINED, LEFT_OUT};
 use super::session::Verdict;
 use super::symbols::{Needs, OTHERS, dotted};
 
-/// One release in the table.
+/// The results of one release.
 #[derive(Debug)]
 pub(crate) struct Column {
-    /// The archive's name of it.
+    /// Its name in the archive.
     pub(crate) suite: &'static str,
     pub(crate) title: &'static str,
-    /// The versions of its C library and of its rdma-core.
+    /// The versions of its C library and its rdma-core.
     pub(crate) facts: [String; 2],
-    /// How each program went, in the order of the list.
+    /// The result of each program, in the order of the list.
     pub(crate) programs: Vec<Verdict>,
-    /// How each package went, in the order of the list; none where it does not belong.
+    /// The result of each package, in the order of the list; none if it is not for this release.
     pub(crate) packages: Vec<Option<Verdict>>,
 }
 
@@ -31,7 +32,7 @@ const PACKAGES: &str = "\n## Packages\n\n\
     has a Debian 12 of its own: its layer is unpacked, and an ordinary user runs its default command there. Lintian must find no error and no \
     warning.\n\n";
 
-/// The page.
+/// Returns the page.
 pub(crate) fn written(columns: &[Column], needs: &Needs) -> Result<String, String> {
     let mut page = INTRODUCTION.to_owned();
     let mut notes: Vec<String> = Vec::new();
@@ -82,7 +83,7 @@ pub(crate) fn written(columns: &[Column], needs: &Needs) -> Result<String, Strin
     Ok(page)
 }
 
-/// The failures that nobody has explained, and the explanations of failures that do not occur.
+/// The failures without an explanation, and the explanations of failures that do not occur.
 pub(crate) fn unexplained(columns: &[Column]) -> Vec<String> {
     let failures = || columns.iter().flat_map(Column::failures);
     let unexplained = failures().filter(|failure| failure.explained().is_none());
@@ -100,7 +101,7 @@ pub(crate) fn unexplained(columns: &[Column]) -> Vec<String> {
     unexplained.map(told).chain(stale.map(remove)).collect()
 }
 
-/// A cell of the table that is a failure.
+/// A failure in the table.
 struct Failure<'a> {
     column: &'a Column,
     name: &'static str,
@@ -126,7 +127,7 @@ impl Column {
     }
 }
 
-/// A cell; a failure points to a note, which those with the same words share.
+/// Returns a cell. A failure refers to a note; failures with the same text share a note.
 fn cell(suite: &str, name: &str, verdict: &Verdict, notes: &mut Vec<String>) -> String {
     match verdict {
         Verdict::Works(more) if more.is_empty() => "works".to_owned(),
@@ -152,7 +153,7 @@ mod tests {
         Verdict::Fails { why: why.to_owned(), beside: String::new(), said: String::new() }
     }
 
-    /// A release in which all works but for some programs.
+    /// A release in which everything works except some programs.
     fn column(suite: &'static str, failures: &[(&str, &str)]) -> Column {
         let verdict = |name: &str| match failures.iter().find(|(program, _)| *program == name) {
             Some((_, why)) => fails(why),
@@ -194,7 +195,8 @@ mod tests {
             let failures: Vec<(&str, &str)> = rows().map(|row| (row.program, row.failure)).collect();
             assert_eq!(unexplained(&[column(suite, &failures)]), [""; 0]);
             assert_eq!(unexplained(&[column("other", &failures)]).len(), failures.len());
-            // Each of another kind: it is not explained, and its explanation is for nothing.
+            // Another failure of the same program: it has no explanation, and the explanation has
+            // no failure.
             let longer: Vec<(&str, String)> =
                 rows().map(|row| (row.program, format!("{} twice", row.failure))).collect();
             let longer: Vec<(&str, &str)> = longer.iter().map(|(program, why)| (*program, why.as_str())).collect();

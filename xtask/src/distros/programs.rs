@@ -1,25 +1,28 @@
-//! The programs that run in every release, with the words that they are given, and the failures that are understood.
+//! The programs that run in every release, with their arguments, and the failures whose cause is
+//! known.
 //!
-//! A server's and a client's words go to `meet.sh`. All of it runs as an ordinary user, on one host. The words are those that every release
-//! understands. [`LEFT_OUT`] says which programs are not here.
+//! `meet.sh` gets the arguments of a server and its client. All programs run as an ordinary user,
+//! on one host, with arguments that every release understands. [`LEFT_OUT`] lists the programs that
+//! do not run here.
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
-    /// What the table calls it.
+    /// Its name in the table.
     pub(crate) name: &'static str,
     /// How it is run.
     pub(crate) way: Way,
-    /// It is part of the short form.
+    /// Whether it is part of the short form.
     pub(crate) is_short: bool,
 }
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Way {
-    /// Alone; its output must contain the second text.
+    /// Alone. Its output must contain the second text.
     Alone(&'static str, &'static str),
-    /// When the server is ready, as `meet.sh` says it; the server's words, and the client's.
+    /// A server and its client: how `meet.sh` recognizes that the server is ready, and the
+    /// arguments of both.
     Meet(&'static str, &'static str, &'static str),
     /// rdma-core's Python tests.
     Pyverbs,
@@ -33,14 +36,15 @@ const fn meet(name: &'static str, ready: &'static str, server: &'static str, cli
     Program { name, way: Way::Meet(ready, server, client), is_short: false }
 }
 
-/// Both sides have the same words, and the client gets the server's address after them.
+/// Both sides get the same arguments; the client also gets the server's address.
 macro_rules! pair {
     ($port:literal, $words:literal) => {
         meet($words, $port, $words, concat!($words, " 127.0.0.1"))
     };
 }
 
-/// UCX names its transports and its device; a device on loopback is not what it would choose by itself.
+/// UCX gets the names of its transports and its device; by itself it would not choose a device on
+/// loopback.
 macro_rules! ucx {
     ($name:literal, $test:literal) => {
         meet(
@@ -60,12 +64,13 @@ const fn short(program: Program) -> Program {
     Program { is_short: true, ..program }
 }
 
-/// It watches until somebody ends it: the port goes down and comes back, and both are told.
+/// It watches events until it is ended. The port goes down and comes up, and it must report both
+/// events.
 const WATCH: &str = "sh -c 'cd /tmp; stdbuf -oL ibv_asyncwatch >watch.out 2>&1 & \
     until grep -q \"event FD\" watch.out; do sleep 0.05; done; softhca fault add port-down for 100ms; \
     until grep -q EVENT_PORT_ACTIVE watch.out; do sleep 0.05; done; kill $!; cat watch.out'";
 
-/// All of them.
+/// All programs.
 pub(crate) const ALL: &[Program] = &[
     alone("ibv_devices", "ibv_devices", "softhca0"),
     short(alone("ibv_devinfo -v", "ibv_devinfo -v", "PORT_ACTIVE")),
@@ -125,7 +130,7 @@ pub(crate) const ALL: &[Program] = &[
     Program { name: "pyverbs tests", way: Way::Pyverbs, is_short: false },
 ];
 
-/// The programs of these packages that are not in the list, and why.
+/// The programs of these packages that are not in the list, with the reason.
 pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     (
         "`raw_ethernet_bw`, `raw_ethernet_lat`, `raw_ethernet_burst_lat`, `raw_ethernet_fs_rate`",
@@ -142,23 +147,23 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     ("`ucx_read_profile`, `ucx_vfs`, `fi_strerror`", "they use no device"),
 ];
 
-/// A failure that is understood.
+/// A failure whose cause is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Explanation {
-    /// The archive's name of the release.
+    /// The release's name in the archive.
     pub(crate) suite: &'static str,
-    /// What the table calls the program.
+    /// The program's name in the table.
     pub(crate) program: &'static str,
-    /// The whole failure, as the page tells it.
+    /// The complete failure text on the page.
     pub(crate) failure: &'static str,
-    /// Why it comes.
+    /// The cause.
     pub(crate) why: &'static str,
 }
 
 const NO_VERBS: &str = "This release's libucx0 is built without UCX's transport for verbs: it has no libuct_ib.so, so no RDMA device is used, softhca or not.";
 const NO_DEVICE: &str = "ends with 255: perftest_run.c:363  UCX  ERROR Failed to run test: No such device";
 
-/// All failures that are understood. Another failure of the same program is not.
+/// All failures whose cause is known. Another failure of the same program is an error.
 pub(crate) const EXPLAINED: &[Explanation] = &[
     Explanation { suite: "sid", program: "ucx_info -d", failure: "it says nothing of \"softhca0:1\"", why: NO_VERBS },
     Explanation { suite: "sid", program: "ucx_perftest -t tag_lat", failure: NO_DEVICE, why: NO_VERBS },
@@ -171,7 +176,7 @@ pub(crate) const EXPLAINED: &[Explanation] = &[
     },
 ];
 
-/// Why a failure comes, if it is understood.
+/// Returns the cause of a failure, if it is known.
 pub(crate) fn explained(suite: &str, program: &str, failure: &str) -> Option<&'static str> {
     let is_it = |row: &&Explanation| (row.suite, row.program, row.failure) == (suite, program, failure);
     EXPLAINED.iter().find(is_it).map(|row| row.why)

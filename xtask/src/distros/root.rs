@@ -1,37 +1,37 @@
-//! A release of Debian in a folder: made with debootstrap, kept for the next time.
+//! Makes a Debian release in a folder with debootstrap, and keeps it for later runs.
 //!
-//! A folder is made under another name and takes its own when it is complete. The archive is the one that this machine's apt uses.
-//! The principal type is [`Roots`].
+//! A folder is made under a temporary name and renamed when it is complete. The archive is the one
+//! that this machine's apt uses. The principal type is [`Roots`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where Debian's archive is when apt does not say it.
+/// The Debian archive if apt's sources name none.
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
 /// A release.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Release {
-    /// The archive's name for it.
+    /// Its name in the archive.
     pub(crate) suite: &'static str,
-    /// Its name for people.
+    /// Its name for readers.
     pub(crate) title: &'static str,
 }
 
 /// The newest stable release.
 pub(crate) const STABLE: Release = Release { suite: "trixie", title: "Debian 13" };
 
-/// The release that the OCI image is made of.
+/// The release on which the OCI image is based.
 pub(crate) const IMAGE: Release = Release { suite: "bookworm", title: "Debian 12" };
 
-/// All of them, oldest first.
+/// All releases, oldest first.
 pub(crate) const RELEASES: [Release; 3] = [IMAGE, STABLE, Release { suite: "sid", title: "Debian sid" }];
 
-/// A list of packages, and what is added to the release's name for a folder that has them.
+/// A list of packages, and the suffix of the folder in which they are installed.
 type Packages = (&'static str, &'static [&'static str]);
 
-/// What all programs of the list are in.
+/// The packages of all programs in the list.
 pub(crate) const EVERYTHING: Packages = (
     "",
     &[
@@ -49,13 +49,13 @@ pub(crate) const EVERYTHING: Packages = (
     ],
 );
 
-/// What the programs of the short form are in.
+/// The packages of the short form.
 pub(crate) const FEW: Packages = ("-short", &["ibverbs-utils", "perftest", "rdmacm-utils"]);
 
-/// The file of a release with the names of the packages that it was made with: another list makes another release.
+/// The file with the names of a release's packages. A release with another list is made again.
 const LIST: &str = "etc/softhca-packages";
 
-/// Where releases are kept and come from.
+/// Where releases are kept, and their archive.
 #[derive(Debug)]
 pub(crate) struct Roots {
     folder: PathBuf,
@@ -63,7 +63,7 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// In this folder, or in the user's cache; from this archive, or apt's.
+    /// Uses this folder, or one in the user's cache, and this archive, or apt's.
     pub(crate) fn new(folder: Option<PathBuf>, mirror: Option<String>) -> Result<Self, String> {
         let folder =
             folder.or_else(cache).ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder with --roots")?;
@@ -72,7 +72,8 @@ impl Roots {
         Ok(Self { folder, mirror: mirror.unwrap_or_else(archive) })
     }
 
-    /// The folder of a release with these packages, made if it is not there or is to be `fresh`.
+    /// Returns the folder of a release with these packages. Makes it if it does not exist, or if
+    /// `fresh`.
     pub(crate) fn ready(&self, release: &Release, packages: Packages, fresh: bool) -> Result<PathBuf, String> {
         let (mark, packages) = packages;
         let place = self.folder.join(format!("{}{mark}", release.suite));
@@ -93,16 +94,17 @@ impl Roots {
         if made.is_err() {
             let _ = fs::remove_dir_all(&part);
         }
-        // Another run may have been faster.
+        // Another run may have made it meanwhile.
         made.or_else(|why| if place.exists() { Ok(()) } else { Err(why) }).map(|()| place)
     }
 
     fn make(&self, release: &Release, packages: &[&str], place: &Path) -> Result<(), String> {
-        // What debootstrap mounts goes with a mount namespace of its own: nothing of it is left in a folder that may be removed.
+        // In a mount namespace of its own, so that no mount is left in a folder that may be
+        // removed.
         let mut debootstrap = Command::new("unshare");
         debootstrap.args(["--mount", "debootstrap", "--variant=minbase", release.suite]);
         quiet(debootstrap.arg(place).arg(&self.mirror))?;
-        // Nothing that is installed may start.
+        // No service may start.
         let policy = place.join("usr/sbin/policy-rc.d");
         let told = |error: std::io::Error| format!("{}: {error}", place.display());
         fs::write(&policy, "#!/bin/sh\nexit 101\n").map_err(told)?;
@@ -112,10 +114,10 @@ impl Roots {
         apt.arg(place).args(["env", "DEBIAN_FRONTEND=noninteractive", "sh", "-euc", install, "sh"]).args(packages);
         quiet(&mut apt)?;
         fs::remove_dir_all(place.join("var/lib/apt/lists")).map_err(told)?;
-        // Programs look up the name of their host.
+        // Programs resolve the name of their host.
         fs::write(place.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n").map_err(told)?;
         fs::write(place.join(LIST), packages.join(" ")).map_err(told)?;
-        // Where a dist is put, and what is mounted besides.
+        // Mount points: for the dist, and for the system's folders.
         for folder in ["opt/softhca", "sys", "proc", "dev", "run", "tmp"] {
             fs::create_dir_all(place.join(folder)).map_err(told)?;
         }
@@ -127,7 +129,7 @@ impl Roots {
         &self.folder
     }
 
-    /// Whether the archive answers: if not, a release that cannot be made is not our fault.
+    /// Whether the archive answers. If it does not, a failure to make a release is not softhca's.
     pub(crate) fn can_reach_mirror(&self) -> bool {
         let address = format!("{}/dists/{}/InRelease", self.mirror.trim_end_matches('/'), STABLE.suite);
         let mut wget = Command::new("wget");
@@ -154,7 +156,7 @@ fn cache() -> Option<PathBuf> {
     Some(cache.join("softhca/roots"))
 }
 
-/// The archive that this machine's apt has Debian from.
+/// Returns the archive that this machine's apt uses.
 fn archive() -> String {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages"]);
@@ -163,7 +165,7 @@ fn archive() -> String {
     said.lines().find_map(|line| line.strip_prefix("Debian|Debian|")).map_or(ARCHIVE, str::trim).to_owned()
 }
 
-/// Runs a command that says much, and what it said only when it fails.
+/// Runs a command with much output; shows the output only if it fails.
 fn quiet(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;

@@ -1,4 +1,5 @@
-//! One program in one release: in namespaces of its own, with a time limit, and what is made of how it ended.
+//! Runs one program in one release, in its own namespaces and with a time limit, and judges how it
+//! ended.
 //!
 //! The principal type is [`Verdict`].
 
@@ -12,30 +13,30 @@ use suite::pyverbs::{self, Case, Verdict as Tested};
 use super::programs::{Program, Way};
 use suite::Dist;
 
-/// Goes into a release.
+/// The script that enters a release.
 const ENTER: &str = include_str!("enter.sh");
-/// A server and its client.
+/// The script that runs a server and its client.
 const MEET: &str = include_str!("meet.sh");
-/// The Python tests.
+/// The script that runs the Python tests.
 const PYVERBS: &str = include_str!("pyverbs.sh");
 
-/// The number of the user `nobody`.
+/// The user id of `nobody`.
 pub(crate) const NOBODY: &str = "65534";
-/// Where a release sees a dist.
+/// The folder of the dist inside a release.
 const PLACE: &str = "/opt/softhca";
-/// How long a program may take. Generous on purpose: a slow machine is not a failure.
+/// The time limit of a program. It is generous, because a slow machine is not a failure.
 const LIMIT: Duration = Duration::from_secs(120);
-/// All the Python tests take longer.
+/// The time limit of all Python tests.
 const PYVERBS_LIMIT: Duration = Duration::from_secs(1200);
-/// How much of a failure is shown.
+/// The most characters that are shown of a failure.
 const LONGEST: usize = 240;
 
-/// How a program went.
+/// The result of a program.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    /// It works; perhaps there is something to say.
+    /// It works, with a note if needed.
     Works(String),
-    /// It fails: in a few words, what does not fail beside that, and all that it said.
+    /// It fails: a summary, the part that does not fail, and its complete output.
     Fails { why: String, beside: String, said: String },
 }
 
@@ -59,14 +60,14 @@ pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> Verdict {
     }
 }
 
-/// A way into a release.
+/// How to enter a release.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'a> {
     /// The release.
     pub(crate) root: &'a Path,
-    /// A folder of this machine, and where the release sees it.
+    /// A folder of this machine, and its place inside the release.
     pub(crate) bound: Option<(&'a Path, &'a str)>,
-    /// The number of the user.
+    /// The user id.
     pub(crate) user: &'a str,
 }
 
@@ -83,7 +84,7 @@ impl Entry<'_> {
     }
 }
 
-/// A program that ends with 0 and says what it should, works.
+/// A program works if it exits with 0 and prints the expected text.
 pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> Verdict {
     let outcome = match outcome {
         Ok(outcome) => outcome,
@@ -95,7 +96,8 @@ pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> Verdict
     }
 }
 
-/// A failure in a few words: what the dynamic linker misses, or the last line of the program itself.
+/// Summarizes a failure: the symbols that the dynamic linker does not find, or the program's last
+/// line.
 fn in_words(outcome: &Outcome, says: &str) -> String {
     let said = outcome.everything();
     if let Some(missing) = missing(&said) {
@@ -107,8 +109,8 @@ fn in_words(outcome: &Outcome, says: &str) -> String {
     format!("ends with {}: {}", outcome.code, last_words(&said))
 }
 
-/// The last line of the program itself, before the server's and before reasons; without what programs put before it in brackets: times
-/// and process numbers.
+/// The program's last line, before the server's output and before reasons. A prefix in brackets
+/// (times and process ids) is removed.
 fn last_words(said: &str) -> String {
     let own = said.split("--- the server").next().unwrap_or_default();
     let own: Vec<&str> = own.lines().take_while(|line| !line.starts_with("softhca:")).collect();
@@ -119,7 +121,7 @@ fn last_words(said: &str) -> String {
     first_words(line)
 }
 
-/// What the dynamic linker does not find.
+/// The symbols that the dynamic linker does not find.
 fn missing(said: &str) -> Option<String> {
     let mut found: Vec<String> = Vec::new();
     for line in said.lines() {
@@ -147,14 +149,14 @@ fn missing(said: &str) -> Option<String> {
     (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// The Python tests work if none fails.
+/// The Python tests work if no test fails.
 fn tested(said: &str) -> Verdict {
     let mut cases: Vec<Case> = Vec::new();
     let mut broken = Vec::new();
     for part in said.split("module ").skip(1) {
         let (module, text) = part.split_once('\n').unwrap_or((part, ""));
         let found = pyverbs::cases(module, text);
-        // What a module that ends with an error says after its tests is another part.
+        // A module that ends with an error prints another part after its tests.
         if module.contains(" ended with ") {
             if broken_without_a_test(&cases, module) {
                 broken.push(module.to_owned());
@@ -184,7 +186,7 @@ fn tested(said: &str) -> Verdict {
     }
 }
 
-/// A module that ends with an error, though no test of it has failed.
+/// A module that ends with an error although none of its tests failed.
 fn broken_without_a_test(cases: &[Case], ended: &str) -> bool {
     let module = ended.split(' ').next().unwrap_or_default();
     !cases.iter().any(|case| case.module == module && case.verdict == Tested::Failed)

@@ -1,7 +1,9 @@
-//! What the libraries and programs of a build need of a system, and what other distributions have of it. It runs nothing but readelf.
+//! Compares the symbols that a build needs and exports with those of other distributions. It only
+//! runs readelf.
 //!
-//! A distribution's programs find all symbols if the build exports the whole list of that distribution's release of rdma-core, the
-//! functions for driver libraries among them. The principal type is [`Needs`].
+//! A distribution's programs find all symbols if the build exports the complete list of that
+//! distribution's rdma-core release, including the functions for provider libraries. The principal
+//! type is [`Needs`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,36 +18,37 @@ use crate::workspace::Workspace;
 /// A version as numbers.
 type Version = (u32, u32);
 
-/// What a build needs and gives.
+/// The symbols that a build needs and exports.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     /// The highest version of glibc whose symbols it uses.
     pub(crate) glibc: Version,
-    /// The libraries in the place of rdma-core's.
+    /// The libraries that replace those of rdma-core.
     libraries: Vec<Library>,
 }
 
-/// A library in the place of one of rdma-core's.
+/// A library that replaces one of rdma-core.
 #[derive(Debug)]
 struct Library {
     name: &'static str,
-    /// Which release of rdma-core exports what: the text of `releases.txt`.
+    /// The exports of each rdma-core release: the text of `releases.txt`.
     table: String,
     /// Each name that it exports, with its version node.
     exported: BTreeSet<(String, String)>,
 }
 
-/// A distribution that is not run here.
+/// A distribution whose programs do not run here.
 #[derive(Debug)]
 pub(crate) struct Other {
     pub(crate) name: &'static str,
-    /// Its C library; none if it is not glibc.
+    /// The version of its glibc; none for another C library.
     pub(crate) glibc: Option<Version>,
-    /// Its rdma-core, the newest of its updates.
+    /// The newest rdma-core version in its updates.
     pub(crate) rdma_core: u32,
 }
 
-/// What their package pages say (packages.ubuntu.com, packages.fedoraproject.org, pkgs.alpinelinux.org, docs of RHEL).
+/// The data of their package pages (packages.ubuntu.com, packages.fedoraproject.org,
+/// pkgs.alpinelinux.org, docs of RHEL).
 pub(crate) const OTHERS: &[Other] = &[
     Other { name: "Ubuntu 22.04", glibc: Some((2, 35)), rdma_core: 39 },
     Other { name: "Ubuntu 24.04", glibc: Some((2, 39)), rdma_core: 50 },
@@ -69,7 +72,7 @@ impl Needs {
         Ok(Self { glibc, libraries: libraries.into_iter().collect::<Result<_, _>>()? })
     }
 
-    /// What is to be expected of a distribution.
+    /// The expected result for a distribution.
     pub(crate) fn judge(&self, other: &Other) -> Result<String, String> {
         match other.glibc {
             None => return Ok("no: its C library is musl, and the build is for glibc".to_owned()),
@@ -100,7 +103,7 @@ impl Needs {
         ))
     }
 
-    /// What the build exports that a new program may want: the highest public version of each library.
+    /// The highest public symbol version of each library.
     pub(crate) fn newest(&self) -> String {
         let newest = |library: &Library| {
             let nodes = library.exported.iter().map(|(_, node)| node);
@@ -123,12 +126,12 @@ impl Library {
     }
 }
 
-/// A version in words.
+/// Formats a version.
 pub(crate) fn dotted((major, minor): Version) -> String {
     format!("{major}.{minor}")
 }
 
-/// What readelf says of a file's symbol versions.
+/// The output of readelf for a file's symbol versions.
 fn versions(file: &Path) -> Result<String, String> {
     let output = Command::new("readelf").args(["--wide", "--version-info", "--dyn-syms"]).arg(file).output();
     let output = output.map_err(|error| format!("readelf: {error}"))?;
