@@ -1,4 +1,5 @@
-/* Wrong arguments: the errno of the manual page or the completion status of the IBA, each time, and nothing breaks. */
+/* Wrong arguments: each gives the errno of the manual page, or the completion status of the IBA,
+ * and nothing breaks. */
 #include "common.h"
 
 enum { SIZE = 4096 };

@@ -1,5 +1,6 @@
-/* Memory that the program takes away while it is registered: unmapped, protected, or the file behind it truncated.
- * For each operation and each side the result is a completion with an error, never a signal; the program goes on. */
+/* The program takes registered memory away: it unmaps it, protects it, or truncates the file
+ * behind it. For each operation and each side the result is a completion with an error, never a
+ * signal, and the program continues. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -72,7 +73,7 @@ int main(void)
                 for (unsigned l = 0; l < (is_atomic(OPCODES[o]) ? 1 : 3); l++, attempts++)
                     attempt(pd, OPCODES[o], (enum way)way, remote, LENGTHS[l]);
 
-    /* Registration looks at the rights without touching a page. */
+    /* Registration checks the rights without touching a page. */
     void *hole = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(ibv_reg_mr(pd, hole, SIZE, IBV_ACCESS_LOCAL_WRITE) == NULL && errno == EFAULT);
     struct ibv_mr *readable = ibv_reg_mr(pd, hole, SIZE, 0), *again = ibv_reg_mr(pd, hole, SIZE / 2, IBV_ACCESS_REMOTE_READ);

@@ -1,15 +1,17 @@
-/* What two processors of this machine can do with nothing of an adapter between them: what latencies and bandwidths are measured against.
+/* What two processors of this machine can do without an adapter: the reference for latencies and
+ * bandwidths.
  *   baseline WHAT [BYTES]     prints one number
- *   bounce     microseconds in which a cache line gets from one processor to the other
- *   cells      the same of a cell of 64 bytes in a ring, one ring in each direction
- *   ring       MiB/s through a ring of bytes in shared memory: one processor copies in, the other one out
+ *   bounce     microseconds for a cache line to go from one processor to the other
+ *   cells      the same for a cell of 64 bytes in a ring, with one ring in each direction
+ *   ring       MiB/s through a byte ring in shared memory: one processor copies in, the other out
  *   memcpy     MiB/s of one processor that copies
  *   writev     MiB/s of process_vm_writev into the other process
- *   futex      microseconds in which one process wakes the other by a futex
+ *   futex      microseconds for one process to wake the other by a futex
  *   eventfd    the same by an eventfd
- *   socket     microseconds of a question and its answer over a unix socket, 64 bytes each
- *   nearby     the same of two processes that share a processor
- * This process stays on the last processor, the other one on the first unless they share one. */
+ *   socket     microseconds of a request and its reply over a unix socket, 64 bytes each
+ *   nearby     the same for two processes that share a processor
+ * This process runs on the last processor. The other process runs on the first one, unless they
+ * share one. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -65,7 +67,7 @@ static void stay(int processor)
 
 static inline void rest(void) { __builtin_ia32_pause(); }
 
-/* Forks; true in the other process. */
+/* Forks; returns true in the other process. */
 static int two(void)
 {
     int last = (int)sysconf(_SC_NPROCESSORS_ONLN) - 1;
@@ -129,7 +131,7 @@ static void cells(void)
     if (!answers) report((now() - start) / MANY / 2 * 1e6);
 }
 
-/* Both processors copy at the same time, between a buffer of their own and the ring. */
+/* Both processors copy at the same time, each between its own buffer and the ring. */
 static void ring(size_t size)
 {
     int reads = two();
@@ -191,7 +193,7 @@ static void copies(size_t size)
 
 static void writes(size_t size)
 {
-    /* At the same address in both. */
+    /* At the same address in both processes. */
     char *a = malloc(size), *b = malloc(size);
     MUST(a && b);
     memset(a, 1, size);

@@ -1,5 +1,6 @@
-/* The C half of a process that has the C library and the Rust crate: `both_play` meets a queue pair of the crate over a socket,
- * by the bytes of its `Endpoint`, sends back every message that comes, one more each, and touches memory that is gone. */
+/* The C half of a process that uses the C library and the Rust crate. `both_play` connects to a
+ * queue pair of the crate over a socket, with the bytes of its `Endpoint`. It sends back every
+ * message, each byte increased by one, and touches memory that is gone. */
 #include "common.h"
 #include <sys/mman.h>
 
@@ -8,7 +9,7 @@ enum { ENDPOINT = 28, ROUNDS = 100, SIZE = 8192 };
 static void put32(uint8_t *at, uint32_t value) { value = htonl(value); memcpy(at, &value, 4); }
 static uint32_t get32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return ntohl(value); }
 
-/* What the crate's `Endpoint::to_bytes` writes: service, READs, MTU, QPN, PSN, GID. */
+/* The bytes of the crate's `Endpoint::to_bytes`: service, READs, MTU, QPN, PSN, GID. */
 static struct address exchange(int fd, struct address own)
 {
     uint8_t bytes[ENDPOINT] = { 1, 4, 1024 >> 8, 0 }, theirs[ENDPOINT];
@@ -22,7 +23,8 @@ static struct address exchange(int fd, struct address own)
     return peer;
 }
 
-/* Registered memory that is unmapped is an error of the request, whichever library put its fault handler in last. */
+/* A request on unmapped registered memory fails, whichever library installed its fault handler
+ * last. */
 static void lose_memory(struct ibv_context *context, struct ibv_pd *pd)
 {
     struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);

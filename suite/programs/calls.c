@@ -1,7 +1,9 @@
-/* Every function that libibverbs.so.1 exports, and those behind the inline functions of <infiniband/verbs.h>: with sound arguments and with
- * such as a broken program would give: NULL, numbers that name nothing, sizes that are too large, masks that do not fit. Whatever is not
- * asked for is left as it was in memory, so that valgrind sees who looks at it. Prints the names of what it has called, one a line.
- *   calls -l NAME …   the names of the private interface, which take anything and refuse it */
+/* Calls every function that libibverbs.so.1 exports, and those behind the inline functions of
+ * <infiniband/verbs.h>: with valid arguments, and with those of a broken program: NULL, unknown
+ * numbers, sizes that are too large, wrong masks. Memory that a call does not require stays
+ * uninitialized, so that valgrind reports a library that reads it. Prints the name of each
+ * called function, one per line.
+ *   calls -l NAME …   the names of the private interface, which accept anything and refuse it */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dlfcn.h>
@@ -26,14 +28,14 @@ static void note(const char *name)
 
 /* The function itself, not the macro or inline function of the same name. */
 #define CALL(function) (note(#function), (function))
-/* A pointer-returning call that is refused. */
+/* A call that returns a pointer and is refused. */
 #define NONE(call, why) do { errno = 0; MUST((call) == NULL); MUST(errno == (why)); } while (0)
-/* A call that answers an errno value. */
+/* A call that returns an errno value. */
 #define CODE(call, why) do { int code_ = (call); if (code_ != (why)) FAIL("%s answers %d, not %d", #call, code_, (why)); } while (0)
-/* A call that answers -1 and errno. */
+/* A call that returns -1 and sets errno. */
 #define MINUS(call, why) do { errno = 0; MUST((call) == -1); if (errno != (why)) FAIL("%s sets %d, not %d", #call, errno, (why)); } while (0)
 
-/* A variable of which nothing is known. */
+/* An uninitialized variable. */
 #define UNKNOWN(type, name) type *name = malloc(sizeof(type)); MUST(name)
 
 extern void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *to, struct ib_uverbs_ah_attr *from);
@@ -407,7 +409,7 @@ static void handles(void)
     attr->grh.sgid_index = 255;
     NONE(ibv_create_ah(pd, attr), EINVAL);
     free(attr);
-    /* Without a GRH, what would be in it is not looked at. */
+    /* Without a GRH, the fields of the GRH are not read. */
     attr = malloc(sizeof *attr);
     attr->is_global = attr->sl = attr->src_path_bits = attr->static_rate = 0;
     attr->port_num = 1;
@@ -526,7 +528,8 @@ static void creating(struct ibv_cq *cq)
     NONE(ibv_create_qp_ex(context, &more), EINVAL);
 }
 
-/* softhca's own, which a program looks for: why something failed, and one more sentence. `qp` has refused a send. */
+/* softhca's own functions, which a program looks up: why something failed, and an additional
+ * sentence. `qp` has refused a send. */
 static void reasons(struct ibv_qp *qp, uint64_t refused)
 {
     const char *(*why)(struct ibv_qp *, uint64_t) = (const char *(*)(struct ibv_qp *, uint64_t))dlsym(RTLD_DEFAULT, "softhca_why");
@@ -567,7 +570,7 @@ static void queue_pairs(struct ibv_cq *cq)
     (void)CALL(ibv_set_ece)(a, ece);
     free(ece);
 
-    /* Of attributes, only those count that the mask names: the others are whatever was there. */
+    /* Only the attributes that the mask names count. The others are uninitialized. */
     UNKNOWN(struct ibv_qp_attr, attr);
     UNKNOWN(struct ibv_qp_init_attr, found);
     attr->qp_state = IBV_QPS_INIT;
@@ -633,7 +636,7 @@ static void queue_pairs(struct ibv_cq *cq)
     CODE(ibv_post_send(a, NULL, &bad), 0);
     CODE(ibv_post_recv(a, NULL, &bad_recv), 0);
 
-    /* Only what the opcode needs is there, in memory of which nothing is known. */
+    /* Only the fields that the opcode needs are set, in uninitialized memory. */
     struct ibv_send_wr *spare = malloc(sizeof *spare);
     spare->wr_id = 9; spare->next = NULL; spare->sg_list = sges; spare->num_sge = 1; spare->opcode = IBV_WR_SEND;
     spare->send_flags = IBV_SEND_SIGNALED;
@@ -649,7 +652,7 @@ static void queue_pairs(struct ibv_cq *cq)
     free(spare);
     free(spare_recv);
 
-    /* The armed CQ has told of it. */
+    /* The armed CQ has reported it. */
     struct ibv_cq *which = NULL;
     void *what = NULL;
     CODE(ibv_get_cq_event(cq->channel, &which, &what), 0);
@@ -707,7 +710,7 @@ static void extended_posting(struct ibv_cq *cq)
     ibv_wr_set_inline_data(ex, bytes, 10);
     CODE(ibv_wr_complete(ex), 0);
     (void)good_completion(cq); (void)good_completion(cq);
-    /* Too much of it, and in the wrong order. */
+    /* Too many calls, in the wrong order. */
     ibv_wr_start(ex);
     ibv_wr_send(ex);
     ibv_wr_set_inline_data(ex, bytes, SIZE);
@@ -735,7 +738,7 @@ static void events(void)
     MINUS(ibv_get_async_event(context, NULL), EINVAL);
     struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
     struct ibv_srq *srq = ibv_create_srq(pd, &init);
-    /* A limit that has been reached already. */
+    /* A limit that is already reached. */
     struct ibv_srq_attr attr = { .srq_limit = 3 };
     struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
     struct ibv_qp_init_attr qp_init = { .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .cap = { 4, 0, 1, 0, 0 } };
@@ -785,7 +788,7 @@ static void parents_and_xrc(struct ibv_cq *cq)
     CODE(ibv_dealloc_pd(parent), 0);
     CODE(ibv_dealloc_pd(parent), ENOENT);
     CODE(ibv_dealloc_td(td), 0);
-    /* Not twice: what verbs.h has inline looks into the object by itself. */
+    /* Not twice: the inline functions of verbs.h read the object themselves. */
     td_init.comp_mask = UINT32_MAX;
     MUST(ibv_alloc_td(context, &td_init) == NULL);
 
@@ -822,7 +825,8 @@ static void parents_and_xrc(struct ibv_cq *cq)
     CODE(ibv_close_xrcd(xrcd), 0);
 }
 
-/* What only drivers call: with nothing, and with rubbish, for the functions look at none of it. */
+/* Functions that only drivers call: with NULL and with random values, because the functions read
+ * neither. */
 static void private_ones(int count, char **names)
 {
     typedef long (*any)(void *, void *, void *, void *, void *, void *);

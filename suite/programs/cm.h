@@ -1,5 +1,5 @@
-/* What the suite's programs of the connection manager share. They are ordinary users of <rdma/rdma_cma.h>, compiled against Debian's
- * header, and know nothing of softhca. */
+/* The common part of the suite's programs for the connection manager. They are ordinary users of
+ * <rdma/rdma_cma.h>, compiled with Debian's header, and contain nothing specific to softhca. */
 #ifndef SUITE_CM_H
 #define SUITE_CM_H
 
@@ -28,7 +28,7 @@ static inline struct rdma_cm_id *listener(struct rdma_event_channel *channel, in
     return id;
 }
 
-/* The next event, which has to come in time. */
+/* Returns the next event, which must come in time. */
 static inline struct rdma_cm_event *next_event(struct rdma_event_channel *channel)
 {
     struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
@@ -37,7 +37,8 @@ static inline struct rdma_cm_event *next_event(struct rdma_event_channel *channe
     return event;
 }
 
-/* As next_event, which has to be this one; events before it that say only that a wait is over are passed over. */
+/* As next_event, and checks the event. Earlier events that only report the end of a wait are
+ * skipped. */
 static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
     for (;;) {

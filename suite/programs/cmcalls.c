@@ -1,6 +1,7 @@
-/* Every rdma_ function that librdmacm.so.1 exports, with sound arguments and with such as a broken program would give: NULL, ids in the
- * wrong state, numbers that name nothing, lengths that are too large. Prints the names of what it has called, one a line. The connection
- * that it needs is with itself, over the loopback address. */
+/* Calls every rdma_ function that librdmacm.so.1 exports, with valid arguments and with those of
+ * a broken program: NULL, ids in the wrong state, unknown numbers, lengths that are too large.
+ * Prints the name of each called function, one per line. It connects to itself over the loopback
+ * address. */
 #include "cm.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -16,7 +17,7 @@ static void note(const char *name)
 }
 
 #define CALL(function) (note(#function), (function))
-/* A call that answers -1 and says why. */
+/* A call that returns -1 and sets errno. */
 #define MINUS(call) do { errno = 0; MUST((call) == -1); MUST(errno > 0); } while (0)
 
 extern int rdma_resolve_addrinfo(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *) __attribute__((weak));
@@ -54,7 +55,7 @@ static void addresses(void)
     if (rdma_getaddrinfo(host, port, &hints, &found) == 0) rdma_freeaddrinfo(found);
 }
 
-/* An id that is not where a call needs it to be. */
+/* An id in the wrong state for a call. */
 static void too_early(void)
 {
     struct rdma_cm_id *id;
@@ -113,7 +114,7 @@ static void too_early(void)
     MUST(fcntl(channel->fd, F_SETFL, flags) == 0);
 }
 
-/* Connection options of a program with a QP of its own: the peer is shown them, and wants none. */
+/* Connection parameters of a program with its own QP: the peer gets them and uses none. */
 static void options(struct rdma_cm_id *listening, struct rdma_event_channel *other, struct sockaddr_in *place)
 {
     struct rdma_cm_id *id;
@@ -138,7 +139,7 @@ static void options(struct rdma_cm_id *listening, struct rdma_event_channel *oth
     MUST(rdma_destroy_id(id) == 0 && rdma_destroy_id(peer) == 0);
 }
 
-/* A connection with ourselves, on two event channels. */
+/* A connection of this process to itself, on two event channels. */
 static void connection(void)
 {
     struct rdma_event_channel *other = CALL(rdma_create_event_channel)();
@@ -197,14 +198,14 @@ static void connection(void)
     CALL(rdma_destroy_qp)(id);
     rdma_destroy_qp(peer);
     MUST(rdma_destroy_id(id) == 0 && rdma_destroy_id(peer) == 0 && rdma_destroy_id(listening) == 0);
-    /* The kernel knows no such id any more; nothing crashes. */
+    /* The kernel has no such id any more; nothing crashes. */
     MUST(rdma_destroy_id(id) == -1 && errno == ENOENT);
     MUST(rdma_listen(listening, 1) == -1 && errno == ENOENT);
     CALL(rdma_destroy_event_channel)(other);
     rdma_destroy_event_channel(other);
 }
 
-/* Ids that wait by themselves. */
+/* Synchronous ids. */
 static void endpoints(void)
 {
     struct rdma_addrinfo *own = place(RAI_PASSIVE);

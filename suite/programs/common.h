@@ -1,5 +1,6 @@
-/* What the suite's small verbs programs share: a device, queue pairs that are connected, completions with a limit.
- * They are ordinary users of <infiniband/verbs.h>, compiled against Debian's header, and know nothing of softhca. */
+/* The common part of the suite's small verbs programs: a device, connected queue pairs, and
+ * completions with a time limit. They are ordinary users of <infiniband/verbs.h>, compiled with
+ * Debian's header, and contain nothing specific to softhca. */
 #ifndef SUITE_COMMON_H
 #define SUITE_COMMON_H
 
@@ -21,10 +22,10 @@
                        fprintf(stderr, " (errno %d: %s)\n", errno, strerror(errno)); exit(1); } while (0)
 #define MUST(condition) do { if (!(condition)) FAIL("%s does not hold", #condition); } while (0)
 
-/* The GID that addresses go out with: `-g INDEX`. */
+/* The source GID of addresses: `-g INDEX`. */
 static int gid_index;
 
-/* How often connect_qp lets a sender try again when its receiver is not ready; 7 is without end. */
+/* The RNR retries that connect_qp sets; 7 means without limit. */
 static uint8_t rnr_retry = 7;
 
 static inline double now(void)
@@ -55,7 +56,7 @@ static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum 
     return qp;
 }
 
-/* How to reach a queue pair. */
+/* The address of a queue pair. */
 struct address { uint32_t qpn; uint32_t psn; union ibv_gid gid; uint64_t buffer; uint64_t rkey; };
 
 static inline struct address address_of(struct ibv_qp *qp, struct ibv_mr *mr)
@@ -85,7 +86,7 @@ static inline void connect_qp(struct ibv_qp *qp, struct address own, struct addr
                        (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)) == 0);
 }
 
-/* Connects two queue pairs of this process with each other. */
+/* Connects two queue pairs of this process. */
 static inline void connect_both(struct ibv_qp *a, struct ibv_qp *b)
 {
     struct address to_a = address_of(a, NULL), to_b = address_of(b, NULL);
@@ -115,7 +116,7 @@ static inline struct ibv_ah *handle_to(struct ibv_pd *pd, union ibv_gid gid)
     return ah;
 }
 
-/* The next completion, whatever its status. */
+/* Returns the next completion, whatever its status. */
 static inline struct ibv_wc next_completion(struct ibv_cq *cq)
 {
     struct ibv_wc wc;
@@ -156,7 +157,7 @@ static inline int post_receive(struct ibv_qp *qp, struct ibv_mr *mr, uint64_t at
     return ibv_post_recv(qp, &wr, &bad);
 }
 
-/* One TCP connection: the first that comes to the port, or one to a host's port. */
+/* One TCP connection: accepts the first on the port, or connects to a host's port. */
 static inline int accept_one(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
@@ -177,7 +178,7 @@ static inline int connect_one(const char *host, int port)
     return fd;
 }
 
-/* Connections to each HOST:PORT among the arguments; says how many there are. */
+/* Connects to each HOST:PORT of the arguments; returns the number of connections. */
 static inline int connect_all(int argc, char **argv, int *fds, int most)
 {
     int count = argc - optind;
@@ -191,7 +192,8 @@ static inline int connect_all(int argc, char **argv, int *fds, int most)
     return count;
 }
 
-/* `-p PORT` listens, `-p PORT HOST` connects, as the pingpongs do; gives the connected socket. */
+/* `-p PORT` listens, and `-p PORT HOST` connects, as in the pingpongs. Returns the connected
+ * socket. */
 static inline int rendezvous(int argc, char **argv, int *is_client)
 {
     int port = 18515, option;

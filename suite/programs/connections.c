@@ -1,7 +1,9 @@
-/* How many connections a second: connects, disconnects and destroys, one after the other, over RDMA or over TCP.
- *   connections rdma|tcp serve ADDRESS PORT COUNT    takes COUNT of them
+/* Measures connections per second: connects, disconnects and destroys in a loop, over RDMA or
+ * over TCP.
+ *   connections rdma|tcp serve ADDRESS PORT COUNT    accepts COUNT connections
  *   connections rdma|tcp call ADDRESS PORT COUNT     makes them, and prints connections per second
- * Both ways each side waits until the other has gone, too; the queue pairs share one completion queue. */
+ * In both cases each side waits until the other has closed, too. The queue pairs share one
+ * completion queue. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <rdma/rdma_cma.h>

@@ -1,9 +1,9 @@
-/* What objects cost: their making in time, queue pairs in memory.
- *   controls qp                microseconds of making a queue pair, bringing it to RTS (connected with itself), and ending it
- *   controls mr                microseconds of registering 1 GiB, and ending that
- *   controls memory AGENT      bytes of a queue pair with one request in each queue, here and in the agent with this process id
- *   controls pages             pages of 1 GiB that are in memory once it has been registered, and not before
- *   controls threads COUNT     million messages a second of all threads together, each with a queue pair and completion queues of its own */
+/* Measures the cost of objects: the time to create them, and the memory of queue pairs.
+ *   controls qp                microseconds to create a queue pair, move it to RTS (connected to itself), and destroy it
+ *   controls mr                microseconds to register 1 GiB and deregister it
+ *   controls memory AGENT      bytes of a queue pair with one request in each queue, in this process and in the agent with this process id
+ *   controls pages             pages of 1 GiB that are in memory after it was registered, and were not before
+ *   controls threads COUNT     million messages per second of all threads together, each with its own queue pair and completion queues */
 #include "common.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@ enum { WARM = 20, CYCLES = 300, PAIRS = 2000, THREADS = 16, DEPTH = 16, MESSAGES
 static struct ibv_context *context;
 static pthread_barrier_t start_line;
 
-/* Sends to itself, with one completion for each lot of messages and side. */
+/* Sends to itself, with one completion per batch of messages and side. */
 static void *work(void *unused)
 {
     (void)unused;
@@ -61,14 +61,14 @@ static void pages(struct ibv_pd *pd)
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     MUST(mr && mincore(memory, size, seen) == 0);
     for (size_t i = 0; i < size / page; i++) there += seen[i] & 1;
-    /* What is written to is seen. */
+    /* Writes to the pages, so that they are resident. */
     *(volatile char *)memory = 1;
     MUST(mincore(memory, page, seen) == 0 && (seen[0] & 1) == 1);
     MUST(ibv_dereg_mr(mr) == 0);
     printf("%zu\n", there);
 }
 
-/* Memory of its own that a process has, and its part of what it shares. */
+/* The private memory of a process, and its share of shared memory. */
 static long proportional(const char *pid)
 {
     char name[64], line[256];

@@ -1,7 +1,8 @@
-/* How many queue pairs share a link: first one of them writes alone, then all of them at the same time, then one alone once more.
- *   crowd COUNT -p PORT            is written to
- *   crowd COUNT -p PORT HOST       writes, and prints: MiB a second of one, of all together, Jain's fairness index of all, the
- *                                  least and the most that one of them got in MiB */
+/* Measures how many queue pairs share a link: first one of them writes alone, then all write at
+ * the same time, then one writes alone again.
+ *   crowd COUNT -p PORT            is the target
+ *   crowd COUNT -p PORT HOST       writes, and prints: MiB/s of one, of all together, Jain's fairness index of all,
+ *                                  the least and the most that one of them got, in MiB */
 #include "common.h"
 
 enum { SIZE = 64 * 1024, SLOTS = 8, DEPTH = 4, MOST = 4096 };
@@ -10,7 +11,8 @@ enum { SIZE = 64 * 1024, SLOTS = 8, DEPTH = 4, MOST = 4096 };
 static struct ibv_qp *qps[MOST];
 static uint64_t bytes[MOST];
 
-/* Writes for a while on the first `count` queue pairs; MiB a second. Nothing is under way afterwards. */
+/* Writes for a while on the first `count` queue pairs; returns MiB/s. All writes are complete
+ * when it returns. */
 static double write_for_a_while(unsigned count, struct ibv_cq *cq, struct ibv_mr *mr, const struct address *peers)
 {
     unsigned under_way = 0;

@@ -1,5 +1,5 @@
-/* Connects, sends a message, disconnects and destroys everything, again and again.
- *   cycles -a ADDRESS -p PORT -n COUNT      serves and calls, in two threads
+/* Connects, sends a message, disconnects and destroys everything, in a loop.
+ *   cycles -a ADDRESS -p PORT -n COUNT      server and client, in two threads
  *   cycles -m serve … and cycles -m call …  one of them */
 #include "cm.h"
 #include <pthread.h>

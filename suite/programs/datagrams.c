@@ -36,7 +36,7 @@ int main(void)
     MUST(ibv_query_gid(context, 1, 0, &gid) == 0);
     for (int i = 0; i < SIZE; i++) bytes[i] = (uint8_t)(i * 13);
 
-    /* One datagram: GRH, data, immediate, who it is from. */
+    /* Checks one datagram: GRH, data, immediate data, source. */
     uint8_t *in = bytes + SIZE;
     struct ibv_ah *to = handle_to(pd, gid);
     MUST(post_receive(a, mr, (uintptr_t)in, GRH + 1000) == 0);
@@ -50,7 +50,7 @@ int main(void)
     struct ibv_ah *back = ibv_create_ah_from_wc(pd, &wc, grh, 1);
     MUST(back);
 
-    /* Another Q_Key is not delivered; what follows is. */
+    /* A datagram with another Q_Key is not delivered; the following one is. */
     MUST(post_receive(a, mr, (uintptr_t)in, GRH + 1000) == 0);
     send_to(from, to, a->qp_num, QKEY + 1, 8, 1);
     good_completion(sent);
@@ -58,7 +58,7 @@ int main(void)
     good_completion(sent);
     MUST(ntohl(good_completion(first).imm_data) == 2);
 
-    /* A multicast group reaches its members and nobody else. */
+    /* A multicast group reaches its members only. */
     union ibv_gid group = { .raw = { 0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3 } };
     MUST(ibv_attach_mcast(a, &group, 0) == 0 && ibv_attach_mcast(b, &group, 0) == 0);
     MUST(post_receive(a, mr, (uintptr_t)in, GRH + 100) == 0 && post_receive(b, mr, (uintptr_t)in + SIZE, GRH + 100) == 0);

@@ -1,5 +1,6 @@
-/* A sandbox that forbids system calls, as the seccomp profiles of containers do: `deny ERRNO CALL… -- PROGRAM ARGUMENTS…`.
- * Each CALL of the program and of its children fails with that error (EPERM or ENOSYS). */
+/* A sandbox that forbids system calls, as the seccomp profiles of containers do: `deny ERRNO
+ * CALL… -- PROGRAM ARGUMENTS…`. Each CALL of the program and its children fails with this error
+ * (EPERM or ENOSYS). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

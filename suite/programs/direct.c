@@ -1,6 +1,7 @@
-/* WRITEs into shared memory, which the initiator may come to do itself. `-m WHAT` says what happens to the target (the server) once the
- * initiator (the client) does: `killed`, or `fork`: it forks, and deregisters. Nothing may be written after that. With `-m ask` nothing
- * happens: the client only says whether it was granted the memory. */
+/* WRITEs into shared memory, which the initiator may carry out itself. `-m WHAT` says what
+ * happens to the target (the server) once the initiator (the client) does so. `killed`: it is
+ * killed. `fork`: it forks, and deregisters the memory. Nothing may be written afterwards.
+ * `ask`: nothing happens; the client only reports whether it got a grant. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <signal.h>
@@ -28,7 +29,7 @@ static struct side open_side(int fd, void *buffer)
     return side;
 }
 
-/* Whether the target's memory is mapped here as well. */
+/* Whether this process has mapped the target's memory. */
 static int is_granted(void)
 {
     char line[512];
@@ -71,7 +72,7 @@ static void must_hear(int fd, char what)
     if (byte != what) FAIL("the peer says %c instead of %c", byte, what);
 }
 
-/* What is put there now stays there, whatever the initiator was about to do. */
+/* Data that is stored there now must stay, whatever the initiator was about to do. */
 static void nothing_more_comes(int fd, char *memory)
 {
     memset(memory, 2, SIZE);
@@ -109,7 +110,7 @@ int main(int argc, char **argv)
         must_hear(fd, 'd');
         pid_t child = fork();
         MUST(child >= 0);
-        /* What the child inherits ends nothing of the parent's. */
+        /* The child's copies end nothing of the parent's. */
         if (child == 0) exit(ibv_dereg_mr(side.mr) == 0);
         MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
         memset(memory, 2, SIZE);

@@ -1,7 +1,9 @@
-/* An XRC domain that processes share. The server is a parent with three children, each with a device of its own: the maker of two target
- * queue pairs, and two owners of shared receive queues, who open the targets too. The client sends to the first owner's queue, and adds to
- * its memory; the maker is killed meanwhile, and everything goes on, with nothing lost and nothing done twice. Then the second owner is
- * killed: what names its queue is refused, and the first owner's goes on. */
+/* An XRC domain that processes share. The server is a parent with three children, each with its
+ * own device: one makes two target queue pairs, and two own shared receive queues and open the
+ * targets, too. The client sends to the first owner's queue, and uses atomics on its memory.
+ * Meanwhile the maker is killed, and everything continues: nothing is lost and nothing is done
+ * twice. Then the second owner is killed: requests that name its queue are refused, and requests
+ * for the first owner's queue continue. */
 #include "common.h"
 
 #include <fcntl.h>
@@ -43,7 +45,7 @@ static void connect_end(struct ibv_qp *qp, struct address own, struct address pe
 static void say(int fd, const void *what, size_t length) { MUST(write(fd, what, length) == (ssize_t)length); }
 static void hear(int fd, void *what, size_t length) { MUST(recv(fd, what, length, MSG_WAITALL) == (ssize_t)length); }
 
-/* Makes both targets, connects them, and does nothing more. */
+/* Makes both targets and connects them. */
 static void maker(int parent, int file)
 {
     struct ibv_context *context = open_first();
@@ -63,7 +65,8 @@ static void maker(int parent, int file)
     for (;;) pause();
 }
 
-/* Opens both targets, and has a queue for what comes; checks that everything comes once and in order. */
+/* Opens both targets, and has a shared receive queue. Checks that each message comes once and in
+ * order. */
 static void owner(int parent, int file)
 {
     static char buffer[DEPTH][SIZE] __attribute__((aligned(8)));

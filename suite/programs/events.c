@@ -1,5 +1,6 @@
-/* Events: a completion channel with solicited and unsolicited messages, epoll edges, the limit of an SRQ, the last receive
- * request of a queue pair in error, and a completion queue that overruns. */
+/* Events: a completion channel with solicited and unsolicited messages, edge-triggered epoll,
+ * the limit of an SRQ, the last receive request of a queue pair in error, and a completion queue
+ * that overruns. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -29,7 +30,7 @@ static void expect_event(enum ibv_event_type type, void *element)
         MUST(ibv_get_async_event(context, &event) == 0);
         ibv_ack_async_event(&event);
         if (event.event_type == type) break;
-        /* The first message on a queue pair that is not in RTS yet is worth an event too. */
+        /* The first message on a queue pair that is not in RTS yet raises an event, too. */
         if (event.event_type != IBV_EVENT_COMM_EST && event.event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
             FAIL("event %s instead of %s", ibv_event_type_str(event.event_type), ibv_event_type_str(type));
     }
@@ -69,7 +70,7 @@ static void channels(void)
     good_completion(got);
     MUST(!waits(channel->fd, 0));
 
-    /* One event for one arming, however many completions there are. */
+    /* One event per arming, however many completions there are. */
     MUST(ibv_req_notify_cq(got, 0) == 0);
     send_one(a, sent, 0);
     send_one(a, sent, 0);
@@ -122,7 +123,7 @@ static void overrun(void)
     for (int i = 0; i < count; i++) MUST(post_receive(b, mr, at, 8) == 0);
     for (int i = 0; i < count; i++) MUST(post(a, IBV_WR_SEND, mr, at, 8, 0, 0) == 0);
     expect_event(IBV_EVENT_CQ_ERR, got);
-    /* All that had room, and an error in the place of the one that had none. */
+    /* All completions that had room, and an error completion in place of the one that had none. */
     for (int i = 1; i < count; i++) MUST(next_completion(got).status == IBV_WC_SUCCESS);
     MUST(next_completion(got).status == IBV_WC_GENERAL_ERR);
     MUST(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_cq(sent) == 0 && ibv_destroy_cq(got) == 0);

@@ -1,6 +1,7 @@
-/* Every packet that a queue pair of RC, UC or UD can send, once: messages of one, two and three packets with all that may be at their
- * ends, READs, atomics, and three refusals, each on a queue pair of its own. Both sides print their numbers, for whoever looks at the
- * packets: name, QPN, first PSN.   `-p PORT -g INDEX` serves, with a host behind it is the client. */
+/* Sends each packet type of RC, UC and UD queue pairs once: messages of one, two and three
+ * packets with every possible last packet, READs, atomics, and three refusals, each on its own
+ * queue pair. Both sides print name, QPN and first PSN, for a check of the packets. `-p PORT -g
+ * INDEX` serves; with a host it is the client. */
 #include "common.h"
 
 enum { SIZE = 65536, AREA = 4096, GRH = 40, QKEY = 0x4711, RECEIVES = 16, WINDOWS = 2 };
@@ -16,7 +17,7 @@ static void tell(const char *name, struct address own)
     printf("%s %u %u\n", name, own.qpn, own.psn);
 }
 
-/* A key for the first bytes of our memory that the peer may invalidate. */
+/* A key for the first bytes of this process's memory that the peer may invalidate. */
 static uint32_t window(struct ibv_pd *pd, struct ibv_qp *qp)
 {
     struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -103,7 +104,7 @@ static void client(struct ibv_qp **rc, struct ibv_qp *uc, struct ibv_qp *ud, str
     datagram(ud, ah, peer.ud, IBV_WR_SEND_WITH_IMM, 33);
 }
 
-/* Receives of 4096 bytes, all into the same place: nobody looks at them. */
+/* Receives of 4096 bytes, all into the same buffer, which is not checked. */
 static void receives(struct ibv_qp *qp)
 {
     for (int i = 0; i < RECEIVES; i++) MUST(post_receive(qp, mr, (uintptr_t)mr->addr + 2 * AREA, AREA) == 0);
@@ -124,12 +125,12 @@ int main(int argc, char **argv)
     struct ibv_qp *rc[RCS], *uc = make_qp(pd, cq, IBV_QPT_UC, 32);
     struct ibv_qp *ud = ready_ud(make_qp(pd, cq, IBV_QPT_UD, 32), QKEY);
     struct all own = { .uc = address_of(uc, mr), .ud = address_of(ud, mr) }, peer;
-    own.ud.psn = 0xfffffe; /* that of ready_ud */
+    own.ud.psn = 0xfffffe; /* the one of ready_ud */
     for (int i = 0; i < RCS; i++) {
         rc[i] = make_qp(pd, cq, IBV_QPT_RC, 32);
         own.rc[i] = address_of(rc[i], mr);
     }
-    own.rc[MAIN].psn = 0xfffffb; /* The numbers wrap. */
+    own.rc[MAIN].psn = 0xfffffb; /* The PSNs wrap. */
     swap_bytes(fd, &own, &peer, sizeof own);
     for (int i = 0; i < RCS; i++) {
         rnr_retry = i == NOT_READY ? 0 : 7;

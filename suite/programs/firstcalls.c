@@ -1,5 +1,7 @@
-/* A program of 2006: the functions of libibverbs with the version IBVERBS_1.0, whose structs are declared here as they were then. Messages over an
- * RC QP with a shared receive queue and over a UD QP, with completion and async events. Prints the names of what it has called, one a line. */
+/* A program of 2006: the functions of libibverbs with the version IBVERBS_1.0, with the struct
+ * declarations of that time. It sends messages over an RC QP with a shared receive queue and
+ * over a UD QP, with completion and async events. Prints the name of each called function, one
+ * per line. */
 #include "common.h"
 
 struct first_context;
@@ -63,7 +65,7 @@ FIRST(int, query_qp, struct first_qp *qp, struct ibv_qp_attr *attr, int mask, st
 FIRST(int, query_srq, struct first_srq *srq, struct ibv_srq_attr *attr);
 FIRST(struct first_mr *, reg_mr, struct first_pd *pd, void *addr, size_t length, int access);
 FIRST(int, resize_cq, struct first_cq *cq, int cqe);
-/* This one has never changed its version, and is called with the context of then. */
+/* This function has never changed its version, and gets the context of that time. */
 FIRST(struct ibv_comp_channel *, create_comp_channel, struct first_context *context);
 
 #define CALL(name) (printf("called ibv_%s\n", #name), first_##name)
@@ -167,7 +169,7 @@ int main(void)
         CALL(ack_async_event)(&event);
     } while (event.event_type != IBV_EVENT_SRQ_LIMIT_REACHED);
 
-    /* A datagram, by an AH; and a list whose second request is refused. */
+    /* A datagram with an AH, and a list whose second request is refused. */
     struct ibv_ah_attr path = { .is_global = 1, .port_num = 1, .grh.dgid = gid, .grh.hop_limit = 1 };
     struct first_ah *ah = CALL(create_ah)(pd, &path);
     MUST(ah && ah->pd == pd);

@@ -75,7 +75,7 @@ int main(int argc, char **argv)
         struct loop fresh = open_loop();
         traffic(&fresh, 100);
         if (strcmp(what, "exit") == 0) exit(0);
-        /* Live on after the parent was killed, holding what was inherited. */
+        /* Continues after the parent was killed, with the inherited resources. */
         char byte;
         close(pipes[1]);
         printf("child %d lives\n", (int)getpid());
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
         traffic(&fresh, 100);
         printf("the child outlived its parent\n");
         fflush(stdout);
-        /* Somebody looks at what is left of the parent, and ends this process when that is done. */
+        /* The test examines what is left of the parent, and ends this process afterwards. */
         alarm(2 * LIMIT_SECONDS);
         for (;;) pause();
     }

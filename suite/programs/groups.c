@@ -1,6 +1,7 @@
-/* A multicast group whose members are processes on several hosts: each member gets each datagram once, and none after it left.
+/* A multicast group whose members are processes on several hosts: each member gets each datagram
+ * once, and none after it has left.
  *   member: -p PORT -m GROUP      sender: -m GROUP HOST:PORT HOST:PORT …     (GROUP is an IPv6 address or ::ffff:a.b.c.d)
- * The first member leaves half way. */
+ * The first member leaves half-way. */
 #include "common.h"
 
 enum { SIZE = 256, GRH = 40, QKEY = 0x4712, MEMBERS = 4, ROUNDS = 20, BURST = 16, SLOTS = 64 };
@@ -19,7 +20,7 @@ static void post_slot(struct ibv_qp *qp, uint64_t slot)
     MUST(ibv_post_recv(qp, &wr, &bad) == 0);
 }
 
-/* The number of the next datagram; its bytes are looked at. */
+/* The number of the next datagram; its bytes are checked. */
 static uint32_t next_number(struct ibv_qp *qp)
 {
     struct ibv_wc wc = good_completion(cq);
@@ -45,7 +46,8 @@ static void member(int fd)
     MUST(ibv_attach_mcast(qp, &group, 0) == 0);
     char leaves;
     MUST(read(fd, &leaves, 1) == 1);
-    /* The sender says hello until everybody has heard it: joining takes the network a moment. */
+    /* The sender sends hello until all members have received it, because joining takes the
+     * network some time. */
     MUST(next_number(qp) == HELLO);
     tell(fd);
     uint32_t number, wanted = 0;
@@ -93,7 +95,8 @@ static void sender(const int *fds, int count)
     }
     double until = now() + LIMIT_SECONDS;
     for (int heard = 0, next = 0; heard < count; ) {
-        /* A few each time: a member that has joined has SLOTS receives, and takes what comes as soon as it counts. */
+        /* A few datagrams each time: a member that has joined has SLOTS receives, and polls
+         * while it counts. */
         send_number(qp, to, HELLO);
         usleep(2000);
         char byte;

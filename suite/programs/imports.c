@@ -1,7 +1,8 @@
-/* Two processes with one device: the first hands over the descriptor of its open device, and the second imports the device, the protection
- * domain and its memory regions, by their handles. Device memory and the region of nothing can be used from there, as lkey and as rkey; what the second
- * process writes, the first one reads. Memory of the first process cannot be reached from the second, and says so when it is imported. The
- * second one is killed, and the first goes on. */
+/* Two processes use one device. The first passes the descriptor of its open device, and the
+ * second imports the device, the protection domain and its memory regions by their handles.
+ * Device memory and the null region can be used from there, as lkey and as rkey. The first
+ * process reads what the second one writes. Memory of the first process cannot be accessed by
+ * the second, and the import says so. The second process is killed, and the first continues. */
 #include "common.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* By LID alone, on InfiniBand ports: datagrams that come without a GRH and are answered by what their completions say, a reliable
- * connection, and the address vectors that lead nowhere. */
+/* Addressing by LID alone, on InfiniBand ports: datagrams without a GRH that are answered with
+ * the data of their completions, a reliable connection, and address vectors that lead nowhere. */
 #include "common.h"
 
 enum { ROUNDS = 50, GRH = 40, SIZE = 4096, QKEY = 0x11111111 };
@@ -22,7 +22,7 @@ static void send_to(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_ah *ah, uin
     good_completion(cq);
 }
 
-/* Takes one datagram, and gives the way back to its sender. */
+/* Receives one datagram, and returns the address of its sender. */
 static struct ibv_ah *receive(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_mr *mr, uint8_t *at, uint32_t length, struct side peer)
 {
     struct ibv_wc wc = good_completion(cq);
@@ -43,7 +43,7 @@ static void connect_by_lid(struct ibv_qp *qp, struct side peer)
     memset(&attr, 0, sizeof attr);
     attr.qp_state = IBV_QPS_RTR; attr.path_mtu = IBV_MTU_2048; attr.dest_qp_num = peer.rc; attr.max_dest_rd_atomic = 1;
     attr.min_rnr_timer = 12; attr.ah_attr.port_num = 1; attr.ah_attr.dlid = (uint16_t)peer.lid;
-    /* What a GRH would say is not looked at. */
+    /* The fields of a GRH are not read. */
     memset(&attr.ah_attr.grh, 0x5a, sizeof attr.ah_attr.grh);
     MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);

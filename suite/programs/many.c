@@ -1,5 +1,6 @@
-/* As many queue pairs as one process may have, each connected with another, and as many multicast groups, with an agent behind a socket:
- * they cost the process neither mappings nor descriptors, and the first and the last of them carry messages.
+/* As many queue pairs as one process may have, each connected to another, and as many multicast
+ * groups, with an agent behind a socket. They cost the process neither mappings nor descriptors,
+ * and the first and the last of them carry messages.
  *   many QPS GROUPS */
 #include "common.h"
 #include <dirent.h>
@@ -60,7 +61,7 @@ int main(int argc, char **argv)
     printf("%u queue pairs: %u mappings, %u descriptors, %ld bytes each\n", count, more_maps, more_fds, each);
     MUST(more_maps < 200 && more_fds < 20);
     MUST(each <= 4096);
-    /* Some of the first and the last of them are connected. */
+    /* Connects some of the first and the last of them. */
     for (unsigned i = 0; i < SOME; i++) {
         struct ibv_qp *a = qps[i], *b = qps[count - 1 - i];
         connect_both(a, b);
@@ -70,7 +71,7 @@ int main(int argc, char **argv)
         MUST(memcmp(bytes, bytes + 64, 8) == 0);
     }
     for (unsigned i = 0; i < count; i++) MUST(ibv_destroy_qp(qps[i]) == 0);
-    /* Lanes, timers and the sockets of each address: as many for one connection. */
+    /* Lanes, timers and the sockets of each address: as many as for one connection. */
     MUST(descriptors() <= fds + 100);
 
     struct ibv_qp *qp = ready_ud(make_qp(pd, cq, IBV_QPT_UD, 8), 0x4712);
@@ -80,7 +81,7 @@ int main(int argc, char **argv)
         group.raw[15] = (uint8_t)i;
         if (ibv_attach_mcast(qp, &group, 0) != 0) FAIL("group %u", i);
     }
-    /* The last of them works. */
+    /* The last one works. */
     struct ibv_ah *ah = handle_to(pd, group);
     MUST(post_receive(qp, mr, (uintptr_t)bytes, 100) == 0);
     struct ibv_sge sge = { .addr = (uintptr_t)bytes + 200, .length = 10, .lkey = mr->lkey };
@@ -92,6 +93,6 @@ int main(int argc, char **argv)
     MUST(ibv_attach_mcast(qp, &group, 0) == (groups == (unsigned)limits.max_mcast_grp ? ENOMEM : 0));
     printf("%u groups\n", groups);
     MUST(ibv_destroy_ah(ah) == 0);
-    /* Whoever ends without another word takes all of it along. */
+    /* A process that ends without closing anything releases all of it. */
     return 0;
 }

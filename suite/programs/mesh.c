@@ -1,7 +1,9 @@
-/* What processes cost that all know each other: each has a queue pair to each other one, and one message has gone each way. Then all are idle.
- *   mesh pair COUNT AGENT     bytes of a pair of processes: what all have more than before they were connected, by the number of pairs
- *   mesh all COUNT AGENT      MiB of all of them together
- * Counted are each process's own memory, its part of what it shares, and its page tables; with those of the agent, whose process id AGENT is. */
+/* Measures the memory of processes that are all connected: each has a queue pair to each other
+ * one, and one message has gone in each direction. Then all are idle.
+ *   mesh pair COUNT AGENT     bytes per pair of processes: the growth since before the connections, divided by the number of pairs
+ *   mesh all COUNT AGENT      MiB of all processes together
+ * It counts each process's private memory, its share of shared memory and its page tables, and
+ * those of the agent, whose process id is AGENT. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>
@@ -107,7 +109,7 @@ int main(int argc, char **argv)
     meet();
     meet();
     meet();
-    /* Idle is who has had nothing to do for a while. */
+    /* A process is idle after a while without work. */
     usleep(QUIET);
     for (int i = 0; i < count; i++) after += memory_of(pids[i]);
     after += memory_of(agent);

@@ -1,5 +1,6 @@
-/* The functions that libibverbs.so.1 has since rdma-core v59, with sound arguments and with wrong ones. The header of Debian 12 does not know
- * them, so they are declared here. Prints the names of what it has called, one a line. */
+/* Calls the functions that libibverbs.so.1 has since rdma-core v59, with valid and with wrong
+ * arguments. The header of Debian 12 does not have them, so they are declared here. Prints the
+ * name of each called function, one per line. */
 #include "common.h"
 
 struct ibv_buf;
@@ -28,7 +29,7 @@ extern int ibv_set_err_comp_cntr(void *counter, uint64_t value);
 extern int ibv_read_comp_cntr(void *counter, uint64_t *value);
 extern int ibv_read_err_comp_cntr(void *counter, uint64_t *value);
 
-/* The function itself, and a line that says so. */
+/* The function itself, and a line with its name. */
 #define CALL(function) (printf("called %s\n", #function), (function))
 #define NONE(call, why) do { errno = 0; MUST((call) == NULL); MUST(errno == (why)); } while (0)
 
@@ -52,7 +53,7 @@ int main(void)
     NONE(ibv_reg_buf_mr(pd, NULL, bytes, 1, 0), EINVAL);
     MUST(CALL(ibv_export_buf_dmabuf_fd)(buf) == -1 && errno == ENODATA);
 
-    /* Of the attributes only what comp_mask names is looked at. */
+    /* Only the attributes that comp_mask names are read. */
     struct hints *none = malloc(sizeof *none);
     MUST(none);
     none->comp_mask = 0;

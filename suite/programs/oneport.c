@@ -1,6 +1,7 @@
-/* One sender feeds the queue pairs of several receiving processes, in turns and from as few UDP source ports as its library
- * likes: RC queue pairs, and a single UD queue pair, whose datagrams have one source port for all receivers. A network that
- * merges what comes from one port must not mix up whom it is for: each receiver looks at every byte and counts.
+/* One sender sends to the queue pairs of several receiving processes in turn, from as few UDP
+ * source ports as its library uses: RC queue pairs, and a single UD queue pair, whose datagrams
+ * have one source port for all receivers. A network that merges packets of one port must not mix
+ * up their destinations, so each receiver checks and counts every byte.
  *   receiver: -p PORT      sender: HOST:PORT HOST:PORT … */
 #include "common.h"
 
@@ -54,7 +55,7 @@ static void take(int fd)
     for (int burst = 0; burst < ROUNDS; burst++) {
         for (int i = 0; i < BURST; i++) MUST(post_receive(ud, mr, (uintptr_t)bytes + (uint32_t)i * (SIZE + GRH), SIZE + GRH) == 0);
         MUST(write(fd, "", 1) == 1);
-        /* Datagrams may overtake each other; their numbers are in the immediate data. */
+        /* Datagrams may arrive out of order; their numbers are in the immediate data. */
         uint32_t seen = 0;
         for (int i = 0; i < BURST; i++) {
             struct ibv_wc wc = good_completion(cq);
@@ -64,7 +65,7 @@ static void take(int fd)
             check(bytes + i * (SIZE + GRH) + GRH, receiver, (int)number, burst);
         }
     }
-    /* Nothing was for somebody else. */
+    /* Nothing was for another receiver. */
     MUST(write(fd, "", 1) == 1);
     struct ibv_wc wc;
     MUST(read(fd, &receiver, 1) == 1 && ibv_poll_cq(cq, 1, &wc) == 0);

@@ -1,5 +1,5 @@
-/* One-sided operations complete while the target does nothing for them: it is blocked in read(), or it computes.
- * `-m read` or `-m compute` says what the server (the target) does meanwhile. */
+/* One-sided operations complete while the target is passive: it is blocked in read(), or it
+ * computes. `-m read` or `-m compute` selects what the server (the target) does meanwhile. */
 #include "common.h"
 #include <fcntl.h>
 

@@ -1,6 +1,7 @@
-/* Every function of the C library that takes a path, asked about /sys/class/infiniband and /dev/infiniband.
- * `paths there`: a device softhca0 is there. `paths gone`: nothing is. `paths relations`: names relative to a directory.
- * `paths signals`: in signal handlers, threads and children. */
+/* Calls every function of the C library that takes a path, for /sys/class/infiniband and
+ * /dev/infiniband. `paths there`: a device softhca0 exists. `paths gone`: no device exists.
+ * `paths relations`: names relative to a directory. `paths signals`: in signal handlers, threads
+ * and children. */
 #define _GNU_SOURCE
 #define _LARGEFILE64_SOURCE
 #include <dirent.h>
@@ -26,7 +27,7 @@
 #define FAIL(...) do { fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); fprintf(stderr, __VA_ARGS__); \
                        fprintf(stderr, " (errno %d: %s)\n", errno, strerror(errno)); exit(1); } while (0)
 #define MUST(condition) do { if (!(condition)) FAIL("%s does not hold", #condition); } while (0)
-/* The call gives what says "look at errno", and errno says why. */
+/* The call returns its failure value, and sets errno. */
 #define REFUSED(why, failed, call) do { errno = 0; if ((call) != (failed) || errno != (why)) FAIL("%s is not refused with %s", #call, #why); } while (0)
 
 #define DEVICE "/sys/class/infiniband/softhca0"
@@ -37,7 +38,7 @@
 #define NONE DEVICE "/no_such_file"
 static const char TEXT[] = "1: CA\n";
 
-/* What headers do not declare: the names behind fortified and older programs. */
+/* Functions that headers do not declare: the names behind fortified and older programs. */
 #define OTHER(result, name, ...) static result (*name)(__VA_ARGS__)
 OTHER(int, open_2, const char *, int);
 OTHER(int, open64_2, const char *, int);
@@ -83,7 +84,7 @@ static void opening_there(void)
     holds_text(open64(FILE_THERE, O_RDONLY | O_CLOEXEC));
     holds_text(openat(AT_FDCWD, FILE_THERE, O_RDONLY));
     holds_text(openat64(AT_FDCWD, FILE_THERE, O_RDONLY));
-    holds_text(openat(-1, FILE_THERE, O_RDONLY)); /* an absolute path does not ask where it starts */
+    holds_text(openat(-1, FILE_THERE, O_RDONLY)); /* an absolute path ignores the directory */
     holds_text(open_2(FILE_THERE, O_RDONLY));
     holds_text(open64_2(FILE_THERE, O_RDONLY));
     holds_text(openat_2(AT_FDCWD, FILE_THERE, O_RDONLY));
@@ -115,7 +116,7 @@ static void opening_there(void)
     REFUSED(ENAMETOOLONG, -1, open(long_path, O_RDONLY));
 }
 
-/* A node opens as a character device that can be read and written without effect. */
+/* A node can be opened as a character device, and be read and written without effect. */
 static void is_device(int fd)
 {
     struct stat st;
@@ -281,7 +282,7 @@ static void wildcards(void)
     MUST(glob(NODES "/uverbs*", GLOB_DOOFFS | GLOB_APPEND, NULL, &found) == 0);
     MUST(found.gl_pathc == 4 && strcmp(found.gl_pathv[4], NODE) == 0);
     globfree(&found);
-    MUST(glob64("/dev/infini?and/uverbs0", 0, NULL, &found64) == GLOB_NOMATCH); /* what is not listed is not found */
+    MUST(glob64("/dev/infini?and/uverbs0", 0, NULL, &found64) == GLOB_NOMATCH); /* an entry that is not listed is not found */
     MUST(glob64(NODE, 0, NULL, &found64) == 0 && found64.gl_pathc == 1);
     globfree64(&found64);
     MUST(glob(NONE "*", 0, NULL, &found) == GLOB_NOMATCH);
@@ -336,7 +337,7 @@ static void others(void)
     const char *volatile nothing = NULL;
     REFUSED(EFAULT, -1, open(nothing, O_RDONLY));
     REFUSED(EFAULT, -1, stat(nothing, &st));
-    /* A file is made with the rights that were asked for: the mode is passed on. */
+    /* A file is created with the requested mode. */
     char name[] = "/tmp/softhca-paths-XXXXXX", made[64];
     MUST(mkdtemp(name) != NULL);
     snprintf(made, sizeof made, "%s/file", name);
@@ -365,7 +366,7 @@ static void there(void)
     wildcards();
     walks();
     others();
-    /* What allocates nothing in the C library allocates nothing here. */
+    /* Functions that allocate nothing in the C library allocate nothing here. */
     struct stat st;
     struct statx x;
     char buffer[PATH_MAX];
@@ -439,7 +440,7 @@ static void relations(void)
     MUST(chdir("/") == 0);
     same(getcwd(buffer, sizeof buffer), "/", 0);
 
-    /* A link of this name elsewhere is a link. */
+    /* A link with this name elsewhere is an ordinary link. */
     char name[] = "/tmp/softhca-paths-XXXXXX";
     MUST(mkdtemp(name) != NULL && chdir(name) == 0 && symlink("/dev/null", "uverbs0") == 0);
     MUST(lstat("uverbs0", &st) == 0 && S_ISLNK(st.st_mode));

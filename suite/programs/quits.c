@@ -1,6 +1,6 @@
-/* A program that replies to what it receives, and is gone the moment that it has seen the last message: without a reply, without
- * closing anything. Its peer's last send succeeds all the same.
- *   the one that quits: -p PORT      its peer: HOST:PORT */
+/* A program that replies to its messages and exits as soon as it has received the last one,
+ * without a reply and without closing anything. Its peer's last send succeeds nevertheless.
+ *   the one that exits: -p PORT      its peer: HOST:PORT */
 #include "common.h"
 
 enum { SIZE = 64, ROUNDS = 200 };

@@ -1,12 +1,14 @@
-/* One side of one connection, which goes so far and no further, and says each event that it sees, and what it has done.
- *   refusals -a ADDRESS -p PORT -l STATE   listens, and goes as far as STATE: deaf (it looks at no event), request, reject, accept
- *   refusals -a ADDRESS -p PORT -c STATE   calls, and goes as far as STATE: address, route, response (it never says that it has the
- *                                          reply), established, disconnect
- * It ends with the connection: with 0 after a disconnect, with 2 when there was no connection, with 3 when the devices are gone. */
+/* One side of one connection, which stops in a chosen state. It prints each event and each
+ * action.
+ *   refusals -a ADDRESS -p PORT -l STATE   listens, until STATE: deaf (it reads no event), request, reject, accept
+ *   refusals -a ADDRESS -p PORT -c STATE   calls, until STATE: address, route, response (it does not confirm the reply),
+ *                                          established, disconnect
+ * It exits when the connection ends: with 0 after a disconnect, with 2 if there was no
+ * connection, with 3 if the devices are gone. */
 #include "cm.h"
 
 static const char *until = "";
-/* How many ids there are. */
+/* The number of ids. */
 static int ids = 1;
 
 static int up_to(const char *state) { return strcmp(until, state) == 0; }
@@ -32,7 +34,8 @@ static void create_qp(struct rdma_cm_id *id)
     MUST(rdma_create_qp(id, NULL, &init) == 0);
 }
 
-/* A queue pair that is not the id's: then the program itself has to say that the connection stands. */
+/* A queue pair that does not belong to the id: the program itself must report that the
+ * connection is established. */
 static uint32_t foreign_qp(struct rdma_cm_id *id)
 {
     struct ibv_pd *pd = ibv_alloc_pd(id->verbs);

@@ -1,14 +1,16 @@
-/* A bad cable: carries the frames of two interfaces to each other, and loses, holds back, repeats and spoils some of them, by chance that
- * a seed decides. It knows Ethernet, IP and UDP, and nothing of what is in a datagram. With `-u PORT` only the datagrams to this port
- * come to harm.
+/* A bad cable: forwards the frames of two interfaces to each other, and loses, delays,
+ * duplicates and corrupts some of them, as a seed decides. It parses Ethernet, IP and UDP, but
+ * not the contents of datagrams. With `-u PORT` it harms only datagrams to this port.
  *
  *     relay LEFT RIGHT [-s SEED] [-u PORT] [-l LOST] [-r HELD] [-d TWICE] [-c SPOILT]
  *
- * LOST, HELD, TWICE and SPOILT are percentages. A frame that is held back goes behind some of those that follow it. One that goes twice
- * goes twice at once, or the second time later. In one that is spoilt some bits are turned over: in every third its checksums tell of
- * it; in the others those turned are behind the header of UDP, and its checksum is made to fit again, or left out where IPv4 lets it.
+ * LOST, HELD, TWICE and SPOILT are percentages. A delayed frame goes behind some of the
+ * following frames. A duplicate goes at once, or later. In a corrupted frame some bits are
+ * flipped. In every third such frame a checksum shows it. In the others the bits are behind the
+ * UDP header, and the UDP checksum is recomputed, or left out where IPv4 allows that.
  *
- * It says "ready" when it carries, and on SIGTERM what it has done. Interfaces may go down and come back. */
+ * It prints "ready" when it forwards, and its counts on SIGTERM. Interfaces may go down and come
+ * up again. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +35,7 @@
 enum { FRAME = 65536, HELD = 64, BEHIND = 8, BURST = 64, BUFFER = 64 << 20, LATE = 2 };
 
 struct frame { size_t length; uint8_t bytes[FRAME]; };
-/* A frame that waits until so many others have passed it, or until it is late. */
+/* A frame that waits until this many frames have passed it, or until its time is over. */
 struct held { struct frame *frame; unsigned behind; int64_t since; };
 struct way { int from, to; struct held held[HELD]; };
 
@@ -51,7 +53,7 @@ static int64_t milliseconds(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* splitmix64: every seed is a good one. */
+/* splitmix64: every seed is suitable. */
 static uint64_t chance(void)
 {
     uint64_t z = chance_state += 0x9e3779b97f4a7c15u;
@@ -74,7 +76,8 @@ static uint32_t sum(const uint8_t *bytes, size_t length, uint32_t sum)
     return sum;
 }
 
-/* Where the header of UDP is in a frame whose datagram is whole; 0 if it has none. */
+/* Returns the position of the UDP header in a frame with an unfragmented datagram; 0 if there is
+ * none. */
 static size_t datagram(const struct frame *frame)
 {
     const uint8_t *bytes = frame->bytes, *ip = bytes + ETH_HLEN;
@@ -85,7 +88,7 @@ static size_t datagram(const struct frame *frame)
     return at && at + 8 < frame->length && at + word(bytes + at + 4) <= frame->length ? at : 0;
 }
 
-/* Makes the checksum of UDP fit. */
+/* Recomputes the UDP checksum. */
 static void refit(struct frame *frame, size_t udp)
 {
     uint8_t *bytes = frame->bytes;
@@ -140,7 +143,7 @@ static int hold(struct way *way, const struct frame *frame)
         struct frame *copy = malloc(offsetof(struct frame, bytes) + frame->length);
         MUST(copy);
         memcpy(copy, frame, offsetof(struct frame, bytes) + frame->length);
-        /* One more, for this frame's own passing. */
+        /* One more, for the passing of this frame itself. */
         way->held[i] = (struct held){ copy, 2 + below(BEHIND), milliseconds() };
         return 1;
     }
@@ -163,7 +166,8 @@ static void carry(struct way *way, struct frame *frame)
     release(way, milliseconds(), 1);
 }
 
-/* Takes what has come; what the sender's kernel has left of checksums to do is done here. */
+/* Receives all waiting frames. Completes the checksums that the sender's kernel has left to an
+ * adapter. */
 static void take(struct way *way)
 {
     static struct frame frame;
@@ -231,7 +235,7 @@ int main(int argc, char **argv)
         (void)poll(waiting, 2, 1);
         for (int i = 0; i < 2; i++) {
             if (waiting[i].revents & POLLERR) {
-                /* Down: that is told once, and over when it is up again. */
+                /* Down: reported once, and over when the interface is up again. */
                 int error;
                 socklen_t length = sizeof error;
                 (void)getsockopt(waiting[i].fd, SOL_SOCKET, SO_ERROR, &error, &length);

@@ -1,6 +1,7 @@
-/* Every function of rsockets that librdmacm.so.1 exports, with sound arguments and with such as a broken program would give: descriptors
- * that are closed, are no rsockets or are in the wrong state, addresses that are too short or of no family, options that there are not,
- * vectors without end. Prints the names of what it has called, one a line. Its connections are with itself, over the loopback address. */
+/* Calls every rsocket function that librdmacm.so.1 exports, with valid arguments and with those
+ * of a broken program: descriptors that are closed, are no rsockets or are in the wrong state,
+ * addresses that are too short or have no family, unknown options, endless vectors. Prints the
+ * name of each called function, one per line. It connects to itself over the loopback address. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
@@ -31,7 +32,7 @@ static void note(const char *name)
 }
 
 #define CALL(function) (note(#function), (function))
-/* A call that answers -1 and says why. */
+/* A call that returns -1 and sets errno. */
 #define MINUS(call) do { errno = 0; MUST((long)(call) == -1); MUST(errno > 0); } while (0)
 
 static struct sockaddr_in own(in_port_t port)
@@ -39,7 +40,7 @@ static struct sockaddr_in own(in_port_t port)
     return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-/* Everything that takes a descriptor, with one that is no rsocket. */
+/* All functions that take a descriptor, with one that is no rsocket. */
 static void strange(int fd)
 {
     char bytes[16] = "";
@@ -76,7 +77,7 @@ static void strange(int fd)
     MINUS(CALL(rclose)(fd));
 }
 
-/* Sockets that are in the wrong state, and what there is not. */
+/* Sockets in the wrong state, and objects that do not exist. */
 static void early(void)
 {
     MINUS(CALL(rsocket)(12345, SOCK_STREAM, 0));
@@ -129,7 +130,7 @@ static void early(void)
 
 struct side { int fd; in_port_t port; };
 
-/* What the other end does: takes everything, sends it back, and answers at the end. */
+/* The other end: receives everything, sends it back, and replies at the end. */
 static void *serve(void *argument)
 {
     struct side *side = argument;
@@ -149,7 +150,7 @@ static void *serve(void *argument)
             at += (size_t)put;
         }
     }
-    /* Memory that the peer writes by itself: it says where it wrote. */
+    /* Memory that the peer writes by itself; it reports where it has written. */
     static uint8_t window[4096];
     off_t offset = riomap(fd, window, sizeof window, PROT_WRITE, 0, -1);
     MUST(offset >= 0);
@@ -266,7 +267,7 @@ static void datagrams(void)
     MUST(rclose(a) == 0 && rclose(b) == 0);
 }
 
-/* Waiting, for rsockets, for other descriptors, and for none. */
+/* Waiting for rsockets, for other descriptors, and for none. */
 static void waiting(void)
 {
     int pipes[2], fd = rsocket(AF_INET, SOCK_STREAM, 0);

@@ -1,7 +1,8 @@
 /* One mistake at a time, for the strict mode of `softhca run`:
  *   strict -m NAME
- * makes the mistake that the strict mode calls NAME and nothing else, and ends with 0 (`unacknowledged-event` waits for ever, as the
- * manual says). `strict -m none` does the same things as they should be done. All queue pairs are in this process. */
+ * makes the mistake that the strict mode calls NAME and no other, and exits with 0
+ * (`unacknowledged-event` waits for ever, as the manual says). `strict -m none` does the same
+ * things correctly. All queue pairs are in this process. */
 #include "common.h"
 #include <sys/mman.h>
 
@@ -14,7 +15,7 @@ static struct ibv_cq *sends, *receives;
 static struct ibv_mr *mr;
 static char *buffer;
 
-/* What of the attributes is not as it should be. */
+/* The attributes that are wrong. */
 static uint8_t timeout = 14, retry_cnt = 7, min_rnr_timer = 12, max_rd_atomic = 4, max_dest_rd_atomic = 4;
 static uint32_t psn_bits;
 
@@ -75,7 +76,7 @@ static void send_one(enum ibv_wr_opcode opcode, int flags, size_t local, size_t 
     MUST(ibv_post_send(a, &wr, &bad) == 0);
 }
 
-/* Two requests in one call: the second is posted before the first can be complete. */
+/* Two requests in one call: the second is posted before the first can complete. */
 static void send_two(struct ibv_send_wr first, struct ibv_send_wr second)
 {
     struct ibv_send_wr *bad;
@@ -99,7 +100,7 @@ static void close_all(void)
     MUST(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* Sends to a side without a receive request, which is not complete before there is one. */
+/* Sends to a side without a receive request; the send completes only when one is posted. */
 static void changed_buffer(int wrong)
 {
     pair(NULL);
@@ -126,7 +127,7 @@ static void missing_fence(int wrong)
     pair(NULL);
     send_two(request(&one, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED, 0, 8192, 4096),
              request(&other, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED | (wrong ? 0 : IBV_SEND_FENCE), 0, 16384, 4096));
-    /* The other order needs none: what was sent before is there before the answer comes. */
+    /* The other order needs no fence: earlier sends arrive before the response does. */
     send_two(request(&one, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 0, 16384, 4096),
              request(&other, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED, 0, 8192, 4096));
 }
@@ -150,7 +151,7 @@ static void overwritten_message(int wrong)
     good_completion(sends);
     good_completion(receives);
     good_completion(receives);
-    /* Requests that share bytes one after the other do no harm. */
+    /* Requests that use the same bytes one after the other do no harm. */
     receive(b, 0, 64);
     receive(b, 0, 64);
     for (int i = 0; i < 2; i++) {
@@ -172,7 +173,7 @@ static void deregistered_in_use(int wrong)
     MUST(more && ibv_dereg_mr(mr) == 0);
     mr = more;
     receive(b, 64, 64);
-    /* What is taken apart with the queue does no harm. */
+    /* Destroying objects together with the queue does no harm. */
     MUST(ibv_dereg_mr(mr) == 0);
     mr = NULL;
 }
@@ -248,7 +249,8 @@ static void slow_rnr(int wrong)
     struct ibv_sge sge = { .addr = (uintptr_t)buffer + 8192, .length = 64, .lkey = mr->lkey };
     struct ibv_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
     struct ibv_wc wc;
-    /* The message is there and has found nothing, when its sender has been told so: a look at a CQ does both. */
+    /* When its sender has a completion, the message has arrived and found no receive request.
+     * One poll of a CQ does both. */
     for (int i = 0; i < 1000; i++) MUST(ibv_poll_cq(sends, 1, &wc) == 0);
     MUST(ibv_post_srq_recv(srq, &wr, &bad) == 0);
     good_completion(sends);
@@ -307,7 +309,7 @@ static void left_open(int wrong)
     exit(0);
 }
 
-/* The peer answers one READ at a time, and refuses what it is asked besides. */
+/* The peer serves one READ at a time, and refuses more. */
 static void read_depth(int wrong)
 {
     struct ibv_sge sge[4];

@@ -1,5 +1,6 @@
-/* Several threads, each with its own PD, CQ and queue pair, exchange messages of changing sizes with their counterparts
- * in another process and look at every byte. One context for all: what they share must not disturb them. */
+/* Several threads, each with its own PD, CQ and queue pair, exchange messages of changing sizes
+ * with threads of another process, and check every byte. They share one context, which must not
+ * disturb them. */
 #include "common.h"
 #include <pthread.h>
 

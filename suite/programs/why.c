@@ -1,15 +1,16 @@
-/* Fails in one known way, asks why, and ends with 1. `-m MODE` says how:
+/* Fails in one known way, asks why, and exits with 1. `-m MODE` selects the failure:
  *   modify   RTR without the path MTU
- *   rkey     an RDMA WRITE with a key that nobody has, and a SEND behind it that is flushed
- *   rnr      a SEND to a peer that posts no receive request, which is tried twice
+ *   rkey     an RDMA WRITE with an unknown key, and a SEND behind it that is flushed
+ *   rnr      a SEND to a peer that posts no receive request, tried twice
  *   gone     a SEND to a process that was killed
- *   qkey     datagrams with another Q_Key, three of them
- *   attempt  a QP with more inline data than there is, which is refused, one without, and an RDMA WRITE with a bad key on that
+ *   qkey     three datagrams with another Q_Key
+ *   attempt  a QP with more inline data than the device has, which is refused; then one without, and an RDMA WRITE with a bad key on it
  *   tries    the same, and nothing else fails
- *   wrong    nothing fails, and it ends with 1
- *   stops    nothing fails; it waits for SIGTERM, takes its QPs out of service and ends with 1
- *   none     nothing fails, and it ends with 0
- * With `-w` it says "waits" when it has failed, and waits for a signal. `softhca_why` is looked for as any program may. */
+ *   wrong    nothing fails, and it exits with 1
+ *   stops    nothing fails; it waits for SIGTERM, moves its QPs out of service and exits with 1
+ *   none     nothing fails, and it exits with 0
+ * With `-w` it prints "waits" after the failure, and waits for a signal. It looks `softhca_why`
+ * up as any program can. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dlfcn.h>
@@ -77,7 +78,7 @@ static void rnr(void)
 {
     struct ibv_qp *a = make_qp(pd, cq, IBV_QPT_RC, 4), *b = make_qp(pd, cq, IBV_QPT_RC, 4);
     connect_both(a, b);
-    /* What was set on the way to RTS can be changed in SQD only. */
+    /* Attributes that were set on the way to RTS can be changed only in SQD. */
     struct ibv_qp_attr attr = { .rnr_retry = 1, .qp_state = IBV_QPS_SQD };
     MUST(ibv_modify_qp(a, &attr, IBV_QP_STATE) == 0);
     MUST(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_RNR_RETRY) == 0);
@@ -92,7 +93,7 @@ static void gone(void)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    /* Before there is a device, so that each has one of its own. */
+    /* Before a device is open, so that each process has its own. */
     pid_t peer = fork();
     MUST(peer >= 0);
     open_all();
@@ -114,7 +115,8 @@ static void qkey(void)
     struct ibv_qp *a = ready_ud(make_qp(pd, cq, IBV_QPT_UD, 8), 5), *b = ready_ud(make_qp(pd, cq, IBV_QPT_UD, 8), 6);
     struct ibv_ah *ah = handle_to(pd, address_of(b, NULL).gid);
     MUST(post_receive(b, mr, (uintptr_t)memory, 100) == 0);
-    /* Three that are dropped, and one that is not and shows that those have come. */
+    /* Three datagrams that are dropped, and one that arrives and shows that the others have,
+     * too. */
     for (int i = 0; i < 4; i++) {
         struct ibv_sge sge = { .addr = (uintptr_t)memory + 2048, .length = 8, .lkey = mr->lkey };
         struct ibv_send_wr *bad, wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,

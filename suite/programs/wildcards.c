@@ -1,6 +1,7 @@
-/* Datagram sockets that are bound to the wildcard address, in both families: the same exchanges with the kernel's UDP sockets and with
- * rsockets, which must show a program the same addresses and errors. At last each exchange must go by the queue pairs: the UDP sockets
- * below the rsockets drop everything meanwhile. */
+/* Datagram sockets that are bound to the wildcard address, in both families: the same exchanges
+ * with the kernel's UDP sockets and with rsockets. Both must show a program the same addresses
+ * and errors. Finally each exchange must use the queue pairs: the UDP sockets below the rsockets
+ * drop everything meanwhile. */
 #include "common.h"
 #include <linux/filter.h>
 #include <net/if.h>
@@ -26,7 +27,8 @@ struct api {
 static const struct api kernel = { socket, bind, connect, sendto, recvfrom, getsockname, getpeername, setsockopt, poll, close };
 static const struct api ours = { rsocket, rbind, rconnect, rsendto, rrecvfrom, rgetsockname, rgetpeername, rsetsockopt, rpoll, rclose };
 
-/* Where the server is bound, from where a client comes (NULL: it binds to nothing), and by which address it reaches the server. */
+/* The server's address, the client's address (NULL: not bound), and the address that the client
+ * sends to. */
 struct meeting { const char *server, *client, *to; int connected; };
 
 static const struct meeting meetings[] = {
@@ -55,7 +57,7 @@ static const struct meeting meetings[] = {
     { "::ffff:127.0.0.1", NULL, "127.0.0.1", 1 },
 };
 
-/* What a program sees, as text. */
+/* The result that a program sees, as text. */
 static char seen[2][8192];
 static unsigned which, length;
 
@@ -90,7 +92,7 @@ static socklen_t size(const struct sockaddr_storage *storage)
     return storage->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-/* Both families have it at the same place. */
+/* Both families have the field at the same offset. */
 static in_port_t port(const struct sockaddr_storage *storage)
 {
     return ((const struct sockaddr_in *)storage)->sin_port;
@@ -105,7 +107,7 @@ static struct sockaddr_storage own(const struct api *api, int fd)
     return storage;
 }
 
-/* Tells an address, with its port as whose it is. */
+/* Prints an address, with the owner of its port. */
 static void tell_address(const char *what, const struct sockaddr_storage *storage, socklen_t room, in_port_t server, in_port_t client)
 {
     char text[INET6_ADDRSTRLEN] = "?";
@@ -126,7 +128,7 @@ static void drop_all(const struct api *api, int fd, int on)
 
 struct pair { const struct api *api; int server, client; struct sockaddr_storage to; int connected; in_port_t ports[2]; };
 
-/* Takes one datagram that begins with the number; those of before are let go. */
+/* Receives one datagram that begins with this number; drops earlier ones. */
 static int take(const struct pair *pair, int fd, uint32_t number, int limit, struct sockaddr_storage *from, socklen_t *room)
 {
     for (;;) {
@@ -140,7 +142,7 @@ static int take(const struct pair *pair, int fd, uint32_t number, int limit, str
     }
 }
 
-/* A question and its answer; 0 if one of them is lost. */
+/* A request and its reply; 0 if one of them is lost. */
 static int exchange(const struct pair *pair, uint32_t number, int limit, int told)
 {
     const struct api *api = pair->api;
@@ -212,7 +214,7 @@ static void meet(const struct api *api, const struct meeting *meeting)
     MUST(api->close(pair.server) == 0 && api->close(pair.client) == 0);
 }
 
-/* Nobody has the port that a connected socket sends to. */
+/* No socket has the port that a connected socket sends to. */
 static void nobody(const struct api *api, const char *host)
 {
     struct sockaddr_storage at = address(host, 0);
