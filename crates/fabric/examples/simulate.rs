@@ -112,7 +112,9 @@ impl Sweep {
                     self.next.store(end, Ordering::Relaxed);
                     let mut wrong = self.wrong.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     // If two seeds fail at once, the first one is reported.
-                    wrong.get_or_insert_with(|| format!("{why}\nto run it again and print each step: cargo xtask simulate --seed {seed}"));
+                    wrong.get_or_insert_with(|| {
+                        format!("{why}\nto run it again and print each step: cargo xtask simulate --seed {seed}")
+                    });
                     return;
                 }
             }

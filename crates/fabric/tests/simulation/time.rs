@@ -111,7 +111,7 @@ fn who_opens_a_lane_looks_for_what_its_peer_has_sent_meanwhile() {
     let host = simulation.host("10.0.0.1").expect("a host");
     let engines = [(); 2].map(|()| simulation.connect(host).expect("an engine"));
     let [a, b] = engines.each_ref().map(|engine| Side::new(engine, &Plan::rc()));
-    [&a, &b].map(Side::init);
+    [&a, &b].into_iter().for_each(Side::init);
     simulation.run_for(Duration::from_millis(1));
     let rung = || engines.each_ref().map(|engine| engine.is_rung());
     assert_eq!(rung(), [false, false], "both sleep");
