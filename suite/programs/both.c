@@ -1,6 +1,6 @@
 /* The C half of a process that uses the C library and the Rust crate. `both_play` connects to a
- * queue pair of the crate over a socket, with the bytes of its `Endpoint`. It sends back every
- * message, each byte increased by one, and touches memory that is gone. */
+ * queue pair of the crate over a socket, with the bytes of its `Endpoint`. It sends back the number
+ * in each message plus one, and touches memory that is gone. */
 #include "common.h"
 #include <sys/mman.h>
 

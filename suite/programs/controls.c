@@ -61,7 +61,7 @@ static void pages(struct ibv_pd *pd)
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     MUST(mr && mincore(memory, size, seen) == 0);
     for (size_t i = 0; i < size / page; i++) there += seen[i] & 1;
-    /* Writes to the pages, so that they are resident. */
+    /* Shows that mincore counts a page that was written. */
     *(volatile char *)memory = 1;
     MUST(mincore(memory, page, seen) == 0 && (seen[0] & 1) == 1);
     MUST(ibv_dereg_mr(mr) == 0);

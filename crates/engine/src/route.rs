@@ -43,8 +43,8 @@ impl Engine {
         if let Some(far) = far.filter(|_| Arc::ptr_eq(&adopted, &near)) {
             self.lanes.add(far, false);
         }
-        // The agent has told the peer meanwhile, and the peer may have sent. Its wakeup was in vain
-        // if the helper thread looked for records before the lane was in the list.
+        // The agent has told the peer meanwhile, and the peer may have sent. The helper thread has
+        // missed that wakeup if it woke before the lane was in the list.
         self.waker.attend();
         Ok(adopted)
     }

@@ -103,10 +103,10 @@ fn who_only_answers_hears_its_peer_again_when_its_port_is_up() {
     assert_eq!(next(&mut simulation, &a.scq).status, status::SUCCESS);
 }
 
-/// The peer hears of a lane while its opener still maps it, and can send at once. Nobody wakes the
-/// opener for that record again, so the opener has to look for it.
+/// The agent tells the peer of a new lane while the opener still maps it, so the peer can send at
+/// once. The opener gets no second wakeup for that record and must check the lane itself.
 #[test]
-fn who_opens_a_lane_looks_for_what_its_peer_has_sent_meanwhile() {
+fn opener_of_a_lane_checks_it_for_records_sent_meanwhile() {
     let mut simulation = Simulation::new(1);
     let host = simulation.host("10.0.0.1").expect("a host");
     let engines = [(); 2].map(|()| simulation.connect(host).expect("an engine"));
@@ -116,5 +116,5 @@ fn who_opens_a_lane_looks_for_what_its_peer_has_sent_meanwhile() {
     let rung = || engines.each_ref().map(|engine| engine.is_rung());
     assert_eq!(rung(), [false, false], "both sleep");
     a.rtr(b.gid(), b.qp.qpn());
-    assert_eq!(rung(), [true, true], "the opener looks, and the agent has told the peer");
+    assert_eq!(rung(), [true, true], "the opener checks the lane, and the agent has told the peer");
 }
