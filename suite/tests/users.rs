@@ -116,6 +116,7 @@ fn nobody_gets_at_what_others_have() {
     words.extend(pids.iter().map(String::as_str));
     let told = bob.finish(bob.command(&path, words)).expect("the intruder ends");
     assert!(told.succeeded() && told.output.contains("refused"), "{}", told.told());
+    println!("{}", told.output.lines().last().unwrap_or_default());
     // No program was harmed: all are alive, go on, and can start again.
     assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
     assert!(private.agent().is_some());
