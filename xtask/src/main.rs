@@ -11,6 +11,7 @@ mod bench;
 mod conformance;
 mod debian;
 mod demo;
+mod deny;
 mod dist;
 mod distros;
 mod fuzz;

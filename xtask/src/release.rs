@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use crate::deny;
 use crate::package::tool::Tool;
 use crate::package::{self, Options};
 use crate::workspace::{Package, Workspace};
@@ -27,6 +28,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
         fs::read_to_string(workspace.root().join(CHANGELOG)).map_err(|error| format!("{CHANGELOG}: {error}"))?;
     section(&changelog, version)?;
     let order = order(workspace.packages())?;
+    if !deny::is_installed(workspace) {
+        return Err(deny::INSTALL.to_owned());
+    }
+    deny::check(workspace, deny::ALL)?;
     oldest_rust(workspace)?;
     println!("{}", try_crates(workspace, &order)?);
     package::run(workspace, &Options::default())?;

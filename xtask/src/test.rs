@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::slowest::slowest;
 use crate::step::Count;
 use crate::workspace::Workspace;
-use crate::{abi_check, abi_doc, conformance, debian, dist, distros, planted, step, tidy};
+use crate::{abi_check, abi_doc, conformance, debian, deny, dist, distros, planted, step, tidy};
 
 /// Runs all steps. The last line on standard output is "N passed, N failed".
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
@@ -29,6 +29,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.check("docs/abi.md is what the tables say", || abi_doc::run(workspace, true));
     report.check("docs/conformance.md names every behaviour's test", || conformance::check(workspace));
     report.check("every bug of xtask/planted.toml can be planted", || planted::check(workspace));
+    dependencies(&mut report, workspace);
     report.step("clippy", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     let mut laid_out = Err("not built".to_owned());
     report.check("dist", || {
@@ -65,15 +66,29 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.close()
 }
 
+/// Whether this is continuous integration, where no step may be left out.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some()
+}
+
+/// Checks the crates that softhca depends on. Without cargo-deny the step is left out.
+fn dependencies(report: &mut Report, workspace: &Workspace) {
+    const NAME: &str = "licences, versions and sources of dependencies";
+    if is_ci() || deny::is_installed(workspace) {
+        report.check(NAME, || deny::check(workspace, deny::SOURCES));
+    } else {
+        report.leave_out(NAME, deny::INSTALL);
+    }
+}
+
 /// Tests with another Debian release. They are left out on machines that cannot have the release.
 /// In continuous integration they must run.
 fn other_release(report: &mut Report, dist: &Dist) {
     const NAME: &str = "programs of another Debian release";
-    let is_ci = std::env::var_os("CI").is_some();
     let mut left_out = None;
     report.step(NAME, || match distros::short(dist) {
         Ok(None) => Count { passed: 1, failed: 0 },
-        Ok(Some(why)) if !is_ci => {
+        Ok(Some(why)) if !is_ci() => {
             left_out = Some(why);
             Count::default()
         }
