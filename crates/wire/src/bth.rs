@@ -15,7 +15,9 @@
 //! first: the other headers have the same shape.
 
 use crate::bytes::{be16, be24, be32, put16, put24, put32};
-use crate::{Error, Opcode, Psn, Qpn};
+use crate::error::Error;
+use crate::number::{Psn, Qpn};
+use crate::opcode::Opcode;
 use std::fmt;
 
 /// Bytes of this header.

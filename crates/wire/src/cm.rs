@@ -10,6 +10,7 @@
 
 mod apr;
 mod data;
+mod ece;
 pub mod ip;
 mod lap;
 mod message;
@@ -24,35 +25,14 @@ mod sidr;
 
 pub use apr::{Apr, AprStatus};
 pub use data::Data;
+pub use ece::Ece;
 pub use lap::Lap;
-pub use message::{Attribute, Message};
+pub use message::{Attribute, CLASS_VERSION, Message};
 pub use mra::{Mra, Mraed};
-pub use path::PathInfo;
+pub use path::{Gid, PathInfo};
 pub use reason::Reason;
 pub use rej::{Rej, Rejected};
 pub use rep::Rep;
 pub use req::{Req, TransportType};
 pub use short::{Drep, Dreq, Rtu};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
-
-use crate::mad;
-
-/// The version of this class.
-pub const CLASS_VERSION: u8 = 2;
-
-/// A global identifier. For a RoCE port, it is an IPv6 address, or an IPv4 address mapped into one.
-pub type Gid = [u8; 16];
-
-/// The offset of a message's data in its datagram. Offsets in the messages' tables count from here.
-const DATA: usize = mad::LEN;
-
-/// Options beyond the specification that the two sides of a connection agree on: a vendor, and
-/// options that this vendor defines. Enhanced connection establishment, IBA A20 (vendor ID in REQ,
-/// REP and SIDR_REP, the options in the datagram's attribute modifier).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ece {
-    /// The vendor, 24 bits.
-    pub vendor_id: u32,
-    /// The options.
-    pub options: u32,
-}

@@ -7,8 +7,8 @@
 //!  12 |                      reserved (128)                          |
 //! ```
 
-use crate::Error;
 use crate::bytes::{be16, be24, put16, put24};
+use crate::error::Error;
 use crate::number::Qpn;
 use std::fmt;
 

@@ -2,7 +2,9 @@
 //! and write. The opcode decides which headers are present, and their order. Not the payload, the
 //! padding bytes or the ICRC. Principal type: [`Headers`].
 
-use crate::{Aeth, AtomicEth, Deth, Error, Feth, Opcode, Psn, Qpn, Reth};
+use crate::error::Error;
+use crate::number::{Psn, Qpn};
+use crate::opcode::{Opcode, Operation};
 use crate::{aeth, atomic_ack, atomic_eth, bth, deth, feth, ieth, immdt, reth, xrceth};
 use std::fmt;
 
@@ -36,17 +38,17 @@ pub struct Headers {
     /// XRCETH: the shared receive queue.
     pub xrc_srq: u32,
     /// FETH: what a FLUSH waits for.
-    pub feth: Feth,
+    pub feth: feth::Header,
     /// RETH: the target of an RDMA operation.
-    pub reth: Reth,
+    pub reth: reth::Header,
     /// AtomicETH: the parameters of an atomic operation.
-    pub atomic: AtomicEth,
+    pub atomic: atomic_eth::Header,
     /// AETH: the acknowledgement.
-    pub aeth: Aeth,
+    pub aeth: aeth::Header,
     /// AtomicAckETH: the word's old value.
     pub atomic_ack: u64,
     /// DETH: the sender of a datagram.
-    pub deth: Deth,
+    pub deth: deth::Header,
 }
 
 impl Headers {
@@ -73,7 +75,7 @@ impl Headers {
         if opcode.has_aeth() {
             len += aeth::LEN;
         }
-        if matches!(opcode.operation, crate::Operation::AtomicAcknowledge) {
+        if matches!(opcode.operation, Operation::AtomicAcknowledge) {
             len += atomic_ack::LEN;
         }
         if opcode.has_immdt() {
@@ -129,7 +131,7 @@ impl Headers {
         if opcode.has_aeth() {
             headers.aeth = aeth::Header::parse(take(&mut rest, "AETH")?);
         }
-        if opcode.operation == crate::Operation::AtomicAcknowledge {
+        if opcode.operation == Operation::AtomicAcknowledge {
             headers.atomic_ack = atomic_ack::Header::parse(take(&mut rest, "AtomicAckETH")?).0;
         }
         if opcode.has_immdt() {
@@ -181,7 +183,7 @@ impl Headers {
         if opcode.has_aeth() {
             self.aeth.emit(give(&mut rest)?);
         }
-        if opcode.operation == crate::Operation::AtomicAcknowledge {
+        if opcode.operation == Operation::AtomicAcknowledge {
             atomic_ack::Header(self.atomic_ack).emit(give(&mut rest)?);
         }
         if opcode.has_immdt() {
@@ -236,7 +238,7 @@ impl fmt::Display for Headers {
         if opcode.has_aeth() {
             write!(f, ", {}", self.aeth)?;
         }
-        if opcode.operation == crate::Operation::AtomicAcknowledge {
+        if opcode.operation == Operation::AtomicAcknowledge {
             write!(f, ", {}", atomic_ack::Header(self.atomic_ack))?;
         }
         if opcode.has_immdt() {

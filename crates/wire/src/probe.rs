@@ -11,7 +11,8 @@
 //! ```
 
 use crate::bytes::{be24, be32, be64, put16, put24, put32, put64};
-use crate::{Error, Qpn};
+use crate::error::Error;
+use crate::number::Qpn;
 use std::fmt;
 
 /// Bytes of a probe from its BTH on; the ICRC follows.

@@ -1,9 +1,9 @@
 //! APR: the answer to a suggested alternate path. Not the decision. IBA 12.8.2. Principal type:
 //! [`Apr`].
 
-use super::{DATA, Data};
+use super::data::Data;
 use crate::bytes::{be32, put32};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
 use std::fmt;
 
 /// The result of a suggested path. Codes without a name here are kept unchanged.

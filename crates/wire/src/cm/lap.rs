@@ -1,11 +1,12 @@
 //! LAP: the active side suggests another alternate path. Not the choice of the path. IBA 12.8.1.
 //! Principal type: [`Lap`].
 
+use super::data::Data;
+use super::path::PathInfo;
 use super::path::gid;
-use super::{DATA, Data, PathInfo};
-use crate::Qpn;
 use crate::bytes::{be16, be24, be32, put16, put24, put32};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
+use crate::number::Qpn;
 use std::fmt;
 
 /// A suggestion for the alternate path.

@@ -1,10 +1,21 @@
 //! Any message of the communication manager, and the attribute that identifies it. The messages
 //! themselves are in their own modules. IBA 12.6. Principal type: [`Message`].
 
-use super::{Apr, CLASS_VERSION, Drep, Dreq, Ece, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
-use crate::Error;
+use super::apr::Apr;
+use super::ece::Ece;
+use super::lap::Lap;
+use super::mra::Mra;
+use super::rej::Rej;
+use super::rep::Rep;
+use super::req::Req;
+use super::short::{Drep, Dreq, Rtu};
+use super::sidr::{SidrRep, SidrReq};
+use crate::error::Error;
 use crate::mad::{BASE_VERSION, CLASS_CM, Header, MAD_LEN, METHOD_SEND, Mad};
 use std::fmt;
+
+/// The version of this class.
+pub const CLASS_VERSION: u8 = 2;
 
 /// The type of a message: the attribute of its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

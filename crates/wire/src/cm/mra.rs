@@ -1,9 +1,9 @@
 //! MRA: the message arrived, and its answer takes longer. Not the timer. IBA 12.6.6. Principal
 //! type: [`Mra`].
 
-use super::{DATA, Data};
+use super::data::Data;
 use crate::bytes::{be32, put32};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
 use std::fmt;
 
 /// The message whose answer takes longer.

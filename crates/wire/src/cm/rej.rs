@@ -1,9 +1,10 @@
 //! REJ: there is no connection, or no longer one. Not the decision. IBA 12.6.7. Principal type:
 //! [`Rej`].
 
-use super::{DATA, Data, Reason};
+use super::data::Data;
+use super::reason::Reason;
 use crate::bytes::{be16, be32, put16, put32};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
 use std::fmt;
 
 /// The message that is rejected.

@@ -1,10 +1,11 @@
 //! REQ: the active side requests a connection. Not the negotiation. IBA 12.6.5. Principal type:
 //! [`Req`].
 
-use super::{DATA, Data, PathInfo};
+use super::data::Data;
+use super::path::PathInfo;
 use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
-use crate::mad::Mad;
-use crate::{Psn, Qpn};
+use crate::mad::{LEN as DATA, Mad};
+use crate::number::{Psn, Qpn};
 use std::fmt;
 
 const PRIMARY: usize = DATA + 52;

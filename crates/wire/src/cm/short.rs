@@ -1,10 +1,10 @@
 //! RTU, DREQ, DREP: the connection is ready, shall end, has ended. Not the time-wait. IBA 12.6.9 to
 //! 12.6.11. Principal types: [`Rtu`], [`Dreq`], [`Drep`].
 
-use super::{DATA, Data};
-use crate::Qpn;
+use super::data::Data;
 use crate::bytes::{be24, be32, put24, put32};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
+use crate::number::Qpn;
 use std::fmt;
 
 /// The active side is ready to use the connection.

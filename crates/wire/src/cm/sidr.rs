@@ -1,10 +1,10 @@
 //! SIDR_REQ and SIDR_REP: which queue pair serves a service id with datagrams. Not the lookup. IBA
 //! 12.11. Principal types: [`SidrReq`], [`SidrRep`].
 
-use super::{DATA, Data};
-use crate::Qpn;
+use super::data::Data;
 use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
-use crate::mad::Mad;
+use crate::mad::{LEN as DATA, Mad};
+use crate::number::Qpn;
 use std::fmt;
 
 /// The request: which queue pair serves this service?
