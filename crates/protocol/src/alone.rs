@@ -3,7 +3,12 @@
 //! Then it cannot overtake another request, and both ends' packet numbers stay as they are. How the
 //! memory is accessed is not decided here. Adds to [`Requester`].
 
-use crate::{Operation, Reason, Requester, SendOp, Service, Status, Time};
+use crate::operation::{Operation, SendOp};
+use crate::qp::Service;
+use crate::reason::Reason;
+use crate::requester::Requester;
+use crate::status::Status;
+use crate::time::Time;
 
 impl Requester {
     /// The next WRITE, READ or atomic, if it could be sent now and no request before it awaits an

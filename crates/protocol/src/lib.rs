@@ -31,7 +31,7 @@ mod step;
 mod time;
 mod unreliable;
 
-pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
+pub use operation::{Destination, Incoming, MAX_MESSAGE, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
 pub use rc::answers::{Carried, Kept};
 pub use rc::awaited_run::{AwaitedSegmentRun, Place};
@@ -46,6 +46,3 @@ pub use status::Status;
 pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, Source, Step};
 pub use time::{Time, timeout};
 pub use wire::rnr;
-
-/// The longest message: 2^31 bytes.
-pub const MAX_MESSAGE: u32 = 1 << 31;

@@ -3,7 +3,11 @@
 //! This happens once, even if the packets around it are retransmitted. Adds to [`Requester`]. IBA
 //! 10.8.2.3.
 
-use crate::{Reason, Requester, SendOp, Status, Time};
+use crate::operation::SendOp;
+use crate::reason::Reason;
+use crate::requester::Requester;
+use crate::status::Status;
+use crate::time::Time;
 
 impl Requester {
     /// Whether the next request is a local one.

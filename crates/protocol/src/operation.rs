@@ -4,6 +4,9 @@
 use std::fmt;
 use wire::{Feth, Headers, Qpn};
 
+/// The longest message: 2^31 bytes.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the IBA's own names")]

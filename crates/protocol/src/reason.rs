@@ -4,7 +4,9 @@
 //! that are not known here: its own QP number, process and memory regions. No decision depends on
 //! these types.
 
-use crate::{Operation, Service, Status};
+use crate::operation::Operation;
+use crate::qp::Service;
+use crate::status::Status;
 use wire::{Feth, NakCode, Opcode, Psn, Qpn};
 
 /// Why a requester failed a work request.

@@ -14,9 +14,13 @@
 //! An error stops the queue at one operation. Earlier operations end normally, this one gets the
 //! error, and later ones are flushed.
 
+use crate::operation::{Incoming, Operation, SendOp, Transmit};
+use crate::qp::Service;
 use crate::rc::Reliable;
+use crate::reason::Reason;
 use crate::ring::Ring;
-use crate::{Incoming, Operation, Reason, SendOp, Service, Status, Time, Transmit};
+use crate::status::Status;
+use crate::time::Time;
 use wire::{Headers, Psn, Qpn};
 
 /// The configuration that a requester needs before it may send: attributes of the transition to

@@ -7,8 +7,12 @@
 //! of RC, and [`crate::unreliable`] those of UC and UD. IBA 9.7.4 (what is checked, and in which
 //! order), 9.8.2, 9.8.3.
 
+use crate::operation::MAX_MESSAGE;
+use crate::qp::Service;
 use crate::rc::answers::Answers;
-use crate::{AtomicOp, Fault, MAX_MESSAGE, Open, Outcome, RecvEnd, Refusal, Service, Step};
+use crate::rc::standing::Open;
+use crate::reason::Fault;
+use crate::step::{AtomicOp, Outcome, RecvEnd, Refusal, Step};
 use wire::{Headers, Operation, Psn, Qpn};
 
 /// The operations that a queue pair serves: bits of the verbs' access flags. Other bits are ignored

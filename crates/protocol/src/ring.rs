@@ -3,7 +3,7 @@
 //! allocates memory. The memory doubles while the queue fills, up to the depth. So an idle or
 //! little used queue pair stays small. Principal type: [`Ring`].
 
-use crate::SendOp;
+use crate::operation::SendOp;
 use wire::Psn;
 
 /// Entries that the first post allocates.

@@ -1,7 +1,8 @@
 //! The data that pass between a responder and its caller: steps to carry out, their outcomes,
 //! answers to send. Only data, no behaviour. Principal types: [`Step`], [`Outcome`], [`Response`].
 
-use crate::{Access, Fault};
+use crate::reason::Fault;
+use crate::responder::Access;
 use wire::{Headers, NakCode};
 
 /// What the executor must do about a packet. After every step except the first three, the caller

@@ -2,9 +2,14 @@
 //! [`super::passive`]. IBA 12.9.5 (active states).
 
 use super::entry::{Entry, together};
+use super::error::{Dropped, Error};
+use super::event::Kind;
 use super::messages::fit;
-use super::{Attribute, Cm, Connection, Dropped, Ece, Error, Id, Kind, Origin, Reason, Request, State, TransportType};
-use crate::Time;
+use super::origin::Origin;
+use super::params::{Connection, Request};
+use super::state::State;
+use super::{Attribute, Cm, Ece, Id, Reason, TransportType};
+use crate::time::Time;
 use wire::cm::{Message, Rej, Rejected, Rep, Req, Rtu};
 use wire::mad::Header;
 

@@ -2,9 +2,14 @@
 //! and ids that are destroyed. Adds to [`Cm`]. IBA 12.9.7, 12.9.8.
 
 use super::entry::Key;
+use super::error::{Dropped, Error};
+use super::event::Kind;
 use super::messages::{fit, fit_info};
-use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, PathState, Reason, SidrReply, State};
-use crate::Time;
+use super::origin::Origin;
+use super::params::SidrReply;
+use super::state::{PathState, State};
+use super::{Attribute, Cm, Id, Reason};
+use crate::time::Time;
 use wire::cm::{Data, Drep, Dreq, Message, Rej, SidrStatus};
 use wire::mad::Header;
 

@@ -1,8 +1,10 @@
 //! One id as the communication manager keeps it; not its keys and timers, which are in
 //! [`super::table`]. Principal type: [`Entry`].
 
-use super::{Connection, Origin, PathState, State};
-use crate::Time;
+use super::origin::Origin;
+use super::params::Connection;
+use super::state::{PathState, State};
+use crate::time::Time;
 use wire::cm::{Attribute, Gid, PathInfo};
 use wire::mad::Mad;
 

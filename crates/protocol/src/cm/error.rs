@@ -1,7 +1,7 @@
 //! The errors of a user's call, and the reasons for which a datagram is dropped. Principal types:
 //! [`Error`], [`Dropped`].
 
-use super::State;
+use super::state::State;
 use wire::cm::{Attribute, Gid};
 
 /// Why a call did nothing.

@@ -1,7 +1,8 @@
 //! The output of the communication manager: datagrams to send, and events for its users. Only data,
 //! no behaviour. Principal types: [`Output`], [`Event`], [`Kind`].
 
-use super::{Id, Origin, Path};
+use super::Id;
+use super::origin::{Origin, Path};
 use wire::cm::{Apr, Attribute, Data, Dreq, Ece, Lap, Mra, Rej, Rep, Req, SidrRep, SidrReq};
 use wire::mad::Mad;
 

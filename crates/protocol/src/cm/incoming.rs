@@ -2,8 +2,13 @@
 //! user. Adds to [`Cm`]; the user's reply is in [`super::passive`]. IBA 12.9.8.
 
 use super::entry::{Entry, Key};
-use super::{Attribute, Cm, Connection, Dropped, Ece, Kind, Origin, Path, Reason, State, TransportType};
-use crate::Time;
+use super::error::Dropped;
+use super::event::Kind;
+use super::origin::{Origin, Path};
+use super::params::Connection;
+use super::state::State;
+use super::{Attribute, Cm, Ece, Reason, TransportType};
+use crate::time::Time;
 use wire::cm::{Data, Message, Rej, Rejected, Req};
 use wire::mad::{Header, Mad};
 

@@ -1,9 +1,13 @@
 //! How the communication manager sends a message to a peer, once or until the peer answers, and an
 //! event to a user. The messages themselves are in [`wire::cm`]. Adds to [`Cm`].
 
+use super::Cm;
 use super::entry::Last;
-use super::{Cm, Event, Kind, Origin, Output, Path, State};
-use crate::{Time, cm::Error};
+use super::event::{Event, Kind, Output};
+use super::origin::{Origin, Path};
+use super::state::State;
+use crate::cm::error::Error;
+use crate::time::Time;
 use wire::cm::{Attribute, Data, Message, Reason, Rej, Rejected};
 use wire::mad::Mad;
 

@@ -3,7 +3,9 @@
 //! its owner until it has ended. Owners decide nothing here. Adds to [`Cm`].
 
 use super::entry::Key;
-use super::{Cm, Error, Id, Mad, Origin};
+use super::error::Error;
+use super::origin::Origin;
+use super::{Cm, Id, Mad};
 use wire::cm::Message;
 
 impl Cm {

@@ -1,7 +1,8 @@
 //! The parameters of users' requests and replies, and what both sides have agreed on. Only data, no
 //! behaviour. Principal types: [`Request`], [`Reply`], [`Connection`].
 
-use super::{Path, State};
+use super::origin::Path;
+use super::state::State;
 use wire::cm::{Ece, SidrStatus, TransportType};
 use wire::{Psn, Qpn};
 

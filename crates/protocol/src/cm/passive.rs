@@ -1,9 +1,14 @@
 //! The passive side: REP, the handling of RTU. Adds to [`Cm`]; the handling of REQ is in
 //! [`super::incoming`]. IBA 12.9.6 (passive states).
 
+use super::error::{Dropped, Error};
+use super::event::Kind;
 use super::messages::fit;
-use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, Reply, State, TransportType};
-use crate::Time;
+use super::origin::Origin;
+use super::params::Reply;
+use super::state::State;
+use super::{Attribute, Cm, Id, TransportType};
+use crate::time::Time;
 use wire::cm::{Message, Rep, Rtu};
 
 impl Cm {

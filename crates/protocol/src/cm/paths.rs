@@ -3,9 +3,14 @@
 //! 12.6.6.
 
 use super::entry::{Suggested, span};
+use super::error::{Dropped, Error};
+use super::event::Kind;
 use super::messages::{fit, fit_info};
-use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, Path, PathState, State, Suggestion};
-use crate::Time;
+use super::origin::{Origin, Path};
+use super::params::Suggestion;
+use super::state::{PathState, State};
+use super::{Attribute, Cm, Id};
+use crate::time::Time;
 use wire::cm::{Apr, AprStatus, Data, Lap, Message, Mra, Mraed};
 use wire::mad::{Header, Mad};
 

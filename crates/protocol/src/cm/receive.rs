@@ -1,8 +1,10 @@
 //! Incoming datagrams: which message each one is, and to which id it belongs. Adds to [`Cm`]. How
 //! each message is handled is in the file of the side that receives it.
 
-use super::{Attribute, Cm, Dropped, Mad, Origin};
-use crate::Time;
+use super::error::Dropped;
+use super::origin::Origin;
+use super::{Attribute, Cm, Mad};
+use crate::time::Time;
 use wire::cm::Message;
 
 impl Cm {

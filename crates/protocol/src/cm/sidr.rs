@@ -2,9 +2,14 @@
 //! here. Adds to [`Cm`]. IBA 12.11.
 
 use super::entry::{Entry, Key};
+use super::error::{Dropped, Error};
+use super::event::Kind;
 use super::messages::{fit, fit_info};
-use super::{Attribute, Cm, Connection, Dropped, Ece, Error, Id, Kind, Origin, SidrReply, SidrRequest, State};
-use crate::Time;
+use super::origin::Origin;
+use super::params::{Connection, SidrReply, SidrRequest};
+use super::state::State;
+use super::{Attribute, Cm, Ece, Id};
+use crate::time::Time;
 use wire::cm::{Message, SidrRep, SidrReq};
 use wire::mad::Header;
 

@@ -3,9 +3,11 @@
 //! state. The protocol's rules are not here. Principal type: [`Table`].
 
 use super::entry::{Entry, Key};
+use super::error::Error;
 use super::number::{INDEX_BITS, Numbers};
-use super::{Config, Counts, Error, Id, State};
-use crate::Time;
+use super::state::State;
+use super::{Config, Counts, Id};
+use crate::time::Time;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};

@@ -1,8 +1,10 @@
 //! The timers: messages are repeated until the retries are used up, and rests end. What a message
 //! does when it arrives is not here. Adds to [`Cm`]. IBA 12.7.1 (retries), 12.9.8.4 (time-wait).
 
-use super::{Attribute, Cm, Kind, PathState, State};
-use crate::Time;
+use super::event::Kind;
+use super::state::{PathState, State};
+use super::{Attribute, Cm};
+use crate::time::Time;
 
 impl Cm {
     /// When to call [`Cm::on_time`]; `None` while no timer runs.

@@ -9,7 +9,8 @@
 //! only one place for an ACK or NAK, behind all other answers.
 
 use super::standing::KEPT;
-use crate::{Nak, ResponderConfig, Response, Source};
+use crate::responder::ResponderConfig;
+use crate::step::{Nak, Response, Source};
 use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 
 /// A READ or an atomic that was carried out.

@@ -5,7 +5,10 @@
 //! [`Responder::handle`] and [`Responder::finish`] for each packet. Packets outside a run take that
 //! path. Principal type: [`AwaitedSegmentRun`].
 
-use crate::{Access, MAX_MESSAGE, Open, Responder, Service};
+use crate::operation::MAX_MESSAGE;
+use crate::qp::Service;
+use crate::rc::standing::Open;
+use crate::responder::{Access, Responder};
 use wire::{Opcode, Operation, Psn, Transport};
 
 /// The packets that may come next, as long as they are middle packets.

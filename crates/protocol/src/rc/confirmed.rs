@@ -3,7 +3,11 @@
 //! repetition gets its answer again without being executed. The answers are in [`super::answers`].
 //! Adds to [`Responder`]. IBA annex A19.
 
-use crate::{Access, Fault, MAX_MESSAGE, Open, Responder, Step};
+use crate::operation::MAX_MESSAGE;
+use crate::rc::standing::Open;
+use crate::reason::Fault;
+use crate::responder::{Access, Responder};
+use crate::step::Step;
 use wire::feth::{placement, selectivity};
 use wire::{Feth, Headers, Reth};
 

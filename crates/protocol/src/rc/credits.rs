@@ -11,8 +11,9 @@
 //! executor looks for a receive request in the program's memory only at the last moment. While no
 //! credits arrive, there is no limit.
 
+use crate::operation::Operation;
+use crate::requester::Requester;
 use crate::ring::Entry;
-use crate::{Operation, Requester};
 use wire::{Headers, Syndrome, aeth};
 
 /// Bits of a message number.

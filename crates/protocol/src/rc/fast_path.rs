@@ -7,7 +7,12 @@
 //! Principal type: [`FastMessage`].
 
 use super::requester::Wait;
-use crate::{Access, Open, Operation, Requester, Responder, SendOp, Service, Time};
+use crate::operation::{Operation, SendOp};
+use crate::qp::Service;
+use crate::rc::standing::Open;
+use crate::requester::Requester;
+use crate::responder::{Access, Responder};
+use crate::time::Time;
 use wire::{Psn, Qpn};
 
 /// A SEND or WRITE of one packet that may be sent now. The packet requests an acknowledgement.

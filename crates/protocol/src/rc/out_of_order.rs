@@ -10,7 +10,7 @@
 //! when it is passed in again. So a kept packet can do nothing that a slow network could not do,
 //! and it is late only by the time for which the caller keeps it. Principal type: [`OutOfOrder`].
 
-use crate::Time;
+use crate::time::Time;
 use wire::Psn;
 
 /// How many packets one end of a connection keeps at most: one burst, which a late packet may

@@ -27,8 +27,12 @@
 //! Credits, by which a receiver tells how many receive requests it has, are in [`super::credits`].
 
 use super::out_of_order::REACH;
+use crate::operation::{Incoming, Operation};
+use crate::reason::Reason;
+use crate::requester::Requester;
 use crate::ring::Entry;
-use crate::{Incoming, Operation, Reason, Requester, Status, Time};
+use crate::status::Status;
+use crate::time::Time;
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
 /// Progress steps after which a loss is forgotten.

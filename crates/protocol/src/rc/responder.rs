@@ -11,8 +11,11 @@
 
 use super::answers::{Answer, Request};
 use super::out_of_order::REACH;
+use crate::rc::standing::Open;
+use crate::reason::Fault;
 use crate::responder::Pending;
-use crate::{Fault, Nak, Open, Outcome, Refusal, Responder, Response, Step};
+use crate::responder::Responder;
+use crate::step::{Nak, Outcome, Refusal, Response, Step};
 use wire::{Headers, Psn};
 
 impl Responder {

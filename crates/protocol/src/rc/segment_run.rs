@@ -3,7 +3,9 @@
 //! the request for an acknowledgement. First and last packets are not in a run. Principal type:
 //! [`SegmentRun`].
 
-use crate::{Requester, Service, Time};
+use crate::qp::Service;
+use crate::requester::Requester;
+use crate::time::Time;
 use wire::Psn;
 
 /// Consecutive middle packets of one message. Each has one MTU of payload and only the headers of a

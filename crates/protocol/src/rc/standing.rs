@@ -4,7 +4,8 @@
 //! [`Standing`].
 
 use super::answers::Kept;
-use crate::{Outcome, Responder};
+use crate::responder::Responder;
+use crate::step::Outcome;
 use wire::Psn;
 
 /// How many READs and atomics a [`Standing`] remembers: the newest ones.

@@ -15,7 +15,8 @@
 
 use super::requester::{ROUGH, Wait};
 use crate::requester::Cursor;
-use crate::{Requester, Time, timeout};
+use crate::requester::Requester;
+use crate::time::{Time, timeout};
 use wire::Psn;
 
 /// A path that has recently lost a packet is probed sooner, by this factor.

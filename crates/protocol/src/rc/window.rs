@@ -11,8 +11,9 @@
 //! acknowledgement for its last packet each time. On a path of its own, it waits for the answer
 //! that it requested before.
 
+use crate::operation::Operation;
+use crate::requester::Requester;
 use crate::ring::Entry;
-use crate::{Operation, Requester};
 use wire::Psn;
 
 /// How often to request an acknowledgement if the caller does not say: long messages free the

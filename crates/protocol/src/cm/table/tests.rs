@@ -1,7 +1,8 @@
 //! Tests of the table alone: numbers, keys, timers and counts. The protocol is not used.
 
 use super::*;
-use crate::cm::{Connection, Path};
+use crate::cm::origin::Path;
+use crate::cm::params::Connection;
 use wire::Qpn;
 
 fn table(ids: u32) -> Table {

@@ -3,7 +3,9 @@
 //! between. Not the tests of the transport itself, which are in `tests/two_hosts`.
 
 use super::*;
-use crate::{Nak, Outcome, RequesterConfig, ResponderConfig, Step};
+use crate::requester::RequesterConfig;
+use crate::responder::ResponderConfig;
+use crate::step::{Nak, Outcome, Step};
 use wire::{Aeth, Headers, NakCode, Opcode, Operation as W, Qpn, Reth, Syndrome, Transport};
 
 const MTU: u32 = 64;
