@@ -4,8 +4,8 @@
 //!   published) cannot write.
 //! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
-//! * [`wake_word`]: the word with which a sleeper asks to be woken, and the barriers that make this
-//!   safe.
+//! * [`wake_word`]: the word with which a sleeper asks to be woken. [`poster_fence`] and
+//!   [`sleeper_barrier`] make this safe.
 //! * [`notifier`] and [`socket`]: the eventfd that wakes the sleeper, and the socket that carries
 //!   descriptors.
 //! * [`life`]: a word that shows that a thread has ended, however it ended.
@@ -27,6 +27,7 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p softhca-shm --release --lib loom
 //! ```
 
+mod barrier;
 pub mod bulk;
 pub mod capture_ring;
 pub mod denied;
@@ -47,10 +48,11 @@ pub mod socket;
 mod tests;
 pub mod wake_word;
 
+pub use barrier::{poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
 pub use notifier::Notifier;
 pub use region::{Region, mapped_regions};
 pub use ring::{Broken, CELLS, Consumer, Glance, Producer, PushError, RECORD_CELLS, RECORD_MAX};
 pub use socket::{Credentials, FDS_MAX, Listener, Received, Socket};
-pub use wake_word::{WakeWord, WakeWordView, poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
+pub use wake_word::{WakeWord, WakeWordView};

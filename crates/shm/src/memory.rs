@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::barrier;
 use crate::region::Region;
 
 /// Data bytes of a cell: the rest of its line is the commit word.
@@ -139,13 +140,13 @@ impl Memory for Window {
 
     #[inline]
     fn poster_fence(&self) {
-        crate::poster_fence();
+        barrier::poster_fence();
     }
 
     fn sleeper_barrier(&self) {
         // If the barrier is not available, the result of `sleeper_barrier` has told the sleeper,
         // which then sleeps with a timeout.
-        let _ = crate::sleeper_barrier();
+        let _ = barrier::sleeper_barrier();
     }
 }
 

@@ -20,14 +20,12 @@
 //! For a sleeper that often sleeps for a short time this costs too much, because the system call
 //! interrupts every processor that runs one of those processes. Such a sleeper sets a bit in the
 //! word: it is *restless*. After one more barrier every poster sees the bit, executes its own fence
-//! and checks again. From then on the sleeper, too, needs only a fence ([`sleeper_fence`]).
+//! and checks again. From then on the sleeper, too, needs only a fence ([`crate::sleeper_fence`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
-
-use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::atomic::Ordering;
 
 use crate::memory::{Memory, Window};
 use crate::region::Region;
@@ -66,8 +64,8 @@ impl<M: Memory> WakeWord<M> {
     }
 
     /// Asks posters to wake the sleeper from now on; returns the new word, which is odd. Call
-    /// [`sleeper_barrier`] next, or [`sleeper_fence`] if posters know that the sleeper is restless,
-    /// and then check all rings once more.
+    /// [`crate::sleeper_barrier`] next, or [`crate::sleeper_fence`] if posters know that the sleeper
+    /// is restless, and then check all rings once more.
     pub fn arm(&self) -> u32 {
         // Relaxed: the barrier or fence that follows orders the store.
         self.memory.update(WORD, |word| word.wrapping_add(ARMING) | ARMED)
@@ -86,7 +84,8 @@ impl<M: Memory> WakeWord<M> {
         self.memory.load(WORD, Ordering::Relaxed) & ARMED != 0
     }
 
-    /// Sets or clears the restless bit. Posters see the change after the next [`sleeper_barrier`].
+    /// Sets or clears the restless bit. Posters see the change after the next
+    /// [`crate::sleeper_barrier`].
     pub fn set_restless(&self, restless: bool) {
         // Relaxed: the barrier orders the store.
         self.memory.update(WORD, |word| if restless { word | RESTLESS } else { word & !RESTLESS });
@@ -112,7 +111,7 @@ impl<M: Memory> WakeWordView<M> {
         Self { memory }
     }
 
-    /// Returns the word if it is armed. Call it after pushing and [`poster_fence`].
+    /// Returns the word if it is armed. Call it after pushing and [`crate::poster_fence`].
     #[inline]
     pub fn armed(&self) -> Option<u32> {
         // Relaxed: `poster_fence` orders it.
@@ -132,47 +131,4 @@ impl<M: Memory> WakeWordView<M> {
         };
         (word & ARMED != 0).then_some(word & !RESTLESS)
     }
-}
-
-/// Whether this process has asked the kernel to execute its posters' barriers. It is a property of
-/// the process, hence a static.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
-
-/// Registers this process, so that its [`poster_fence`] costs nothing. Call it before the first
-/// post, and again after a fork. Returns whether it worked; if not, everything still works, only
-/// slower.
-pub fn register_barrier() -> bool {
-    let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
-    REGISTERED.store(registered, Ordering::SeqCst);
-    registered
-}
-
-/// The poster's side of the barrier, between pushing and loading the wake word.
-#[inline]
-pub fn poster_fence() {
-    if REGISTERED.load(Ordering::Relaxed) {
-        // Pairs with `sleeper_barrier`, whose system call executes a barrier here for this thread.
-        // Only the compiler must be kept from moving the load of the wake word before the push.
-        compiler_fence(Ordering::SeqCst);
-    } else {
-        // Pairs with `sleeper_barrier`.
-        fence(Ordering::SeqCst);
-    }
-}
-
-/// The sleeper's side of the barrier, between arming and the last check. False means that posters
-/// that rely on it may miss the wake word: sleep only with a timeout then.
-#[must_use]
-pub fn sleeper_barrier() -> bool {
-    // Pairs with `poster_fence`. The poster pushes, then loads the wake word; the sleeper arms,
-    // then checks the rings. At least one of them sees what the other stored.
-    fence(Ordering::SeqCst);
-    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
-}
-
-/// The barrier of a sleeper that posters know as restless.
-pub fn sleeper_fence() {
-    // Pairs with the fence in `WakeWordView::armed`, which every poster executes that sees the
-    // restless bit.
-    fence(Ordering::SeqCst);
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{lane, untouched};
+use crate::barrier::{poster_fence, register_barrier, sleeper_barrier};
 use crate::bulk::PIECE_MAX;
 use crate::lane::{LaneRx, LaneTx, Side, ends};
 use crate::notifier::Notifier;
 use crate::region::Region;
 use crate::ring::RECORD_MAX;
-use crate::wake_word::{WakeWord, WakeWordView, poster_fence, register_barrier, sleeper_barrier};
+use crate::wake_word::{WakeWord, WakeWordView};
 
 /// One side: its ends, its own wake word and notifier, and the other side's.
 struct Party {
