@@ -2,7 +2,8 @@
 //! buffers and credits. The principal type is [`Hello`]. (`docs/rsocket`, "Connection
 //! Establishment".)
 
-use crate::{Order, Target, Violation};
+use crate::target::{Order, Target};
+use crate::violation::Violation;
 
 /// The protocol version.
 pub const VERSION: u8 = 1;

@@ -2,7 +2,7 @@
 //! know. An entry of the map says which offsets belong to a buffer. The principal types are
 //! [`Entry`] and [`Slots`]. (`docs/rsocket`, "Iomapped Buffers".)
 
-use crate::{Order, Target};
+use crate::target::{Order, Target};
 
 /// One mapped buffer of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! The 32 bits that travel as immediate data. The upper three bits are the kind of message. The
 //! principal type is [`Message`]. (`docs/rsocket`, "Message Format".)
 
-use crate::Violation;
+use crate::violation::Violation;
 
 /// The longest transfer that one message can announce.
 pub const MAX_LENGTH: u32 = 0x1FFF_FFFF;

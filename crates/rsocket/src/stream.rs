@@ -19,9 +19,11 @@ pub use work::Work;
 use crate::connect::Hello;
 use crate::iomap::Entry;
 use crate::message::MAX_LENGTH;
+use crate::message::{Control, Message};
 use crate::ring::{Pieces, Ring};
+use crate::target::{Order, Target};
+use crate::violation::Violation;
 use crate::window::Window;
-use crate::{Control, Message, Order, Target, Violation};
 
 /// The number of entries in this side's list of buffers.
 pub const ENTRIES: usize = 2;

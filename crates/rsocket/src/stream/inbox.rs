@@ -6,7 +6,8 @@
 //! as it has.
 
 use crate::ring::Pieces;
-use crate::{Target, Violation};
+use crate::target::Target;
+use crate::violation::Violation;
 use std::collections::VecDeque;
 
 /// The receive ring and the messages in it.

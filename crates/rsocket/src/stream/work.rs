@@ -1,7 +1,7 @@
 //! The purpose of a work request, as the 64 bits that come back with its completion. The principal
 //! type is [`Work`].
 
-use crate::Control;
+use crate::message::Control;
 
 /// The purpose of a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
