@@ -1,16 +1,7 @@
-//! Simulated time: an engine without a thread of its own, whose clock and randomness come from a
-//! simulation.
+//! Simulated time: the clock and the randomness of an engine without a thread of its own.
 //!
-//! The simulation takes the steps of the helper thread by [`Engine::step`], which returns when the
-//! next step is due. Everything else is as in real time, including the wake words and descriptors
-//! by which engines wake each other. So a missing wakeup is also missing in a simulation. The
-//! simulated network is in `fabric`. Principal trait: [`Simulated`].
-
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
-
-use crate::engine::Engine;
+//! The steps of such an engine are in `step.rs`. The simulated network is in `fabric`. Principal
+//! trait: [`Simulated`].
 
 /// The time and randomness that a simulation gives to its engines.
 pub trait Simulated: Send + Sync {
@@ -19,38 +10,4 @@ pub trait Simulated: Send + Sync {
 
     /// The next random number of the simulation.
     fn chance(&self) -> u64;
-}
-
-/// The result of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The step did work, and there may be more.
-    Worked,
-    /// No work is due until the engine is woken, or until this time of the simulation's clock.
-    Sleeps(Option<u64>),
-}
-
-impl Engine {
-    /// Takes one step of the helper thread in simulated time ([`crate::Control::simulated`]).
-    pub fn step(self: &Arc<Self>) -> Step {
-        if self.is_gone() {
-            return Step::Sleeps(None);
-        }
-        if self.take_turn() { Step::Worked } else { Step::Sleeps(self.timers.next().map(|at| at.0)) }
-    }
-
-    /// Whether a peer, the agent or the program has woken it since its last step.
-    #[must_use]
-    pub fn is_rung(&self) -> bool {
-        !self.is_gone() && self.is_woken()
-    }
-
-    /// A random number that is hard to guess, or the simulation's.
-    #[must_use]
-    pub fn chance(&self) -> u64 {
-        match self.clock.simulated() {
-            Some(simulated) => simulated.chance(),
-            None => RandomState::new().build_hasher().finish(),
-        }
-    }
 }
