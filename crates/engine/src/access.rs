@@ -17,7 +17,7 @@ use parking_lot::MappedRwLockReadGuard;
 use wire::icrc::Folding;
 
 use crate::engine::Engine;
-use crate::mr::{EVERY_PD, Extent, Matter};
+use crate::extent::{EVERY_PD, Extent, LOCAL_READ, Matter};
 use crate::usermem;
 
 pub(crate) use near::Near;
@@ -97,10 +97,6 @@ impl fmt::Display for Refusal {
         }
     }
 }
-
-/// The right of its owner to read a memory region. Every region has it, and no memory window; no
-/// program requests it.
-pub(crate) const LOCAL_READ: u32 = 1 << 31;
 
 /// Who uses a key, and for what: the input of every check besides the range.
 #[derive(Clone, Copy)]

@@ -27,7 +27,7 @@ use shm::Region;
 use shm::share::Share;
 
 use crate::engine::Engine;
-use crate::mr::{Extent, Matter};
+use crate::extent::{Extent, Matter};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::usermem::guarded;

@@ -18,7 +18,8 @@ use crate::access;
 use crate::control::Answer;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::mr::{Matter, Mr};
+use crate::extent::Matter;
+use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::request;
 

@@ -31,6 +31,7 @@ use crate::direct::Direct;
 use crate::drops::Drops;
 use crate::error::{Error, Result};
 use crate::event::Events;
+use crate::extent::Extent;
 use crate::faults::Faults;
 use crate::helper::Waker;
 use crate::lane::Lanes;
@@ -38,7 +39,6 @@ use crate::lint::Lint;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
 use crate::moderation::Moderated;
-use crate::mr::Extent;
 use crate::mw::Mw;
 use crate::net::Net;
 use crate::network::Udp;
@@ -555,7 +555,7 @@ impl Engine {
             return;
         }
         if let Some(lint) = self.lint() {
-            lint.closed(self);
+            lint.closed(self.qps.all().len(), &self.extents);
         }
         self.is_gone.store(true, Ordering::Relaxed);
         // Before the agent notices the close and other engines serve the targets: from here on the

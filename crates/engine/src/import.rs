@@ -15,7 +15,8 @@ use abi::queue::mr_flags;
 use crate::dm;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::mr::{Matter, Mr};
+use crate::extent::Matter;
+use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::request;
 

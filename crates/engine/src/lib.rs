@@ -33,6 +33,7 @@ mod engine;
 mod error;
 mod event;
 mod event_file;
+mod extent;
 mod fast_path;
 mod faults;
 mod helper;

@@ -5,7 +5,6 @@
 //! generation (lower 8 bits), which makes stale keys detectable. Principal type: [`Mr`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::command::number as command;
 use abi::errno::Errno;
@@ -16,66 +15,12 @@ use abi::queue::{MrIn, REV, mr_flags};
 use parking_lot::RwLock;
 use shm::region::Region;
 
-use crate::access::LOCAL_READ;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::extent::{Extent, LOCAL_READ, Matter};
 use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;
-
-/// The PD of a window of type 2A, which is bound only to a QP number. No PD handle is that large.
-pub(crate) const EVERY_PD: u32 = u32::MAX;
-
-/// The memory behind the key of a region or of a bound window. `rereg` replaces the whole value.
-#[derive(Clone)]
-pub(crate) struct Extent {
-    pub(crate) key: u32,
-    /// The PD that may use it, or [`EVERY_PD`].
-    pub(crate) pd: u32,
-    /// The address of the first byte in this process.
-    pub(crate) host: u64,
-    /// The address of the first byte for work requests and peers.
-    pub(crate) iova: u64,
-    pub(crate) length: u64,
-    pub(crate) access: u32,
-    /// A window of type 2: the QP that has bound it. 0 means every QP.
-    pub(crate) only: u32,
-    pub(crate) matter: Matter,
-    /// The windows that are bound to the region.
-    pub(crate) windows: Arc<Windows>,
-    /// Keeps the memory mapped, if it is not the program's own (in the agent's proxy engine).
-    pub(crate) backing: Option<Arc<Region>>,
-}
-
-/// How many windows are bound to a region. While there are any, the region cannot change.
-#[derive(Default)]
-pub(crate) struct Windows(AtomicU32);
-
-/// The region is about to end or to change.
-const CLOSED: u32 = 1 << 31;
-
-impl Windows {
-    /// Counts one more window. Returns `false` if the region is about to end or to change.
-    pub(crate) fn add(&self) -> bool {
-        let more = |count| (count & CLOSED == 0).then_some(count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
-    }
-
-    pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Prevents new windows until [`Windows::open`]. EBUSY while a window is bound.
-    fn close(&self, key: u32) -> Result<()> {
-        self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).map(drop).map_err(|count| {
-            Error::refuse(Errno::EBUSY, format!("{} memory windows are bound to MR {key:#x}", count & !CLOSED))
-        })
-    }
-
-    fn open(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-}
 
 /// A memory region.
 pub struct Mr {
@@ -97,17 +42,6 @@ const KNOWN: u32 = right::LOCAL_WRITE
     | right::ON_DEMAND
     | right::HUGETLB
     | right::FLUSH_GLOBAL;
-
-/// The kind of memory behind a region.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Matter {
-    /// The program's memory.
-    Memory,
-    /// No memory: reads give zeros, and writes are dropped.
-    Nothing,
-    /// Device memory.
-    Device,
-}
 
 impl Mr {
     pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {

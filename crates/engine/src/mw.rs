@@ -13,10 +13,9 @@ use abi::queue::{MwIn, REV, qp as word};
 use parking_lot::Mutex;
 use protocol::{Operation, SendOp, Status};
 
-use crate::access::LOCAL_READ;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::mr::{EVERY_PD, Extent, Windows};
+use crate::extent::{EVERY_PD, Extent, LOCAL_READ, Windows};
 use crate::pd::Pd;
 use crate::post_error::{PostCause, PostError};
 use crate::qp::{Inner, Qp};

@@ -7,9 +7,9 @@
 use abi::mr::access as right;
 use abi::post::Sge;
 
-use super::{Atomic, LOCAL_READ, Use, open};
+use super::{Atomic, Use, open};
 use crate::engine::Engine;
-use crate::mr::Matter;
+use crate::extent::{LOCAL_READ, Matter};
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
 /// Whether the whole list can be read (or written), as far as that can be known without an access.

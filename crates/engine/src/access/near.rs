@@ -13,9 +13,9 @@ use abi::mr::access as right;
 use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
 
-use super::{LOCAL_READ, Use, check};
+use super::{Use, check};
 use crate::engine::Engine;
-use crate::mr::{Extent, Matter};
+use crate::extent::{Extent, LOCAL_READ, Matter};
 use crate::usermem;
 
 /// The region that was used last.

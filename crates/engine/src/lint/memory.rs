@@ -13,7 +13,7 @@ use super::finding::{Check, Finding};
 use super::shadow::{Receives, Shadow};
 use super::site::Site;
 use crate::engine::Engine;
-use crate::mr::{Extent, Matter};
+use crate::extent::{Extent, Matter};
 use crate::usermem::mappings::{self, MappingError};
 
 /// The keys in a list that were deregistered before.

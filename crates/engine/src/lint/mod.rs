@@ -33,9 +33,8 @@ use finding::Finding;
 use report::Report;
 use shadow::Shadow;
 
-use crate::access::LOCAL_READ;
-use crate::engine::Engine;
-use crate::mr::{Extent, Matter};
+use crate::extent::{Extent, LOCAL_READ, Matter};
+use crate::table::Table;
 
 /// The environment variable that switches the strict mode on, unless it is `0`. A value with a `/`
 /// is the path of the findings file.
@@ -69,9 +68,9 @@ impl Lint {
 
     /// The device is being closed: reports objects that still exist. This is the last report.
     #[cold]
-    pub(crate) fn closed(&self, engine: &Engine) {
+    pub(crate) fn closed(&self, qps: usize, extents: &Table<Extent>) {
         let is_region = |extent: &&Arc<Extent>| extent.access & LOCAL_READ != 0 && extent.matter == Matter::Memory;
-        let (qps, mrs) = (engine.qps.all().len(), engine.extents.all().iter().filter(is_region).count());
+        let mrs = extents.all().iter().filter(is_region).count();
         if qps + mrs > 0 {
             let what = format!("ibv_close_device: {qps} QPs and {mrs} MRs of the device are alive");
             self.tell([Finding::here(Check::LeftOpen, 0u32, what)]);

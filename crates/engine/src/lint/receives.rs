@@ -90,7 +90,7 @@ impl Lint {
             }
             None => inner.shared.clone(),
         };
-        let spans = first(&spans(qp.engine(), &list), u64::from(bytes));
+        let spans = first(&spans(&qp.engine().extents, &list), u64::from(bytes));
         let wr_id = qp.user_wr_id(receive.wr_id);
         let mut findings = Vec::new();
         if receive.index.is_none() && qp.service == Service::Ud && u64::from(receive.length) < GRH {

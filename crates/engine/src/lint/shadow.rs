@@ -10,8 +10,8 @@ use abi::post::Sge;
 
 use super::finding::Finding;
 use super::site::Site;
-use crate::engine::Engine;
-use crate::mr::Matter;
+use crate::extent::{Extent, Matter};
+use crate::table::Table;
 
 /// Bytes of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,9 +36,9 @@ pub(super) fn common(one: &[Span], other: &[Span]) -> Option<Span> {
 
 /// The memory of a list's bytes. Leaves out bytes without a live region, and regions without
 /// memory.
-pub(super) fn spans(engine: &Engine, sges: &[Sge]) -> Vec<Span> {
+pub(super) fn spans(extents: &Table<Extent>, sges: &[Sge]) -> Vec<Span> {
     let place = |sge: &Sge| {
-        let extent = engine.extents.find(sge.lkey >> 8).filter(|extent| extent.key == sge.lkey)?;
+        let extent = extents.find(sge.lkey >> 8).filter(|extent| extent.key == sge.lkey)?;
         let offset = sge.addr.checked_sub(extent.iova)?;
         (extent.matter != Matter::Nothing)
             .then(|| Span { start: extent.host.wrapping_add(offset), len: u64::from(sge.length) })

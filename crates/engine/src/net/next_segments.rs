@@ -8,7 +8,8 @@ use protocol::{SegmentRun, Time, Transmit};
 use wire::bth::SegmentRunHeader;
 use wire::{Opcode, Operation};
 
-use crate::access::{self, LOCAL_READ, Stretch, Use};
+use crate::access::{self, Stretch, Use};
+use crate::extent::LOCAL_READ;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp};
