@@ -12,6 +12,8 @@
 //! into memory of its own and sent from there, so that the capture shows exactly what was sent. A
 //! full capture ring loses copies and counts them; packets never wait for it.
 
+mod copies;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,18 +26,9 @@ use abi::private::LaneOut;
 use abi::reason::{Cause, DropRecord};
 use parking_lot::Mutex;
 use shm::capture_ring::CaptureRingTx;
-use wire::grh::Network;
 use wire::{Headers, Qpn};
 
-use crate::access;
-use crate::cell::{Packet, Path};
 use crate::clock;
-use crate::engine::Engine;
-use crate::lane::{Lane, Sender};
-use crate::net::deliver::Datagrams;
-use crate::qp::{Inner, Qp};
-use crate::transmit::{Origin, Sent};
-use crate::wqe::DatagramEntry;
 
 /// The most captures at the same time.
 const SINKS: usize = 16;
@@ -202,174 +195,6 @@ impl Ends {
     pub(crate) fn between(qpn: u32, from: [u8; 16], to: [u8; 16]) -> Self {
         Self { qpn, from, to, ..Self::default() }
     }
-}
-
-impl Engine {
-    /// A capture begins, as the agent's push says.
-    pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
-        let Some(ring) = fds.first() else { return };
-        if let Err(error) = self.capture_hook.begin(wanted, ring) {
-            tracing::warn!("packets cannot be captured: {error}");
-        }
-        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
-        // The reader counts packets from here on, so the program's other threads must see
-        // `is_capturing` first.
-        self.capture_hook.attach(wanted.lane);
-    }
-
-    pub(crate) fn end_capture(&self, number: u32) {
-        self.capture_hook.end(number);
-        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
-    }
-
-    /// Whether a capture runs. The word is next to others that every round of work reads.
-    #[inline]
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.is_capturing.load(Ordering::Relaxed)
-    }
-
-    /// A packet was dropped.
-    #[cold]
-    pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {
-        self.capture_hook.dropped(cause, dropped);
-    }
-
-    /// A packet of another host has come in. `id` is its IPv4 identification, as far as known.
-    #[cold]
-    pub(crate) fn capture_from_host(&self, datagrams: &Datagrams, bytes: &[u8], id: u16) {
-        let Datagrams { from, to, from_port, traffic_class, hop_limit, .. } = *datagrams;
-        let path = path::WIRE_IN;
-        let about =
-            CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.capture_hook.packet(&about, bytes, "");
-    }
-
-    /// A packet has come over a lane.
-    #[cold]
-    pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: *const u8) {
-        if !self.capture_hook.wants_lanes_in() {
-            return;
-        }
-        let mut bytes = vec![0; packet.len.into()];
-        access::plain(bytes.as_mut_ptr(), payload, bytes.len());
-        let network = packet.grh.and_then(|grh| Network::parse(&grh).ok());
-        let ends = match network {
-            Some(network) => of_network(&network),
-            None => self.qps.find(packet.headers.dest_qp.value()).map_or_else(Ends::default, |qp| {
-                let ours = qp.ends(&qp.lock());
-                Ends { from: ours.to, to: ours.from, ..ours }
-            }),
-        };
-        let ends = Ends { qpn: packet.src_qp.value(), ..ends };
-        self.capture_hook.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
-    }
-}
-
-impl Qp {
-    /// The addresses of a connection's packets.
-    #[cold]
-    pub(crate) fn ends(&self, inner: &Inner) -> Ends {
-        let a = &inner.attributes;
-        let from = self.gid_of(inner.attributes.port_num, a.dest.sgid_index);
-        let (traffic_class, hop_limit) = (a.dest.traffic_class, a.dest.hop_limit);
-        Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit }
-    }
-
-    /// The addresses of a datagram.
-    #[cold]
-    pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &DatagramEntry) -> Ends {
-        let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
-        let (traffic_class, hop_limit) = (entry.traffic_class, entry.hop_limit);
-        Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit }
-    }
-
-    fn gid_of(&self, port: u8, index: u8) -> [u8; 16] {
-        let engine = self.engine();
-        engine.board.gid(engine.device(), port.into(), index.into()).unwrap_or_default()
-    }
-
-    /// Puts one packet on a lane, and shows it.
-    #[cold]
-    #[allow(clippy::too_many_arguments, reason = "as for what it stands in front of")]
-    pub(crate) fn put_captured(
-        &self,
-        lane: &Lane,
-        sender: &mut Sender,
-        way: Path,
-        headers: &Headers,
-        grh: Option<[u8; 40]>,
-        len: u32,
-        from: &Origin<'_>,
-    ) -> Sent {
-        let mut payload = vec![0; len as usize];
-        if let Err(refusal) = self.fill(from, len, payload.as_mut_ptr()) {
-            return Sent::Refused(refusal);
-        }
-        // The time before the packet leaves, and so before the time of its answer.
-        let time = clock::since_1970();
-        let sent = self.put_unseen(lane, sender, way, headers, grh, len, &Origin::Bytes(&payload));
-        if matches!(sent, Sent::Yes) {
-            let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
-            let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
-            let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture_hook.packet(&about, &assembled(headers, &payload), "");
-        }
-        sent
-    }
-}
-
-impl Qp {
-    /// Shows a packet that a fault rule dropped before it was sent.
-    #[cold]
-    pub(crate) fn show_lost(&self, ends: Ends, lane: Option<&Lane>, headers: &Headers, payload: &[u8]) {
-        let engine = self.engine();
-        if engine.is_capturing() {
-            let about = match lane {
-                Some(lane) => of_lane(lane, path::LANE_OUT, &ends),
-                None => CaptureRecord { path: path::WIRE_OUT, ..of_ends(&ends) },
-            };
-            engine.capture_hook.packet(&about, &assembled(headers, payload), "");
-        }
-    }
-}
-
-fn of_network(network: &Network) -> Ends {
-    let (from, to) = network.gids();
-    Ends { from, to, ..Ends::default() }
-}
-
-fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
-    CaptureRecord { path, lane: lane.id, peer: lane.peer, peer_pid: lane.pid, ..of_ends(ends) }
-}
-
-/// The record of a packet without an ICRC.
-fn of_ends(ends: &Ends) -> CaptureRecord {
-    CaptureRecord {
-        src_qp: ends.qpn,
-        from: ends.from,
-        to: ends.to,
-        from_port: source_port(ends.qpn),
-        traffic_class: ends.traffic_class,
-        hop_limit: ends.hop_limit,
-        flags: record_flag::UNSEALED,
-        ..CaptureRecord::default()
-    }
-}
-
-/// The UDP port from which the packets of a QP would be sent.
-fn source_port(qpn: u32) -> u16 {
-    0xc000 | (qpn & 0x3fff) as u16
-}
-
-/// The bytes of a lane's packet as on a wire: with padding, without an ICRC.
-fn assembled(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let pad = payload.len().wrapping_neg() % 4;
-    let headers = Headers { pad: pad as u8, ..*headers };
-    let mut bytes = vec![0; headers.len()];
-    headers.emit(&mut bytes).expect("there is room for the headers");
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + pad, 0);
-    bytes
 }
 
 /// The owners of a batch's packets: for each sequence of packets of one QP, the index of the first.
