@@ -6,27 +6,22 @@
 //! takes over. It works, arms the wake word, checks once more, and sleeps until a peer, a timer,
 //! the agent or the program wakes it. An idle engine uses no CPU.
 
+mod thread;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use abi::layout::Record;
-use abi::private::{Push, push};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
-use shm::denied::{denied, named};
+use shm::denied::denied;
 use shm::{Notifier, Socket, WakeWord};
 
-use crate::engine::Engine;
 use crate::error::Result;
-use crate::idle::{IdlePolicy, QUIET};
-use crate::lane::Lane;
 use crate::progress_mode::ProgressMode;
-use crate::stall::{SHARED_FOR, StallDetector};
 use crate::tsc;
 use crate::watchdog::{GAP, PAUSE, Set, Watchdog};
 
@@ -346,255 +341,5 @@ impl Waker {
             self.guard();
         }
         is_there(PUSH)
-    }
-}
-
-impl Engine {
-    /// The program is about to sleep on an event of that CQ: the thread must handle new packets.
-    pub(crate) fn hand_over(&self, who: u32) {
-        self.pollers.rise(who);
-        if self.waker.hand_over() {
-            self.poll_each_time(false);
-        }
-    }
-
-    /// Starts the thread.
-    pub(crate) fn start_helper(self: &Arc<Self>) -> Result<()> {
-        let mut thread = self.waker.thread.lock();
-        if thread.is_none() {
-            let engine = Arc::clone(self);
-            *thread = Some(
-                std::thread::Builder::new()
-                    .name("softhca".into())
-                    .stack_size(256 * 1024)
-                    .spawn(move || {
-                        engine.control.enter();
-                        engine.help();
-                    })
-                    .map_err(named("pthread_create"))?,
-            );
-        }
-        Ok(())
-    }
-
-    fn help(self: Arc<Self>) {
-        crate::usermem::block_other_signals();
-        let waker = &self.waker;
-        waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-        waker.goes_to_work();
-        let mut told = true;
-        let mut stalls = StallDetector::default();
-        let mut idle = IdlePolicy::default();
-        while !waker.stop.load(Ordering::Relaxed) {
-            if std::mem::take(&mut told) {
-                self.listen();
-            }
-            self.do_pending_work();
-            if waker.watching.load(Ordering::Relaxed) {
-                self.settle_down(&mut idle);
-                let watched = waker.watch();
-                told = watched.told;
-                idle.watched(tsc::now());
-                if let Some(after) = watched.stopped {
-                    let waited = self.progress(false);
-                    if stalls.took_over(after, waited) {
-                        self.share_work(&mut idle);
-                    }
-                }
-                continue;
-            }
-            if self.progress(false) {
-                if idle.worked() {
-                    self.settle_down(&mut idle);
-                }
-                continue;
-            }
-            if !waker.progress_mode.is_on() && idle.looks_on(waker.watchdog.ticks() / u64::from(GAP)) {
-                std::hint::spin_loop();
-                continue;
-            }
-            let sound = self.arm_to_rest(&mut idle);
-            if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
-                let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
-                let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
-                let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
-                let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
-                let quiet = bulky.then(|| idle.quiet_since());
-                told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
-                    None => waker.sleep(limit),
-                    Some(inbox) => {
-                        let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
-                        inbox.with_sockets(|sockets| waker.sleep_on(sockets, limit))
-                    }
-                };
-                if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
-                    self.give_back();
-                    idle.gave_back = true;
-                }
-            }
-            waker.wake_word.disarm();
-            waker.goes_to_work();
-            idle.woke(tsc::now());
-        }
-    }
-
-    /// Work that waits for the agent, so only the thread may do it.
-    fn do_pending_work(self: &Arc<Self>) {
-        if !self.unrouted.lock().is_empty() {
-            self.open_routes();
-        }
-        if !self.unlocated.lock().is_empty() {
-            self.locate_srqs();
-        }
-        self.tell_holders();
-        if self.direct.has_asks() {
-            self.ask_agent();
-        }
-        self.look_after_inbox();
-    }
-
-    /// Gives back memory that lanes do not need while nothing is sent over them.
-    fn give_back(&self) {
-        self.lanes.list().iter().for_each(|lane| lane.rest());
-    }
-
-    /// Arms the wake word unless the program handles it; returns whether peers certainly see it.
-    fn arm_to_rest(&self, idle: &mut IdlePolicy) -> bool {
-        let waker = &self.waker;
-        let now = tsc::now();
-        // A thread that sleeps again after a short time will probably do so again.
-        let soon = idle.rest(now) < waker.watchdog.ticks() / u64::from(GAP);
-        waker.going_to_rest();
-        if waker.progress_mode.is_on() && idle.restless {
-            if !waker.progress_mode.is_polling() {
-                waker.wake_word.arm();
-            }
-            shm::sleeper_fence();
-            return true;
-        }
-        waker.wake_word.arm();
-        if soon && idle.restless {
-            shm::sleeper_fence();
-            return true;
-        }
-        waker.wake_word.set_restless(soon);
-        let sound = shm::sleeper_barrier();
-        idle.restless = soon && sound;
-        sound
-    }
-
-    /// The thread no longer sleeps often, so posters need no fences any more.
-    fn settle_down(&self, idle: &mut IdlePolicy) {
-        if idle.restless && !self.waker.progress_mode.is_on() {
-            idle.restless = false;
-            self.waker.wake_word.set_restless(false);
-        }
-    }
-
-    /// The program polls only now and then: for a while, it and the thread share the work.
-    fn share_work(&self, idle: &mut IdlePolicy) {
-        self.waker.wake_word.set_restless(true);
-        idle.restless = shm::sleeper_barrier();
-        if idle.restless {
-            let pause = self.waker.watchdog.ticks();
-            self.waker.progress_mode.begin(tsc::now().saturating_add(pause.saturating_mul(SHARED_FOR)));
-            self.poll_each_time(true);
-        }
-    }
-
-    /// The last check before sleeping. It waits for locks, so that no thread's unfinished work
-    /// hides new work.
-    fn looks_once_more(self: &Arc<Self>) -> bool {
-        self.progress(true)
-            || !self.unrouted.lock().is_empty()
-            || !self.unlocated.lock().is_empty()
-            || !self.untold.lock().is_empty()
-            || self.direct.has_asks()
-    }
-
-    /// One round of the thread's work, in another thread (see [`Engine::step`]). Returns false if
-    /// there was none; then the wake word is armed.
-    pub(crate) fn take_turn(self: &Arc<Self>) -> bool {
-        self.waker.kick.drain();
-        self.waker.wake_word.disarm();
-        self.listen();
-        self.do_pending_work();
-        if self.progress(false) {
-            return true;
-        }
-        // No barrier: requests are posted on this same thread.
-        self.give_back();
-        self.waker.wake_word.arm();
-        let worked = self.looks_once_more();
-        if worked {
-            self.waker.wake_word.disarm();
-        }
-        worked
-    }
-
-    /// Whether an event has occurred that would wake the thread.
-    pub(crate) fn is_woken(&self) -> bool {
-        let push = self.waker.push.lock();
-        let kick = PollFd::from_borrowed_fd(self.waker.kick.as_fd(), PollFlags::IN);
-        let told = push.as_ref().map(|push| PollFd::from_borrowed_fd(push.as_fd(), PollFlags::IN));
-        let mut both = [kick.clone(), told.unwrap_or(kick)];
-        rustix::event::poll(&mut both, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-    }
-
-    /// Follows the agent's sockets, and returns the lease when no packets come any more.
-    fn look_after_inbox(self: &Arc<Self>) {
-        self.renew_sockets();
-        self.return_idle_lease();
-    }
-
-    /// Handles the agent's pushes: new lanes, dead peers, its own end.
-    pub(crate) fn listen(self: &Arc<Self>) {
-        let mut bytes = [0u8; size_of::<Push>()];
-        loop {
-            let received = match &*self.waker.push.lock() {
-                Some(socket) => socket.try_recv(&mut bytes),
-                None => return,
-            };
-            match received {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(_) => break,
-                Ok(received) if received.len == 0 => break,
-                Ok(received) => {
-                    if let Some(message) = Push::read(&bytes[..received.len]) {
-                        self.heed(&message, received.fds);
-                    }
-                }
-            }
-        }
-        // The socket has ended and would wake the thread for ever.
-        if let Some(socket) = self.waker.push.lock().take() {
-            let _ = epoll::delete(&self.waker.epoll, socket.as_fd());
-        }
-        if !self.waker.stop.load(Ordering::Relaxed) {
-            self.die("the softhca agent is gone");
-        }
-    }
-
-    fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
-        match message.kind {
-            // The opener of a lane to its own engine has taken both ends.
-            push::LANE if message.lane.engine != self.number() => match Lane::new(&message.lane, fds) {
-                Ok(lane) => drop(self.lanes.add(lane, true)),
-                Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
-            },
-            push::LANE_GONE => {
-                self.lanes.bury(message.lane.engine);
-                self.lose_lane(message.lane.lane);
-            }
-            push::TARGET => self.adopt_target(message.lane.lane),
-            push::PORTS => self.ports_changed(),
-            push::CAPTURE => self.begin_capture(&message.lane, &fds),
-            push::CAPTURE_END => self.end_capture(message.lane.lane),
-            push::FAULTS => self.take_faults(),
-            push::DIRECT_ASK => self.grant(&message.lane),
-            push::DIRECT => self.take_way(&message.lane, fds),
-            push::REMOVED => self.die("fault: the device was removed"),
-            _ => {}
-        }
     }
 }

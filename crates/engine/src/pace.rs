@@ -8,12 +8,11 @@
 //! budget: otherwise a timer could give the peer up for a packet that was never sent. The limit
 //! holds on lanes as on the wire. A QP without a limit has no [`Pace`]. Principal type: [`Pace`].
 
-use abi::ah::rate_mbps;
-use abi::qp::{RATE_LIMIT_MAX, attr};
-use protocol::{Time, Transmit};
-use wire::Psn;
+mod sends;
 
-use crate::qp::{Inner, Qp};
+use abi::ah::rate_mbps;
+use abi::qp::RATE_LIMIT_MAX;
+use protocol::Time;
 
 /// The rate limit that a program sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,82 +81,6 @@ fn slower(one: u32, other: u32) -> u32 {
 fn slow_path(code: u8) -> u32 {
     let kbps = rate_mbps(code).unwrap_or(0).saturating_mul(1000);
     if kbps < RATE_LIMIT_MAX { kbps } else { 0 }
-}
-
-impl Qp {
-    /// The rate that the program has set.
-    #[must_use]
-    pub fn rate_limit(&self) -> RateLimit {
-        self.lock().pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit)
-    }
-
-    /// Sets the program's rate, or applies the rate of a new path.
-    pub(crate) fn set_pace(&self, inner: &mut Inner, limit: Option<RateLimit>) {
-        let path = slow_path(inner.attributes.dest.static_rate);
-        let limit = limit.unwrap_or_else(|| inner.pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit));
-        if limit.kbps == 0 && path == 0 {
-            inner.pace = None;
-            return;
-        }
-        let now = self.engine().now();
-        inner.pace.get_or_insert_default().change(now, limit, path);
-    }
-
-    /// Applies a change of attributes to the rates.
-    pub(crate) fn repace(&self, inner: &mut Inner, mask: u32, rate: RateLimit) {
-        if mask & (attr::RATE_LIMIT | attr::AV) != 0 {
-            self.set_pace(inner, (mask & attr::RATE_LIMIT != 0).then_some(rate));
-        }
-    }
-
-    /// Whether a packet of a connection must wait. It then goes back to the requester, and a timer
-    /// is set. `fresh` is the PSN of the first packet that was never sent.
-    #[inline]
-    pub(crate) fn must_wait(&self, inner: &mut Inner, transmit: &Transmit, fresh: Psn, now: Time) -> bool {
-        match &inner.pace {
-            Some(pace) if transmit.headers.psn == fresh => {
-                let until = pace.wait(now, pace.path);
-                self.put_off(inner, until)
-            }
-            _ => false,
-        }
-    }
-
-    /// Charges a packet of a connection.
-    #[inline]
-    pub(crate) fn charge(&self, inner: &mut Inner, len: u32, now: Time) {
-        if let Some(pace) = &mut inner.pace {
-            pace.charge(now, len, pace.path);
-        }
-    }
-
-    /// Whether a datagram must wait. Its address handle may have its own static rate.
-    #[inline]
-    pub(crate) fn datagram_must_wait(&self, inner: &mut Inner, static_rate: u8, now: Time) -> bool {
-        match &inner.pace {
-            Some(pace) => {
-                let until = pace.wait(now, slow_path(static_rate));
-                self.put_off(inner, until)
-            }
-            None => false,
-        }
-    }
-
-    /// Charges a datagram.
-    #[inline]
-    pub(crate) fn charge_datagram(&self, inner: &mut Inner, len: u32, static_rate: u8, now: Time) {
-        let path = if static_rate == 0 { 0 } else { slow_path(static_rate) };
-        if inner.pace.is_some() || path != 0 {
-            inner.pace.get_or_insert_default().charge(now, len, path);
-        }
-    }
-
-    fn put_off(&self, inner: &mut Inner, until: Option<Time>) -> bool {
-        let Some(until) = until else { return false };
-        inner.requester.untransmit();
-        self.look_again(inner, until);
-        true
-    }
 }
 
 #[cfg(test)]

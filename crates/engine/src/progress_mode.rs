@@ -12,14 +12,9 @@
 //! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no
 //! system call. [`crate::stall`] decides when the mode begins.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+mod polls;
 
-use crate::engine::Engine;
-use crate::helper::Waker;
-use crate::lock::MutexGuard;
-use crate::qp::{Inner, Qp};
-use crate::tsc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often the program may stop after a poll that found nothing while work waits. After that,
 /// peers notify even while it polls.
@@ -141,89 +136,6 @@ impl ProgressMode {
     }
 }
 
-impl Waker {
-    /// The program has polled; `found` says whether it got something. Returns whether it must check
-    /// once more, with waiting for locks.
-    fn polled_in_shared_mode(&self, found: bool) -> bool {
-        let now = tsc::now();
-        self.polled_at.store(now, Ordering::Relaxed);
-        match self.progress_mode.polled(found, now) {
-            Polled::Stands => return false,
-            Polled::Over => {
-                self.polls.store(0, Ordering::Relaxed);
-                self.kick();
-                return false;
-            }
-            Polled::MayStop => {
-                self.wake_word.arm();
-                shm::sleeper_fence();
-                return true;
-            }
-            Polled::Unguarded => self.guard(),
-            Polled::Polling => {}
-        }
-        self.silence();
-        false
-    }
-
-    /// The program is polling, so peers need not notify. But since it said so, it may have lost its
-    /// processor: the timer may have woken the helper, which then slept behind this wake word. Or
-    /// another thread of the program has found something. In both cases the helper checks again.
-    fn silence(&self) {
-        if self.wake_word.is_armed() {
-            self.wake_word.disarm();
-            // Pairs with the fence in `is_polling`, after which the helper arms the wake word: a
-            // thread that disarms it sees why it was armed.
-            fence(Ordering::SeqCst);
-            if !self.progress_mode.polling.load(Ordering::Relaxed) {
-                self.kick();
-            }
-        }
-    }
-}
-
-impl Engine {
-    /// A poll has ended with `taken` completions. `shares` is what `Engine::poll` returned.
-    #[inline]
-    pub(crate) fn end_poll(self: &Arc<Self>, shares: bool, taken: usize) -> usize {
-        if shares {
-            self.end_shared_poll(taken > 0);
-        }
-        taken
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end_shared_poll(self: &Arc<Self>, found: bool) {
-        if self.waker.polled_in_shared_mode(found) {
-            // Packets that come after this check notify through the wake word.
-            self.progress(true);
-        }
-        if !self.waker.progress_mode.is_on() {
-            self.poll_each_time(false);
-        }
-    }
-}
-
-impl Qp {
-    /// Sends posted requests while program and thread share the work: the program will poll for
-    /// their completions.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn send_in_shared_mode(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        self.engine().waker.polled_in_shared_mode(false);
-        let peer = self.pump_quietly(&mut inner);
-        let on_wire = inner.on_wire;
-        drop(inner);
-        if let Some(lane) = peer {
-            lane.wake_peer();
-        }
-        if on_wire {
-            self.engine().waker.sent();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -231,6 +143,7 @@ mod tests {
     use shm::{Notifier, WakeWordView};
 
     use super::*;
+    use crate::helper::Waker;
 
     fn began() -> ProgressMode {
         let progress_mode = ProgressMode::default();

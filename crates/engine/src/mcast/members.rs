@@ -1,0 +1,75 @@
+//! Attaches QPs to multicast groups, and asks the agent which engines have members. Adds to
+//! [`Engine`] and [`Qp`].
+
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::mcast::AttachMcast;
+use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
+
+use super::Gid;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::qp::Qp;
+use crate::request;
+
+impl Engine {
+    /// Engines with members of `group`, if they are known for the current epoch.
+    pub(crate) fn group_engines(&self, group: &Gid) -> Option<Arc<[u32]>> {
+        let known = self.groups.engines.read();
+        known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
+    }
+
+    /// Asks the agent which engines have members of `group`. Repeats the question if one answer
+    /// cannot name all, and starts again if the members have changed meanwhile.
+    pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
+        let (mut engines, mut epoch) = (Vec::new(), None);
+        loop {
+            let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, first: engines.len() as u32 };
+            let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());
+            let answer: McastResolveAnswer = self.call(&request)?.get(0)?;
+            if epoch.is_some_and(|epoch| epoch != answer.epoch) {
+                (engines, epoch) = (Vec::new(), None);
+                continue;
+            }
+            epoch = Some(answer.epoch);
+            let left = (answer.count as usize).saturating_sub(engines.len());
+            engines.extend(answer.engines.iter().take(left));
+            if left <= MCAST_ENGINES_MAX {
+                let engines: Arc<[u32]> = engines.into();
+                self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
+                return Ok(engines);
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// Attaches the QP to `group`. A second time is neither an error nor a second copy.
+    ///
+    /// # Errors
+    /// EINVAL if the QP is not UD or the GID is not a group's.
+    pub fn attach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
+        self.engine().call(&request::legacy(command::ATTACH_MCAST, &body, 0))?;
+        let mut members = self.engine().groups.members.write();
+        let group = members.entry(*group).or_default();
+        if !group.contains(&self.qpn()) {
+            group.push(self.qpn());
+        }
+        Ok(())
+    }
+
+    /// Detaches the QP from `group`.
+    ///
+    /// # Errors
+    /// EINVAL if it is not attached.
+    pub fn detach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
+        self.engine().call(&request::legacy(command::DETACH_MCAST, &body, 0))?;
+        if let Some(members) = self.engine().groups.members.write().get_mut(group) {
+            members.retain(|&member| member != self.qpn());
+        }
+        Ok(())
+    }
+}
