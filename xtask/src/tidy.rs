@@ -87,7 +87,7 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [4, 26, 0]),
     ("softhca-abi", [15, 20, 2]),
     ("softhca-protocol", [4, 21, 0]),
-    ("softhca-engine", [45, 45, 15]),
+    ("softhca-engine", [42, 45, 15]),
     ("softhca-agent", [4, 33, 12]),
     ("softhca", [40, 20, 0]),
     ("softhca-bench", [10, 20, 0]),

@@ -38,11 +38,9 @@ use crate::lane::Lanes;
 use crate::lint::Lint;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
-use crate::moderation::Moderated;
 use crate::mw::Mw;
 use crate::net::Net;
 use crate::network::Udp;
-use crate::pd::Pd;
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
@@ -94,7 +92,8 @@ pub struct Engine {
     pub(crate) faults: Faults,
     /// The memory that it has granted to initiators, and the memory that was granted to it.
     pub(crate) direct: Direct,
-    pub(crate) moderated: Moderated,
+    /// The CQs that are or were moderated.
+    pub(crate) moderated: Mutex<Vec<Weak<Cq>>>,
     pub(crate) waker: Waker,
     channels: Mutex<Vec<Weak<Channel>>>,
     deferred: Mutex<Vec<Deferred>>,
@@ -159,7 +158,7 @@ impl Engine {
         let async_fd =
             fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
         let memory = QueueMemory::new();
-        let shared = crate::import::copy(fds.as_slice())?;
+        let shared = copy_of_page(fds.as_slice())?;
         let page = memory.view(&out.page, &mut fds)?;
 
         shm::register_barrier();
@@ -195,7 +194,7 @@ impl Engine {
             timers: Timers::new(),
             faults: Faults::new(page.clone()),
             direct: Direct::new(clock.simulated().is_some()),
-            moderated: Moderated::default(),
+            moderated: Mutex::default(),
             waker,
             channels: Mutex::new(Vec::new()),
             deferred: Mutex::new(Vec::new()),
@@ -482,14 +481,6 @@ impl Engine {
         Ok(answer.pkey)
     }
 
-    /// Allocates a protection domain.
-    ///
-    /// # Errors
-    /// ENOMEM beyond the device's limit.
-    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
-        Pd::alloc(self)
-    }
-
     pub(crate) fn register_channel(&self, channel: &Arc<Channel>) {
         let mut channels = self.channels.lock();
         channels.retain(|channel| channel.strong_count() > 0);
@@ -585,4 +576,10 @@ impl Engine {
             self.windows.remove(window.number() >> 8);
         }
     }
+}
+
+/// A copy of the descriptor of a context's page, which is the first descriptor of its mapping.
+fn copy_of_page(fds: &[OwnedFd]) -> Result<OwnedFd> {
+    let lacks = || Error::refuse(Errno::EIO, "GET_CONTEXT came without the region of its page");
+    Ok(fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned()?)
 }

@@ -3,7 +3,7 @@
 //! An imported object is a normal object of this context. When it is freed, the reference to the
 //! original object ends. Principal methods: [`Engine::import_pd`], [`Pd::import_mr`].
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use abi::command::number as command;
@@ -84,10 +84,4 @@ impl Pd {
         let key = RegMrAnswer { mr_handle: said.mr_handle, lkey: said.key, rkey: said.key };
         Ok(Mr::adopt(self, &key, host, &body, matter, backing))
     }
-}
-
-/// A copy of the descriptor of a context's page, which is the first descriptor of its mapping.
-pub(crate) fn copy(fds: &[OwnedFd]) -> Result<OwnedFd> {
-    let lacks = || Error::refuse(Errno::EIO, "GET_CONTEXT came without the region of its page");
-    Ok(fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned()?)
 }

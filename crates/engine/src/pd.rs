@@ -25,6 +25,16 @@ pub struct Pd {
     pub(crate) users: Token,
 }
 
+impl Engine {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
+        Pd::alloc(self)
+    }
+}
+
 impl Pd {
     pub(crate) fn alloc(engine: &Arc<Engine>) -> Result<Arc<Self>> {
         let len = size_of::<AllocPdAnswer>() + size_of::<abi::queue::PdOut>();
