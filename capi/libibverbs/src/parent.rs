@@ -70,16 +70,13 @@ impl Allocator for Asked {
             return Ok(None);
         }
         let Some(base) = NonNull::new(given.cast::<u8>()) else {
-            return Err(Error {
-                errno: Errno::ENOMEM,
-                reason: "the program's allocator gave no memory for a queue".into(),
-            });
+            return Err(Error::new(Errno::ENOMEM, "the program's allocator gave no memory for a queue"));
         };
         let lender = Box::new(Lent { by: Arc::clone(&self.0), resource });
         if !base.addr().get().is_multiple_of(8) {
             lender.take_back(base);
             let reason = format!("the program's allocator gave memory at {base:p}, which is not aligned");
-            return Err(Error { errno: Errno::EINVAL, reason });
+            return Err(Error::new(Errno::EINVAL, reason));
         }
         // SAFETY: the program promises that these bytes belong to the queue until they are freed;
         // the alignment was checked above.

@@ -14,6 +14,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use abi::Refusal;
 use serde_json::{Value, json};
 use shm::denied::named;
 use shm::notifier::Notifier;
@@ -24,7 +25,6 @@ use crate::chance::Chances;
 use crate::config::{Config, ConfigError, Wire};
 use crate::inbox::{Inbox, Message};
 use crate::local::{LocalChannel, LocalControl};
-use crate::refusal::Refusal;
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
 use crate::wire::Forwarder;

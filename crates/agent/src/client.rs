@@ -11,10 +11,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use abi::Errno;
 use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
 use abi::open::{MAGIC, Open, OpenAnswer, VERSION, flag, profile};
+use abi::{Errno, Refusal};
 use rustix::event::epoll::EventFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::socket::Socket;
@@ -25,7 +25,6 @@ use crate::dispatch::Reply;
 use crate::engine_link::starves;
 use crate::foreign::{Foreign, Passed};
 use crate::ids::{ContextId, Peer};
-use crate::refusal::Refusal;
 use crate::world::World;
 
 /// A connection and its state.

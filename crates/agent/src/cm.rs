@@ -73,7 +73,7 @@ use slab::Slab;
 use crate::gids::ip_of;
 use crate::headroom;
 use crate::ids::Peer;
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::world::World;
 
 /// Most ids of all clients together, and of one user if users are kept apart.
@@ -225,7 +225,7 @@ impl Manager {
             token = self.outside.word();
         }
         let share = self.users.entry(peer.uid).or_default();
-        let (channel, bell) = Channel::new(peer, token, told, Arc::clone(&share.events))?;
+        let (channel, bell) = Channel::new(peer, token, told, Arc::clone(&share.events)).map_err(by_system)?;
         share.channels += 1;
         self.last_channel = next;
         let id = ChannelId(next);

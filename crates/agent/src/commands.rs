@@ -27,13 +27,13 @@ pub mod xrc;
 
 use std::os::fd::OwnedFd;
 
-use abi::Errno;
 use abi::command::Command;
 use abi::layout::Record;
+use abi::{Errno, Refusal};
 
 use crate::foreign::Passed;
 use crate::ids::ContextId;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::table::{Kind, Table};
 
 /// One admitted command.

@@ -8,11 +8,11 @@
 
 use std::os::fd::OwnedFd;
 
-use abi::Errno;
 use abi::command;
 use abi::command::number;
 use abi::layout::Record;
 use abi::post::PostAnswer;
+use abi::{Errno, Refusal};
 
 use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
@@ -22,7 +22,7 @@ use crate::foreign::Passed;
 use crate::headroom;
 use crate::ids::ContextId;
 use crate::inadmissible;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
 /// The reply to a client, without its envelope.
@@ -39,13 +39,15 @@ pub struct Reply {
 
 /// Carries out one command of a client.
 pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<Passed>) -> Reply {
-    let admitted = admit(world, client, request, fds).and_then(|call| fail_on_demand(world, call));
-    match admitted.and_then(|mut call| carry_out(world, &mut call)) {
+    let told = |refusal: &Refusal| tracing::debug!(context = client.0, %refusal, "refused");
+    let admitted = admit(world, client, request, fds).and_then(|call| fail_on_demand(world, call)).inspect_err(told);
+    let mut call = match admitted {
+        Ok(call) => call,
+        Err(refusal) => return refusal.into(),
+    };
+    match carry_out(world, &mut call).inspect_err(told) {
         Ok(answer) => Reply { status: 0, bytes: answer.bytes, fds: answer.fds },
-        Err(refusal) => {
-            tracing::debug!(context = client.0, %refusal, "refused");
-            refusal.into()
-        }
+        Err(refusal) => Reply::refused(call.command.row.number, refusal),
     }
 }
 
@@ -171,18 +173,36 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
 /// Refuses a command that needs an engine.
 fn unserved(call: &Call<'_>) -> Outcome<Answer> {
     let name = call.command.row.name;
-    let mut refusal =
-        Refusal::new(Errno::EOPNOTSUPP, format!("{name} needs an engine, and the agent runs none for this client"));
-    if matches!(call.command.row.number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
-        refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
+    refuse(Errno::EOPNOTSUPP, format!("{name} needs an engine, and the agent runs none for this client"))
+}
+
+impl Reply {
+    /// The reply as its client takes it: a refused command is an error.
+    pub(crate) fn granted(self) -> Outcome<Self> {
+        match Errno::from_status(self.status) {
+            Ok(()) => Ok(self),
+            Err(errno) => refuse(errno, String::from_utf8_lossy(&self.bytes).into_owned()),
+        }
     }
-    Err(refusal)
+
+    /// The reply to POST_* if the work request at `index` was refused.
+    pub(crate) fn bad_wr(index: usize, refusal: Refusal) -> Self {
+        let mut reply = Self::from(refusal);
+        reply.bytes.splice(0..0, PostAnswer { bad_wr: index as u32 + 1 }.bytes().iter().copied());
+        reply
+    }
+
+    /// The reply to a refused command. POST_* has only a legacy form, so the number is enough.
+    pub(crate) fn refused(number: u8, refusal: Refusal) -> Self {
+        match number {
+            number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV => Self::bad_wr(0, refusal),
+            _ => refusal.into(),
+        }
+    }
 }
 
 impl From<Refusal> for Reply {
     fn from(refusal: Refusal) -> Self {
-        let mut bytes = refusal.answer;
-        bytes.extend_from_slice(refusal.reason.as_bytes());
-        Self { status: refusal.errno.to_status(), bytes, fds: Vec::new() }
+        Self { status: refusal.errno.to_status(), bytes: refusal.reason.into_owned().into_bytes(), fds: Vec::new() }
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
+use abi::Refusal;
 use engine::Network;
 use shm::notifier::Notifier;
 use shm::socket::Socket;
@@ -13,7 +14,6 @@ use crate::cm::ChannelId;
 use crate::dispatch::Reply;
 use crate::foreign::Arrived;
 use crate::ids::ContextId;
-use crate::refusal::Refusal;
 
 /// The sender's side, for clients in this process and for the handle.
 #[derive(Debug, Clone)]

@@ -6,14 +6,14 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::sync_channel;
 
-use abi::Errno;
+use abi::{Errno, Refusal};
 
 use crate::account;
 use crate::cm::ChannelId;
 use crate::dispatch::Reply;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message};
-use crate::refusal::{Refusal, refuse};
+use crate::refusal::{by_system, refuse};
 
 /// One open of a device by this process.
 #[derive(Debug)]
@@ -48,7 +48,8 @@ impl LocalControl {
 
     /// Carries out one command (header and body) and waits for its reply.
     pub fn command(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Reply, Refusal> {
-        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
+        let fds =
+            fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>().map_err(by_system)?;
         let (answer, replied) = sync_channel(1);
         self.inbox.send(Message::Call {
             context: self.context,
@@ -58,11 +59,7 @@ impl LocalControl {
             answer,
         });
         match replied.recv() {
-            Ok(reply) if reply.status == 0 => Ok(reply),
-            Ok(reply) => {
-                let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
-                refuse(Errno(reply.status.wrapping_neg()), reason)
-            }
+            Ok(reply) => reply.granted(),
             Err(_) => refuse(Errno::EIO, GONE),
         }
     }
@@ -98,12 +95,8 @@ impl engine::Control for LocalChannel {
         let (answer, replied) = sync_channel(1);
         self.inbox.send(Message::CallChannel { channel: self.channel, request: request.to_vec(), answer });
         match replied.recv() {
-            Ok(reply) if reply.status == 0 => Ok(engine::Answer { bytes: reply.bytes, fds: reply.fds }),
-            Ok(reply) => {
-                let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
-                Err(engine::Error { errno: Errno(reply.status.wrapping_neg()), reason })
-            }
-            Err(_) => Err(engine::Error::refuse(Errno::EIO, GONE)),
+            Ok(reply) => reply.granted().map(engine::Answer::from),
+            Err(_) => Err(engine::refusal(Errno::EIO, GONE)),
         }
     }
 
@@ -118,13 +111,19 @@ impl Drop for LocalChannel {
     }
 }
 
+impl From<Reply> for engine::Answer {
+    fn from(reply: Reply) -> Self {
+        Self { bytes: reply.bytes, fds: reply.fds }
+    }
+}
+
 const GONE: &str = "the softhca agent of this process has ended, and with it the device";
 
 impl engine::Control for LocalControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<engine::Answer> {
         match self.command(request, fds) {
-            Ok(reply) => Ok(engine::Answer { bytes: reply.bytes, fds: reply.fds }),
-            Err(refusal) => Err(engine::Error::refuse(refusal.errno, refusal.reason)),
+            Ok(reply) => Ok(reply.into()),
+            Err(refusal) => Err(engine::refusal(refusal.errno, refusal.reason)),
         }
     }
 

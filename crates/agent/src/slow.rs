@@ -19,7 +19,6 @@ use std::sync::mpsc::{Sender, channel};
 use abi::Errno;
 use abi::command::{EXTENDED, Header, number};
 use abi::layout::Record;
-use abi::post::PostAnswer;
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::dispatch::{Reply, dispatch};
@@ -28,7 +27,7 @@ use crate::headroom;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::local::LocalControl;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::world::World;
 use inventory::{Change, Inventory};
@@ -78,7 +77,7 @@ impl Paths {
         let takes_it = match number_of(request) {
             Some(number) if NEED_ENGINE.contains(&number) => match self.worker(world, client) {
                 Ok(runs) => runs,
-                Err(refusal) => return Some(refused(number, refusal).into()),
+                Err(refusal) => return Some(Reply::refused(number, refusal)),
             },
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
             // Before the command: a peer that reaches a QP without an engine would wait forever.
@@ -199,14 +198,6 @@ fn number_of(request: &[u8]) -> Option<u8> {
     let command = Header::read(request)?.command;
     let number = u8::try_from(command & !EXTENDED).ok()?;
     ((command & EXTENDED != 0) == (number == number::EX_MODIFY_CQ)).then_some(number)
-}
-
-/// The refusal of a command that needs an engine, if there is none.
-fn refused(number: u8, mut refusal: Refusal) -> Refusal {
-    if matches!(number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
-        refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
-    }
-    refusal
 }
 
 /// Whether a command lets peers reach a client, which then needs an engine.

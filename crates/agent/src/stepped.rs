@@ -12,17 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use abi::Errno;
+use abi::Refusal;
 use engine::{Answer, Control, Network, Simulated};
 use parking_lot::Mutex;
 
 use crate::agent::StartError;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
-use crate::dispatch::{Reply, dispatch};
+use crate::dispatch::dispatch;
 use crate::foreign::Passed;
 use crate::ids::{ContextId, Peer};
-use crate::refusal::Refusal;
 use crate::wire::Forwarder;
 use crate::world::World;
 
@@ -173,15 +172,6 @@ fn peer() -> Peer {
     Peer { pid: std::process::id(), uid: rustix::process::getuid().as_raw(), comm: "simulation".to_owned() }
 }
 
-/// Converts a reply for the caller.
-fn answer(reply: Reply) -> engine::Result<Answer> {
-    if reply.status == 0 {
-        return Ok(Answer { bytes: reply.bytes, fds: reply.fds });
-    }
-    let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
-    Err(engine::Error { errno: Errno(reply.status.wrapping_neg()), reason })
-}
-
 fn owned(fds: &[BorrowedFd<'_>]) -> std::io::Result<Vec<OwnedFd>> {
     fds.iter().map(BorrowedFd::try_clone_to_owned).collect()
 }
@@ -196,12 +186,10 @@ pub struct SteppedControl {
 
 impl Control for SteppedControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
-        let fds = owned(fds)?;
-        answer(
-            self.agent.with(|all| {
-                dispatch(&mut all.world, self.context, request, fds.into_iter().map(Passed::ours).collect())
-            }),
-        )
+        let fds = owned(fds).map_err(engine::by_system)?;
+        let fds = fds.into_iter().map(Passed::ours).collect();
+        let reply = self.agent.with(|all| dispatch(&mut all.world, self.context, request, fds));
+        reply.granted().map(Answer::from)
     }
 
     fn network(&self) -> Option<Arc<dyn Network>> {
@@ -231,7 +219,8 @@ pub struct SteppedChannel {
 
 impl Control for SteppedChannel {
     fn call(&self, request: &[u8], _fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
-        answer(self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request)))
+        let reply = self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request));
+        reply.granted().map(Answer::from)
     }
 
     fn close(&self) {

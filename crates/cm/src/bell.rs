@@ -118,12 +118,9 @@ impl Bell {
 
     fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
         match rustix::net::recv(&self.fd, buffer, flags) {
-            Ok((_, 0)) => Err(Error {
-                errno: Errno::EIO,
-                reason: "the softhca agent is gone, and with it the event channel".into(),
-            }),
+            Ok((_, 0)) => Err(Error::new(Errno::EIO, "the softhca agent is gone, and with it the event channel")),
             Ok((len, _)) => Ok(len),
-            Err(error) => Err(Error::plain(Errno(error.raw_os_error()))),
+            Err(error) => Err(Error::from(Errno(error.raw_os_error()))),
         }
     }
 }

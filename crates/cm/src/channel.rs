@@ -15,7 +15,7 @@ use abi::open::flag;
 use abi::ucma::connection::{NextEvent, NextEventAnswer};
 use abi::ucma::id::Taken;
 use abi::ucma::{NODE, SENTENCE_MAX, build, command};
-use engine::{Answer, Control, Error, Result, SocketControl};
+use engine::{Answer, Control, Result, SocketControl, refusal};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -56,7 +56,7 @@ impl Channel {
     pub fn open(run_directory: &Path) -> Result<Self> {
         let (control, fds) = SocketControl::open_with_descriptors(&run_directory.join(NODE), 0, flag::TOLD)?;
         let bell = fds.into_iter().next();
-        let bell = bell.ok_or_else(|| Error::refuse(Errno::EPROTO, "an event channel came without its descriptor"))?;
+        let bell = bell.ok_or_else(|| refusal(Errno::EPROTO, "an event channel came without its descriptor"))?;
         let agent = control.agent();
         Ok(Self { agent, ..Self::over(Box::new(control), bell) })
     }

@@ -16,7 +16,7 @@ use abi::ucma::id::{
 use abi::ucma::sockaddr::SockaddrIb;
 use abi::ucma::{PRIVATE_DATA_MAX, build, command};
 use abi::{Record, command::RESPONSE};
-use engine::{Answer, Error, Result};
+use engine::{Answer, Result, refusal};
 
 use crate::address::Address;
 use crate::bell::Reading;
@@ -285,7 +285,7 @@ impl Channel {
         };
         let optlen = u32::try_from(value.len()).ok().filter(|len| *len <= u32::from(u16::MAX / 2));
         let optlen =
-            optlen.ok_or_else(|| Error::refuse(Errno::EINVAL, "the value of an option is longer than any can be"))?;
+            optlen.ok_or_else(|| refusal(Errno::EINVAL, "the value of an option is longer than any can be"))?;
         self.tell(
             command::SET_OPTION,
             &OptionRecord { optval: RESPONSE, id: id.0, level, optname: name, optlen },
@@ -447,7 +447,7 @@ fn ece_record(ece: Ece) -> EceRecord {
 
 /// Private data, padded for a record, and its length.
 fn padded(data: &[u8]) -> Result<([u8; PRIVATE_DATA_MAX], u8)> {
-    let too_long = || Error::refuse(Errno::EINVAL, format!("{} bytes of private data fit no message", data.len()));
+    let too_long = || refusal(Errno::EINVAL, format!("{} bytes of private data fit no message", data.len()));
     let len = u8::try_from(data.len()).map_err(|_| too_long())?;
     let mut room = [0; PRIVATE_DATA_MAX];
     room[..data.len()].copy_from_slice(data);

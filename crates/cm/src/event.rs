@@ -10,7 +10,7 @@ use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{NextEventAnswer, UdParam, known};
 use bytemuck::bytes_of;
 use engine::reason::{Kind, Note, note};
-use engine::{Error, Result};
+use engine::{Result, refusal};
 
 use crate::commands::addresses;
 use crate::param::{Addresses, Ece, Gids, Id, Path, QpAttributes};
@@ -183,7 +183,7 @@ impl Event {
     /// Parses an event from the bell or from NEXT_EVENT's answer: the record, and possibly a
     /// sentence, which is noted.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
-        let short = || Error::refuse(Errno::EIO, "the agent's event is too short");
+        let short = || refusal(Errno::EIO, "the agent's event is too short");
         let next = NextEventAnswer::read(bytes).ok_or_else(short)?;
         let (record, known) = (next.event, Known::read(&next));
         let sentence = bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();

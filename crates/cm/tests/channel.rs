@@ -33,7 +33,7 @@ impl Control for Scripted {
         let (number, answer) = self.0.script.lock().pop_front().expect("a command that is expected");
         assert_eq!(admitted.number(), number);
         self.0.seen.lock().push(request[8..].to_vec());
-        answer.map(|bytes| Answer { bytes, fds: Vec::new() }).map_err(Error::plain)
+        answer.map(|bytes| Answer { bytes, fds: Vec::new() }).map_err(Error::from)
     }
 
     fn close(&self) {}

@@ -20,7 +20,7 @@ use shm::region::Region;
 use crate::channel::Channel;
 use crate::cq::{Cq, CqSpec};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 use crate::extent::Matter;
 use crate::mr::Mr;
 use crate::pace::RateLimit;
@@ -30,7 +30,7 @@ use crate::srq::Srq;
 use crate::xrc::InitiatorSpec;
 
 pub(crate) fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
-    answer.get(offset..).and_then(T::read).ok_or_else(|| Error::refuse(Errno::EIO, "an answer to adopt is too short"))
+    answer.get(offset..).and_then(T::read).ok_or_else(|| refusal(Errno::EIO, "an answer to adopt is too short"))
 }
 
 impl Engine {
@@ -118,10 +118,9 @@ impl Engine {
         region: Arc<Region>,
     ) -> Result<Arc<Mr>> {
         let place = usize::try_from(body.length).ok().and_then(|len| region.pointer(0, len));
-        let host = place.ok_or_else(|| {
-            Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered")
-        })?;
-        crate::usermem::install()?;
+        let host = place
+            .ok_or_else(|| refusal(Errno::EFAULT, "the memory of the region is shorter than what is registered"))?;
+        crate::usermem::install().map_err(by_system)?;
         Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Matter::Memory, Some(region)))
     }
 }

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use abi::post::Sge;
 
 use crate::access;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::pd::Pd;
 use crate::usermem;
 
@@ -29,14 +29,14 @@ impl Pd {
     pub fn advise(&self, advice: u32, flags: u32, ranges: &[Sge]) -> Result<()> {
         self.engine().check_process()?;
         if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) {
-            return Err(Error::refuse(Errno::EOPNOTSUPP, format!("advice {advice} is not known")));
+            return Err(refusal(Errno::EOPNOTSUPP, format!("advice {advice} is not known")));
         }
         if flags & !FLUSH != 0 || ranges.is_empty() {
             let count = ranges.len();
-            return Err(Error::refuse(Errno::EINVAL, format!("advice with flags {flags:#x} about {count} ranges")));
+            return Err(refusal(Errno::EINVAL, format!("advice with flags {flags:#x} about {count} ranges")));
         }
         let write = advice == PREFETCH_WRITE;
-        let fault = |why: &dyn std::fmt::Display| Error::refuse(Errno::EFAULT, format!("advice: {why}"));
+        let fault = |why: &dyn std::fmt::Display| refusal(Errno::EFAULT, format!("advice: {why}"));
         let host = |sge: &Sge| access::on_demand(self.engine(), self.handle(), sge, write).map_err(|why| fault(&why));
         let places = ranges.iter().map(host).collect::<Result<Vec<u64>>>()?;
         for (range, host) in ranges.iter().zip(places) {

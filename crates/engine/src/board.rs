@@ -10,7 +10,7 @@ use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 
 /// The board, mapped read-only.
 pub(crate) struct Board {
@@ -26,10 +26,10 @@ pub(crate) struct Place {
 
 impl Board {
     pub(crate) fn map(fd: &OwnedFd) -> Result<Self> {
-        let region = Region::map_read_only(fd.as_fd(), BOARD_LEN)?;
+        let region = Region::map_read_only(fd.as_fd(), BOARD_LEN).map_err(by_system)?;
         let board = Self { region };
         if board.word(word::MAGIC) != BOARD_MAGIC || board.word(word::VERSION) != BOARD_VERSION {
-            return Err(Error::refuse(Errno::EPROTO, "the agent's board is of another version"));
+            return Err(refusal(Errno::EPROTO, "the agent's board is of another version"));
         }
         Ok(board)
     }

@@ -11,7 +11,7 @@ use abi::private::ChannelDestroy;
 
 use crate::cq::Cq;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::event_file::EventFile;
 use crate::request;
 
@@ -41,7 +41,7 @@ impl Engine {
             .fds
             .into_iter()
             .next()
-            .ok_or_else(|| Error::refuse(Errno::EIO, "a channel came without its descriptor"))?;
+            .ok_or_else(|| refusal(Errno::EIO, "a channel came without its descriptor"))?;
         Ok(Channel::new(Arc::clone(self), made.fd.cast_unsigned(), fd))
     }
 }
@@ -101,7 +101,7 @@ impl Channel {
     pub fn destroy(&self) -> Result<()> {
         self.engine.check_process()?;
         if self.users.load(Ordering::Relaxed) != 0 {
-            return Err(Error::refuse(Errno::EBUSY, format!("completion channel {} is used by CQs", self.handle)));
+            return Err(refusal(Errno::EBUSY, format!("completion channel {} is used by CQs", self.handle)));
         }
         let body = ChannelDestroy { handle: self.handle, reserved: 0 };
         self.engine.give_up(&request::private(command::CHANNEL_DESTROY, &body, 0))

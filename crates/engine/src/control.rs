@@ -17,7 +17,7 @@ use bytemuck::Pod;
 use parking_lot::Mutex;
 use shm::socket::Socket;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, by_system, refusal};
 use crate::network::Network;
 use crate::simulated::Simulated;
 
@@ -37,9 +37,7 @@ impl Answer {
     /// EIO when the agent's answer is shorter.
     pub fn get<T: Pod>(&self, offset: usize) -> Result<T> {
         let bytes = self.bytes.get(offset..offset + size_of::<T>());
-        bytes
-            .map(bytemuck::pod_read_unaligned)
-            .ok_or_else(|| Error::refuse(Errno::EIO, "the agent's answer is too short"))
+        bytes.map(bytemuck::pod_read_unaligned).ok_or_else(|| refusal(Errno::EIO, "the agent's answer is too short"))
     }
 }
 
@@ -114,15 +112,15 @@ impl SocketControl {
     /// As for [`SocketControl::open`].
     pub fn open_with_descriptors(path: &Path, profile: u16, flags: u32) -> Result<(Self, Vec<OwnedFd>)> {
         let socket = Socket::connect(path).map_err(|error| match error.raw_os_error() {
-            Some(errno) => Error {
-                errno: Errno(errno),
-                reason: format!(
+            Some(errno) => Error::new(
+                Errno(errno),
+                format!(
                     "no softhca agent answers at {} ({error}): start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
                     path.display()
                 ),
-            },
+            ),
             // There is no socket at the path.
-            None => error.into(),
+            None => by_system(error),
         })?;
         let open = Open { magic: MAGIC, version: VERSION, profile, flags, reserved: 0 };
         let turned_away = || {
@@ -132,11 +130,11 @@ impl SocketControl {
                 path.display(),
                 log.display()
             );
-            Error { errno: Errno::ECONNREFUSED, reason }
+            Error::new(Errno::ECONNREFUSED, reason)
         };
         let heard = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => turned_away(),
-            _ => error.into(),
+            _ => by_system(error),
         };
         socket.send(bytemuck::bytes_of(&open), &[]).map_err(heard)?;
         let mut bytes = [0u8; size_of::<OpenAnswer>()];
@@ -146,26 +144,23 @@ impl SocketControl {
         }
         let answer: OpenAnswer = bytemuck::pod_read_unaligned(&bytes);
         if received.len != bytes.len() || answer.magic != MAGIC {
-            return Err(Error::refuse(
-                Errno::EPROTO,
-                format!("what answers at {} is not a softhca agent", path.display()),
-            ));
+            return Err(refusal(Errno::EPROTO, format!("what answers at {} is not a softhca agent", path.display())));
         }
         if answer.version != VERSION {
             // Not noted as a reason: the caller that cannot open the device reports it.
-            return Err(Error {
-                errno: Errno::EPROTONOSUPPORT,
-                reason: format!(
+            return Err(Error::new(
+                Errno::EPROTONOSUPPORT,
+                format!(
                     "this library speaks agent ABI {VERSION}, the agent at {} (pid {}) speaks {}: stop it with `softhca agent --stop` and \
                      use a library and an agent of one release",
                     path.display(),
                     answer.pid,
                     answer.version
                 ),
-            });
+            ));
         }
         if answer.status != 0 {
-            return Err(Error::refuse(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
+            return Err(refusal(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
         }
         let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
         let control = Self {
@@ -207,7 +202,7 @@ impl SocketControl {
 
 /// The error of every call after the agent has gone.
 pub(crate) fn gone() -> Error {
-    Error { errno: Errno::EIO, reason: "the softhca agent is gone, and with it the device".into() }
+    Error::new(Errno::EIO, "the softhca agent is gone, and with it the device")
 }
 
 /// Why a command did not reach the agent.
@@ -215,7 +210,7 @@ fn not_sent(error: &std::io::Error) -> Error {
     if error.raw_os_error() != Some(libc::ETOOMANYREFS) {
         return gone();
     }
-    Error::refuse(
+    refusal(
         Errno::EMFILE,
         "more descriptors are on their way between this user's processes than one process may have open: let programs go on that are stopped, \
          or raise the limit (ulimit -n)",
@@ -239,17 +234,17 @@ impl Control for SocketControl {
         let (head, bytes) = message.split_at(HEAD);
         let envelope: ReplyEnvelope = bytemuck::pod_read_unaligned(head);
         if envelope.sequence != *sequence {
-            return Err(Error::refuse(Errno::EIO, "the agent answered another command"));
+            return Err(refusal(Errno::EIO, "the agent answered another command"));
         }
         if envelope.status < 0 {
             let (errno, reason) = (Errno(-envelope.status), String::from_utf8_lossy(bytes).into_owned());
             // Nothing has failed: programs read whole tables, so an empty entry is a normal answer,
             // and so is "not yet".
             let quiet = matches!(errno, Errno::ENODATA | Errno::EAGAIN);
-            return Err(if quiet { Error { errno, reason } } else { Error::refuse(errno, reason) });
+            return Err(if quiet { Error::new(errno, reason) } else { refusal(errno, reason) });
         }
         if received.truncated {
-            return Err(Error::refuse(
+            return Err(refusal(
                 Errno::EMFILE,
                 "the agent's descriptors do not fit: this process has too many open files; raise its limit (`ulimit -n`)",
             ));

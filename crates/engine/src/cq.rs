@@ -18,7 +18,7 @@ use protocol::Time;
 use self::place::{check, layout, place};
 use crate::channel::Channel;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::lint::Lint;
 use crate::memory::View;
 use crate::moderation::Moderation;
@@ -497,7 +497,7 @@ impl Cq {
         if waiting > cqe {
             let handle = self.handle;
             let text = format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait");
-            return Err(Error::refuse(Errno::EINVAL, text));
+            return Err(refusal(Errno::EINVAL, text));
         }
         let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_cqe);
         let ahead = |pd: &Arc<Pd>| pd.lend_ahead((cqe, most), size_of::<Cqe>(), Purpose::Cq);

@@ -17,7 +17,7 @@ use shm::region::Region;
 use crate::access;
 use crate::control::Answer;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, by_system, refusal};
 use crate::extent::Matter;
 use crate::mr::Mr;
 use crate::pd::Pd;
@@ -62,7 +62,7 @@ impl Engine {
 
     fn take_dm(self: &Arc<Self>, answer: Answer) -> Result<Arc<Dm>> {
         // Copies to and from the program's memory may fault.
-        crate::usermem::install()?;
+        crate::usermem::install().map_err(by_system)?;
         let out: DmOut = answer.get(0)?;
         let region = map(&answer, out.length)?;
         Ok(Arc::new(Dm { engine: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
@@ -71,9 +71,9 @@ impl Engine {
 
 /// Maps the memfd from an answer.
 pub(crate) fn map(answer: &Answer, length: u64) -> Result<Arc<Region>> {
-    let lacks = || Error::refuse(Errno::EIO, "the agent spoke of device memory without its descriptor");
+    let lacks = || refusal(Errno::EIO, "the agent spoke of device memory without its descriptor");
     let fd = answer.fds.first().ok_or_else(lacks)?;
-    Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX))?))
+    Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX)).map_err(by_system)?))
 }
 
 /// The address of a range of device memory in this process.
@@ -122,7 +122,7 @@ impl Dm {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
         let here = place(&self.region, offset, length).filter(|_| inside).ok_or_else(|| {
             let all = self.length;
-            Error::refuse(
+            refusal(
                 Errno::EFAULT,
                 format!("the range of {length} bytes at offset {offset} is outside the device memory ({all} bytes)"),
             )
@@ -131,7 +131,7 @@ impl Dm {
             let what = format!(
                 "offset {offset} and length {length} of a copy must be multiples of {GRAIN} bytes in device memory"
             );
-            return Err(Error::refuse(Errno::EINVAL, what));
+            return Err(refusal(Errno::EINVAL, what));
         }
         Ok(here)
     }
@@ -151,7 +151,7 @@ impl Dm {
 }
 
 fn missing(host: u64) -> Error {
-    Error::refuse(Errno::EFAULT, format!("the program has no memory at {host:#x} to copy device memory to or from"))
+    refusal(Errno::EFAULT, format!("the program has no memory at {host:#x} to copy device memory to or from"))
 }
 
 impl Pd {
@@ -163,7 +163,7 @@ impl Pd {
         let engine = self.engine();
         engine.check_process()?;
         if access & right::ZERO_BASED == 0 || access & !RIGHTS != 0 {
-            return Err(Error::refuse(
+            return Err(refusal(
                 Errno::EINVAL,
                 format!(
                     "device memory with access flags {access:#x}: it is zero-based, and has local and remote rights"
@@ -173,12 +173,12 @@ impl Pd {
         let inside = offset.checked_add(length).is_some_and(|end| end <= dm.length);
         let host = place(&dm.region, offset, length).filter(|_| inside).ok_or_else(|| {
             let all = dm.length;
-            Error::refuse(
+            refusal(
                 Errno::EINVAL,
                 format!("the range of {length} bytes at offset {offset} is outside the device memory ({all} bytes)"),
             )
         })?;
-        crate::usermem::install()?;
+        crate::usermem::install().map_err(by_system)?;
         let body = RegMr {
             response: 1,
             start: offset,

@@ -6,7 +6,7 @@
 use abi::device::VENDOR_ID;
 use abi::errno::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::qp::Qp;
 
 /// A vendor, and options for its devices.
@@ -36,7 +36,7 @@ impl Qp {
         let Ece { vendor_id, options } = wanted;
         if vendor_id != VENDOR_ID {
             let what = format!("connection options of vendor {vendor_id:#x} are not supported");
-            return Err(Error::refuse(
+            return Err(refusal(
                 Errno::EINVAL,
                 format!("QP {:#x}: {what}, {VENDOR_ID:#x} is the device's", self.qpn()),
             ));

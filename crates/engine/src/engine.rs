@@ -29,7 +29,7 @@ use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::drops::Drops;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, by_system, refusal};
 use crate::event::Events;
 use crate::extent::Extent;
 use crate::faults::Faults;
@@ -155,21 +155,20 @@ impl Engine {
         let fixed: GetContextAnswer = context.get(0)?;
         let out: ContextOut = context.get(size_of::<GetContextAnswer>())?;
         let mut fds = context.fds.into_iter();
-        let async_fd =
-            fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
+        let async_fd = fds.next().ok_or_else(|| refusal(Errno::EIO, "GET_CONTEXT came without the event file"))?;
         let memory = QueueMemory::new();
         let shared = copy_of_page(fds.as_slice())?;
         let page = memory.view(&out.page, &mut fds)?;
 
         shm::register_barrier();
-        let (waker, wake_word) = Waker::new()?;
+        let (waker, wake_word) = Waker::new().map_err(by_system)?;
         let flags = if is_home { Faults::ask(&page)? } else { 0 };
         let hello = EngineHello { pid: std::process::id(), flags };
         let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
         let answer = control.call(&request, &[wake_word.as_fd(), waker.kick_fd()])?;
         let hello: EngineHelloAnswer = answer.get(0)?;
         let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
-            .map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
+            .map_err(|_| refusal(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let clock = Clock::new(control.simulated());
@@ -300,9 +299,9 @@ impl Engine {
         if !self.told_of_fork.swap(true, Ordering::Relaxed) {
             // Noted only once: a child may ask in a loop. The memory of this flag is the child's
             // own.
-            return Err(Error::refuse(Errno::EIO, reason));
+            return Err(refusal(Errno::EIO, reason));
         }
-        Err(Error { errno: Errno::EIO, reason: reason.into() })
+        Err(Error::new(Errno::EIO, reason))
     }
 
     /// Whether the agent, and with it the device, is gone.
@@ -455,7 +454,7 @@ impl Engine {
     /// EINVAL for an index beyond the table.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<[u8; 16]> {
         self.check_process()?;
-        let empty = || Error::refuse(Errno::EINVAL, format!("port {port} has no GID index {index}"));
+        let empty = || refusal(Errno::EINVAL, format!("port {port} has no GID index {index}"));
         if self.is_gone() {
             return Err(gone());
         }
@@ -580,6 +579,6 @@ impl Engine {
 
 /// A copy of the descriptor of a context's page, which is the first descriptor of its mapping.
 fn copy_of_page(fds: &[OwnedFd]) -> Result<OwnedFd> {
-    let lacks = || Error::refuse(Errno::EIO, "GET_CONTEXT came without the region of its page");
-    Ok(fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned()?)
+    let lacks = || refusal(Errno::EIO, "GET_CONTEXT came without the region of its page");
+    fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned().map_err(by_system)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::errno::Errno;
 use shm::region::Region;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 
 /// The right of its owner to read a memory region. Every region has it, and no memory window; no
 /// program requests it.
@@ -60,7 +60,7 @@ impl Windows {
     /// Prevents new windows until [`Windows::open`]. EBUSY while a window is bound.
     pub(crate) fn close(&self, key: u32) -> Result<()> {
         self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).map(drop).map_err(|count| {
-            Error::refuse(Errno::EBUSY, format!("{} memory windows are bound to MR {key:#x}", count & !CLOSED))
+            refusal(Errno::EBUSY, format!("{} memory windows are bound to MR {key:#x}", count & !CLOSED))
         })
     }
 

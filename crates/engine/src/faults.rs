@@ -28,7 +28,7 @@ use protocol::Service;
 use wire::{Headers, Opcode, Operation, Qpn};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::memory::View;
 use crate::qp::{Inner, Qp};
 use crate::reason::{Kind, Note, note};
@@ -77,7 +77,7 @@ impl Faults {
     /// the greeting.
     pub(crate) fn ask(page: &View) -> Result<u32> {
         let Some(wanted) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(0) };
-        let bad = |why: String| Error::refuse(abi::Errno::EINVAL, format!("{VARIABLE}: {why}"));
+        let bad = |why: String| refusal(abi::Errno::EINVAL, format!("{VARIABLE}: {why}"));
         let (text, flags) = match std::fs::read_to_string(&wanted) {
             Ok(text) => (text, hello::FAULTS | hello::TOML),
             Err(_) => (wanted.to_string_lossy().into_owned(), hello::FAULTS),

@@ -20,7 +20,6 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use shm::denied::denied;
 use shm::{Notifier, Socket, WakeWord};
 
-use crate::error::Result;
 use crate::progress_mode::ProgressMode;
 use crate::tsc;
 use crate::watchdog::{GAP, PAUSE, Set, Watchdog};
@@ -96,7 +95,7 @@ struct Watched {
 
 impl Waker {
     /// Makes a waker, and the wake word's descriptor for the agent.
-    pub(crate) fn new() -> Result<(Self, OwnedFd)> {
+    pub(crate) fn new() -> std::io::Result<(Self, OwnedFd)> {
         let (wake_word, fd) = WakeWord::create()?;
         let kick = Notifier::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(denied("epoll_create1"))?;

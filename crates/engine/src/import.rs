@@ -14,7 +14,7 @@ use abi::queue::mr_flags;
 
 use crate::dm;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 use crate::extent::Matter;
 use crate::mr::Mr;
 use crate::pd::Pd;
@@ -65,14 +65,14 @@ impl Pd {
         let (matter, host, backing) = match said.flags {
             mr_flags::DEVICE => {
                 let region = dm::map(&answer, said.dm_length)?;
-                let unsound = || Error::refuse(Errno::EIO, "the agent described an MR beyond its device memory");
+                let unsound = || refusal(Errno::EIO, "the agent described an MR beyond its device memory");
                 let host = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
                 (Matter::Device, host.expose_provenance() as u64, Some(region))
             }
             mr_flags::NOTHING => (Matter::Nothing, 0, None),
             _ => (Matter::Memory, said.start, None),
         };
-        crate::usermem::install()?;
+        crate::usermem::install().map_err(by_system)?;
         let body = RegMr {
             response: 0,
             start: said.start,

@@ -19,7 +19,7 @@ use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, Side, WakeWordView};
 
 use crate::capture::Ends;
 use crate::cell::Notice;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 use crate::lock::{Mutex, MutexGuard};
 use crate::pollers::{Apart, Concern};
 use crate::qp::Qp;
@@ -138,9 +138,9 @@ impl Lane {
     /// Takes this engine's side of the lane that the agent describes. `fds` are its memory, our
     /// notifier, the peer's notifier and the peer's wake word.
     pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
-        let [memory, _our_kick, peer_wake, wake_word] = <[OwnedFd; 4]>::try_from(fds)
-            .map_err(|_| Error::refuse(Errno::EIO, "a lane came without its descriptors"))?;
-        let region = shm::Region::map(memory.as_fd(), LANE_LEN)?;
+        let [memory, _our_kick, peer_wake, wake_word] =
+            <[OwnedFd; 4]>::try_from(fds).map_err(|_| refusal(Errno::EIO, "a lane came without its descriptors"))?;
+        let region = shm::Region::map(memory.as_fd(), LANE_LEN).map_err(by_system)?;
         let side = if out.side == 0 { Side::A } else { Side::B };
         let (tx, rx) = shm::ends(Arc::new(region), side);
         let glance = rx.glance();
@@ -162,7 +162,7 @@ impl Lane {
             concern: Apart::default(),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
-            peer_wake_word: WakeWordView::map(wake_word.as_fd())?,
+            peer_wake_word: WakeWordView::map(wake_word.as_fd()).map_err(by_system)?,
             peer_wake: Notifier::from(peer_wake),
             rung: AtomicU32::new(0),
             dead: AtomicBool::new(false),

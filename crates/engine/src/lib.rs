@@ -99,7 +99,7 @@ pub use direct::VARIABLE as DIRECT_VARIABLE;
 pub use dm::Dm;
 pub use ece::Ece;
 pub use engine::Engine;
-pub use error::{Error, Result};
+pub use error::{Error, Result, by_system, refusal};
 pub use event::AsyncEvent;
 #[cfg(debug_assertions)]
 #[doc(hidden)]

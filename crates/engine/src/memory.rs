@@ -17,7 +17,7 @@ use bytemuck::Pod;
 use parking_lot::Mutex;
 use shm::region::Region;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 
 /// The regions of one context.
 pub(crate) struct QueueMemory {
@@ -41,12 +41,12 @@ impl QueueMemory {
             (Some(region), _) => region,
             (None, Some(fd)) => {
                 let len = usize::try_from(mapping.region_len).unwrap_or(usize::MAX);
-                let region = Arc::new(Region::map(fd.as_fd(), len)?);
+                let region = Arc::new(Region::map(fd.as_fd(), len).map_err(by_system)?);
                 regions.insert(mapping.region, Arc::downgrade(&region));
                 region
             }
             (None, None) => {
-                return Err(Error::refuse(
+                return Err(refusal(
                     Errno::EIO,
                     format!("the agent named queue memory {} without its descriptor", mapping.region),
                 ));
@@ -57,10 +57,9 @@ impl QueueMemory {
             (Ok(offset), Ok(length)) if offset.checked_add(length).is_some_and(|end| end <= region.len()) => {
                 Ok(View { region, offset, length })
             }
-            _ => Err(Error::refuse(
-                Errno::EIO,
-                format!("the agent named a place outside of queue memory {}", mapping.region),
-            )),
+            _ => {
+                Err(refusal(Errno::EIO, format!("the agent named a place outside of queue memory {}", mapping.region)))
+            }
         }
     }
 }

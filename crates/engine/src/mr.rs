@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use shm::region::Region;
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::extent::{Extent, LOCAL_READ, Matter};
 use crate::pd::Pd;
 use crate::request;
@@ -183,13 +183,13 @@ impl Mr {
         self.engine.check_process()?;
         let old = self.extent.read().clone();
         if flags & 1 != 0 && length == 0 {
-            return Err(Error::refuse(Errno::EINVAL, "a memory region cannot be changed to length 0"));
+            return Err(refusal(Errno::EINVAL, "a memory region cannot be changed to length 0"));
         }
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
         let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
         if old.matter != Matter::Memory {
             let what = format!("MR {:#x} is not registered program memory and cannot be changed", old.key);
-            return Err(Error::refuse(Errno::EINVAL, what));
+            return Err(refusal(Errno::EINVAL, what));
         }
         let new_pd = pd.filter(|_| flags & 2 != 0).cloned().unwrap_or_else(|| self.pd.read().clone());
         let iova = match (new_access & right::ZERO_BASED != 0, flags & 1 != 0) {
@@ -241,14 +241,14 @@ impl Mr {
 fn checked_access(access: u32) -> Result<u32> {
     let unknown = access & !(KNOWN | right::FLUSH_PERSISTENT | OPTIONAL);
     if unknown != 0 {
-        return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
+        return Err(refusal(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
     }
     if access & right::FLUSH_PERSISTENT != 0 {
         let text = "IBV_ACCESS_FLUSH_PERSISTENT: the device does not promise that FLUSH makes data persistent";
-        return Err(Error::refuse(Errno::EOPNOTSUPP, text));
+        return Err(refusal(Errno::EOPNOTSUPP, text));
     }
     if access & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0 && access & right::LOCAL_WRITE == 0 {
-        return Err(Error::refuse(
+        return Err(refusal(
             Errno::EINVAL,
             "a region that peers may write or use atomics on needs IBV_ACCESS_LOCAL_WRITE too",
         ));
@@ -265,16 +265,16 @@ fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
     }
     if access & right::ON_DEMAND != 0 {
         if addr == 0 && length == u64::MAX && iova != 0 {
-            return Err(Error::refuse(Errno::EINVAL, "a region of all memory must use addr = iova"));
+            return Err(refusal(Errno::EINVAL, "a region of all memory must use addr = iova"));
         }
         if access & right::HUGETLB != 0 && !mappings::is_huge(addr) {
             let text = format!("IBV_ACCESS_ON_DEMAND with IBV_ACCESS_HUGETLB: there are no huge pages at {addr:#x}");
-            return Err(Error::refuse(Errno::EINVAL, text));
+            return Err(refusal(Errno::EINVAL, text));
         }
         return Ok(());
     }
     let write = access & (right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
     mappings::check(addr, length, write).map_err(|error| {
-        Error::refuse(Errno::EFAULT, format!("the memory of {length} bytes at {addr:#x} cannot be registered: {error}"))
+        refusal(Errno::EFAULT, format!("the memory of {length} bytes at {addr:#x} cannot be registered: {error}"))
     })
 }

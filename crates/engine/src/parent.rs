@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use shm::region::Region;
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::wqe::Layout;
@@ -85,7 +85,7 @@ impl Pd {
     pub fn parent(self: &Arc<Self>, td: Option<&Arc<Td>>, allocator: Option<Box<dyn Allocator>>) -> Result<Arc<Self>> {
         self.engine().check_process()?;
         if self.parent.is_some() {
-            return Err(Error::refuse(Errno::EINVAL, "a parent domain is not made of another one"));
+            return Err(refusal(Errno::EINVAL, "a parent domain is not made of another one"));
         }
         let parts = td.map(|td| &td.users).into_iter().chain([&self.users]).map(Arc::clone).collect();
         let parent = Parent { allocator, parts: Mutex::new(parts) };
@@ -151,9 +151,9 @@ pub(crate) fn lie(lent: Option<Region>, view: &View, layout: Layout) -> (View, L
     }
 }
 
-fn unused(users: &Token, what: &str) -> Result<()> {
+fn unused(users: &Token, what: &'static str) -> Result<()> {
     if Arc::strong_count(users) > 1 {
-        return Err(Error::refuse(Errno::EBUSY, what));
+        return Err(refusal(Errno::EBUSY, what));
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use protocol::{Requester, Responder, Service, State, Time};
 use crate::board::Place;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 use crate::event::{Read, Source};
 use crate::lane::Lane;
 use crate::lint::Lint;
@@ -309,7 +309,7 @@ impl Engine {
                 Service::Uc => qp_type::UC,
                 Service::Ud => qp_type::UD,
                 Service::XrcIni | Service::XrcTgt => {
-                    return Err(Error::refuse(Errno::EINVAL, "the attributes do not fit an XRC QP"));
+                    return Err(refusal(Errno::EINVAL, "the attributes do not fit an XRC QP"));
                 }
             },
             is_srq: u8::from(spec.srq.is_some()),
@@ -357,8 +357,8 @@ impl Engine {
         self.open_inbox();
         // A send may copy inline data from unregistered memory, so the fault handler must be
         // installed now.
-        crate::usermem::install()?;
-        let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
+        crate::usermem::install().map_err(by_system)?;
+        let unsound = || refusal(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
         let home = parts.home.as_ref().filter(|pd| pd.is_parent());

@@ -15,7 +15,7 @@ use abi::queue::{ON_WIRE, qp as word};
 use protocol::Service;
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system};
 use crate::lane::Lane;
 use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
@@ -35,7 +35,7 @@ impl Engine {
             // order.
             let [memory, mine, other, wake_word] = answer.fds.as_slice() else { return Err(Errno::EIO.into()) };
             let copies = [memory, other, mine, wake_word].map(OwnedFd::try_clone);
-            let copies = copies.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(Error::from)?;
+            let copies = copies.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(by_system)?;
             far = Some(Lane::new(&LaneOut { side: 1 - out.side.min(1), ..out }, copies)?);
         }
         let near = Lane::new(&out, answer.fds)?;

@@ -12,7 +12,7 @@ use abi::queue::{RECV_WQE_HEADER, SrqOut, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::event::{Read, Source};
 use crate::lock::Mutex;
 use crate::memory::View;
@@ -399,8 +399,7 @@ fn layout(out: &SrqOut) -> Layout {
 
 fn ring((view, layout): (View, Layout), out: &SrqOut) -> Result<(Ring, u32)> {
     let ring = Ring::new(view, layout, RECV_WQE_HEADER).filter(|ring| ring.count() > 0);
-    let ring =
-        ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
+    let ring = ring.ok_or_else(|| refusal(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
     Ok((ring, out.count))
 }
 

@@ -16,7 +16,7 @@ use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, S
 use wire::{Psn, Qpn};
 
 use crate::board::Place;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::lane::LANE_MTU;
 use crate::migration::Migration;
 use crate::net::delayed_ack::ReplyPattern;
@@ -140,9 +140,9 @@ impl Qp {
         }
         if self.token() != 0 {
             let text = format!("target QP {:#x} is served by another process, which alone can modify it", self.qpn());
-            return Err(Error::refuse(Errno::EOPNOTSUPP, text));
+            return Err(refusal(Errno::EOPNOTSUPP, text));
         }
-        Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())))
+        Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())))
     }
 
     /// Applies a change for the agent. The helper thread opens the lane.

@@ -26,7 +26,7 @@ use protocol::{Nak, Service, Step};
 use crate::cell::Packet;
 use crate::cq::Cq;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::event::{Events, Read, Source};
 use crate::memory::View;
 use crate::pd::Pd;
@@ -198,7 +198,7 @@ impl Engine {
         let qp = match self.qps.find(qpn) {
             Some(qp) => qp,
             None if xrcd.token != 0 => self.foreign_target(qpn, xrcd.domain, xrcd.token),
-            None => return Err(Error::refuse(Errno::EINVAL, format!("target QP {qpn:#x} is being destroyed"))),
+            None => return Err(refusal(Errno::EINVAL, format!("target QP {qpn:#x} is being destroyed"))),
         };
         Ok(Hold::new(qp, answer.qp_handle, cookie))
     }

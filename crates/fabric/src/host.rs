@@ -56,7 +56,7 @@ impl Host {
         let agent = Arc::downgrade(&self.agent);
         Context::with_manager(Box::new(self.wired(device)?), move || match agent.upgrade() {
             Some(agent) => manager(&agent),
-            None => Err(Error { errno: Errno::EIO, reason: "the host has been stopped".into() }),
+            None => Err(Error::new(Errno::EIO, "the host has been stopped")),
         })
     }
 
@@ -138,9 +138,7 @@ impl Host {
     /// # Errors
     /// ENODEV when there is no such device.
     pub fn control(&self, device: usize) -> Result<LocalControl, Error> {
-        self.agent
-            .connect(device, profile::MAINLINE)
-            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })
+        self.agent.connect(device, profile::MAINLINE)
     }
 
     /// Opens an event channel of the connection manager, for tests of the channel itself.
@@ -170,8 +168,7 @@ impl Host {
 }
 
 fn manager(agent: &AgentHandle) -> Result<cm::Channel, Error> {
-    let (control, bell) =
-        agent.connect_manager().map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
+    let (control, bell) = agent.connect_manager()?;
     Ok(cm::Channel::over(Box::new(control), bell))
 }
 

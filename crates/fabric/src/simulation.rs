@@ -196,9 +196,7 @@ impl Simulation {
     pub fn connect(&mut self, host: HostId) -> Result<Arc<Engine>, Error> {
         let Host { agent, gids, .. } = &self.hosts[host.0];
         let plug = Arc::new(Plug::new(&self.core, host.0, gids));
-        let control = agent
-            .connect(0, plug, Arc::clone(&self.core) as Arc<dyn Simulated>)
-            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
+        let control = agent.connect(0, plug, Arc::clone(&self.core) as Arc<dyn Simulated>)?;
         let engine = Engine::open(Box::new(control))?;
         self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: Turn::default() });
         // Peers notify only a sleeper that has slept once.
@@ -212,10 +210,7 @@ impl Simulation {
     /// # Errors
     /// The agent's refusal.
     pub fn manager(&mut self, host: HostId) -> Result<cm::Channel, Error> {
-        let (control, bell) = self.hosts[host.0]
-            .agent
-            .connect_manager()
-            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
+        let (control, bell) = self.hosts[host.0].agent.connect_manager()?;
         Ok(cm::Channel::over(Box::new(control), bell))
     }
 

@@ -150,7 +150,7 @@ pub(crate) fn refusal(errno: rustix::io::Errno) -> Refusal {
 /// The refusal for a program that asked for a socket when eventfd failed. The reason names
 /// eventfd2.
 pub(crate) fn no_eventfd(errno: rustix::io::Errno) -> Refusal {
-    engine::Error::refuse(abi::Errno(errno.raw_os_error()), shm::denied::denied("eventfd2")(errno).to_string()).into()
+    engine::refusal(abi::Errno(errno.raw_os_error()), shm::denied::denied("eventfd2")(errno).to_string()).into()
 }
 
 /// Borrows a descriptor with another owner, for the time of a call.

@@ -2,18 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use abi::Errno;
 use abi::layout::Record;
 use abi::ucma::address::{Bind, BindIp};
 use abi::ucma::connection::Listen;
 use abi::ucma::sockaddr::Sockaddr;
+use abi::{Errno, Refusal};
 
 use super::Manager;
 use super::dispatch::Call;
 use super::id::{Stage, ib_address, port, space_name};
 use super::locals::Attachment;
 use super::ports::{Conflict, Family, Holder, Spot};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 
 /// Most requests that may wait for a listener (Linux's default).
 const BACKLOG_MAX: u32 = 1024;

@@ -1,12 +1,12 @@
 //! Connections: CONNECT, ACCEPT, REJECT, DISCONNECT, NOTIFY. [`super::news`] tells the program how
 //! the peer reacts.
 
-use abi::Errno;
 use abi::event::kind as async_kind;
 use abi::qp::kind;
 use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece as EceRecord, Notify, Reject};
 use abi::ucma::sockaddr::Sockaddr;
+use abi::{Errno, Refusal};
 use protocol::cm::{Ece, Error, Reason, Reply, Request, SidrReply, SidrRequest, State, TransportType};
 use wire::Psn;
 use wire::Qpn;
@@ -16,7 +16,7 @@ use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use super::Manager;
 use super::dispatch::Call;
 use super::id::{Id, Stage, ip, port};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
 /// How long either side may take to answer a message: code 19 is 2.1 s. A side that needs longer

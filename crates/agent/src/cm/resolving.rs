@@ -8,11 +8,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use abi::Errno;
 use abi::layout::Record;
 use abi::ucma::address::{ResolveAddr, ResolveIp, ResolveRoute};
 use abi::ucma::connection::{UdParam, event};
 use abi::ucma::sockaddr::{Sockaddr, SockaddrIb, family};
+use abi::{Errno, Refusal};
 use protocol::Time;
 use protocol::cm::Path;
 
@@ -25,7 +25,7 @@ use super::routes::{Neighbour, Route, probe};
 use super::search::{Found, Search};
 use crate::device::{Device, PKEYS};
 use crate::gids::{gid_of, ip_of};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
 /// The hop limit of paths. Linux and most routers start with it.
@@ -263,7 +263,7 @@ impl Manager {
     fn address_not_found(&mut self, name: u32, refusal: Refusal) {
         let Some(id) = self.ids.get_mut(name) else { return };
         id.stage = Stage::Bound;
-        self.tell(name, event::ADDR_ERROR, refusal.errno.to_status(), UdParam::default(), refusal.reason);
+        self.tell(name, event::ADDR_ERROR, refusal.errno.to_status(), UdParam::default(), refusal.reason.into_owned());
     }
 
     pub(super) fn resolve_route(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {

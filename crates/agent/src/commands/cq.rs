@@ -22,7 +22,7 @@ use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::objects::{Channel, Cq};
 use crate::queue_memory::Allocation;
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -47,8 +47,8 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let CreateCompChannel { .. } = call.body()?;
     shares::room_for(world, call.context, Kind::Channel)?;
     shares::room_for_descriptor(world, call.context)?;
-    let eventfd = event_file()?;
-    let theirs = eventfd.try_clone()?;
+    let eventfd = event_file().map_err(by_system)?;
+    let theirs = eventfd.try_clone().map_err(by_system)?;
     let context = world.context(call.context)?;
     context.take_descriptor();
     // The client may have attached so many waiters to the eventfd that its last close takes long.
@@ -100,7 +100,8 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
     };
     shares::room_for(world, owner, Kind::Cq)?;
     let number = world.numbers.next_label();
-    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
+    let Allocation { block, mapping, fd } =
+        world.context(owner)?.memory.allocate(bytes_for(entries)).map_err(by_system)?;
     let cq = Cq {
         number,
         user_handle: wanted.user_handle,
@@ -143,7 +144,8 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         );
     }
     shares::room_for_queues(world, owner)?;
-    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
+    let Allocation { block, mapping, fd } =
+        world.context(owner)?.memory.allocate(bytes_for(entries)).map_err(by_system)?;
     for at in (0..CONTROL_LEN).step_by(4) {
         block.word(at).store(old.read(at), Ordering::Release);
     }

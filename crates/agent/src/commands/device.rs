@@ -9,7 +9,7 @@ use abi::queue::{CONTEXT_LEN, ContextOut, REV};
 
 use super::{Answer, Call};
 use crate::context::AsyncFile;
-use crate::refusal::Outcome;
+use crate::refusal::{Outcome, by_system};
 use crate::shares;
 use crate::world::World;
 
@@ -21,13 +21,13 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (apart, owing) = (world.users.apart, world.owing.of(call.context));
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
-    let page = context.memory.allocate_apart(CONTEXT_LEN)?;
+    let page = context.memory.allocate_apart(CONTEXT_LEN).map_err(by_system)?;
     let file = AsyncFile::new(page.block.clone(), apart, closer).and_then(|file| Ok((file.descriptor()?, file)));
     let (eventfd, mut file) = match file {
         Ok(made) => made,
         Err(error) => {
             context.memory.release(&page.block);
-            return Err(error.into());
+            return Err(by_system(error));
         }
     };
     file.note_at(owing);

@@ -14,7 +14,7 @@ use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
 use crate::ids::ContextId;
 use crate::objects::{Dm, Piece};
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -40,7 +40,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     shares::room_for_memory(world, owner, length)?;
     shares::room_for(world, owner, Kind::Dm)?;
-    let (_, memfd) = Region::create("softhca-dm", length.next_multiple_of(4096) as usize)?;
+    let (_, memfd) = Region::create("softhca-dm", length.next_multiple_of(4096) as usize).map_err(by_system)?;
     let piece = Arc::new(Piece { memfd, length });
     let taken = piece.taken();
     let answer = hold(world, call, piece)?;
@@ -53,7 +53,7 @@ pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<An
     let owner = call.context;
     shares::room_for(world, owner, Kind::Dm)?;
     shares::room_for_descriptor(world, owner)?;
-    let fd = piece.memfd.as_fd().try_clone_to_owned()?;
+    let fd = piece.memfd.as_fd().try_clone_to_owned().map_err(by_system)?;
     world.context(owner)?.take_descriptor();
     let length = piece.length;
     let Some(dm_handle) = world.tables.dms.insert(owner, Dm { piece, users: 0 }) else {

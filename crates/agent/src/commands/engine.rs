@@ -15,7 +15,7 @@ use crate::engine_link::EngineLink;
 use crate::foreign::{Foreign, Passed};
 use crate::ids::ContextId;
 use crate::lanes::{LaneEnd, STRIPES, WAKES_PEER};
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::world::World;
 
@@ -27,14 +27,14 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("ENGINE_HELLO: flags {:#x} are not known", body.flags));
     }
     let device = world.device_of(call.context).index as u32;
-    let board = world.board.descriptor()?;
+    let board = world.board.descriptor().map_err(by_system)?;
     let owing = world.owing.of(call.context);
     let context = world.context(call.context)?;
     if context.engine.is_some() {
         return refuse(Errno::EEXIST, format!("context {} has an engine already", call.context.0));
     }
     let (wake_word, kick) = two(fds)?;
-    let (mut link, theirs) = EngineLink::new(wake_word, kick)?;
+    let (mut link, theirs) = EngineLink::new(wake_word, kick).map_err(by_system)?;
     link.note_at(owing);
     context.engine = Some(link);
     {
@@ -82,7 +82,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         // Before the lane's memory is made, so that a refusal costs the agent no descriptor.
         shares::room_for_lane(world, me, peer)?;
     }
-    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy)?;
+    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy).map_err(by_system)?;
     let side = world.lanes.side(lane, me);
     let mut opened = describe(world, lane, side, me, peer).map(|mine| (mine, None));
     if new && let Ok((mine, _)) = opened {
@@ -104,7 +104,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         world.show_faults_to(&[me, peer]);
     }
     let mut answer = call.answer::<LaneOut>(&mine.out);
-    answer.fds = mine.fds.iter().map(|fd| fd.try_clone()).collect::<std::io::Result<_>>()?;
+    answer.fds = mine.fds.iter().map(|fd| fd.try_clone()).collect::<std::io::Result<_>>().map_err(by_system)?;
     Ok(answer)
 }
 
@@ -114,13 +114,13 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
     let (Some(mine), Some(theirs)) = (link(to), link(other)) else {
         return refuse(Errno::ESRCH, format!("engine {} is gone", other.0));
     };
-    let mut end = world.lanes.describe(lane, side, mine, theirs)?;
+    let mut end = world.lanes.describe(lane, side, mine, theirs).map_err(by_system)?;
     let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid);
     if let (Some(ours), Some(others)) = (uid(to), uid(other))
         && ours != others
     {
         // The agent keeps the descriptor that wakes another user's engine.
-        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.notifier(other, theirs, ours)?));
+        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.notifier(other, theirs, ours).map_err(by_system)?));
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;

@@ -19,7 +19,7 @@ use super::{Answer, Call, dm, find};
 use crate::context::Context;
 use crate::ids::ContextId;
 use crate::objects::{Matter, Mr, Pd};
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -101,7 +101,7 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         flags,
         dm_length: piece.as_ref().map_or(0, |piece| piece.length),
     };
-    let fd = piece.as_ref().map(|piece| piece.memfd.as_fd().try_clone_to_owned()).transpose()?;
+    let fd = piece.as_ref().map(|piece| piece.memfd.as_fd().try_clone_to_owned()).transpose().map_err(by_system)?;
     let matter = match (flags, piece) {
         (_, Some(piece)) => Matter::Device(piece, None),
         (mr_flags::NOTHING, _) => Matter::Nothing,

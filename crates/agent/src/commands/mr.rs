@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use abi::Errno;
 use abi::layout::Record;
 use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer, access, rereg};
 use abi::queue::{MrIn, mr_flags};
+use abi::{Errno, Refusal};
 
 use super::dm;
 use super::pd::{self, no_handle};
@@ -18,7 +18,7 @@ use crate::foreign::Passed;
 use crate::ids::ContextId;
 use crate::mapped::Mapped;
 use crate::objects::{Matter, Mr, Shared};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;

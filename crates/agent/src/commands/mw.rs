@@ -3,16 +3,16 @@
 //! The agent gives out the key and counts windows. Binding is a work request, so only the engine
 //! knows what a window is bound to.
 
-use abi::Errno;
 use abi::layout::Record;
 use abi::mr::{AllocMw, AllocMwAnswer, DeallocMw, mw_type};
 use abi::queue::MwIn;
+use abi::{Errno, Refusal};
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find};
 use crate::ids::ContextId;
 use crate::objects::Mw;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;

@@ -1,13 +1,13 @@
 //! Protection domains: ALLOC_PD, DEALLOC_PD. The principal type is [`Pd`].
 
-use abi::Errno;
 use abi::pd::{AllocPd, AllocPdAnswer, DeallocPd};
 use abi::queue::{PdOut, REV};
+use abi::{Errno, Refusal};
 
 use super::{Answer, Call, find, find_mut, unused};
 use crate::ids::ContextId;
 use crate::objects::Pd;
-use crate::refusal::{Outcome, Refusal};
+use crate::refusal::Outcome;
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;

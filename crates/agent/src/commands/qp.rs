@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use abi::Errno;
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
 use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
 use abi::target::TARGET_LEN;
+use abi::{Errno, Refusal};
 use protocol::{Service, State};
 
 use super::mcast;
@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::ids::ContextId;
 use crate::objects::Qp;
 use crate::queue_memory::Allocation;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -95,7 +95,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
             Ok(allocation) => allocation,
             Err(error) => {
                 world.numbers.qpns.give_back(qpn);
-                return Err(error.into());
+                return Err(by_system(error));
             }
         };
     let attributes = QueryQpAnswer {

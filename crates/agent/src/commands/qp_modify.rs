@@ -7,10 +7,10 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::Errno;
 use abi::ah::AhAttr;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, RATE_LIMIT_MAX, attr};
 use abi::queue::qp as word;
+use abi::{Errno, Refusal};
 use protocol::State;
 use protocol::modify::{Attributes, check, counting};
 
@@ -20,7 +20,7 @@ use super::{Answer, Call, find, migration, xrc};
 use crate::device::{Device, PKEYS};
 use crate::ids::ContextId;
 use crate::objects::{Qp, state_of};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
 use crate::world::World;
 
@@ -112,8 +112,7 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     let given = |bit: u32| wanted.attr_mask & bit != 0;
     let qpn = qp.qpn;
     let bad = |text: String| refuse(Errno::EINVAL, format!("modify_qp of QP {qpn:#x}: {text}"));
-    let named =
-        |refusal: Refusal| Refusal { reason: format!("modify_qp of QP {qpn:#x}: {}", refusal.reason), ..refusal };
+    let named = |refusal: Refusal| Refusal::new(refusal.errno, format!("modify_qp of QP {qpn:#x}: {}", refusal.reason));
     if given(attr::PORT) {
         device.port(u32::from(wanted.port_num)).map_err(named)?;
     }

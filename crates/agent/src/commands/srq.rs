@@ -4,17 +4,17 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use abi::Errno;
 use abi::layout::Record;
 use abi::queue::{CONTROL_LEN, Mapping, REV, SrqOut, recv_stride, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
+use abi::{Errno, Refusal};
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused, xrc};
 use crate::ids::ContextId;
 use crate::objects::{Srq, Xrc};
 use crate::queue_memory::Allocation;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -82,7 +82,7 @@ pub fn make(
             Ok(allocation) => allocation,
             Err(error) => {
                 world.numbers.srq_numbers.give_back(key);
-                return Err(error.into());
+                return Err(by_system(error));
             }
         };
     block.word(word::LIMIT).store(wanted.limit, Ordering::Release);
@@ -164,7 +164,8 @@ fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outco
     let max_wr = max_wr.next_power_of_two();
     shares::room_for_queues(world, owner)?;
     let memory = &mut world.context(owner)?.memory;
-    let Allocation { block, mapping, fd } = memory.allocate(CONTROL_LEN + max_wr as usize * stride)?;
+    let Allocation { block, mapping, fd } =
+        memory.allocate(CONTROL_LEN + max_wr as usize * stride).map_err(by_system)?;
     for at in (0..CONTROL_LEN).step_by(4) {
         block.word(at).store(old.read(at), Ordering::Release);
     }

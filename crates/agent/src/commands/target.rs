@@ -8,19 +8,19 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use abi::Errno;
 use abi::event::{AsyncRecord, kind};
 use abi::private::{LaneOut, Push, push};
 use abi::qp::{ModifyQp, attr};
 use abi::queue::{CONTROL_LEN, QpOut, REV, qp as word};
 use abi::target::{TARGET_LEN, XrcAdopt, XrcAdoptAnswer, XrcEvent, XrcFind, XrcFindAnswer};
+use abi::{Errno, Refusal};
 
 use super::{Answer, Call, find, xrc};
 use crate::ids::ContextId;
 use crate::numbers::Grant;
 use crate::objects::Qp;
 use crate::queue_memory::{Allocation, Block, QueueMemory};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
@@ -130,7 +130,7 @@ pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Some(handle) = offered else {
         return refuse(Errno::EINVAL, format!("target QP {qpn:#x} was not offered to this context"));
     };
-    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(TARGET_LEN)?;
+    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(TARGET_LEN).map_err(by_system)?;
     let Some(qp) = world.tables.qps.find_mut(owner, handle) else { return refuse(Errno::EINVAL, "the QP is gone") };
     copy_words(&qp.block, &block);
     (qp.block, qp.offered) = (block, false);

@@ -7,7 +7,7 @@ use abi::wire::{SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, 
 use shm::LANE_LEN;
 
 use super::{Answer, Call};
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::world::World;
 
 /// WIRE_OPEN: creates the lane that brings datagrams of other hosts to the engine.
@@ -30,7 +30,7 @@ pub fn open(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EEXIST, format!("engine {} has its wire lane already", me.0));
     }
     let own = context.peer.uid == rustix::process::getuid().as_raw();
-    let opened = world.wire.open(me.0, engine, own)?;
+    let opened = world.wire.open(me.0, engine, own).map_err(by_system)?;
     let flags = if opened.shared { open_flags::SHARED } else { 0 };
     let mut answer = call.answer(&WireOut { flags, reserved: 0, lane_len: LANE_LEN as u64 });
     answer.fds = opened.fds;
@@ -47,7 +47,7 @@ pub fn sockets(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if max as usize > SOCKETS_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {SOCKETS_MAX} sockets, not for {max}"));
     }
-    let (total, some) = world.wire.sockets(first, max)?;
+    let (total, some) = world.wire.sockets(first, max).map_err(by_system)?;
     let mut answer = WireSocketsAnswer {
         epoch: world.board.wire_epoch(),
         count: some.len() as u32,

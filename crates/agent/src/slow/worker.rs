@@ -10,12 +10,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use abi::Errno;
 use abi::command::{self, Command, number};
 use abi::cq::{ExModifyCq, PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqAnswer, Wc};
 use abi::layout::Record;
 use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, XrcSend, opcode, send_flags};
 use abi::srq::ModifySrq;
+use abi::{Errno, Refusal};
 use engine::{
     Ah, Caps, Channel, Cq, CqSpec, Engine, Error, InitiatorSpec, Mr, Pd, PostError, Qp, QpSpec, Service, Srq,
 };
@@ -27,7 +27,7 @@ use crate::commands::extended::MODERATION;
 use crate::dispatch::Reply;
 use crate::inbox::{Inbox, Message};
 use crate::local::LocalControl;
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
 
 /// The client's objects, by handle.
@@ -60,7 +60,9 @@ pub(super) fn run(control: LocalControl, context: Made, profile: u16, jobs: &Rec
                 (reply, to)
             }
             (Job::Follow { reply, to, .. }, Err(_)) => (reply, to),
-            (Job::Execute { request, to }, Ok(worker)) => (worker.execute(&request).unwrap_or_else(Reply::from), to),
+            (Job::Execute { request, to }, Ok(worker)) => {
+                (worker.execute(&request).unwrap_or_else(|refused| refused), to)
+            }
             (Job::Execute { to, .. }, Err(error)) => {
                 (Refusal::new(error.errno, format!("the agent cannot run an engine: {}", error.reason)).into(), to)
             }
@@ -106,7 +108,7 @@ impl Worker {
                 // Maps only the registered part: the file may be far longer, and the agent's
                 // address space is shared by all.
                 let len = usize::try_from(body.length).unwrap_or(usize::MAX);
-                let region = Arc::new(Region::map_part(memfd.as_fd(), offset, len)?);
+                let region = Arc::new(Region::map_part(memfd.as_fd(), offset, len).map_err(engine::by_system)?);
                 let pd = known(&self.pds, body.pd_handle)?;
                 let mr = self.engine.adopt_mr(pd, &body, &answer, region)?;
                 self.mrs.insert(answer.mr_handle, mr);
@@ -200,7 +202,7 @@ impl Worker {
 
     /// Carries out a command that needs an engine: posting, polling, arming, and the engine's part
     /// of other commands.
-    fn execute(&mut self, request: &[u8]) -> Outcome<Reply> {
+    fn execute(&mut self, request: &[u8]) -> Result<Reply, Reply> {
         let command = command::admit(request, self.profile, true)
             .map_err(|errno| Refusal::new(errno, "the lengths of the command are wrong"))?;
         let bytes = match command.row.number {
@@ -212,12 +214,12 @@ impl Worker {
             number::POST_SEND => self.post_send(&command)?,
             number::POST_RECV => {
                 let (body, list) = lists(&command)?;
-                let (qp, _) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| bad(0, refusal))?;
+                let (qp, _) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| Reply::bad_wr(0, refusal))?;
                 receives(&command, &body, list, |wr| qp.post_recv(wr))?
             }
             _ => {
                 let (body, list) = lists(&command)?;
-                let srq = object(&self.srqs, Kind::Srq, body.handle).map_err(|refusal| bad(0, refusal))?;
+                let srq = object(&self.srqs, Kind::Srq, body.handle).map_err(|refusal| Reply::bad_wr(0, refusal))?;
                 receives(&command, &body, list, |wr| srq.post(wr))?
             }
         };
@@ -233,43 +235,43 @@ impl Worker {
             return refuse(Errno::ENOSPC, format!("POLL_CQ: there is room for {room} completions, not for {ne}"));
         }
         let mut found = vec![Wc::default(); wanted];
-        let count = cq.poll(&mut found).map_err(because)?;
+        let count = cq.poll(&mut found).map_err(Refusal::from)?;
         let wcs: Vec<u8> = found[..count].iter().flat_map(|wc| wc.bytes().to_vec()).collect();
         Ok(command.reply(PollCqAnswer { count: count as u32, reserved: 0 }.bytes(), &wcs))
     }
 
     fn arm(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let ReqNotifyCq { cq_handle, solicited_only } = body(command)?;
-        object(&self.cqs, Kind::Cq, cq_handle)?.req_notify(solicited_only != 0).map_err(because)?;
+        object(&self.cqs, Kind::Cq, cq_handle)?.req_notify(solicited_only != 0).map_err(Refusal::from)?;
         Ok(Vec::new())
     }
 
     /// The client maps no queue memory, so the answer does not say where the queue is now.
     fn resize(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let ResizeCq { cq_handle, cqe, .. } = body(command)?;
-        let cqe = object(&self.cqs, Kind::Cq, cq_handle)?.resize(cqe).map_err(refused)?;
+        let cqe = object(&self.cqs, Kind::Cq, cq_handle)?.resize(cqe)?;
         Ok(command.reply(ResizeCqAnswer { cqe, reserved: 0 }.bytes(), &[]))
     }
 
     fn moderate(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
-        let ExModifyCq { cq_handle, attr_mask, cq_count, cq_period, .. } = command.body().map_err(because)?;
+        let ExModifyCq { cq_handle, attr_mask, cq_count, cq_period, .. } = command.body().map_err(Refusal::from)?;
         if attr_mask != MODERATION {
             return refuse(Errno::EOPNOTSUPP, format!("EX_MODIFY_CQ: attributes {attr_mask:#x} do not change"));
         }
-        object(&self.cqs, Kind::Cq, cq_handle)?.moderate(cq_count, cq_period).map_err(refused)?;
+        object(&self.cqs, Kind::Cq, cq_handle)?.moderate(cq_count, cq_period)?;
         Ok(Vec::new())
     }
 
     fn modify_srq(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let ModifySrq { srq_handle, attr_mask, max_wr, srq_limit } = body(command)?;
-        object(&self.srqs, Kind::Srq, srq_handle)?.modify(attr_mask, max_wr, srq_limit).map_err(refused)?;
+        object(&self.srqs, Kind::Srq, srq_handle)?.modify(attr_mask, max_wr, srq_limit)?;
         Ok(Vec::new())
     }
 
-    fn post_send(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+    fn post_send(&self, command: &Command<'_>) -> Result<Vec<u8>, Reply> {
         let (body, list) = lists(command)?;
-        let (qp, service) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| bad(0, refusal))?;
-        let mut batch = qp.send_batch().map_err(|error| bad(0, not_posted(error)))?;
+        let (qp, service) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| Reply::bad_wr(0, refusal))?;
+        let mut batch = qp.send_batch().map_err(|error| Reply::bad_wr(0, not_posted(error)))?;
         let mut outcome = Ok(());
         let mut sges = list.sges.as_slice();
         for index in 0..body.wr_count as usize {
@@ -279,7 +281,7 @@ impl Worker {
                 self.push(&mut batch, (*service, xrc_srq), &wr, taken)
             });
             if let Err(refusal) = pushed {
-                outcome = Err(bad(index, refusal));
+                outcome = Err(Reply::bad_wr(index, refusal));
                 break;
             }
         }
@@ -355,13 +357,13 @@ const LISTS: &str = "the lists of work requests and scatter/gather entries are s
 
 /// Splits the arrays, if they are as long as the header says. Otherwise the refusal names the first
 /// work request.
-fn lists<'a>(command: &Command<'a>) -> Outcome<(Post, Lists<'a>)> {
-    let (body, tail) = command.body_and_tail::<Post>().map_err(|errno| bad(0, because(errno)))?;
+fn lists<'a>(command: &Command<'a>) -> Result<(Post, Lists<'a>), Reply> {
+    let (body, tail) = command.body_and_tail::<Post>().map_err(|errno| Reply::bad_wr(0, errno.into()))?;
     let least = if command.row.number == number::POST_SEND { size_of::<SendWr>() } else { size_of::<RecvWr>() };
     let requests = u64::from(body.wqe_size) * u64::from(body.wr_count);
     let sges = size_of::<Sge>() as u64 * u64::from(body.sge_count);
     if (body.wqe_size as usize) < least || requests.saturating_add(sges) > tail.len() as u64 {
-        return Err(bad(0, Refusal::new(Errno::EINVAL, LISTS)));
+        return Err(Reply::bad_wr(0, Refusal::new(Errno::EINVAL, LISTS)));
     }
     let (requests, rest) = tail.split_at(requests as usize);
     let sges = rest.chunks_exact(size_of::<Sge>()).take(body.sge_count as usize).filter_map(Sge::read).collect();
@@ -374,7 +376,7 @@ fn receives(
     body: &Post,
     list: Lists<'_>,
     post: impl Fn(&engine::RecvWr<'_>) -> Result<(), PostError>,
-) -> Outcome<Vec<u8>> {
+) -> Result<Vec<u8>, Reply> {
     let mut sges = list.sges.as_slice();
     for index in 0..body.wr_count as usize {
         list.work_request::<RecvWr>(body, index)
@@ -382,7 +384,7 @@ fn receives(
                 let sges = split(&mut sges, wr.num_sge)?;
                 post(&engine::RecvWr { wr_id: wr.wr_id, sges }).map_err(not_posted)
             })
-            .map_err(|refusal| bad(index, refusal))?;
+            .map_err(|refusal| Reply::bad_wr(index, refusal))?;
     }
     Ok(command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
 }
@@ -397,11 +399,11 @@ fn split<'s>(sges: &mut &'s [Sge], count: u32) -> Outcome<&'s [Sge]> {
 }
 
 fn body<T: Record>(command: &Command<'_>) -> Outcome<T> {
-    command.body_and_tail().map(|(body, _)| body).map_err(because)
+    command.body_and_tail().map(|(body, _)| body).map_err(Refusal::from)
 }
 
 fn known<T>(table: &BTreeMap<u32, T>, handle: u32) -> engine::Result<&T> {
-    table.get(&handle).ok_or_else(|| Error::plain(Errno::ENOENT))
+    table.get(&handle).ok_or_else(|| Error::from(Errno::ENOENT))
 }
 
 fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
@@ -411,20 +413,6 @@ fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
     }
 }
 
-/// For an errno that needs no explanation.
-fn because(errno: Errno) -> Refusal {
-    Refusal::new(errno, errno.to_string())
-}
-
 fn not_posted(error: PostError) -> Refusal {
     Refusal::new(error.errno(), error.to_string())
-}
-
-fn refused(error: Error) -> Refusal {
-    Refusal::new(error.errno, error.reason)
-}
-
-/// A refusal that names the work request at `index`.
-fn bad(index: usize, refusal: Refusal) -> Refusal {
-    Refusal { answer: PostAnswer { bad_wr: index as u32 + 1 }.bytes().to_vec(), ..refusal }
 }

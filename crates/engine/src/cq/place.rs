@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use abi::queue::CqOut;
 
 use super::{Cqe, word};
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::memory::View;
 use crate::parent::Purpose;
 use crate::pd::Pd;
@@ -29,7 +29,7 @@ pub(super) fn layout(capacity: u32) -> Layout {
 pub(super) fn check(out: &CqOut, view: &View) -> Result<u32> {
     let bytes = u64::from(out.cqe_count) * size_of::<Cqe>() as u64 + word::ENTRIES as u64;
     if out.cqe_count == 0 || out.cqe_size as usize != size_of::<Cqe>() || bytes > view.len() as u64 {
-        return Err(Error::refuse(Errno::EIO, "the agent described a CQ that does not fit its memory"));
+        return Err(refusal(Errno::EIO, "the agent described a CQ that does not fit its memory"));
     }
     Ok(out.cqe_count)
 }

@@ -14,7 +14,7 @@ use shm::denied::named;
 
 use super::{BEAT, UNSURE};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Result, by_system};
 use crate::idle::{IdlePolicy, QUIET};
 use crate::lane::Lane;
 use crate::stall::{SHARED_FOR, StallDetector};
@@ -35,16 +35,11 @@ impl Engine {
         let mut thread = self.waker.thread.lock();
         if thread.is_none() {
             let engine = Arc::clone(self);
-            *thread = Some(
-                std::thread::Builder::new()
-                    .name("softhca".into())
-                    .stack_size(256 * 1024)
-                    .spawn(move || {
-                        engine.control.enter();
-                        engine.help();
-                    })
-                    .map_err(named("pthread_create"))?,
-            );
+            let started = std::thread::Builder::new().name("softhca".into()).stack_size(256 * 1024).spawn(move || {
+                engine.control.enter();
+                engine.help();
+            });
+            *thread = Some(started.map_err(named("pthread_create")).map_err(by_system)?);
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use udp::Received;
 
 use crate::access;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
 use crate::net::alike::Alike;
 use crate::net::congestion::{STREAK, marked};
@@ -393,13 +393,13 @@ impl Inbox {
         let answer = engine.call(&request::private(command::WIRE_OPEN, &open, size_of::<WireOut>()))?;
         let out: WireOut = answer.get(0)?;
         let mut fds = answer.fds.into_iter();
-        let mut next = || fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "WIRE_OPEN came without its descriptors"));
-        let region = shm::Region::map(next()?.as_fd(), LANE_LEN)?;
+        let mut next = || fds.next().ok_or_else(|| refusal(Errno::EIO, "WIRE_OPEN came without its descriptors"));
+        let region = shm::Region::map(next()?.as_fd(), LANE_LEN).map_err(by_system)?;
         let (misdelivered, rx) = shm::ends(Arc::new(region), Side::B);
         let agent = Notifier::from(next()?);
         let lease = match out.flags & open_flags::SHARED {
             0 => None,
-            _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN)?)),
+            _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN).map_err(by_system)?)),
         };
         let glance = rx.glance();
         Ok(Self {

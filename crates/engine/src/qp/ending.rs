@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use abi::qp::{DestroyQp, DestroyQpAnswer};
 
 use super::{Inner, Qp, Route};
-use crate::error::{Error, Result};
+use crate::error::{Result, refusal};
 use crate::event::Source;
 use crate::request;
 
@@ -19,7 +19,7 @@ impl Qp {
     pub fn destroy(&self) -> Result<u32> {
         self.engine.check_process()?;
         if self.lock().is_dead() {
-            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
+            return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
         }
         self.send_off();
         let _order = self.engine.allocation.lock();

@@ -43,8 +43,7 @@ fn protection_domains_and_xrc_domains() {
     let engine = Solo::new(&["10.0.0.1"]).engine();
     let most = engine.query_device().expect("limits").max_pd;
     assert!(most >= 65_536);
-    let gone = |errno| Error { errno, reason: String::new() };
-    fill("PD", most, || engine.alloc_pd(), |pd| pd.dealloc().map_err(gone));
+    fill("PD", most, || engine.alloc_pd(), |pd| pd.dealloc().map_err(Error::from));
     fill("XRC domain", most, || engine.open_xrcd(None, 0), |xrcd| xrcd.close());
 }
 
@@ -151,7 +150,7 @@ fn queue_pairs_each_with_the_reads_that_it_asks_for() {
     for qp in others.iter().chain([&again]) {
         qp.destroy().expect("it ends");
     }
-    for object in [cq.destroy().map(drop), pd.dealloc().map_err(|errno| Error { errno, reason: String::new() })] {
+    for object in [cq.destroy().map(drop), pd.dealloc().map_err(Error::from)] {
         object.expect("nothing is on it any more");
     }
 }

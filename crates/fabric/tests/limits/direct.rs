@@ -57,7 +57,7 @@ impl Control for Direct {
         world.flush(true);
         match reply.status {
             0 => Ok(Answer { bytes: reply.bytes, fds: reply.fds }),
-            status => Err(Error { errno: Errno(-status), reason: String::from_utf8_lossy(&reply.bytes).into_owned() }),
+            status => Err(Error::new(Errno(-status), String::from_utf8_lossy(&reply.bytes).into_owned())),
         }
     }
 

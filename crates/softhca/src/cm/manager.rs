@@ -79,7 +79,7 @@ impl Manager {
         let listening = Arc::clone(&shared);
         let thread = thread
             .spawn(move || listening.listen())
-            .map_err(|error| engine::Error::from(shm::denied::named("pthread_create")(error)))?;
+            .map_err(|error| engine::by_system(shm::denied::named("pthread_create")(error)))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

@@ -87,5 +87,5 @@ fn get<T: Record>(answer: &Answer) -> Result<T, Error> {
 }
 
 fn told(why: impl std::fmt::Display) -> Error {
-    Error { errno: abi::Errno::EIO, reason: why.to_string() }
+    Error::new(abi::Errno::EIO, why.to_string())
 }
