@@ -21,8 +21,8 @@ use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::addresses::{chosen, host_addresses};
-use crate::chance::Chances;
 use crate::config::{Config, ConfigError, Wire};
+use crate::host::System;
 use crate::inbox::{Inbox, Message};
 use crate::local::{LocalChannel, LocalControl};
 use crate::rundir::{RunDir, RunDirError};
@@ -72,11 +72,8 @@ impl Agent {
             Some(path) => path.display().to_string(),
             None => nowhere(),
         };
-        let mut world = World::new(config, &place)?;
-        if !config.in_order {
-            let chance = Chances::new()?;
-            world.numbers.scatter(|| chance.another());
-        }
+        let host = if config.in_order { System::default() } else { System::random()? };
+        let world = World::on(Arc::new(host), config, &place)?;
         let (sender, messages) = channel();
         let inbox = Inbox::new(sender, Notifier::new()?);
         // Every thread of this process that puts something on a lane may wake engines.

@@ -15,6 +15,7 @@ use shm::region::Region;
 
 use crate::device::Device;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
+use crate::host::Host;
 use crate::numbers::Grant;
 
 /// The writable end of the board.
@@ -25,8 +26,8 @@ pub struct Board {
 
 impl Board {
     /// A board that shows `devices`.
-    pub fn new(devices: &[Device]) -> io::Result<Self> {
-        let (region, fd) = Region::create_published("softhca-board", BOARD_LEN)?;
+    pub fn new(host: &dyn Host, devices: &[Device]) -> io::Result<Self> {
+        let (region, fd) = host.published("softhca-board", BOARD_LEN)?;
         let board = Self { region: Arc::new(region), fd };
         board.store(word::DEVICE_COUNT, devices.len() as u32);
         for device in devices {
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn a_client_sees_what_the_agent_shows_and_cannot_write() {
         let device = Device::new(0, &DeviceConfig::default(), "test");
-        let board = Board::new(std::slice::from_ref(&device)).expect("a board");
+        let board = Board::new(&crate::host::System::default(), std::slice::from_ref(&device)).expect("a board");
         let fd = board.descriptor().expect("a descriptor");
         assert!(Region::map(fd.as_fd(), BOARD_LEN).is_err(), "nobody else maps it writable");
         let view = Region::map_read_only(fd.as_fd(), BOARD_LEN).expect("a view");

@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 use abi::event::AsyncRecord;
 use abi::layout::Record;
 use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::closer::Closer;
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::host::Host;
 pub use crate::ids::{ContextId, Peer};
 use crate::owing::Owing;
 use crate::queue_memory::{Block, QueueMemory};
@@ -56,13 +57,13 @@ pub struct Context {
 
 impl Context {
     /// A context before GET_CONTEXT.
-    pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer, closer: Closer) -> Self {
+    pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer, closer: Closer, memory: QueueMemory) -> Self {
         Self {
             id,
             device,
             profile,
             peer,
-            memory: QueueMemory::default(),
+            memory,
             events: None,
             engine: None,
             descriptors: 0,
@@ -116,11 +117,10 @@ const WAITING_MAX: usize = 256;
 
 impl AsyncFile {
     /// An empty file whose records go to `page`. `apart`: the client may be hostile.
-    pub fn new(page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
-        let memory = rustix::fs::fstat(page.descriptor())?;
+    pub fn new(host: &dyn Host, page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
+        let inode = host.inode(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
-        let eventfd = Foreign::new(event_file()?, closer);
-        let inode = (memory.st_dev, memory.st_ino);
+        let eventfd = Foreign::new(host.event_file()?, closer);
         Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), owing: None })
     }
 
@@ -196,12 +196,6 @@ impl AsyncFile {
     }
 }
 
-/// An eventfd as programs expect an event file to be: reads block unless the program asks
-/// otherwise.
-pub fn event_file() -> io::Result<OwnedFd> {
-    rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(shm::denied::denied("eventfd2"))
-}
-
 /// Adds one to an eventfd, unless this would block. The client decides whether the eventfd is
 /// blocking, and an eventfd with a full counter is readable anyway. A client could fill the counter
 /// between the check and the write. So if users are kept apart, a separate thread writes (there are
@@ -226,6 +220,8 @@ fn ring(eventfd: &OwnedFd, apart: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::System;
+    use std::sync::Arc;
 
     fn record(element: u64) -> AsyncRecord {
         AsyncRecord { element, event_type: 18, reserved: 0 }
@@ -233,8 +229,9 @@ mod tests {
 
     #[test]
     fn records_wait_for_room_and_keep_their_order() {
-        let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone(), false, Closer::default()).expect("a file");
+        let page =
+            QueueMemory::new(Arc::new(System::default())).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+        let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
         for element in 0..200 {
             file.push(record(element));
         }
@@ -247,8 +244,9 @@ mod tests {
 
     #[test]
     fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
-        let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone(), false, Closer::default()).expect("a file");
+        let page =
+            QueueMemory::new(Arc::new(System::default())).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+        let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
         rustix::io::write(file.descriptor().expect("a copy"), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {

@@ -1,10 +1,13 @@
-//! Carries out a command: a pure function from the world and a request to a reply.
+//! Carries out a command: a function from the world and a request to a reply.
 //!
 //! [`dispatch`] reads from the top down. It first checks the header, by rules that are the same for
 //! all commands (docs/abi.md, "Command headers"). Then the file of the command's object, in
 //! [`crate::commands`], carries the command out. Then the outcome becomes a reply. A request may
 //! contain any bytes; the worst result is a refusal. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an
 //! engine, so the proxy engine serves them elsewhere (`slow.rs`).
+//!
+//! A command takes random numbers, memory, event files and push sockets from the world's
+//! [`Host`](crate::host::Host).
 
 use std::os::fd::OwnedFd;
 

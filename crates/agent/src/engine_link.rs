@@ -18,6 +18,7 @@ use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::foreign::Foreign;
+use crate::host::Host;
 use crate::owing::Owing;
 use crate::wire::link::Waker;
 
@@ -61,14 +62,12 @@ enum State {
 
 impl EngineLink {
     /// Creates a link. Returns it with the engine's end of the push socket.
-    pub fn new(wake_word: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = Socket::pair()?;
-        ours.only_send()?;
-        ours.set_send_room(IN_FLIGHT)?;
+    pub fn new(host: &dyn Host, wake_word: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = host.push_socket(IN_FLIGHT)?;
         let (wake_word, kick) = (Arc::new(wake_word), Arc::new(kick));
         let (backlog, state) = (Backlog::default(), State::Listens);
         let link = Self { wake_word, kick, socket: Arc::new(ours), backlog, state, owing: None, watched: false };
-        Ok((link, theirs.into()))
+        Ok((link, theirs))
     }
 
     /// The push socket, to watch it for room.
@@ -230,7 +229,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::event_file;
+    use crate::host::System;
     use crate::ids::ContextId;
     use crate::lanes::lane_gone;
     use abi::private::LaneOut;
@@ -238,8 +237,10 @@ mod tests {
     const A: ContextId = ContextId(1);
 
     fn link() -> (EngineLink, Socket) {
-        let (wake_word, kick) = (event_file().expect("fd"), event_file().expect("fd"));
-        let (link, theirs) = EngineLink::new(Foreign::ours(wake_word), Foreign::ours(kick)).expect("a link");
+        let (wake_word, kick) =
+            (System::default().event_file().expect("fd"), System::default().event_file().expect("fd"));
+        let (link, theirs) =
+            EngineLink::new(&System::default(), Foreign::ours(wake_word), Foreign::ours(kick)).expect("a link");
         (link, theirs.into())
     }
 
@@ -265,7 +266,8 @@ mod tests {
 
     /// Pushes lanes until one must wait. Returns how many there are.
     fn fill(link: &mut EngineLink) -> u32 {
-        let fds: Vec<_> = (0..4).map(|_| Arc::new(Foreign::ours(event_file().expect("fd")))).collect();
+        let fds: Vec<_> =
+            (0..4).map(|_| Arc::new(Foreign::ours(System::default().event_file().expect("fd")))).collect();
         let lanes = (1..).find(|&lane| {
             link.push(record(push::LANE, lane), fds.clone());
             link.backlog.len() > 0

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use abi::private::{LaneOut, Push, push};
 use shm::lane::LANE_LEN;
-use shm::region::Region;
 
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
+use crate::host::Host;
 use crate::ids::ContextId;
 
 /// Most lanes of one pair of engines.
@@ -30,8 +30,8 @@ pub struct LaneEnd {
 pub const WAKES_PEER: usize = 2;
 
 /// All lanes of an agent.
-#[derive(Default)]
 pub struct Lanes {
+    host: Arc<dyn Host>,
     lanes: BTreeMap<u32, Lane>,
     by_pair: BTreeMap<(ContextId, ContextId, u32), u32>,
     /// Every lane twice: by the engine at each end.
@@ -63,6 +63,12 @@ struct Lane {
 }
 
 impl Lanes {
+    /// No lanes yet; they will be memory of `host`.
+    pub fn new(host: Arc<dyn Host>) -> Self {
+        let (lanes, by_pair, by_end, by_user) = Default::default();
+        Self { host, lanes, by_pair, by_end, by_user, last: 0 }
+    }
+
     /// The lane of a pair with this lane index. The user `opener` pays for it if it is created now,
     /// which the second value tells. The order of the pair does not matter. `proxy`: one of the two
     /// engines is a proxy engine.
@@ -76,7 +82,7 @@ impl Lanes {
         if let Some(lane) = self.find((from, to), stripe) {
             return Ok((lane, false));
         }
-        let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
+        let (_, memory) = self.host.memory("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
         let memory = Arc::new(Foreign::memory(memory));
         self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory, opener, proxy });
@@ -182,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_pair_and_a_stripe_have_one_lane_whoever_asks() {
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::new(Arc::new(crate::host::System::default()));
         let (lane, new) = lanes.open((A, B), 0, 7, false).expect("a lane");
         assert!(new);
         assert_eq!(lanes.open((B, A), 0, 7, false).expect("the same"), (lane, false));

@@ -1,12 +1,15 @@
 //! The begin and the end of contexts: a client opens a device, and closes it or dies. The end is
 //! done in pieces, so that the work of other users continues meanwhile.
 
+use std::sync::Arc;
+
 use abi::Errno;
 
 use crate::context::Context;
 use crate::headroom;
 use crate::ids::{ContextId, Peer};
 use crate::lanes::lane_gone;
+use crate::queue_memory::QueueMemory;
 use crate::reasons::Told;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
@@ -26,8 +29,9 @@ impl World {
         self.last_context = next;
         let id = ContextId(next);
         let closer = self.closers.of(peer.uid);
+        let memory = QueueMemory::new(Arc::clone(&self.system));
         self.users.all.entry(peer.uid).or_default().contexts.insert(id);
-        self.contexts.insert(id, Context::new(id, device, profile, peer, closer));
+        self.contexts.insert(id, Context::new(id, device, profile, peer, closer, memory));
         Ok(id)
     }
 

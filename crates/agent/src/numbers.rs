@@ -33,12 +33,10 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Gives out numbers in a random order from `chance`. Must be called before the first number is
-    /// taken.
-    pub fn scatter(&mut self, mut chance: impl FnMut() -> Chance) {
-        self.qpns = QpnSpace::new(Some(chance()));
-        self.keys = KeySpace::new(Some(chance()));
-        self.srq_numbers = KeySpace::new(Some(chance()));
+    /// All numbers. A number space is in a random order if `chance` has random words for it.
+    pub fn new(chance: impl Fn() -> Option<Chance>) -> Self {
+        let (qpns, keys, srq_numbers) = (QpnSpace::new(chance()), KeySpace::new(chance()), KeySpace::new(chance()));
+        Self { qpns, keys, srq_numbers, labels: 0 }
     }
 
     /// A number that labels an object for users.

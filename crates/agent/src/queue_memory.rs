@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::queue::Mapping;
 use parking_lot::Mutex;
-use shm::region::Region;
 
 use crate::burial::{self, Buried};
+use crate::host::Host;
 
 /// Objects start on cache lines.
 const ALIGN: usize = 64;
@@ -35,8 +35,8 @@ const MOST: u64 = 256 << 30;
 const ATTACHED: u32 = 1;
 
 /// All regions of one context.
-#[derive(Default)]
 pub struct QueueMemory {
+    host: Arc<dyn Host>,
     slabs: BTreeMap<u32, Slab>,
     last_id: u32,
     /// Total size of the regions.
@@ -74,6 +74,11 @@ pub struct Allocation {
 }
 
 impl QueueMemory {
+    /// No regions yet; they will be memory of `host`.
+    pub fn new(host: Arc<dyn Host>) -> Self {
+        Self { host, slabs: BTreeMap::new(), last_id: 0, bytes: 0 }
+    }
+
     /// Allocates `len` bytes. The first cache line, the control block, is zero.
     pub fn allocate(&mut self, len: usize) -> io::Result<Allocation> {
         let len = len.max(1).next_multiple_of(ALIGN);
@@ -153,7 +158,7 @@ impl QueueMemory {
         if self.bytes() + len as u64 > MOST {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "the context has its share of queue memory"));
         }
-        let (region, fd) = Region::create("softhca-queues", len)?;
+        let (region, fd) = self.host.memory("softhca-queues", len)?;
         self.last_id += 1;
         let region = Arc::new(Buried::new(region, fd));
         let free = BTreeMap::from([(0, len)]);
@@ -289,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_thousand_objects_need_few_regions_and_leave_none() {
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let mut blocks = Vec::new();
         let mut attached = 0;
         for index in 0..1_000 {
@@ -313,7 +318,7 @@ mod tests {
 
     #[test]
     fn freed_room_is_joined_and_used_again_with_a_clean_control_block() {
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let keep = memory.allocate(64).expect("room").block;
         let parts: Vec<Block> = (0..3).map(|_| memory.allocate(80_000).expect("room").block).collect();
         parts[1].word(8).store(7, Ordering::Relaxed);
@@ -329,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_place_that_was_left_counts_until_it_is_reclaimed() {
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let first = memory.allocate(64 << 20).expect("room").block;
         let second = memory.allocate(64 << 20).expect("room").block;
         memory.leave(&first);
@@ -344,7 +349,7 @@ mod tests {
     #[test]
     fn a_large_place_is_given_to_others_when_its_memory_is_clean() {
         const LARGE: usize = 24 << 20;
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         // Regions grow; the first of 64 MiB has room for two.
         let small: Vec<_> = (18..26).map(|bits| memory.allocate(1 << bits).expect("room").block).collect();
         let _keep = memory.allocate(LARGE).expect("room").block;
@@ -367,7 +372,7 @@ mod tests {
 
     #[test]
     fn region_ids_never_come_back() {
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let first = memory.allocate(64).expect("room").block;
         memory.release(&first);
         let second = memory.allocate(64).expect("room").block;

@@ -188,14 +188,18 @@ mod tests {
     use super::*;
     use crate::closer::Closer;
     use crate::context::AsyncFile;
+    use crate::host::System;
     use crate::ids::ContextId;
     use crate::queue_memory::QueueMemory;
+    use std::sync::Arc;
 
     fn context(uid: u32) -> (Context, Block) {
-        let page = QueueMemory::default().allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
+        let mut memory = QueueMemory::new(Arc::new(System::default()));
+        let page = memory.allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
         let peer = Peer { pid: 7, uid, comm: "evil\x1b[2J".into() };
-        let mut context = Context::new(ContextId(1), 0, 0, peer, Closer::default());
-        context.events = Some(AsyncFile::new(page.clone(), false, Closer::default()).expect("a file"));
+        let mut context = Context::new(ContextId(1), 0, 0, peer, Closer::default(), memory);
+        context.events =
+            Some(AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file"));
         (context, page)
     }
 

@@ -129,8 +129,9 @@ mod tests {
     #[test]
     fn a_ring_becomes_one_push_per_arming() {
         let (wake_word, fd) = WakeWord::create().expect("a wake word");
-        let kick = crate::context::event_file().expect("an eventfd");
-        let (link, theirs) = EngineLink::new(Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
+        let kick = crate::host::Host::event_file(&crate::host::System::default()).expect("an eventfd");
+        let (link, theirs) =
+            EngineLink::new(&crate::host::System::default(), Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
         let pushes = Socket::from(theirs);
         let mut relays = Relays::new().expect("none yet");
         let notifier = Notifier::from(relays.notifier(TARGET, &link, 1000).expect("a way"));

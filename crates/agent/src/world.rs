@@ -1,9 +1,10 @@
 //! Everything that an agent knows: devices, contexts, objects, lanes and the board.
 //!
-//! A [`World`] is a value. It reads no clock and starts no thread. The wire's sockets are the only
-//! ones that it opens, when its owner calls `follow_wire`. Commands change it through
-//! [`crate::dispatch`]. The file `lifecycle.rs` begins and ends contexts. The owner of a world (the
-//! server, or a test) tells it of clients and addresses, and calls [`World::flush`] after that.
+//! A [`World`] is a value. It reads no clock and starts no thread. What commands need from the
+//! operating system, they take from its [`Host`]. The wire's sockets are the only ones that it
+//! opens, when its owner calls `follow_wire`. Commands change it through [`crate::dispatch`]. The
+//! file `lifecycle.rs` begins and ends contexts. The owner of a world (the server, or a test) tells
+//! it of clients and addresses, and calls [`World::flush`] after that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,6 +26,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
+use crate::host::{Host, System};
 use crate::ids::ContextId;
 use crate::lanes::Lanes;
 use crate::lids;
@@ -43,6 +45,8 @@ const EXTERNAL_PREFIX: u8 = 24;
 
 /// The state of an agent.
 pub struct World {
+    /// What commands need from the operating system.
+    pub system: Arc<dyn Host>,
     /// The devices, by index.
     pub devices: Vec<Device>,
     /// The contexts that are open.
@@ -100,12 +104,18 @@ pub struct Backlog {
 const LOOKED_AT: usize = 64;
 
 impl World {
-    /// Creates the world of an agent that serves `place`, without clients.
+    /// Creates the world of an agent that serves `place`, without clients. Numbers are given out in
+    /// order.
     pub fn new(config: &Config, place: &str) -> io::Result<Self> {
+        Self::on(Arc::new(System::default()), config, place)
+    }
+
+    /// Like [`World::new`], on another host.
+    pub fn on(system: Arc<dyn Host>, config: &Config, place: &str) -> io::Result<Self> {
         let mut devices: Vec<Device> =
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
         lids::assign(&mut devices);
-        let board = Board::new(&devices)?;
+        let board = Board::new(&*system, &devices)?;
         let captures = Captures::default();
         Ok(Self {
             wire: Wire::new(config, board.view(), captures.watchers().root())?,
@@ -114,8 +124,9 @@ impl World {
             devices,
             contexts: BTreeMap::new(),
             tables: Tables::default(),
-            numbers: Numbers::default(),
-            lanes: Lanes::default(),
+            numbers: Numbers::new(|| system.chance()),
+            lanes: Lanes::new(Arc::clone(&system)),
+            system,
             host: Vec::new(),
             addresses: config.addresses.clone(),
             faults: Arc::default(),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use engine::Simulated;
 use protocol::Time;
 
-use crate::chance::Random;
+use crate::host::Random;
 
 /// A source of time and random numbers.
 pub(crate) enum Outside {

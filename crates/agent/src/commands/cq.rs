@@ -17,7 +17,6 @@ use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
 
 use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
-use crate::context::event_file;
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::objects::{Channel, Cq};
@@ -47,7 +46,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let CreateCompChannel { .. } = call.body()?;
     shares::room_for(world, call.context, Kind::Channel)?;
     shares::room_for_descriptor(world, call.context)?;
-    let eventfd = event_file().map_err(by_system)?;
+    let eventfd = world.system.event_file().map_err(by_system)?;
     let theirs = eventfd.try_clone().map_err(by_system)?;
     let context = world.context(call.context)?;
     context.take_descriptor();

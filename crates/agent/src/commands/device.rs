@@ -1,6 +1,8 @@
 //! The context itself and queries about its device: GET_CONTEXT, QUERY_DEVICE, QUERY_PORT,
 //! QUERY_GID, QUERY_PKEY, GID_ENTRY. [`crate::device`] makes the answers.
 
+use std::sync::Arc;
+
 use abi::device::{
     GetContext, GetContextAnswer, QueryDevice, QueryGid, QueryGidAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
 };
@@ -19,10 +21,12 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
     let (apart, owing) = (world.users.apart, world.owing.of(call.context));
+    let system = Arc::clone(&world.system);
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
     let page = context.memory.allocate_apart(CONTEXT_LEN).map_err(by_system)?;
-    let file = AsyncFile::new(page.block.clone(), apart, closer).and_then(|file| Ok((file.descriptor()?, file)));
+    let file =
+        AsyncFile::new(&*system, page.block.clone(), apart, closer).and_then(|file| Ok((file.descriptor()?, file)));
     let (eventfd, mut file) = match file {
         Ok(made) => made,
         Err(error) => {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use abi::Errno;
 use abi::dm::{AllocDm, DmOut, FreeDm};
-use shm::region::Region;
 
 use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
@@ -40,7 +39,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     shares::room_for_memory(world, owner, length)?;
     shares::room_for(world, owner, Kind::Dm)?;
-    let (_, memfd) = Region::create("softhca-dm", length.next_multiple_of(4096) as usize).map_err(by_system)?;
+    let (_, memfd) = world.system.memory("softhca-dm", length.next_multiple_of(4096) as usize).map_err(by_system)?;
     let piece = Arc::new(Piece { memfd, length });
     let taken = piece.taken();
     let answer = hold(world, call, piece)?;

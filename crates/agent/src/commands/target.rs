@@ -6,6 +6,7 @@
 //! state that the engine has written down. A target that others can open has a block of numbers to
 //! itself, so that the board can name its current engine. The principal function is [`pass_on`].
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use abi::event::{AsyncRecord, kind};
@@ -47,7 +48,7 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     let heir = world.tables.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
     let Some(heir) = heir else { return false };
     // The memory belongs to the old server, which may reuse it and may still write there.
-    let copy = match QueueMemory::default().allocate_apart(TARGET_LEN) {
+    let copy = match QueueMemory::new(Arc::clone(&world.system)).allocate_apart(TARGET_LEN) {
         Ok(Allocation { block, .. }) => block,
         Err(error) => {
             tracing::warn!(qpn, %error, "an XRC target ends, for it cannot be passed on");
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn what_a_server_has_said_is_known_to_who_goes_on() {
         const ROUNDS: u32 = 300;
-        let mut memory = QueueMemory::default();
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let mut block = || memory.allocate_apart(TARGET_LEN).expect("memory").block;
         let (old, copy) = (block(), block());
         // The owner of the number on the board, in rounds: even while the server owns it, odd when

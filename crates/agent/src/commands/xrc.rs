@@ -55,7 +55,7 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if file.is_some() {
         shares::room_for_descriptor(world, owner)?;
     }
-    let number = found.unwrap_or_else(|| world.tables.domains.add(device, file));
+    let number = found.unwrap_or_else(|| world.tables.domains.add(device, file, || world.system.secret()));
     let Some(handle) = world.tables.xrcds.insert(owner, Xrcd { domain: number, users: 0 }) else {
         return Err(no_handle(Kind::Xrcd));
     };

@@ -53,14 +53,11 @@ impl Domains {
         self.by_file.get(&(device, inode)).copied()
     }
 
-    pub(crate) fn add(&mut self, device: usize, file: Option<File>) -> u32 {
+    /// Adds a domain. One with a file has a secret. Without randomness there is no sharing: 0 is the
+    /// token of a private domain.
+    pub(crate) fn add(&mut self, device: usize, file: Option<File>, secret: impl FnOnce() -> u64) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
-        let mut token = [0; 8];
-        if file.is_some() {
-            // Without randomness there is no sharing: 0 is the token of a private domain.
-            let _ = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
-        }
-        let token = u64::from_ne_bytes(token);
+        let token = if file.is_some() { secret() } else { 0 };
         if let Some(file) = &file {
             self.by_file.insert((device, file.inode), self.last);
         }

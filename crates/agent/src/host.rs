@@ -1,0 +1,131 @@
+//! What the agent's commands need from the operating system: random numbers, memory that clients
+//! map, event files and push sockets.
+//!
+//! Commands ask their world's [`Host`] for these, so a test can run them without the system's
+//! memory and random numbers. [`System`] is the host of every agent that runs. The wire's sockets
+//! are not part of it ([`crate::wire`]): with `wire = "off"` there are none. The principal type is
+//! [`Host`].
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::rand::{GetRandomFlags, getrandom};
+use shm::denied::denied;
+use shm::region::Region;
+use shm::socket::Socket;
+
+use crate::numbers::Chance;
+
+/// The system, as commands see it.
+pub trait Host: Send + Sync {
+    /// Random words for one number space. `None`: numbers are given out in order.
+    fn chance(&self) -> Option<Chance>;
+
+    /// A number that nobody can guess, or 0 if there is no randomness.
+    fn secret(&self) -> u64;
+
+    /// New memory that a client may map and write, with its file.
+    fn memory(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)>;
+
+    /// New memory that clients map only for reading, with its file.
+    fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)>;
+
+    /// Device and inode of such a file.
+    fn inode(&self, memory: BorrowedFd<'_>) -> io::Result<(u64, u64)>;
+
+    /// An eventfd as programs expect an event file to be: reads block unless the program asks
+    /// otherwise.
+    fn event_file(&self) -> io::Result<OwnedFd>;
+
+    /// A socket on which the agent pushes records to an engine, with room for `room` bytes, and the
+    /// engine's end.
+    fn push_socket(&self, room: usize) -> io::Result<(Socket, OwnedFd)>;
+}
+
+/// Linux.
+#[derive(Default)]
+pub struct System {
+    /// One source that all number spaces share.
+    random: Option<Arc<Mutex<Random>>>,
+}
+
+impl System {
+    /// A host whose number spaces are random. That of [`Default`] gives numbers out in order.
+    pub fn random() -> io::Result<Self> {
+        Ok(Self { random: Some(Arc::new(Mutex::new(Random::new()?))) })
+    }
+}
+
+impl Host for System {
+    fn chance(&self) -> Option<Chance> {
+        let random = Arc::clone(self.random.as_ref()?);
+        Some(Box::new(move || random.lock().word()))
+    }
+
+    fn secret(&self) -> u64 {
+        let mut secret = [0; 8];
+        let _ = getrandom(&mut secret, GetRandomFlags::empty());
+        u64::from_ne_bytes(secret)
+    }
+
+    fn memory(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)> {
+        Region::create(name, len)
+    }
+
+    fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)> {
+        Region::create_published(name, len)
+    }
+
+    fn inode(&self, memory: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+        let memory = rustix::fs::fstat(memory)?;
+        Ok((memory.st_dev, memory.st_ino))
+    }
+
+    fn event_file(&self) -> io::Result<OwnedFd> {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(denied("eventfd2"))
+    }
+
+    fn push_socket(&self, room: usize) -> io::Result<(Socket, OwnedFd)> {
+        let (ours, theirs) = Socket::pair()?;
+        ours.only_send()?;
+        ours.set_send_room(room)?;
+        Ok((ours, theirs.into()))
+    }
+}
+
+/// A source of random numbers that cannot be guessed.
+pub(crate) struct Random {
+    words: [u8; 256],
+    used: usize,
+}
+
+impl Random {
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut random = Self { words: [0; 256], used: 256 };
+        random.fill()?;
+        Ok(random)
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < self.words.len() {
+            filled += getrandom(&mut self.words[filled..], GetRandomFlags::empty()).map_err(denied("getrandom"))?;
+        }
+        self.used = 0;
+        Ok(())
+    }
+
+    pub(crate) fn word(&mut self) -> u32 {
+        // If the system should have no more, the same numbers are returned again, which costs some
+        // retries.
+        if self.used + 4 > self.words.len() && self.fill().is_err() {
+            self.used = 0;
+        }
+        let bytes = self.words[self.used..].first_chunk::<4>().copied().unwrap_or_default();
+        self.used += 4;
+        u32::from_ne_bytes(bytes)
+    }
+}
