@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ipv4_address_has_no_subnet() {
+    fn an_ipv6_address_has_no_lid_subnet() {
         let mut other = gid([10, 0, 0, 1]);
         other[0] = 0xfe;
         assert_eq!(Subnet::around(&other, 0xff), None);

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_ends_the_messages_or_is_einval() {
+    fn malformed_netlink_messages_end_the_list_or_return_einval() {
         for len in [0_u32, 15, 25, u32::MAX] {
             let mut bytes = ASKED;
             bytes[..4].copy_from_slice(&len.to_ne_bytes());

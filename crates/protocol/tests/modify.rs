@@ -67,7 +67,7 @@ fn refusals_name_what_is_wrong() {
 }
 
 #[test]
-fn what_each_state_takes() {
+fn each_state_admits_its_requests() {
     let table: Vec<_> = State::ALL
         .map(|state| (state.as_u32(), state.takes_sends(), state.takes_receives(), state.serves()))
         .into_iter()
@@ -93,7 +93,7 @@ fn what_each_state_takes() {
 /// Programs name the same attributes for both ends of XRC as for RC. The table of each end lacks
 /// the attributes of the other end.
 #[test]
-fn what_counts_for_the_other_end_of_xrc_is_passed_over() {
+fn attributes_of_the_other_xrc_end_are_ignored() {
     let rc = |next, more| {
         let av = Attributes::AV | Attributes::PATH_MTU | Attributes::DEST_QPN | Attributes::RQ_PSN;
         let sends = Attributes::TIMEOUT | Attributes::RETRY_CNT | Attributes::RNR_RETRY | Attributes::SQ_PSN;

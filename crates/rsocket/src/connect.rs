@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello() {
+    fn malformed_hellos_are_refused() {
         assert_eq!(Hello::parse(&BYTES[..39]), Err(Violation::Short(39)));
         assert_eq!(Hello::parse(&[2; 56]), Err(Violation::Version(2)));
         let mut none = BYTES;

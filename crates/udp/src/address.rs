@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_socket_address_survives_conversion_to_the_kernels_form() {
         for text in ["10.77.0.11:4791", "[fd77::11]:49152"] {
             let address: SocketAddr = text.parse().unwrap();
             let (name, len) = Name::of(&address);

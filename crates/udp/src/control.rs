@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_ends_the_list() {
+    fn a_control_message_with_a_wrong_length_ends_the_list() {
         let mut control = Control::new();
         control.push(17, 103, 1024_u16.to_ne_bytes());
         assert_eq!(control.messages(17).count(), 0);

@@ -115,7 +115,7 @@ fn empty_datagrams_and_cut_ones_arrive() {
 }
 
 #[test]
-fn what_nobody_receives_is_no_error() {
+fn sending_to_a_closed_port_returns_no_error() {
     for local in [V4, V6] {
         let (sender, _, out) = pair(local);
         let to = SocketAddr::new(local, 1);
@@ -129,7 +129,7 @@ fn what_nobody_receives_is_no_error() {
 }
 
 #[test]
-fn what_is_too_long_is_refused() {
+fn a_datagram_above_65507_bytes_returns_emsgsize() {
     let (sender, receiver, out) = pair(V4);
     let error = sender.send(&Outgoing { bytes: &[0; 65_508], ..out }).expect_err("longer than a datagram may be");
     assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_ignored_and_the_rest_is_not() {
+    fn reserved_bits_of_a_cnp_are_ignored() {
         let with = |at: usize, byte: u8| {
             let mut bytes = BYTES;
             bytes[at] = byte;

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_transport_does_not_have_is_no_opcode() {
+    fn undefined_opcodes_are_refused() {
         for byte in [0x15, 0x18, 0x2c, 0x31, 0x3c, 0x60, 0x66, 0x45, 0x81, 0xbc, 0xbd, 0xc0, 0xff] {
             assert_eq!(Opcode::from_u8(byte), None, "{byte:#04x}");
         }

@@ -18,7 +18,7 @@ const GOOD: &[(&str, usize)] = &[
 ];
 
 #[test]
-fn what_another_implementation_sent_is_whole() {
+fn captured_packets_of_other_implementations_have_a_valid_icrc() {
     let mut with_id = 0;
     for (name, count) in GOOD {
         let packets = read(name);
@@ -41,7 +41,7 @@ fn what_another_implementation_sent_is_whole() {
 /// identification of the others, which their senders did not know: 3 and 4 come from a connected
 /// socket. 5 and 6 come from a socket that allows fragments, and their headers say so.
 #[test]
-fn what_a_plain_socket_sent_is_whole_if_nobody_looks_at_its_number() {
+fn packets_of_plain_sockets_have_the_icrc_of_identification_0() {
     let packets = read("host_udp_ipid");
     assert_eq!(packets.len(), 6);
     for (index, captured) in packets.iter().enumerate() {

@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_is_possible() {
+    fn errors_of_fault_rules_name_the_permitted_words() {
         for (text, expected) in [
             ("", "kinds are loss, delay"),
             ("lose 5%", "unknown kind of fault \"lose\"; kinds are loss"),

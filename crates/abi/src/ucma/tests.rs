@@ -43,7 +43,7 @@ fn a_command_as_bytes() {
 }
 
 #[test]
-fn what_is_not_well_formed_is_refused() {
+fn malformed_ucma_commands_are_refused() {
     let good = build(command::GET_EVENT, &GetEvent::default(), &[], 336);
     assert!(admit(&good).is_ok());
     assert_eq!(admit(&good[..7]).err(), Some(Errno::EINVAL), "no header");

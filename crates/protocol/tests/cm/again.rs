@@ -16,7 +16,7 @@ fn answered(world: &mut World) -> (Id, Id) {
 }
 
 #[test]
-fn who_declined_the_answer_declines_it_again_in_the_same_words() {
+fn a_lost_rej_is_sent_again_with_the_same_private_data() {
     let mut world = World::new();
     let (id, passive) = answered(&mut world);
     world.run_for(1);
@@ -31,7 +31,7 @@ fn who_declined_the_answer_declines_it_again_in_the_same_words() {
 }
 
 #[test]
-fn who_agreed_to_the_end_agrees_again_in_the_same_words() {
+fn a_lost_drep_is_sent_again_with_the_same_private_data() {
     let mut world = World::new();
     // The packet life time is long, so that the time-wait is longer than the time between retries.
     let request = Request { ack_timeout: 20, ..world.asking(A, B) };
@@ -55,7 +55,7 @@ fn who_agreed_to_the_end_agrees_again_in_the_same_words() {
 }
 
 #[test]
-fn who_took_his_answer_back_does_so_again() {
+fn a_repeated_req_after_a_late_rej_gets_the_rej_again() {
     let mut world = World::new();
     let (id, passive) = answered(&mut world);
     world.hosts[A].cm.on_time(world.now);
@@ -70,7 +70,7 @@ fn who_took_his_answer_back_does_so_again() {
 }
 
 #[test]
-fn who_was_declined_does_not_offer_again() {
+fn a_repeated_req_after_a_received_rej_is_dropped() {
     let mut world = World::new();
     let (id, passive) = answered(&mut world);
     world.run_for(1);

@@ -29,7 +29,7 @@ fn all_about(local_comm_id: u32, remote_comm_id: u32, remote_qpn: Qpn) -> Vec<Me
 }
 
 #[test]
-fn what_comes_from_another_address_is_dropped() {
+fn messages_from_another_address_are_dropped() {
     let mut world = World::new();
     let (active, passive) = world.connect(A, B);
     for (host, id) in [(A, active), (B, passive)] {
@@ -48,7 +48,7 @@ fn what_comes_from_another_address_is_dropped() {
 }
 
 #[test]
-fn what_names_the_wrong_pair_of_numbers_is_dropped() {
+fn messages_with_a_wrong_communication_id_are_dropped() {
     let mut world = World::new();
     let (active, passive) = world.connect(A, B);
     for (host, id) in [(A, active), (B, passive)] {
@@ -128,7 +128,7 @@ fn requests_that_cannot_be_are_rejected_with_what_could() {
 }
 
 #[test]
-fn who_gave_up_is_known_by_his_adapter() {
+fn a_rej_without_our_id_declines_the_connection_of_its_adapter() {
     let mut world = World::new();
     let id = world.request(A, B);
     world.run_for(1);

@@ -90,7 +90,7 @@ fn nothing_comes_back() {
 /// A peer that claims to need hours is not waited for so long. A peer that claims no time does not
 /// make us send many repetitions at once.
 #[test]
-fn what_a_peer_says_of_times_has_bounds() {
+fn response_times_of_a_peer_are_bounded() {
     for (code, longest) in [(31, 18_000), (0, 20)] {
         let mut world = World::new();
         let request = Request { local_response_timeout: code, ack_timeout: code, ..world.asking(A, B) };

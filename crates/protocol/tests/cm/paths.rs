@@ -106,7 +106,7 @@ fn only_the_asker_suggests() {
 }
 
 #[test]
-fn what_comes_along_the_alternate_path_is_the_peers() {
+fn a_dreq_along_the_alternate_path_is_accepted() {
     let mut world = World::new();
     let (active, passive) = world.connect(A, B);
     suggest(&mut world, active).unwrap();

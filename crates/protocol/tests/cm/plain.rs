@@ -60,7 +60,7 @@ fn both_sides_agree_on_what_their_queue_pairs_need() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_req_without_a_listener_is_rejected_as_invalid_service_id() {
     let mut world = World::new().willing();
     world.hosts[B].manner = Manner::Deaf;
     let id = world.request(A, B);
@@ -120,7 +120,7 @@ fn data_before_rtu_establish_the_connection() {
 }
 
 #[test]
-fn who_needs_longer_says_so() {
+fn an_mra_prolongs_the_wait_for_a_reply() {
     let mut world = World::new();
     let id = world.request(A, B);
     world.run_for(1);
@@ -143,7 +143,7 @@ fn who_needs_longer_says_so() {
 }
 
 #[test]
-fn who_is_slow_to_decide_gets_time_without_asking_for_it() {
+fn an_mra_is_sent_for_a_user_that_decides_slowly() {
     let mut world = World::new();
     let id = world.request(A, B);
     world.run_for(60_000);
@@ -269,7 +269,7 @@ fn calls_out_of_place_change_nothing() {
 }
 
 #[test]
-fn what_is_sent_carries_what_was_asked_for() {
+fn a_req_carries_the_parameters_of_the_request() {
     let mut world = World::new();
     let request = world.asking(A, B);
     world.call(A, |cm, now| cm.request(now, &request)).unwrap();

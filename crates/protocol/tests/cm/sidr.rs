@@ -41,7 +41,7 @@ fn a_lost_answer_is_said_again_and_the_user_is_asked_once() {
 }
 
 #[test]
-fn nobody_answers() {
+fn a_sidr_req_without_an_answer_times_out() {
     let mut world = World::new().willing();
     world.cut_off = Some(B);
     let id = world.sidr_request(A, B);

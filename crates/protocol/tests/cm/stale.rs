@@ -178,7 +178,7 @@ fn two_agree_to_one_request() {
 }
 
 #[test]
-fn who_has_no_queue_pair_may_have_many_connections() {
+fn requests_without_a_qp_are_never_stale() {
     let mut world = World::new();
     for _ in 0..3 {
         let request = same_qpn(&mut world, Qpn::new(0));

@@ -116,7 +116,7 @@ fn nothing_begins_while_the_queue_drains() {
 }
 
 #[test]
-fn what_could_not_be_sent_is_not_carried_out_either() {
+fn poll_alone_returns_no_read_beyond_max_rd_atomic() {
     let mut one = requester();
     one.set_max_rd_atomic(0);
     post(&mut one, 0, Operation::Read);

@@ -12,7 +12,7 @@ fn flush(psn: u32, len: u32, placement: u8, selectivity: u8) -> Headers {
 }
 
 #[test]
-fn what_they_look_like_on_the_wire() {
+fn atomic_write_and_flush_have_the_headers_of_the_specification() {
     let mut world = World::new(Scenario::default());
     world.hosts[A].atomic_write(16, 0x1122_3344_5566_7788);
     world.hosts[A].flush(0, 5000);
@@ -93,7 +93,7 @@ fn a_repetition_is_answered_and_not_carried_out() {
 }
 
 #[test]
-fn what_is_refused() {
+fn malformed_atomic_writes_and_flushes_are_refused() {
     let reth = |va: u64, len: u32| Reth { va, rkey: RKEY, len };
     let write = |reth: Reth| Headers { reth, ..request(W::AtomicWrite, 0, 0, 8) };
     let cases = [

@@ -113,7 +113,7 @@ fn each_message_has_its_own_tries_for_a_receiver() {
 }
 
 #[test]
-fn what_is_being_read_is_not_answered_before_it_is_placed() {
+fn a_read_completes_only_when_its_data_is_placed() {
     let mut world = World::new(Scenario::default());
     world.hosts[A].read(0, 8);
     let requester = &mut world.hosts[A].requester;

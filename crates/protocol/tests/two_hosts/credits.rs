@@ -91,7 +91,7 @@ fn as_many_go_as_there_are_credits() {
 }
 
 #[test]
-fn what_needs_no_receive_request_needs_no_credit() {
+fn writes_reads_and_atomics_need_no_credit() {
     let mut world = world();
     told(&mut world, NONE);
     world.hosts[A].write(0, &pattern(2 * MTU));

@@ -172,7 +172,7 @@ fn lose(world: &mut World, host: usize, times: u32, is: impl Fn(&wire::Headers) 
 }
 
 #[test]
-fn what_is_lost_again_and_again_needs_no_timer() {
+fn repeated_loss_of_one_packet_is_repaired_without_the_timer() {
     // The packet is lost seven times, which is all that `retry_cnt` allows.
     let scenario = Scenario { loss: 0, psn: 100, ..PATH };
     let mut world = World::new(scenario);

@@ -37,7 +37,7 @@ fn a_gap_is_told_when_the_caller_says_so_and_once() {
 
 /// A forger of packets must hit a number: packets far from the expected number are not kept.
 #[test]
-fn what_is_far_ahead_is_a_loss() {
+fn a_packet_more_than_128_ahead_is_not_kept() {
     for (psn, early) in [(128, true), (129, false), (0x7f_ffff, false)] {
         let mut responder = keeping();
         let step = responder.handle(&write(psn), 8);

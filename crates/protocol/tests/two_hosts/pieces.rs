@@ -63,7 +63,7 @@ fn a_piece_counts_as_a_read() {
 }
 
 #[test]
-fn what_a_piece_lacks_is_asked_for_up_to_its_end() {
+fn a_lost_read_response_is_requested_up_to_the_end_of_its_piece() {
     let mut world = World::new(Scenario { read_piece: 4, ..Scenario::default() });
     world.hosts[B].memory[..LONG * 2].copy_from_slice(&pattern(LONG * 2));
     world.lose_nth(B, 1, is(W::ReadResponseMiddle));

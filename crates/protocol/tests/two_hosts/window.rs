@@ -90,7 +90,7 @@ fn a_window_that_closes_over_packets_that_did_not_ask_lets_one_ask() {
 }
 
 #[test]
-fn who_is_alone_asks_once_in_a_quarter_of_the_path_and_never_waits_unheard() {
+fn an_only_requester_requests_an_ack_per_quarter_of_the_path() {
     let mut world = world(8);
     world.hosts[A].write(0, &pattern(100 * 1024));
     let requester = &mut world.hosts[A].requester;

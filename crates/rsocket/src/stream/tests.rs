@@ -291,7 +291,7 @@ fn one_side_finishes_then_the_other() {
 }
 
 #[test]
-fn what_was_received_before_the_end_can_be_read() {
+fn data_received_before_a_disconnect_can_be_read() {
     let (mut left, mut right) = pair();
     left.send(100, false);
     assert_eq!(left.stream.shut_down(true, true), Some(Control::Disconnect));

@@ -26,7 +26,7 @@ fn each_line_is_of_one_word_or_one_cell_of_one_direction() {
 }
 
 #[test]
-fn who_says_little_takes_a_page_and_who_says_much_takes_them_all() {
+fn a_quiet_lane_uses_one_page_and_a_busy_lane_all() {
     let (region, fd) = Region::create("softhca-test", LANE_LEN).unwrap();
     let region = Arc::new(region);
     let pages = || rustix::fs::fstat(&fd).unwrap().st_blocks * 512 / 4096;

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_filled_is_zero_and_too_much_is_refused() {
+    fn short_data_is_padded_with_zeros_and_long_data_is_refused() {
         let data = Data::<4>::new(&[1, 2]).unwrap();
         assert_eq!(*data, [1, 2, 0, 0]);
         assert_eq!(format!("{data:?}"), "4 bytes 01 02");

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn mads_that_are_no_cm_message_are_refused() {
         let good = mad(0x14, &[0; MAD_LEN]);
         assert!(matches!(Message::parse(&good), Ok((_, Message::Rtu(_)))));
         for (place, byte, error) in [

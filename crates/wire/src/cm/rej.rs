@@ -137,7 +137,7 @@ mod tests {
 
     /// The REJ of the Linux driver if there is no listener.
     #[test]
-    fn nobody_listens_as_linux_says_it() {
+    fn the_rej_of_linux_without_a_listener_is_parsed() {
         let mut mad = [0; MAD_LEN];
         mad[DATA..DATA + 12].copy_from_slice(&[0, 0, 0, 0, 0x0c, 0x16, 0x40, 0x02, 0, 0, 0, 8]);
         let rej = Rej::parse(&mad);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_the_widest() {
+    fn the_widest_available_implementation_is_chosen() {
         assert_eq!(Width::widest(), Width::all().next());
         let packet = [7; 1036];
         assert_eq!(packet_through(0, &packet).is_some(), Width::all().next().is_some());

@@ -65,7 +65,7 @@ fn a_key_that_leads_to_a_newer_entry_stays() {
 }
 
 #[test]
-fn who_has_no_queue_pair_takes_none() {
+fn an_entry_without_a_qp_number_adds_no_key() {
     let mut table = table(10);
     let index = table.insert(entry(0)).unwrap();
     table.link_qpn(index);
