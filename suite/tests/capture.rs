@@ -131,7 +131,7 @@ fn programs_of_one_machine_are_seen_although_nothing_leaves_it() {
 }
 
 #[test]
-fn what_goes_to_another_host_is_seen_on_both() {
+fn traffic_between_hosts_is_captured_on_both() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
     let rooms = [hosts.left.room(), hosts.right.room()];
     let server = hosts.left.address(Family::V4).to_string();

@@ -273,7 +273,7 @@ fn thousands_of_connections_come_and_go() {
 
 /// A program that waits for an event uses no processor.
 #[test]
-fn who_waits_for_a_connection_sleeps() {
+fn a_listener_sleeps_while_it_waits() {
     let room = Room::of(User::Me).expect("a room");
     let program = built(&room);
     let mut server = room.place(Family::V4).serve(&line(&program, "-l", "accept")).expect("it listens");

@@ -180,7 +180,7 @@ fn real_devices_of_the_host_are_hidden() {
 }
 
 #[test]
-fn what_was_preloaded_stays_and_children_inherit() {
+fn preloaded_libraries_stay_and_children_inherit_the_redirector() {
     let room = Room::new().expect("a room");
     let redirector = room.dist().redirector().canonicalize().expect("there");
     let redirector = redirector.to_str().expect("a plain path");

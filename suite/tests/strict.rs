@@ -64,7 +64,7 @@ fn the_same_without_mistakes_is_told_nothing() {
 }
 
 #[test]
-fn nobody_looks_without_the_option() {
+fn mistakes_are_not_reported_without_strict() {
     let room = Room::new().expect("a room");
     let path = built(&room);
     for check in Check::ALL.into_iter().filter(|check| *check != Check::UnacknowledgedEvent) {

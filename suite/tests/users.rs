@@ -91,7 +91,7 @@ fn reachable(room: &Room, program: &str) -> String {
 }
 
 #[test]
-fn nobody_gets_at_what_others_have() {
+fn data_of_another_user_cannot_be_reached() {
     if !root() {
         return;
     }

@@ -80,7 +80,7 @@ fn received(host: &Host) -> (u64, u64) {
 }
 
 #[test]
-fn what_the_network_merges_is_taken_apart_again() {
+fn packets_merged_by_the_network_are_split_again() {
     for family in [Family::V4, Family::V6] {
         let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
         // Packets wait up to half a millisecond so that the kernel can merge them.
@@ -118,7 +118,7 @@ fn a_multicast_group_has_members_on_two_hosts() {
 }
 
 #[test]
-fn what_a_program_has_seen_is_acknowledged_even_if_it_quits_at_once() {
+fn a_received_message_is_acknowledged_if_the_program_exits_at_once() {
     let hosts = Hosts::loopback(User::Nobody).expect("two agents");
     let program = built(&hosts, "quits");
     for _ in 0..5 {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_test_printed_is_not_counted() {
+    fn output_of_a_failed_test_is_not_counted() {
         assert_eq!(counted("    test result: FAILED. 0 passed; 1 failed; 0 ignored"), Count::default());
     }
 

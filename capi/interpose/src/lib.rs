@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_c_library_has_is_found_and_called() {
+    fn functions_of_the_c_library_are_found_and_called() {
         static NEXT: Next<2> = Next::new([c"getpid", c"no_library_has_this"]);
         type GetPid = unsafe extern "C" fn() -> c_int;
         // SAFETY: the type of `getpid`.

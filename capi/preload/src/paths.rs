@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours() {
+    fn paths_of_the_mirror_are_redirected() {
         for (official, ours) in [
             ("/sys/class/infiniband", "/class/infiniband"),
             ("/sys/class/infiniband/", "/class/infiniband/"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours() {
+    fn other_paths_are_not_redirected() {
         for path in [
             "",
             "/",

@@ -350,7 +350,7 @@ mod tests {
 
     /// Otherwise these log lines would count for no user, and would crowd out other lines.
     #[test]
-    fn what_a_users_thread_logs_is_on_the_users_account() {
+    fn log_lines_of_a_closer_thread_count_for_its_user() {
         let mut closers = Closers::threads(|_| {}, 4);
         let (socket, other) = Socket::pair().expect("sockets");
         other.send(b"x", &[]).expect("sent");

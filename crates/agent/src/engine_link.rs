@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_before_it_is_known_leaves_nothing() {
+    fn pushes_that_cancel_each_other_leave_no_backlog() {
         let (mut link, theirs) = link();
         let lanes = fill(&mut link);
         for number in lanes + 1..lanes + 40_000 {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_want_comes_first() {
+    fn global_addresses_precede_local_ones_in_the_gid_table() {
         let host = ["fe80::7", "127.0.0.1", "::1", "fd00::2", "192.0.2.2"].map(|text| address(text, 1));
         let (ordered, loopbacks) = by_rank(&host);
         let mut table = GidTable::new(Guid(1));

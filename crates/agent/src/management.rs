@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn waiting_management_datagrams_are_bounded() {
         let inlet = Inlet::new(CaptureHook::new()).expect("an inlet");
         let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &[0; MAD_LEN]).expect("whole");
         for _ in 0..WAITING_MAX + 3 {

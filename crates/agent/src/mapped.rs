@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_given_back_in_whole_pages() {
+    fn mapped_memory_is_counted_in_whole_pages() {
         let mut mapped = Mapped::default();
         mapped.add(1, 1);
         mapped.add(1, 4096);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_its_place_is_left_alone() {
+    fn a_directory_that_replaced_the_run_directory_is_not_removed() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let path = scratch.path().join("run");
         let old = RunDir::prepare(&path, false).expect("ready");

@@ -204,7 +204,7 @@ fn a_domain_is_for_those_who_may_open_its_file() {
 }
 
 #[test]
-fn what_an_engine_hands_over_is_what_it_should_be() {
+fn engine_hello_refuses_descriptors_of_another_kind() {
     let agent = TestAgent::start();
     let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
     let (_, wake_word) = shm::Region::create("wake-word", 4096).expect("memory");

@@ -181,7 +181,7 @@ fn an_engine_that_has_hung_up_is_let_go_by_its_connection() {
 }
 
 #[test]
-fn what_could_make_peers_wait_is_refused() {
+fn engine_hello_refuses_descriptors_that_could_block_peers() {
     let agent = TestAgent::start();
     let mut client = agent.client();
     let hello = extended(number::ENGINE_HELLO, &EngineHello::default(), 24, 0);

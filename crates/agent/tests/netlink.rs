@@ -177,7 +177,7 @@ fn whatever_comes_the_agent_goes_on() {
 }
 
 #[test]
-fn who_does_not_read_its_answers_delays_nobody() {
+fn a_netlink_client_that_does_not_read_delays_no_other() {
     let agent = TestAgent::start();
     let mut client = agent.client();
     (0..1000).for_each(|_| _ = client.alloc_pd());

@@ -266,7 +266,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_used_cannot_be_destroyed_and_the_refusal_names_it() {
+fn destroying_an_object_in_use_fails_with_ebusy_and_its_name() {
     let mut world = world();
     let id = client(&mut world);
     qp(&mut world, id, kind::UD);

@@ -45,7 +45,7 @@ fn fill() -> (Socket, Socket) {
 }
 
 #[test]
-fn who_waits_for_descriptors_gets_them_when_there_is_room() {
+fn a_push_without_descriptors_arrives_when_some_are_free() {
     be_ordinary();
     let agent = TestAgent::start();
     let (mut one, mut two) = (agent.client(), agent.client());

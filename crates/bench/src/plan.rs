@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
+    fn impossible_plans_are_refused() {
         let good = Plan::new(Operation::Send, Measure::Rate);
         good.check().expect("a good plan");
         let wrong: [(&str, Plan); 8] = [

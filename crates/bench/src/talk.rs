@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_is_heard() {
+    fn a_closed_connection_returns_gone() {
         let (there, here) = UnixStream::pair().expect("sockets");
         let mut talk = Talk::unix(here).expect("a talk");
         drop(there);

@@ -123,7 +123,7 @@ fn a_time_is_kept() {
 }
 
 #[test]
-fn what_one_side_cannot_do_the_other_one_hears() {
+fn a_failure_of_one_side_is_reported_by_both() {
     let fabric = Fabric::start().expect("an agent");
     let (a, b) = (fabric.open().expect("a device"), fabric.open().expect("a device"));
     let (here, there) = UnixStream::pair().expect("sockets");

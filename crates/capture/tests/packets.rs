@@ -106,7 +106,7 @@ fn a_filter_is_said_as_for_tcpdump() {
 }
 
 #[test]
-fn what_is_no_filter_is_explained() {
+fn errors_of_filters_name_the_expected_word() {
     for (words, said) in [
         ("port 4791", "is not a condition"),
         ("host here", "an address"),

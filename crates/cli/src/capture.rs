@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_packet_is_counted_from_the_bth_on() {
+    fn the_snap_length_counts_from_the_bth() {
         assert_eq!(most(&wanted(&[])), 0);
         assert_eq!(most(&wanted(&["-s", "128"])), 128 - 62);
         assert_eq!(most(&wanted(&["-s", "10"])), 1);

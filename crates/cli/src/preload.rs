@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_stays_in_front() {
+    fn libraries_preloaded_before_stay_in_front() {
         let library = Path::new("/opt/lib/libsofthca_preload.so");
         assert_eq!(list(library, OsStr::new("")), "/opt/lib/libsofthca_preload.so");
         assert_eq!(list(library, OsStr::new("a.so b.so")), "a.so b.so:/opt/lib/libsofthca_preload.so");

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_saw_as_an_error_comes_first_and_is_not_crowded_out() {
+    fn failures_that_the_program_saw_are_listed_first() {
         let drops: String = ('a'..'p').map(|letter| format!("dropped 7: drop {letter}\n")).collect();
         let said = told(&format!("failed 7: bad\nevent 7: lost\n{drops}"), End::Failed);
         assert!(said.contains("kinds:\n  bad\n  lost\n  drop l\n"), "{said}");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_writes_there_commands_no_terminal() {
+    fn control_characters_of_reasons_are_not_printed() {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), b"failed 7: \x1b[2J\x07 \xff\n").expect("written");

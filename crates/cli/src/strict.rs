@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_writes_there_commands_no_terminal() {
+    fn control_characters_of_findings_are_not_printed() {
         let said = told(&read("1.1.0\t1\t=\tsm\x1b[2Jall\tp\x07\tw\x1bhat\tm\x1bend\n"), Path::new("/f"));
         assert!(said.contains("once") && said.chars().all(|letter| letter == '\n' || !letter.is_control()), "{said:?}");
     }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_is_none() {
+    fn bytes_of_no_address_are_not_parsed() {
         assert_eq!(Address::from_bytes(&[2, 0, 1]), None);
         assert_eq!(Address::from_bytes(&[1; 16]), None);
         assert!(Address::NONE.is_empty() && Address::NONE.socket_addr().is_none() && Address::NONE.ib().is_none());

@@ -165,7 +165,7 @@ fn the_bell_brings_events() {
 }
 
 #[test]
-fn who_renews_an_id_keeps_the_new_one() {
+fn a_renewed_id_is_kept_for_the_next_request() {
     let room = room();
     room.says(&told(EventKind::DISCONNECTED, 3, 3));
     let answer = |id| Ok(RenewIdAnswer { events_reported: 1, bell_bytes: 0, id }.bytes().to_vec());
@@ -280,7 +280,7 @@ fn commands_say_what_they_were_told() {
 }
 
 #[test]
-fn what_fits_no_message_is_not_sent() {
+fn private_data_above_the_limit_returns_einval() {
     let room = room();
     let param = ConnParam { private_data: &[0; 256], ..ConnParam::default() };
     assert_eq!(room.channel.connect(Id(1), &param).expect_err("too long").errno, Errno::EINVAL);
@@ -312,7 +312,7 @@ fn both_forms_of_an_event_are_read() {
 }
 
 #[test]
-fn what_an_id_knows_comes_with_its_event() {
+fn an_event_carries_addresses_and_attributes_of_its_id() {
     let room = room();
     room.rings(2);
     let init = connection::QpAttr { qp_state: 1, ..connection::QpAttr::default() };

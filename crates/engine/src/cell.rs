@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sound_peer_writes_is_refused() {
+    fn malformed_records_are_not_decoded() {
         assert_eq!(decode(&[0; 15]), None);
         let mut record = [0u8; shm::RECORD_MAX];
         let mut long = packet(Payload::Inline(0), None);

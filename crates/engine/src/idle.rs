@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_the_turns_of_a_thread_that_there_is_not_is_always_told() {
+    fn a_waker_without_a_thread_is_always_notified() {
         assert!(is_kicked(&Waker::new().unwrap().0));
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_by_a_peer_that_does_not_move_is_tried_once_and_again_when_something_has_gone_on() {
+    fn memory_is_given_back_once_until_there_is_work_again() {
         let mut idle = after_work(1000);
         let goes_on: [fn(&mut IdlePolicy); 2] = [|idle| _ = idle.worked(), |idle| idle.watched(1)];
         for goes_on in goes_on {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_at_once_is_paid_for_later() {
+    fn a_burst_delays_later_packets_by_its_duration() {
         let mut pace = paced(8_000, 0);
         (0..50).for_each(|_| pace.charge(Time(0), 1000, 0));
         let until = pace.wait(Time(0), 0).expect("50 packets take 53 ms");

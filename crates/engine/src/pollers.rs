@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_about_to_sleep_sees_to_nothing_and_a_clock_that_is_ahead_does_not_hold_for_ever() {
+    fn a_poller_that_sleeps_or_has_a_clock_ahead_is_not_counted_on() {
         let pollers = Pollers::default();
         pollers.seat(1, visitor(7, 10_000));
         pollers.rise(1);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_believed() {
+    fn a_directory_that_others_can_replace_is_not_trusted() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let dir = scratch.path().join("run");
         assert!(!is_trusted(&dir), "it is not there");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_finds_nothing() {
+    fn find_never_returns_an_object_with_another_number() {
         let table = Table::new();
         std::thread::scope(|scope| {
             let seeker =

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_happens_is_no_rule() {
+    fn faults_with_a_rate_of_zero_give_no_rule() {
         assert_eq!(Faults::default().rules(), []);
         assert_eq!(Faults::loss(0.5, 2).rules(), [Rule::loss(0.5, 8)]);
         assert_eq!(Faults::all(0.1, 3).rules().len(), 4);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_chooses_is_as_documented() {
+    fn the_default_timing_is_as_documented() {
         let timing = Patience::default().timing().expect("good values");
         assert_eq!((timing.timeout, timing.retries, timing.rnr_retries, timing.rnr_timer), (14, 7, 7, 12));
     }

@@ -152,7 +152,7 @@ fn private_data_goes_both_ways() {
 }
 
 #[test]
-fn nobody_listens_nobody_is_there_and_nobody_knows_the_way() {
+fn connect_errors_tell_the_three_causes_apart() {
     let fabric = Fabric::two_hosts().expect("two agents");
     let asks = Program::on(&fabric, 0);
     let declined = asks.outgoing(at("10.0.0.2:1")).connect(b"").expect_err("nobody listens");
@@ -191,7 +191,7 @@ fn a_full_backlog_rejects() {
 }
 
 #[test]
-fn whoever_goes_ends_the_connection() {
+fn dropping_either_end_closes_the_connection() {
     let fabric = Fabric::two_hosts().expect("two agents");
     for (host, drops) in [(0, true), (1, true), (1, false)] {
         let (asks, listens) = (Program::on(&fabric, 0), Program::on(&fabric, host));

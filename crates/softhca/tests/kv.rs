@@ -26,7 +26,7 @@ fn served() -> (Fabric, Context, SocketAddr) {
 }
 
 #[test]
-fn what_was_put_is_got_by_everybody() {
+fn a_stored_value_is_read_by_every_client() {
     let (_fabric, here, address) = served();
     let (mut one, mut other) =
         (Client::connect(&here, address).expect("connected"), Client::connect(&here, address).expect("connected"));

@@ -55,7 +55,7 @@ fn exposed_memory_is_out_of_reach_for_peers_when_it_is_given_back() {
 }
 
 #[test]
-fn what_a_peer_keeps_writing_stays_as_it_is_once_it_is_given_back() {
+fn memory_taken_back_is_no_longer_written_by_a_peer() {
     let (_fabric, a, b) = sides();
     for round in 0..20_u8 {
         let window = b.pd.expose_memory(vec![0_u8; 1 << 16], Access::WRITE).expect("registered");

@@ -89,7 +89,7 @@ fn a_failure_says_why_and_gives_the_buffers_back() {
 }
 
 #[test]
-fn what_is_flushed_comes_back_and_what_is_dropped_is_freed() {
+fn a_flushed_buffer_returns_and_a_dropped_one_is_freed() {
     let (_fabric, a, b) = sides();
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     left.receive(1, a.pd.buffer(1000).expect("memory")).expect("posted");

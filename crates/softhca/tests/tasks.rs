@@ -158,7 +158,7 @@ async fn many_tasks_share_threads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_finds_the_queue_full_waits_in_turn() {
+async fn sends_to_a_full_queue_wait_in_order() {
     let (_fabric, a, b) = sides();
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received).sends(4));
     let (left, right) = (Arc::new(Qp::new(left).expect("a runtime")), Qp::new(right).expect("a runtime"));
@@ -239,7 +239,7 @@ async fn requests_with_ids_and_events_can_be_awaited_on_the_same_queues() {
 }
 
 #[tokio::test]
-async fn what_has_come_before_the_runtime_is_the_first_message() {
+async fn completions_before_the_runtime_are_delivered_first() {
     let (_fabric, a, b) = sides();
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     (1..4).for_each(|id| right.receive(id, b.pd.buffer(8).expect("memory")).expect("posted"));

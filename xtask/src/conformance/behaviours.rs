@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_its_other_half_is_told() {
+    fn behaviours_without_tests_and_tests_without_behaviours_are_errors() {
         let told = compose(&[behaviour("v-1", None)], &names(&["v_10_x"]), &[]).expect_err("two things are wrong");
         assert!(told.contains("v_10_x shows no") && told.contains("v-1 has no test"), "{told}");
         assert!(compose(&[behaviour("v-1", Some("no need"))], &names(&["v_1_x"]), &[]).is_err());

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_linker_misses_is_told_once() {
+    fn each_missing_symbol_is_reported_once() {
         let said = "ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.18' not found (required by ibv_devinfo)\n\
                     ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.16' not found (required by ibv_devinfo)\n\
                     ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.18' not found (required by /lib/libmlx5.so.1)\n";

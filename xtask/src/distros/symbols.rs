@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_expected_follows_from_every_symbol() {
+    fn the_expected_result_follows_from_the_needed_symbols() {
         let table = "newest 65\nnode IBVERBS_1.0 34 -\nnode IBVERBS_1.18 65 -\nnode IBVERBS_PRIVATE_34 34 -\n\
                      old IBVERBS_1.0 34 -\nnew IBVERBS_1.18 65 -\ndriver IBVERBS_PRIVATE 34 -\n";
         let needs = |exported: &[(&str, &str)]| {

@@ -69,7 +69,7 @@ fn destroying_twice_or_by_a_wrong_handle_is_an_errno_for_every_kind() {
 }
 
 #[test]
-fn what_is_gone_is_of_no_use_to_other_calls() {
+fn calls_with_a_destroyed_object_return_enoent() {
     let device = Device::open();
     let (gone, qp) = (call!(pd::alloc(device.context)), device.qp(abi::qp::kind::UD));
     assert_eq!((call!(pd::dealloc(gone)), call!(qp::destroy(qp))), (0, 0));

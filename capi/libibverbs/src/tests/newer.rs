@@ -208,7 +208,7 @@ fn hints_are_checked_and_not_heeded() {
 }
 
 #[test]
-fn what_is_not_offered_is_eopnotsupp() {
+fn unsupported_newer_calls_return_eopnotsupp() {
     let device = Device::open();
     assert!(counters::create().is_null());
     assert_eq!(errno(), libc::EOPNOTSUPP);

@@ -156,7 +156,7 @@ fn requests_that_cannot_be_posted() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn destroying_an_object_in_use_returns_ebusy() {
     let device = Device::open();
     let mut init = crate::layout::SrqInitAttr::zeroed();
     (init.attr.max_wr, init.attr.max_sge) = (4, 1);
@@ -177,7 +177,7 @@ fn what_is_in_use_stays() {
 }
 
 #[test]
-fn what_is_not_offered() {
+fn unsupported_calls_return_their_documented_errno() {
     let device = Device::open();
     for (fd, error) in [(-1, EBADF), (object::get!(device.context, async_fd), EINVAL)] {
         assert!(call!(import::import_device(fd)).is_null());

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_left_out() {
+    fn a_truncated_netlink_attribute_is_left_out() {
         let attribute = |kind: u16, value: &[u8]| {
             let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
             bytes.extend_from_slice(value);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_told() {
+    fn attributes_of_an_unknown_connection_are_refused() {
         assert_eq!(ask(kind::RC, None, state::INIT).expect("always").qp_access_flags, 0);
         for qp_state in [state::RTR, state::RTS] {
             assert_eq!(ask(kind::RC, None, qp_state), None);

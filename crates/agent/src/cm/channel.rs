@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_events_out_is_told_what_to_take_from_the_bell() {
+    fn take_out_returns_the_notifications_of_its_events() {
         let (mut channel, bell) = channel();
         for id in [1, 2, 1] {
             channel.push(event(id));

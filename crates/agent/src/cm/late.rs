@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_lost() {
+    fn late_datagrams_above_the_limit_are_lost() {
         let mut late = Late::default();
         let kept = (0..2000).filter(|_| late.keep(Time(0), None, true, waiting(0))).count();
         assert_eq!(kept, MOST);

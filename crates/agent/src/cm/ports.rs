@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn who_allows_reuse_shares_until_somebody_listens() {
+    fn a_port_bound_with_reuse_is_shared_until_a_holder_listens() {
         let mut ports = ports();
         let shared = |id| Holder { reuse: true, ..holder(id, "127.0.0.1") };
         assert_eq!(ports.bind(PORT, shared(1)), Ok(()));

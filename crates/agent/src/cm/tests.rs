@@ -124,7 +124,7 @@ fn host(addresses: &[&str]) -> Vec<HostAddress> {
 }
 
 #[test]
-fn who_loses_its_address_is_told_once() {
+fn the_loss_of_an_address_causes_one_event() {
     let mut host_a = Host::with(&["10.0.0.1", "10.0.0.2"]);
     let (stays, goes) = (host_a.resolved("10.0.0.1"), host_a.resolved("10.0.0.2"));
     for _ in 0..2 {

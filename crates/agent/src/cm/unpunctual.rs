@@ -129,7 +129,7 @@ fn a_delay_is_as_long_as_the_rule_says() {
 
 /// A datagram of another host waits on its way in, and causes one event.
 #[test]
-fn what_comes_in_is_late_and_heard_of_once() {
+fn a_delayed_incoming_datagram_causes_one_event() {
     let ms = Duration::from_millis;
     for (rule, least, most) in [
         ("delay 300ms opcode cm direction in", ms(299), ms(400)),

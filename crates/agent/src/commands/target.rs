@@ -199,7 +199,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     #[test]
-    fn what_a_server_has_said_is_known_to_who_goes_on() {
+    fn the_next_server_of_a_target_sees_the_numbers_of_the_last() {
         const ROUNDS: u32 = 300;
         let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
         let mut block = || memory.allocate_apart(TARGET_LEN).expect("memory").block;

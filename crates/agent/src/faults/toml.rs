@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_in_a_rules_file_name_the_key() {
         for (text, expected) in [
             ("rules", "not valid TOML"),
             ("rules = [1]", "an array of texts"),

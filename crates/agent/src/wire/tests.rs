@@ -123,7 +123,7 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
 }
 
 #[test]
-fn what_a_lane_has_no_room_for_waits_in_order() {
+fn datagrams_beyond_the_room_of_a_lane_wait_in_order() {
     for (len, records) in [(64_usize, 1000), (1000, 900), (60_000, 16)] {
         let wake_word = WakeWord::create().unwrap().1;
         let (link, end) = Link::new(wake_word.as_fd(), Waker::Eventfd(Notifier::new().unwrap()), true, true).unwrap();

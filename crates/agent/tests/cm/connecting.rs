@@ -112,7 +112,7 @@ fn connecting() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_without_a_listener_is_rejected_with_8() {
     let agent = TestAgent::start();
     let mut client = Channel::open(&agent.dir);
     let active = client.routed(1, TCP, here(1));
@@ -181,7 +181,7 @@ fn a_full_backlog_makes_callers_wait() {
 
 /// The listener is slightly late. If the machine was too busy for that, tries again.
 #[test]
-fn who_calls_a_moment_too_early_is_heard() {
+fn a_request_just_before_listen_reaches_the_listener() {
     let agent = TestAgent::start();
     let (mut server, mut client) = (Channel::open(&agent.dir), Channel::open(&agent.dir));
     for _ in 0..100 {

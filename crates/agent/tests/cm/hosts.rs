@@ -44,7 +44,7 @@ fn two_agents_connect_and_part() {
 }
 
 #[test]
-fn nobody_listens_on_the_other_host() {
+fn connecting_to_another_host_without_a_listener_fails() {
     let ((here, _), (_there, ip)) = (host(21), host(22));
     let mut client = Channel::open(&here.dir);
     let active = client.routed(2, TCP, (ip, 9).into());

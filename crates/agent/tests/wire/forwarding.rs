@@ -107,7 +107,7 @@ fn each_engine_with_members_gets_one_copy() {
 }
 
 #[test]
-fn what_reaches_nobody_is_counted() {
+fn datagrams_for_no_engine_are_counted_as_drops() {
     let agent = external();
     let mut ear = Ear::new(&agent);
     let qpn = ear.qpn();
@@ -142,7 +142,7 @@ fn what_reaches_nobody_is_counted() {
 }
 
 #[test]
-fn what_an_engine_has_no_room_for_is_lost_to_it_alone() {
+fn a_full_lane_of_one_engine_loses_no_datagram_of_another() {
     let agent = external();
     let (mut slow, mut quick) = (Ear::new(&agent), Ear::new(&agent));
     let (a, b) = (slow.qpn(), quick.qpn());

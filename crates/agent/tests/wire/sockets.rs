@@ -230,7 +230,7 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
 }
 
 #[test]
-fn what_a_connected_receiver_gets_is_for_everybody_whoever_connected_it() {
+fn datagrams_of_a_connected_socket_reach_the_engine_of_their_qp() {
     let here = address();
     let agent = agent_at(here);
     let (mut one, mut two) = (Ear::new(&agent), Ear::new(&agent));

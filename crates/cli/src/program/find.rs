@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_executed_is_told_with_its_path() {
+    fn errors_of_the_program_search_name_the_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let plain = folder.path().join("plain");
         fs::write(&plain, "x").expect("written");

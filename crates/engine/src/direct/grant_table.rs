@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_holds_no_more_and_its_line_comes_back() {
+    fn a_withdrawn_grant_is_closed_and_its_line_is_reused() {
         let table = GrantTable::new().expect("a grant table");
         let one = table.give(&terms(5), 9, nobody).expect("a line");
         let two = table.give(&terms(6), 9, nobody).expect("a line");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_it_is_waited_for() {
+    fn withdraw_waits_for_an_access_in_progress() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
         let at_it = || table.region.word(line.line as usize * LINE + field::AT_IT);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_leaves_is_not_waited_for_for_ever_and_keeps_the_line() {
+    fn withdraw_gives_up_on_an_endless_access_and_loses_the_line() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
         table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_in_the_middle_is_not_waited_for() {
+    fn withdraw_does_not_wait_for_a_killed_process() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
         table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);

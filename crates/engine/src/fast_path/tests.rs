@@ -77,7 +77,7 @@ fn both_ways_write_the_same_record_and_read_the_same_from_it() {
 }
 
 #[test]
-fn what_differs_in_anything_that_matters_is_not_for_the_fast_path() {
+fn unusual_records_are_left_to_the_general_path() {
     for (what, headers) in kinds() {
         for (bulk, bth) in [(None, BTH), (Some(128), BTH_OF_BULK)] {
             let mut record = [0; shm::RECORD_MAX];

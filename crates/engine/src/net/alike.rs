@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_is_one_packet_and_damaged() {
+    fn bytes_that_are_no_uniform_segments_count_as_one_packet() {
         for len in [0, 3, 15, 16, 44, 45, 4200, 60_000] {
             let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
             assert_eq!(used_to(44, 24).measure(&bytes, (envelope(), 5)), len);

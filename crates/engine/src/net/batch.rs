@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_elsewhere_does_not_wait() {
+    fn a_packet_for_another_port_flushes_the_batch() {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         for port in [4791, 4792, 4792] {

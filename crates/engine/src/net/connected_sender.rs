@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_tried_once() {
+    fn a_failed_connect_is_not_repeated() {
         let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
         for _ in 0..3 * REPEATS {
             connected_sender.sent(&outlet, &host(1), true);

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_a_turn_only_when_there_is_room() {
+    fn a_waiting_qp_sends_only_when_a_burst_fits() {
         let scheduler = SendScheduler::default();
         scheduler.join(Weak::new());
         scheduler.change(&mut 0, load(100 * 1024, 100));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_short_is_waited_for_until_there_is_enough() {
+    fn ack_waits_until_enough_receives_are_posted() {
         let mut unanswered = used();
         assert!(!unanswered.waits(&asked(1, 1), ENOUGH, DEPTH, Time(0)));
         assert!(unanswered.waits(&asked(2, 1), ENOUGH - 1, DEPTH, Time(0)));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_posts_once_for_all_is_not_waited_for() {
+    fn ack_does_not_wait_for_a_program_that_posts_once() {
         let mut unanswered = Unanswered::default();
         (1..=DEPTH).for_each(|left| unanswered.posted(left));
         assert!(!unanswered.waits(&asked(1, 1), 0, DEPTH, Time(0)));

@@ -158,7 +158,7 @@ fn queue_pairs_each_with_the_reads_that_it_asks_for() {
 /// With users kept apart, a device reports a user's share, and the user gets this share whatever
 /// other users do.
 #[test]
-fn what_a_user_of_many_is_told() {
+fn device_limits_are_the_share_of_one_user() {
     let text =
         "[[devices]]\n[devices.limits]\nmax_pd = 40\nmax_cq = 80\nmax_ah = 400\nmax_mw = 120\nmax_dm_size = 4096";
     let config = agent::Config { system: true, ..agent::Config::parse(text).expect("a configuration") };

@@ -158,7 +158,7 @@ fn messages_of_every_size(fabric: &Fabric) {
     }
 }
 
-fn what_is_read_is_seen_in_the_answers(fabric: &Fabric) {
+fn read_responses_carry_the_data_in_the_capture(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { memory: 256 * 1024, ..Plan::rc() });
     let mut seen = Seen::begin(fabric);
     b.memory.pattern(0, 100_000, 5);
@@ -218,14 +218,14 @@ fn datagrams_say_who_sends_them(fabric: &Fabric) {
 
 crate::common::everywhere! {
     messages_of_every_size
-    what_is_read_is_seen_in_the_answers
+    read_responses_carry_the_data_in_the_capture
     datagrams_say_who_sends_them
-    what_faults_do_is_seen
+    packets_changed_by_fault_rules_are_captured_with_a_note
 }
 
 /// The capture has the whole bad packet, with the reason.
 #[test]
-fn what_comes_damaged_is_seen_with_the_reason() {
+fn a_damaged_packet_is_captured_with_its_reason() {
     let fabric = Fabric::hosts(["10.0.0.1", "10.0.0.2"], 1024, Faults::default());
     let (a, b) = fabric.pair(&Plan::rc());
     let mut seen = Seen::begin(&fabric);
@@ -251,7 +251,7 @@ fn what_comes_damaged_is_seen_with_the_reason() {
 
 /// The capture also has a packet that a rule has lost. Each packet that a rule has changed carries
 /// a note.
-fn what_faults_do_is_seen(fabric: &Fabric) {
+fn packets_changed_by_fault_rules_are_captured_with_a_note(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { timeout: 18, ..Plan::rc() });
     let mut seen = Seen::begin(fabric);
     fabric.add_faults("loss opcode write nth 2; duplicate opcode write nth 2; loss opcode ack direction in nth 3");

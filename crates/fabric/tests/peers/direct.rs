@@ -102,7 +102,7 @@ fn only_whole_pages_inside_the_region_are_reached() {
 }
 
 #[test]
-fn what_is_sent_behind_a_write_finds_it_done_and_what_was_before_is_not_overtaken() {
+fn a_direct_write_keeps_its_order_among_sends() {
     let fabric = Fabric::start();
     let (a, b) = direct_pair(&fabric, &Plan::rc());
     for round in 1..3000u64 {
@@ -246,7 +246,7 @@ fn a_key_is_another_connections_only_if_that_could_use_it() {
 }
 
 #[test]
-fn who_is_destroyed_or_gone_is_not_written_to() {
+fn a_direct_write_to_a_destroyed_qp_fails_with_retry_exc_err() {
     let fabric = Fabric::start();
     let (a, b) = direct_pair(&fabric, &Plan::rc().hasty());
     b.memory.put_word(0, 5);

@@ -162,7 +162,7 @@ fn a_capture_sees_every_request() {
 }
 
 #[test]
-fn nobody_is_granted_anything_while_somebody_captures() {
+fn no_grants_are_given_during_a_capture() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan::rc());
     let socket = Socket::connect(&fabric.node(0).with_file_name("admin")).expect("an admin node");

@@ -182,7 +182,7 @@ fn target(fabric: &Fabric) -> Side {
 }
 
 #[test]
-fn what_a_stopped_initiator_was_about_to_write_never_lands() {
+fn a_stopped_initiator_writes_nothing_after_dereg() {
     let fabric = Fabric::start();
     for _ in 0..3 {
         let b = target(&fabric);

@@ -277,7 +277,7 @@ fn a_device_is_taken_away_and_its_peers_hear_of_it() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_what_is_possible() {
+fn refused_rules_name_the_permitted_words() {
     let fabric = ::fabric::Fabric::two_hosts().expect("hosts");
     let host = fabric.host(0);
     for (text, expected) in [

@@ -196,7 +196,7 @@ fn at_a_lid_without_a_port_nobody_answers() {
 }
 
 #[test]
-fn what_is_no_ports_lid_is_refused_and_ethernet_takes_none() {
+fn create_ah_refuses_invalid_lids_and_any_lid_on_ethernet() {
     let mut subnet = Subnet::of(&["10.0.0.1"], Faults::default());
     let a = subnet.side(0, &Plan::rc());
     for dlid in [0, 0xc000, 0xffff] {

@@ -236,7 +236,7 @@ fn a_peer_that_comes_late(fabric: &Fabric) {
     }
 }
 
-fn who_gave_up_can_be_connected_anew(fabric: &Fabric) {
+fn a_qp_that_gave_up_can_be_connected_again(fabric: &Fabric) {
     let plan = Plan { rnr_retry: 0, ..Plan::rc() };
     let (a, b) = fabric.pair(&plan);
     for _ in 0..3 {
@@ -258,7 +258,7 @@ crate::common::everywhere! {
     a_receiver_that_fails_while_something_waits
     a_peer_that_is_not_there
     a_peer_that_comes_late
-    who_gave_up_can_be_connected_anew
+    a_qp_that_gave_up_can_be_connected_again
 }
 
 crate::common::even_with_losses! {

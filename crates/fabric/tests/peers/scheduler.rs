@@ -159,7 +159,7 @@ fn a_window_that_was_narrowed_widens_again() {
 }
 
 #[test]
-fn who_waits_in_line_goes_on_when_those_before_end() {
+fn a_queued_qp_sends_when_those_before_it_are_destroyed() {
     let fabric = hosts(4096, Faults::default());
     // The first seven connections wait for ever for lost packets.
     let (cq, mut pairs) = crowd(&fabric, 8, |number| Plan { timeout: if number < 7 { 0 } else { 14 }, ..plan() });

@@ -81,7 +81,7 @@ fn threads_with_queue_pairs_of_their_own(fabric: &Fabric) {
 /// machine stops polls all lanes once after that, so the test tries again.
 #[cfg(debug_assertions)]
 #[test]
-fn who_has_queues_of_its_own_takes_no_lock_that_another_takes() {
+fn threads_with_queues_of_their_own_share_no_lock() {
     const TRIES: usize = 200;
     let fabric = Fabric::start();
     let engines = [fabric.engine(), fabric.engine()];
@@ -176,7 +176,7 @@ fn threads_that_share_a_queue_pair_and_its_queue(fabric: &Fabric) {
     assert_eq!((counted.into_inner(), b.memory.word(0)), (THREADS * EACH, THREADS * EACH));
 }
 
-fn who_waits_for_a_receiver_holds_up_nobody(fabric: &Fabric) {
+fn a_connection_without_receives_does_not_delay_others(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
     // As many connections as there are lanes, and more, so that some share a lane with the waiting
     // connection.
@@ -297,7 +297,7 @@ fn hundreds_of_queue_pairs_on_a_few_lanes(fabric: &Fabric) {
 }
 
 #[test]
-fn what_comes_for_a_thread_that_has_stopped_is_taken_by_one_that_polls_for_another() {
+fn a_polling_thread_takes_packets_of_a_stopped_thread() {
     let fabric = Fabric::start();
     let (ours, theirs) = (fabric.engine(), fabric.engine());
     let ((a, b), (c, d)) = (pair_on((&ours, &theirs), &Plan::rc()), pair_on((&ours, &theirs), &Plan::rc()));
@@ -374,7 +374,7 @@ fn an_engine_that_closes_under_traffic() {
 
 crate::common::everywhere! {
     hundreds_of_queue_pairs_on_a_few_lanes
-    who_waits_for_a_receiver_holds_up_nobody
+    a_connection_without_receives_does_not_delay_others
 }
 
 crate::common::even_with_losses! {

@@ -58,7 +58,7 @@ fn asked(cut_for: Option<Duration>) -> (Simulation, Event, Duration) {
 }
 
 #[test]
-fn who_is_cut_off_for_a_while_is_asked_again_and_for_ever_is_given_up() {
+fn a_request_to_a_disconnected_host_is_repeated_until_it_times_out() {
     let (_, event, took) = asked(Some(Duration::from_secs(5)));
     assert_eq!((event.kind, event.conn().private_data.starts_with(b"hello")), (EventKind::CONNECT_REQUEST, true));
     assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&took), "asked again after {took:?}");

@@ -332,7 +332,7 @@ fn tell_late_buffers(seed: u64, reordering: f64) -> usize {
 
 /// Packets that wait for a buffer are put in order too.
 #[test]
-fn what_overtakes_on_its_way_to_a_late_buffer_is_not_sent_again() {
+fn reordered_packets_for_a_late_receive_are_not_sent_again() {
     let whole = tell_late_buffers(0, 0.0);
     for seed in 0..SEEDS {
         assert_eq!(tell_late_buffers(seed, 0.2), whole, "seed {seed}");

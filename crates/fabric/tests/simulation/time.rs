@@ -92,7 +92,7 @@ fn a_cable_that_is_cut_ends_connections_and_the_harm_is_counted() {
 /// send, so it did not resolve the route again. Later packets were then dropped because they "came
 /// from another address than the peer's".
 #[test]
-fn who_only_answers_hears_its_peer_again_when_its_port_is_up() {
+fn a_responder_accepts_its_peer_after_its_port_was_down() {
     let (mut simulation, [_, other], [a, b]) = pair(3, &Plan { timeout: 10, ..Plan::rc() });
     simulation.set_port(other, false);
     simulation.run_for(Duration::from_millis(1));

@@ -89,7 +89,7 @@ fn only_those_who_show_the_key_are_heard(fabric: &Fabric) {
     assert_eq!(b.received().byte_len, 43);
 }
 
-fn nobody_there_is_no_error(fabric: &Fabric) {
+fn datagrams_to_a_missing_qp_complete_successfully(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
     let nowhere = ah(&a.pd, [0xfd; 16], a.gid_index());
@@ -207,7 +207,7 @@ fn only_datagram_queues_join_groups() {
 crate::common::everywhere! {
     a_datagram_comes_with_its_header
     only_those_who_show_the_key_are_heard
-    nobody_there_is_no_error
+    datagrams_to_a_missing_qp_complete_successfully
     too_long_to_send_and_too_long_to_take
     an_address_handle_of_another_domain_is_a_local_error
     every_member_of_a_group_gets_one_copy

@@ -101,7 +101,7 @@ fn traffic_of_many_threads_ends() {
 /// A program that gets the event cleans up. Its calls succeed, because nothing can be in use any
 /// more.
 #[test]
-fn what_a_lost_agent_had_is_given_back() {
+fn objects_can_be_destroyed_after_the_agent_is_lost() {
     let mut fabric = Fabric::start();
     let engine = fabric.engine();
     let (pd, channel) = (engine.alloc_pd().expect("a PD"), engine.create_channel().expect("a channel"));

@@ -91,7 +91,7 @@ fn copies_are_checked() {
 }
 
 #[test]
-fn what_cannot_be_allocated_or_registered() {
+fn invalid_device_memory_is_refused() {
     let fabric = Fabric::start();
     let (engine, other) = (fabric.engine(), fabric.engine());
     let most = engine.query_device_ex().expect("an answer").max_dm_size;
@@ -121,7 +121,7 @@ fn what_cannot_be_allocated_or_registered() {
 
 /// A second context of the process uses objects that the first context has made.
 #[test]
-fn what_another_context_imports_is_one_with_the_original() {
+fn imported_objects_work_with_the_originals() {
     let fabric = Fabric::start();
     let (a, b) = (Side::new(&fabric.engine(), &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
     let importer = fabric.engine();

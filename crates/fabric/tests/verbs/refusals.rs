@@ -222,7 +222,7 @@ fn receive_buffers_that_cannot_take_the_message(fabric: &Fabric) {
     }
 }
 
-fn what_is_not_reliable_drops_writes_in_silence(fabric: &Fabric) {
+fn refused_writes_of_a_uc_qp_are_dropped_silently(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::uc());
     for code in [opcode::RDMA_WRITE, opcode::RDMA_WRITE_WITH_IMM] {
         let (wr, sges) = request(&a, &b, code, 0);
@@ -353,5 +353,5 @@ crate::common::everywhere! {
     a_read_needs_depth_at_the_initiator
     atomics_move_eight_bytes
     receive_buffers_that_cannot_take_the_message
-    what_is_not_reliable_drops_writes_in_silence
+    refused_writes_of_a_uc_qp_are_dropped_silently
 }

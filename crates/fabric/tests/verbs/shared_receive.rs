@@ -60,7 +60,7 @@ fn requests_are_taken_in_post_order_by_whoever_needs_one(fabric: &Fabric) {
     assert_eq!(shared.takers[0].memory.get(100, 40), shared.peers[1].memory.get(0, 40));
 }
 
-fn what_does_not_fit_is_refused(fabric: &Fabric) {
+fn receives_beyond_the_limits_of_an_srq_are_refused(fabric: &Fabric) {
     let shared = shared(fabric, &Plan::rc());
     let sge = shared.takers[0].sge(0, 1)[0];
     let many: Vec<Sge> = vec![sge; shared.srq.max_sge() as usize + 1];
@@ -220,7 +220,7 @@ fn events_that_nobody_read_go_with_the_queue() {
 
 crate::common::everywhere! {
     v_52_a_queue_changes_its_size_while_requests_wait
-    what_does_not_fit_is_refused
+    receives_beyond_the_limits_of_an_srq_are_refused
     the_limit_tells_once_when_the_queue_runs_low
 }
 

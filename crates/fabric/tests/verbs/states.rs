@@ -267,7 +267,7 @@ fn reset_takes_everything_back_and_the_qp_works_again(fabric: &Fabric) {
     }
 }
 
-fn what_reaches_a_qp_that_does_not_serve_is_dropped(fabric: &Fabric) {
+fn packets_for_a_qp_before_rtr_are_dropped(fabric: &Fabric) {
     let plan = Plan::ud();
     let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
     start(&a);
@@ -336,6 +336,6 @@ crate::common::everywhere! {
     an_error_flushes_both_queues_in_order
     error_by_modify_flushes_what_is_under_way
     reset_takes_everything_back_and_the_qp_works_again
-    what_reaches_a_qp_that_does_not_serve_is_dropped
+    packets_for_a_qp_before_rtr_are_dropped
     attributes_that_change_while_it_works
 }

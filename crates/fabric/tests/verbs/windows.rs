@@ -408,7 +408,7 @@ fn op_bind_on_an_unreliable_connection() {
 /// READ with invalidate exists only in iWARP. BIND_MW must name its window. UD has no window
 /// operations.
 #[test]
-fn what_cannot_be_posted() {
+fn unsupported_window_requests_return_einval() {
     let fabric = Fabric::start();
     let refused = |side: &Side, wr: &SendWr<'_>| {
         let errno = side.qp.send_batch().expect("a batch").push(wr).map_err(PostError::errno);

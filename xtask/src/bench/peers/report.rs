@@ -182,7 +182,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn what_is_written_by_hand_stays() {
+    fn text_outside_the_generated_section_is_kept() {
         let section = |words: &str| format!("{BEGIN}\n\n{words}\n\n{END}\n");
         let first = placed("# Page\n\nBy hand.\n", &section("one"));
         assert_eq!(first, format!("# Page\n\nBy hand.\n\n{}", section("one")));

@@ -41,7 +41,7 @@ fn it_copies_and_comes_to_the_same_icrc() {
 }
 
 #[test]
-fn what_is_no_stride_is_not_folded() {
+fn only_whole_strides_are_folded() {
     for len in [0, 4, 128, 1020, 1028] {
         assert!(!envelope(true).of_length(bth::LEN + len).is_foldable(), "{len}");
     }

@@ -151,7 +151,7 @@ fn interrupted<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_grant_was_revoked() {
+fn an_interrupted_access_happens_once_and_never_after_revocation() {
     super::super::install().unwrap();
     // Atomics first: each is done once, even if it was begun several times.
     let word = AtomicU32::new(7);
