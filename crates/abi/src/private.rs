@@ -33,7 +33,7 @@ record! {
         /// The other engine.
         0 => engine: u32,
         /// Which of several lanes of the pair, from 0.
-        4 => stripe: u32,
+        4 => lane_index: u32,
     }
 
     /// LANE_OPEN (193), answer, and the body of a push. Four fds are attached: the lane's memfd,
@@ -51,7 +51,7 @@ record! {
         /// Its device: index on the board.
         16 => device: u32,
         /// Which of the lanes of the pair, as LANE_OPEN named it.
-        20 => stripe: u32,
+        20 => lane_index: u32,
         /// Length of the lane's memory in bytes.
         24 => len: u64,
     }
@@ -140,11 +140,11 @@ record! {
         4 => reserved: u32,
         /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count;
         /// TARGET: `lane` is the QP number; CAPTURE, with the capture ring's memfd: `lane` is the
-        /// capture's number, `len` the capture ring's room, `stripe` the most bytes that are kept
+        /// capture's number, `len` the capture ring's room, `lane_index` the most bytes that are kept
         /// of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's
         /// number; DIRECT_ASK: `engine` and `lane` are the asking engine and its QP, `side` is the
-        /// receiver's QP, `stripe` the key; DIRECT, with the fds of DIRECT_GRANT: `engine` is the
-        /// granter, `lane` the receiver's QP, `side` the line, `stripe` the number).
+        /// receiver's QP, `lane_index` the key; DIRECT, with the fds of DIRECT_GRANT: `engine` is the
+        /// granter, `lane` the receiver's QP, `side` the line, `lane_index` the number).
         8 => lane: LaneOut,
     }
 }

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::ids::ContextId;
 
 /// Most lanes of one pair of engines.
-pub const STRIPES: u32 = 64;
+pub const LANES_PER_PAIR: u32 = 64;
 /// The record for one end of a lane, and its descriptors.
 pub struct LaneEnd {
     /// The record, without its process and device fields.
@@ -53,7 +53,7 @@ pub struct Opened {
 struct Lane {
     /// The engines on side 0 and side 1. They are equal for a lane of an engine to itself.
     ends: [ContextId; 2],
-    stripe: u32,
+    lane_index: u32,
     /// Kept, because an end may ask for its lane again.
     memory: Arc<Foreign>,
     /// The user of the engine that opened the lane.
@@ -75,28 +75,28 @@ impl Lanes {
     pub fn open(
         &mut self,
         (from, to): (ContextId, ContextId),
-        stripe: u32,
+        lane_index: u32,
         opener: u32,
         proxy: bool,
     ) -> io::Result<(u32, bool)> {
-        if let Some(lane) = self.find((from, to), stripe) {
+        if let Some(lane) = self.find((from, to), lane_index) {
             return Ok((lane, false));
         }
         let (_, memory) = self.host.memory("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
         let memory = Arc::new(Foreign::memory(memory));
-        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory, opener, proxy });
+        self.lanes.insert(self.last, Lane { ends: [from, to], lane_index, memory, opener, proxy });
         self.by_end.extend([(from, self.last), (to, self.last)]);
         let opened = self.by_user.entry(opener).or_default();
         opened.all += 1;
         opened.proxy += u64::from(proxy);
-        self.by_pair.insert((from.min(to), from.max(to), stripe), self.last);
+        self.by_pair.insert((from.min(to), from.max(to), lane_index), self.last);
         Ok((self.last, true))
     }
 
-    /// The lane that a pair has for a stripe. The order of the pair does not matter.
-    pub fn find(&self, (from, to): (ContextId, ContextId), stripe: u32) -> Option<u32> {
-        self.by_pair.get(&(from.min(to), from.max(to), stripe)).copied()
+    /// The lane of a pair with this index. The order of the pair does not matter.
+    pub fn find(&self, (from, to): (ContextId, ContextId), lane_index: u32) -> Option<u32> {
+        self.by_pair.get(&(from.min(to), from.max(to), lane_index)).copied()
     }
 
     /// The record for the engine on `side` of a lane.
@@ -106,7 +106,7 @@ impl Lanes {
             lane,
             side: side as u32,
             engine: held.ends[1 - side].0,
-            stripe: held.stripe,
+            lane_index: held.lane_index,
             len: LANE_LEN as u64,
             ..LaneOut::default()
         };
@@ -121,8 +121,8 @@ impl Lanes {
 
     /// Removes a lane that could not be handed out.
     pub fn close(&mut self, lane: u32) {
-        let Some(Lane { ends: [a, b], stripe, opener, proxy, .. }) = self.lanes.remove(&lane) else { return };
-        self.by_pair.remove(&(a.min(b), a.max(b), stripe));
+        let Some(Lane { ends: [a, b], lane_index, opener, proxy, .. }) = self.lanes.remove(&lane) else { return };
+        self.by_pair.remove(&(a.min(b), a.max(b), lane_index));
         self.by_end.remove(&(a, lane));
         self.by_end.remove(&(b, lane));
         if let Some(opened) = self.by_user.get_mut(&opener) {
@@ -187,7 +187,7 @@ mod tests {
     const B: ContextId = ContextId(2);
 
     #[test]
-    fn a_pair_and_a_stripe_have_one_lane_whoever_asks() {
+    fn a_pair_has_one_lane_for_each_index() {
         let mut lanes = Lanes::new(Arc::new(crate::host::System::default()));
         let (lane, new) = lanes.open((A, B), 0, 7, false).expect("a lane");
         assert!(new);

@@ -20,7 +20,7 @@ use abi::Errno;
 
 use crate::context::Context;
 use crate::ids::ContextId;
-use crate::lanes::STRIPES;
+use crate::lanes::LANES_PER_PAIR;
 use crate::limits::Limits;
 use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
@@ -181,11 +181,11 @@ pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<(
     let neighbours = engines.flat_map(|engine| world.lanes.neighbours(engine.id)).filter_map(peer);
     let foreign: Vec<u32> = neighbours.map(|peer| peer.uid).filter(|uid| *uid != theirs.uid).collect();
     let of_ours = foreign.iter().filter(|uid| **uid == ours.uid).count();
-    if of_ours < STRIPES as usize && of_ours < FOREIGN_LANES.saturating_sub(foreign.len()) {
+    if of_ours < LANES_PER_PAIR as usize && of_ours < FOREIGN_LANES.saturating_sub(foreign.len()) {
         return Ok(());
     }
     let text = format!(
-        "the process of engine {} has {of_ours} lanes to our user's engines already; {STRIPES} are possible, and \
+        "the process of engine {} has {of_ours} lanes to our user's engines already; {LANES_PER_PAIR} are possible, and \
          {FOREIGN_LANES} to those of all other users together",
         to.0
     );

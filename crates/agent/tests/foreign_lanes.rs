@@ -37,8 +37,8 @@ fn engine(world: &mut World, uid: u32, pid: u32) -> (ContextId, Socket) {
     (id, reply.fds.pop().expect("the push socket").into())
 }
 
-fn open(world: &mut World, from: ContextId, to: ContextId, stripe: u32) -> Reply {
-    let body = LaneOpen { engine: to.0, stripe };
+fn open(world: &mut World, from: ContextId, to: ContextId, lane_index: u32) -> Reply {
+    let body = LaneOpen { engine: to.0, lane_index };
     dispatch(world, from, &extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0), Vec::new())
 }
 
@@ -54,8 +54,8 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
         'user: for process in 0..4 {
             let (hostile, _push) = engine(&mut world, uid, 1000 + uid * 10 + process);
             for (victim, push) in &victims {
-                for stripe in 0..64 {
-                    let reply = open(&mut world, hostile, *victim, stripe);
+                for lane_index in 0..64 {
+                    let reply = open(&mut world, hostile, *victim, lane_index);
                     if reply.status != 0 {
                         assert_eq!(reply.status, Errno::EMFILE.to_status());
                         continue 'user;
@@ -96,8 +96,8 @@ fn thousands_of_lanes_between_a_users_engines_end_in_pieces() {
     let others: Vec<_> = (0..ENGINES).map(|number| engine(&mut world, 1, 100 + number)).collect();
     let (victim, _push) = engine(&mut world, 2, 78);
     for (other, push) in &others {
-        for stripe in 0..64 {
-            assert_eq!(open(&mut world, hostile.0, *other, stripe).status, 0);
+        for lane_index in 0..64 {
+            assert_eq!(open(&mut world, hostile.0, *other, lane_index).status, 0);
             assert_eq!(push.try_recv(&mut [0; 256]).expect("told of the lane").fds.len(), 4);
         }
     }
@@ -128,7 +128,7 @@ fn lanes_between_a_users_own_engines_have_an_end() {
     let (one, _push) = engine(&mut world, 1, 77);
     let (two, _push) = engine(&mut world, 1, 78);
     let opened = |world: &mut World, from, to| {
-        let replies = (0..64).map(|stripe| open(world, from, to, stripe));
+        let replies = (0..64).map(|lane_index| open(world, from, to, lane_index));
         let (had, refused): (Vec<_>, Vec<_>) = replies.partition(|reply| reply.status == 0);
         assert!(refused.iter().all(|reply| reply.status == Errno::EMFILE.to_status()));
         (had.len(), refused.first().map(|reply| String::from_utf8_lossy(&reply.bytes).into_owned()))
@@ -159,9 +159,9 @@ fn a_refused_lane_is_not_made() {
         assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
         LaneOut::read(&reply.bytes).expect("whole").lane
     };
-    let lanes: Vec<u32> = (0..3).map(|stripe| number(open(&mut world, one, two, stripe))).collect();
-    for stripe in 3..60 {
-        assert_eq!(open(&mut world, one, two, stripe).status, Errno::EMFILE.to_status());
+    let lanes: Vec<u32> = (0..3).map(|lane_index| number(open(&mut world, one, two, lane_index))).collect();
+    for lane_index in 3..60 {
+        assert_eq!(open(&mut world, one, two, lane_index).status, Errno::EMFILE.to_status());
     }
     assert_eq!(number(open(&mut world, two, one, 2)), lanes[2], "the lanes that are there can be asked for again");
     world.users.lanes = 4;
@@ -210,8 +210,8 @@ fn foreign_lanes_cost_a_process_a_bounded_number_of_descriptors() {
             (client, push, kick)
         })
     };
-    let lane = |client: &mut Client, stripe| {
-        let body = LaneOpen { engine, stripe };
+    let lane = |client: &mut Client, lane_index| {
+        let body = LaneOpen { engine, lane_index };
         client.call(&extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0))
     };
     let before = fds();
@@ -219,8 +219,8 @@ fn foreign_lanes_cost_a_process_a_bounded_number_of_descriptors() {
     for uid in OTHER + 1..OTHER + 14 {
         for _ in 0..2 {
             let (mut client, push, kick) = connect(uid);
-            for stripe in 0..64 {
-                let answer = lane(&mut client, stripe);
+            for lane_index in 0..64 {
+                let answer = lane(&mut client, lane_index);
                 lanes += usize::from(answer.status == 0);
                 if answer.status != 0 {
                     assert_eq!(answer.status, Errno::EMFILE.to_status());

@@ -17,8 +17,8 @@ use shm::lane::LANE_LEN;
 use shm::region::Region;
 use shm::socket::Socket;
 
-fn open_lane(client: &mut Client, engine: u32, stripe: u32) -> Answer {
-    client.call(&extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0))
+fn open_lane(client: &mut Client, engine: u32, lane_index: u32) -> Answer {
+    client.call(&extended(number::LANE_OPEN, &LaneOpen { engine, lane_index }, size_of::<LaneOut>(), 0))
 }
 
 fn pushed(socket: &Socket) -> (Push, Vec<OwnedFd>) {
@@ -87,8 +87,8 @@ fn an_engine_that_never_takes_its_pushes_is_cut_off_and_nobody_else() {
         let (engine, ..) = passing.hello();
         // While the deaf engine exists, this leaves no push for it.
         open_lane(&mut passing, deaf_engine, 0);
-        (1..64).any(|stripe| {
-            let command = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
+        (1..64).any(|lane_index| {
+            let command = extended(number::LANE_OPEN, &LaneOpen { engine, lane_index }, size_of::<LaneOut>(), 0);
             let sent = deaf.socket.send(&[RequestEnvelope::default().bytes(), &command].concat(), &[]);
             opened += 1;
             sent.is_err() || deaf.socket.recv(&mut [0; 512]).map_or(true, |received| received.len == 0)
@@ -131,7 +131,7 @@ fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
     let mut peers: Vec<_> = (0..32).map(|_| agent.client()).collect();
     for peer in &mut peers {
         let (other, ..) = peer.hello();
-        (0..64).for_each(|stripe| assert_eq!(open_lane(&mut stopped, other, stripe).status, 0));
+        (0..64).for_each(|lane_index| assert_eq!(open_lane(&mut stopped, other, lane_index).status, 0));
     }
     drop(peers);
     agent.eventually("status", |status| status["contexts"] == 1);

@@ -58,7 +58,7 @@ fn a_push_without_descriptors_arrives_when_some_are_free() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(MOST), ..limit }).expect("less is always possible");
 
     let held = fill();
-    one.send(&extended(number::LANE_OPEN, &LaneOpen { engine, stripe: 0 }, size_of::<LaneOut>(), 0), &[]);
+    one.send(&extended(number::LANE_OPEN, &LaneOpen { engine, lane_index: 0 }, size_of::<LaneOut>(), 0), &[]);
     agent.eventually("status", |status| status["lanes"] == 1);
     let mut bytes = [0; 512];
     for socket in [&one.socket, &push_two] {

@@ -94,7 +94,7 @@ impl CaptureHook {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let ring = CaptureRingTx::map(ring.as_fd(), room)?;
-        let (number, most) = (wanted.lane, wanted.stripe as usize);
+        let (number, most) = (wanted.lane, wanted.lane_index as usize);
         sinks.push(Sink { number, most, lanes_in: wanted.side & flag::LANES_IN != 0, ring });
         self.is_on.store(true, Ordering::Relaxed);
         Ok(())
@@ -231,7 +231,7 @@ mod tests {
     use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, create_capture_ring};
 
     fn wanted(number: u32, most: u32, side: u32) -> LaneOut {
-        LaneOut { lane: number, stripe: most, side, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() }
+        LaneOut { lane: number, lane_index: most, side, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() }
     }
 
     fn read(ring: &mut CaptureRingRx) -> Option<(CaptureRecord, Vec<u8>)> {

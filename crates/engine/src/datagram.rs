@@ -169,13 +169,13 @@ impl Qp {
             self.complain_of_lid(inner, entry.dlid);
             return Ways::None(Cause::Nobody);
         }
-        let stripe = self.stripe;
+        let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&entry.dgid) else {
                 return if hopeless { Ways::None(Cause::Nobody) } else { Ways::Opening };
             };
-            let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, stripe)).collect();
+            let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
             return if hopeless || lanes.len() == engines.len() { Ways::Group(lanes, place) } else { Ways::Opening };
         }
         let epoch = engine.board.gid_epoch();
@@ -199,7 +199,7 @@ impl Qp {
         };
         match engine.board.owner(entry.remote_qpn) {
             0 => Ways::None(Cause::Nobody),
-            owner => match engine.lanes.route(owner, stripe) {
+            owner => match engine.lanes.route(owner, lane_index) {
                 Some(lane) => Ways::Lane(lane, place),
                 None if hopeless || engine.lanes.has_ended(owner) => Ways::None(Cause::Nobody),
                 None => Ways::Opening,

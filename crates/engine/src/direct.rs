@@ -184,7 +184,7 @@ impl Engine {
 
     fn try_take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) -> Result<(), String> {
         let [book, file] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "it has not two descriptors")?;
-        let (engine, line, number) = (told.engine, told.side as usize, told.stripe);
+        let (engine, line, number) = (told.engine, told.side as usize, told.lane_index);
         let grant_table = self.grant_table_of(engine, &book).map_err(|error| error.to_string())?;
         if number == 0 || line == 0 || line >= LEN / LINE {
             return Err(format!("there is no line {line}"));
@@ -251,7 +251,7 @@ impl Engine {
     /// A peer asks for a grant: `told` names its engine and QP, our QP, and the key. Without a
     /// grant, the peer uses the lane.
     pub(crate) fn grant(&self, told: &LaneOut) {
-        let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.stripe);
+        let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.lane_index);
         if let Some((grant, file)) = self.try_grant(to, asker, qpn, key)
             && let Some(grant_table) = self.direct.grant_table.get()
         {

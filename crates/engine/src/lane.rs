@@ -29,7 +29,7 @@ pub(crate) const LANE_MTU: u32 = 32 * 1024;
 
 /// How many lanes two engines may have. Connections use them in turn, so that threads with QPs of
 /// their own often share no producer.
-pub(crate) const STRIPES: u32 = 4;
+pub(crate) const LANES_PER_PAIR: u32 = 4;
 
 /// This many bytes take long to copy: about ten microseconds.
 const MUCH: u32 = 512 * 1024;
@@ -108,7 +108,7 @@ pub(crate) struct Lane {
     /// The engine at the other end.
     pub(crate) peer: u32,
     pub(crate) pid: u32,
-    pub(crate) stripe: u32,
+    pub(crate) lane_index: u32,
     pub(crate) sender: Mutex<Sender>,
     pub(crate) receiver: Mutex<Receiver>,
     /// Shows threads without the receiving half whether something has come.
@@ -148,7 +148,7 @@ impl Lane {
             id: out.lane,
             peer: out.engine,
             pid: out.pid,
-            stripe: out.stripe,
+            lane_index: out.lane_index,
             sender: Mutex::new(Sender {
                 tx,
                 record: [0; shm::RECORD_MAX],
@@ -338,7 +338,7 @@ pub(crate) struct Lanes {
     /// The lane to (engine, lane index).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
     /// How many connections have taken a lane index, by engine.
-    stripes: Mutex<HashMap<u32, u32>>,
+    taken: Mutex<HashMap<u32, u32>>,
     /// Engines that had a lane and have ended. Their numbers are not used again; the board still
     /// names them as owners of their QPNs for a while.
     ended: Mutex<HashSet<u32>>,
@@ -351,7 +351,7 @@ impl Lanes {
             changes: AtomicU64::new(0),
             seen: Default::default(),
             routes: Mutex::new(HashMap::new()),
-            stripes: Mutex::default(),
+            taken: Mutex::default(),
             ended: Mutex::default(),
         }
     }
@@ -387,16 +387,16 @@ impl Lanes {
     /// The lane index of a new connection to `engine`, or of a new QP with many destinations, which
     /// counts for engine 0. Both ends count independently. If they connect in the same order, each
     /// pair of QPs has one lane for both directions, and the first connections need no second lane.
-    pub(crate) fn next_stripe(&self, engine: u32) -> u32 {
-        let mut stripes = self.stripes.lock();
-        let count = stripes.entry(engine).or_default();
-        let stripe = *count % STRIPES;
+    pub(crate) fn next_lane_index(&self, engine: u32) -> u32 {
+        let mut taken = self.taken.lock();
+        let count = taken.entry(engine).or_default();
+        let lane_index = *count % LANES_PER_PAIR;
         *count = count.wrapping_add(1);
-        stripe
+        lane_index
     }
 
-    pub(crate) fn route(&self, engine: u32, stripe: u32) -> Option<Arc<Lane>> {
-        self.routes.lock().get(&(engine, stripe)).cloned()
+    pub(crate) fn route(&self, engine: u32, lane_index: u32) -> Option<Arc<Lane>> {
+        self.routes.lock().get(&(engine, lane_index)).cloned()
     }
 
     /// Any lane to an engine.
@@ -409,12 +409,12 @@ impl Lanes {
     /// already and is returned.
     pub(crate) fn add(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
         let mut routes = self.routes.lock();
-        let known = routes.get(&(lane.peer, lane.stripe)).filter(|known| route && known.id == lane.id).cloned();
+        let known = routes.get(&(lane.peer, lane.lane_index)).filter(|known| route && known.id == lane.id).cloned();
         if let Some(known) = known {
             return known;
         }
         if route {
-            routes.insert((lane.peer, lane.stripe), Arc::clone(&lane));
+            routes.insert((lane.peer, lane.lane_index), Arc::clone(&lane));
         }
         let mut list = self.list.load_full().to_vec();
         list.push(Arc::clone(&lane));
@@ -424,7 +424,7 @@ impl Lanes {
 
     /// An engine has ended: no lane to it will be opened any more.
     pub(crate) fn bury(&self, engine: u32) {
-        self.stripes.lock().remove(&engine);
+        self.taken.lock().remove(&engine);
         self.ended.lock().insert(engine);
     }
 

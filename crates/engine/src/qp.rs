@@ -111,7 +111,7 @@ pub struct Qp {
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     /// The index of its lane among the lanes to an engine, for datagrams and remote-SRQ requests.
-    pub(crate) stripe: u32,
+    pub(crate) lane_index: u32,
     /// Whether strict mode is on. Kept here, where the data path looks anyway.
     strict: bool,
     pub(crate) freed: Freed,
@@ -189,7 +189,7 @@ pub(crate) struct Inner {
     pub(crate) route: Route,
     /// Connection: the engine of its peer, and the index of its lane among the lanes to that
     /// engine.
-    pub(crate) stripe: Option<(u32, u32)>,
+    pub(crate) lane_index: Option<(u32, u32)>,
     /// The state of path migration.
     pub(crate) migration: Migration,
     /// The location of the peer's address.
@@ -244,13 +244,13 @@ pub(crate) struct Inner {
 impl Inner {
     /// The index of this connection's lane among the lanes to the peer's engine. It stays the same
     /// after the first use.
-    pub(crate) fn stripe_to(&mut self, engine: &Engine, owner: u32) -> u32 {
-        match self.stripe {
-            Some((known, stripe)) if known == owner => stripe,
+    pub(crate) fn lane_index_to(&mut self, engine: &Engine, owner: u32) -> u32 {
+        match self.lane_index {
+            Some((known, lane_index)) if known == owner => lane_index,
             _ => {
-                let stripe = engine.lanes.next_stripe(owner);
-                self.stripe = Some((owner, stripe));
-                stripe
+                let lane_index = engine.lanes.next_lane_index(owner);
+                self.lane_index = Some((owner, lane_index));
+                lane_index
             }
         }
     }
@@ -420,7 +420,7 @@ impl Engine {
             remote_srq: None,
             shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
-            stripe: None,
+            lane_index: None,
             migration: Migration::default(),
             place: Place::default(),
             no_way: None,
@@ -449,7 +449,7 @@ impl Engine {
         };
         let is_connected = matches!(parts.service, Service::Rc | Service::Uc);
         Arc::new_cyclic(|itself| Qp {
-            stripe: if is_connected { 0 } else { self.lanes.next_stripe(0) },
+            lane_index: if is_connected { 0 } else { self.lanes.next_lane_index(0) },
             engine: Arc::clone(self),
             handle: answer.qp_handle,
             qpn: answer.qpn,

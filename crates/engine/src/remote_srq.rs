@@ -251,7 +251,7 @@ impl Qp {
     fn way_to(&self, number: u32) -> Option<Arc<Lane>> {
         let engine = self.engine();
         let owner = *engine.ways.lock().get(&(self.token(), number))?;
-        let known = engine.lanes.route(owner, self.stripe);
+        let known = engine.lanes.route(owner, self.lane_index);
         if known.is_none() {
             // The engine may be gone; then the agent has no such SRQ.
             engine.ways.lock().remove(&(self.token(), number));
@@ -465,7 +465,7 @@ impl Engine {
             let request = request::private(command::XRC_FIND, &body, size_of::<XrcFindAnswer>());
             let found = self.call(&request).and_then(|answer| {
                 let XrcFindAnswer { engine, .. } = answer.get(0)?;
-                self.open_lane(engine, qp.stripe).map(|_| engine)
+                self.open_lane(engine, qp.lane_index).map(|_| engine)
             });
             if let Ok(engine) = found {
                 self.ways.lock().insert((qp.token(), number), engine);

@@ -25,8 +25,9 @@ use crate::wqe::DatagramEntry;
 
 impl Engine {
     /// Opens a lane to another engine (or to this one), waiting for the agent.
-    pub(crate) fn open_lane(self: &Arc<Self>, peer: u32, stripe: u32) -> Result<Arc<Lane>> {
-        let request = request::private(command::LANE_OPEN, &LaneOpen { engine: peer, stripe }, size_of::<LaneOut>());
+    pub(crate) fn open_lane(self: &Arc<Self>, peer: u32, lane_index: u32) -> Result<Arc<Lane>> {
+        let request =
+            request::private(command::LANE_OPEN, &LaneOpen { engine: peer, lane_index }, size_of::<LaneOut>());
         let answer = self.call(&request)?;
         let out: LaneOut = answer.get(0)?;
         let mut far = None;
@@ -123,8 +124,8 @@ impl Qp {
         if owner == 0 || engine.lanes.has_ended(owner) {
             return false;
         }
-        let stripe = inner.stripe_to(engine, owner);
-        let Some(lane) = engine.lanes.route(owner, stripe) else {
+        let lane_index = inner.lane_index_to(engine, owner);
+        let Some(lane) = engine.lanes.route(owner, lane_index) else {
             inner.route = Route::Opening(0);
             return true;
         };
@@ -203,7 +204,7 @@ impl Qp {
     /// Opens the route for which this QP waits, and continues the QP.
     pub(crate) fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
-        let mut way = (0, self.stripe);
+        let mut way = (0, self.lane_index);
         let (dest, next) = {
             let mut inner = self.lock();
             match inner.route {
@@ -213,22 +214,22 @@ impl Qp {
                 Route::Opening(_) if !inner.is_dead() => {
                     let peer = inner.attributes.dest_qp_num;
                     let owner = engine.board.owner(peer);
-                    way = (owner, inner.stripe_to(engine, owner));
+                    way = (owner, inner.lane_index_to(engine, owner));
                     (Some(peer), None)
                 }
                 _ => return,
             }
         };
         // Without the QP's lock, because this waits for the agent.
-        let (owner, stripe) = way;
+        let (owner, lane_index) = way;
         let opened = match (dest, &next) {
-            (Some(_), _) => engine.open_lane(owner, stripe).map(Some),
+            (Some(_), _) => engine.open_lane(owner, lane_index).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
                 // All are tried, so that every reachable engine gets its copy.
-                let opened = engines.iter().map(|&peer| engine.open_lane(peer, stripe).map(drop));
+                let opened = engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
                 opened.fold(Ok(()), Result::and).map(|()| None)
             }),
-            (None, Some(entry)) => engine.open_lane(engine.board.owner(entry.remote_qpn), stripe).map(|_| None),
+            (None, Some(entry)) => engine.open_lane(engine.board.owner(entry.remote_qpn), lane_index).map(|_| None),
             (None, None) => return,
         };
         let mut inner = self.lock();

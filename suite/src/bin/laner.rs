@@ -19,7 +19,7 @@ use abi::private::{EngineHelloAnswer, LaneOpen, LaneOut};
 use client::Client;
 
 const ENGINES: usize = 48;
-const STRIPES: u32 = 64;
+const LANES_PER_PAIR: u32 = 64;
 /// After this many refusals in one round, the program has all the lanes that it may have.
 const ENOUGH: u64 = 64;
 
@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let engines: Vec<_> = (0..ENGINES).map_while(|_| engine().ok()).collect();
         'all: for (one, (client, _)) in engines.iter().enumerate() {
             for (_, other) in &engines[one + 1..] {
-                for stripe in 0..STRIPES {
-                    let body = LaneOpen { engine: *other, stripe };
+                for lane_index in 0..LANES_PER_PAIR {
+                    let body = LaneOpen { engine: *other, lane_index };
                     match client.call(&extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0)) {
                         Ok(_) => opened += 1,
                         Err(_) => refused += 1,

@@ -469,7 +469,7 @@ pub static ROWS: &[Row] = &[
         .request::<private::LaneOpen>()
         .answer::<private::LaneOut>()
         .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, peer's wake word")
-        .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "no ENGINE_HELLO, or stripe out of range"), FULL]),
+        .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "no ENGINE_HELLO, or lane index out of range"), FULL]),
     Row::extended(194, "MCAST_RESOLVE", "private::mcast_resolve")
         .request::<private::McastResolve>()
         .answer::<private::McastResolveAnswer>()

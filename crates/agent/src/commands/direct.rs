@@ -19,7 +19,7 @@ use crate::world::World;
 pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DirectAsk { engine, qpn, dest, key } = call.body()?;
     is_engine(world, call.context)?;
-    let told = LaneOut { engine: call.context.0, lane: qpn, side: dest, stripe: key, ..LaneOut::default() };
+    let told = LaneOut { engine: call.context.0, lane: qpn, side: dest, lane_index: key, ..LaneOut::default() };
     pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT_ASK, reserved: 0, lane: told }, &[]);
     Ok(Answer::default())
 }
@@ -33,7 +33,7 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the grant table and the file");
     }
     let fds: Vec<Foreign> = fds.into_iter().map(Passed::into_foreign).collect();
-    let told = LaneOut { engine: call.context.0, lane: qpn, side: line, stripe: number, ..LaneOut::default() };
+    let told = LaneOut { engine: call.context.0, lane: qpn, side: line, lane_index: number, ..LaneOut::default() };
     pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, &fds);
     Ok(Answer::default())
 }

@@ -14,7 +14,7 @@ use super::{Answer, Call};
 use crate::engine_link::EngineLink;
 use crate::foreign::{Foreign, Passed};
 use crate::ids::ContextId;
-use crate::lanes::{LaneEnd, STRIPES, WAKES_PEER};
+use crate::lanes::{LANES_PER_PAIR, LaneEnd, WAKES_PEER};
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::world::World;
@@ -66,10 +66,13 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
 /// LANE_OPEN: returns a lane to another engine, a new or an existing one. A push sends the other
 /// end of a new lane to that engine.
 pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let LaneOpen { engine, stripe } = call.body()?;
+    let LaneOpen { engine, lane_index } = call.body()?;
     let (me, peer) = (call.context, ContextId(engine));
-    if stripe >= STRIPES {
-        return refuse(Errno::EINVAL, format!("stripe {stripe} of a lane is not among the {STRIPES} that a pair has"));
+    if lane_index >= LANES_PER_PAIR {
+        return refuse(
+            Errno::EINVAL,
+            format!("lane index {lane_index} is out of range: two engines have at most {LANES_PER_PAIR} lanes"),
+        );
     }
     if world.context(me)?.engine.is_none() {
         return refuse(Errno::EINVAL, format!("context {} has said no ENGINE_HELLO, so it has no lanes", me.0));
@@ -79,11 +82,11 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     let opener = world.context(me)?.peer.uid;
     let proxy = shares::has_proxy(world, me, peer);
-    if world.lanes.find((me, peer), stripe).is_none() {
+    if world.lanes.find((me, peer), lane_index).is_none() {
         // Before the lane's memory is made, so that a refusal costs the agent no descriptor.
         shares::room_for_lane(world, me, peer)?;
     }
-    let (lane, new) = world.lanes.open((me, peer), stripe, opener, proxy).map_err(by_system)?;
+    let (lane, new) = world.lanes.open((me, peer), lane_index, opener, proxy).map_err(by_system)?;
     let side = world.lanes.side(lane, me);
     let mut opened = describe(world, lane, side, me, peer).map(|mine| (mine, None));
     if new && let Ok((mine, _)) = opened {

@@ -49,8 +49,8 @@ pub(crate) fn engine(client: &mut Client) -> (String, Socket) {
     (digits(&reply.bytes[..4]), Socket::from(reply.fds.remove(1)))
 }
 
-fn open_lane(engine: &str, stripe: &str) -> String {
-    format!("c1000080 0100 0400 0100000000000000 0000 0000 00000000 {engine} {stripe}")
+fn open_lane(engine: &str, lane_index: &str) -> String {
+    format!("c1000080 0100 0400 0100000000000000 0000 0000 00000000 {engine} {lane_index}")
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn lane_open() {
     one.refused(&open_lane("02000000", "00000000").into(), -3, "a context that is no engine");
     one.refused(&open_lane("09000000", "00000000").into(), -3, "no such engine");
     let (second, pushes) = engine(&mut two);
-    one.refused(&open_lane(&second, "40000000").into(), EINVAL, "stripe 64");
+    one.refused(&open_lane(&second, "40000000").into(), EINVAL, "lane index 64");
     let opened = one.done(&open_lane(&second, "00000000"));
     let pid = word(std::process::id());
     compare(&opened.bytes[..24], &format!("01000000 00000000 {second} {pid} 00000000 00000000"));

@@ -17,7 +17,7 @@ use crate::net::FLOWS;
 use crate::net::batch::Target;
 use crate::net::congestion::capable;
 use crate::net::peer::Peer;
-use crate::net::port::{Port, STRIPES};
+use crate::net::port::{PORTS_PER_ADDRESS, Port};
 use crate::network::{address, scope};
 use crate::wqe::DatagramEntry;
 
@@ -29,7 +29,7 @@ pub(crate) struct Vector {
     pub(crate) sgid_index: u8,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    pub(crate) stripe: u32,
+    pub(crate) port_index: u32,
 }
 
 impl Vector {
@@ -41,7 +41,7 @@ impl Vector {
             sgid_index: dest.sgid_index,
             traffic_class: capable(dest.traffic_class),
             hop_limit: dest.hop_limit,
-            stripe: qpn % STRIPES,
+            port_index: qpn % PORTS_PER_ADDRESS,
         }
     }
 
@@ -53,7 +53,7 @@ impl Vector {
             sgid_index: entry.sgid_index,
             traffic_class: entry.traffic_class,
             hop_limit: entry.hop_limit,
-            stripe: qpn % STRIPES,
+            port_index: qpn % PORTS_PER_ADDRESS,
         }
     }
 }
@@ -152,7 +152,7 @@ impl Engine {
             return Err(NoWay::Families(source, vector.dgid));
         }
         let ifindex = self.board.gid_ifindex(self.device(), port_num, index);
-        let port = self.net_port(source, ifindex, vector.stripe).map_err(|error| NoWay::Socket(source, error))?;
+        let port = self.net_port(source, ifindex, vector.port_index).map_err(|error| NoWay::Socket(source, error))?;
         if let Some(inbox) = self.net.inbox() {
             inbox.expect_at(&source);
         }

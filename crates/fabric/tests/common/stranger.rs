@@ -76,8 +76,8 @@ impl Stranger {
     }
 
     /// The stranger's end of the lane to `engine`.
-    pub(crate) fn lane(&self, engine: u32, stripe: u32) -> StrangersLane {
-        let request = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
+    pub(crate) fn lane(&self, engine: u32, lane_index: u32) -> StrangersLane {
+        let request = extended(number::LANE_OPEN, &LaneOpen { engine, lane_index }, size_of::<LaneOut>(), 0);
         let mut answer = self.control.call(&request, &[]).expect("a lane");
         let out: LaneOut = get(&answer);
         let region = Region::map(answer.fds[0].as_fd(), LANE_LEN).expect("its memory");

@@ -47,8 +47,8 @@ pub(crate) fn try_all(report: &mut Report, run_dir: &Path, victims: &[Victim]) {
 }
 
 /// Opens a lane to an engine, and misuses the notifier and the wake word that come with the lane.
-fn open(report: &mut Report, client: &Client, engine: u32, stripe: u32) -> Option<(Arc<Region>, LaneTx)> {
-    let answer = client.call(&request(engine, stripe)).ok()?;
+fn open(report: &mut Report, client: &Client, engine: u32, lane_index: u32) -> Option<(Arc<Region>, LaneTx)> {
+    let answer = client.call(&request(engine, lane_index)).ok()?;
     let out = LaneOut::read(&answer.bytes)?;
     let region = Arc::new(Region::map(answer.fds[0].as_fd(), LANE_LEN).ok()?);
     let side = if out.side == 0 { Side::A } else { Side::B };
@@ -64,8 +64,8 @@ fn open(report: &mut Report, client: &Client, engine: u32, stripe: u32) -> Optio
     Some((region, tx))
 }
 
-fn request(engine: u32, stripe: u32) -> Vec<u8> {
-    extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0)
+fn request(engine: u32, lane_index: u32) -> Vec<u8> {
+    extended(number::LANE_OPEN, &LaneOpen { engine, lane_index }, size_of::<LaneOut>(), 0)
 }
 
 /// Sends packets and notices to the QP `to` that claim to come from the QP `from`.
@@ -112,7 +112,7 @@ fn too_many(report: &mut Report, run_dir: &Path, engine: u32) {
     for _ in 0..4 {
         let Ok(mut client) = Client::open(run_dir) else { return report.fail("the device cannot be opened") };
         report.require("an engine is welcome", client.hello().is_ok());
-        let refusal = (0..64).find_map(|stripe| client.call(&request(engine, stripe)).err());
+        let refusal = (0..64).find_map(|lane_index| client.call(&request(engine, lane_index)).err());
         clients.push(client);
         if let Some(error) = refusal {
             return report.attempt("one lane more", Err::<(), _>(error.reason));
