@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 struct Watch {
     /// An eventfd that is readable when the list has changed. The kernel's descriptor watches it
     /// too, for threads that already wait there.
-    bell: c_int,
+    wake_fd: c_int,
     members: Vec<Member>,
 }
 
@@ -34,7 +34,7 @@ struct Member {
 }
 
 /// The data of that eventfd's events, a value that is neither an address nor a descriptor.
-const BELL: u64 = 0xF1E2_D3C4_B5A6_9788;
+const WAKE: u64 = 0xF1E2_D3C4_B5A6_9788;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 /// The events that epoll and poll have in common, with the same numbers.
@@ -57,7 +57,7 @@ intercept! {
         }
         // SAFETY: the program's event, or NULL.
         let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-        control(list, operation, fd, event, |bell, event| next(list, libc::EPOLL_CTL_ADD, bell, event))
+        control(list, operation, fd, event, |wake_fd, event| next(list, libc::EPOLL_CTL_ADD, wake_fd, event))
     };
 
     /// `epoll_wait`.
@@ -67,10 +67,10 @@ intercept! {
                 return waited(list, events, most, milliseconds, |events, most| next(list, events, most, 0));
             }
             let answer = next(list, events, most, milliseconds);
-            let bell = watches().as_ref().and_then(|watches| watches.get(&list)).map(|watch| watch.bell);
-            let Some(bell) = bell.filter(|_| answer > 0) else { return answer };
+            let wake_fd = watches().as_ref().and_then(|watches| watches.get(&list)).map(|watch| watch.wake_fd);
+            let Some(wake_fd) = wake_fd.filter(|_| answer > 0) else { return answer };
             // While this thread waited, the first rsocket was added to the list.
-            let kept = without_bell(events, usize::try_from(answer).unwrap_or(0), bell);
+            let kept = without_wake(events, usize::try_from(answer).unwrap_or(0), wake_fd);
             if kept > 0 {
                 return c_int::try_from(kept).unwrap_or(0);
             }
@@ -102,16 +102,16 @@ fn control(
         Entry::Occupied(there) => there.into_mut(),
         Entry::Vacant(free) => {
             // SAFETY: takes numbers.
-            let bell = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-            let mut own = epoll_event { events: libc::EPOLLIN as u32, u64: BELL };
-            if bell < 0 || add(bell, &raw mut own) != 0 {
+            let wake_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+            let mut own = epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
+            if wake_fd < 0 || add(wake_fd, &raw mut own) != 0 {
                 let why = errno();
                 // SAFETY: takes a number; the descriptor was just made, or is -1.
-                unsafe { libc::close(bell) };
+                unsafe { libc::close(wake_fd) };
                 return refused(why);
             }
             table::set(list, Kind::Epoll);
-            free.insert(Watch { bell, members: Vec::new() })
+            free.insert(Watch { wake_fd, members: Vec::new() })
         }
     };
     let place = watch.members.iter().position(|member| member.fd == fd);
@@ -132,13 +132,13 @@ fn control(
     if member.is_some_and(|member| member.events & EDGE != 0) {
         EDGES.store(true, Ordering::Relaxed);
     }
-    ring(watch.bell);
+    wake(watch.wake_fd);
     0
 }
 
-fn ring(bell: c_int) {
+fn wake(wake_fd: c_int) {
     // SAFETY: eight bytes.
-    let _ = unsafe { libc::write(bell, 1_u64.to_ne_bytes().as_ptr().cast(), 8) };
+    let _ = unsafe { libc::write(wake_fd, 1_u64.to_ne_bytes().as_ptr().cast(), 8) };
 }
 
 /// Waits for the list and the kernel's descriptor together.
@@ -152,8 +152,8 @@ fn waited(
     let Some(room) = usize::try_from(most).ok().filter(|most| *most > 0) else { return refused(libc::EINVAL) };
     let end = u64::try_from(milliseconds).ok().map(|limit| Instant::now() + Duration::from_millis(limit));
     loop {
-        let (bell, members) = match watches().as_ref().and_then(|watches| watches.get(&list)) {
-            Some(watch) => (watch.bell, watch.members.clone()),
+        let (wake_fd, members) = match watches().as_ref().and_then(|watches| watches.get(&list)) {
+            Some(watch) => (watch.wake_fd, watch.members.clone()),
             None => return refused(libc::EBADF),
         };
         let mut fds: Vec<pollfd> = members
@@ -192,7 +192,7 @@ fn waited(
         if fds.last().is_some_and(|own| own.revents != 0) && count < room {
             let start = events.wrapping_add(count);
             let more = ask(start, c_int::try_from(room - count).unwrap_or(0));
-            count += without_bell(start, usize::try_from(more).unwrap_or(0), bell);
+            count += without_wake(start, usize::try_from(more).unwrap_or(0), wake_fd);
         }
         if count > 0 {
             return c_int::try_from(count).unwrap_or(0);
@@ -213,14 +213,14 @@ fn quiet_edges(fds: &mut [pollfd], members: &[Member]) {
 }
 
 /// Removes the eventfd's event from the kernel's events. Returns how many are left.
-fn without_bell(start: *mut epoll_event, count: usize, bell: c_int) -> usize {
+fn without_wake(start: *mut epoll_event, count: usize, wake_fd: c_int) -> usize {
     let mut kept = 0;
     for index in 0..count {
         // SAFETY: the kernel has written `count` events.
         let event = unsafe { start.wrapping_add(index).read_unaligned() };
-        if { event.u64 } == BELL {
+        if { event.u64 } == WAKE {
             // SAFETY: eight bytes.
-            let _ = unsafe { libc::read(bell, [0_u8; 8].as_mut_ptr().cast(), 8) };
+            let _ = unsafe { libc::read(wake_fd, [0_u8; 8].as_mut_ptr().cast(), 8) };
         } else {
             // SAFETY: at or before the event that was just read.
             unsafe { start.wrapping_add(kept).write_unaligned(event) };
@@ -266,7 +266,7 @@ fn news(fd: c_int, events: u32) {
             member.told &= !events;
         }
         if changed {
-            ring(watch.bell);
+            wake(watch.wake_fd);
         }
     }
     set_errno(why);
@@ -284,6 +284,6 @@ pub(crate) fn end(list: c_int) {
     let watch = watches().as_mut().and_then(|watches| watches.remove(&list));
     if let Some(watch) = watch {
         // SAFETY: this library's descriptor.
-        unsafe { libc::close(watch.bell) };
+        unsafe { libc::close(watch.wake_fd) };
     }
 }

@@ -43,8 +43,8 @@ record! {
 constants! {
     /// `Open::flags`.
     pub mod flag: u32 {
-        /// Node `rdma_cm`: the bell is a SOCK_SEQPACKET socket, whose messages are the events
-        /// themselves (see `ucma::bell`).
+        /// Node `rdma_cm`: the event socket is a SOCK_SEQPACKET socket, whose messages are the
+        /// events themselves (see `ucma::event_message`).
         TOLD = 1,
     }
 

@@ -4,11 +4,12 @@
 //! One connection to the node is one event channel, like one open of `/dev/infiniband/rdma_cm`. It
 //! begins with [`crate::open`] and uses the envelopes of [`crate::envelope`]. An envelope contains
 //! a [`ManagerHeader`] and one of the commands of [`ROWS`], which [`admit`] checks. The answer to
-//! the opening carries one descriptor, the *bell*. This is the client's end of a stream socket, to
-//! which the agent writes one byte for each event that it queues. GET_EVENT never waits. A client
-//! that has received an event takes one byte from the bell. For a client that opens with
-//! `open::flag::TOLD` the bell carries the events themselves, see [`bell`]. Records are in [`id`],
-//! [`address`] and [`connection`], addresses as values in [`sockaddr`].
+//! the opening carries one descriptor, the *event socket*. This is the client's end of a stream
+//! socket, to which the agent writes one byte for each event that it queues. GET_EVENT never waits.
+//! A client that has received an event takes one byte from the event socket. For a client that
+//! opens with `open::flag::TOLD` the event socket carries the events themselves, see
+//! [`event_message`]. Records are in [`id`], [`address`] and [`connection`], addresses as values in
+//! [`sockaddr`].
 
 use crate::errno::Errno;
 use crate::layout::Record;
@@ -101,23 +102,23 @@ constants! {
         FREEZE_QP = 193,
         /// softhca's own: GET_EVENT, with the answers to the next queries about the event's id.
         NEXT_EVENT = 194,
-        /// softhca's own: connection requests that the bell has delivered no longer wait.
+        /// softhca's own: connection requests that the event socket has delivered no longer wait.
         TAKEN = 195,
-        /// softhca's own: makes the bell send messages.
-        RING = 196,
+        /// softhca's own: makes the event socket send messages.
+        WAKE = 196,
         /// softhca's own: ends an id and creates another.
         RENEW_ID = 197,
     }
 
-    /// A one-byte message of the bell of a channel that was opened with `open::flag::TOLD`. A
-    /// longer message is an event: a `NextEventAnswer`, and possibly a sentence in UTF-8. The agent
-    /// has removed this event from the channel. A client that destroys or migrates the event's id
-    /// must look for it among the received messages.
-    pub mod bell: u8 {
+    /// A one-byte message of the event socket of a channel that was opened with `open::flag::TOLD`.
+    /// A longer message is an event: a `NextEventAnswer`, and possibly a sentence in UTF-8. The
+    /// agent has removed this event from the channel. A client that destroys or migrates the
+    /// event's id must look for it among the received messages.
+    pub mod event_message: u8 {
         /// There is an event, which NEXT_EVENT returns.
         ASK = 1,
-        /// RING has requested this message.
-        RUNG = 2,
+        /// WAKE has requested this message.
+        WOKEN = 2,
     }
 
     /// Port spaces: `CreateId::ps`.

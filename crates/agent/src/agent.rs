@@ -93,7 +93,7 @@ impl AgentHandle {
     }
 
     /// Opens an event channel of the connection manager in this process, without a socket. Returns
-    /// it with the client's end of its notification socket (bell).
+    /// it with the client's end of its event socket.
     pub fn connect_manager(&self) -> Result<(LocalChannel, OwnedFd), Refusal> {
         LocalChannel::open(self.inbox.clone())
     }

@@ -301,8 +301,8 @@ impl Client {
             Some(open) => match self.node {
                 Node::Device(device) => world.open(device, open.profile, self.peer.clone()).map(Session::Context),
                 Node::Manager => {
-                    manager.open(self.peer.clone(), open.flags & flag::TOLD != 0).map(|(channel, bell)| {
-                        fds.push(bell);
+                    manager.open(self.peer.clone(), open.flags & flag::TOLD != 0).map(|(channel, event_socket)| {
+                        fds.push(event_socket);
                         Session::Channel(channel)
                     })
                 }

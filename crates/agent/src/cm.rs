@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! node rdma_cm ── commands ── Manager ── protocol::cm ── datagrams ── QP 1 of other hosts
-//!       bell ◀──── events ────┘   │          └────────── those to itself, at once
+//! event socket ◀── events ────┘   │          └────────── those to itself, at once
 //!                        ports, addresses, routes
 //! ```
 //!
-//! A client's connection to the node is an event [`channel`]. The *bell* is the socket that
+//! A client's connection to the node is an event [`channel`]. The *event socket* is the socket that
 //! notifies the client of events. The [`id`]s and the [`ports`] live here. Each command is carried
 //! out by the file of its subject, in O(1). An answer that needs no waiting (the address of this
 //! host) is queued as an event before the command's reply.
@@ -119,8 +119,8 @@ pub(crate) struct Manager {
     /// Datagrams that fault rules delay.
     late: late::Late,
     /// Channels whose clients must be notified.
-    rings: Vec<ChannelId>,
-    /// Channels whose notification socket (bell) is full.
+    to_notify: Vec<ChannelId>,
+    /// Channels whose event socket is full.
     full: Vec<ChannelId>,
     inlet: Arc<Inlet>,
     outlets: Outlets,
@@ -202,7 +202,7 @@ impl Manager {
             pending: BTreeMap::new(),
             early: early::Early::default(),
             late: late::Late::default(),
-            rings: Vec::new(),
+            to_notify: Vec::new(),
             full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
             outlets: Outlets::new(off, world.captures.watchers().clone()),
@@ -213,7 +213,7 @@ impl Manager {
         })
     }
 
-    /// Opens a channel. Returns its name and the client's end of its notification socket (bell). If
+    /// Opens a channel. Returns its name and the client's end of its event socket. If
     /// `told`, this socket brings whole events.
     pub(crate) fn open(&mut self, peer: Peer, told: bool) -> Outcome<(ChannelId, OwnedFd)> {
         headroom::check()?;
@@ -225,13 +225,13 @@ impl Manager {
             token = self.outside.word();
         }
         let share = self.users.entry(peer.uid).or_default();
-        let (channel, bell) = Channel::new(peer, token, told, Arc::clone(&share.events)).map_err(by_system)?;
+        let (channel, event_socket) = Channel::new(peer, token, told, Arc::clone(&share.events)).map_err(by_system)?;
         share.channels += 1;
         self.last_channel = next;
         let id = ChannelId(next);
         self.tokens.insert(token, id);
         self.channels.insert(id, Owner { channel, ids: BTreeSet::new(), ends: false });
-        Ok((id, bell))
+        Ok((id, event_socket))
     }
 
     /// Ends a channel whose client has closed or died, with all its ids.
@@ -393,7 +393,7 @@ impl Manager {
     }
 
     /// Ends an id in any state. Returns how many of its events were given out, and how many bytes
-    /// the client must read from the bell.
+    /// the client must read from the event socket.
     fn end(&mut self, name: u32) -> (u32, u32) {
         let Some(id) = self.ids.remove(name) else { return (0, 0) };
         if let Some(service) = id.service {
@@ -415,7 +415,7 @@ impl Manager {
         let uid = owner.channel.peer.uid;
         // The backlog bounds the number of requests.
         let mut requests = Vec::new();
-        let rung = match id.queued {
+        let notified = match id.queued {
             0 => 0,
             _ => owner.channel.take_out(|of, _| of == name, |event| requests.extend(event.request)).1,
         };
@@ -426,7 +426,7 @@ impl Manager {
         for request in requests {
             self.end(request);
         }
-        (id.reported, rung)
+        (id.reported, notified)
     }
 
     /// Queues an event about an id. If the program does not know the id yet, there is no event:
@@ -460,16 +460,16 @@ impl Manager {
             return;
         }
         id.queued += 1;
-        if self.rings.last() != Some(&id.channel) {
-            self.rings.push(id.channel);
+        if self.to_notify.last() != Some(&id.channel) {
+            self.to_notify.push(id.channel);
         }
     }
 
     /// Sends the datagrams and delivers the events that a command or an arrival has caused.
     fn settle(&mut self, world: &World) {
         self.take_outputs(world);
-        while let Some(channel) = self.rings.pop() {
-            self.ring(world, channel);
+        while let Some(channel) = self.to_notify.pop() {
+            self.announce(world, channel);
         }
     }
 

@@ -190,7 +190,7 @@ impl AsyncFile {
             moved = true;
         }
         if moved {
-            ring(&self.eventfd, self.apart);
+            notify(&self.eventfd, self.apart);
         }
         self.waiting.is_empty()
     }
@@ -200,7 +200,7 @@ impl AsyncFile {
 /// blocking, and an eventfd with a full counter is readable anyway. A client could fill the counter
 /// between the check and the write. So if users are kept apart, a separate thread writes (there are
 /// few events), and only this thread could block.
-fn ring(eventfd: &OwnedFd, apart: bool) {
+fn notify(eventfd: &OwnedFd, apart: bool) {
     let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
     let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     if !writable.is_ok_and(|ready| ready == 1) {

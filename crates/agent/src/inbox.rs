@@ -80,7 +80,7 @@ pub(crate) enum Message {
     Close(ContextId),
     /// Open an event channel.
     OpenChannel {
-        /// Gets the answer, with the client's end of the bell.
+        /// Gets the answer, with the client's end of the event socket.
         answer: SyncSender<Result<(ChannelId, OwnedFd), Refusal>>,
     },
     /// Carry out a command of an event channel.

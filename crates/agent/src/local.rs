@@ -84,7 +84,7 @@ impl LocalChannel {
         let (answer, opened) = sync_channel(1);
         inbox.send(Message::OpenChannel { answer });
         match opened.recv() {
-            Ok(opened) => opened.map(|(channel, bell)| (Self { inbox, channel }, bell)),
+            Ok(opened) => opened.map(|(channel, event_socket)| (Self { inbox, channel }, event_socket)),
             Err(_) => refuse(Errno::EIO, GONE),
         }
     }

@@ -37,8 +37,8 @@ pub(crate) enum Token {
     Management,
     /// The run directory was removed or moved.
     RunDir,
-    /// The bell (notification socket) of an event channel has room.
-    Bell(u32),
+    /// The event socket of an event channel has room.
+    EventSocket(u32),
 }
 
 impl From<Token> for EventData {
@@ -56,7 +56,7 @@ impl From<Token> for EventData {
             Token::ManagerNode => (9, 0),
             Token::Management => (10, 0),
             Token::RunDir => (11, 0),
-            Token::Bell(id) => (12, id),
+            Token::EventSocket(id) => (12, id),
             Token::NetlinkNode => (13, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
@@ -79,7 +79,7 @@ impl From<EventData> for Token {
             9 => Self::ManagerNode,
             10 => Self::Management,
             11 => Self::RunDir,
-            12 => Self::Bell(id),
+            12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,
             _ => Self::Wake,
         }
@@ -150,7 +150,7 @@ mod tests {
             Token::Relays,
             Token::ManagerNode,
             Token::Management,
-            Token::Bell(5),
+            Token::EventSocket(5),
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

@@ -411,13 +411,13 @@ impl Server {
         }
     }
 
-    /// Watches a full notification socket (bell) until it has room.
+    /// Watches a full event socket until it has room.
     fn watch_bell(&mut self, channel: ChannelId) {
-        let Some(bell) = self.manager.bell(channel) else { return };
-        let (token, interest) = (Token::Bell(channel.0), EventFlags::OUT | EventFlags::ONESHOT);
+        let Some(event_socket) = self.manager.event_socket(channel) else { return };
+        let (token, interest) = (Token::EventSocket(channel.0), EventFlags::OUT | EventFlags::ONESHOT);
         // A socket that was watched before is still registered.
-        if self.poller.watch(bell, token, interest).is_err() {
-            let _ = self.poller.rewatch(bell, token, interest);
+        if self.poller.watch(event_socket, token, interest).is_err() {
+            let _ = self.poller.rewatch(event_socket, token, interest);
         }
     }
 

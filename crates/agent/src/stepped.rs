@@ -116,13 +116,13 @@ impl Stepped {
         }
     }
 
-    /// Opens an event channel of the connection manager. Returns it with its bell.
+    /// Opens an event channel of the connection manager. Returns it with its event socket.
     ///
     /// # Errors
     /// The system has no descriptors left.
     pub fn connect_manager(self: &Arc<Self>) -> Result<(SteppedChannel, OwnedFd), Refusal> {
-        let (channel, bell) = self.with(|all| all.manager.open(peer(), true))?;
-        Ok((SteppedChannel { agent: Arc::clone(self), channel }, bell))
+        let (channel, event_socket) = self.with(|all| all.manager.open(peer(), true))?;
+        Ok((SteppedChannel { agent: Arc::clone(self), channel }, event_socket))
     }
 
     /// Opens a device for an engine whose packets go through `network`, and whose time is

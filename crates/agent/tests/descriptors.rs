@@ -105,12 +105,12 @@ const WAYS: [(&str, Way); 15] = [
         send(&socket, &message(&[0; 16]), &[fd]).expect("sent");
         vec![socket]
     }),
-    ("a bell of the connection manager", |agent, fd| {
+    ("an event socket of the connection manager", |agent, fd| {
         let socket = connect(&agent.dir, "rdma_cm");
         send(&socket, Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
         let mut opened = socket.recv(&mut [0; 64]).expect("opened");
-        let bell = Socket::from(opened.fds.pop().expect("the bell"));
-        is_refused(&bell, fd);
+        let event_socket = Socket::from(opened.fds.pop().expect("the event socket"));
+        is_refused(&event_socket, fd);
         Vec::new()
     }),
     ("a push socket", |agent, fd| {

@@ -197,7 +197,7 @@ fn any_command(dice: &mut Dice, token: u32, ids: &[u32], members: &[u32]) -> (u3
 fn the_connection_manager_refuses_without_memory_and_goes_on() {
     for budget in [60, 140, 200, 300, 500, 900, 1_600, 3_000] {
         let (agent, _) = agent();
-        let (channel, _bell) = agent.connect_manager().expect("a channel");
+        let (channel, _event_socket) = agent.connect_manager().expect("a channel");
         let listener = channel.call(&create(port_space::TCP), &[]).expect("memory").bytes;
         let listener = u32::from_ne_bytes(listener[..4].try_into().expect("whole"));
         let (addr, addr_size) = Sockaddr::Ip((IpAddr::from(ADDRESS), PORT).into()).emit();

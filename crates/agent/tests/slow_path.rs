@@ -47,7 +47,7 @@ struct Side {
     memory: OwnedFd,
     key: u32,
     gid: [u8; 16],
-    bell: OwnedFd,
+    event_file: OwnedFd,
     cq: u32,
     qp: u32,
     qpn: u32,
@@ -163,14 +163,14 @@ impl Side {
         let (mr, _) = connection.done(9, region.u32s(&[1, 1]).u64s(&[0]), 12, Some(&memory)); // REG_MR, MrIn
 
         let (channel, mut fds) = connection.done(17, response(), 4, None); // CREATE_COMP_CHANNEL
-        let bell = fds.remove(0);
+        let event_file = fds.remove(0);
         let queue = response().u64s(&[0xc0]).u32s(&[16, 0, u32_at(&channel, 0), 0]);
         let (cq, _) = connection.done(18, queue, 8, None); // CREATE_CQ
         let cq = u32_at(&cq, 0);
         let pair = response().u64s(&[0x90]).u32s(&[pd, cq, cq, 0, 4, 4, 2, 2, 0]);
         let (qp, _) = connection.done(24, pair.u8s(&[0, 2, 0, 0]), 32, None); // CREATE_QP, RC
         let (qp, qpn) = (u32_at(&qp, 0), u32_at(&qp, 4));
-        Self { connection, memory, key: u32_at(&mr, 4), gid: gid.try_into().unwrap(), bell, cq, qp, qpn }
+        Self { connection, memory, key: u32_at(&mr, 4), gid: gid.try_into().unwrap(), event_file, cq, qp, qpn }
     }
 
     /// MODIFY_QP to INIT, RTR and RTS.
@@ -262,9 +262,9 @@ impl Side {
     fn rings(&self, patience: Duration) -> bool {
         let timeout =
             Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: i64::from(patience.subsec_nanos()) };
-        let ready = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout)).unwrap();
+        let ready = poll(&mut [PollFd::new(&self.event_file, PollFlags::IN)], Some(&timeout)).unwrap();
         if ready == 1 {
-            rustix::io::read(&self.bell, &mut [0; 8]).unwrap();
+            rustix::io::read(&self.event_file, &mut [0; 8]).unwrap();
         }
         ready == 1
     }

@@ -1,9 +1,10 @@
-//! An event channel: one connection to the agent's node, and the [`Bell`] that brings the events.
+//! An event channel: one connection to the agent's node, and the [`EventSocket`] that brings the
+//! events.
 //!
-//! A reader takes a message from the bell, and asks the agent for its event if necessary, under one
-//! lock. A thread that ends or moves an id takes out the id's messages under the same lock. So
-//! there are always as many messages as events. No thread waits while it holds the lock. The
-//! principal type is [`Channel`].
+//! A reader takes a message from the event socket, and asks the agent for its event if necessary,
+//! under one lock. A thread that ends or moves an id takes out the id's messages under the same
+//! lock. So there are always as many messages as events. No thread waits while it holds the lock.
+//! The principal type is [`Channel`].
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -21,8 +22,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::net::RecvFlags;
 
-use crate::bell::{self, Bell, Message, Reading};
 use crate::event::{Event, EventKind};
+use crate::event_socket::{self, EventSocket, Message, Reading};
 use crate::param::{Id, PortSpace, QpKind};
 
 /// How long a waiting thread polls for an event before it sleeps.
@@ -34,7 +35,7 @@ const A_MOMENT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// An event channel.
 pub struct Channel {
     control: Box<dyn Control>,
-    pub(crate) bell: Bell,
+    pub(crate) event_socket: EventSocket,
     agent: u32,
     /// An id made in advance, with its cookie, port space and QP type.
     pub(crate) kept: Mutex<Option<(u64, Id, PortSpace, QpKind)>>,
@@ -44,7 +45,7 @@ pub struct Channel {
 
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channel").field("fd", &self.bell.fd.as_raw_fd()).finish_non_exhaustive()
+        f.debug_struct("Channel").field("fd", &self.event_socket.fd.as_raw_fd()).finish_non_exhaustive()
     }
 }
 
@@ -55,17 +56,24 @@ impl Channel {
     /// No agent answers there, or its version differs.
     pub fn open(run_directory: &Path) -> Result<Self> {
         let (control, fds) = SocketControl::open_with_descriptors(&run_directory.join(NODE), 0, flag::TOLD)?;
-        let bell = fds.into_iter().next();
-        let bell = bell.ok_or_else(|| refusal(Errno::EPROTO, "an event channel came without its descriptor"))?;
+        let event_socket = fds.into_iter().next();
+        let event_socket =
+            event_socket.ok_or_else(|| refusal(Errno::EPROTO, "an event channel came without its descriptor"))?;
         let agent = control.agent();
-        Ok(Self { agent, ..Self::over(Box::new(control), bell) })
+        Ok(Self { agent, ..Self::over(Box::new(control), event_socket) })
     }
 
-    /// A channel over any connection to an agent, with the bell that came with the connection: a
-    /// message socket.
+    /// A channel over any connection to an agent, with the event socket that came with the
+    /// connection: a message socket.
     #[must_use]
-    pub fn over(control: Box<dyn Control>, bell: OwnedFd) -> Self {
-        Self { control, bell: Bell::new(bell), agent: 0, kept: Mutex::new(None), token: OnceLock::new() }
+    pub fn over(control: Box<dyn Control>, event_socket: OwnedFd) -> Self {
+        Self {
+            control,
+            event_socket: EventSocket::new(event_socket),
+            agent: 0,
+            kept: Mutex::new(None),
+            token: OnceLock::new(),
+        }
     }
 
     /// The process id of the agent, or 0 if the agent has no process of its own. Its data about
@@ -75,11 +83,11 @@ impl Channel {
         self.agent
     }
 
-    /// The bell: readable while an event waits. With O_NONBLOCK on it, [`Channel::next_event`]
-    /// fails with EAGAIN.
+    /// The event socket: readable while an event waits. With O_NONBLOCK on it,
+    /// [`Channel::next_event`] fails with EAGAIN.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd.as_fd()
+        self.event_socket.fd.as_fd()
     }
 
     /// The next event. Waits for one unless the descriptor has O_NONBLOCK.
@@ -101,13 +109,13 @@ impl Channel {
                 return Ok(event);
             }
             looked = true;
-            self.bell.peek(RecvFlags::empty())?;
+            self.event_socket.peek(RecvFlags::empty())?;
         }
     }
 
     /// Whether the program's descriptor is blocking.
     fn waits(&self) -> bool {
-        rustix::fs::fcntl_getfl(&self.bell.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+        rustix::fs::fcntl_getfl(&self.event_socket.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
     /// Polls for an event for a short time. Other threads get the processor between two attempts.
@@ -129,18 +137,18 @@ impl Channel {
     pub fn try_event(&self) -> Result<Option<Event>> {
         let mut reading = self.reading();
         let mut failed = None;
-        while let Some(message) = self.bell.take(&mut reading)? {
+        while let Some(message) = self.event_socket.take(&mut reading)? {
             let event = match message {
                 Some(Message::Told(bytes)) => self.told(&mut reading, &bytes)?,
                 Some(Message::Ask) => match self.ask_for_event() {
                     Ok(answer) => {
-                        reading.count(bell::counts(&answer.bytes));
+                        reading.count(event_socket::counts(&answer.bytes));
                         Event::read(&answer.bytes)?
                     }
                     // A message without its event: the request found nothing.
                     Err(error) if error.errno == Errno::EAGAIN => continue,
                     // The agent has ended, and its events are gone. After the last message, the
-                    // bell reports this.
+                    // event socket reports this.
                     Err(error) if error.errno == Errno::EIO => {
                         failed = Some(error);
                         continue;
@@ -158,18 +166,18 @@ impl Channel {
     /// end a short time before the other.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let mut bell = [PollFd::new(&self.bell.fd, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut bell, Some(&A_MOMENT));
+        let mut event_socket = [PollFd::new(&self.event_socket.fd, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut event_socket, Some(&A_MOMENT));
         let mut byte = [0u8; 1];
         matches!(
-            rustix::net::recv(&self.bell.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT),
+            rustix::net::recv(&self.event_socket.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT),
             Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET)
         )
     }
 
-    /// Handles an event that came through the bell.
+    /// Handles an event that came through the event socket.
     fn told(&self, reading: &mut Reading<'_>, bytes: &[u8]) -> Result<Event> {
-        let (event, id) = (Event::read(bytes)?, bell::counts(bytes));
+        let (event, id) = (Event::read(bytes)?, event_socket::counts(bytes));
         reading.count(id);
         if event.kind == EventKind::CONNECT_REQUEST {
             // If this fails, the agent has ended, and the count does not matter any more.
@@ -191,7 +199,7 @@ impl Channel {
 
     /// Prevents other threads from reading.
     pub(crate) fn reading(&self) -> Reading<'_> {
-        self.bell.reading()
+        self.event_socket.reading()
     }
 
     /// Sends a command and waits for its answer.

@@ -11,7 +11,7 @@ use abi::ucma::connection::{
 };
 use abi::ucma::id::{
     Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId,
-    RenewId, RenewIdAnswer, Ring, SetOption as OptionRecord, ib_option, level, option,
+    RenewId, RenewIdAnswer, SetOption as OptionRecord, Wake, ib_option, level, option,
 };
 use abi::ucma::sockaddr::SockaddrIb;
 use abi::ucma::{PRIVATE_DATA_MAX, build, command};
@@ -19,9 +19,9 @@ use abi::{Record, command::RESPONSE};
 use engine::{Answer, Result, refusal};
 
 use crate::address::Address;
-use crate::bell::Reading;
 use crate::channel::Channel;
 use crate::event::EventKind;
+use crate::event_socket::Reading;
 use crate::param::{
     Addresses, ConnParam, Ece, Gids, Id, Multicast, MulticastJoin, Path, PortSpace, QpAttributes, QpKind, QpState,
     SetOption,
@@ -52,15 +52,15 @@ impl Channel {
         self.clear(&mut reading, id, &answer)
     }
 
-    /// Removes the messages of an ended id from the bell. Returns the number of its events that
-    /// have been handed out.
+    /// Removes the messages of an ended id from the event socket. Returns the number of its events
+    /// that have been handed out.
     fn clear(&self, reading: &mut Reading<'_>, id: Id, answer: &DestroyIdAnswer) -> Result<u32> {
-        let purged = self.bell.purge(reading, id.0, answer.events_reported, answer.bell_bytes);
+        let purged = self.event_socket.purge(reading, id.0, answer.events_reported, answer.event_bytes);
         // Requests that the program has not seen are rejected.
         for request in &purged.requests {
             let _ = self.end(command::DESTROY_ID, *request);
         }
-        self.ring(purged.rings)?;
+        self.wake(purged.notifications)?;
         Ok(reading.forget(id.0))
     }
 
@@ -72,8 +72,8 @@ impl Channel {
     pub fn renew_id(&self, id: Id, cookie: u64, space: PortSpace, kind: QpKind) -> Result<u32> {
         let mut reading = self.reading();
         let body = RenewId { uid: cookie, id: id.0, ps: space.0, qp_type: kind.0, reserved: 0 };
-        let RenewIdAnswer { events_reported, bell_bytes, id: new } = self.ask(command::RENEW_ID, &body, &[])?;
-        let answer = DestroyIdAnswer { events_reported, bell_bytes };
+        let RenewIdAnswer { events_reported, event_bytes, id: new } = self.ask(command::RENEW_ID, &body, &[])?;
+        let answer = DestroyIdAnswer { events_reported, event_bytes };
         let before = (new != 0).then(|| self.kept.lock().replace((cookie, Id(new), space, kind))).flatten();
         let reported = self.clear(&mut reading, id, &answer)?;
         if let Some((_, unused, ..)) = before {
@@ -317,8 +317,8 @@ impl Channel {
     pub fn leave_multicast(&self, membership: Multicast) -> Result<u32> {
         let mut reading = self.reading();
         let answer = self.end(command::LEAVE_MCAST, membership.0)?;
-        let purged = self.bell.purge(&mut reading, 0, 0, answer.bell_bytes);
-        self.ring(purged.rings)?;
+        let purged = self.event_socket.purge(&mut reading, 0, 0, answer.event_bytes);
+        self.wake(purged.notifications)?;
         Ok(answer.events_reported)
     }
 
@@ -345,13 +345,13 @@ impl Channel {
             (from.reading(), new)
         };
         let answer: DestroyIdAnswer = fetch(id.0)?;
-        let purged = from.bell.purge(&mut old, id.0, answer.events_reported, answer.bell_bytes);
+        let purged = from.event_socket.purge(&mut old, id.0, answer.events_reported, answer.event_bytes);
         for request in purged.requests {
             let _: Result<DestroyIdAnswer> = fetch(request);
         }
-        from.ring(purged.rings)?;
+        from.wake(purged.notifications)?;
         let reported = old.forget(id.0);
-        self.ring(new.adopt(id.0, reported, purged.messages))?;
+        self.wake(new.adopt(id.0, reported, purged.messages))?;
         Ok(reported)
     }
 
@@ -388,11 +388,11 @@ impl Channel {
     }
 
     /// Asks the agent for wake-ups for messages that are kept here.
-    fn ring(&self, count: u32) -> Result<()> {
+    fn wake(&self, count: u32) -> Result<()> {
         if count == 0 {
             return Ok(());
         }
-        self.tell(command::RING, &Ring { count, reserved: 0 }, &[])
+        self.tell(command::WAKE, &Wake { count, reserved: 0 }, &[])
     }
 
     fn tell<T: Record>(&self, command: u32, body: &T, tail: &[u8]) -> Result<()> {

@@ -180,8 +180,8 @@ pub struct UdEvent<'a> {
 }
 
 impl Event {
-    /// Parses an event from the bell or from NEXT_EVENT's answer: the record, and possibly a
-    /// sentence, which is noted.
+    /// Parses an event from the event socket or from NEXT_EVENT's answer: the record, and possibly
+    /// a sentence, which is noted.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let short = || refusal(Errno::EIO, "the agent's event is too short");
         let next = NextEventAnswer::read(bytes).ok_or_else(short)?;

@@ -11,10 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod bell;
 mod channel;
 mod commands;
 mod event;
+mod event_socket;
 mod param;
 
 pub use address::{Address, AddressIb};

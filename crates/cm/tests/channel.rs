@@ -1,5 +1,5 @@
 //! A channel against a scripted agent: which commands it sends, how it handles the answers, and
-//! that the bell keeps one message for each event.
+//! that the event socket keeps one message for each event.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use abi::ucma::connection::{ConnParam as ConnRecord, EventAnswer, NextEventAnswer, UdParam, known};
 use abi::ucma::id::{
-    ChannelAnswer, CreateIdAnswer, DestroyId, DestroyIdAnswer, MigrateId, RenewIdAnswer, Ring,
-    SetOption as OptionRecord, Taken,
+    ChannelAnswer, CreateIdAnswer, DestroyId, DestroyIdAnswer, MigrateId, RenewIdAnswer, SetOption as OptionRecord,
+    Taken, Wake,
 };
-use abi::ucma::{bell, command, connection};
+use abi::ucma::{command, connection, event_message};
 use abi::{Errno, Record};
 use engine::{Answer, Control, Error};
 use parking_lot::Mutex;
@@ -42,17 +42,17 @@ impl Control for Scripted {
 struct Room {
     channel: Channel,
     agent: Arc<Agent>,
-    /// The agent's end of the bell.
-    bell: OwnedFd,
+    /// The agent's end of the event socket.
+    event_socket: OwnedFd,
 }
 
 fn room() -> Room {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let agent = Arc::new(Agent::default());
-    let (ours, bell) =
+    let (ours, event_socket) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair");
     let channel = Channel::over(Box::new(Scripted(Arc::clone(&agent))), ours);
-    Room { channel, agent, bell }
+    Room { channel, agent, event_socket }
 }
 
 impl Room {
@@ -60,14 +60,14 @@ impl Room {
         self.agent.script.lock().push_back((number, answer));
     }
 
-    fn rings(&self, times: usize) {
+    fn notifies(&self, times: usize) {
         for _ in 0..times {
-            self.says(&[bell::ASK]);
+            self.says(&[event_message::ASK]);
         }
     }
 
     fn says(&self, message: &[u8]) {
-        rustix::io::write(&self.bell, message).expect("rung");
+        rustix::io::write(&self.event_socket, message).expect("notified");
     }
 
     /// The next event, if one waits.
@@ -92,7 +92,7 @@ fn event(kind: EventKind, id: u32) -> Vec<u8> {
     next(EventAnswer { uid: 7, id, event: kind.0, ..EventAnswer::default() }).bytes().to_vec()
 }
 
-/// An event that counts against an id, as the bell brings it.
+/// An event that counts against an id, as the event socket brings it.
 fn told(kind: EventKind, id: u32, counts: u32) -> Vec<u8> {
     let event = EventAnswer { uid: 7, id, event: kind.0, ..EventAnswer::default() };
     NextEventAnswer { counts, ..next(event) }.bytes().to_vec()
@@ -106,7 +106,7 @@ fn next(event: EventAnswer) -> NextEventAnswer {
 fn a_byte_is_an_event() {
     let room = room();
     assert!(room.channel.try_event().expect("no refusal").is_none(), "no byte, no question");
-    room.rings(2);
+    room.notifies(2);
     room.expects(command::NEXT_EVENT, Ok(event(EventKind::ADDR_RESOLVED, 3)));
     room.expects(command::NEXT_EVENT, Ok(event(EventKind::ROUTE_RESOLVED, 3)));
     let first = room.channel.next_event().expect("an event");
@@ -121,7 +121,7 @@ fn the_descriptors_flag_decides_whether_to_wait() {
     let room = room();
     rustix::io::ioctl_fionbio(room.channel.as_fd(), true).expect("set");
     assert_eq!(room.channel.next_event().expect_err("nothing there").errno, Errno::EAGAIN);
-    room.rings(1);
+    room.notifies(1);
     room.expects(command::NEXT_EVENT, Err(Errno::EAGAIN));
     assert_eq!(room.channel.next_event().expect_err("a byte in vain").errno, Errno::EAGAIN);
     assert!(room.is_done());
@@ -129,22 +129,22 @@ fn the_descriptors_flag_decides_whether_to_wait() {
 
 #[test]
 fn an_agent_that_ends_wakes_who_waits() {
-    let Room { channel, bell, .. } = room();
+    let Room { channel, event_socket, .. } = room();
     let waiting = std::thread::spawn(move || channel.next_event().map(|event| event.kind));
-    drop(bell);
+    drop(event_socket);
     assert_eq!(waiting.join().unwrap().expect_err("gone").errno, Errno::EIO);
 }
 
 #[test]
 fn the_bytes_of_events_that_went_with_their_id_are_taken() {
     let room = room();
-    room.rings(3);
-    let answer = DestroyIdAnswer { events_reported: 0, bell_bytes: 2 };
+    room.notifies(3);
+    let answer = DestroyIdAnswer { events_reported: 0, event_bytes: 2 };
     room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
-    room.expects(command::RING, Ok(Vec::new()));
+    room.expects(command::WAKE, Ok(Vec::new()));
     assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 0);
-    assert_eq!((room.waiting(), room.body::<Ring>(1).count), (0, 1));
-    room.says(&[bell::RUNG]);
+    assert_eq!((room.waiting(), room.body::<Wake>(1).count), (0, 1));
+    room.says(&[event_message::WOKEN]);
     room.expects(command::NEXT_EVENT, Ok(event(EventKind::ROUTE_RESOLVED, 4)));
     assert_eq!(room.next(), Some((EventKind::ROUTE_RESOLVED, 4)));
     assert_eq!(room.next(), None);
@@ -159,7 +159,7 @@ fn the_bell_brings_events() {
     assert_eq!(room.channel.next_event().expect("an event").reason.as_deref(), Some("why"));
     assert_eq!(room.next(), None);
     assert!(room.is_done() && room.agent.seen.lock().is_empty(), "nothing was asked");
-    let answer = DestroyIdAnswer { events_reported: 1, bell_bytes: 0 };
+    let answer = DestroyIdAnswer { events_reported: 1, event_bytes: 0 };
     room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
     assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 1, "as many as were got");
 }
@@ -168,7 +168,7 @@ fn the_bell_brings_events() {
 fn a_renewed_id_is_kept_for_the_next_request() {
     let room = room();
     room.says(&told(EventKind::DISCONNECTED, 3, 3));
-    let answer = |id| Ok(RenewIdAnswer { events_reported: 1, bell_bytes: 0, id }.bytes().to_vec());
+    let answer = |id| Ok(RenewIdAnswer { events_reported: 1, event_bytes: 0, id }.bytes().to_vec());
     room.expects(command::RENEW_ID, answer(8));
     assert_eq!(room.channel.renew_id(Id(3), 70, PortSpace::TCP, QpKind::RC).expect("ended"), 0);
     assert_eq!(room.next(), None, "its event went with it");
@@ -203,19 +203,19 @@ fn told_events_go_with_their_id_and_requests_with_their_listener() {
     ] {
         room.says(&told(kind, id, counts));
     }
-    let ended = |events_reported| Ok(DestroyIdAnswer { events_reported, bell_bytes: 0 }.bytes().to_vec());
+    let ended = |events_reported| Ok(DestroyIdAnswer { events_reported, event_bytes: 0 }.bytes().to_vec());
     for reported in [2, 0, 0] {
         room.expects(command::DESTROY_ID, ended(reported));
     }
-    room.expects(command::RING, Ok(Vec::new()));
+    room.expects(command::WAKE, Ok(Vec::new()));
     assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 0, "none was got");
     let ends: Vec<u32> = (0..3).map(|index| room.body::<DestroyId>(index).id).collect();
     assert_eq!(ends, [3, 9, 10]);
-    assert_eq!((room.waiting(), room.body::<Ring>(3).count), (0, 2), "nothing is readable but what is rung for");
+    assert_eq!((room.waiting(), room.body::<Wake>(3).count), (0, 2), "nothing is readable but the requested messages");
     // A message before the wake-up stays behind the kept messages.
     room.says(&told(EventKind::ADDR_RESOLVED, 5, 5));
-    room.says(&[bell::RUNG]);
-    room.says(&[bell::RUNG]);
+    room.says(&[event_message::WOKEN]);
+    room.says(&[event_message::WOKEN]);
     assert_eq!(room.next(), Some((EventKind::ADDR_RESOLVED, 4)));
     assert_eq!(room.next(), Some((EventKind::ROUTE_RESOLVED, 4)));
     assert_eq!(room.next(), Some((EventKind::ADDR_RESOLVED, 5)));
@@ -232,28 +232,28 @@ fn told_events_move_with_their_id() {
     old.says(&told(EventKind::ADDR_RESOLVED, 6, 6));
     assert_eq!(old.next(), Some((EventKind::ADDR_RESOLVED, 5)));
     new.says(&told(EventKind::DISCONNECTED, 5, 5));
-    new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 2, bell_bytes: 0 }.bytes().to_vec()));
-    old.expects(command::RING, Ok(Vec::new()));
-    new.expects(command::RING, Ok(Vec::new()));
+    new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 2, event_bytes: 0 }.bytes().to_vec()));
+    old.expects(command::WAKE, Ok(Vec::new()));
+    new.expects(command::WAKE, Ok(Vec::new()));
     assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 1, "one has been got");
-    assert_eq!((old.body::<Ring>(1).count, new.body::<Ring>(1).count), (1, 1));
-    old.says(&[bell::RUNG]);
-    new.says(&[bell::RUNG]);
+    assert_eq!((old.body::<Wake>(1).count, new.body::<Wake>(1).count), (1, 1));
+    old.says(&[event_message::WOKEN]);
+    new.says(&[event_message::WOKEN]);
     assert_eq!((old.next(), old.next()), (Some((EventKind::ADDR_RESOLVED, 6)), None));
     assert_eq!(new.next(), Some((EventKind::ROUTE_RESOLVED, 5)));
     assert_eq!((new.next(), new.next()), (Some((EventKind::DISCONNECTED, 5)), None));
-    new.expects(command::DESTROY_ID, Ok(DestroyIdAnswer { events_reported: 3, bell_bytes: 0 }.bytes().to_vec()));
+    new.expects(command::DESTROY_ID, Ok(DestroyIdAnswer { events_reported: 3, event_bytes: 0 }.bytes().to_vec()));
     assert_eq!(new.channel.destroy_id(Id(5)).expect("ended"), 3, "those of both channels");
 }
 
 #[test]
 fn an_id_moves_with_its_bytes() {
     let (old, new) = (room(), room());
-    old.rings(2);
-    new.rings(1);
+    old.notifies(2);
+    new.notifies(1);
     old.expects(command::CHANNEL, Ok(ChannelAnswer { channel: 99 }.bytes().to_vec()));
     for _ in 0..2 {
-        new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 0, bell_bytes: 2 }.bytes().to_vec()));
+        new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 0, event_bytes: 2 }.bytes().to_vec()));
         assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 0);
     }
     assert_eq!((old.waiting(), new.waiting()), (0, 1));
@@ -301,7 +301,7 @@ fn both_forms_of_an_event_are_read() {
     for param in [UdParam::from_conn(&conn), ud] {
         let answer = EventAnswer { param, event: EventKind::ESTABLISHED.0, ..EventAnswer::default() };
         room.expects(command::NEXT_EVENT, Ok([next(answer).bytes(), b"why"].concat()));
-        room.rings(1);
+        room.notifies(1);
     }
     let first = room.channel.next_event().expect("an event");
     let told = first.conn();
@@ -314,7 +314,7 @@ fn both_forms_of_an_event_are_read() {
 #[test]
 fn an_event_carries_addresses_and_attributes_of_its_id() {
     let room = room();
-    room.rings(2);
+    room.notifies(2);
     let init = connection::QpAttr { qp_state: 1, ..connection::QpAttr::default() };
     let answer =
         NextEventAnswer { known: known::ADDRESSES | known::INIT, sgid: [3; 16], init, ..NextEventAnswer::default() };

@@ -168,8 +168,8 @@ impl Host {
 }
 
 fn manager(agent: &AgentHandle) -> Result<cm::Channel, Error> {
-    let (control, bell) = agent.connect_manager()?;
-    Ok(cm::Channel::over(Box::new(control), bell))
+    let (control, event_socket) = agent.connect_manager()?;
+    Ok(cm::Channel::over(Box::new(control), event_socket))
 }
 
 impl Drop for Host {

@@ -210,8 +210,8 @@ impl Simulation {
     /// # Errors
     /// The agent's refusal.
     pub fn manager(&mut self, host: HostId) -> Result<cm::Channel, Error> {
-        let (control, bell) = self.hosts[host.0].agent.connect_manager()?;
-        Ok(cm::Channel::over(Box::new(control), bell))
+        let (control, event_socket) = self.hosts[host.0].agent.connect_manager()?;
+        Ok(cm::Channel::over(Box::new(control), event_socket))
     }
 
     /// Sets what the network and the hosts' processors do to programs from now on.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{bits, constants, record};
 use crate::ah::AhAttr;
 use crate::layout::{Constant, Layout, Record};
-use crate::ucma::{PARTS, ROWS, Row, address, bell, command, connection, id, port_space, sockaddr};
+use crate::ucma::{PARTS, ROWS, Row, address, command, connection, event_message, id, port_space, sockaddr};
 
 /// Groups of values: name, meaning and values.
 const VALUES: &[(&str, &str, &[Constant])] = &[
@@ -19,7 +19,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("path_flags", address::path_flags::MEANING, address::path_flags::ALL),
     ("join_flags", connection::join_flags::MEANING, connection::join_flags::ALL),
     ("event", connection::event::MEANING, connection::event::ALL),
-    ("bell", bell::MEANING, bell::ALL),
+    ("event_message", event_message::MEANING, event_message::ALL),
     ("known", connection::known::MEANING, connection::known::ALL),
 ];
 

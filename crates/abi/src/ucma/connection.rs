@@ -233,7 +233,7 @@ record! {
     }
 
     /// GET_EVENT (12), answer. If there is a sentence about the event, it follows in UTF-8, as far
-    /// as there is room. Afterwards the caller takes one byte from the bell.
+    /// as there is room. Afterwards the caller takes one byte from the event socket.
     pub struct EventAnswer[336] {
         /// The caller's name: of the id, of the membership, or (CONNECT_REQUEST) of the listening
         /// id.
@@ -260,7 +260,7 @@ record! {
     }
 
     /// NEXT_EVENT (194), answer. A sentence in UTF-8 about the event may follow. Afterwards the
-    /// caller takes one byte from the bell.
+    /// caller takes one byte from the event socket.
     pub struct NextEventAnswer[1160] {
         /// As GET_EVENT.
         0 => event: EventAnswer,

@@ -33,14 +33,15 @@ record! {
         12 => reserved: u32,
     }
 
-    /// DESTROY_ID (1), LEAVE_MCAST (17) and MIGRATE_ID (18), answer. `bell_bytes` is softhca's own:
-    /// events that waited in the channel for this id have been removed, and the caller takes their
-    /// bytes from the bell (for MIGRATE_ID: from the bell of the id's old channel).
+    /// DESTROY_ID (1), LEAVE_MCAST (17) and MIGRATE_ID (18), answer. `event_bytes` is softhca's
+    /// own: events that waited in the channel for this id have been removed, and the caller takes
+    /// their bytes from the event socket (for MIGRATE_ID: from the event socket of the id's old
+    /// channel).
     pub struct DestroyIdAnswer[8] {
         /// Number of the id's events that GET_EVENT has returned.
         0 => events_reported: u32,
-        /// Number of bytes that the caller takes from the bell.
-        4 => bell_bytes: u32,
+        /// Number of bytes that the caller takes from the event socket.
+        4 => event_bytes: u32,
     }
 
     /// SET_OPTION (14), request; no answer. The value follows the record; `in_len` includes it.
@@ -110,7 +111,7 @@ record! {
         /// As DESTROY_ID.
         0 => events_reported: u32,
         /// As DESTROY_ID.
-        4 => bell_bytes: u32,
+        4 => event_bytes: u32,
         /// The new id; 0 if there is no new id.
         8 => id: u32,
     }
@@ -119,14 +120,14 @@ record! {
     pub struct Taken[8] {
         /// A listening id.
         0 => id: u32,
-        /// Number of its CONNECT_REQUESTs from the bell that the program has received. Its backlog
-        /// then has room for as many new requests.
+        /// Number of its CONNECT_REQUESTs from the event socket that the program has received. Its
+        /// backlog then has room for as many new requests.
         4 => count: u32,
     }
 
-    /// RING (196), request; no answer.
-    pub struct Ring[8] {
-        /// Number of RUNG messages that the bell sends, at most 65536 at a time.
+    /// WAKE (196), request; no answer.
+    pub struct Wake[8] {
+        /// Number of WOKEN messages that the event socket sends, at most 65536 at a time.
         0 => count: u32,
         /// 0.
         4 => reserved: u32,

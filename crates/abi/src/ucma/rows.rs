@@ -153,9 +153,9 @@ pub const ROWS: &[Row] = &[
         .request::<id::RenewId>()
         .answer::<id::RenewIdAnswer>(size_of::<id::RenewIdAnswer>()),
     Row::new(command::TAKEN, "TAKEN", "told_events").request::<id::Taken>(),
-    Row::new(command::RING, "RING", "told_events")
-        .request::<id::Ring>()
-        .errors(&[(Errno::EINVAL, "the bell sends no messages, or count is above its limit")]),
+    Row::new(command::WAKE, "WAKE", "told_events")
+        .request::<id::Wake>()
+        .errors(&[(Errno::EINVAL, "the event socket sends no messages, or count is above its limit")]),
     Row::new(command::FREEZE_QP, "FREEZE_QP", "frozen_qps")
         .request::<id::FreezeQp>()
         .errors(&[(Errno::EINVAL, "the caller has no such QP")]),

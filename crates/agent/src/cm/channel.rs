@@ -1,10 +1,10 @@
 //! An event channel: the state of one open of the node `rdma_cm`. Events wait here until GET_EVENT
 //! takes them.
 //!
-//! The *bell* is the channel's notification socket. It is a stream socket, and gets one byte for
-//! each event. Bytes that do not fit into the socket are owed, and are sent later. If the client
-//! asked to be *told*, the bell is a message socket and brings whole events. The channel never
-//! waits for the client. The principal type is [`Channel`].
+//! The *event socket* of a channel is a stream socket, and gets one byte for each event. Bytes that
+//! do not fit into the socket are owed, and are sent later. If the client asked to be *told*, the
+//! event socket is a message socket and brings whole events. The channel never waits for the
+//! client. The principal type is [`Channel`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abi::ucma::bell;
 use abi::ucma::connection::EventAnswer;
+use abi::ucma::event_message;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 use crate::ids::Peer;
@@ -21,8 +21,8 @@ use crate::ids::Peer;
 /// Most events that wait in one channel. At this limit, commands that would cause more events are
 /// refused.
 pub(crate) const EVENTS_MAX: usize = 1 << 14;
-/// Bytes that are written to the bell at once.
-const RING: [u8; 64] = [1; 64];
+/// Bytes that are written to the event socket at once.
+const NOTIFICATIONS: [u8; 64] = [1; 64];
 
 /// Names a channel for as long as the agent runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,21 +59,21 @@ pub(crate) struct Channel {
     pub(crate) peer: Peer,
     /// MIGRATE_ID names the channel by this number.
     pub(crate) token: u32,
-    /// Events are sent through the bell.
+    /// Events are sent through the event socket.
     pub(crate) told: bool,
     events: VecDeque<Held>,
     /// How many events wait in all channels of the user.
     of_user: Arc<AtomicUsize>,
-    bell: OwnedFd,
-    /// How many of the newest events have not been announced through the bell.
+    event_socket: OwnedFd,
+    /// How many of the newest events have not been announced through the event socket.
     owed: u32,
     /// How many notifications without an event, requested by the client, are owed.
-    rings: u32,
+    notifications: u32,
 }
 
 /// The result of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum Notified {
     /// The client has it, or the client has gone.
     Done,
     /// The socket has no room.
@@ -81,37 +81,40 @@ pub(crate) enum Rung {
 }
 
 impl Channel {
-    /// Creates a channel. Returns it with the client's end of its bell.
+    /// Creates a channel. Returns it with the client's end of its event socket.
     pub(crate) fn new(peer: Peer, token: u32, told: bool, of_user: Arc<AtomicUsize>) -> io::Result<(Self, OwnedFd)> {
         // The client chooses whether its end blocks. This end never blocks.
         let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
         let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-        let (bell, theirs) = pair.map_err(shm::denied::denied("socketpair"))?;
+        let (event_socket, theirs) = pair.map_err(shm::denied::denied("socketpair"))?;
         // Nothing must arrive here: a descriptor that a client sent could block the thread that
-        // closes the bell.
-        shutdown(&bell, Shutdown::Read)?;
-        Ok((Self { peer, token, told, events: VecDeque::new(), of_user, bell, owed: 0, rings: 0 }, theirs))
+        // closes the event socket.
+        shutdown(&event_socket, Shutdown::Read)?;
+        Ok((
+            Self { peer, token, told, events: VecDeque::new(), of_user, event_socket, owed: 0, notifications: 0 },
+            theirs,
+        ))
     }
 
-    /// This end of the bell, to watch for room.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// This end of the event socket, to watch for room.
+    pub(crate) fn event_socket(&self) -> BorrowedFd<'_> {
+        self.event_socket.as_fd()
     }
 
     /// Adds `count` notifications without an event.
-    pub(crate) fn owe_rings(&mut self, count: u32) {
-        self.rings = self.rings.saturating_add(count);
+    pub(crate) fn owe_notifications(&mut self, count: u32) {
+        self.notifications = self.notifications.saturating_add(count);
     }
 
-    /// Sends the requested notifications through the bell of a told client.
-    pub(crate) fn ring_as_asked(&mut self) -> Rung {
-        while self.rings > 0 {
-            if self.say(&[bell::RUNG]) == Rung::Full {
-                return Rung::Full;
+    /// Sends the requested notifications through the event socket of a told client.
+    pub(crate) fn notify_as_asked(&mut self) -> Notified {
+        while self.notifications > 0 {
+            if self.say(&[event_message::WOKEN]) == Notified::Full {
+                return Notified::Full;
             }
-            self.rings -= 1;
+            self.notifications -= 1;
         }
-        Rung::Done
+        Notified::Done
     }
 
     /// The oldest event that has not been announced.
@@ -119,26 +122,26 @@ impl Channel {
         self.events.get(self.events.len().checked_sub(self.owed as usize)?).map(|held| &*held.event)
     }
 
-    /// Sends one message about the [`Channel::unsaid`] event through the bell of a told client. If
-    /// `whole`, the message is the event itself, and the event leaves the channel.
-    pub(crate) fn say_next(&mut self, message: &[u8], whole: bool) -> Rung {
-        if self.say(message) == Rung::Full {
-            return Rung::Full;
+    /// Sends one message about the [`Channel::unsaid`] event through the event socket of a told
+    /// client. If `whole`, the message is the event itself, and the event leaves the channel.
+    pub(crate) fn say_next(&mut self, message: &[u8], whole: bool) -> Notified {
+        if self.say(message) == Notified::Full {
+            return Notified::Full;
         }
         if whole {
             let said = self.events.remove(self.events.len().saturating_sub(self.owed as usize));
             self.count_out(usize::from(said.is_some()));
         }
         self.owed = self.owed.saturating_sub(1);
-        Rung::Done
+        Notified::Done
     }
 
-    fn say(&self, message: &[u8]) -> Rung {
+    fn say(&self, message: &[u8]) -> Notified {
         loop {
-            match rustix::net::send(&self.bell, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match rustix::net::send(&self.event_socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => return Rung::Full,
-                _ => return Rung::Done,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => return Notified::Full,
+                _ => return Notified::Done,
             }
         }
     }
@@ -182,12 +185,12 @@ impl Channel {
         event.map(|held| *held.event)
     }
 
-    /// Writes the owed bytes to the bell, as far as there is room.
-    pub(crate) fn ring(&mut self) {
+    /// Writes the owed bytes to the event socket, as far as there is room.
+    pub(crate) fn notify(&mut self) {
         while self.owed > 0 {
-            let count = self.owed.min(RING.len() as u32);
+            let count = self.owed.min(NOTIFICATIONS.len() as u32);
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.bell, &RING[..count as usize], flags) {
+            match rustix::net::send(&self.event_socket, &NOTIFICATIONS[..count as usize], flags) {
                 Ok(sent) => self.owed -= (sent as u32).min(count),
                 Err(rustix::io::Errno::INTR) => {}
                 // The socket is full or the client has gone. In both cases the rest must wait.
@@ -215,9 +218,9 @@ impl Channel {
         let taken = before - self.events.len();
         self.count_out(taken);
         let count = taken as u32;
-        let not_rung = self.owed.min(count);
-        self.owed -= not_rung;
-        (count, count - not_rung)
+        let not_sent = self.owed.min(count);
+        self.owed -= not_sent;
+        (count, count - not_sent)
     }
 }
 
@@ -239,21 +242,21 @@ mod tests {
         Event { answer: EventAnswer::default(), id, member: None, request: None, sentence: String::new() }
     }
 
-    fn bytes(bell: &OwnedFd) -> usize {
+    fn bytes(event_socket: &OwnedFd) -> usize {
         let mut bytes = vec![0; 1 << 20];
-        rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
+        rustix::net::recv(event_socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
     }
 
     #[test]
     fn every_event_has_its_byte() {
-        let (mut channel, bell) = channel();
+        let (mut channel, event_socket) = channel();
         for id in 0..1000 {
             channel.push(event(id));
         }
-        channel.ring();
-        assert_eq!(bytes(&bell), 1000);
-        channel.ring();
-        assert_eq!(bytes(&bell), 0);
+        channel.notify();
+        assert_eq!(bytes(&event_socket), 1000);
+        channel.notify();
+        assert_eq!(bytes(&event_socket), 0);
         for id in 0..1000 {
             assert_eq!(channel.pop().map(|event| event.id), Some(id));
         }
@@ -262,33 +265,33 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_nothing_costs_memory_and_no_time() {
-        let (mut channel, bell) = channel();
+        let (mut channel, event_socket) = channel();
         let mut count = 0;
         while channel.owed == 0 {
             channel.push(event(7));
-            channel.ring();
+            channel.notify();
             count += 1;
         }
         channel.push(event(7));
-        channel.ring();
+        channel.notify();
         assert_eq!(channel.owed, 2);
-        assert_eq!(bytes(&bell), count - 1);
-        channel.ring();
-        assert_eq!((channel.owed, bytes(&bell)), (0, 2));
+        assert_eq!(bytes(&event_socket), count - 1);
+        channel.notify();
+        assert_eq!((channel.owed, bytes(&event_socket)), (0, 2));
     }
 
     #[test]
     fn take_out_returns_the_notifications_of_its_events() {
-        let (mut channel, bell) = channel();
+        let (mut channel, event_socket) = channel();
         for id in [1, 2, 1] {
             channel.push(event(id));
         }
-        channel.ring();
+        channel.notify();
         channel.push(event(1));
         let mut gone = Vec::new();
-        let (taken, rung) = channel.take_out(|id, _| id == 1, |event| gone.push(event.id));
-        assert_eq!((taken, rung, channel.waiting(), gone), (3, 2, 1, vec![1, 1, 1]));
-        channel.ring();
-        assert_eq!(bytes(&bell), 3, "one for the event that is left, two to be taken");
+        let (taken, notified) = channel.take_out(|id, _| id == 1, |event| gone.push(event.id));
+        assert_eq!((taken, notified, channel.waiting(), gone), (3, 2, 1, vec![1, 1, 1]));
+        channel.notify();
+        assert_eq!(bytes(&event_socket), 3, "one for the event that is left, two to be taken");
     }
 }

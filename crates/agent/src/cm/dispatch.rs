@@ -56,7 +56,7 @@ impl Manager {
             command::GET_EVENT => self.get_event(call),
             command::NEXT_EVENT => self.next_event(world, call),
             command::TAKEN => self.taken(call),
-            command::RING => self.ring_as_asked(call),
+            command::WAKE => self.notify_as_asked(call),
             command::WRITE_CM_EVENT => self.write_event(call),
             command::CHANNEL => self.tell_channel(call),
             command::FREEZE_QP => self.freeze_qp(world, call),

@@ -1,6 +1,6 @@
 //! Taking events: GET_EVENT as in Linux, and NEXT_EVENT. With the event, NEXT_EVENT also answers
 //! what its id knows now, so that a client need not ask four times for one connection. If a client
-//! wants to be told, the bell brings the same answer without a command.
+//! wants to be told, the event socket brings the same answer without a command.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,18 +8,18 @@ use abi::Errno;
 use abi::layout::Record;
 use abi::qp::state;
 use abi::ucma::connection::{EVENT_MIN, EventAnswer, NextEventAnswer, event, known};
-use abi::ucma::id::{Ring, Taken};
-use abi::ucma::{SENTENCE_MAX, bell};
+use abi::ucma::id::{Taken, Wake};
+use abi::ucma::{SENTENCE_MAX, event_message};
 
 use super::Manager;
 use super::attributes::attributes;
-use super::channel::{ChannelId, Event, Rung};
+use super::channel::{ChannelId, Event, Notified};
 use super::dispatch::Call;
 use super::query::{addresses, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// Most notifications without an event that one RING command may request.
+/// Most notifications without an event that one WAKE command may request.
 const RINGS_MAX: u32 = 1 << 16;
 
 impl Manager {
@@ -31,23 +31,23 @@ impl Manager {
         Ok(bytes)
     }
 
-    /// Announces through a channel's bell the events that have not been announced.
-    pub(super) fn ring(&mut self, world: &World, name: ChannelId) {
+    /// Announces through a channel's event socket the events that have not been announced.
+    pub(super) fn announce(&mut self, world: &World, name: ChannelId) {
         let Some(owner) = self.channels.get_mut(&name) else { return };
         if !owner.channel.told {
-            return owner.channel.ring();
+            return owner.channel.notify();
         }
-        let mut rung = owner.channel.ring_as_asked();
-        while rung == Rung::Done {
+        let mut notified = owner.channel.notify_as_asked();
+        while notified == Notified::Done {
             let Some(owner) = self.channels.get(&name) else { return };
             let Some(event) = owner.channel.unsaid() else { return };
             let (id, request) = (event.id, event.request.is_some());
             // Events of a membership count there, so the client asks for them.
             let whole = event.member.is_none();
-            let message = if whole { self.told(world, event) } else { vec![bell::ASK] };
+            let message = if whole { self.told(world, event) } else { vec![event_message::ASK] };
             let Some(owner) = self.channels.get_mut(&name) else { return };
-            rung = owner.channel.say_next(&message, whole);
-            if rung == Rung::Done
+            notified = owner.channel.say_next(&message, whole);
+            if notified == Notified::Done
                 && whole
                 && let Some(id) = self.ids.get_mut(id)
             {
@@ -61,7 +61,7 @@ impl Manager {
         }
     }
 
-    /// Channels whose bell was found full since the last call.
+    /// Channels whose event socket was found full since the last call.
     pub(crate) fn take_full(&mut self) -> Vec<ChannelId> {
         std::mem::take(&mut self.full)
     }
@@ -71,17 +71,17 @@ impl Manager {
         !self.full.is_empty()
     }
 
-    /// A channel's bell.
-    pub(crate) fn bell(&self, channel: ChannelId) -> Option<BorrowedFd<'_>> {
-        self.channels.get(&channel).map(|owner| owner.channel.bell())
+    /// A channel's event socket.
+    pub(crate) fn event_socket(&self, channel: ChannelId) -> Option<BorrowedFd<'_>> {
+        self.channels.get(&channel).map(|owner| owner.channel.event_socket())
     }
 
-    /// Continues when a channel's bell has room again.
+    /// Continues when a channel's event socket has room again.
     pub(crate) fn on_room(&mut self, world: &World, channel: ChannelId) {
-        self.ring(world, channel);
+        self.announce(world, channel);
     }
 
-    /// An event as the bell brings it.
+    /// An event as the event socket brings it.
     fn told(&self, world: &World, event: &Event) -> Vec<u8> {
         let mut next = NextEventAnswer { event: event.answer, counts: event.id, ..NextEventAnswer::default() };
         self.add_known(world, &mut next);
@@ -90,7 +90,7 @@ impl Manager {
         bytes
     }
 
-    /// Counts requests that came through the bell and that the client has read.
+    /// Counts requests that came through the event socket and that the client has read.
     pub(super) fn taken(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Taken { id: name, count } = call.command.body();
         let id = self.id(call, name)?;
@@ -100,16 +100,16 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// The client has taken messages out of the bell and has kept them. It asks for that many
-    /// notifications without an event, so that its program wakes for the kept messages.
-    pub(super) fn ring_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
-        let Ring { count, .. } = call.command.body();
+    /// The client has taken messages out of the event socket and has kept them. It asks for that
+    /// many notifications without an event, so that its program wakes for the kept messages.
+    pub(super) fn notify_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Wake { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;
         if !owner.channel.told || count > RINGS_MAX {
-            return refuse(Errno::EINVAL, format!("{count} rings without an event: not supported"));
+            return refuse(Errno::EINVAL, format!("{count} notifications without an event: not supported"));
         }
-        owner.channel.owe_rings(count);
-        self.rings.push(call.channel);
+        owner.channel.owe_notifications(count);
+        self.to_notify.push(call.channel);
         Ok(Vec::new())
     }
 
@@ -129,7 +129,7 @@ impl Manager {
         let Some(Event { answer, id: name, member, request, sentence }) = owner.channel.pop() else {
             return refuse(Errno::EAGAIN, "there is no event");
         };
-        self.rings.push(call.channel);
+        self.to_notify.push(call.channel);
         if let Some(id) = self.ids.get_mut(name) {
             id.queued = id.queued.saturating_sub(1);
             // An event of a membership counts at the membership.

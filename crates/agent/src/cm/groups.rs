@@ -96,11 +96,11 @@ impl Manager {
         };
         let (id, events_reported) = (member.id, member.reported);
         self.remove_member(call.channel, name);
-        let (dropped, bell_bytes) = self.owner(call.channel)?.channel.take_out(|_, member| member == Some(name), drop);
+        let (dropped, event_bytes) = self.owner(call.channel)?.channel.take_out(|_, member| member == Some(name), drop);
         if let Some(id) = self.ids.get_mut(id) {
             id.members.retain(|member| *member != name);
             id.queued = id.queued.saturating_sub(dropped);
         }
-        Ok(call.command.answer(&DestroyIdAnswer { events_reported, bell_bytes }))
+        Ok(call.command.answer(&DestroyIdAnswer { events_reported, event_bytes }))
     }
 }

@@ -94,7 +94,7 @@ pub(crate) struct Id {
     pub(crate) established: bool,
     /// Most requests that may wait.
     pub(crate) backlog: u32,
-    /// Requests that were sent through the bell, and that the client may not have read yet.
+    /// Requests that were sent through the event socket, and that the client may not have read yet.
     pub(crate) untaken: u32,
     /// Events that were given out.
     pub(crate) reported: u32,

@@ -50,16 +50,16 @@ impl Manager {
     pub(super) fn renew_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let RenewId { uid, id: name, ps, qp_type, .. } = call.command.body();
         self.id(call, name)?;
-        let (events_reported, bell_bytes) = self.end(name);
+        let (events_reported, event_bytes) = self.end(name);
         let id = self.make_id(call, uid, ps, qp_type).unwrap_or(0);
-        Ok(call.command.answer(&RenewIdAnswer { events_reported, bell_bytes, id }))
+        Ok(call.command.answer(&RenewIdAnswer { events_reported, event_bytes, id }))
     }
 
     pub(super) fn destroy_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let DestroyId { id: name, .. } = call.command.body();
         self.id(call, name)?;
-        let (events_reported, bell_bytes) = self.end(name);
-        Ok(call.command.answer(&DestroyIdAnswer { events_reported, bell_bytes }))
+        let (events_reported, event_bytes) = self.end(name);
+        Ok(call.command.answer(&DestroyIdAnswer { events_reported, event_bytes }))
     }
 
     /// Moves an id and its waiting events from another channel of the same user to the caller's
@@ -79,7 +79,7 @@ impl Manager {
                 return refuse(Errno::ENOENT, format!("id {name:#x} is none of the event channel that it is to leave"));
             }
         };
-        let mut bell_bytes = 0;
+        let mut event_bytes = 0;
         if from != to {
             self.check_room(call)?;
             let mut events = Vec::new();
@@ -90,7 +90,7 @@ impl Manager {
                 );
             }
             let from_channel = &mut self.owner(from)?.channel;
-            bell_bytes = from_channel.take_out(|of, _| of == name, |event| events.push(event)).1;
+            event_bytes = from_channel.take_out(|of, _| of == name, |event| events.push(event)).1;
             self.move_to(name, from, to);
             for event in events {
                 if let Some(request) = event.request {
@@ -101,9 +101,9 @@ impl Manager {
                     owner.channel.push(event);
                 }
             }
-            self.rings.push(to);
+            self.to_notify.push(to);
         }
-        Ok(call.command.answer(&DestroyIdAnswer { events_reported: reported, bell_bytes }))
+        Ok(call.command.answer(&DestroyIdAnswer { events_reported: reported, event_bytes }))
     }
 
     fn move_to(&mut self, name: u32, from: ChannelId, to: ChannelId) {

@@ -53,7 +53,8 @@ impl Host {
         world.follow_addresses(&host(addresses));
         let mut manager = Manager::new(&world, Outside::real().expect("chance")).expect("a manager");
         manager.follow_addresses(&world);
-        let (channel, _bell) = manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }, false).expect("a channel");
+        let (channel, _event_socket) =
+            manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }, false).expect("a channel");
         Self { world, manager, channel }
     }
 
@@ -273,7 +274,7 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
 #[test]
 fn a_user_sees_the_datagrams_of_own_ids() {
     let mut host = Host::with(&["10.0.0.1"]);
-    let (channel, _bell) =
+    let (channel, _event_socket) =
         host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel of another user");
     let mut seen: Vec<(Asker, CaptureRingRx)> = Vec::new();
     for (number, asker) in (1..).zip([Asker::Root, Asker::User(7), Asker::User(8), Asker::User(9)]) {
@@ -305,7 +306,8 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     assert_eq!(told(&mut host), [rej.clone(), rej.clone(), rej, vec![]]);
 
     // The owner of a datagram sees it even if a rule drops it.
-    let (channel, _bell) = host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel");
+    let (channel, _event_socket) =
+        host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel");
     host.world.add_faults(Scope::All, "loss opcode cm nth 1").expect("a rule");
     host.channel = channel;
     let asking = host.routed("10.0.0.1", PORT);

@@ -213,7 +213,7 @@ impl Server {
             }
             Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |visitor| Account::User(visitor.uid)),
             Token::Push(context) => self.account_of_context(ContextId(context)),
-            Token::Bell(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
+            Token::EventSocket(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
             Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode => Account::Newcomers,
             Token::Relays => Account::Rings,
             Token::Management => Account::Network,
@@ -264,7 +264,7 @@ impl Server {
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
             Token::Management => self.manager.on_datagrams(&self.world),
-            Token::Bell(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
+            Token::EventSocket(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }
         true

@@ -169,7 +169,7 @@ fn a_full_backlog_makes_callers_wait() {
     }
     // Three ids of the client, the listener, and two that wait.
     agent.eventually("status", |status| status["manager"]["ids"] == 6);
-    assert!(!client.rings());
+    assert!(!client.is_readable());
     for number in [10, 11] {
         assert_eq!(server.request(1).1.conn().qp_num, number);
     }
@@ -190,10 +190,10 @@ fn a_request_just_before_listen_reaches_the_listener() {
         let id = client.routed(10, TCP, here(server.port(listener)));
         client.connect(id, param(0x1234, &[]));
         server.ok(command::LISTEN, &Listen { id: listener, backlog: 1 }, &[]);
-        while !server.rings() && !client.rings() {
+        while !server.is_readable() && !client.is_readable() {
             std::thread::yield_now();
         }
-        if server.rings() {
+        if server.is_readable() {
             let (passive, request) = server.request(1);
             assert_eq!(request.conn().qp_num, 0x1234);
             server.accept(300, passive, param(0x4321, &[]));
@@ -263,7 +263,7 @@ fn data_may_come_before_the_last_word() {
     pair.server.ok(command::NOTIFY, &notify, &[]);
     pair.server.expect(pair.passive, event::ESTABLISHED);
     pair.client.use_it(pair.active);
-    assert!(!pair.server.rings(), "once is enough");
+    assert!(!pair.server.is_readable(), "once is enough");
     pair.server.refused(command::NOTIFY, &notify, Errno::EISCONN);
     let other = Notify { id: pair.passive, event: abi::event::kind::PATH_MIG };
     pair.server.refused(command::NOTIFY, &other, Errno::EINVAL);
@@ -291,9 +291,9 @@ fn a_peer_dies_in_every_stage() {
     let listener = server.listener(1, TCP, here(0), 2);
     let active = client.routed(2, TCP, here(server.port(listener)));
     client.connect(active, param(1, &[]));
-    assert!(server.rings());
+    assert!(server.is_readable());
     server.destroy(listener);
-    assert!(!server.rings());
+    assert!(!server.is_readable());
     client.expect(active, event::REJECTED);
     // Accepted, but not used yet.
     let mut pair = Pair::asked();
@@ -381,7 +381,7 @@ fn thousands_of_connections_leave_nothing() {
     }
     let status = agent.ask("status");
     assert_eq!(status["manager"]["ids"], 1, "{status}");
-    assert!(!server.rings() && !client.rings());
+    assert!(!server.is_readable() && !client.is_readable());
     drop((server, client));
     agent.eventually("status", |status| status["manager"]["connections"] == 0 && status["manager"]["timers"] == 0);
 }
@@ -396,7 +396,7 @@ fn a_user_who_decides_nothing_does_not_keep_others_from_connecting() {
     for round in 0..1030 {
         let id = client.routed(5, TCP, here(ports[round % 2]));
         client.connect(id, param(0x1000 + round as u32, &[]));
-        if client.rings() {
+        if client.is_readable() {
             assert_eq!(client.expect(id, event::REJECTED).status(), 3);
             rejected += 1;
         }
@@ -408,7 +408,7 @@ fn a_user_who_decides_nothing_does_not_keep_others_from_connecting() {
     assert_eq!(client.event().answer.event, event::CONNECT_RESPONSE);
     let id = client.routed(6, TCP, here(ports[0]));
     client.connect(id, param(0x5000, &[]));
-    while server.rings() {
+    while server.is_readable() {
         server.event();
     }
     // A channel with very many events and ids ends as fast as any other.

@@ -56,7 +56,7 @@ fn a_service_declines_or_is_not_there() {
     let (passive, _) = server.request(1);
     client.destroy(active);
     server.accept(3, passive, param(1, &[]));
-    assert!(!client.rings());
+    assert!(!client.is_readable());
 }
 
 fn join(id: u32, group: &str) -> JoinMcast {
@@ -87,10 +87,10 @@ fn groups() {
     let second = channel.call(command::JOIN_IP_MCAST, &body, &[], 4).get::<CreateIdAnswer>(0).id;
     let leave = |id| DestroyId { response: 1, id, reserved: 0 };
     let left: DestroyIdAnswer = channel.call(command::LEAVE_MCAST, &leave(second), &[], 8).get(0);
-    assert_eq!((left.events_reported, left.bell_bytes), (0, 1));
+    assert_eq!((left.events_reported, left.event_bytes), (0, 1));
     assert_eq!(channel.take(1), 1);
     let left: DestroyIdAnswer = channel.call(command::LEAVE_MCAST, &leave(member), &[], 8).get(0);
-    assert_eq!((left.events_reported, left.bell_bytes), (1, 0));
+    assert_eq!((left.events_reported, left.event_bytes), (1, 0));
     channel.refused(command::LEAVE_MCAST, &leave(member), Errno::ENOENT);
     // The remaining memberships go with the id, or with the channel.
     for last in 0..64 {
@@ -99,7 +99,7 @@ fn groups() {
     }
     channel.refused(command::JOIN_MCAST, &join(id, "239.9.9.100"), Errno::ENOMEM);
     channel.destroy(id);
-    assert!(!channel.rings());
+    assert!(!channel.is_readable());
     assert_eq!(agent.ask("status")["manager"]["memberships"], 0);
     let connected = channel.create(1, TCP);
     channel.bind(connected, here(0));

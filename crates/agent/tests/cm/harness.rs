@@ -49,7 +49,7 @@ impl Event {
 /// An event channel.
 pub(crate) struct Channel {
     socket: Socket,
-    pub(crate) bell: OwnedFd,
+    pub(crate) event_socket: OwnedFd,
     sequence: u32,
 }
 
@@ -58,7 +58,7 @@ impl Channel {
         Self::open_with(run_dir, 0)
     }
 
-    /// A channel whose bell brings the events.
+    /// A channel whose event socket brings the events.
     pub(crate) fn told(run_dir: &Path) -> Self {
         Self::open_with(run_dir, flag::TOLD)
     }
@@ -69,8 +69,8 @@ impl Channel {
         let mut bytes = [0; 16];
         let mut received = socket.recv(&mut bytes).expect("an answer");
         assert_eq!(OpenAnswer::read(&bytes[..received.len]).expect("whole").status, 0);
-        assert_eq!(received.fds.len(), 1, "the bell");
-        Self { socket, bell: received.fds.remove(0), sequence: 0 }
+        assert_eq!(received.fds.len(), 1, "the event socket");
+        Self { socket, event_socket: received.fds.remove(0), sequence: 0 }
     }
 
     pub(crate) fn call<T: Record>(&mut self, command: u32, body: &T, tail: &[u8], room: usize) -> Answer {
@@ -122,11 +122,11 @@ impl Channel {
         self.call(command::CREATE_ID, &body, &[], 4).get::<CreateIdAnswer>(0).id
     }
 
-    /// Destroys an id, and reads from the bell the bytes that it leaves there.
+    /// Destroys an id, and reads from the event socket the bytes that it leaves there.
     pub(crate) fn destroy(&mut self, id: u32) -> u32 {
         let body = DestroyId { response: 1, id, reserved: 0 };
         let answer: DestroyIdAnswer = self.call(command::DESTROY_ID, &body, &[], 8).get(0);
-        assert_eq!(self.take(answer.bell_bytes as usize), answer.bell_bytes as usize);
+        assert_eq!(self.take(answer.event_bytes as usize), answer.event_bytes as usize);
         answer.events_reported
     }
 
@@ -206,22 +206,22 @@ impl Channel {
         self.call(command::INIT_QP_ATTR, &body, &[], 144).get(0)
     }
 
-    /// Reads bytes from the bell. Returns how many of `count` there were.
+    /// Reads bytes from the event socket. Returns how many of `count` there were.
     pub(crate) fn take(&self, count: usize) -> usize {
         if count == 0 {
             return 0;
         }
         let mut bytes = vec![0; count];
-        rustix::net::recv(&self.bell, &mut bytes[..], RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
+        rustix::net::recv(&self.event_socket, &mut bytes[..], RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
     }
 
     /// Whether an event waits.
-    pub(crate) fn rings(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         self.waits(&Timespec { tv_sec: 0, tv_nsec: 0 })
     }
 
     fn waits(&self, timeout: &Timespec) -> bool {
-        let mut poll = [PollFd::new(&self.bell, PollFlags::IN)];
+        let mut poll = [PollFd::new(&self.event_socket, PollFlags::IN)];
         rustix::event::poll(&mut poll, Some(timeout)).expect("polled") == 1
     }
 

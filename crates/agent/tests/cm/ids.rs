@@ -28,9 +28,9 @@ fn ids() {
     channel.ok(command::WRITE_CM_EVENT, &write, &[]);
     let told = channel.expect(id, event::USER);
     assert_eq!((told.answer.uid, told.answer.status), (7, 5));
-    assert!(channel.rings());
+    assert!(channel.is_readable());
     assert_eq!(channel.destroy(id), 1, "one was given out, one went with the id");
-    assert!(!channel.rings());
+    assert!(!channel.is_readable());
     channel.refused(command::GET_EVENT, &GetEvent { response: 1 }, Errno::EAGAIN);
     channel.refused(command::DESTROY_ID, &DestroyId { response: 1, id, reserved: 0 }, Errno::ENOENT);
     for (ps, qp_type) in [(0, 2), (7, 2), (port_space::IB, 9), (port_space::IB, 0)] {
@@ -39,7 +39,7 @@ fn ids() {
     let id = channel.create(1, TCP);
     let renew = |id, ps| RenewId { uid: 2, id, ps, qp_type: kind::RC, reserved: 0 };
     let answer: RenewIdAnswer = channel.call(command::RENEW_ID, &renew(id, TCP), &[], 12).get(0);
-    assert_eq!((answer.events_reported, answer.bell_bytes), (0, 0));
+    assert_eq!((answer.events_reported, answer.event_bytes), (0, 0));
     channel.refused(command::RENEW_ID, &renew(id, TCP), Errno::ENOENT);
     let again = answer.id;
     channel.ok(command::WRITE_CM_EVENT, &WriteCmEvent { id: again, ..write }, &[]);
@@ -152,7 +152,7 @@ fn resolving() {
     let id = channel.create(9, TCP);
     channel.refused(command::RESOLVE_ROUTE, &ResolveRoute { id, timeout_ms: 1 }, Errno::EINVAL);
     channel.ok(command::RESOLVE_ADDR, &resolve(id, here(4711)), &[]);
-    assert!(channel.rings(), "an address of this host is resolved before the command's reply");
+    assert!(channel.is_readable(), "an address of this host is resolved before the command's reply");
     assert_eq!(channel.expect(id, event::ADDR_RESOLVED).answer.uid, 9);
     let (source, destination, answer) = channel.addresses(id);
     assert!(matches!(source, Some(Sockaddr::Ip(addr)) if addr.ip().is_loopback() && addr.port() != 0), "{source:?}");
@@ -273,7 +273,7 @@ fn migration() {
     to.refused(command::MIGRATE_ID, &MigrateId { response: 1, id, fd: token.channel ^ 1 }, Errno::EINVAL);
     let moved: DestroyIdAnswer =
         to.call(command::MIGRATE_ID, &MigrateId { response: 1, id, fd: token.channel }, &[], 8).get(0);
-    assert_eq!((moved.events_reported, moved.bell_bytes), (1, 1));
+    assert_eq!((moved.events_reported, moved.event_bytes), (1, 1));
     assert_eq!(from.take(1), 1);
     to.expect(id, event::USER);
     from.refused(command::WRITE_CM_EVENT, &write, Errno::ENOENT);
@@ -354,11 +354,11 @@ fn a_client_that_takes_no_events_costs_the_agent_a_bounded_queue() {
     };
     assert_eq!(last.status, Errno::ENOMEM.to_status());
     assert_eq!(written, 1 << 14);
-    // Every event comes, with its byte, even if the bell had no room for it.
+    // Every event comes, with its byte, even if the event socket had no room for it.
     for _ in 0..written {
         channel.expect(id, event::USER);
     }
-    assert!(!channel.rings());
+    assert!(!channel.is_readable());
     channel.ok(command::WRITE_CM_EVENT, &write, &[]);
     channel.expect(id, event::USER);
 }

@@ -1,13 +1,14 @@
-//! A channel that was opened to be told. Its bell brings the events, and a full bell loses none. A
-//! backlog counts requests that the client has not read. Quiet commands have no reply.
+//! A channel that was opened to be told. Its event socket brings the events, and a full event
+//! socket loses none. A backlog counts requests that the client has not read. Quiet commands have
+//! no reply.
 
 use abi::Errno;
 use abi::envelope::{RequestEnvelope, request};
 use abi::layout::Record;
 use abi::open::{Open, OpenAnswer, flag, profile};
-use abi::ucma::bell;
 use abi::ucma::connection::{Disconnect, JoinMcast, NextEvent, NextEventAnswer, WriteCmEvent, event, known};
-use abi::ucma::id::{CreateIdAnswer, DestroyId, DestroyIdAnswer, Ring, Taken};
+use abi::ucma::event_message;
+use abi::ucma::id::{CreateIdAnswer, DestroyId, DestroyIdAnswer, Taken, Wake};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command};
 use rustix::net::RecvFlags;
@@ -18,16 +19,16 @@ use crate::harness::{Channel, TCP, UDP, bind, here, param, resolve};
 
 const ROOM: usize = size_of::<NextEventAnswer>() + 512;
 
-/// The next message of the bell, which must be there already.
+/// The next message of the event socket, which must be there already.
 #[track_caller]
 fn message(channel: &Channel) -> Vec<u8> {
     let mut bytes = vec![0; ROOM];
-    let (_, len) = rustix::net::recv(&channel.bell, &mut bytes[..], RecvFlags::DONTWAIT).expect("a message");
+    let (_, len) = rustix::net::recv(&channel.event_socket, &mut bytes[..], RecvFlags::DONTWAIT).expect("a message");
     bytes.truncate(len);
     bytes
 }
 
-/// The next event, as the bell brings it.
+/// The next event, as the event socket brings it.
 #[track_caller]
 fn told(channel: &Channel) -> NextEventAnswer {
     channel.wait();
@@ -68,13 +69,16 @@ fn told_events() {
     server.destroy(asked.event.id);
     let body = DestroyId { response: 1, id: listener, reserved: 0 };
     let answer: DestroyIdAnswer = server.call(command::DESTROY_ID, &body, &[], 8).get(0);
-    assert_eq!((answer.events_reported, answer.bell_bytes), (1, 0));
-    let refused = server.refused(command::RING, &Ring { count: 1 << 17, reserved: 0 }, Errno::EINVAL);
+    assert_eq!((answer.events_reported, answer.event_bytes), (1, 0));
+    let refused = server.refused(command::WAKE, &Wake { count: 1 << 17, reserved: 0 }, Errno::EINVAL);
     assert!(refused.contains("131072"), "{refused}");
-    server.ok(command::RING, &Ring { count: 2, reserved: 0 }, &[]);
-    assert_eq!((message(&server), message(&server), server.rings()), (vec![bell::RUNG], vec![bell::RUNG], false));
+    server.ok(command::WAKE, &Wake { count: 2, reserved: 0 }, &[]);
+    assert_eq!(
+        (message(&server), message(&server), server.is_readable()),
+        (vec![event_message::WOKEN], vec![event_message::WOKEN], false)
+    );
     let mut asks = Channel::open(&agent.dir);
-    asks.refused(command::RING, &Ring { count: 1, reserved: 0 }, Errno::EINVAL);
+    asks.refused(command::WAKE, &Wake { count: 1, reserved: 0 }, Errno::EINVAL);
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn a_full_bell_loses_nothing_and_keeps_the_order() {
     for status in 0..COUNT {
         assert_eq!(told(&channel).event.status, status);
     }
-    assert!(!channel.rings());
+    assert!(!channel.is_readable());
     // Events that have found no room yet go with their id.
     for status in 0..COUNT {
         write(&mut channel, id, status);
@@ -97,11 +101,11 @@ fn a_full_bell_loses_nothing_and_keeps_the_order() {
     let body = DestroyId { response: 1, id, reserved: 0 };
     let answer: DestroyIdAnswer = channel.call(command::DESTROY_ID, &body, &[], 8).get(0);
     assert!(answer.events_reported > COUNT && answer.events_reported < 2 * COUNT, "{answer:?}");
-    assert_eq!(answer.bell_bytes, 0);
+    assert_eq!(answer.event_bytes, 0);
     for status in 0..answer.events_reported - COUNT {
         assert_eq!(told(&channel).event.status, status);
     }
-    assert!(!channel.rings());
+    assert!(!channel.is_readable());
 }
 
 #[test]
@@ -113,12 +117,12 @@ fn events_of_memberships_are_asked_for() {
     let (addr, addr_size) = Sockaddr::Ip(([239, 1, 2, 3], 0).into()).emit();
     let join = JoinMcast { response: 1, uid: 77, id, addr_size, addr, ..JoinMcast::default() };
     let member = channel.call(command::JOIN_MCAST, &join, &[], 4).get::<CreateIdAnswer>(0).id;
-    assert_eq!(message(&channel), [bell::ASK]);
+    assert_eq!(message(&channel), [event_message::ASK]);
     let answer: NextEventAnswer = channel.call(command::NEXT_EVENT, &NextEvent { reserved: 0 }, &[], ROOM).get(0);
     assert_eq!((answer.event.event, answer.event.id, answer.counts), (event::MULTICAST_JOIN, member, 0));
     let body = DestroyId { response: 1, id: member, reserved: 0 };
     let answer: DestroyIdAnswer = channel.call(command::LEAVE_MCAST, &body, &[], 8).get(0);
-    assert_eq!((answer.events_reported, answer.bell_bytes), (1, 0));
+    assert_eq!((answer.events_reported, answer.event_bytes), (1, 0));
 }
 
 #[test]
@@ -143,15 +147,15 @@ fn a_backlog_counts_the_requests_that_nobody_has_got() {
     let second = ask(&mut client);
     // The requesting ids, the listener, and one request.
     agent.eventually("status", |status| status["manager"]["ids"] == 4);
-    assert!(!server.rings());
+    assert!(!server.is_readable());
     // TAKEN cannot count more requests than there were. So of two ids that repeat their requests,
     // one gets in.
     let third = ask(&mut client);
     server.ok(command::TAKEN, &Taken { id: listener, count: 1000 }, &[]);
     assert!([second & 0xff, third & 0xff].contains(&asked(&told(&server))));
     agent.eventually("status", |status| status["manager"]["ids"] == 6);
-    assert!(!server.rings());
-    assert!(!client.rings(), "nobody is turned away");
+    assert!(!server.is_readable());
+    assert!(!client.is_readable(), "nobody is turned away");
 }
 
 #[test]
@@ -184,7 +188,7 @@ fn flags_that_are_not_known_are_refused() {
         assert_eq!(answer.status, Errno::EINVAL.to_status(), "{node} {flags}");
     }
     let mut channel = Channel::open(&agent.dir);
-    let request = build(command::RING, &Ring { count: 0, reserved: 0 }, &[], 0);
+    let request = build(command::WAKE, &Wake { count: 0, reserved: 0 }, &[], 0);
     let envelope = RequestEnvelope { sequence: 1, flags: !request::QUIET };
     assert_eq!(channel.enveloped(&envelope, &request), Errno::EINVAL.to_status());
 }

@@ -1,11 +1,11 @@
-//! The *bell* of an event channel: the socket that programs poll, and the messages that come
-//! through it.
+//! The *event socket* of an event channel: the socket that programs poll, and the messages that
+//! come through it.
 //!
-//! The bell always has as many messages as there are events. Most messages are the events
+//! The event socket always has as many messages as there are events. Most messages are the events
 //! themselves; the others say that an event waits with the agent. When an id ends, its events go
-//! with it. For this, the bell is emptied and the id's messages are dropped. The other messages are
-//! kept here, and the agent is asked to send one wake-up for each of them. This file sends no
-//! commands. The principal type is [`Bell`].
+//! with it. For this, the event socket is emptied and the id's messages are dropped. The other
+//! messages are kept here, and the agent is asked to send one wake-up for each of them. This file
+//! sends no commands. The principal type is [`EventSocket`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use abi::Record;
 use abi::errno::Errno;
 use abi::ucma::connection::{NextEventAnswer, event};
-use abi::ucma::{SENTENCE_MAX, bell};
+use abi::ucma::{SENTENCE_MAX, event_message};
 use engine::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::net::RecvFlags;
@@ -22,7 +22,7 @@ use rustix::net::RecvFlags;
 const ROOM: usize = size_of::<NextEventAnswer>() + SENTENCE_MAX;
 
 /// The client's end of the socket.
-pub(crate) struct Bell {
+pub(crate) struct EventSocket {
     pub(crate) fd: OwnedFd,
     reading: Mutex<Taken>,
 }
@@ -55,10 +55,10 @@ pub(crate) struct Purged {
     /// The connection requests among them, which are ids themselves.
     pub(crate) requests: Vec<u32>,
     /// The number of wake-ups needed for the messages that are kept.
-    pub(crate) rings: u32,
+    pub(crate) notifications: u32,
 }
 
-impl Bell {
+impl EventSocket {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         let taken = Taken { kept: VecDeque::new(), reported: HashMap::new(), buffer: Box::new([0; ROOM]) };
         Self { fd, reading: Mutex::new(taken) }
@@ -112,7 +112,7 @@ impl Bell {
                 other => taken.kept.push_back(other),
             }
         }
-        purged.rings = u32::try_from(taken.kept.len()).unwrap_or(u32::MAX);
+        purged.notifications = u32::try_from(taken.kept.len()).unwrap_or(u32::MAX);
         purged
     }
 
@@ -150,19 +150,19 @@ impl Taken {
         if reported > 0 {
             *self.reported.entry(id).or_default() += reported;
         }
-        let rings = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        let notifications = u32::try_from(messages.len()).unwrap_or(u32::MAX);
         // They are older than all events of the id on this channel.
         for message in messages.into_iter().rev() {
             self.kept.push_front(message);
         }
-        rings
+        notifications
     }
 }
 
 /// Parses a message; `None` for a wake-up.
 fn read(bytes: &[u8]) -> Option<Message> {
     match bytes {
-        [bell::RUNG] => None,
+        [event_message::WOKEN] => None,
         [_] => Some(Message::Ask),
         told => Some(Message::Told(told.into())),
     }
