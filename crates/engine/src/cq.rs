@@ -439,7 +439,7 @@ impl Cq {
             ring.store(word::ARMED, ring.armed as u32);
         }
         // The program is about to sleep, so the helper thread must watch for packets.
-        self.engine.hand_over(self.poller.who);
+        self.engine.hand_over(self.poller.cq);
         Ok(())
     }
 

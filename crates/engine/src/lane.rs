@@ -21,7 +21,7 @@ use crate::capture::Ends;
 use crate::cell::Notice;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::{Mutex, MutexGuard};
-use crate::pollers::{Apart, Concern};
+use crate::pollers::{CqPair, CqPairCell};
 use crate::qp::Qp;
 
 /// The largest packet on a lane: the path MTU of the state machines there.
@@ -117,7 +117,7 @@ pub(crate) struct Lane {
     position: AtomicU32,
     /// The CQs of the last packet's QP. All polling threads read this word, and the words beside it
     /// change with each message; so it has a cache line of its own.
-    concern: Apart,
+    cqs: CqPairCell,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
     peer_wake_word: WakeWordView,
@@ -159,7 +159,7 @@ impl Lane {
             receiver: Mutex::new(Receiver { rx, touched: Vec::new(), recent: None, record: [0; shm::RECORD_MAX] }),
             glance,
             position: AtomicU32::new(0),
-            concern: Apart::default(),
+            cqs: CqPairCell::default(),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             peer_wake_word: WakeWordView::map(wake_word.as_fd()).map_err(by_system)?,
@@ -192,14 +192,14 @@ impl Lane {
 
     /// The CQs of the last packet's QP.
     #[inline]
-    pub(crate) fn concern(&self) -> Concern {
-        self.concern.get()
+    pub(crate) fn cqs(&self) -> CqPair {
+        self.cqs.get()
     }
 
     /// Records the CQs of the last packet's QP.
     #[inline]
-    pub(crate) fn concerns(&self, whom: Concern) {
-        self.concern.set(whom);
+    pub(crate) fn set_cqs(&self, cqs: CqPair) {
+        self.cqs.set(cqs);
     }
 
     /// To be called after a push: wakes the peer if it has armed its wake word.

@@ -4,59 +4,59 @@
 //! thread that must not miss anything receives from all. Principal types: [`Poller`], one CQ's
 //! part, and [`Pollers`].
 //!
-//! A lane remembers its *concern*: the two CQs of the QP of its last packet. Each CQ has a *seat*:
-//! the thread that polled it last, and about when. A polling thread skips a lane if it has neither
-//! seat itself, and another thread with one of the seats has made a round within [`PATIENCE`],
-//! because that thread will receive with its next poll. A thread that stops is not waited for any
-//! longer. A thread that arms its CQ to sleep, or has never polled, is not waited for at all. The
-//! number of seats is small, so two CQs may share one; then a thread may receive from a lane that
-//! it could skip.
+//! A lane remembers the two CQs of the QP of its last packet ([`CqPair`]). Each CQ has a *slot*
+//! with the thread that polled it last, and about when. A polling thread skips a lane if it polls
+//! neither CQ itself, and another thread has polled one of them within [`PATIENCE`], because that
+//! thread will receive with its next poll. A thread that stops is not waited for any longer. A
+//! thread that arms its CQ to sleep, or has never polled, is not waited for at all. The number of
+//! slots is small, so two CQs may share one; then a thread may receive from a lane that it could
+//! skip.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The number of seats.
-const SEATS: usize = 32;
+/// The number of slots.
+const SLOTS: usize = 32;
 
 /// A thread that has polled counts as polling for this part of one of the helper's pauses
 /// ([`crate::watchdog`]), 24 µs.
 const PATIENCE: u64 = 32;
-/// It updates its seat after this part of that time, because others read the word often.
+/// It updates its slot after this part of that time, because others read the word often.
 const AGAIN: u64 = 8;
 
-/// The seats of a QP's send CQ and receive CQ: each counted from 1, 0 for none.
+/// The slots of a QP's send CQ and receive CQ: each counted from 1, 0 for none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Concern(u32);
+pub(crate) struct CqPair(u32);
 
-impl Concern {
-    /// The concern of a QP with these CQ numbers.
+impl CqPair {
+    /// The pair of a QP with these CQ numbers.
     #[inline]
     pub(crate) fn new(sends: Option<u32>, receives: Option<u32>) -> Self {
-        let seat = |who: Option<u32>| who.map_or(0, |who| 1 + who % SEATS as u32);
-        Self(seat(sends) | seat(receives) << 16)
+        let slot = |cq: Option<u32>| cq.map_or(0, |cq| 1 + cq % SLOTS as u32);
+        Self(slot(sends) | slot(receives) << 16)
     }
 
     #[inline]
-    fn seats(self) -> [Option<usize>; 2] {
-        [self.0 & 0xffff, self.0 >> 16].map(|seat| (seat as usize).checked_sub(1))
+    fn slots(self) -> [Option<usize>; 2] {
+        [self.0 & 0xffff, self.0 >> 16].map(|slot| (slot as usize).checked_sub(1))
     }
 }
 
-/// A concern on a cache line of its own, and with the adjacent line, which the processor
+/// A pair of CQs on a cache line of its own, and with the adjacent line, which the processor
 /// prefetches.
 #[repr(align(128))]
 #[derive(Default)]
-pub(crate) struct Apart(AtomicU32);
+pub(crate) struct CqPairCell(AtomicU32);
 
-impl Apart {
+impl CqPairCell {
     #[inline]
-    pub(crate) fn get(&self) -> Concern {
-        Concern(self.0.load(Ordering::Relaxed))
+    pub(crate) fn get(&self) -> CqPair {
+        CqPair(self.0.load(Ordering::Relaxed))
     }
 
     #[inline]
-    pub(crate) fn set(&self, whom: Concern) {
-        if self.get() != whom {
-            self.0.store(whom.0, Ordering::Relaxed);
+    pub(crate) fn set(&self, cqs: CqPair) {
+        if self.get() != cqs {
+            self.0.store(cqs.0, Ordering::Relaxed);
         }
     }
 }
@@ -65,7 +65,7 @@ impl Apart {
 pub(crate) struct Poller {
     /// The CQ's number in its engine; CQs that were made one after the other have consecutive
     /// numbers.
-    pub(crate) who: u32,
+    pub(crate) cq: u32,
     /// Counts of polls and rounds. Not the engine's, so that threads with CQs of their own share no
     /// word that each poll writes.
     polls: AtomicU32,
@@ -73,8 +73,8 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    fn new(who: u32) -> Self {
-        Self { who, polls: AtomicU32::new(0), rounds: AtomicU32::new(0) }
+    fn new(cq: u32) -> Self {
+        Self { cq, polls: AtomicU32::new(0), rounds: AtomicU32::new(0) }
     }
 
     /// Counts a poll; returns whether the bits of `seldom` are zero in the count.
@@ -101,23 +101,23 @@ fn next(count: &AtomicU32) -> u32 {
 /// The last thread that polled a CQ.
 #[repr(align(128))]
 #[derive(Default)]
-struct Seat {
+struct Slot {
     thread: AtomicUsize,
     /// About when, in ticks; 0: it does not poll now.
     at: AtomicU64,
 }
 
-/// A thread that makes a round.
-pub(crate) struct Visitor {
+/// The thread that calls, and when.
+pub(crate) struct PollingThread {
     thread: usize,
     now: u64,
     patience: u64,
 }
 
-/// The seats of an engine's CQs.
+/// The slots of an engine's CQs.
 #[derive(Default)]
 pub(crate) struct Pollers {
-    seats: [Seat; SEATS],
+    slots: [Slot; SLOTS],
     /// How many pollers were added.
     count: AtomicU32,
 }
@@ -131,37 +131,37 @@ impl Pollers {
     /// The calling thread polls a CQ at about `now` and makes its round. `pause`: one of the
     /// helper's pauses, in ticks.
     #[inline]
-    pub(crate) fn sit(&self, who: u32, now: u64, pause: u64) -> Visitor {
-        self.seat(who, Visitor { thread: here(), now, patience: pause / PATIENCE })
+    pub(crate) fn record_poll(&self, cq: u32, now: u64, pause: u64) -> PollingThread {
+        self.record(cq, PollingThread { thread: here(), now, patience: pause / PATIENCE })
     }
 
-    fn seat(&self, who: u32, visitor: Visitor) -> Visitor {
-        let seat = &self.seats[who as usize % SEATS];
-        if seat.thread.load(Ordering::Relaxed) != visitor.thread {
-            seat.thread.store(visitor.thread, Ordering::Relaxed);
+    fn record(&self, cq: u32, caller: PollingThread) -> PollingThread {
+        let slot = &self.slots[cq as usize % SLOTS];
+        if slot.thread.load(Ordering::Relaxed) != caller.thread {
+            slot.thread.store(caller.thread, Ordering::Relaxed);
         }
-        if visitor.now.abs_diff(seat.at.load(Ordering::Relaxed)) > visitor.patience / AGAIN {
-            seat.at.store(visitor.now, Ordering::Relaxed);
+        if caller.now.abs_diff(slot.at.load(Ordering::Relaxed)) > caller.patience / AGAIN {
+            slot.at.store(caller.now, Ordering::Relaxed);
         }
-        visitor
+        caller
     }
 
     /// No thread polls the CQ for now.
-    pub(crate) fn rise(&self, who: u32) {
-        self.seats[who as usize % SEATS].at.store(0, Ordering::Relaxed);
+    pub(crate) fn clear(&self, cq: u32) {
+        self.slots[cq as usize % SLOTS].at.store(0, Ordering::Relaxed);
     }
 
     /// Whether another thread receives for these CQs, and the caller for neither of them.
     #[inline]
-    pub(crate) fn is_seen_to(&self, whom: Concern, visitor: &Visitor) -> bool {
+    pub(crate) fn is_polled_by_another(&self, cqs: CqPair, caller: &PollingThread) -> bool {
         let mut others = false;
-        for seat in whom.seats().into_iter().flatten() {
-            let seat = &self.seats[seat % SEATS];
-            if seat.thread.load(Ordering::Relaxed) == visitor.thread {
+        for slot in cqs.slots().into_iter().flatten() {
+            let slot = &self.slots[slot % SLOTS];
+            if slot.thread.load(Ordering::Relaxed) == caller.thread {
                 return false;
             }
             // If the counter differs between processors, a poll may seem to lie in the future.
-            others |= visitor.now.abs_diff(seat.at.load(Ordering::Relaxed)) <= visitor.patience;
+            others |= caller.now.abs_diff(slot.at.load(Ordering::Relaxed)) <= caller.patience;
         }
         others
     }
@@ -180,80 +180,89 @@ mod tests {
 
     const PAUSE: u64 = 3200;
 
-    fn visitor(thread: usize, now: u64) -> Visitor {
-        Visitor { thread, now, patience: PAUSE / PATIENCE }
+    fn caller(thread: usize, now: u64) -> PollingThread {
+        PollingThread { thread, now, patience: PAUSE / PATIENCE }
     }
 
-    /// The concern of a QP with one CQ.
-    fn of(who: u32) -> Concern {
-        Concern::new(Some(who), Some(who))
+    /// The pair of a QP with one CQ.
+    fn of(cq: u32) -> CqPair {
+        CqPair::new(Some(cq), Some(cq))
     }
 
     #[test]
-    fn a_lane_is_left_to_the_thread_that_polls_for_it_and_to_nobody_who_has_stopped() {
+    fn a_lane_is_left_to_a_thread_that_polls_for_its_qp() {
         let pollers = Pollers::default();
-        let one = pollers.seat(1, visitor(7, 10_000));
-        let two = pollers.seat(2, visitor(8, 10_010));
-        assert!(pollers.is_seen_to(of(2), &one) && pollers.is_seen_to(of(1), &two), "each by the other");
-        assert!(!pollers.is_seen_to(of(1), &one) && !pollers.is_seen_to(of(2), &two), "its own it sees to itself");
-        assert!(!pollers.is_seen_to(Concern::default(), &one), "what has brought nothing yet is everybody's");
-        assert!(!pollers.is_seen_to(Concern::new(None, None), &one), "so is what is for no CQ");
-        assert!(!pollers.is_seen_to(of(3), &one), "nobody has ever polled");
+        let one = pollers.record(1, caller(7, 10_000));
+        let two = pollers.record(2, caller(8, 10_010));
+        assert!(
+            pollers.is_polled_by_another(of(2), &one) && pollers.is_polled_by_another(of(1), &two),
+            "each skips the other's"
+        );
+        assert!(
+            !pollers.is_polled_by_another(of(1), &one) && !pollers.is_polled_by_another(of(2), &two),
+            "a thread receives for its own CQ"
+        );
+        assert!(
+            !pollers.is_polled_by_another(CqPair::default(), &one),
+            "a lane without a packet belongs to every thread"
+        );
+        assert!(!pollers.is_polled_by_another(CqPair::new(None, None), &one), "and one without a CQ");
+        assert!(!pollers.is_polled_by_another(of(3), &one), "no thread has polled this CQ");
         // The second thread goes on polling, the first does not.
         for now in (10_010..20_000).step_by(5) {
-            let two = pollers.seat(2, visitor(8, now));
-            assert_eq!(pollers.is_seen_to(of(1), &two), now <= 10_000 + PAUSE / PATIENCE, "{now}");
-            assert!(pollers.is_seen_to(of(2), &visitor(7, now)), "{now}: its word is never as old as that");
+            let two = pollers.record(2, caller(8, now));
+            assert_eq!(pollers.is_polled_by_another(of(1), &two), now <= 10_000 + PAUSE / PATIENCE, "{now}");
+            assert!(pollers.is_polled_by_another(of(2), &caller(7, now)), "{now}: its slot is recent");
         }
     }
 
     #[test]
-    fn a_queue_pair_with_two_queues_is_left_alone_by_none_of_their_threads() {
+    fn both_threads_of_a_qp_with_two_cqs_receive() {
         let pollers = Pollers::default();
-        let sends = pollers.seat(1, visitor(7, 10_000));
-        let receives = pollers.seat(2, visitor(8, 10_000));
-        let both = Concern::new(Some(1), Some(2));
-        assert!(!pollers.is_seen_to(both, &sends) && !pollers.is_seen_to(both, &receives));
-        assert!(pollers.is_seen_to(both, &visitor(9, 10_000)));
+        let sends = pollers.record(1, caller(7, 10_000));
+        let receives = pollers.record(2, caller(8, 10_000));
+        let both = CqPair::new(Some(1), Some(2));
+        assert!(!pollers.is_polled_by_another(both, &sends) && !pollers.is_polled_by_another(both, &receives));
+        assert!(pollers.is_polled_by_another(both, &caller(9, 10_000)));
         // No thread has polled the receive CQ: the thread that polls the send CQ receives for both.
-        assert!(pollers.is_seen_to(Concern::new(Some(1), Some(3)), &receives));
-        assert!(pollers.is_seen_to(Concern::new(Some(3), Some(1)), &receives));
-        assert!(!pollers.is_seen_to(Concern::new(None, Some(3)), &receives));
+        assert!(pollers.is_polled_by_another(CqPair::new(Some(1), Some(3)), &receives));
+        assert!(pollers.is_polled_by_another(CqPair::new(Some(3), Some(1)), &receives));
+        assert!(!pollers.is_polled_by_another(CqPair::new(None, Some(3)), &receives));
     }
 
     #[test]
-    fn a_thread_that_polls_several_queues_sees_to_all_of_them_and_one_that_takes_over_to_the_last() {
+    fn a_thread_that_polls_several_cqs_receives_for_all_of_them() {
         let pollers = Pollers::default();
-        pollers.seat(1, visitor(7, 10_000));
-        let visit = pollers.seat(2, visitor(7, 10_000));
-        assert!(!pollers.is_seen_to(of(1), &visit) && !pollers.is_seen_to(of(2), &visit));
-        let other = pollers.seat(1, visitor(8, 10_001));
-        assert!(!pollers.is_seen_to(of(1), &other), "it polls for it itself now");
-        assert!(pollers.is_seen_to(of(1), &visit));
+        pollers.record(1, caller(7, 10_000));
+        let visit = pollers.record(2, caller(7, 10_000));
+        assert!(!pollers.is_polled_by_another(of(1), &visit) && !pollers.is_polled_by_another(of(2), &visit));
+        let other = pollers.record(1, caller(8, 10_001));
+        assert!(!pollers.is_polled_by_another(of(1), &other), "this thread polls the CQ now");
+        assert!(pollers.is_polled_by_another(of(1), &visit));
     }
 
     #[test]
     fn a_poller_that_sleeps_or_has_a_clock_ahead_is_not_counted_on() {
         let pollers = Pollers::default();
-        pollers.seat(1, visitor(7, 10_000));
-        pollers.rise(1);
-        assert!(!pollers.is_seen_to(of(1), &visitor(8, 10_000)));
-        pollers.seat(1, visitor(7, u64::MAX - 10_000));
-        assert!(!pollers.is_seen_to(of(1), &visitor(8, 10_001)));
-        pollers.seat(1, visitor(7, 10_050));
-        assert!(pollers.is_seen_to(of(1), &visitor(8, 10_001)));
+        pollers.record(1, caller(7, 10_000));
+        pollers.clear(1);
+        assert!(!pollers.is_polled_by_another(of(1), &caller(8, 10_000)));
+        pollers.record(1, caller(7, u64::MAX - 10_000));
+        assert!(!pollers.is_polled_by_another(of(1), &caller(8, 10_001)));
+        pollers.record(1, caller(7, 10_050));
+        assert!(pollers.is_polled_by_another(of(1), &caller(8, 10_001)));
     }
 
     #[test]
-    fn queues_that_share_a_seat_are_told_apart_by_nothing_and_other_numbers_by_their_seats() {
-        let shared = SEATS as u32;
-        assert_eq!(Concern::new(Some(1), Some(2)), Concern::new(Some(1 + shared), Some(2 + shared)));
-        assert_ne!(Concern::new(Some(1), Some(2)), Concern::new(Some(2), Some(1)));
-        assert_ne!(Concern::new(Some(0), None), Concern::default());
+    fn cq_numbers_that_share_a_slot_compare_equal() {
+        let shared = SLOTS as u32;
+        assert_eq!(CqPair::new(Some(1), Some(2)), CqPair::new(Some(1 + shared), Some(2 + shared)));
+        assert_ne!(CqPair::new(Some(1), Some(2)), CqPair::new(Some(2), Some(1)));
+        assert_ne!(CqPair::new(Some(0), None), CqPair::default());
     }
 
     #[test]
-    fn threads_are_told_apart() {
+    fn two_threads_have_different_numbers() {
         let own = here();
         assert_eq!(own, here());
         std::thread::scope(|scope| assert_ne!(scope.spawn(here).join().expect("no panic"), own));

@@ -19,7 +19,7 @@ use crate::faults::DELAYED_PACKETS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
-use crate::pollers::{Concern, Poller, Visitor};
+use crate::pollers::{CqPair, Poller, PollingThread};
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
 
@@ -99,11 +99,11 @@ impl Engine {
 
     fn go_round(self: &Arc<Self>, sure: bool, caller: Caller, poller: Option<&Poller>) -> bool {
         let polled = caller != Caller::Helps;
-        let visitor = poller.and_then(|poller| self.visitor(poller));
+        let thread = poller.and_then(|poller| self.polling_thread(poller));
         let mut worked = false;
-        for lane in self.lanes.walk(poller.map(|poller| poller.who)).iter() {
-            if let Some(visitor) = &visitor
-                && self.pollers.is_seen_to(lane.concern(), visitor)
+        for lane in self.lanes.walk(poller.map(|poller| poller.cq)).iter() {
+            if let Some(thread) = &thread
+                && self.pollers.is_polled_by_another(lane.cqs(), thread)
             {
                 continue;
             }
@@ -159,13 +159,13 @@ impl Engine {
     /// The polling thread, if others may leave lanes to it. A program that polls only now and then
     /// has the helper beside it; then both receive from all lanes.
     #[inline]
-    fn visitor(&self, poller: &Poller) -> Option<Visitor> {
+    fn polling_thread(&self, poller: &Poller) -> Option<PollingThread> {
         // In a simulation no helper takes over from a program that has stopped polling, and the
         // clock is another.
         let watched = self.waker.is_watching() && self.clock.simulated().is_none();
         watched.then(|| {
             let now = self.waker.polled_at.load(Ordering::Relaxed);
-            self.pollers.sit(poller.who, now, self.waker.watchdog.ticks())
+            self.pollers.record_poll(poller.cq, now, self.waker.watchdog.ticks())
         })
     }
 
@@ -240,7 +240,7 @@ impl Engine {
         }
         lane.stands_at(rx.ring.position());
         rx.ring.publish();
-        lane.concerns(recent.as_ref().map_or(Concern::default(), |qp| qp.concern()));
+        lane.set_cqs(recent.as_ref().map_or(CqPair::default(), |qp| qp.cqs()));
         // Answers are sent once per batch, so that one acknowledgement covers many packets.
         for qp in touched.drain(..) {
             let mut inner = qp.lock();

@@ -35,7 +35,7 @@ use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
-use crate::pollers::Concern;
+use crate::pollers::CqPair;
 use crate::remote_srq::RemoteSrq;
 use crate::request;
 use crate::rnr_grace::RnrGraceQueue;
@@ -572,9 +572,9 @@ impl Qp {
 
     /// The CQs of its packets.
     #[inline]
-    pub(crate) fn concern(&self) -> Concern {
-        let number = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.poller.who);
-        Concern::new(number(&self.send_cq), number(&self.recv_cq))
+    pub(crate) fn cqs(&self) -> CqPair {
+        let number = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.poller.cq);
+        CqPair::new(number(&self.send_cq), number(&self.recv_cq))
     }
 
     /// Polls for room: the program has posted, and the lane is full.

@@ -24,7 +24,7 @@ use crate::watchdog::GAP;
 impl Engine {
     /// The program is about to sleep on an event of that CQ: the thread must handle new packets.
     pub(crate) fn hand_over(&self, who: u32) {
-        self.pollers.rise(who);
+        self.pollers.clear(who);
         if self.waker.hand_over() {
             self.poll_each_time(false);
         }
