@@ -17,11 +17,11 @@
 //! [`Manager`].
 
 mod attributes;
+mod before_listen;
 mod binding;
 mod channel;
 mod connecting;
 mod dispatch;
-mod early;
 mod events;
 mod faults;
 mod groups;
@@ -115,7 +115,7 @@ pub(crate) struct Manager {
     searches: BTreeSet<(Time, u32)>,
     pending: BTreeMap<u32, search::Search>,
     /// Requests to services that have no listener yet.
-    early: early::Early,
+    before_listen: before_listen::BeforeListen,
     /// Datagrams that fault rules delay.
     late: late::Late,
     /// Channels whose clients must be notified.
@@ -200,7 +200,7 @@ impl Manager {
             routes: if off { None } else { routes() },
             searches: BTreeSet::new(),
             pending: BTreeMap::new(),
-            early: early::Early::default(),
+            before_listen: before_listen::BeforeListen::default(),
             late: late::Late::default(),
             to_notify: Vec::new(),
             full: Vec::new(),
@@ -347,7 +347,13 @@ impl Manager {
             return Some(Time(0));
         }
         let search = self.searches.first().map(|(at, _)| *at);
-        self.core.next_time().into_iter().chain(search).chain(self.early.next_time()).chain(self.late.next_time()).min()
+        self.core
+            .next_time()
+            .into_iter()
+            .chain(search)
+            .chain(self.before_listen.next_time())
+            .chain(self.late.next_time())
+            .min()
     }
 
     /// Handles a change of addresses or GIDs.

@@ -1,16 +1,16 @@
 //! The agent's thread: one epoll over nodes, clients, deaths of programs, push sockets, addresses
 //! and messages of this process.
 //!
-//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and [`turns`]
+//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and [`scheduler`]
 //! decides the order of the work. Each piece of work is small and belongs to an account. The thread
 //! blocks only in its one wait. This wait has a timeout only while a record waits for room, while a
 //! timer runs, or if the agent ends when it is idle. The principal type is [`Server`].
 
 mod messages;
 mod passing;
+mod scheduler;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod visitors;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ use crate::slow::Paths;
 use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
-use turns::{Account, Work};
+use scheduler::{Account, Work};
 use visitors::{Connections, Visitor};
 
 /// How often the agent offers records again to a client that had no room for them.
@@ -152,7 +152,7 @@ impl Server {
             admins: BTreeMap::new(),
             connections: BTreeMap::new(),
             by_engine: BTreeMap::new(),
-            queue: Fair::new(turns::CREDIT),
+            queue: Fair::new(scheduler::CREDIT),
             queued: BTreeSet::new(),
             timers_queued: false,
             polled: Instant::now(),
@@ -329,7 +329,7 @@ impl Server {
             self.starving.insert(id);
         }
         let (socket, now) = client.watched();
-        turns::watch_for(&self.poller, socket, Token::Client(id), now, interest);
+        scheduler::watch_for(&self.poller, socket, Token::Client(id), now, interest);
         if let Some(death) = client.new_death()
             && let Err(error) = self.poller.watch(death, Token::Death(id), EventFlags::IN)
         {

@@ -14,8 +14,8 @@
 //! volume 1, chapters 9 to 12.
 #![forbid(unsafe_code)]
 
-mod alone;
 pub mod cm;
+mod direct;
 mod local;
 pub mod modify;
 mod operation;

@@ -149,8 +149,8 @@ pub struct Requester {
     pub(crate) window: u32,
     /// Every this many packets of a message, one packet requests an acknowledgement.
     pub(crate) ask_every: u32,
-    /// This requester is the only one on the path: see [`Requester::set_window_alone`].
-    pub(crate) alone: bool,
+    /// This requester is the only one on the path: see [`Requester::set_exclusive_window`].
+    pub(crate) is_exclusive: bool,
     /// Retransmissions because a packet, or its answer, was lost.
     pub(crate) losses: u32,
     /// An alternate path exists, to be tried when this path fails.
@@ -180,7 +180,7 @@ impl Requester {
             undo: Undo::default(),
             window: Psn::WINDOW,
             ask_every: 0,
-            alone: false,
+            is_exclusive: false,
             losses: 0,
             spare: false,
             failed_over: false,

@@ -41,10 +41,10 @@ impl Manager {
         let privileged = self.owner(call.channel)?.channel.peer.uid == 0;
         let first = self.first_free_port;
         let id = self.id(call, name)?;
-        let (space, reuse, alone) = (id.space, id.reuse, id.alone);
+        let (space, reuse, af_only) = (id.space, id.reuse, id.af_only);
         let (spot, attachment) = self.place(&address)?;
         // For IPv4, this is the default: programs do not expect IPv6 peers at an IPv4 address.
-        let alone = alone.unwrap_or(spot.family == Family::V4);
+        let af_only = af_only.unwrap_or(spot.family == Family::V4);
         let wanted = port(&address);
         if wanted != 0 && wanted < first && !privileged {
             let text = format!("port {wanted} is below {first}, the first that an ordinary user may have");
@@ -60,7 +60,7 @@ impl Manager {
         };
         let service = upper | u64::from(chosen);
         self.ports
-            .bind(service, Holder { id: name, spot, reuse, alone, listens: false })
+            .bind(service, Holder { id: name, spot, reuse, af_only, listens: false })
             .map_err(|conflict| conflict_at(conflict, &address, chosen))?;
         let local = match address {
             Sockaddr::Ip(addr) => Sockaddr::Ip(with_port(addr, chosen)),

@@ -161,7 +161,7 @@ impl Channel {
         self.events.len()
     }
 
-    /// Queues an event; [`Channel::ring`] announces it. Returns false if there is no memory: the
+    /// Queues an event; [`Channel::notify`] announces it. Returns false if there is no memory: the
     /// event is lost.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         if !self.reserve(1) {

@@ -83,7 +83,7 @@ pub(crate) struct Id {
     pub(crate) tos: u8,
     pub(crate) reuse: bool,
     /// AFONLY, if the program has set it: the id takes addresses of its own family only.
-    pub(crate) alone: Option<bool>,
+    pub(crate) af_only: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) qkey: u32,
     /// The program's QP, once the program has named it.
@@ -121,7 +121,7 @@ impl Id {
             path: None,
             tos: 0,
             reuse: false,
-            alone: None,
+            af_only: None,
             ack_timeout: None,
             qkey: if space == port_space::IPOIB { IPOIB_QKEY } else { UDP_QKEY },
             qpn: 0,

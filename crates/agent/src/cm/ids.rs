@@ -155,12 +155,12 @@ impl Manager {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {
             option::REUSEADDR => id.reuse = on,
-            _ => id.alone = Some(on),
+            _ => id.af_only = Some(on),
         }
         if let Some(service) = id.service {
             self.ports.update(service, name, |holder| match optname {
                 option::REUSEADDR => holder.reuse = on,
-                _ => holder.alone = on,
+                _ => holder.af_only = on,
             });
         }
         Ok(Vec::new())

@@ -1,7 +1,7 @@
 //! Requests of peers: finding the listener, and making each request an id. IBA 12.9.8, A11.
 //!
 //! If a request has no listener, the agent rejects it with the reason of the specification. It does
-//! so at once, or after a short wait if a program may be about to listen ([`super::early`]).
+//! so at once, or after a short wait if a program may be about to listen ([`super::before_listen`]).
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use wire::cm::{Req, SidrReq, SidrStatus};
 
 use super::Manager;
+use super::before_listen::{Ask, GRACE};
 use super::channel::Event;
-use super::early::{Ask, MOMENT};
 use super::id::{Id, Stage, ib_address};
 use super::locals::Attachment;
 use super::ports::Spot;
@@ -193,7 +193,7 @@ impl Manager {
     }
 
     fn keep_or_turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted, until: Time, ask: &Ask) {
-        if !(why.may_wait && self.early.keep(self.now(), until, asked.connection, ask)) {
+        if !(why.may_wait && self.before_listen.keep(self.now(), until, asked.connection, ask)) {
             self.turn_away(asked, why);
         }
     }
@@ -244,25 +244,25 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Requests that have no listener yet ([`super::early`]).
+/// Requests that have no listener yet ([`super::before_listen`]).
 impl Manager {
     /// Handles a new request.
     pub(super) fn on_ask(&mut self, connection: ConnectionId, ask: &Ask) {
-        let until = self.now().after(MOMENT);
+        let until = self.now().after(GRACE);
         self.consider(connection, ask, until);
     }
 
     /// Considers the waiting requests again, because a program has begun to listen.
     pub(super) fn consider_early(&mut self) {
-        for (until, connection, ask) in std::mem::take(&mut self.early.waiting) {
+        for (until, connection, ask) in std::mem::take(&mut self.before_listen.waiting) {
             self.consider(connection, &ask, until);
         }
     }
 
     /// Rejects requests whose time has expired.
     pub(super) fn reject_early(&mut self, now: Time) {
-        while self.early.next_time().is_some_and(|until| until <= now) {
-            if let Some((until, connection, ask)) = self.early.waiting.pop_front() {
+        while self.before_listen.next_time().is_some_and(|until| until <= now) {
+            if let Some((until, connection, ask)) = self.before_listen.waiting.pop_front() {
                 self.consider(connection, &ask, until);
             }
         }
@@ -270,7 +270,7 @@ impl Manager {
 
     /// The peer has withdrawn a request that has no id.
     pub(super) fn forget_early(&mut self, connection: ConnectionId) {
-        if self.early.forget(connection) {
+        if self.before_listen.forget(connection) {
             let now = self.now();
             if let Err(error) = self.core.destroy(now, connection) {
                 tracing::debug!(%error, "a request was gone before it was forgotten");

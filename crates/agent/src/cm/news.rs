@@ -8,8 +8,8 @@ use wire::cm::{Rej, Rep, SidrRep, SidrStatus};
 
 use super::Manager;
 use super::attributes::vector;
+use super::before_listen::Ask;
 use super::channel::Event;
-use super::early::Ask;
 use super::id::{Id, Stage};
 use super::incoming::padded;
 use crate::gids::ip_of;

@@ -56,7 +56,7 @@ pub(crate) struct Holder {
     /// It may share the port.
     pub(crate) reuse: bool,
     /// It takes its own family only.
-    pub(crate) alone: bool,
+    pub(crate) af_only: bool,
     /// It listens.
     pub(crate) listens: bool,
 }
@@ -169,7 +169,7 @@ impl Ports {
         let listens = |holder: &&Holder| holder.listens;
         let exact = |holder: &&Holder| holder.spot.gid.is_some() && holder.spot.gid == to.gid;
         let any = |holder: &&Holder| {
-            let family = holder.spot.family == to.family || (holder.spot.family == Family::V6 && !holder.alone);
+            let family = holder.spot.family == to.family || (holder.spot.family == Family::V6 && !holder.af_only);
             holder.spot.gid.is_none() && (family || holder.spot.family == Family::Ib)
         };
         let mut all = holders.iter().filter(listens);
@@ -182,7 +182,7 @@ impl Ports {
 fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflict> {
     let counts = |other: &&Holder| {
         let shares = reuse && other.reuse;
-        let families_apart = holder.alone && other.alone && holder.spot.family != other.spot.family;
+        let families_apart = holder.af_only && other.af_only && holder.spot.family != other.spot.family;
         other.id != holder.id && !shares && !families_apart
     };
     holders.iter().filter(counts).find_map(|other| meet(holder.spot, other)).map_or(Ok(()), Err)
@@ -241,7 +241,7 @@ mod tests {
     /// As in `give_address`: an IPv4 id takes its own family only.
     fn holder(id: u32, ip: &str) -> Holder {
         let spot = spot(ip);
-        Holder { id, spot, reuse: false, alone: spot.family == Family::V4, listens: false }
+        Holder { id, spot, reuse: false, af_only: spot.family == Family::V4, listens: false }
     }
 
     fn ports() -> Ports {
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_wildcard_conflicts_with_every_address_in_either_order() {
-        let alone = |id, ip| Holder { alone: true, ..holder(id, ip) };
+        let af_only = |id, ip| Holder { af_only: true, ..holder(id, ip) };
         let every = Err(Conflict::EveryAddress(1));
         for (first, second, outcome) in [
             (holder(1, "127.0.0.1"), holder(2, "0.0.0.0"), every),
@@ -270,11 +270,11 @@ mod tests {
             (holder(1, "::"), holder(2, "127.0.0.1"), every),
             (holder(1, "::1"), holder(2, "0.0.0.0"), every),
             (holder(1, "::"), holder(2, "0.0.0.0"), every),
-            (alone(1, "::"), holder(2, "::1"), every),
-            (alone(1, "::"), holder(2, "0.0.0.0"), Ok(())),
-            (alone(1, "::"), holder(2, "127.0.0.1"), Ok(())),
-            (alone(1, "::1"), holder(2, "0.0.0.0"), Ok(())),
-            (Holder { alone: false, ..holder(1, "0.0.0.0") }, alone(2, "::"), every),
+            (af_only(1, "::"), holder(2, "::1"), every),
+            (af_only(1, "::"), holder(2, "0.0.0.0"), Ok(())),
+            (af_only(1, "::"), holder(2, "127.0.0.1"), Ok(())),
+            (af_only(1, "::1"), holder(2, "0.0.0.0"), Ok(())),
+            (Holder { af_only: false, ..holder(1, "0.0.0.0") }, af_only(2, "::"), every),
             (holder(1, "127.0.0.1"), holder(2, "::1"), Ok(())),
         ] {
             let mut ports = ports();
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(ports.listener(PORT, spot("127.0.0.1")), Some(1));
         assert_eq!(ports.listener(PORT, spot("::1")), Some(1));
         assert_eq!(ports.listener(PORT + 1, spot("::1")), None);
-        ports.update(PORT, 1, |holder| holder.alone = true);
+        ports.update(PORT, 1, |holder| holder.af_only = true);
         assert_eq!(ports.listener(PORT, spot("127.0.0.1")), None);
         ports.bind(PORT, holder(2, "0.0.0.0")).expect("the other family");
         ports.listen(PORT, 2).expect("alone there");

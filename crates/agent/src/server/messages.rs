@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Server;
 use super::passing::passed;
-use super::turns::{Account, Work};
+use super::scheduler::{Account, Work};
 use super::visitors::Door;
 use crate::dispatch::dispatch;
 use crate::doors::ourselves;

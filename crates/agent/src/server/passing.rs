@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use super::Server;
-use super::turns::{Account, Work};
+use super::scheduler::{Account, Work};
 use crate::client::{Client, Fate, Said};
 use crate::foreign::{Arrived, Passed};
 use crate::inbox::{Inbox, Message};

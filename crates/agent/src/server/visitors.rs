@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
-use super::{ACCEPTED, Server, turns};
+use super::{ACCEPTED, Server, scheduler};
 use crate::admin::telling::Tell;
 use crate::admin::{self, Answer, Verdict};
 use crate::doors::accepted;
@@ -188,7 +188,7 @@ impl Server {
             count += 1;
             visitor.held_up = false;
             let (socket, now) = visitor.watched();
-            turns::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
+            scheduler::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
         }
         count
     }
@@ -196,7 +196,7 @@ impl Server {
     fn watch_visitor(&mut self, id: u32, interest: EventFlags) {
         if let Some(visitor) = self.admins.get_mut(&id) {
             let (socket, now) = visitor.watched();
-            turns::watch_for(&self.poller, socket, Token::Admin(id), now, interest);
+            scheduler::watch_for(&self.poller, socket, Token::Admin(id), now, interest);
         }
     }
 

@@ -43,7 +43,7 @@ impl Qp {
     pub(crate) fn go_direct(self: &Arc<Self>, inner: &mut Inner) {
         inner.direct.holds = false;
         if self.service == Service::Rc
-            && inner.requester.may_go_alone()
+            && inner.requester.may_be_direct()
             && self.engine().direct.is_on()
             && inner.direct.is_worth_a_look()
         {
@@ -64,7 +64,7 @@ impl Qp {
             _ => return,
         };
         let now = self.time(inner);
-        while let Some(op) = inner.requester.poll_alone(now) {
+        while let Some(op) = inner.requester.poll_direct(now) {
             let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
                 return self.count_use(inner, op.rkey, peer);
             };
@@ -72,18 +72,18 @@ impl Qp {
             match self.carry(inner, &op, &way) {
                 Carried::Done => {
                     inner.direct.carried += 1;
-                    inner.requester.alone_done(Ok(()));
+                    inner.requester.direct_done(Ok(()));
                 }
-                Carried::Failed(status) => inner.requester.alone_done(Err(status)),
+                Carried::Failed(status) => inner.requester.direct_done(Err(status)),
                 Carried::Unfit => return,
                 Carried::Shut => return drop(inner.direct.ways.remove(index)),
             }
         }
-        if let Some(op) = inner.requester.next_fit() {
+        if let Some(op) = inner.requester.next_direct() {
             match inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) {
                 Some(index) => {
                     let fits = inner.direct.ways[index].place(&op).is_some();
-                    inner.direct.holds = fits && inner.requester.awaits_alike();
+                    inner.direct.holds = fits && inner.requester.awaits_only_direct_kinds();
                 }
                 None => self.count_use(inner, op.rkey, peer),
             }

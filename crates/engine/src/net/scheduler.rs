@@ -244,7 +244,7 @@ impl Qp {
                     // at least one burst is under way, because acknowledgements will make room.
                     match room.checked_rem(burst) {
                         Some(rest) if is_long && (room > rest || under_way >= burst) => {
-                            inner.requester.set_window_alone(under_way + room - rest, whole);
+                            inner.requester.set_exclusive_window(under_way + room - rest, whole);
                             return true;
                         }
                         _ => whole,

@@ -28,18 +28,18 @@ impl Requester {
         self.window = packets.clamp(1, Psn::WINDOW);
         let wanted = if self.config.ack_every == 0 { ASK_EVERY } else { self.config.ack_every };
         self.ask_every = wanted.min(self.window.div_ceil(4));
-        self.alone = false;
+        self.is_exclusive = false;
     }
 
     /// Like [`Requester::set_window`], for the only requester on a path that takes `whole` packets:
     /// at most `packets` may be under way now. Each answer costs both sides a call. So the
     /// requester requests only as many as keep the path full.
-    pub fn set_window_alone(&mut self, packets: u32, whole: u32) {
+    pub fn set_exclusive_window(&mut self, packets: u32, whole: u32) {
         self.set_window(packets);
         if self.config.ack_every == 0 {
             self.ask_every = (whole / 4).clamp(1, Psn::WINDOW / 4);
         }
-        self.alone = true;
+        self.is_exclusive = true;
     }
 
     /// RC: packets that are sent or requested, and not answered. Packets that are to be
@@ -77,7 +77,7 @@ impl Requester {
     pub(crate) fn must_ask(&self, psn: Psn) -> bool {
         let under_way = psn + 1 - self.rc.unacked;
         // An answer is already awaited, and with it comes the next chance to request one.
-        let is_heard = self.alone && self.cursor.unasked < under_way;
+        let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
         self.cursor.unasked >= self.ask_every || (under_way >= self.window() && !is_heard)
     }
 
@@ -85,7 +85,7 @@ impl Requester {
     /// must request an acknowledgement.
     pub(crate) fn room_for_segment_run(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;
-        let is_heard = self.alone && self.cursor.unasked < under_way;
+        let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
         // If no packet under way has requested an acknowledgement, one more packet may.
         let least = u32::from(under_way <= self.cursor.unasked && under_way < Psn::WINDOW);
         (self.window().saturating_sub(under_way).max(least), !is_heard)

@@ -4,10 +4,10 @@
 //!
 //! A `Scenario`, including its seed, identifies a run. A run that fails prints it.
 
-mod alone;
 mod confirmed;
 mod corners;
 mod credits;
+mod direct;
 mod duplicates;
 mod hostile;
 mod local;

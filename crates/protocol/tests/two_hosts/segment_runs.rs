@@ -218,7 +218,7 @@ fn a_middle_is_what_would_have_been_sent() {
             let whole = (dice.below(2) == 0).then(|| 1 + dice.below(80));
             for requester in [&mut alone, &mut together] {
                 match whole {
-                    Some(whole) => requester.set_window_alone(window, whole),
+                    Some(whole) => requester.set_exclusive_window(window, whole),
                     None => requester.set_window(window),
                 }
             }

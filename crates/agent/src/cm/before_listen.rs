@@ -4,7 +4,7 @@
 //! sides greet each other; then one side listens while the other connects, and a rejection ends the
 //! test. Here a route takes microseconds. So a request without a listener waits for a short time
 //! before it is rejected. If a program begins to listen in this time, it gets the request. The
-//! principal type is [`Early`].
+//! principal type is [`BeforeListen`].
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use wire::cm::{Req, SidrReq};
 
 /// How long a request waits, in nanoseconds. On a busy machine, a program may wait this long for a
 /// processor.
-pub(super) const MOMENT: u64 = 20_000_000;
+pub(super) const GRACE: u64 = 20_000_000;
 /// Most requests that wait. Further requests are rejected at once.
 const MOST: usize = 256;
 
@@ -27,11 +27,11 @@ pub(super) enum Ask {
 
 /// The waiting requests, ordered by when they are rejected.
 #[derive(Default)]
-pub(super) struct Early {
+pub(super) struct BeforeListen {
     pub(super) waiting: VecDeque<(Time, ConnectionId, Ask)>,
 }
 
-impl Early {
+impl BeforeListen {
     /// Keeps a request, if its time has not expired and if there are room and memory.
     pub(super) fn keep(&mut self, now: Time, until: Time, connection: ConnectionId, ask: &Ask) -> bool {
         let keeps = now < until && self.waiting.len() < MOST && self.waiting.try_reserve(1).is_ok();

@@ -36,10 +36,10 @@ fn each_has_its_turn_when_nothing_is_under_way() {
         post(&mut one, slot as u32, operation);
     }
     for slot in 0..3 {
-        assert_eq!(one.poll_alone(NOW).map(|op| op.slot), Some(slot));
-        one.alone_done(Ok(()));
+        assert_eq!(one.poll_direct(NOW).map(|op| op.slot), Some(slot));
+        one.direct_done(Ok(()));
     }
-    assert_eq!(one.poll_alone(NOW), None);
+    assert_eq!(one.poll_direct(NOW), None);
     assert_eq!(completions(&mut one), [0, 1, 2].map(|slot| (slot, Status::Success)));
     assert_eq!(one.sq_psn(), Psn::new(0), "no packet has a number of theirs");
 }
@@ -51,19 +51,19 @@ fn a_write_waits_for_writes_and_lets_everything_else_go_by_packets() {
     assert!(one.poll_transmit(NOW).is_some());
     post(&mut one, 1, Operation::Write);
     // The first request is not answered, so the second must wait.
-    assert_eq!(one.poll_alone(NOW), None);
-    assert_eq!((one.next_fit().map(|op| op.slot), one.awaits_alike()), (Some(1), true));
+    assert_eq!(one.poll_direct(NOW), None);
+    assert_eq!((one.next_direct().map(|op| op.slot), one.awaits_only_direct_kinds()), (Some(1), true));
     acknowledge(&mut one, 0);
-    assert!(!one.awaits_alike(), "nothing is under way");
-    assert_eq!(one.poll_alone(NOW).map(|op| op.slot), Some(1));
-    one.alone_done(Ok(()));
+    assert!(!one.awaits_only_direct_kinds(), "nothing is under way");
+    assert_eq!(one.poll_direct(NOW).map(|op| op.slot), Some(1));
+    one.direct_done(Ok(()));
     // A SEND may wait for its receiver without limit.
     for operation in [Operation::Send, Operation::WriteImm] {
         let mut two = requester();
         post(&mut two, 0, operation);
         assert!(two.poll_transmit(NOW).is_some());
         post(&mut two, 1, Operation::Write);
-        assert_eq!((two.poll_alone(NOW), two.awaits_alike()), (None, false), "{operation}");
+        assert_eq!((two.poll_direct(NOW), two.awaits_only_direct_kinds()), (None, false), "{operation}");
     }
 }
 
@@ -81,12 +81,12 @@ fn a_queue_that_has_stopped_awaits_nothing() {
         for _ in 0..begun {
             assert!(one.poll_transmit(NOW).is_some());
         }
-        assert_eq!(one.awaits_alike(), begun > 0);
+        assert_eq!(one.awaits_only_direct_kinds(), begun > 0);
         one.flush();
-        assert_eq!((one.poll_alone(NOW), one.next_fit(), one.awaits_alike()), (None, None, false));
+        assert_eq!((one.poll_direct(NOW), one.next_direct(), one.awaits_only_direct_kinds()), (None, None, false));
         assert!(completions(&mut one).into_iter().eq((0..16).map(|slot| (slot, Status::WrFlushErr))));
         post(&mut one, 16, Operation::Write);
-        assert_eq!((one.poll_alone(NOW), one.next_fit(), one.awaits_alike()), (None, None, false));
+        assert_eq!((one.poll_direct(NOW), one.next_direct(), one.awaits_only_direct_kinds()), (None, None, false));
         assert_eq!(completions(&mut one), [(16, Status::WrFlushErr)]);
     }
 }
@@ -97,9 +97,9 @@ fn one_that_fails_stops_the_queue() {
     for slot in 0..3 {
         post(&mut one, slot, Operation::FetchAdd);
     }
-    assert!(one.poll_alone(NOW).is_some());
-    one.alone_done(Err(Status::LocProtErr));
-    assert_eq!((one.poll_alone(NOW), one.next_fit()), (None, None));
+    assert!(one.poll_direct(NOW).is_some());
+    one.direct_done(Err(Status::LocProtErr));
+    assert_eq!((one.poll_direct(NOW), one.next_direct()), (None, None));
     assert!(one.poll_transmit(NOW).is_none());
     let expected = [(0, Status::LocProtErr), (1, Status::WrFlushErr), (2, Status::WrFlushErr)];
     assert_eq!(completions(&mut one), expected);
@@ -110,15 +110,15 @@ fn nothing_begins_while_the_queue_drains() {
     let mut one = requester();
     one.drain();
     post(&mut one, 0, Operation::Write);
-    assert_eq!(one.poll_alone(NOW), None);
+    assert_eq!(one.poll_direct(NOW), None);
     one.resume();
-    assert!(one.poll_alone(NOW).is_some());
+    assert!(one.poll_direct(NOW).is_some());
 }
 
 #[test]
-fn poll_alone_returns_no_read_beyond_max_rd_atomic() {
+fn poll_direct_returns_no_read_beyond_max_rd_atomic() {
     let mut one = requester();
     one.set_max_rd_atomic(0);
     post(&mut one, 0, Operation::Read);
-    assert_eq!(one.poll_alone(NOW), None, "no READ may be under way");
+    assert_eq!(one.poll_direct(NOW), None, "no READ may be under way");
 }
