@@ -27,42 +27,42 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target {
         name: "packet",
-        says: "the headers and the ICRC of a packet: what is taken apart is put together again",
+        says: "headers and ICRC of a packet: a parsed packet is emitted unchanged",
         run: targets::packet::run,
     },
     Target {
         name: "message",
-        says: "messages of the connection manager: what is taken apart is put together again",
+        says: "messages of the connection manager: a parsed message is emitted unchanged",
         run: targets::message::run,
     },
     Target {
         name: "command",
-        says: "commands of a program to its agent: what another program has stays as it was",
+        says: "commands to an agent: the objects of another program stay unchanged",
         run: targets::command::run,
     },
     Target {
         name: "manager",
-        says: "commands of a program to the connection manager: others listen and connect all the same",
+        says: "commands to the connection manager: other programs can still connect",
         run: targets::manager::run,
     },
     Target {
         name: "receive",
-        says: "packets with a fitting ICRC to an engine: no byte outside of what was opened changes, other queue pairs go on",
+        says: "packets with a valid ICRC to an engine: memory without rights stays unchanged, and other queue pairs work",
         run: targets::receive::run,
     },
     Target {
         name: "datagram",
-        says: "management datagrams to an agent: others connect all the same",
+        says: "management datagrams to an agent: other programs can still connect",
         run: targets::datagram::run,
     },
     Target {
         name: "rsocket",
-        says: "what the peer of an rsocket sends: no more is read or written than there is room",
+        says: "messages of an rsocket's peer: no access outside of the buffers",
         run: targets::rsocket::run,
     },
     Target {
         name: "lane",
-        says: "what a peer writes into the memory of a lane, or of a capture ring: nothing outside is touched, and what is broken stays so",
+        says: "memory of a lane or a capture ring as a peer writes it: no access outside, and a broken ring stays broken",
         run: targets::lane::run,
     },
 ];

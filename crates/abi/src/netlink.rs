@@ -362,7 +362,7 @@ mod tests {
     const ASKED: [u8; 24] = [24, 0, 0, 0, 5, 0x14, 5, 0, 7, 0, 0, 0, 9, 0, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0];
 
     #[test]
-    fn a_request_is_taken_apart() {
+    fn a_request_is_parsed() {
         let found: Vec<_> = messages(&ASKED).collect();
         assert_eq!(found, [(HEADER, &ASKED[16..])]);
         assert_eq!((HEADER.command(), HEADER.is_dump(), HEADER.wants_answer()), (Ok(command::PORT_GET), false, true));

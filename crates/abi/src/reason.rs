@@ -138,35 +138,35 @@ macro_rules! causes {
 }
 
 causes! {
-    1 Short "short", "It is shorter than any packet.";
-    2 Icrc "icrc", "Its ICRC does not fit.";
-    3 Headers "headers", "Its headers are unknown.";
-    4 Padding "padding", "It is shorter than its padding.";
-    5 PKey "pkey", "It is of another partition.";
-    6 NoQp "no_qp", "No QP has its number.";
-    7 State "state", "Its QP is in a state in which it does not receive.";
-    8 SourceQp "source_qp", "It comes from another QP than the one that its QP is connected to.";
-    9 SourceAddress "source_address", "It comes from another address than the one that its QP is connected to.";
-    10 OwnAddress "own_address", "It comes from outside and claims an address of this agent.";
-    11 QKey "qkey", "Its Q_Key is another one.";
+    1 Short "short", "It is shorter than the headers and the ICRC.";
+    2 Icrc "icrc", "Its ICRC is wrong.";
+    3 Headers "headers", "Its headers are not valid.";
+    4 Padding "padding", "Its payload is shorter than its pad count.";
+    5 PKey "pkey", "Its P_Key does not match.";
+    6 NoQp "no_qp", "No QP has its destination QP number.";
+    7 State "state", "Its QP is in a state that does not receive.";
+    8 SourceQp "source_qp", "Its source QP is not the peer of its QP.";
+    9 SourceAddress "source_address", "Its source address is not that of the peer of its QP.";
+    10 OwnAddress "own_address", "It came from outside with a source address of this agent.";
+    11 QKey "qkey", "Its Q_Key does not match.";
     12 NoReceive "no_receive", "Its QP had no receive request.";
-    13 Service "service", "Its service is not that of its QP.";
-    14 Sequence "sequence", "Packets before it are missing.";
-    15 Order "order", "It does not follow from the packet before it.";
-    16 Length "length", "Its length does not fit.";
+    13 Service "service", "Its transport service is not that of its QP.";
+    14 Sequence "sequence", "Earlier packets are missing.";
+    15 Order "order", "Its opcode does not follow from that of the packet before it.";
+    16 Length "length", "Its length is wrong for its opcode, the path MTU or the receive buffer.";
     17 Rights "rights", "The QP's access flags do not allow it.";
-    18 Dead "dead", "Its QP refused an earlier packet and no longer processes packets.";
-    19 Forgotten "forgotten", "It is a duplicate of a request that is no longer stored.";
+    18 Dead "dead", "Its QP refused an earlier packet and processes no more.";
+    19 Forgotten "forgotten", "It repeats a request that is no longer stored.";
     20 Probe "probe", "It is not a probe.";
-    21 Device "device", "The address is another device's.";
-    22 Memory "memory", "The memory that it names cannot be used.";
-    23 Nobody "nobody", "It was sent to a QP that no program has.";
+    21 Device "device", "Its address belongs to another device.";
+    22 Memory "memory", "The memory that it names cannot be accessed.";
+    23 Nobody "nobody", "No program has the QP to which it was sent.";
     24 PortDown "port_down", "The port is down.";
     25 NoRoom "no_room", "There was no room for it.";
-    26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
+    26 Forged "forged", "It names a source QP that its sender does not own.";
     27 InError "in_error", "Its QP is in the error state.";
-    28 Fault "fault", "A rule of faults on demand lost it where it came in.";
-    29 Port "port", "The address is another port's.";
+    28 Fault "fault", "A fault rule dropped it on arrival.";
+    29 Port "port", "Its address belongs to another port.";
 }
 
 impl Cause {
@@ -188,7 +188,7 @@ impl Cause {
     pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
             Self::Icrc => "something on the path changes packets, or the sender is not a RoCEv2 adapter",
-            Self::PKey => "use P_Key index 0, of which the key is 0xffff, on both sides",
+            Self::PKey => "use P_Key index 0 (0xffff) on both sides",
             Self::NoQp => "the QP is destroyed, or the sender uses a wrong QPN: exchange the QPNs again",
             Self::InError => "see the QP's reason for the error state",
             Self::State => "move it to RTR before the peer sends",

@@ -202,7 +202,7 @@ impl Captures {
         // The client must know an engine before it learns of the engine's end.
         let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
         let more = !capture.waiting.is_empty();
-        (json!({"spools": rings, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
+        (json!({"rings": rings, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
     }
 
     /// Ends the capture of a connection that has ended, if it has one.

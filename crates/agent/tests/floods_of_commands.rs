@@ -343,8 +343,8 @@ fn a_user_who_ends_captures_full_of_packets_does_not_hold_up_another() {
             assert!(begun["capture"].is_u64() || begun["error"].is_string(), "{begun}");
             while let Ok(received) = pushes.try_recv(&mut bytes) {
                 let Some(said) = Push::read(&bytes[..received.len]) else { break };
-                for spool in received.fds.iter().filter(|_| said.kind == push::CAPTURE) {
-                    let memory = Region::map(spool.as_fd(), TOUCHED).expect("as long as it was asked for");
+                for ring in received.fds.iter().filter(|_| said.kind == push::CAPTURE) {
+                    let memory = Region::map(ring.as_fd(), TOUCHED).expect("as long as it was asked for");
                     (0..TOUCHED).step_by(4096).for_each(|at| memory.write(at, &1_u32));
                 }
             }

@@ -200,7 +200,7 @@ impl Session {
     fn ask_for_news(&mut self) -> Result<(), Error> {
         loop {
             let (answer, fds) = ask(&self.socket, &json!({"request": "capture-news"}))?;
-            let told = answer["spools"].as_array().ok_or(Error::Strange)?;
+            let told = answer["rings"].as_array().ok_or(Error::Strange)?;
             if told.len() != fds.len() {
                 return Err(Error::Strange);
             }

@@ -75,11 +75,11 @@ fn agent(programs: &[&Program], ended: Vec<u32>) -> (Socket, Agent) {
                 fds.clear();
                 json!({"capture": 1, "everything": true, "devices": ["softhca0"]})
             } else if asked.fetch_add(1, Ordering::Relaxed) == 0 {
-                json!({"spools": abouts, "ended": [], "more": false, "unseen": 0})
+                json!({"rings": abouts, "ended": [], "more": false, "unseen": 0})
             } else {
                 fds.clear();
                 let ended = if asked.load(Ordering::Relaxed) > 2 { &ended[..] } else { &[] };
-                json!({"spools": [], "ended": ended, "more": false, "unseen": 0})
+                json!({"rings": [], "ended": ended, "more": false, "unseen": 0})
             };
             ours.send(answer.to_string().as_bytes(), &fds).unwrap();
         }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_apart() {
+    fn every_field_is_parsed() {
         assert_eq!(Header::parse(&BYTES), Ok(header()));
     }
 

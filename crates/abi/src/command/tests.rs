@@ -21,7 +21,7 @@ fn changed(at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_good_legacy_command_is_taken_apart() {
+fn a_valid_legacy_command_is_parsed() {
     let command = admit(&ALLOC_PD_BYTES, MAINLINE, true).expect("good");
     assert_eq!((command.row.name, command.is_extended(), command.room()), ("ALLOC_PD", false, 12));
     assert_eq!(command.body::<AllocPd>(), Ok(AllocPd { response: 1 }));

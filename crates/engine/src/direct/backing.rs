@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_list_is_taken_apart() {
+    fn a_line_of_the_list_is_parsed() {
         let line = "7f1c-7f2d rw-s 00001000 00:1c 42                         /dev/shm/a b (deleted)";
         let expected = Mapping {
             start: 0x7f1c,
