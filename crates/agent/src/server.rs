@@ -1,10 +1,11 @@
 //! The agent's thread: one epoll over nodes, clients, deaths of programs, push sockets, addresses
 //! and messages of this process.
 //!
-//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and [`scheduler`]
-//! decides the order of the work. Each piece of work is small and belongs to an account. The thread
-//! blocks only in its one wait. This wait has a timeout only while a record waits for room, while a
-//! timer runs, or if the agent ends when it is idle. The principal type is [`Server`].
+//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and
+//! [`scheduler`] decides the order of the work. Each piece of work is small and belongs to an
+//! account. The thread blocks only in its one wait. This wait has a timeout only while a record
+//! waits for room, while a timer runs, or if the agent ends when it is idle. The principal type is
+//! [`Server`].
 
 mod messages;
 mod passing;

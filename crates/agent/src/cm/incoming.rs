@@ -1,7 +1,8 @@
 //! Requests of peers: finding the listener, and making each request an id. IBA 12.9.8, A11.
 //!
 //! If a request has no listener, the agent rejects it with the reason of the specification. It does
-//! so at once, or after a short wait if a program may be about to listen ([`super::before_listen`]).
+//! so at once, or after a short wait if a program may be about to listen
+//! ([`super::before_listen`]).
 
 use std::fmt;
 
