@@ -8,14 +8,14 @@
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout.
-pub const BOARD_VERSION: u32 = 1;
+pub const BOARD_VERSION: u32 = 2;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 1.
+        /// Version of the layout: 2.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -46,8 +46,13 @@ constants! {
         LID_GID = 20,
         /// Mask of the host part of that address.
         LID_HOSTS = 24,
+        /// Entries of the P_Key table.
+        PKEY_LEN = 28,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
+        /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by
+        /// itself, so no epoch covers them.
+        PKEYS = 1088,
         /// Network interface per GID, 0 for none.
         IFINDEX = 2048,
         /// Type per GID, as `GidEntryAnswer::gid_type`.
@@ -76,6 +81,8 @@ pub const PORT_MAX: u32 = 2;
 pub const PORT_LEN: usize = 4096;
 /// Most GIDs per port.
 pub const GID_MAX: u32 = 64;
+/// Most P_Keys per port.
+pub const PKEY_MAX: u32 = 128;
 /// Length of the board in bytes.
 pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
 
@@ -103,6 +110,15 @@ pub const fn port(device: u32, port: u32) -> Option<usize> {
 #[must_use]
 pub const fn gid(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::GIDS, 16)
+}
+
+/// Offset of the word with a P_Key. `None` when there is no such P_Key.
+#[must_use]
+pub const fn pkey(device: u32, port_num: u32, index: u32) -> Option<usize> {
+    match port(device, port_num) {
+        Some(base) if index < PKEY_MAX => Some(base + port_word::PKEYS + 4 * index as usize),
+        _ => None,
+    }
 }
 
 /// Offset of the word with a GID's network interface.
@@ -144,6 +160,9 @@ mod tests {
         assert_eq!(port(0, 0), None);
         assert_eq!(port(16, 1), None);
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
+        assert_eq!(pkey(0, 1, 0).map(|at| at - 16), gid(0, 1, 63));
+        assert_eq!(pkey(0, 1, 127).map(|at| at + 4), Some(266_240 + 1600));
+        assert_eq!(pkey(0, 1, 128), None);
         assert_eq!(gid_ifindex(0, 1, 63).map(|at| at + 4), Some(266_240 + 2304));
         assert_eq!(gid_type(0, 1, 63).map(|at| at + 4), Some(266_240 + 2560));
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));

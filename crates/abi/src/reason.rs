@@ -188,7 +188,9 @@ impl Cause {
     pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
             Self::Icrc => "something on the path changes packets, or the sender is not a RoCEv2 adapter",
-            Self::PKey => "use P_Key index 0 (0xffff) on both sides",
+            Self::PKey => {
+                "choose P_Key indexes of one partition on both sides; one of the two must be a full member (bit 15 is set)"
+            }
             Self::NoQp => "the QP is destroyed, or the sender uses a wrong QPN: exchange the QPNs again",
             Self::InError => "see the QP's reason for the error state",
             Self::State => "move it to RTR before the peer sends",
@@ -235,7 +237,9 @@ impl DropRecord {
                 write!(text, "its headers are unknown (opcode {:#04x})", self.opcode)
             }
             Some(Cause::Padding) => write!(text, "it is shorter than its padding"),
-            Some(Cause::PKey) => write!(text, "its P_Key {got:#06x} is not that of the one partition, {expected:#06x}"),
+            Some(Cause::PKey) => {
+                write!(text, "its P_Key is {got:#06x}, which the QP's P_Key {expected:#06x} does not accept")
+            }
             Some(Cause::NoQp) => write!(text, "no QP here has the number {dest_qp:#x}"),
             Some(Cause::State) => write!(text, "the QP is in state {} and does not receive", state(got)),
             Some(Cause::SourceQp) => write!(text, "it comes from QP {got:#x}, the QP is connected to QP {expected:#x}"),

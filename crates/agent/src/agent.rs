@@ -25,6 +25,7 @@ use crate::config::{Config, ConfigError, Wire};
 use crate::host::System;
 use crate::inbox::{Inbox, Message};
 use crate::local::{LocalChannel, LocalControl};
+use crate::pkeys::BadPkeys;
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
 use crate::wire::Forwarder;
@@ -108,6 +109,18 @@ impl AgentHandle {
     /// next change.
     pub fn set_port(&self, device: usize, port: u32, up: bool) {
         self.inbox.send(Message::Port { device, port, up });
+    }
+
+    /// Replaces the P_Keys of a port, as a subnet manager does. All engines have been notified when
+    /// this returns.
+    ///
+    /// # Errors
+    /// A P_Key is invalid, or there are too many.
+    pub fn set_pkeys(&self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.send(Message::Pkeys { device, port, pkeys: pkeys.to_vec(), answer });
+        // Without an answer the agent is ending.
+        answered.recv().unwrap_or(Ok(()))
     }
 
     /// A connection to the agent like one at its admin node, for callers in the same process.

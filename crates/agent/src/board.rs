@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, PKEY_MAX, port_word, word};
 use abi::device::link_layer;
 use shm::region::Region;
 
@@ -67,6 +67,12 @@ impl Board {
             self.store(base + port_word::LID, port.lid.map_or(0, |lid| u32::from(lid.number)));
             self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
             self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
+            self.store(base + port_word::PKEY_LEN, port.pkeys.len() as u32);
+            for slot in 0..PKEY_MAX {
+                if let Some(at) = board::pkey(index, number, slot) {
+                    self.store(at, port.pkeys.get(slot).map_or(0, u32::from));
+                }
+            }
             for slot in 0..GID_TABLE_LEN as u32 {
                 let entry = port.gids.entry(slot);
                 let gid = entry.map(|entry| entry.gid).unwrap_or_default();

@@ -309,7 +309,7 @@ impl Manager {
             let origin = Origin {
                 source: arrived.from,
                 destination: arrived.to,
-                pkey: 0xffff,
+                pkey: arrived.pkey(),
                 hop_limit: 64,
                 ..Origin::default()
             };
@@ -521,7 +521,12 @@ impl Manager {
 
     fn deliver(&mut self, origin: &Origin, mad: &protocol::cm::Mad) {
         let now = self.now();
-        if let Err(dropped) = self.core.on_mad(now, origin, mad) {
+        if !self.locals.accepts(&origin.destination, origin.pkey) {
+            self.counts.dropped += 1;
+            let (from, to) = (ip_of(&origin.source), ip_of(&origin.destination));
+            let pkey = origin.pkey;
+            tracing::info!(%from, %to, "a management datagram is dropped: the port is not in its partition {pkey:#06x}");
+        } else if let Err(dropped) = self.core.on_mad(now, origin, mad) {
             self.counts.dropped += 1;
             tracing::debug!(from = %ip_of(&origin.source), %dropped, "a management datagram is dropped");
         }
@@ -551,8 +556,8 @@ impl Manager {
     /// agent.
     fn way(&self, path: &Path) -> Option<Way> {
         let Attachment { gid, ifindex, .. } = self.locals.with_gid(&path.sgid)?;
-        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
-        Some(Way { from: gid, ifindex, to: path.dgid, traffic_class, hop_limit })
+        let Path { dgid, traffic_class, hop_limit, pkey, .. } = *path;
+        Some(Way { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
     }
 
     /// Sends a datagram to this agent itself.

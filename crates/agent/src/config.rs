@@ -12,9 +12,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use wire::pkey;
 
 use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
+use crate::pkeys::PkeyTable;
+use crate::rate::Rate;
 
 /// The most devices one agent serves, as in the kernel agent that this ABI comes from.
 pub const MAX_DEVICES: usize = 16;
@@ -28,6 +31,9 @@ pub struct Config {
     /// End the agent after this many seconds without a client. Absent: never.
     #[serde(deserialize_with = "seconds")]
     pub idle_exit: Option<Duration>,
+    /// The system image GUID, which all devices have in common. Absent: the node GUID of the first
+    /// device.
+    pub system_guid: Option<Guid>,
     /// The only addresses that become GIDs, in their order. Empty: every address of the host.
     pub addresses: Vec<IpAddr>,
     /// How the agent receives packets of other hosts.
@@ -97,6 +103,13 @@ pub struct PortConfig {
     /// Names of the network interfaces whose addresses become GIDs. Absent: all of them; loopback
     /// only if there is no other.
     pub interfaces: Option<Vec<String>>,
+    /// The P_Keys of the port, from index 0: the partitions to which it belongs.
+    pub pkeys: Vec<u16>,
+    /// Width and speed of the link, such as `4X EDR`. Absent: an Ethernet port has the rate of its
+    /// interface.
+    pub rate: Option<Rate>,
+    /// The upper half of GID index 0, as `fe80:0000:0000:0000`. Absent: the link-local prefix.
+    pub subnet_prefix: Option<Guid>,
 }
 
 /// The configured state of a port.
@@ -159,6 +172,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             idle_exit: None,
+            system_guid: None,
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,
@@ -184,7 +198,16 @@ impl Default for DeviceConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        Self { guid: None, mtu: 4096, state: PortState::Active, link_layer: LinkLayer::Ethernet, interfaces: None }
+        Self {
+            guid: None,
+            mtu: 4096,
+            state: PortState::Active,
+            link_layer: LinkLayer::Ethernet,
+            interfaces: None,
+            pkeys: vec![pkey::DEFAULT],
+            rate: None,
+            subnet_prefix: None,
+        }
     }
 }
 
@@ -264,6 +287,9 @@ impl DeviceConfig {
                     index + 1,
                     port.mtu
                 ));
+            }
+            if let Err(error) = PkeyTable::check(&port.pkeys) {
+                return refuse(format!("port {}: `pkeys`: {error}", index + 1));
             }
         }
         self.limits.check().map_err(|text| ConfigError::Value(format!("device {name:?}: {text}")))
@@ -345,6 +371,10 @@ mod tests {
             ("[[devices]]\n[[devices.ports]]\nmtu = 1500", "mtu"),
             ("[[devices]]\n[[devices.ports]]\nstate = 'up'", "up"),
             ("[[devices]]\n[[devices.ports]]\nlink_layer = 'token-ring'", "token-ring"),
+            ("[[devices]]\n[[devices.ports]]\npkeys = []", "pkeys"),
+            ("[[devices]]\n[[devices.ports]]\npkeys = [0x8000]", "0x8000"),
+            ("[[devices]]\n[[devices.ports]]\npkeys = [0x1ffff]", "pkeys"),
+            ("[[devices]]\n[[devices.ports]]\nrate = '5X'", "4X EDR"),
             ("[[devices]]\nnode_guid = '12'", "GUID"),
             ("[[devices]]\nnode_guid = '0000:0000:0000:0000'", "zero"),
             ("[[devices]]\n[[devices]]", "softhca0"),

@@ -10,17 +10,17 @@ use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, mtu_code};
-use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress};
+use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress, LINK_LOCAL};
 use crate::identity;
 use crate::lids::Lid;
 use crate::limits::Limits;
+use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
+use crate::rate::Rate;
 use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
 
 /// The firmware version, in the parts that the ABI packs into one word.
 pub const FIRMWARE: [u16; 3] = [0, 1, 0];
-/// The P_Key table of every port: the default key, full member.
-pub const PKEYS: [u16; 1] = [0xffff];
 /// The longest message.
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
@@ -33,6 +33,8 @@ pub struct Device {
     pub name: String,
     /// Never zero.
     pub node_guid: Guid,
+    /// The system image GUID: the same for all devices of an agent.
+    pub system_guid: Guid,
     /// `vendor_part_id`.
     pub part_id: u32,
     /// How many completion vectors there are.
@@ -69,6 +71,12 @@ pub struct Port {
     pub lid: Option<Lid>,
     /// The GIDs.
     pub gids: GidTable,
+    /// The P_Keys: the partitions of the port.
+    pub pkeys: PkeyTable,
+    /// The rate of its link.
+    pub rate: Rate,
+    /// The rate is configured, so it does not follow the interface.
+    pub keeps_rate: bool,
     /// The interfaces whose addresses become GIDs; without names, all interfaces.
     pub interfaces: Option<Vec<String>>,
 }
@@ -82,6 +90,7 @@ impl Device {
             index,
             name: config.name.clone(),
             node_guid,
+            system_guid: node_guid,
             part_id: config.part_id,
             completion_vectors: config.completion_vectors,
             memory_windows: config.memory_windows,
@@ -156,7 +165,7 @@ impl Device {
         QueryDeviceAnswer {
             fw_ver: major << 32 | minor << 16 | micro,
             node_guid: self.node_guid.0.to_be(),
-            sys_image_guid: self.node_guid.0.to_be(),
+            sys_image_guid: self.system_guid.0.to_be(),
             max_mr_size: limits.max_mr_size,
             page_size_cap: !0xfff,
             vendor_id: VENDOR_ID,
@@ -183,7 +192,7 @@ impl Device {
             max_srq: limits.max_srq,
             max_srq_wr: limits.max_srq_wr,
             max_srq_sge: limits.max_srq_sge,
-            max_pkeys: PKEYS.len() as u16,
+            max_pkeys: self.ports.iter().map(|port| port.pkeys.len()).max().unwrap_or(0) as u16,
             local_ca_ack_delay: 15,
             phys_port_cnt: self.ports.len() as u8,
             ..QueryDeviceAnswer::default()
@@ -230,13 +239,13 @@ impl Device {
             port_cap_flags: CM_SUPPORTED | more,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
-            pkey_tbl_len: PKEYS.len() as u16,
+            pkey_tbl_len: port.pkeys.len() as u16,
             state: port.state,
             max_mtu: mtu::MTU_4096,
             active_mtu: port.active_mtu,
             max_vl_num: 1,
-            active_width: 2,
-            active_speed: 32,
+            active_width: port.rate.width,
+            active_speed: port.rate.speed,
             phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
             lid,
             // The agent of a port chooses its LID.
@@ -270,16 +279,21 @@ impl Device {
         }
     }
 
-    /// The P_Key at an index, host order; EINVAL beyond the table.
+    /// The P_Key at an index, host order: 0 for an empty entry, EINVAL beyond the table.
     pub fn pkey(&self, number: u32, index: u32) -> Outcome<u16> {
-        self.port(number)?;
-        match PKEYS.get(index as usize) {
-            Some(pkey) => Ok(*pkey),
+        let table = &self.port(number)?.pkeys;
+        match table.get(index) {
+            Some(pkey) => Ok(pkey),
             None => refuse(
                 Errno::EINVAL,
-                format!("{} port {number} has no P_Key index {index}; its table has {}", self.name, PKEYS.len()),
+                format!("{} port {number} has no P_Key index {index}; its table has {}", self.name, table.len()),
             ),
         }
+    }
+
+    /// Checks the P_Key index of a QP: EINVAL beyond the table.
+    pub fn check_pkey_index(&self, number: u8, index: u16) -> Outcome<()> {
+        self.pkey(u32::from(number), u32::from(index)).map(|_| ())
     }
 
     fn check_gid_index(&self, number: u32, index: u32) -> Outcome<()> {
@@ -297,6 +311,8 @@ impl Port {
     fn new(config: &PortConfig, node_guid: Guid, number: u8) -> Self {
         let guid = config.guid.unwrap_or_else(|| identity::port_guid(node_guid, number));
         let configured_mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
+        // The table of a RoCE adapter has no room for more.
+        let pkeys = if config.link_layer == LinkLayer::Infiniband { PKEY_TABLE_LEN } else { 0 };
         Self {
             guid,
             active_mtu: configured_mtu,
@@ -309,7 +325,10 @@ impl Port {
             violations: [0; 2],
             link_layer: config.link_layer,
             lid: None,
-            gids: GidTable::new(guid),
+            gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
+            pkeys: PkeyTable::new(&config.pkeys, pkeys),
+            rate: config.rate.unwrap_or(Rate::UNKNOWN),
+            keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! The GID table of one port. This file makes no system calls.
 //!
-//! Index 0 is always fe80::/64 with the port GUID. It works between clients of one agent, even
+//! Index 0 is always the port's subnet prefix with the port GUID; the default prefix is fe80::/64. It works between clients of one agent, even
 //! without a network. One RoCEv2 entry per address follows, with IPv4 in its `::ffff:a.b.c.d` form:
 //! IPv4 before IPv6, link-local addresses last. An address that stays keeps its index through every
 //! change. A freed index goes to the next new address. Loopback addresses are used only if the host
@@ -13,6 +13,8 @@ use crate::config::Guid;
 
 /// How many entries a port's table has; the board has room for as many.
 pub const GID_TABLE_LEN: usize = 64;
+/// The subnet prefix of ports without another one (IBA 4.1.1).
+pub const LINK_LOCAL: Guid = Guid(0xfe80 << 48);
 /// Bytes of a RoCEv2 packet besides its payload: IPv6, UDP, BTH, the longest extended headers and
 /// the ICRC.
 const OVERHEAD: u32 = 80;
@@ -76,11 +78,10 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// A table with only index 0.
-    pub fn new(port: Guid) -> Self {
+    /// A table with only index 0: the subnet prefix and the GUID of the port.
+    pub fn new(prefix: Guid, port: Guid) -> Self {
         let mut gid = [0; 16];
-        gid[0] = 0xfe;
-        gid[1] = 0x80;
+        gid[..8].copy_from_slice(&prefix.0.to_be_bytes());
         gid[8..].copy_from_slice(&port.0.to_be_bytes());
         let mut entries = [None; GID_TABLE_LEN];
         entries[0] = Some(GidEntry { gid, ifindex: 0, mtu: 0, prefix: 0 });
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn index_zero_is_the_port_guid_and_always_there() {
-        let mut table = GidTable::new(Guid(0x0200_c0ff_ee00_0001));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(0x0200_c0ff_ee00_0001));
         assert!(table.follow(&[], true, 1));
         assert!(!table.follow(&[], true, 1));
         let first = table.entry(0).expect("always valid");
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn addresses_that_stay_keep_their_index() {
-        let mut table = GidTable::new(Guid(1));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(1));
         let (a, b, c, d) =
             (address("10.0.0.1", 1), address("fd00::1", 1), address("10.0.0.2", 2), address("10.0.0.3", 2));
         assert!(table.follow(&[a, b, c], true, 1));
@@ -212,7 +213,7 @@ mod tests {
     fn global_addresses_precede_local_ones_in_the_gid_table() {
         let host = ["fe80::7", "127.0.0.1", "::1", "fd00::2", "192.0.2.2"].map(|text| address(text, 1));
         let (ordered, loopbacks) = by_rank(&host);
-        let mut table = GidTable::new(Guid(1));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(1));
         table.follow(&ordered, loopbacks, 1);
         assert_eq!(shown(&table), ["192.0.2.2", "fd00::2", "fe80::7"]);
     }
@@ -221,7 +222,7 @@ mod tests {
     fn loopback_comes_in_where_nothing_else_is_and_stays_when_something_comes() {
         let lonely = ["fe80::7", "::1", "127.0.0.1"].map(|text| address(text, 1));
         let (ordered, loopbacks) = by_rank(&lonely);
-        let mut table = GidTable::new(Guid(1));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(1));
         table.follow(&ordered, loopbacks, 1);
         assert_eq!(shown(&table), ["127.0.0.1", "::1", "fe80::7"]);
         let connected = [lonely[0], lonely[1], lonely[2], address("10.0.0.1", 2)];
@@ -240,7 +241,7 @@ mod tests {
         {
             assert_eq!(largest_ib_mtu(netdev), code, "{netdev}");
         }
-        let mut table = GidTable::new(Guid(1));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(1));
         assert_eq!(table.smallest_mtu(), None);
         let lo = HostAddress { mtu: 65536, ..address("127.0.0.1", 1) };
         let mut eth = HostAddress { mtu: 9000, ..address("10.0.0.1", 2) };
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_full_table_keeps_what_it_has() {
-        let mut table = GidTable::new(Guid(1));
+        let mut table = GidTable::new(LINK_LOCAL, Guid(1));
         let many: Vec<_> = (0..100).map(|n| address(&format!("10.0.0.{n}"), 1)).collect();
         assert!(table.follow(&many, true, 1));
         assert_eq!(table.iter().count(), GID_TABLE_LEN);

@@ -14,6 +14,7 @@ use crate::cm::ChannelId;
 use crate::dispatch::Reply;
 use crate::foreign::Arrived;
 use crate::ids::ContextId;
+use crate::pkeys::BadPkeys;
 
 /// The sender's side, for clients in this process and for the handle.
 #[derive(Debug, Clone)]
@@ -106,6 +107,17 @@ pub(crate) enum Message {
         port: u32,
         /// Whether it is to be active.
         up: bool,
+    },
+    /// A port belongs to these partitions now.
+    Pkeys {
+        /// The device's index.
+        device: usize,
+        /// The port, from 1.
+        port: u32,
+        /// Its P_Keys.
+        pkeys: Vec<u16>,
+        /// Gets the result.
+        answer: SyncSender<Result<(), BadPkeys>>,
     },
     /// A `fault` request, as at the admin node.
     Fault {

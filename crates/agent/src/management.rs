@@ -37,8 +37,6 @@ const HEADERS_LEN: usize = 20;
 const PACKET_LEN: usize = HEADERS_LEN + MAD_LEN + icrc::LEN;
 /// The UDP source port: one of RoCEv2's range.
 pub(crate) const SOURCE_PORT: u16 = 0xc100;
-/// The default P_Key without its membership bit.
-const PKEY_BASE: u16 = 0x7fff;
 
 /// A management datagram that came from another host.
 #[derive(Debug, Clone)]
@@ -61,6 +59,11 @@ impl Arrived {
     /// Its PSN.
     pub(crate) fn psn(&self) -> u32 {
         u32::from_be_bytes([0, self.head[9], self.head[10], self.head[11]])
+    }
+
+    /// Its partition.
+    pub(crate) fn pkey(&self) -> u16 {
+        u16::from_be_bytes([self.head[2], self.head[3]])
     }
 
     /// The packet as it arrived.
@@ -157,7 +160,6 @@ fn parse(envelope: &Envelope, packet: &[u8]) -> Option<(u16, [u8; HEADERS_LEN], 
         && headers.dest_qp == Qpn::GSI
         && headers.deth.src_qp == Qpn::GSI
         && headers.deth.qkey == GSI_QKEY
-        && headers.pkey & PKEY_BASE == PKEY_BASE
         && headers.pad == 0;
     if !expected {
         return None;
@@ -168,12 +170,12 @@ fn parse(envelope: &Envelope, packet: &[u8]) -> Option<(u16, [u8; HEADERS_LEN], 
 }
 
 /// A packet for QP 1, from the BTH to the ICRC.
-pub(crate) fn emit(envelope: &Envelope, psn: u32, mad: &Mad) -> Option<[u8; PACKET_LEN]> {
+pub(crate) fn emit(envelope: &Envelope, pkey: u16, psn: u32, mad: &Mad) -> Option<[u8; PACKET_LEN]> {
     let headers = Headers {
         opcode: Opcode::new(Transport::Ud, Operation::SendOnly),
         dest_qp: Qpn::GSI,
         psn: Psn::new(psn),
-        pkey: 0xffff,
+        pkey,
         deth: Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI },
         ..Headers::default()
     };
@@ -203,13 +205,15 @@ pub(crate) struct Way {
     pub(crate) to: [u8; 16],
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
+    /// The partition.
+    pub(crate) pkey: u16,
 }
 
 impl Way {
     /// The way of a datagram that this agent sent to itself.
     pub(crate) fn of(origin: &Origin) -> Self {
-        let Origin { source, destination, traffic_class, hop_limit, .. } = *origin;
-        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit }
+        let Origin { source, destination, traffic_class, hop_limit, pkey, .. } = *origin;
+        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit, pkey }
     }
 }
 
@@ -272,7 +276,7 @@ impl Outlets {
         };
         self.psn = self.psn.wrapping_add(1);
         let envelope = Envelope::new(&way.from, &way.to, outlet.port());
-        let packet = emit(&envelope, self.psn, mad).ok_or(io::ErrorKind::InvalidData)?;
+        let packet = emit(&envelope, way.pkey, self.psn, mad).ok_or(io::ErrorKind::InvalidData)?;
         let mut to = SocketAddr::new(ip_of(&way.to), udp::PORT);
         if let SocketAddr::V6(v6) = &mut to {
             v6.set_scope_id(scope((*v6.ip()).into(), way.ifindex));
@@ -300,7 +304,7 @@ impl Outlets {
     pub(crate) fn show_only(&mut self, path: u32, way: &Way, mad: &Mad, told: &Told<'_>) -> u32 {
         if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);
-            if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), self.psn, mad) {
+            if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), way.pkey, self.psn, mad) {
                 self.show(path, way, SOURCE_PORT, &packet, told);
             }
         }
@@ -349,7 +353,7 @@ mod tests {
         let inlet = Inlet::new(CaptureHook::new()).expect("an inlet");
         let mut mad = [0; MAD_LEN];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
-        let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &mad).expect("whole");
+        let packet = emit(&Envelope::new(&A, &B, 0xc100), 0xffff, 7, &mad).expect("whole");
         assert_eq!(packet[..20], [0x64, 0x00, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 7, 0x80, 0x01, 0, 0, 0, 0, 0, 1]);
         let two = [packet, packet].concat();
         assert_eq!(inlet.take(A, 0xc100, B, packet.len(), &two), 0);
@@ -372,7 +376,7 @@ mod tests {
     #[test]
     fn waiting_management_datagrams_are_bounded() {
         let inlet = Inlet::new(CaptureHook::new()).expect("an inlet");
-        let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &[0; MAD_LEN]).expect("whole");
+        let packet = emit(&Envelope::new(&A, &B, 0xc100), 0xffff, 7, &[0; MAD_LEN]).expect("whole");
         for _ in 0..WAITING_MAX + 3 {
             inlet.take(A, 0xc100, B, packet.len(), &packet);
         }

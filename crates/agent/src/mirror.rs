@@ -18,7 +18,7 @@ use abi::device::{VENDOR_ID, link_layer, mtu_bytes, port_state};
 use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
-use crate::device::{Device, FIRMWARE, PKEYS};
+use crate::device::{Device, FIRMWARE};
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
 use engine::rundir::at;
@@ -76,7 +76,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Updates what changes: port states and GID tables.
+    /// Updates what changes: port states, rates, GID tables and P_Key tables.
     pub(crate) fn update(&self, devices: &[Device]) -> io::Result<()> {
         for device in devices {
             self.interfaces(device)?;
@@ -88,8 +88,12 @@ impl Mirror {
                 let lid = format!("{:#x}", port.lid.map_or(0, |lid| lid.number));
                 self.write(&at.join("lid"), &lid)?;
                 self.write(&at.join("sm_lid"), &lid)?;
+                self.write(&at.join("rate"), &port.rate.to_string())?;
                 let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
                 self.write(&at.join("active_mtu"), &mtu.to_string())?;
+                for (index, pkey) in port.pkeys.entries().iter().enumerate() {
+                    self.write(&at.join(format!("pkeys/{index}")), &format!("{pkey:#06x}"))?;
+                }
                 for index in 0..GID_TABLE_LEN {
                     let entry = port.gids.entry(index as u32);
                     let gid = gid_text(entry.map(|entry| entry.gid).unwrap_or_default());
@@ -119,12 +123,12 @@ impl Mirror {
         let home = home(device);
         let [major, minor, micro] = FIRMWARE;
         let firmware = format!("{major}.{minor}.{micro}");
-        let guid = device.node_guid.to_string();
+        let (guid, system) = (device.node_guid.to_string(), device.system_guid.to_string());
         let part = format!("{:#06x}", device.part_id);
         for (name, text) in [
             ("node_type", "1: CA"),
             ("node_guid", &guid),
-            ("sys_image_guid", &guid),
+            ("sys_image_guid", &system),
             ("fw_ver", &firmware),
             ("hw_rev", "1"),
             ("hca_type", "softhca"),
@@ -147,16 +151,12 @@ impl Mirror {
             }
             let facts = device.port_attributes(number).unwrap_or_default();
             for (name, text) in [
-                ("rate", "100 Gb/sec (4X EDR)"),
                 ("lid_mask_count", "0"),
                 ("sm_sl", "0"),
                 ("link_layer", link_layer_text(facts.link_layer)),
                 ("cap_mask", &format!("{:#010x}", facts.port_cap_flags)),
             ] {
                 self.write(&at.join(name), text)?;
-            }
-            for (index, pkey) in PKEYS.iter().enumerate() {
-                self.write(&at.join(format!("pkeys/{index}")), &format!("{pkey:#06x}"))?;
             }
         }
         self.node(device)

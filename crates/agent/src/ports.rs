@@ -1,4 +1,5 @@
-//! Ports that go down and come up: PORT_ERR and PORT_ACTIVE.
+//! What changes at a port: it goes down and comes up (PORT_ERR and PORT_ACTIVE), and it joins and
+//! leaves partitions (PKEY_CHANGE).
 //!
 //! If a port has named interfaces, it goes down when none of them is running, and becomes active
 //! when one is. A port without named interfaces stays active, even without any interface, because
@@ -10,6 +11,8 @@ use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
 use crate::addresses::Link;
+use crate::pkeys::{BadPkeys, PkeyTable};
+use crate::rate::Rate;
 use crate::world::World;
 
 impl World {
@@ -29,6 +32,19 @@ impl World {
         changes.fold(false, |any, changed| any | changed)
     }
 
+    /// Updates the rates of Ethernet ports from the speed of their interfaces. Returns true if a
+    /// rate has changed.
+    pub fn follow_rates(&mut self, links: &[Link]) -> bool {
+        let mut changed = false;
+        for port in self.devices.iter_mut().flat_map(|device| &mut device.ports).filter(|port| !port.keeps_rate) {
+            let carrier = port.carrier();
+            let speed = links.iter().find(|link| Some(link.index) == carrier).map_or(0, |link| link.speed);
+            let rate = Rate::of_ethernet(speed);
+            changed |= std::mem::replace(&mut port.rate, rate) != rate;
+        }
+        changed
+    }
+
     /// Takes a port down, or makes it active. If this changes the state, all contexts of the device
     /// get an event, and the result is true.
     pub fn set_port(&mut self, device: usize, number: u32, up: bool) -> bool {
@@ -46,14 +62,37 @@ impl World {
         };
         port.state = state;
         tracing::info!(device = %self.devices[device].name, port = number, up, "a port has changed");
+        self.wire.touch();
+        self.show_port(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
+        true
+    }
+
+    /// Replaces the P_Keys of a port. If this changes its table, all contexts of the device get
+    /// PKEY_CHANGE, and the result is true. QPs keep their P_Key index: they move to the partition
+    /// that is now there (IBA 10.9.1.1).
+    pub fn set_pkeys(&mut self, device: usize, number: u32, pkeys: &[u16]) -> Result<bool, BadPkeys> {
+        PkeyTable::check(pkeys)?;
+        let changed = self
+            .devices
+            .get_mut(device)
+            .and_then(|device| device.ports.get_mut(number.checked_sub(1)? as usize))
+            .map(|port| port.pkeys.set(pkeys));
+        if changed != Some(true) {
+            return Ok(false);
+        }
+        tracing::info!(device = %self.devices[device].name, port = number, "the partitions of a port have changed");
+        self.show_port(device, AsyncRecord { element: number.into(), event_type: kind::PKEY_CHANGE, reserved: 0 });
+        Ok(true)
+    }
+
+    /// Shows a changed port to all programs, and raises its event.
+    fn show_port(&mut self, device: usize, record: AsyncRecord) {
         let wire = &self.wire;
         self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
-        self.wire.touch();
-        self.raise(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
+        self.raise(device, record);
         // Paths of other devices may also start or end at this port.
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());
         }
-        true
     }
 }

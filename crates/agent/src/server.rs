@@ -490,12 +490,14 @@ impl Server {
 
 /// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
-    let ports = host_links().is_ok_and(|links| world.follow_links(&links));
-    match host_addresses() {
-        Ok(addresses) => world.follow_addresses(&addresses) | ports,
+    let links = host_links().unwrap_or_default();
+    let ports = !links.is_empty() && world.follow_links(&links);
+    let gids = match host_addresses() {
+        Ok(addresses) => world.follow_addresses(&addresses),
         Err(error) => {
-            tracing::warn!(%error, "the host's addresses cannot be read; GID index 0 goes on to work");
-            ports
+            tracing::warn!(%error, "the host's addresses cannot be read; GID index 0 continues to work");
+            false
         }
-    }
+    };
+    world.follow_rates(&links) | ports | gids
 }

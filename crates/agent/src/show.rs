@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
 use crate::context::Context;
-use crate::device::{Device, FIRMWARE, PKEYS, Port};
+use crate::device::{Device, FIRMWARE, Port};
 use crate::ids::ContextId;
 use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
@@ -74,7 +74,7 @@ fn device(world: &World, device: &Device) -> Value {
         "transport": "InfiniBand (0)",
         "fw_ver": format!("{major}.{minor}.{micro}"),
         "node_guid": device.node_guid.to_string(),
-        "sys_image_guid": device.node_guid.to_string(),
+        "sys_image_guid": device.system_guid.to_string(),
         "vendor_id": facts.vendor_id,
         "vendor_part_id": facts.vendor_part_id,
         "hw_ver": facts.hw_ver,
@@ -146,7 +146,7 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
         "active_width": facts.active_width,
         "active_speed": facts.active_speed,
         "phys_state": facts.phys_state,
-        "pkeys": PKEYS,
+        "pkeys": port.pkeys.used(),
         "gids": gids,
     })
 }

@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::dispatch::dispatch;
 use crate::foreign::Passed;
 use crate::ids::{ContextId, Peer};
+use crate::pkeys::BadPkeys;
 use crate::wire::Forwarder;
 use crate::world::World;
 
@@ -84,6 +85,18 @@ impl Stepped {
             all.world.set_port(device, port, up);
             all.manager.follow_addresses(&all.world);
         });
+    }
+
+    /// Replaces the P_Keys of a port.
+    ///
+    /// # Errors
+    /// A P_Key is invalid, or there are too many.
+    pub fn set_pkeys(&self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
+        self.with(|all| {
+            let changed = all.world.set_pkeys(device, port, pkeys);
+            all.manager.follow_addresses(&all.world);
+            changed.map(|_| ())
+        })
     }
 
     /// Whether a management datagram waits for [`Stepped::step`].

@@ -114,6 +114,8 @@ impl World {
     pub fn on(system: Arc<dyn Host>, config: &Config, place: &str) -> io::Result<Self> {
         let mut devices: Vec<Device> =
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
+        let system_guid = config.system_guid.unwrap_or(devices[0].node_guid);
+        devices.iter_mut().for_each(|device| device.system_guid = system_guid);
         lids::assign(&mut devices);
         let board = Board::new(&*system, &devices)?;
         let captures = Captures::default();

@@ -15,6 +15,9 @@ use protocol::modify::{Attributes, check};
 
 use crate::qp::{Inner, Qp};
 
+/// The highest service level (IBA 7.6.5).
+const SL_MAX: u8 = 15;
+
 /// The attributes that each step may carry here.
 const INIT: u32 = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY;
 const RTR: u32 = attr::STATE
@@ -73,11 +76,13 @@ impl Qp {
             let index = u32::from(new.dest.sgid_index);
             u32::from(new.dest.port_num) == port
                 && new.dest.is_global != 0
+                && new.dest.sl <= SL_MAX
+                && new.dest.src_path_bits == 0
                 && rate_mbps(new.dest.static_rate).is_some()
                 && engine.board.gid(device, port, index).is_some_and(|gid| gid != [0; 16])
         };
         (!given(attr::PORT | attr::PATH_MTU | attr::AV) || engine.board.is_up(device, port))
-            && (!given(attr::PKEY_INDEX) || new.pkey_index == 0)
+            && (!given(attr::PKEY_INDEX) || engine.board.pkey(device, port, new.pkey_index.into()).is_some())
             && (!given(attr::ACCESS_FLAGS) || new.qp_access_flags & !RIGHTS == 0)
             && (!given(attr::TIMEOUT) || new.timeout <= 31)
             && (!given(attr::RETRY_CNT) || new.retry_cnt <= 7)

@@ -51,6 +51,13 @@ impl Board {
         u8::try_from(code).ok().and_then(abi::device::mtu_bytes).unwrap_or(1024)
     }
 
+    /// Entry `index` of a port's P_Key table: 0 when it is empty, `None` beyond the table.
+    pub(crate) fn pkey(&self, device: u32, port: u32, index: u32) -> Option<u16> {
+        let length = self.word(board::port(device, port)? + board::port_word::PKEY_LEN);
+        let at = board::pkey(device, port, index).filter(|_| index < length)?;
+        Some(self.word(at) as u16)
+    }
+
     pub(crate) fn gid_epoch(&self) -> u32 {
         self.word(word::GID_EPOCH)
     }

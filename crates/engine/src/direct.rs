@@ -113,6 +113,13 @@ impl Ways {
         }
     }
 
+    /// The QP leaves its partition: revokes all its grants to the peer, and no longer uses those of
+    /// the peer.
+    pub(crate) fn leave(&mut self) {
+        self.withdraw();
+        self.ways.clear();
+    }
+
     /// The QP is reset or ends: revokes all its grants, and forgets those of the peer.
     pub(crate) fn forget(&mut self) {
         self.withdraw();

@@ -223,6 +223,10 @@ impl Qp {
     /// Refuses a packet that this QP cannot take, and counts it with the reason.
     #[cold]
     pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
+        let is_of_another_partition = inner.state.serves() && !self.is_in_partition(inner, packet);
+        if is_of_another_partition {
+            self.engine().events.violation(context_page::PKEY_VIOLATIONS, inner.attributes.port_num.into());
+        }
         if packet.headers.opcode.is_response() {
             // A response that no request waits for.
             return Arrival::NotTaken;
@@ -238,6 +242,9 @@ impl Qp {
         } else if !inner.state.serves() {
             dropped.got = inner.state as u32;
             Cause::State
+        } else if is_of_another_partition {
+            (dropped.got, dropped.expected) = (packet.headers.pkey.into(), inner.responder.pkey().into());
+            Cause::PKey
         } else if !self.engine().board.is_up(self.engine().device(), inner.attributes.port_num.into()) {
             Cause::PortDown
         } else if self.service == Service::Ud

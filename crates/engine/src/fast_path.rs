@@ -12,7 +12,7 @@ pub(crate) mod receiving;
 mod sending;
 
 use shm::RECORD_MAX;
-use wire::{Opcode, Operation, Psn, Qpn, Transport};
+use wire::{Opcode, Operation, Psn, Qpn, Transport, pkey};
 
 use crate::cell::{self, Path, Payload, flag};
 use crate::qp::Qp;
@@ -41,6 +41,26 @@ pub(crate) enum What {
     Send,
     Write { va: u64, rkey: u32, total: u32 },
     Ack { msn: u32 },
+}
+
+/// The P_Key of fast-path records for a QP, as the first word of their BTH has it. In the general
+/// path, packets of limited members are accepted, too.
+#[derive(Clone, Copy)]
+pub(crate) struct Partition(u32);
+
+impl Partition {
+    /// The P_Key, and the padding and version of the headers, which must be 0.
+    const MASK: u32 = 0xffff_3f00;
+
+    /// The partition of a QP with the P_Key `own`.
+    #[inline]
+    pub(crate) fn of(own: u16) -> Self {
+        match pkey::is_valid(own) {
+            true => Self(u32::from((own | pkey::FULL).swap_bytes()) << 16),
+            // No record matches.
+            false => Self(u32::MAX),
+        }
+    }
 }
 
 /// A parsed fast-path record: a peer's claim, like the result of [`cell::decode`].
@@ -79,12 +99,13 @@ pub(crate) fn destination(record: &Record) -> Option<u32> {
 }
 
 impl FastRecord {
-    /// Parses a record of `bytes` bytes. Returns `None` if it is not for the fast path, or invalid.
+    /// Parses a record of `bytes` bytes. Returns `None` if it is not for the fast path, is invalid,
+    /// or is not of this partition.
     #[inline(always)]
-    pub(crate) fn decode(record: &Record, bytes: usize) -> Option<Self> {
+    pub(crate) fn decode(record: &Record, bytes: usize, partition: Partition) -> Option<Self> {
         match record[7] {
-            0 => Self::decode_at(record, bytes, BTH, None),
-            flag::BULK => Self::decode_bulk(record, bytes),
+            0 => Self::decode_at(record, bytes, BTH, None, partition),
+            flag::BULK => Self::decode_bulk(record, bytes, partition),
             _ => None,
         }
     }
@@ -92,16 +113,15 @@ impl FastRecord {
     /// Parses a record with its payload in the bulk area. A separate function, so that the common
     /// case stays short.
     #[inline(never)]
-    fn decode_bulk(record: &Record, bytes: usize) -> Option<Self> {
-        Self::decode_at(record, bytes, BTH_OF_BULK, Some(le32(record, BTH)))
+    fn decode_bulk(record: &Record, bytes: usize, partition: Partition) -> Option<Self> {
+        Self::decode_at(record, bytes, BTH_OF_BULK, Some(le32(record, BTH)), partition)
     }
 
     /// Parses a record with its headers at `bth`, and its payload at `bulk` of the bulk area, if
     /// given.
     #[inline(always)]
-    fn decode_at(record: &Record, bytes: usize, bth: usize, bulk: Option<u32>) -> Option<Self> {
-        // The fast path takes neither padding nor another version of the headers.
-        if record[bth + 1] & 0x3f != 0 {
+    fn decode_at(record: &Record, bytes: usize, bth: usize, bulk: Option<u32>, partition: Partition) -> Option<Self> {
+        if le32(record, bth) & Partition::MASK != partition.0 {
             return None;
         }
         let behind = bth + wire::bth::LEN;

@@ -56,6 +56,7 @@ mod network;
 mod out_of_order;
 mod pace;
 mod parent;
+mod partition;
 mod pd;
 mod pollers;
 mod post_error;

@@ -123,7 +123,10 @@ impl Qp {
         if inner.is_dead() {
             return Arrival::Gone;
         }
-        if !self.is_of_service(packet.headers.opcode) || !self.is_connected(inner, packet, origin) {
+        if !self.is_of_service(packet.headers.opcode)
+            || !self.is_connected(inner, packet, origin)
+            || !self.is_in_partition(inner, packet)
+        {
             return self.turn_down(inner, packet, origin);
         }
         if packet.path.mtu != inner.peer_mtu && !self.follow_mtu(inner, packet) {

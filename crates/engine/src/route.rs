@@ -60,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// A port went down or came up: connections look for their routes again, over lanes too,
-    /// because no packet passes a port that is down.
+    /// A port went down or came up, or its partitions changed: connections look for their routes
+    /// again, over lanes too, because no packet passes a port that is down.
     pub(crate) fn ports_changed(self: &Arc<Self>) {
         for qp in self.qps.all() {
             qp.look_for_route_again();
@@ -261,6 +261,7 @@ impl Qp {
     /// The known route may no longer be valid.
     fn look_for_route_again(self: &Arc<Self>) {
         let mut inner = self.lock();
+        self.follow_partition(&mut inner);
         // Continues QPs that waited for a port that was down. Their answers leave, too; on a lane,
         // no peer would ask for them again.
         let waited = matches!(inner.route, Route::Unknown) && inner.state.serves();

@@ -234,7 +234,7 @@ impl Qp {
         inner.responder.configure(ResponderConfig {
             mtu: self.mtu(inner),
             dest_qp: Qpn::new(a.dest_qp_num),
-            pkey: 0xffff,
+            pkey: self.table_pkey(&a),
             rq_psn: Psn::new(a.rq_psn),
             max_dest_rd_atomic: a.max_dest_rd_atomic,
             min_rnr_timer: a.min_rnr_timer,
@@ -258,7 +258,7 @@ impl Qp {
             mtu,
             src_qp: Qpn::new(self.qpn()),
             dest_qp: Qpn::new(a.dest_qp_num),
-            pkey: 0xffff,
+            pkey: self.table_pkey(&a),
             sq_psn: Psn::new(a.sq_psn),
             timeout: a.timeout,
             retry_cnt: a.retry_cnt,
@@ -293,6 +293,9 @@ impl Qp {
         }
         if has(attr::MAX_DEST_RD_ATOMIC) {
             inner.responder.set_max_dest_rd_atomic(a.max_dest_rd_atomic);
+        }
+        if has(attr::PKEY_INDEX) {
+            self.follow_partition(inner);
         }
         if has(attr::QKEY) {
             inner.responder.set_qkey(a.qkey);

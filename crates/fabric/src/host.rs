@@ -86,6 +86,15 @@ impl Host {
         self.agent.set_port(0, port, up);
     }
 
+    /// Replaces the P_Keys of a port of the host's device, as a subnet manager does. Programs get
+    /// PKEY_CHANGE, and their queue pairs move to the partitions that are now at their P_Key indexes.
+    ///
+    /// # Errors
+    /// A P_Key is invalid, or there are too many.
+    pub fn set_pkeys(&self, port: u32, pkeys: &[u16]) -> Result<(), agent::pkeys::BadPkeys> {
+        self.agent.set_pkeys(0, port, pkeys)
+    }
+
     /// Adds faults on demand (`softhca fault add --help` describes the rules), which act on lanes
     /// and on the wire. All engines know the rules when this returns. Returns the rules' numbers.
     ///

@@ -158,6 +158,13 @@ impl Responder {
         self.config.migrated = migrated;
     }
 
+    /// The partition.
+    #[must_use]
+    #[inline]
+    pub fn pkey(&self) -> u16 {
+        self.config.pkey
+    }
+
     /// Changes the partition.
     pub fn set_pkey(&mut self, pkey: u16) {
         self.config.pkey = pkey;

@@ -31,6 +31,7 @@ pub mod immdt;
 pub mod mad;
 mod number;
 mod opcode;
+pub mod pkey;
 pub mod probe;
 pub mod reth;
 pub mod rnr;

@@ -1,4 +1,4 @@
-//! The network interfaces, from rtnetlink: their names, MTUs, and whether they are running.
+//! The network interfaces, from rtnetlink: their names, MTUs, speeds, and whether they are running.
 //!
 //! The code parses only the needed parts of the kernel's long answer. A decoder for all of it could
 //! fail on a newer kernel. The principal type is [`Link`].
@@ -32,6 +32,8 @@ pub struct Link {
     pub name: String,
     /// Its MTU in bytes; 0 if the kernel does not report one.
     pub mtu: u32,
+    /// Its speed in Mb/s; 0 if it has none, as loopback.
+    pub speed: u32,
     /// Whether packets can pass: it is up and has a carrier.
     pub runs: bool,
 }
@@ -55,9 +57,17 @@ pub fn host_links() -> io::Result<Vec<Link>> {
     loop {
         let (bytes, _) = socket.recv_from_full()?;
         if bytes.is_empty() || take(&bytes, &mut found)? {
+            found.iter_mut().for_each(|link| link.speed = speed(&link.name));
             return Ok(found);
         }
     }
+}
+
+/// The speed of an interface in Mb/s. rtnetlink does not tell it. A driver without a speed answers
+/// with -1 or an error.
+fn speed(name: &str) -> u32 {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).unwrap_or_default();
+    text.trim().parse::<i32>().ok().and_then(|mbps| u32::try_from(mbps).ok()).unwrap_or(0)
 }
 
 /// Adds the interfaces of one datagram to `found`. Returns true if it was the last datagram.

@@ -27,7 +27,10 @@ impl Manager {
                 format!("id {name:#x} is not bound to a device yet; resolve its address first"),
             );
         };
-        match attributes(id, &at, connection.as_ref(), qp_state)
+        let pkey = id.pkey().unwrap_or(at.pkey);
+        let pkey_index = self.locals.pkey_index(&at, pkey);
+        let id = self.id(call, name)?;
+        match attributes(id, (&at, pkey_index), connection.as_ref(), qp_state)
             .map(|answer| with_alternate(answer, &at, connection.as_ref(), alternate.as_ref()))
         {
             Some(answer) => Ok(call.command.answer(&answer)),
@@ -63,6 +66,7 @@ fn with_alternate(
         state::RTR => QpAttr {
             qp_attr_mask: answer.qp_attr_mask | attr::ALT_PATH,
             alt_ah_attr: vector(path, from),
+            alt_pkey_index: answer.pkey_index,
             alt_port_num: from.port,
             alt_timeout: connection.ack_timeout,
             ..answer
@@ -78,8 +82,13 @@ fn with_alternate(
 
 /// The attributes for one state. `None` if they are not known (yet), or if the state is none of the
 /// three.
-pub(super) fn attributes(id: &Id, at: &Attachment, connection: Option<&Connection>, qp_state: u32) -> Option<QpAttr> {
-    let base = QpAttr { qp_attr_mask: attr::STATE, qp_state, port_num: at.port, ..QpAttr::default() };
+pub(super) fn attributes(
+    id: &Id,
+    (at, pkey_index): (&Attachment, u16),
+    connection: Option<&Connection>,
+    qp_state: u32,
+) -> Option<QpAttr> {
+    let base = QpAttr { qp_attr_mask: attr::STATE, qp_state, port_num: at.port, pkey_index, ..QpAttr::default() };
     if id.is_datagram() {
         return datagram(base, id.qkey, qp_state);
     }
@@ -191,18 +200,19 @@ mod tests {
             port_mtu: 5,
             lid: 0,
             subnet: None,
+            pkey: 0xffff,
         }
     }
 
     fn ask(kind: u8, connection: Option<&Connection>, qp_state: u8) -> Option<QpAttr> {
         let at = attachment();
-        attributes(&Id::new(ChannelId(1), 1, port_space::TCP, kind), &at, connection, u32::from(qp_state))
+        attributes(&Id::new(ChannelId(1), 1, port_space::TCP, kind), (&at, 3), connection, u32::from(qp_state))
     }
 
     #[test]
     fn a_connected_qp_is_told_everything_in_three_steps() {
         let init = ask(kind::RC, Some(&known()), state::INIT).expect("known");
-        assert_eq!((init.qp_attr_mask, init.port_num), (1 | 8 | 16 | 32, 1));
+        assert_eq!((init.qp_attr_mask, init.port_num, init.pkey_index), (1 | 8 | 16 | 32, 1, 3));
         assert_eq!(init.qp_access_flags, access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
         let rtr = ask(kind::RC, Some(&known()), state::RTR).expect("known");
         assert_eq!((rtr.path_mtu, rtr.dest_qp_num, rtr.rq_psn, rtr.max_dest_rd_atomic), (3, 0x1234, 6, 4));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use abi::layout::Record;
 use abi::ucma::address::{Bind, BindIp};
 use abi::ucma::connection::Listen;
-use abi::ucma::sockaddr::Sockaddr;
+use abi::ucma::sockaddr::{Sockaddr, SockaddrIb};
 use abi::{Errno, Refusal};
 
 use super::Manager;
@@ -84,12 +84,21 @@ impl Manager {
             }
             Sockaddr::Ib(record) if record.addr == [0; 16] => Ok((Spot::gid(record.addr), None)),
             Sockaddr::Ib(record) => match self.locals.with_gid(&record.addr) {
-                Some(at) => Ok((Spot::gid(record.addr), Some(at))),
+                Some(at) => Ok((Spot::gid(record.addr), Some(self.partition(at, record)?))),
                 None => {
                     let gid = std::net::Ipv6Addr::from(record.addr);
                     refuse(Errno::EADDRNOTAVAIL, format!("{gid} is not a GID of this agent"))
                 }
             },
+        }
+    }
+
+    /// An attachment in the partition that an address names.
+    pub(super) fn partition(&self, at: Attachment, address: &SockaddrIb) -> Outcome<Attachment> {
+        let pkey = u16::from_be_bytes(address.pkey);
+        match self.locals.in_partition(at, pkey) {
+            Some(at) => Ok(at),
+            None => refuse(Errno::ENODEV, format!("port {} does not belong to the partition {pkey:#06x}", at.port)),
         }
     }
 

@@ -140,6 +140,11 @@ impl Id {
         self.kind == kind::UD
     }
 
+    /// The partition: that of the path, or the usual one of the port.
+    pub(crate) fn pkey(&self) -> Option<u16> {
+        self.path.map(|path| path.pkey).or(self.attachment.map(|at| at.pkey))
+    }
+
     /// Replaces an unspecified local address by `source`, and keeps the port.
     pub(crate) fn settle_source(&mut self, source: IpAddr, at: Attachment) {
         match &mut self.local {

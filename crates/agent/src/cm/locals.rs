@@ -6,14 +6,16 @@
 //! addresses, the host's other addresses are not its own; they may belong to another agent. The
 //! principal type is [`Locals`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::device::port_state;
 use abi::lid::{self, Subnet};
+use wire::pkey;
 
 use crate::device::Device;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
+use crate::pkeys::PkeyTable;
 
 /// The device, port and GID to which an id is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(crate) struct Attachment {
     pub(crate) lid: u16,
     /// The addresses to which LIDs map there.
     pub(crate) subnet: Option<Subnet>,
+    /// The P_Key of connections that name none.
+    pub(crate) pkey: u16,
 }
 
 impl Attachment {
@@ -54,6 +58,8 @@ impl Attachment {
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
     attachments: Vec<Attachment>,
+    /// The partitions of each port, by device and number.
+    pkeys: BTreeMap<(usize, u8), PkeyTable>,
     /// The host's addresses that belong to this agent.
     own: BTreeSet<(IpAddr, u32)>,
     /// Whether 127.0.0.0/8 and ::1 belong to this agent.
@@ -64,7 +70,7 @@ impl Locals {
     /// Collects the addresses from the host's addresses, the configured ones (`named`), and the
     /// devices' GIDs. `elsewhere`: the addresses are not this machine's.
     pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &[Device]) -> Self {
-        let mut attachments = Vec::new();
+        let (mut attachments, mut pkeys) = (Vec::new(), BTreeMap::new());
         for device in devices {
             for (number, port) in (1..).zip(&device.ports) {
                 let here = |(index, entry): (usize, GidEntry)| Attachment {
@@ -77,7 +83,9 @@ impl Locals {
                     port_mtu: port.active_mtu,
                     lid: port.lid.map_or(0, |lid| lid.number),
                     subnet: port.subnet(),
+                    pkey: port.pkeys.usual(),
                 };
+                pkeys.insert((device.index, number), port.pkeys.clone());
                 attachments.extend(port.gids.iter().map(here));
             }
         }
@@ -89,7 +97,7 @@ impl Locals {
             own.extend(named.iter().map(|ip| (*ip, there(ip))));
         }
         let loopback = elsewhere || !named.iter().any(IpAddr::is_loopback);
-        Self { attachments, own, loopback }
+        Self { attachments, pkeys, own, loopback }
     }
 
     /// Whether an address belongs to this agent.
@@ -115,6 +123,33 @@ impl Locals {
     /// The attachment with this GID.
     pub(crate) fn with_gid(&self, gid: &[u8; 16]) -> Option<Attachment> {
         self.attachments.iter().find(|at| at.gid == *gid).copied()
+    }
+
+    /// The P_Key table of an attachment's port.
+    pub(crate) fn pkeys(&self, at: &Attachment) -> Option<&PkeyTable> {
+        self.pkeys.get(&(at.device, at.port))
+    }
+
+    /// The index of a partition at an attachment's port; 0 if the port does not belong to it.
+    pub(crate) fn pkey_index(&self, at: &Attachment, pkey: u16) -> u16 {
+        self.pkeys(at).and_then(|table| table.index_of(pkey)).unwrap_or(0)
+    }
+
+    /// The attachment in the partition that an address of the family AF_IB names: `None` if its
+    /// port does not belong to this partition. 0 and 0xffff stand for any partition.
+    pub(crate) fn in_partition(&self, at: Attachment, pkey: u16) -> Option<Attachment> {
+        let table = self.pkeys(&at)?;
+        match table.index_of(pkey).and_then(|index| table.get(u32::from(index))) {
+            Some(pkey) => Some(Attachment { pkey, ..at }),
+            None => matches!(pkey, 0 | pkey::DEFAULT).then_some(at),
+        }
+    }
+
+    /// Whether the management QPs of the port with the GID `to` accept a datagram with this P_Key.
+    /// A GID that is not here is not judged.
+    pub(crate) fn accepts(&self, to: &[u8; 16], pkey: u16) -> bool {
+        let table = self.with_gid(to).and_then(|at| self.pkeys(&at));
+        table.is_none_or(|table| table.accepts(pkey))
     }
 
     /// The first address that programs can use, with its attachment.

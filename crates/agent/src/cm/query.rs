@@ -7,11 +7,11 @@ use abi::ucma::address::{
 };
 use abi::ucma::sockaddr::Sockaddr;
 use protocol::cm::Path;
+use wire::pkey;
 
 use super::Manager;
 use super::dispatch::Call;
 use super::id::{Id, ib_address};
-use crate::device::PKEYS;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -33,7 +33,7 @@ impl Manager {
                 None => PathRec {
                     sgid: id.attachment.map_or([0; 16], |at| at.gid),
                     dgid: id.target.unwrap_or_default(),
-                    pkey: PKEYS[0].to_be(),
+                    pkey: pkey_of(id).to_be(),
                     ..PathRec::default()
                 },
             };
@@ -67,8 +67,9 @@ fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
     let service = id.service.unwrap_or_default();
     let remote = id.remote.as_ref().map_or(0, |remote| u64::from(super::id::port(remote)));
     let peer = u64::from(id.space) << 16 | remote;
-    let local = id.attachment.map(|at| ib_address(at.gid, PKEYS[0], service));
-    between(world, id, local, id.target.map(|gid| ib_address(gid, PKEYS[0], peer)))
+    let pkey = pkey_of(id);
+    let local = id.attachment.map(|at| ib_address(at.gid, pkey, service));
+    between(world, id, local, id.target.map(|gid| ib_address(gid, pkey, peer)))
 }
 
 fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Sockaddr>) -> QueryAddrAnswer {
@@ -77,9 +78,14 @@ fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Socka
     let mut answer = QueryAddrAnswer { src_addr, src_size, dst_addr, dst_size, ..QueryAddrAnswer::default() };
     if let Some(place) = place(world, id) {
         (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
-        answer.pkey = PKEYS[0];
+        answer.pkey = pkey_of(id);
     }
     answer
+}
+
+/// The partition of an id: that of its path, or the usual one of its port.
+fn pkey_of(id: &Id) -> u16 {
+    id.pkey().unwrap_or(pkey::DEFAULT)
 }
 
 /// The node GUID as it is answered, the port, and the index of the id's device.

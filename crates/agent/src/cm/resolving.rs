@@ -23,7 +23,7 @@ use super::id::Stage;
 use super::locals::Attachment;
 use super::routes::{Neighbour, Route, probe};
 use super::search::{Found, Search};
-use crate::device::{Device, PKEYS};
+use crate::device::Device;
 use crate::gids::{gid_of, ip_of};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
@@ -156,6 +156,7 @@ impl Manager {
             let gid = Ipv6Addr::from(to.addr);
             return refuse(Errno::ENETUNREACH, format!("none of this agent's addresses reaches {gid}"));
         };
+        let attachment = self.partition(attachment, to)?;
         Ok(Finding::Done(Found { source: ip_of(&attachment.gid), attachment, target: to.addr }))
     }
 
@@ -294,7 +295,7 @@ pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos:
         traffic_class: tos,
         hop_limit: HOP_LIMIT,
         sl: tos >> 5,
-        pkey: PKEYS[0],
+        pkey: at.pkey,
         mtu,
         rate: 0,
         packet_life: ack_timeout.map_or(PACKET_LIFE, |code| code.saturating_sub(1)),
@@ -344,6 +345,7 @@ mod tests {
             port_mtu: 4,
             lid: 0,
             subnet: None,
+            pkey: 0xffff,
         }
     }
 

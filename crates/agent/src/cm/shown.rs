@@ -52,7 +52,7 @@ impl Manager {
         }
         let way = Way::of(&passed.origin);
         let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&way, SOURCE_PORT) };
-        if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), passed.psn, &passed.mad) {
+        if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), way.pkey, passed.psn, &passed.mad) {
             self.outlets.watchers().show_user(user, &about, &packet, "");
         }
     }

@@ -34,6 +34,7 @@ use crate::faults::Scope;
 use crate::gids::HostAddress;
 use crate::ids::Peer;
 use crate::management::emit;
+use crate::pkeys::PkeyTable;
 use crate::world::World;
 
 /// The port on which ids listen.
@@ -114,7 +115,7 @@ impl Host {
     /// Delivers a request of another host.
     pub(super) fn arriving(&mut self) -> Vec<u8> {
         let (Origin { source, destination, .. }, mad) = asked(None);
-        let packet = emit(&Envelope::new(&source, &destination, 0xc100), 7, &mad).expect("whole");
+        let packet = emit(&Envelope::new(&source, &destination, 0xc100), 0xffff, 7, &mad).expect("whole");
         assert_eq!(self.manager.inlet.take(source, 0xc100, destination, packet.len(), &packet), 0);
         packet.to_vec()
     }
@@ -390,4 +391,29 @@ fn ids_of_a_device_that_is_taken_away_are_told() {
     let accept = Accept { id: request.id, conn_param, ..Accept::default() };
     let reply = host.manager.dispatch(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0));
     assert_eq!(reply.status, abi::Errno::EINVAL.to_status());
+}
+
+#[test]
+fn requests_of_another_partition_are_dropped_and_others_name_the_index() {
+    for (pkeys, index) in
+        [(&[0xffff][..], Some(0)), (&[0x8001, 0xffff], Some(1)), (&[0x8001, 0x7fff], Some(1)), (&[0x8001], None)]
+    {
+        let mut host = Host::with(&["10.0.0.1"]);
+        host.world.devices[0].ports[0].pkeys = PkeyTable::new(pkeys, 0);
+        host.manager.follow_addresses(&host.world);
+        host.listener(PORT);
+        let dropped = |host: &Host| host.manager.status()["dropped"].as_u64().expect("a number");
+        let before = dropped(&host);
+        host.arriving();
+        host.manager.on_datagrams(&host.world);
+        let Some(index) = index else {
+            assert_eq!((host.waiting(), dropped(&host) - before), (0, 1), "{pkeys:x?}");
+            continue;
+        };
+        let asked = host.event();
+        assert_eq!(asked.event, event::CONNECT_REQUEST);
+        let body = InitQpAttr { id: asked.id, qp_state: u32::from(state::INIT), ..InitQpAttr::default() };
+        let init = QpAttr::read(&host.call(command::INIT_QP_ATTR, &body, size_of::<QpAttr>())).expect("whole");
+        assert_eq!(init.pkey_index, index, "{pkeys:x?}");
+    }
 }

@@ -15,6 +15,9 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
+/// The highest service level: the field has 4 bits (IBA 7.6.5).
+const SL_MAX: u8 = 15;
+
 /// CREATE_AH.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateAh = call.body()?;
@@ -59,6 +62,14 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let port = device.port(number)?;
     if rate_mbps(attr.static_rate).is_none() {
         let text = format!("{of} has a static rate of {}, which is no code of `enum ibv_rate`", attr.static_rate);
+        return refuse(Errno::EINVAL, text);
+    }
+    if attr.sl > SL_MAX {
+        return refuse(Errno::EINVAL, format!("{of} has the service level {}; the highest one is {SL_MAX}", attr.sl));
+    }
+    if port.is_infiniband() && attr.src_path_bits != 0 {
+        // The port has one LID.
+        let text = format!("{of} has path bits {}, but the LMC of port {number} is 0", attr.src_path_bits);
         return refuse(Errno::EINVAL, text);
     }
     if attr.is_global == 0 && port.is_infiniband() {

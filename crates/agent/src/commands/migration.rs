@@ -7,13 +7,13 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::Errno;
 use abi::qp::{ModifyQp, QueryQpAnswer, attr, migration};
 use abi::queue::{QP_PATHS_SWAPPED, qp as word};
+use abi::{Errno, Refusal};
 
 use super::ah::check_vector;
 use super::qp_modify::vector_of;
-use crate::device::{Device, PKEYS};
+use crate::device::Device;
 use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
 
@@ -67,10 +67,9 @@ pub(super) fn check(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> 
             return bad(format!("its alternate path leaves by port {}, but alt_port_num is {port}", dest.port_num));
         }
         check_vector(device, &vector_of(dest), &format!("the alternate path of QP {qpn:#x}"))?;
-        let (index, count) = (wanted.alt_pkey_index, PKEYS.len());
-        if usize::from(index) >= count {
-            return bad(format!("P_Key index {index} of its alternate path is outside of the table of {count}"));
-        }
+        device.check_pkey_index(port, wanted.alt_pkey_index).map_err(|refusal| {
+            Refusal::new(refusal.errno, format!("the alternate path of QP {qpn:#x}: {}", refusal.reason))
+        })?;
         if wanted.alt_timeout > 31 {
             return bad(format!("alt_timeout {} is above 31", wanted.alt_timeout));
         }

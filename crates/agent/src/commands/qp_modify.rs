@@ -17,7 +17,7 @@ use protocol::modify::{Attributes, check, counting};
 use super::ah::check_vector;
 use super::mr::check_meaning;
 use super::{Answer, Call, find, migration, xrc};
-use crate::device::{Device, PKEYS};
+use crate::device::Device;
 use crate::ids::ContextId;
 use crate::objects::{Qp, state_of};
 use crate::refusal::{Outcome, refuse};
@@ -117,8 +117,8 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
         device.port(u32::from(wanted.port_num)).map_err(named)?;
     }
     let port_num = if given(attr::PORT) { wanted.port_num } else { qp.attributes.port_num };
-    if given(attr::PKEY_INDEX) && usize::from(wanted.pkey_index) >= PKEYS.len() {
-        return bad(format!("P_Key index {} is outside of the table of {}", wanted.pkey_index, PKEYS.len()));
+    if given(attr::PKEY_INDEX) {
+        device.check_pkey_index(port_num, wanted.pkey_index).map_err(named)?;
     }
     if given(attr::ACCESS_FLAGS)
         && let Err((errno, text)) = check_meaning(wanted.qp_access_flags)

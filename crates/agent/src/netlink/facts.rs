@@ -25,7 +25,7 @@ pub(super) fn device(to: &mut Writer, device: &Device) {
     to.long(attribute::CAP_FLAGS, device.capabilities());
     to.text(attribute::FW_VERSION, &format!("{major}.{minor}.{micro}"));
     to.long(attribute::NODE_GUID, device.node_guid.0);
-    to.long(attribute::SYS_IMAGE_GUID, device.node_guid.0);
+    to.long(attribute::SYS_IMAGE_GUID, device.system_guid.0);
     to.byte(attribute::DEV_NODE_TYPE, NODE_CA);
     to.byte(attribute::DEV_DIM, 0);
     to.text(attribute::DEV_PROTOCOL, if infiniband { "ib" } else { "roce" });

@@ -75,6 +75,11 @@ impl Server {
                 let changed = self.world.set_port(device, port, up);
                 self.show_changes(changed);
             }
+            Message::Pkeys { device, port, pkeys, answer } => {
+                let changed = self.world.set_pkeys(device, port, &pkeys);
+                self.show_changes(changed == Ok(true));
+                let _ = answer.send(changed.map(|_| ()));
+            }
             Message::Fault { question, answer } => {
                 let (value, changed) =
                     crate::faults::manage::answer(&mut self.world, crate::asker::Asker::Root, &question);

@@ -55,7 +55,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
         opcode: Opcode::new(Transport::Rc, Operation::Acknowledge),
         dest_qp: Qpn::new(attributes.dest_qp_num),
         psn,
-        pkey: 0xffff,
+        pkey: port.pkeys.get(u32::from(attributes.pkey_index)).unwrap_or(0),
         migrated: attributes.path_mig_state == migration::MIGRATED,
         aeth: Aeth { syndrome: Syndrome::Ack(NO_CREDITS), msn },
         ..Headers::default()

@@ -13,7 +13,7 @@ use crate::access::Near;
 use crate::cell::Payload;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::engine::Engine;
-use crate::fast_path::{FastRecord, Record, What, destination};
+use crate::fast_path::{FastRecord, Partition, Record, What, destination};
 use crate::lane::Lane;
 use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Qp};
@@ -72,9 +72,10 @@ impl Engine {
             return RunEnd::Other(len);
         }
         let mut near = Near::new(self);
+        let partition = Partition::of(inner.responder.pkey());
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
-            let Some(fast) = FastRecord::decode(record, len) else { break RunEnd::Other(len) };
+            let Some(fast) = FastRecord::decode(record, len, partition) else { break RunEnd::Other(len) };
             let from = inner.attributes.dest_qp_num;
             let ours = fast.dest_qp == dest
                 && fast.src_qp == from

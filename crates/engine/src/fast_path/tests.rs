@@ -64,7 +64,8 @@ fn both_ways_write_the_same_record_and_read_the_same_from_it() {
             assert_eq!(own, at);
             assert_eq!(record[..at], general[..at], "{what:?}");
 
-            let fast = FastRecord::decode(&record, shm::RECORD_MAX).expect("it is for the fast path");
+            let fast = FastRecord::decode(&record, shm::RECORD_MAX, Partition::of(headers.pkey))
+                .expect("it is for the fast path");
             let Some(Cell::Packet(packet)) = cell::decode(&record) else { panic!("it is a packet") };
             assert_eq!((fast.path, fast.src_qp), (packet.path, packet.src_qp.value()));
             assert_eq!((fast.dest_qp, fast.psn), (packet.headers.dest_qp.value(), packet.headers.psn));
@@ -85,16 +86,18 @@ fn unusual_records_are_left_to_the_general_path() {
                 None => envelope(&headers).encode((headers.psn, false), 0, what, &mut record),
                 Some(offset) => envelope(&headers).encode_bulk((headers.psn, false), 0, what, offset, &mut record),
             };
-            assert!(FastRecord::decode(&record, end).is_some());
+            assert!(FastRecord::decode(&record, end, Partition::of(headers.pkey)).is_some());
             let odd = |at: usize, value: u8| {
                 let mut record = record;
                 record[at] = value;
-                FastRecord::decode(&record, end).is_some_and(|fast| fast.what == what)
+                FastRecord::decode(&record, end, Partition::of(headers.pkey)).is_some_and(|fast| fast.what == what)
             };
             for flag in 0..8 {
                 assert!(!odd(7, record[7] ^ 1 << flag), "a flag of the lane");
             }
             assert!(!odd(bth + 1, 0x10) && !odd(bth + 1, 0x01), "padding, or another version");
+            assert!(!odd(bth + 2, record[bth + 2] ^ 0x01) && !odd(bth + 3, !record[bth + 3]), "another partition");
+            assert!(!odd(bth + 2, record[bth + 2] ^ 0x80), "a limited member");
             for opcode in (0..=u8::MAX).filter(|opcode| *opcode != record[bth]) {
                 assert!(!odd(bth, opcode), "opcode {opcode:#x}");
             }

@@ -133,6 +133,7 @@ impl Qp {
         tracing::info!("QP {:#x} migrates to the path to {}: {why}", self.qpn(), address(dgid));
         inner.requester.set_timeout(timeout);
         inner.requester.begin_path();
+        self.follow_partition(inner);
         self.set_pace(inner, None);
         self.set_migration(inner, migration::MIGRATED);
         if let Some(view) = &inner.view {

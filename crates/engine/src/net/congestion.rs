@@ -82,7 +82,7 @@ impl Qp {
     }
 
     fn tell_mark(&self, inner: &Inner, flow: &Flow) {
-        let cnp = Cnp { pkey: 0xffff, dest_qp: Qpn::new(inner.attributes.dest_qp_num) };
+        let cnp = Cnp { pkey: inner.responder.pkey(), dest_qp: Qpn::new(inner.attributes.dest_qp_num) };
         let mut bytes = [0; cnp::LEN];
         cnp.emit(&mut bytes);
         let target = Target { traffic_class: cnp::TRAFFIC_CLASS, ..flow.target };

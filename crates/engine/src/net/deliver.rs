@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use abi::queue::context_page;
 use abi::reason::Cause;
 use abi::wire::{Arrival, arrival_kind};
 use udp::Received;
@@ -174,10 +173,6 @@ impl<'a> Packets<'a> {
         tracing::trace!("from {}: {headers}", address(self.datagrams.from));
         let head = headers.len();
         let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or((Cause::Padding, (0, 0)))?;
-        if headers.pkey & 0x7fff != 0x7fff {
-            self.engine.events.violation(context_page::PKEY_VIOLATIONS, 1);
-            return Err((Cause::PKey, (headers.pkey.into(), 0xffff)));
-        }
         let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
         let is_datagram = headers.opcode.has_deth();
         let device = self.engine.device();

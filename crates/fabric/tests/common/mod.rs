@@ -150,6 +150,24 @@ impl Fabric {
         Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
+    /// One host, or two at 10.0.0.1 and 10.0.0.2, whose ports belong to these partitions.
+    pub(crate) fn partitions(hosts: bool, pkeys: &str) -> Self {
+        let port = format!("[[devices]]\n[[devices.ports]]\npkeys = {pkeys}\n");
+        if !hosts {
+            return Self::configured(&format!("{LOOPBACK}\n{port}"));
+        }
+        let config = Config::parse(&port).expect("a configuration");
+        let hosts = ::fabric::Fabric::builder().host("10.0.0.1").host("10.0.0.2").config(config).build();
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Some(hosts.expect("hosts"));
+        Self { dir, agent: None, hosts, engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
+    /// Replaces the P_Keys of port 1 of all hosts.
+    pub(crate) fn set_pkeys(&self, pkeys: &[u16]) {
+        self.agents().for_each(|agent| agent.set_pkeys(0, 1, pkeys).expect("valid P_Keys"));
+    }
+
     /// Takes a port of all hosts down, or makes it active.
     pub(crate) fn set_port(&self, port: u32, up: bool) {
         self.agent.iter().for_each(|agent| agent.set_port(0, port, up));
@@ -248,6 +266,7 @@ impl Drop for Fabric {
 pub(crate) struct Plan {
     pub(crate) service: Service,
     pub(crate) port: u8,
+    pub(crate) pkey_index: u16,
     pub(crate) memory: usize,
     pub(crate) caps: Caps,
     pub(crate) mr_access: u32,
@@ -267,6 +286,7 @@ impl Plan {
         Self {
             service,
             port: 1,
+            pkey_index: 0,
             memory: 64 * 1024,
             caps: Caps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
             mr_access: ALL_RIGHTS,
@@ -382,6 +402,7 @@ impl Side {
             attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
             qp_state: state::INIT,
             port_num: self.plan.port,
+            pkey_index: self.plan.pkey_index,
             qp_access_flags: self.plan.qp_access,
             qkey: QKEY,
             ..ModifyQp::default()

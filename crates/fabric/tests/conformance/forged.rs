@@ -122,7 +122,7 @@ fn state_err_and_strangers_are_dropped() {
     // Each packet is counted with its cause, and the record of the last drop has the packet's
     // numbers.
     let qpn = b.qp.qpn();
-    let expected = [(Cause::Service, qpn), (Cause::SourceAddress, qpn), (Cause::Icrc, 0), (Cause::PKey, 0)];
+    let expected = [(Cause::Service, qpn), (Cause::SourceAddress, qpn), (Cause::Icrc, 0), (Cause::PKey, qpn)];
     until("all to be dropped", || {
         assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
         let drops = b.engine.drops();

@@ -20,6 +20,7 @@ mod migration;
 mod multicast;
 mod objects;
 mod pacing;
+mod partitions;
 mod ports;
 mod requests;
 mod responder;

@@ -1,0 +1,155 @@
+//! The P_Key table of one port (IBA 10.9.1). This file makes no system calls.
+//!
+//! The configuration fills the table; [`crate::world::World::set_pkeys`] changes it later. An entry
+//! of 0 is empty. The principal type is [`PkeyTable`].
+
+use std::fmt;
+
+use abi::board::PKEY_MAX;
+use wire::pkey;
+
+/// The most P_Keys of one port; the board has room for as many.
+pub const PKEY_TABLE_LEN: usize = PKEY_MAX as usize;
+
+/// The P_Keys of one port, by index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PkeyTable {
+    entries: Vec<u16>,
+}
+
+/// Why a list of P_Keys is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadPkeys {
+    /// It is empty, or longer than the table.
+    Count(usize),
+    /// This P_Key names no partition.
+    Invalid(u16),
+    /// It is in the list twice.
+    Twice(u16),
+}
+
+impl fmt::Display for BadPkeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "it has {count} P_Keys; 1 to {PKEY_TABLE_LEN} are possible"),
+            Self::Invalid(pkey) => {
+                write!(f, "P_Key {pkey:#06x} is invalid: its low 15 bits must not be 0")
+            }
+            Self::Twice(pkey) => {
+                write!(f, "P_Key {pkey:#06x} is in the list twice")
+            }
+        }
+    }
+}
+
+impl PkeyTable {
+    /// A table of `len` entries that begins with `pkeys`. It has at least as many entries as P_Keys.
+    pub fn new(pkeys: &[u16], len: usize) -> Self {
+        let mut entries = pkeys.to_vec();
+        entries.resize(len.max(pkeys.len()), 0);
+        Self { entries }
+    }
+
+    /// Checks a list of P_Keys for a table.
+    pub fn check(pkeys: &[u16]) -> Result<(), BadPkeys> {
+        if pkeys.is_empty() || pkeys.len() > PKEY_TABLE_LEN {
+            return Err(BadPkeys::Count(pkeys.len()));
+        }
+        for (index, pkey) in pkeys.iter().enumerate() {
+            if !pkey::is_valid(*pkey) {
+                return Err(BadPkeys::Invalid(*pkey));
+            }
+            if pkeys[..index].contains(pkey) {
+                return Err(BadPkeys::Twice(*pkey));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many entries the table has, with empty ones.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// All entries, by index.
+    pub fn entries(&self) -> &[u16] {
+        &self.entries
+    }
+
+    /// The P_Keys without the empty entries at the end.
+    pub fn used(&self) -> &[u16] {
+        let end = self.entries.iter().rposition(|pkey| *pkey != 0).map_or(0, |last| last + 1);
+        &self.entries[..end]
+    }
+
+    /// The entry at `index`: 0 if it is empty, `None` beyond the table.
+    pub fn get(&self, index: u32) -> Option<u16> {
+        self.entries.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// The P_Key of connections that name none: the first valid one, or 0.
+    pub fn usual(&self) -> u16 {
+        self.entries.iter().copied().find(|pkey| pkey::is_valid(*pkey)).unwrap_or(0)
+    }
+
+    /// The index of the partition of `pkey`: where the port is a full member, or else where it is a
+    /// limited member.
+    pub fn index_of(&self, pkey: u16) -> Option<u16> {
+        let at = |wanted: u16| self.entries.iter().position(|own| *own == wanted).map(|index| index as u16);
+        if !pkey::is_valid(pkey) {
+            return None;
+        }
+        at(pkey | pkey::FULL).or_else(|| at(pkey::base(pkey)))
+    }
+
+    /// Whether the port accepts a packet with this P_Key for one of its management QPs.
+    pub fn accepts(&self, theirs: u16) -> bool {
+        self.entries.iter().any(|own| pkey::is_accepted(*own, theirs))
+    }
+
+    /// Replaces the P_Keys and returns whether the table has changed. The table keeps its length;
+    /// P_Keys beyond it are ignored.
+    pub fn set(&mut self, pkeys: &[u16]) -> bool {
+        let new = Self::new(&pkeys[..pkeys.len().min(self.len())], self.len());
+        std::mem::replace(self, new.clone()) != new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_found_by_their_base() {
+        let table = PkeyTable::new(&[0x8001, 0x0002], 4);
+        assert_eq!((table.len(), table.used()), (4, &[0x8001, 0x0002][..]));
+        assert_eq!((table.get(3), table.get(4)), (Some(0), None));
+        assert_eq!((table.index_of(0x0001), table.index_of(0x8002), table.index_of(0x8003)), (Some(0), Some(1), None));
+        assert_eq!(table.index_of(0), None, "an empty entry is no partition");
+        assert_eq!(PkeyTable::new(&[0x0001, 0x8001], 2).index_of(0x0001), Some(1), "the full member is preferred");
+        assert_eq!(table.usual(), 0x8001);
+        for (pkey, accepted) in
+            [(0x8001, true), (0x0001, true), (0x8002, true), (0x0002, false), (0x8003, false), (0, false)]
+        {
+            assert_eq!(table.accepts(pkey), accepted, "{pkey:#06x}");
+        }
+    }
+
+    #[test]
+    fn a_changed_table_keeps_its_length() {
+        let mut table = PkeyTable::new(&[0xffff], 2);
+        assert!(!table.set(&[0xffff]));
+        assert!(table.set(&[0x8001, 0x8002, 0x8003]));
+        assert_eq!(table.entries(), [0x8001, 0x8002]);
+    }
+
+    #[test]
+    fn lists_that_name_no_partition_are_refused() {
+        assert_eq!(PkeyTable::check(&[0xffff, 0x8001, 0x0002]), Ok(()));
+        assert_eq!(PkeyTable::check(&[]), Err(BadPkeys::Count(0)));
+        assert_eq!(PkeyTable::check(&[0xffff; 129]), Err(BadPkeys::Count(129)));
+        assert_eq!(PkeyTable::check(&[0xffff, 0x8000]), Err(BadPkeys::Invalid(0x8000)));
+        assert_eq!(PkeyTable::check(&[0x8001, 0x8001]), Err(BadPkeys::Twice(0x8001)));
+        assert_eq!(PkeyTable::check(&[0x0001, 0x8001]), Ok(()), "a port may be both kinds of member");
+    }
+}
