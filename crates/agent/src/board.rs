@@ -67,7 +67,7 @@ impl Board {
             self.store(base + port_word::LID, port.lid.map_or(0, |lid| u32::from(lid.number)));
             self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
             self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
-            self.store(base + port_word::PKEY_LEN, port.pkeys.len() as u32);
+            self.store(base + port_word::PKEY_LEN, port.pkeys.length() as u32);
             for slot in 0..PKEY_MAX {
                 if let Some(at) = board::pkey(index, number, slot) {
                     self.store(at, port.pkeys.get(slot).map_or(0, u32::from));

@@ -192,7 +192,7 @@ impl Device {
             max_srq: limits.max_srq,
             max_srq_wr: limits.max_srq_wr,
             max_srq_sge: limits.max_srq_sge,
-            max_pkeys: self.ports.iter().map(|port| port.pkeys.len()).max().unwrap_or(0) as u16,
+            max_pkeys: self.ports.iter().map(|port| port.pkeys.length()).max().unwrap_or(0) as u16,
             local_ca_ack_delay: 15,
             phys_port_cnt: self.ports.len() as u8,
             ..QueryDeviceAnswer::default()
@@ -239,7 +239,7 @@ impl Device {
             port_cap_flags: CM_SUPPORTED | more,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
-            pkey_tbl_len: port.pkeys.len() as u16,
+            pkey_tbl_len: port.pkeys.length() as u16,
             state: port.state,
             max_mtu: mtu::MTU_4096,
             active_mtu: port.active_mtu,
@@ -286,7 +286,7 @@ impl Device {
             Some(pkey) => Ok(pkey),
             None => refuse(
                 Errno::EINVAL,
-                format!("{} port {number} has no P_Key index {index}; its table has {}", self.name, table.len()),
+                format!("{} port {number} has no P_Key index {index}; its table has {}", self.name, table.length()),
             ),
         }
     }

@@ -67,7 +67,7 @@ impl PkeyTable {
     }
 
     /// How many entries the table has, with empty ones.
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.entries.len()
     }
 
@@ -110,7 +110,7 @@ impl PkeyTable {
     /// Replaces the P_Keys and returns whether the table has changed. The table keeps its length;
     /// P_Keys beyond it are ignored.
     pub fn set(&mut self, pkeys: &[u16]) -> bool {
-        let new = Self::new(&pkeys[..pkeys.len().min(self.len())], self.len());
+        let new = Self::new(&pkeys[..pkeys.len().min(self.length())], self.length());
         std::mem::replace(self, new.clone()) != new
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn partitions_are_found_by_their_base() {
         let table = PkeyTable::new(&[0x8001, 0x0002], 4);
-        assert_eq!((table.len(), table.used()), (4, &[0x8001, 0x0002][..]));
+        assert_eq!((table.length(), table.used()), (4, &[0x8001, 0x0002][..]));
         assert_eq!((table.get(3), table.get(4)), (Some(0), None));
         assert_eq!((table.index_of(0x0001), table.index_of(0x8002), table.index_of(0x8003)), (Some(0), Some(1), None));
         assert_eq!(table.index_of(0), None, "an empty entry is no partition");

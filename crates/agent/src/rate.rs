@@ -54,7 +54,7 @@ impl fmt::Display for Rate {
         };
         let hundreds = link_speed(self.width, self.speed).unwrap_or_default();
         write!(f, "{}", hundreds / 10)?;
-        if hundreds % 10 != 0 {
+        if !hundreds.is_multiple_of(10) {
             write!(f, ".{}", hundreds % 10)?;
         }
         write!(f, " Gb/sec ({} {})", name(WIDTHS, self.width), name(SPEEDS, self.speed))

@@ -2,13 +2,18 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
+
 use super::Server;
 use super::passing::passed;
 use super::scheduler::{Account, Work};
 use super::visitors::Door;
+use crate::asker::Asker;
 use crate::dispatch::dispatch;
 use crate::doors::ourselves;
+use crate::faults::manage;
 use crate::inbox::{Message, ReplyTo};
+use crate::pkeys::BadPkeys;
 
 /// Most messages that are taken at once.
 const MESSAGES: usize = 256;
@@ -76,15 +81,10 @@ impl Server {
                 self.show_changes(changed);
             }
             Message::Pkeys { device, port, pkeys, answer } => {
-                let changed = self.world.set_pkeys(device, port, &pkeys);
-                self.show_changes(changed == Ok(true));
-                let _ = answer.send(changed.map(|_| ()));
+                let _ = answer.send(self.set_pkeys(device, port, &pkeys));
             }
             Message::Fault { question, answer } => {
-                let (value, changed) =
-                    crate::faults::manage::answer(&mut self.world, crate::asker::Asker::Root, &question);
-                self.show_changes(changed);
-                let _ = answer.send(value);
+                let _ = answer.send(self.take_fault(&question));
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
             Message::Starting(context) => self.paths.go_on(&mut self.world, context),
@@ -99,5 +99,17 @@ impl Server {
             Message::Stop => return false,
         }
         true
+    }
+
+    fn set_pkeys(&mut self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
+        let changed = self.world.set_pkeys(device, port, pkeys)?;
+        self.show_changes(changed);
+        Ok(())
+    }
+
+    fn take_fault(&mut self, question: &Value) -> Value {
+        let (value, changed) = manage::answer(&mut self.world, Asker::Root, question);
+        self.show_changes(changed);
+        value
     }
 }
