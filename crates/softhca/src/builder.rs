@@ -43,6 +43,7 @@ pub struct QpBuilder<'a, Kind> {
     caps: Caps,
     port: u8,
     gid_index: Option<u8>,
+    pkey_index: u16,
     mtu: Option<Mtu>,
     reads: u8,
     patience: Patience,
@@ -61,6 +62,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             caps,
             port: 1,
             gid_index: None,
+            pkey_index: 0,
             mtu: None,
             reads: 16,
             patience: Patience::default(),
@@ -108,6 +110,12 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
     /// of the host). They choose the network that the queue pair uses.
     pub fn address(self, port: u8, gid_index: u8) -> Self {
         Self { port, gid_index: Some(gid_index), ..self }
+    }
+
+    /// The partition of the queue pair: an index in the P_Key table of its port (default 0). Both
+    /// ends of a connection belong to the same partition.
+    pub fn partition(self, pkey_index: u16) -> Self {
+        Self { pkey_index, ..self }
     }
 
     /// Creates the queue pair in RESET.
@@ -170,6 +178,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
             qp_state: state::INIT,
             port_num: self.port,
+            pkey_index: self.pkey_index,
             ..ModifyQp::default()
         };
         match qkey {

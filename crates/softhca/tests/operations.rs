@@ -218,3 +218,11 @@ fn timers_and_mtus_are_checked_where_the_queue_pair_is_made() {
         assert!(long.reason().contains("an MTU of 4096"), "{long}");
     }
 }
+
+#[test]
+fn a_partition_that_the_port_does_not_have_is_refused() {
+    let (_fabric, a, _) = sides();
+    assert!(a.pd.reliable(&a.sent).partition(0).build().is_ok());
+    let refused = a.pd.reliable(&a.sent).partition(1).build().err().map(|error| error.to_string());
+    assert!(refused.as_ref().is_some_and(|text| text.contains("has no P_Key index 1")), "{refused:?}");
+}
