@@ -19,6 +19,15 @@ pub enum Error {
     /// The transport version is not 0.
     #[error("transport header version {0}, only 0 exists")]
     Version(u8),
+    /// The version of the local routing header is not 0.
+    #[error("link version {0}, only 0 exists")]
+    LinkVersion(u8),
+    /// The operation of a flow-control packet is unknown.
+    #[error("flow-control operation {0}, only 0 and 1 exist")]
+    LinkOperation(u8),
+    /// The CRC of a flow-control packet is wrong.
+    #[error("a flow-control packet with a wrong CRC")]
+    LinkCrc,
     /// The network header is neither IPv6 nor IPv4 at the position that RoCEv2 defines.
     #[error("neither an IPv6 header nor an IPv4 header in its lower half")]
     Network,

@@ -1,6 +1,6 @@
 //! The invariant CRC of a RoCEv2 packet: four bytes behind its last pad byte, which cover
 //! everything that routers do not change. Not the framing around it and not a socket. Principal
-//! type: [`Envelope`]. IBA 9.4.1, A17.3.3.
+//! type: [`Envelope`]. [`link`] is the ICRC of a packet on an InfiniBand link. IBA 9.4.1, A17.3.3.
 //!
 //! The ICRC is Ethernet's CRC-32 over eight bytes of ones, the IP header, the UDP header and the
 //! packet from its BTH on. Fields that may change on the way count as ones: TOS, TTL and checksum
@@ -15,6 +15,7 @@
 
 mod field;
 mod fold;
+pub mod link;
 
 pub use fold::{Folding, Width};
 

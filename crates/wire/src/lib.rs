@@ -5,12 +5,14 @@
 //! `LEN`, `parse` from exactly `LEN` bytes, `emit` into exactly `LEN` bytes, `Display`, and tests
 //! with literal bytes. If you read [`bth`], you know them all. [`Headers`] is the flat stack of one
 //! packet behind its network header, as the transport uses it. Between hosts a packet ends with its
-//! [`icrc`]. [`probe`] is a packet of softhca's own. A management datagram ([`mad`]) is the payload
-//! of a UD packet; [`cm`] holds the communication manager's datagrams.
+//! [`icrc`]. On an InfiniBand link a packet begins with its [`lrh`] and ends with its [`vcrc`], and
+//! [`flow_control`] packets go between the packets. [`probe`] is a packet of softhca's own. A
+//! management datagram ([`mad`]) is the payload of a UD packet; [`cm`] holds the communication
+//! manager's datagrams.
 //!
 //! Nothing here decides anything: the `protocol` crate decides whether a packet is accepted.
-//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management),
-//! annexes A11 and A17 (RoCEv2), A19 (FLUSH and ATOMIC WRITE).
+//! Sources: IBA volume 1, chapters 7 (link), 9 (transport), 12 (communication management), 13
+//! (management), annexes A11 and A17 (RoCEv2), A19 (FLUSH and ATOMIC WRITE).
 #![deny(unsafe_code)]
 
 pub mod aeth;
@@ -23,11 +25,13 @@ pub mod cnp;
 pub mod deth;
 mod error;
 pub mod feth;
+pub mod flow_control;
 pub mod grh;
 mod headers;
 pub mod icrc;
 pub mod ieth;
 pub mod immdt;
+pub mod lrh;
 pub mod mad;
 mod number;
 mod opcode;
@@ -35,6 +39,7 @@ pub mod pkey;
 pub mod probe;
 pub mod reth;
 pub mod rnr;
+pub mod vcrc;
 pub mod xrceth;
 
 pub use aeth::{NakCode, Syndrome};
