@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
     ("softhca-rsocket", 1),
+    ("softhca-subnet", 1),
     ("softhca-engine", 2),
     ("softhca-capture", 2),
     ("softhca-agent", 3),
@@ -57,7 +58,7 @@ const UNSAFE: &[(&str, &[&str])] = &[
 ];
 
 /// Packages without clock, socket, thread or random source. Time and randomness are arguments.
-const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-rsocket"];
+const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-rsocket", "softhca-subnet"];
 
 /// Paths that a pure package may not mention.
 const IMPURE: &[&str] = &[
