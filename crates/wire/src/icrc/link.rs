@@ -1,7 +1,7 @@
 //! The ICRC of a packet on an InfiniBand link. It covers the LRH, the GRH and the packet, without
-//! the fields that change on the way through a subnet: the VL, the GRH's traffic class, flow label
-//! and hop limit, and the fifth byte of the BTH. Those count as ones. Not RoCE
-//! ([`super::Envelope`]). IBA 7.8.1. Principal function: [`icrc`].
+//! the fields that change on the way: the VL, the GRH's traffic class, flow label and hop limit, and
+//! the fifth byte of the BTH. Those count as ones. A router replaces the LRH, so the whole LRH of a
+//! packet with a GRH counts as ones, as with RoCE ([`super::Envelope`]). IBA 7.8.1. Principal function: [`icrc`].
 
 use super::LEN;
 use crate::lrh::{self, Next};
@@ -13,14 +13,16 @@ use crate::{bth, grh};
 pub fn icrc(packet: &[u8]) -> Option<[u8; LEN]> {
     let (head, mut rest) = packet.split_first_chunk::<{ lrh::LEN }>()?;
     let next = lrh::Header::parse(head).ok()?.next;
-    let mut masked = *head;
-    masked[0] |= 0xf0;
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&masked);
     match next {
         Next::Raw | Next::RawIpv6 => return None,
-        Next::Bth => {}
+        Next::Bth => {
+            let mut masked = *head;
+            masked[0] |= 0xf0;
+            hasher.update(&masked);
+        }
         Next::Grh => {
+            hasher.update(&[0xff; lrh::LEN]);
             let (head, behind) = rest.split_first_chunk::<{ grh::LEN }>()?;
             let mut masked = *head;
             masked[0] |= 0x0f;
@@ -68,7 +70,11 @@ mod tests {
     }
 
     const LOCAL: &[(usize, u8)] = &[(0, 0xf0), (12, 0xff)];
-    const GLOBAL: &[(usize, u8)] = &[(0, 0xf0), (8, 0x0f), (9, 0xff), (10, 0xff), (11, 0xff), (15, 0xff), (52, 0xff)];
+    #[rustfmt::skip]
+    const GLOBAL: &[(usize, u8)] = &[
+        (0, 0xff), (1, 0xff), (2, 0xff), (3, 0xff), (4, 0xff), (5, 0xff), (6, 0xff), (7, 0xff),
+        (8, 0x0f), (9, 0xff), (10, 0xff), (11, 0xff), (15, 0xff), (52, 0xff),
+    ];
 
     #[test]
     fn l22_icrc_of_two_computations_is_equal() {
