@@ -107,8 +107,8 @@ impl Frame {
         grh::Grh::parse(self.body.first_chunk()?).ok()
     }
 
-    /// The same packet with another LRH and GRH: what a router sends. The ICRC covers neither the
-    /// hop limit nor anything else that a router may change, if SLID and DLID are left aside.
+    /// The same packet with another LRH and GRH: what a router sends. The ICRC of a packet with a
+    /// GRH covers neither the LRH nor the hop limit, so it stays.
     #[must_use]
     pub fn with_grh(&self, lrh: lrh::Header, header: &grh::Grh) -> Frame {
         let mut body = self.body.to_vec();

@@ -1,0 +1,132 @@
+//! The path that packets to a LID take, by the tables and states as they are. A path holds as long
+//! as the fabric's epoch does not change. It uses the same rules as packets do. Principal type:
+//! [`Path`].
+
+use super::{End, Fabric, Kind, NodeId};
+use crate::counters::Cause;
+use crate::rate::{Mtu, Rate, Time};
+use wire::lrh;
+
+/// The most switches on a path; more are a loop.
+const MOST_HOPS: usize = 64;
+
+/// A switch on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The switch.
+    pub node: NodeId,
+    /// The port that packets come in by.
+    pub ingress: u8,
+    /// The port that they leave by.
+    pub egress: u8,
+    /// The lane that they leave on.
+    pub vl: u8,
+}
+
+/// A path from one end port to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The epoch for which the path holds.
+    pub epoch: u64,
+    /// The lane of the first link.
+    pub vl: u8,
+    /// The switches, in order.
+    pub hops: Vec<Hop>,
+    /// The port that has the LID: that of an end node or a router, or port 0 of a switch.
+    pub end: End,
+    /// The lowest rate of all links, as the number of tenths of Gb/s.
+    pub rate: Rate,
+    /// The smallest MTU of all links.
+    pub mtu: Mtu,
+    /// The time that a bit takes, without the time that packets wait.
+    pub delay: Time,
+}
+
+/// Why there is no path: the port that drops the packets, and the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {} port {}: {cause}", .end.node.0, .end.port)]
+pub struct NoPath {
+    /// Where.
+    pub end: End,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Fabric {
+    /// The path from an end port to a unicast LID of its subnet. The source LID does not matter to
+    /// a switch, so the port stands for all of them.
+    ///
+    /// # Errors
+    /// Packets would be dropped on the way.
+    pub fn resolve(&self, from: End, dlid: u16, sl: u8) -> Result<Path, NoPath> {
+        let no_path = |end, cause| NoPath { end, cause };
+        let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
+        let port = &self.ports[at as usize];
+        let header = lrh::Header { dlid, sl, ..lrh::Header::default() };
+        let mut path = Path {
+            epoch: self.epoch,
+            vl: 0,
+            hops: Vec::new(),
+            end: from,
+            rate: port.rate,
+            mtu: port.settings.mtu,
+            delay: 0,
+        };
+        if port.settings.identity.has(dlid) {
+            return Ok(path);
+        }
+        if header.is_multicast() {
+            return Err(no_path(from, Cause::BadLid));
+        }
+        path.vl = self.leave(at, port.settings.sl_to_vl.vl(sl)).map_err(|cause| no_path(from, cause))?;
+        loop {
+            at = self.cross(at, &mut path).map_err(|cause| no_path(self.end(at), cause))?;
+            let port = &self.ports[at as usize];
+            let node = &self.nodes[port.node as usize];
+            let Kind::Switch(switch) = &node.kind else {
+                let mine = port.settings.identity.has(dlid);
+                return if mine { Ok(path) } else { Err(no_path(path.end, Cause::NotMine)) };
+            };
+            let (id, ingress) = (NodeId(port.node), port.number);
+            let own = self.ports[node.first as usize].settings.identity.has(dlid);
+            let here = End { node: id, port: ingress };
+            let ports = switch.forward(&header, ingress, node.ports, own).map_err(|cause| no_path(here, cause))?;
+            let egress = ports.iter().next().ok_or(no_path(here, Cause::NoRoute))?;
+            path.end = End { node: id, port: egress };
+            if egress == 0 {
+                return Ok(path);
+            }
+            at = node.first + u32::from(egress);
+            let vl = self.leave(at, switch.vl(ingress, egress, sl)).map_err(|cause| no_path(path.end, cause))?;
+            if path.hops.len() == MOST_HOPS {
+                return Err(no_path(here, Cause::NoRoute));
+            }
+            path.hops.push(Hop { node: id, ingress, egress, vl });
+        }
+    }
+
+    /// The lane on which a packet leaves a port.
+    fn leave(&self, at: u32, vl: Option<u8>) -> Result<u8, Cause> {
+        let port = &self.ports[at as usize];
+        if !port.logical.queues(false) {
+            return Err(Cause::EgressDown);
+        }
+        vl.filter(|vl| *vl < port.settings.vls).ok_or(Cause::NoVl)
+    }
+
+    /// The port at the other end of a link, which the path then includes.
+    fn cross(&self, at: u32, path: &mut Path) -> Result<u32, Cause> {
+        let port = &self.ports[at as usize];
+        let peer = port.peer.ok_or(Cause::EgressDown)?;
+        if !self.ports[peer as usize].logical.receives(false) {
+            return Err(Cause::NotReceiving);
+        }
+        path.end = self.end(peer);
+        path.mtu = path.mtu.min(port.settings.mtu);
+        path.delay += port.delay;
+        if port.rate.megabits() < path.rate.megabits() {
+            path.rate = port.rate;
+        }
+        Ok(peer)
+    }
+}
