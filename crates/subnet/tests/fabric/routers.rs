@@ -1,0 +1,124 @@
+//! A router between two subnets.
+
+use crate::net::{Net, end, global};
+use softhca_subnet::router::Route;
+use softhca_subnet::{Cause, NodeId};
+use wire::Grh;
+use wire::lrh;
+
+const PREFIXES: [u64; 2] = [0xfd00_0000_0000_0001, 0xfd00_0000_0000_0002];
+
+/// HCA 0 - switch - router - switch - HCA 1. Each router port has the LID 100 in its subnet.
+fn two_subnets() -> (Net, NodeId) {
+    let mut net = Net::new(2, 2);
+    let router = net.fabric.add_router(0x9000, 2);
+    for (side, prefix) in PREFIXES.into_iter().enumerate() {
+        net.cable(net.hca(side), end(net.switches[side], 1));
+        net.cable(end(router, side as u8 + 1), end(net.switches[side], 2));
+        let switch = net.fabric.switch_mut(net.switches[side]).unwrap();
+        switch.set_route(100, 2);
+        switch.set_route(side as u16 + 1, 1);
+        net.fabric.settings_mut(end(router, side as u8 + 1)).unwrap().identity.lid = 100;
+        net.fabric.settings_mut(net.hca(side)).unwrap().identity.prefix = prefix;
+        let guid = net.fabric.port(net.hca(side)).unwrap().settings().identity.guid;
+        let tables = net.fabric.router_mut(router).unwrap();
+        let (port, prefix) = (side as u8 + 1, u128::from(prefix) << 64);
+        tables.routes.push(Route { prefix, len: 64, port, via: None });
+        tables.neighbours.insert((port, guid), side as u16 + 1);
+        tables.sl_of_class[2] = 5;
+    }
+    net.up();
+    (net, router)
+}
+
+fn message(net: &Net, from: usize, hop_limit: u8) -> softhca_subnet::Frame {
+    let gid = |at| net.fabric.port(net.hca(at)).unwrap().settings().identity.gid();
+    let grh = Grh {
+        hop_limit,
+        traffic_class: 0x20,
+        next_header: 0x1b,
+        sgid: gid(from),
+        dgid: gid(1 - from),
+        ..Grh::default()
+    };
+    global(lrh::Header { dlid: 100, slid: from as u16 + 1, ..lrh::Header::default() }, grh)
+}
+
+#[test]
+fn l40_a_message_and_its_reply_pass_the_router() {
+    let (mut net, _) = two_subnets();
+    for from in [0, 1] {
+        let sent = message(&net, from, 2);
+        net.fabric.inject(net.hca(from), sent.clone()).unwrap();
+        let delivered = net.run();
+        assert_eq!((delivered.len(), delivered[0].end), (1, net.hca(1 - from)));
+        let frame = &delivered[0].frame;
+        assert_eq!((frame.lrh.slid, frame.lrh.dlid, frame.lrh.sl), (100, 2 - from as u16, 5));
+        assert_eq!(frame.grh().unwrap().hop_limit, 1);
+        let icrc = |frame: &softhca_subnet::Frame| {
+            let bytes = frame.to_bytes();
+            wire::icrc::link::icrc(&bytes[..bytes.len() - 6])
+        };
+        assert_eq!(icrc(frame), icrc(&sent), "the ICRC stays as it is");
+    }
+}
+
+#[test]
+fn l40_the_hop_limit_ends_at_the_router() {
+    for hop_limit in [0, 1] {
+        let (mut net, router) = two_subnets();
+        net.fabric.inject(net.hca(0), message(&net, 0, hop_limit)).unwrap();
+        assert_eq!(net.run(), []);
+        assert_eq!(net.dropped(end(router, 1), Cause::HopLimit), 1);
+        assert_eq!(net.drops(), 1);
+    }
+}
+
+#[test]
+fn l40_link_local_addresses_are_not_routed() {
+    let (mut net, router) = two_subnets();
+    net.fabric.settings_mut(net.hca(0)).unwrap().identity.prefix = softhca_subnet::port::LINK_LOCAL;
+    net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
+    assert_eq!(net.run(), []);
+    assert_eq!(net.dropped(end(router, 1), Cause::LinkLocal), 1);
+}
+
+#[test]
+fn l40_a_full_router_stops_the_other_subnet_and_loses_nothing() {
+    let (mut net, _) = two_subnets();
+    net.fabric.stop(net.hca(1));
+    for _ in 0..1500 {
+        net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
+    }
+    assert_eq!(net.run(), []);
+    net.fabric.resume(net.hca(1));
+    assert_eq!((net.run().len(), net.drops()), (1500, 0));
+}
+
+#[test]
+fn l40_a_multicast_packet_is_routed_to_the_other_subnets_of_its_group() {
+    let (mut net, router) = two_subnets();
+    let mgid = 0xff15_u128 << 112 | 7;
+    net.fabric.router_mut(router).unwrap().groups.insert(mgid, vec![(1, 0xc005), (2, 0xc006)]);
+    for (side, mlid) in [(0, 0xc005), (1, 0xc006)] {
+        let switch = net.fabric.switch_mut(net.switches[side]).unwrap();
+        switch.multicast.insert(mlid, softhca_subnet::switch::Ports::of([1, 2]));
+    }
+    let grh = Grh { dgid: mgid.to_be_bytes(), sgid: [0xfd; 16], hop_limit: 4, ..Grh::default() };
+    net.fabric
+        .inject(net.hca(0), global(lrh::Header { dlid: 0xc005, slid: 1, ..lrh::Header::default() }, grh))
+        .unwrap();
+    let delivered = net.run();
+    assert_eq!((delivered.len(), delivered[0].end, delivered[0].frame.lrh.dlid), (1, net.hca(1), 0xc006));
+}
+
+#[test]
+fn l11_a_router_port_enforces_partitions() {
+    let (mut net, router) = two_subnets();
+    let settings = net.fabric.settings_mut(end(router, 1)).unwrap();
+    settings.pkeys = softhca_subnet::pkey::Table::new(&[0x8005]);
+    settings.enforcement.pkey_in = true;
+    net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
+    assert_eq!(net.run(), []);
+    assert_eq!(net.dropped(end(router, 1), Cause::PartitionIn), 1);
+}
