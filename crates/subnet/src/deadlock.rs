@@ -2,7 +2,8 @@
 //!
 //! A channel is the egress port of a link with one lane. Packets in the buffer behind a channel
 //! wait for the channels that they leave by. If channels wait for each other in a circle, and all
-//! are full, nothing in the circle ever moves. Principal types: [`Channel`], and the methods
+//! are full, nothing in the circle ever moves. These methods look at the whole fabric: they are for
+//! diagnosis, and no step uses them. Principal types: [`Channel`], and the methods
 //! [`Fabric::routing_cycle`] and [`Fabric::deadlock`].
 
 use crate::fabric::{End, Fabric, Kind, NodeId};

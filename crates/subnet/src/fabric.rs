@@ -74,12 +74,14 @@ pub struct Node {
     pub system_guid: u64,
 }
 
-/// A packet that has reached its destination, or the owner of a switch or router.
+/// A packet that has reached its destination, or the owner of a switch or router; also a copy in a
+/// capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// When.
     pub time: Time,
-    /// The port that it came in by; port 0 of a switch if it was sent there by the switch itself.
+    /// The port that it came in by; port 0 of a switch if the switch sent it to itself. In a capture
+    /// the port that sent it.
     pub end: End,
     /// The packet.
     pub frame: Frame,
@@ -141,6 +143,7 @@ pub struct Fabric {
     epoch: u64,
     processed: u64,
     deliveries: Vec<Delivery>,
+    captured: Vec<Delivery>,
     /// Ports that may be able to send now.
     kicked: VecDeque<u32>,
     tables: Option<Arc<Tables>>,
@@ -177,7 +180,7 @@ impl Fabric {
         let lowest = u8::from(!matches!(kind, Kind::Switch(_)));
         for number in lowest..=ports {
             let settings = Settings::new(guid + u64::from(number), tables.clone());
-            self.ports.push(Port::new(id, number, settings));
+            self.ports.push(Port::new(id, number, lowest == 0, settings));
         }
         self.nodes.push(Node { kind, first, ports, guid, system_guid: guid });
         self.epoch += 1;
@@ -287,6 +290,19 @@ impl Fabric {
         }
     }
 
+    /// Begins or ends to keep copies of the packets that a port sends.
+    pub fn capture(&mut self, end: End, on: bool) {
+        if let Some(at) = self.index(end) {
+            self.ports[at as usize].egress.captures = on;
+        }
+    }
+
+    /// The copies that were kept, in order: when and where each packet was sent, and the packet as
+    /// on this link.
+    pub fn captured(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.captured)
+    }
+
     /// The port's receiver takes no more packets. They stay in its buffer, and the sender stops
     /// when its credits are used up.
     pub fn stop(&mut self, end: End) {
@@ -307,7 +323,8 @@ impl Fabric {
     /// Puts a packet into the fabric: at a port of an end node, at port 0 of a switch (which routes
     /// it by its tables), or at another port of a switch or router, for management packets on a
     /// directed route. The lane is 15 for management packets; otherwise it follows from the service
-    /// level.
+    /// level. Management packets have no credits: if too many wait at a port, it drops the next one
+    /// and counts it.
     ///
     /// # Errors
     /// The port drops the packet at once, and why.
@@ -330,6 +347,9 @@ impl Fabric {
             return Ok(());
         }
         let port = &self.ports[at as usize];
+        if port.relays && !frame.is_management() {
+            return Err(Cause::NoRoute);
+        }
         let vl = port.admits(&frame, port.settings.sl_to_vl.vl(frame.lrh.sl))?;
         if port.settings.identity.has(frame.lrh.dlid) {
             self.push(self.now, at, Happening::Local(frame));

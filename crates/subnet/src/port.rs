@@ -75,7 +75,7 @@ pub struct Settings {
     pub sl_to_vl: SlToVl,
     /// The arbitration between lanes. Ports share equal tables.
     pub arbitration: Arc<Tables>,
-    /// HOQLife: 4.096 µs × 2^code at the head of a queue; 20 and more is for ever.
+    /// HOQLife of a switch port: 4.096 µs × 2^code at the head of a queue; 20 and more is for ever.
     pub hoq_life: u8,
     /// Blocks of the receive buffer of each data lane.
     pub buffer: u16,
@@ -181,7 +181,7 @@ pub(crate) struct Lane {
 /// What makes a link bad, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// One bit of every so-manieth packet is changed, flow-control packets included. 0: of none.
+    /// One bit of each n-th packet is changed, flow-control packets included. 0: of none.
     pub corrupt_every: u32,
     /// Packets take so many times as long in addition.
     pub slower: u32,
@@ -205,6 +205,8 @@ pub(crate) struct Egress {
     pub(crate) fault: Fault,
     /// Packets sent since the fault was set.
     pub(crate) fault_count: u32,
+    /// Copies of what leaves are kept.
+    pub(crate) captures: bool,
 }
 
 /// A port of a node.
@@ -215,6 +217,8 @@ pub struct Port {
     /// The port at the other end of the link.
     pub(crate) peer: Option<u32>,
     pub(crate) delay: Time,
+    /// The port belongs to a switch.
+    pub(crate) relays: bool,
     /// The cable is cut.
     pub(crate) cut: bool,
     /// Changes with each failure of the link; what was on the wire before is lost.
@@ -231,7 +235,7 @@ pub struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(node: u32, number: u8, settings: Settings) -> Port {
+    pub(crate) fn new(node: u32, number: u8, relays: bool, settings: Settings) -> Port {
         let lane = Lane {
             queue: VecDeque::new(),
             head_since: 0,
@@ -243,6 +247,7 @@ impl Port {
             number,
             peer: None,
             delay: 0,
+            relays,
             cut: false,
             generation: 0,
             logical: Logical::Down,
@@ -327,11 +332,12 @@ impl Port {
         }
     }
 
-    /// When the packet at the head of a lane's queue expires, and why. A port of an end node drops
-    /// nothing for its age.
+    /// When the packet at the head of a lane's queue expires, and why. Only switches drop a packet
+    /// for its age.
     pub(crate) fn deadline(&self, lane: &Lane) -> Option<(Time, Cause)> {
         let head = lane.queue.front()?;
-        let hoq = lifetime(self.settings.hoq_life).map_or(Time::MAX, |life| lane.head_since + life);
+        let code = if self.relays { self.settings.hoq_life } else { FOR_EVER };
+        let hoq = lifetime(code).map_or(Time::MAX, |life| lane.head_since + life);
         let of_head = if hoq <= head.expires { (hoq, Cause::HeadOfQueue) } else { (head.expires, Cause::LifeTime) };
         (of_head.0 < Time::MAX).then_some(of_head)
     }

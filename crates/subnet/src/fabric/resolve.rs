@@ -5,6 +5,7 @@
 use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
 use crate::rate::{Mtu, Rate, Time};
+use crate::state::Logical;
 use wire::lrh;
 
 /// The most switches on a path; more are a loop.
@@ -34,7 +35,7 @@ pub struct Path {
     pub hops: Vec<Hop>,
     /// The port that has the LID: that of an end node or a router, or port 0 of a switch.
     pub end: End,
-    /// The lowest rate of all links, as the number of tenths of Gb/s.
+    /// The lowest rate of all links.
     pub rate: Rate,
     /// The smallest MTU of all links.
     pub mtu: Mtu,
@@ -118,7 +119,9 @@ impl Fabric {
     fn cross(&self, at: u32, path: &mut Path) -> Result<u32, Cause> {
         let port = &self.ports[at as usize];
         let peer = port.peer.ok_or(Cause::EgressDown)?;
-        if !self.ports[peer as usize].logical.receives(false) {
+        let logical = self.ports[peer as usize].logical;
+        // In error recovery packets wait, so the path stays.
+        if !logical.receives(false) && logical != Logical::ActiveDefer {
             return Err(Cause::NotReceiving);
         }
         path.end = self.end(peer);

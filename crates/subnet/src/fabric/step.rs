@@ -1,7 +1,7 @@
 //! What an event does at a port: packets and flow-control packets that arrive, and the choice of
 //! what leaves next. Not what a node does with a packet ([`super::forward`]).
 
-use super::{Event, Fabric, Happening};
+use super::{Delivery, Event, Fabric, Happening};
 use crate::counters::Cause;
 use crate::frame::Frame;
 use crate::port::{Hold, Place, Port, Queued};
@@ -161,6 +161,11 @@ impl Fabric {
             lane.sender.send(frame.blocks());
         }
         port.counters.sent.count(&frame);
+        if port.egress.captures {
+            let copy = Delivery { time: self.now, end: self.end(at), frame: frame.clone() };
+            self.captured.push(copy);
+        }
+        let port = &mut self.ports[at as usize];
         let more = !matches!(hold, Hold::Nothing) || port.backlog() > 0;
         port.egress.sending = hold;
         self.put(at, bytes, vl, Happening::Arrive(frame));
@@ -169,7 +174,8 @@ impl Fabric {
         }
     }
 
-    /// Puts a packet on the wire, where the fault of the link may damage it.
+    /// Puts a packet on the wire, where the fault of the link may damage it. The CRCs find every
+    /// single changed bit, so a damaged packet needs no bytes.
     fn put(&mut self, at: u32, bytes: usize, vl: u8, what: Happening) {
         let now = self.now;
         let port = &mut self.ports[at as usize];

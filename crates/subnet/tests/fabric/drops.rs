@@ -137,3 +137,26 @@ fn l01_a_packet_to_the_own_lid_does_not_leave_the_port() {
     assert_eq!(net.run()[0].end, net.hca(0));
     assert_eq!(net.fabric.port(net.hca(0)).unwrap().counters().sent.packets, 0);
 }
+
+#[test]
+fn l34_data_leaves_a_switch_by_its_tables_only() {
+    let mut net = Net::star(2);
+    assert_eq!(net.fabric.inject(end(net.switches[0], 2), packet(9, 2, 0, 0)), Err(Cause::NoRoute));
+    net.fabric.inject(end(net.switches[0], 0), packet(9, 2, 0, 0)).unwrap();
+    assert_eq!(net.run()[0].end, net.hca(1));
+}
+
+#[test]
+fn l34_too_many_management_packets_are_dropped_and_counted() {
+    let mut net = Net::star(3);
+    for from in [0, 2] {
+        (0..60).for_each(|_| net.fabric.inject(net.hca(from), smp(from as u16 + 1, 2)).unwrap());
+    }
+    // Two senders share one egress port, at whose queue 64 packets may wait.
+    net.fabric.set_fault(end(net.switches[0], 2), softhca_subnet::port::Fault { corrupt_every: 0, slower: 99 });
+    let delivered = net.run().len() as u64;
+    let dropped = net.dropped(end(net.switches[0], 2), Cause::Vl15Full);
+    assert!(dropped > 40 && delivered + dropped == 120, "{delivered} {dropped}");
+    let counters = net.fabric.port(end(net.switches[0], 2)).unwrap().counters();
+    assert_eq!(counters.error(PortError::Vl15Dropped), dropped);
+}

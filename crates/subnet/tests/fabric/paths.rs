@@ -1,6 +1,7 @@
 //! The paths that the fabric resolves, and what changes them.
 
-use crate::net::{CABLE, Net, end};
+use crate::net::{CABLE, Net, end, packet};
+use proptest::prelude::*;
 use softhca_subnet::fabric::Hop;
 use softhca_subnet::{Cause, Mtu, Speed};
 
@@ -59,4 +60,84 @@ fn l41_a_delivered_packet_has_the_bytes_of_a_link_capture() {
     let bytes = net.run()[0].frame.to_bytes();
     assert_eq!(bytes[..8], [0x00, 0x32, 0, 2, 0, 8, 0, 1]);
     assert_eq!(softhca_subnet::Frame::parse(&bytes).unwrap().to_bytes(), bytes);
+}
+
+#[test]
+fn l41_a_capture_shows_each_packet_as_on_its_link() {
+    let mut net = Net::star(2);
+    net.fabric.switch_mut(net.switches[0]).unwrap().sl_to_vl_default = softhca_subnet::service::SlToVl::of(|sl| sl);
+    let ports = [net.hca(0), end(net.switches[0], 2)];
+    ports.into_iter().for_each(|port| net.fabric.capture(port, true));
+    net.send(0, 1, 3, 64);
+    net.run();
+    let captured = net.fabric.captured();
+    let seen: Vec<_> = captured.iter().map(|copy| (copy.end, copy.frame.to_bytes()[0])).collect();
+    assert_eq!(seen, [(ports[0], 0x00), (ports[1], 0x30)], "each with the lane of its hop");
+    assert!(captured[0].time < captured[1].time);
+    assert_eq!(net.fabric.captured(), []);
+}
+
+#[test]
+fn l33_a_path_stays_while_its_link_recovers() {
+    let mut net = Net::row(2);
+    net.fabric.cut(end(net.switches[0], 7));
+    assert!(net.fabric.resolve(net.hca(0), 2, 0).is_ok());
+    net.run();
+    assert!(net.fabric.resolve(net.hca(0), 2, 0).is_err());
+}
+
+#[test]
+fn a_step_costs_what_happens_and_not_what_there_is() {
+    let events = |extra: usize| {
+        let mut net = Net::new(2 + extra, 1);
+        (0..2).for_each(|at| net.cable(end(net.hcas[at], 1), end(net.switches[0], at as u8 + 1)));
+        net.fabric.switch_mut(net.switches[0]).unwrap().set_route(2, 2);
+        net.up();
+        let before = net.fabric.processed();
+        assert_eq!((net.run(), net.fabric.processed()), (vec![], before), "an idle fabric has no events");
+        (0..100).for_each(|_| net.send(0, 1, 0, 1024));
+        assert_eq!(net.run().len(), 100);
+        net.fabric.processed() - before
+    };
+    assert_eq!(events(0), events(1000));
+}
+
+/// Three switches in a ring, each with an HCA at port 1; ports 7 and 8 are the ring.
+fn ring(routes: &[(usize, u16, u8)]) -> Net {
+    let mut net = Net::new(3, 3);
+    for at in 0..3 {
+        net.cable(end(net.hcas[at], 1), end(net.switches[at], 1));
+        net.cable(end(net.switches[at], 7), end(net.switches[(at + 1) % 3], 8));
+    }
+    net.up();
+    for &(at, lid, port) in routes {
+        net.fabric.switch_mut(net.switches[at]).unwrap().set_route(lid, port);
+    }
+    net
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    /// For any tables: a packet arrives where the path ends, or nowhere if there is no path.
+    #[test]
+    fn l02_a_packet_arrives_where_the_resolved_path_ends(
+        routes in proptest::collection::vec((0..3_usize, 1..5_u16, prop_oneof![0..3_u8, 7..9_u8]), 0..16),
+        from in 0..3_usize,
+        dlid in 1..5_u16,
+    ) {
+        let mut net = ring(&routes);
+        let path = net.fabric.resolve(net.hca(from), dlid, 0);
+        net.fabric.inject(net.hca(from), packet(from as u16 + 1, dlid, 0, 0)).unwrap();
+        // A loop never ends, so the time is short.
+        let until = net.fabric.now() + 50_000_000;
+        let nodes: Vec<_> = net.fabric.advance(until).iter().map(|delivery| delivery.end.node).collect();
+        match path {
+            Ok(path) => prop_assert_eq!(nodes, [path.end.node]),
+            Err(no_path) => {
+                prop_assert_eq!(nodes, []);
+                let loops = net.drops() == 0;
+                prop_assert!(loops || net.dropped(no_path.end, no_path.cause) == 1, "{}", no_path);
+            }
+        }
+    }
 }

@@ -84,3 +84,27 @@ fn l34_a_packet_older_than_the_life_time_of_the_switch_is_dropped() {
     net.run();
     assert_eq!(net.dropped(end(net.switches[0], 2), Cause::LifeTime), 2);
 }
+
+#[test]
+fn l15_each_lane_has_a_buffer_of_its_own() {
+    let mut net = two_lanes(Tables::new(&[], &[(0, 64), (1, 64)], 0));
+    net.fabric.stop(net.hca(1));
+    (0..20).for_each(|_| net.send(0, 1, 0, 4096));
+    net.run();
+    let sent = |net: &Net| net.fabric.port(net.hca(0)).unwrap().counters().sent.packets;
+    assert_eq!(sent(&net), 6, "three wait in the switch, three in the receiver");
+    (0..20).for_each(|_| net.send(0, 1, 1, 4096));
+    net.run();
+    assert_eq!(sent(&net), 12, "the other lane has as much");
+}
+
+#[test]
+fn l34_an_end_port_drops_nothing_for_its_age() {
+    let mut net = Net::star(2);
+    net.fabric.settings_mut(net.hca(0)).unwrap().hoq_life = 0;
+    net.fabric.stop(net.hca(1));
+    (0..20).for_each(|_| net.send(0, 1, 0, 4096));
+    net.run();
+    net.fabric.resume(net.hca(1));
+    assert_eq!((net.run().len(), net.drops()), (20, 0));
+}
