@@ -179,7 +179,7 @@ impl Fabric {
         let tables = self.tables.get_or_insert_with(|| Arc::new(equal_shares())).clone();
         let lowest = u8::from(!matches!(kind, Kind::Switch(_)));
         for number in lowest..=ports {
-            let settings = Settings::new(guid + u64::from(number), tables.clone());
+            let settings = Settings::new(guid.wrapping_add(u64::from(number)), tables.clone());
             self.ports.push(Port::new(id, number, lowest == 0, settings));
         }
         self.nodes.push(Node { kind, first, ports, guid, system_guid: guid });

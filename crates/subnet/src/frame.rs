@@ -88,7 +88,7 @@ impl Frame {
         self.lrh.vl == lrh::VL_MANAGEMENT
     }
 
-    /// Blocks of credit that the packet needs. A packet takes whole blocks.
+    /// Blocks of credit that the packet needs: its bytes from the LRH to the ICRC, in whole blocks.
     #[must_use]
     pub const fn blocks(&self) -> u16 {
         self.lrh.byte_len().div_ceil(BLOCK) as u16
@@ -134,6 +134,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn frame() -> Frame {
         let lrh = lrh::Header { sl: 3, vl: 1, dlid: 2, slid: 1, ..lrh::Header::default() };
@@ -170,5 +171,25 @@ mod tests {
         let lrh = lrh::Header { next: lrh::Next::Grh, ..lrh::Header::default() };
         assert_eq!(Frame::new(lrh, vec![0; 52]), Err(Malformed::Length), "ends inside the BTH");
         assert_eq!(Frame::new(lrh, vec![0; 8 * 1024]), Err(Malformed::Length));
+    }
+
+    proptest! {
+        /// Any bytes behind a right VCRC: parsed or refused, and what is parsed is encoded alike, but
+        /// for reserved bits.
+        #[test]
+        fn l34_any_bytes_are_parsed_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), fits: bool) {
+            if fits && bytes.len() >= 8 {
+                bytes.truncate(bytes.len() / 4 * 4);
+                bytes[0] &= 0xf0;
+                (bytes[4], bytes[5]) = (0, bytes.len() as u8 / 4);
+            }
+            prop_assert!(Frame::parse(&bytes).is_err() || vcrc::check(&bytes).is_some());
+            let whole = [&bytes[..], &vcrc::vcrc(&bytes)].concat();
+            if let Ok(frame) = Frame::parse(&whole) {
+                let again = frame.to_bytes();
+                prop_assert_eq!(Frame::parse(&again), Ok(frame));
+                prop_assert_eq!(&again[6..bytes.len()], &bytes[6..]);
+            }
+        }
     }
 }

@@ -4,16 +4,17 @@
 
 use std::fmt;
 
-/// Time in picoseconds. A byte at the highest rate takes 10 of them, and 64 bits last for 200 days.
+/// Time in picoseconds. A byte at the highest rate takes about 7 of them, and 63 bits last for 100
+/// days; times beyond that are not supported.
 pub type Time = u64;
 
 /// One microsecond.
 pub const MICROSECOND: Time = 1_000_000;
 
-/// A time code of the IBA: 4.096 µs × 2^`code`.
+/// A time code of the IBA, 5 bits: 4.096 µs × 2^`code`.
 #[must_use]
 pub const fn coded_time(code: u8) -> Time {
-    (4096 * MICROSECOND / 1000) << code
+    (4096 * MICROSECOND / 1000) << (code & 31)
 }
 
 /// How many lanes a link has.
@@ -263,11 +264,7 @@ mod tests {
         assert_eq!(rate(Width::X4, Speed::Edr).to_string(), "100 Gb/sec (4X EDR)");
         for width in Width::ALL {
             for speed in Speed::ALL {
-                let rate = Rate { width, speed };
-                // 8X FDR to 12X NDR: the codes that exist are the ones of Linux.
-                assert!(
-                    rate.code() != 0 || matches!((width, speed), (Width::X12, Speed::Fdr)) || rate.tenths() == 1000 * 2
-                );
+                assert!(Rate { width, speed }.code() != 0, "every rate has a code of path records");
             }
         }
     }

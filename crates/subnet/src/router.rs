@@ -66,7 +66,9 @@ impl Router {
             let copies: Vec<Copy> = ports.map(|(port, mlid)| (*port, *mlid, sl)).collect();
             return if copies.is_empty() { Err(Cause::NoSubnet) } else { Ok(copies) };
         }
-        let matches = |route: &&Route| (dgid ^ route.prefix).checked_shr(128 - u32::from(route.len)).unwrap_or(0) == 0;
+        let matches = |route: &&Route| {
+            (dgid ^ route.prefix).checked_shr(128_u32.saturating_sub(u32::from(route.len))).unwrap_or(0) == 0
+        };
         let route = self.routes.iter().filter(matches).max_by_key(|route| route.len).ok_or(Cause::NoSubnet)?;
         let neighbour = || self.neighbours.get(&(route.port, dgid as u64)).copied();
         let dlid = route.via.or_else(neighbour).ok_or(Cause::NoSubnet)?;

@@ -3,7 +3,9 @@
 
 use crate::net::Net;
 use proptest::prelude::*;
-use softhca_subnet::Delivery;
+use softhca_subnet::switch::Ports;
+use softhca_subnet::{Delivery, Frame};
+use wire::lrh::{self, Next};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -79,5 +81,36 @@ proptest! {
         }
         let (_, again, _) = play(&steps, lanes);
         prop_assert_eq!(delivered, again);
+    }
+}
+
+/// Packets with any header fields, as a hostile node may send them.
+fn any_frame() -> impl Strategy<Value = Frame> {
+    let dlid = prop_oneof![0..8_u16, 0xc000..0xc003_u16, Just(0xffff_u16), any::<u16>()];
+    let next = prop_oneof![Just(Next::Raw), Just(Next::Bth), Just(Next::Grh)];
+    (dlid, any::<u16>(), prop_oneof![Just(0_u8), Just(15), 0..16_u8], any::<u8>(), next, 14..1050_usize, any::<u8>())
+        .prop_map(|(dlid, slid, vl, sl, next, words, fill)| {
+            let lrh = lrh::Header { vl, sl, next, dlid, packet_len: 0, slid };
+            Frame::new(lrh, vec![fill; 4 * words]).unwrap()
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn l34_no_packet_of_a_hostile_node_costs_others_their_credits(frames in proptest::collection::vec(any_frame(), 1..60)) {
+        let mut net = Net::star(4);
+        let switch = net.fabric.switch_mut(net.switches[0]).unwrap();
+        switch.multicast.insert(0xc001, Ports::of([0, 1, 2, 3, 7]));
+        for frame in frames {
+            let _ = net.fabric.inject(net.hca(0), frame);
+        }
+        net.run();
+        prop_assert_eq!(net.fabric.stalls(), []);
+        for to in 1..4 {
+            (0..20).for_each(|_| net.send(0, to, 0, 4096));
+        }
+        prop_assert_eq!(net.run().len(), 60);
+        prop_assert_eq!(net.fabric.deadlock(), None);
     }
 }
