@@ -65,6 +65,25 @@ fn l30_routes_that_leave_out_one_link_of_the_ring_cannot_deadlock() {
 }
 
 #[test]
+fn l30_a_deadlock_is_reported_if_and_only_if_packets_never_arrive() {
+    let (mut passed, mut stuck) = (0, 0);
+    for packets in 1..16 {
+        let mut net = ring();
+        for from in 0..4 {
+            (0..packets).for_each(|_| net.send(from, (from + 2) % 4, 0, 4096));
+        }
+        let (mut delivered, mut reported) = (0, false);
+        while let Some(next) = net.fabric.next_event() {
+            delivered += net.fabric.advance(next).len();
+            reported |= net.fabric.deadlock().is_some();
+        }
+        assert_eq!(reported, delivered < 4 * packets, "{packets} packets from each");
+        if reported { stuck += 1 } else { passed += 1 }
+    }
+    assert!(passed > 0 && stuck > 0, "{passed} {stuck}");
+}
+
+#[test]
 fn l30_packets_that_can_still_move_are_no_deadlock() {
     let mut net = ring();
     for from in 0..4 {

@@ -27,6 +27,7 @@ fn l33_a_short_error_is_active_defer_and_nothing_that_waits_is_dropped() {
     assert_eq!((delivered as u64 + lost, net.drops()), (200, lost));
     assert!(lost <= 2, "only what was on the wire, {lost}");
     assert_eq!(net.fabric.port(net.hca(0)).unwrap().counters().recovered, 1);
+    assert_eq!(state(&net, 0), Logical::Active, "also when the time for recovery is over");
 }
 
 #[test]
@@ -93,4 +94,16 @@ fn l30_a_slow_link_slows_its_sender() {
     };
     let (fast, slow) = (time(0), time(9));
     assert!((slow / fast) >= 9 && slow / fast <= 10, "{slow} {fast}");
+}
+
+#[test]
+fn l30_a_link_that_goes_down_frees_the_buffers_of_what_waited_for_it() {
+    let mut net = Net::star(3);
+    net.fabric.stop(net.hca(1));
+    (0..20).for_each(|_| net.send(0, 1, 0, 4096));
+    (0..5).for_each(|_| net.send(0, 2, 0, 4096));
+    net.run();
+    net.fabric.set_state(net.hca(1), softhca_subnet::state::Event::SetDown).unwrap();
+    assert_eq!(net.run().len(), 5);
+    assert_eq!(net.dropped(end(net.switches[0], 2), Cause::EgressDown), 17, "three are in the receiver");
 }

@@ -66,3 +66,18 @@ fn l35_the_switch_itself_may_be_a_member() {
     (0..50).for_each(|_| net.fabric.inject(net.hca(0), packet(1, 0xc000, 0, 4096)).unwrap());
     assert_eq!(net.run().len(), 100, "no credit is lost");
 }
+
+#[test]
+fn l35_copies_that_are_all_dropped_free_their_buffer() {
+    let mut net = Net::star(3);
+    let switch = net.switches[0];
+    net.fabric.switch_mut(switch).unwrap().multicast.insert(0xc000, Ports::of([2, 3]));
+    [2, 3]
+        .into_iter()
+        .for_each(|port| net.fabric.settings_mut(end(switch, port)).unwrap().mtu = softhca_subnet::Mtu::B256);
+    (0..50).for_each(|_| net.fabric.inject(net.hca(0), packet(1, 0xc000, 0, 2048)).unwrap());
+    assert_eq!(net.run(), []);
+    assert_eq!(net.dropped(end(switch, 3), Cause::TooLong), 50, "all of them came through");
+    net.send(0, 1, 0, 256);
+    assert_eq!(net.run().len(), 1);
+}

@@ -71,7 +71,11 @@ fn l34_a_packet_that_waits_longer_than_hoq_life_is_dropped_and_frees_its_buffer(
     net.fabric.stop(net.hca(1));
     (0..20).for_each(|_| net.send(0, 1, 0, 4096));
     (0..5).for_each(|_| net.send(0, 2, 0, 4096));
-    assert_eq!(net.run().len(), 5, "the other destination is reached in the end");
+    let start = net.fabric.now();
+    let delivered = net.run();
+    assert_eq!(delivered.len(), 5, "the other destination is reached in the end");
+    let lives = (delivered[0].time - start) / softhca_subnet::rate::coded_time(2);
+    assert!(lives >= 14, "each packet at the head has its own time, {lives}");
     assert_eq!(net.dropped(end(net.switches[0], 2), Cause::HeadOfQueue), 17, "three are in the receiver");
 }
 

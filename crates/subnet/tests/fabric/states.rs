@@ -103,3 +103,17 @@ fn l06_l07_chips_of_one_system_have_guids_of_their_own_and_one_system_guid() {
     guids.dedup();
     assert_eq!((count, guids.len()), (10, 10));
 }
+
+#[test]
+fn l33_data_to_a_port_that_is_only_init_is_dropped_and_keeps_no_credits() {
+    let mut net = pair();
+    net.fabric.advance(2 * TRAINING);
+    net.fabric.set_state(net.hca(0), Event::SetArmed).unwrap();
+    net.fabric.set_state(net.hca(0), Event::SetActive).unwrap();
+    (0..50).for_each(|_| net.send(0, 1, 0, 4096));
+    assert_eq!(net.run(), []);
+    assert_eq!(net.dropped(net.hca(1), Cause::NotReceiving), 50);
+    net.fabric.set_state(net.hca(1), Event::SetArmed).unwrap();
+    net.send(0, 1, 0, 4096);
+    assert_eq!(net.run().len(), 1);
+}
