@@ -1,17 +1,7 @@
-//! Partition keys and the table of a port. A key's low 15 bits name the partition. The top bit is
-//! set for a full member. Not the choice of a queue pair's key. Principal type: [`Table`].
+//! The partition keys of a port. [`wire::pkey`] says which keys match. Not the choice of a queue
+//! pair's key. Principal type: [`Table`].
 
-/// The bit of a full member.
-pub const FULL: u16 = 0x8000;
-/// Full member of the default partition.
-pub const DEFAULT: u16 = 0xffff;
-
-/// Whether members with these two keys may talk: one partition, and at least one full member. A
-/// zero key is an empty entry and matches nothing.
-#[must_use]
-pub const fn matches(a: u16, b: u16) -> bool {
-    (a ^ b) & !FULL == 0 && a & !FULL != 0 && (a | b) & FULL != 0
-}
+use wire::pkey::{DEFAULT, is_accepted};
 
 /// The P_Key table of a port, set by the manager. A port starts as a full member of the default
 /// partition.
@@ -37,21 +27,13 @@ impl Table {
     /// Whether a packet with this key belongs to one of the port's partitions.
     #[must_use]
     pub fn admits(&self, pkey: u16) -> bool {
-        self.entries().iter().any(|own| matches(*own, pkey))
+        self.entries().iter().any(|own| is_accepted(*own, pkey))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn l12_two_keys_match_if_equal_and_one_is_full() {
-        assert!(matches(0x8001, 0x8001) && matches(0x8001, 0x0001) && matches(0x0001, 0x8001));
-        assert!(!matches(0x0001, 0x0001), "two limited members");
-        assert!(!matches(0x8001, 0x8002), "two partitions");
-        assert!(!matches(0x8000, 0x8000), "an empty entry");
-    }
 
     #[test]
     fn l12_a_table_admits_what_one_entry_matches() {

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_two_members_must_be_full() {
+    fn l12_one_of_two_members_must_be_full() {
         for (own, theirs, accepted) in [
             (0xffff, 0xffff, true),
             (0xffff, 0x7fff, true),
