@@ -39,7 +39,8 @@ int main(void)
     struct ibv_pd *pd = ibv_alloc_pd(context);
     MUST(pd);
     uint64_t speed = 0;
-    MUST(CALL(ibv_query_port_speed)(context, 1, &speed) == 0 && speed == 1000);
+    /* The slowest link has 2.5 Gb/s. */
+    MUST(CALL(ibv_query_port_speed)(context, 1, &speed) == 0 && speed >= 25);
     MUST(ibv_query_port_speed(context, 2, &speed) == EINVAL && ibv_query_port_speed(NULL, 1, &speed) == EINVAL);
 
     struct ibv_buf *buf = NULL;

@@ -2,9 +2,10 @@
 //! front of the extended context.
 
 use super::*;
-use crate::layout::{Dmah, DmahInitAttr, MrInitAttr, Op, ParentDomainInitAttr, SendWr, Sge, VerbsContext};
+use crate::layout::{Dmah, DmahInitAttr, MrInitAttr, Op, ParentDomainInitAttr, PortAttr, SendWr, Sge, VerbsContext};
 use crate::object::get;
 use crate::{buffer, counters, dm, dmah, parent, post};
+use abi::device::link_speed;
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -35,7 +36,9 @@ fn a_port_says_its_speed_in_hundreds_of_megabits() {
     let device = Device::open();
     let mut speed = 7;
     assert_eq!(call!(query::query_port_speed(device.context, 1, &raw mut speed)), 0);
-    assert_eq!(speed, 1000, "4 lanes of EDR");
+    let mut port = PortAttr::zeroed();
+    assert_eq!(call!(query::query_port(device.context, 1, &raw mut port, size_of::<PortAttr>())), 0);
+    assert_eq!(Some(speed), link_speed(port.active_width, port.active_speed), "that of the host's interface");
     for port in [0, 2, 256, 257, u32::MAX] {
         assert_eq!(call!(query::query_port_speed(device.context, port, &raw mut speed)), libc::EINVAL, "port {port}");
     }
