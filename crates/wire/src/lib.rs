@@ -7,8 +7,9 @@
 //! packet behind its network header, as the transport uses it. Between hosts a packet ends with its
 //! [`icrc`]. On an InfiniBand link a packet begins with its [`lrh`] and ends with its [`vcrc`], and
 //! [`flow_control`] packets go between the packets. [`probe`] is a packet of softhca's own. A
-//! management datagram ([`mad`]) is the payload of a UD packet; [`cm`] holds the communication
-//! manager's datagrams.
+//! management datagram ([`mad`]) is the payload of a UD packet. Each class has a module: [`smp`],
+//! [`sa`], [`perf`], [`vendor`], and [`cm`] for the communication manager. Their attributes are tables
+//! ([`layout`]).
 //!
 //! Nothing here decides anything: the `protocol` crate decides whether a packet is accepted.
 //! Sources: IBA volume 1, chapters 7 (link), 9 (transport), 12 (communication management), 13
@@ -32,14 +33,17 @@ pub mod icrc;
 pub mod ieth;
 pub mod immdt;
 pub mod lrh;
+pub mod layout;
 pub mod mad;
 mod number;
 mod opcode;
 pub mod pkey;
 pub mod probe;
+mod rate;
 pub mod reth;
 pub mod rnr;
 pub mod vcrc;
+pub mod smp;
 pub mod xrceth;
 
 pub use aeth::{NakCode, Syndrome};
@@ -48,6 +52,7 @@ pub use grh::Grh;
 pub use headers::{Headers, MAX_LEN};
 pub use number::{Psn, Qpn};
 pub use opcode::{Opcode, Operation, Place, Transport};
+pub use rate::rate_mbps;
 
 /// The atomic request header, as in [`Headers`].
 pub type AtomicEth = atomic_eth::Header;

@@ -11,7 +11,9 @@
 //!  16 |         attribute id          |           reserved            |
 //!  20 |                      attribute modifier                       |
 //! ```
-//! The rest depends on the class; the communication manager's messages are in [`crate::cm`].
+//! The rest depends on the class: [`crate::smp`], [`crate::sa`], [`crate::perf`], [`crate::vendor`],
+//! and the communication manager's messages in [`crate::cm`]. Longer messages are segmented
+//! ([`crate::rmpp`]). [`crate::notice`] and [`crate::class_port_info`] are in all classes.
 //! Principal type: [`Header`].
 
 use crate::bytes::{be16, be32, be64, put16, put32, put64};
@@ -23,19 +25,59 @@ pub const MAD_LEN: usize = 256;
 pub const LEN: usize = 24;
 /// The only base version.
 pub const BASE_VERSION: u8 = 1;
-/// The class of the communication manager.
-pub const CLASS_CM: u8 = 0x07;
+/// The class of subnet management, for datagrams that switches forward by LID.
+pub const CLASS_SUBN_LID: u8 = 0x01;
+/// The class of subnet management, for datagrams that carry their route.
+pub const CLASS_SUBN_DIRECTED: u8 = 0x81;
 /// The class of subnet administration.
 pub const CLASS_SA: u8 = 0x03;
 /// The class of performance management.
 pub const CLASS_PM: u8 = 0x04;
+/// The class of baseboard management.
+pub const CLASS_BM: u8 = 0x05;
+/// The class of device management.
+pub const CLASS_DEVICE: u8 = 0x06;
+/// The class of the communication manager.
+pub const CLASS_CM: u8 = 0x07;
+/// The class of congestion control.
+pub const CLASS_CC: u8 = 0x21;
+/// The classes of vendors, without RMPP.
+pub const CLASSES_VENDOR: std::ops::RangeInclusive<u8> = 0x09..=0x0f;
+/// The classes of vendors that carry an OUI, with RMPP.
+pub const CLASSES_VENDOR_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 /// The method that requests an attribute.
 pub const METHOD_GET: u8 = 0x01;
+/// The method that changes an attribute. The answer is a Get response.
+pub const METHOD_SET: u8 = 0x02;
 /// The method that sends, without an answer at this level. The communication manager uses only this
 /// one.
 pub const METHOD_SEND: u8 = 0x03;
+/// The method that tells the subnet manager of an event.
+pub const METHOD_TRAP: u8 = 0x05;
+/// The method that tells a subscriber of an event.
+pub const METHOD_REPORT: u8 = 0x06;
+/// The method that ends the repetition of a trap.
+pub const METHOD_TRAP_REPRESS: u8 = 0x07;
+/// The method that requests a table of records.
+pub const METHOD_GET_TABLE: u8 = 0x12;
+/// The method that requests the records of a path.
+pub const METHOD_GET_TRACE_TABLE: u8 = 0x13;
+/// The method that requests paths between several ports.
+pub const METHOD_GET_MULTI: u8 = 0x14;
+/// The method that deletes a record.
+pub const METHOD_DELETE: u8 = 0x15;
 /// The bit of a method that marks a response.
 pub const RESPONSE: u8 = 0x80;
+/// The status of a receiver that cannot answer now.
+pub const STATUS_BUSY: u16 = 0x0001;
+/// The status of a base or class version that the receiver does not know.
+pub const STATUS_VERSION: u16 = 0x0004;
+/// The status of a method that the class does not have.
+pub const STATUS_METHOD: u16 = 0x0008;
+/// The status of a method that the attribute does not have, or of an unknown attribute.
+pub const STATUS_METHOD_ATTRIBUTE: u16 = 0x000c;
+/// The status of a wrong value in the attribute or its modifier.
+pub const STATUS_INVALID: u16 = 0x001c;
 /// The queue key of QP 1, the general services interface.
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
