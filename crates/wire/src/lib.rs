@@ -46,6 +46,7 @@ pub mod reth;
 pub mod rmpp;
 pub mod rnr;
 pub mod vcrc;
+pub mod sa;
 pub mod smp;
 pub mod vendor;
 pub mod xrceth;
