@@ -40,6 +40,7 @@ pub mod notice;
 mod number;
 mod opcode;
 pub mod pkey;
+pub mod perf;
 pub mod probe;
 mod rate;
 pub mod reth;
