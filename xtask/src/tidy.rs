@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-interpose", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
+    ("softhca-mad", 1),
     ("softhca-rsocket", 1),
     ("softhca-subnet", 1),
     ("softhca-engine", 2),
@@ -58,7 +59,8 @@ const UNSAFE: &[(&str, &[&str])] = &[
 ];
 
 /// Packages without clock, socket, thread or random source. Time and randomness are arguments.
-const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-rsocket", "softhca-subnet"];
+const PURE: &[&str] =
+    &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-mad", "softhca-rsocket", "softhca-subnet"];
 
 /// Paths that a pure package may not mention.
 const IMPURE: &[&str] = &[

@@ -1,0 +1,11 @@
+//! Management datagrams as state machines, without clock, socket or memory of others: time is an
+//! argument, and datagrams are values. Not their formats, which `wire` has.
+//!
+//! * [`transactions`]: requests that wait for an answer, with timeouts and retries; the rule of
+//!   transaction ids.
+//!
+//! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
+//! holds.
+#![forbid(unsafe_code)]
+
+pub mod transactions;
