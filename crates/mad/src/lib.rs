@@ -3,9 +3,11 @@
 //!
 //! * [`transactions`]: requests that wait for an answer, with timeouts and retries; the rule of
 //!   transaction ids.
+//! * [`dispatch`]: which client serves which class and method.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
 //! holds.
 #![forbid(unsafe_code)]
 
+pub mod dispatch;
 pub mod transactions;
