@@ -3,6 +3,7 @@
 //!
 //! * [`transactions`]: requests that wait for an answer, with timeouts and retries; the rule of
 //!   transaction ids.
+//! * [`rmpp`]: messages that are longer than one datagram.
 //! * [`dispatch`]: which client serves which class and method.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
@@ -10,4 +11,5 @@
 #![forbid(unsafe_code)]
 
 pub mod dispatch;
+pub mod rmpp;
 pub mod transactions;
