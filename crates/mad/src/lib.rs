@@ -5,6 +5,7 @@
 //!   transaction ids.
 //! * [`rmpp`]: messages that are longer than one datagram.
 //! * [`dispatch`]: which client serves which class and method.
+//! * [`smi`]: the way of a directed route through a node.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
 //! holds.
@@ -12,4 +13,5 @@
 
 pub mod dispatch;
 pub mod rmpp;
+pub mod smi;
 pub mod transactions;
