@@ -5,13 +5,18 @@
 //!   transaction ids.
 //! * [`rmpp`]: messages that are longer than one datagram.
 //! * [`dispatch`]: which client serves which class and method.
-//! * [`smi`]: the way of a directed route through a node.
+//! * [`node`]: the state of a node that management sees. [`sma`] is its agent,
+//!   [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
 //! holds.
 #![forbid(unsafe_code)]
 
+pub mod counters;
 pub mod dispatch;
+pub mod node;
 pub mod rmpp;
+pub mod sma;
 pub mod smi;
 pub mod transactions;
+pub mod traps;

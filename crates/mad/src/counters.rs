@@ -1,0 +1,130 @@
+//! The counters of a port, each with 64 bits, and how they are seen in attributes with fewer bits.
+//! Not who counts. Principal types: [`Counters`], [`Counter`].
+
+use wire::layout::Bits;
+use wire::perf::{PortCounters, PortCountersExtended};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of the fields of wire::perf, which are explained there")]
+pub enum Counter {
+    SymbolErrors,
+    LinkRecoveries,
+    LinkDowned,
+    ReceiveErrors,
+    RemotePhysicalErrors,
+    SwitchRelayErrors,
+    XmitDiscards,
+    XmitConstraintErrors,
+    ReceiveConstraintErrors,
+    LocalIntegrityErrors,
+    BufferOverruns,
+    Vl15Dropped,
+    XmitData,
+    ReceiveData,
+    XmitPackets,
+    ReceivePackets,
+    XmitWait,
+    Qp1Dropped,
+    UnicastXmitPackets,
+    UnicastReceivePackets,
+    MulticastXmitPackets,
+    MulticastReceivePackets,
+    DiscardsInactive,
+    DiscardsMtu,
+    DiscardsSwitchLifeTime,
+    DiscardsHeadOfQueue,
+}
+
+const COUNT: usize = Counter::DiscardsHeadOfQueue as usize + 1;
+
+/// The counters of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; COUNT]);
+
+/// A counter in an attribute: its first bit, its bits, and its bit in the selection.
+type Place = (Counter, usize, usize, u32);
+
+/// The places in [`PortCounters`]. Bits 16 and up of the selection are `select2`.
+pub const NARROW: &[Place] = &[
+    (Counter::SymbolErrors, 32, 16, 0),
+    (Counter::LinkRecoveries, 48, 8, 1),
+    (Counter::LinkDowned, 56, 8, 2),
+    (Counter::ReceiveErrors, 64, 16, 3),
+    (Counter::RemotePhysicalErrors, 80, 16, 4),
+    (Counter::SwitchRelayErrors, 96, 16, 5),
+    (Counter::XmitDiscards, 112, 16, 6),
+    (Counter::XmitConstraintErrors, 128, 8, 7),
+    (Counter::ReceiveConstraintErrors, 136, 8, 8),
+    (Counter::LocalIntegrityErrors, 152, 4, 9),
+    (Counter::BufferOverruns, 156, 4, 10),
+    (Counter::Vl15Dropped, 176, 16, 11),
+    (Counter::XmitData, 192, 32, 12),
+    (Counter::ReceiveData, 224, 32, 13),
+    (Counter::XmitPackets, 256, 32, 14),
+    (Counter::ReceivePackets, 288, 32, 15),
+    (Counter::XmitWait, 320, 32, 16),
+    (Counter::Qp1Dropped, 160, 16, 17),
+];
+
+/// The places in [`PortCountersExtended`].
+pub const WIDE: &[Place] = &[
+    (Counter::XmitData, 64, 64, 0),
+    (Counter::ReceiveData, 128, 64, 1),
+    (Counter::XmitPackets, 192, 64, 2),
+    (Counter::ReceivePackets, 256, 64, 3),
+    (Counter::UnicastXmitPackets, 320, 64, 4),
+    (Counter::UnicastReceivePackets, 384, 64, 5),
+    (Counter::MulticastXmitPackets, 448, 64, 6),
+    (Counter::MulticastReceivePackets, 512, 64, 7),
+];
+
+/// The places in `PortXmitDiscardDetails`.
+pub const DISCARDS: &[Place] = &[
+    (Counter::DiscardsInactive, 32, 16, 0),
+    (Counter::DiscardsMtu, 48, 16, 1),
+    (Counter::DiscardsSwitchLifeTime, 64, 16, 2),
+    (Counter::DiscardsHeadOfQueue, 80, 16, 3),
+];
+
+/// The data of the longest of these attributes.
+pub type Data = [u8; PortCountersExtended::LEN];
+
+const _: () = assert!(PortCounters::LEN <= PortCountersExtended::LEN);
+
+impl Counters {
+    /// Adds to a counter; it stays at its end.
+    pub fn add(&mut self, counter: Counter, more: u64) {
+        let value = &mut self.0[counter as usize];
+        *value = value.saturating_add(more);
+    }
+
+    /// The value of a counter.
+    #[must_use]
+    pub const fn value(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// Writes the counters to an attribute. Values that are too large stay at the field's end.
+    pub fn show(&self, places: &[Place], data: &mut Data) {
+        for (counter, at, bits, _) in places {
+            self.value(*counter).min(u64::MAX >> (64 - bits)).put(data, *at, *bits);
+        }
+    }
+
+    /// Sets the selected counters to the values of an attribute.
+    pub fn set(&mut self, places: &[Place], select: u32, data: &Data) {
+        for (counter, at, bits, bit) in places {
+            if select >> bit & 1 != 0 {
+                self.0[*counter as usize] = u64::get(data, *at, *bits);
+            }
+        }
+    }
+
+    /// Adds the counters of another port, for the sum of all ports.
+    pub fn merge(&mut self, other: &Counters) {
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            *own = own.saturating_add(other);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The state of a node that management sees: its identifiers, its ports and tables. Not its packets
+//! and not the rules of changes ([`crate::sma`]). Principal types: [`Node`], [`Port`].
+
+use crate::counters::Counters;
+use std::time::Duration;
+use wire::smp::{NodeDescription, NodeInfo, NodeType, PortInfo, SlToVl, SwitchInfo, VlArbitration};
+
+/// A channel adapter, a switch or a router.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// NodeInfo; the fields of a port are those of the port that is asked.
+    pub info: NodeInfo,
+    /// Its description.
+    pub description: NodeDescription,
+    /// What only a switch has.
+    pub switch: Option<Switch>,
+    /// The ports by their numbers. An adapter has no port 0, so its first entry is not used.
+    pub ports: Vec<Port>,
+}
+
+/// What only a switch has.
+#[derive(Clone, Debug, Default)]
+pub struct Switch {
+    /// SwitchInfo.
+    pub info: SwitchInfo,
+    /// The egress port of each LID. It is as long as the last block that was set; later LIDs have
+    /// no egress port.
+    pub linear: Vec<u8>,
+    /// The ports of each multicast LID, from 0xc000 on; 16 ports in each number.
+    pub multicast: Vec<[u16; 16]>,
+}
+
+/// One port.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// The port's GUID; of a switch, all external ports have that of port 0 here.
+    pub guid: u64,
+    /// PortInfo. `local_port` is filled in when it is asked.
+    pub info: PortInfo,
+    /// The P_Key table.
+    pub pkeys: Vec<u16>,
+    /// The GUID table. Entry 0 is the port's own.
+    pub guids: Vec<u64>,
+    /// The virtual lanes of each service level; of a switch, by ingress port.
+    pub sl_to_vl: Vec<SlToVl>,
+    /// The arbitration tables: 1 and 2 low, 3 and 4 high.
+    pub arbitration: [VlArbitration; 4],
+    /// The counters.
+    pub counters: Counters,
+    /// When the lease of the management key ends, after a violation.
+    pub lease_ends: Option<Duration>,
+}
+
+impl Node {
+    /// A node whose ports are down: an adapter or router without port 0, or a switch with one.
+    #[must_use]
+    pub fn new(kind: NodeType, info: NodeInfo, description: &str, port: &PortInfo, switch: SwitchInfo) -> Node {
+        let is_switch = kind == NodeType::Switch;
+        let info = NodeInfo { base_version: 1, class_version: 1, node_type: kind as u8, ..info };
+        let pkeys = |port: usize| {
+            let external = is_switch && port != 0;
+            usize::from(if external { switch.enforcement_cap } else { info.partition_cap })
+        };
+        let ports = (0..=usize::from(info.ports))
+            .map(|number| {
+                let offset = if is_switch { 0 } else { number as u64 };
+                let guid = info.node_guid.wrapping_add(offset);
+                let tables = if is_switch { usize::from(info.ports) + 1 } else { 1 };
+                Port::new(guid, *port, pkeys(number), tables)
+            })
+            .collect();
+        let switch = is_switch.then(|| Switch { info: switch, ..Switch::default() });
+        Node { info, description: NodeDescription::new(description), switch, ports }
+    }
+
+    /// The port with this number.
+    #[must_use]
+    pub fn port(&self, number: u8) -> Option<&Port> {
+        self.exists(number).then(|| self.ports.get(usize::from(number)))?
+    }
+
+    /// The port with this number, to change it.
+    pub fn port_mut(&mut self, number: u8) -> Option<&mut Port> {
+        self.exists(number).then(|| self.ports.get_mut(usize::from(number)))?
+    }
+
+    /// The number of the port that has the LID, the keys and the P_Keys of an agent at `number`: of
+    /// a switch, port 0.
+    #[must_use]
+    pub const fn end_port(&self, number: u8) -> u8 {
+        if self.switch.is_some() { 0 } else { number }
+    }
+
+    fn exists(&self, number: u8) -> bool {
+        number <= self.info.ports && (number != 0 || self.switch.is_some())
+    }
+
+    /// The egress port of a LID in the switch's table, if it has one.
+    #[must_use]
+    pub fn egress(&self, lid: u16) -> Option<u8> {
+        let port = *self.switch.as_ref()?.linear.get(usize::from(lid))?;
+        (port <= self.info.ports).then_some(port)
+    }
+}
+
+impl Port {
+    /// A port whose tables are empty but for the default partition and its own GUID.
+    #[must_use]
+    pub fn new(guid: u64, info: PortInfo, pkeys: usize, tables: usize) -> Port {
+        let mut guids = vec![0; 8 * usize::from(info.guid_cap.max(1)).div_ceil(8)];
+        guids[0] = guid;
+        let mut table = vec![0; pkeys.max(1)];
+        table[0] = 0xffff;
+        Port {
+            guid,
+            info,
+            pkeys: table,
+            guids,
+            sl_to_vl: vec![SlToVl::default(); tables],
+            arbitration: [VlArbitration::default(); 4],
+            counters: Counters::default(),
+            lease_ends: None,
+        }
+    }
+}

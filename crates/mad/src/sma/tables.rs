@@ -1,0 +1,196 @@
+//! The tables of ports and switches: which blocks exist, and what a Set may write. IBA 14.2.5.4,
+//! 14.2.5.5 and 14.2.5.7 to 14.2.5.12. One function for each attribute.
+
+use super::{Event, Request, Served};
+use crate::node::{Node, Switch};
+use wire::mad::{STATUS_INVALID, STATUS_METHOD_ATTRIBUTE};
+use wire::smp::{GuidInfo, LinearTable, MulticastTable, PKeyTable, SlToVl, SwitchInfo, VlArbitration};
+
+/// The first multicast LID.
+const MULTICAST: u16 = 0xc000;
+/// SwitchInfo: no limit to the multicast LIDs in use.
+const NO_TOP: u16 = 0xbfff;
+
+/// The number as a port: the port of the modifier in a switch, and in others the ingress port.
+fn number(node: &Node, request: &Request<'_>, asked: u32) -> Result<u8, u16> {
+    if node.switch.is_none() {
+        return Ok(request.ingress);
+    }
+    u8::try_from(asked).map_err(|_| STATUS_INVALID)
+}
+
+/// Copies block `nth` of a table and the block of an attribute into each other: to the table if it
+/// is a Set. Returns whether the table changed, or `None` if there is no such block.
+fn exchange<T: Copy + PartialEq, const N: usize>(
+    table: &mut [T],
+    nth: usize,
+    block: &mut [T; N],
+    is_set: bool,
+) -> Option<bool> {
+    let table = table.chunks_mut(N).nth(nth)?;
+    let mut changed = false;
+    for (own, given) in table.iter_mut().zip(block.iter_mut()) {
+        if is_set {
+            changed |= own != given;
+            *own = *given;
+        } else {
+            *given = *own;
+        }
+    }
+    Some(changed)
+}
+
+pub(super) fn pkeys(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let number = number(node, request, request.modifier >> 16)?;
+    let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
+    let mut block = if request.is_set { PKeyTable::parse(request.data) } else { PKeyTable::default() };
+    let nth = (request.modifier & 0xffff) as usize;
+    let changed = exchange(&mut port.pkeys, nth, &mut block.pkeys, request.is_set).ok_or(STATUS_INVALID)?;
+    if changed {
+        request.events.push((number, Event::PKeys));
+    }
+    request.show(block);
+    Ok(())
+}
+
+pub(super) fn guids(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let number = node.end_port(request.ingress);
+    let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
+    let mut block = if request.is_set { GuidInfo::parse(request.data) } else { GuidInfo::default() };
+    if request.modifier == 0 {
+        block.guids[0] = port.guid;
+    }
+    let nth = usize::try_from(request.modifier).map_err(|_| STATUS_INVALID)?;
+    let changed = exchange(&mut port.guids, nth, &mut block.guids, request.is_set).ok_or(STATUS_INVALID)?;
+    if changed {
+        request.events.push((number, Event::Gids));
+    }
+    request.show(block);
+    Ok(())
+}
+
+pub(super) fn sl_to_vl(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let is_switch = node.switch.is_some();
+    if is_switch && request.modifier >> 16 != 0 {
+        return Err(STATUS_INVALID);
+    }
+    let number = number(node, request, request.modifier & 0xff)?;
+    let ingress = if is_switch { (request.modifier >> 8 & 0xff) as usize } else { 0 };
+    let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
+    let table = port.sl_to_vl.get_mut(ingress).ok_or(STATUS_INVALID)?;
+    if request.is_set {
+        *table = SlToVl::parse(request.data);
+    }
+    request.show(*table);
+    Ok(())
+}
+
+pub(super) fn arbitration(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let number = number(node, request, request.modifier & 0xffff)?;
+    let block = request.modifier >> 16;
+    let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
+    let low = port.info.vls.arbitration_low_cap;
+    let high = port.info.vls.arbitration_high_cap;
+    let entries = match block {
+        1 => low,
+        2 => low.saturating_sub(32),
+        3 => high,
+        4 => high.saturating_sub(32),
+        _ => 0,
+    };
+    if entries == 0 {
+        return Err(STATUS_INVALID);
+    }
+    let table = port.arbitration.get_mut(block as usize - 1).ok_or(STATUS_INVALID)?;
+    if request.is_set {
+        let mut asked = VlArbitration::parse(request.data);
+        // The entries behind the table's end are reserved.
+        asked.entries.iter_mut().skip(entries.into()).for_each(|entry| *entry = Default::default());
+        if asked.entries.iter().any(|entry| entry.vl == 15 && entry.weight != 0) {
+            return Err(STATUS_INVALID);
+        }
+        *table = asked;
+    }
+    request.show(*table);
+    Ok(())
+}
+
+fn switch(node: &mut Node) -> Result<&mut Switch, u16> {
+    node.switch.as_mut().ok_or(STATUS_METHOD_ATTRIBUTE)
+}
+
+pub(super) fn switch_info(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let info = &mut switch(node)?.info;
+    if request.is_set {
+        let asked = SwitchInfo::parse(request.data);
+        let top = asked.multicast_top;
+        let last_multicast = MULTICAST.saturating_add(info.multicast_cap);
+        if asked.linear_top >= info.linear_cap || !(top == 0 || (NO_TOP..last_multicast).contains(&top)) {
+            return Err(STATUS_INVALID);
+        }
+        *info = SwitchInfo {
+            linear_top: asked.linear_top,
+            default_port: asked.default_port,
+            default_multicast_primary: asked.default_multicast_primary,
+            default_multicast_other: asked.default_multicast_other,
+            life_time: asked.life_time,
+            multicast_top: top,
+            port_state_change: info.port_state_change && !asked.port_state_change,
+            ..*info
+        };
+        request.events.push((0, Event::Forwarding));
+    }
+    let info = *info;
+    request.show(info);
+    Ok(())
+}
+
+pub(super) fn linear(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let switch = switch(node)?;
+    let from = request.modifier.checked_mul(64).ok_or(STATUS_INVALID)? as usize;
+    let end = (from + 64).min(switch.info.linear_cap.into());
+    if from >= end {
+        return Err(STATUS_INVALID);
+    }
+    let mut block = LinearTable { ports: [255; 64] };
+    if request.is_set {
+        block = LinearTable::parse(request.data);
+        if switch.linear.len() < end {
+            switch.linear.resize(end, 255);
+        }
+    }
+    if exchange(&mut switch.linear, from / 64, &mut block.ports, request.is_set) == Some(true) {
+        request.events.push((0, Event::Forwarding));
+    }
+    request.show(block);
+    Ok(())
+}
+
+pub(super) fn multicast(node: &mut Node, request: &mut Request<'_>) -> Served {
+    let ports = usize::from(node.info.ports);
+    let switch = switch(node)?;
+    let (from, position) = ((request.modifier & 0x1ff) as usize * 32, (request.modifier >> 28) as usize);
+    let end = (from + 32).min(switch.info.multicast_cap.into());
+    if request.modifier & 0x0fff_fe00 != 0 || from >= end || position * 16 > ports {
+        return Err(STATUS_INVALID);
+    }
+    let mut block = MulticastTable::default();
+    if request.is_set {
+        block = MulticastTable::parse(request.data);
+        if switch.multicast.len() < end {
+            switch.multicast.resize(end, [0; 16]);
+        }
+    }
+    for (row, mask) in switch.multicast.iter_mut().skip(from).zip(&mut block.masks) {
+        if request.is_set {
+            row[position] = *mask;
+        } else {
+            *mask = row[position];
+        }
+    }
+    if request.is_set {
+        request.events.push((0, Event::Forwarding));
+    }
+    request.show(block);
+    Ok(())
+}
