@@ -5,7 +5,7 @@
 //!   transaction ids.
 //! * [`rmpp`]: messages that are longer than one datagram.
 //! * [`dispatch`]: which client serves which class and method.
-//! * [`node`]: the state of a node that management sees. [`sma`] is its agent,
+//! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
 //!   [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
@@ -15,6 +15,7 @@
 pub mod counters;
 pub mod dispatch;
 pub mod node;
+pub mod pma;
 pub mod rmpp;
 pub mod sma;
 pub mod smi;

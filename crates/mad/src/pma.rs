@@ -1,0 +1,175 @@
+//! The agent of performance management: reads and sets the counters of a node's ports. Not who
+//! counts. IBA 16.1. The function is [`handle`].
+
+use crate::counters::{Counters, DISCARDS, Data, NARROW, WIDE};
+use crate::node::Node;
+use wire::class_port_info::ClassPortInfo;
+use wire::layout::{Bits, Layout};
+use wire::mad::{
+    BASE_VERSION, CLASS_PM, Header, METHOD_GET, METHOD_SET, Mad, RESPONSE, STATUS_INVALID, STATUS_METHOD,
+    STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
+};
+use wire::perf::{
+    ALL_PORTS, CAP_ALL_PORTS, CAP_EXTENDED, CAP_XMIT_WAIT, CLASS_VERSION, DATA, PortCounters, PortCountersExtended,
+    PortXmitDiscardDetails,
+};
+
+/// Answers a request. `None`: the datagram is no request to this agent, so it is dropped.
+#[must_use]
+pub fn handle(node: &mut Node, mad: &Mad) -> Option<Mad> {
+    let header = Header::of(mad);
+    if header.class != CLASS_PM || header.method & RESPONSE != 0 {
+        return None;
+    }
+    let mut answer = *mad;
+    let status = serve(node, &header, &mut answer).err().unwrap_or(0);
+    Header { method: METHOD_GET | RESPONSE, status, ..header }.emit_to(&mut answer);
+    Some(answer)
+}
+
+fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
+    if header.base_version != BASE_VERSION || header.class_version != CLASS_VERSION {
+        return Err(STATUS_VERSION);
+    }
+    if !matches!(header.method, METHOD_GET | METHOD_SET) {
+        return Err(STATUS_METHOD);
+    }
+    let places = match header.attribute {
+        ClassPortInfo::ATTRIBUTE if header.method == METHOD_GET => return class_port_info(mad),
+        PortCounters::ATTRIBUTE => NARROW,
+        PortCountersExtended::ATTRIBUTE => WIDE,
+        PortXmitDiscardDetails::ATTRIBUTE => DISCARDS,
+        _ => return Err(STATUS_METHOD_ATTRIBUTE),
+    };
+    let data: &mut Data = mad[DATA..].first_chunk_mut().ok_or(STATUS_INVALID)?;
+    let port = data[1];
+    let all = port == ALL_PORTS;
+    if !all && node.port(port).is_none() {
+        return Err(STATUS_INVALID);
+    }
+    let asked = |number: usize| all || number == usize::from(port);
+    let first = usize::from(node.switch.is_none());
+    let ports = node.ports.iter_mut().enumerate().skip(first).filter(|(number, _)| asked(*number));
+    if header.method == METHOD_SET {
+        let select2 = if header.attribute == PortCounters::ATTRIBUTE { u32::get(data, 144, 8) } else { 0 };
+        let select = u32::get(data, 16, 16) | select2 << 16;
+        ports.for_each(|(_, port)| port.counters.set(places, select, data));
+    } else {
+        let mut sum = Counters::default();
+        ports.for_each(|(_, port)| sum.merge(&port.counters));
+        let select: [u8; 4] = [data[0], data[1], data[2], data[3]];
+        data.fill(0);
+        data[..4].copy_from_slice(&select);
+        sum.show(places, data);
+    }
+    Ok(())
+}
+
+fn class_port_info(mad: &mut Mad) -> Result<(), u16> {
+    let info = ClassPortInfo {
+        base_version: BASE_VERSION,
+        class_version: CLASS_VERSION,
+        capability_mask: CAP_ALL_PORTS | CAP_EXTENDED | CAP_XMIT_WAIT,
+        response_time: crate::sma::RESPONSE_TIME,
+        ..ClassPortInfo::default()
+    };
+    mad[DATA..].fill(0);
+    info.write(&mut mad[DATA..]).then_some(()).ok_or(STATUS_INVALID)
+}
+
+/// The answer of a port to a Get or Set of a class that nobody there serves, as Linux gives it:
+/// baseboard management, vendor classes, congestion control. Other requests are dropped.
+#[must_use]
+pub fn unserved(mad: &Mad) -> Option<Mad> {
+    let header = Header::of(mad);
+    if !matches!(header.method, METHOD_GET | METHOD_SET) {
+        return None;
+    }
+    let mut answer = *mad;
+    Header { method: METHOD_GET | RESPONSE, status: STATUS_METHOD_ATTRIBUTE, ..header }.emit_to(&mut answer);
+    Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Counter;
+    use wire::mad::{MAD_LEN, METHOD_TRAP};
+    use wire::smp::{NodeInfo, NodeType, PortInfo, SwitchInfo};
+
+    fn node() -> Node {
+        let info = NodeInfo { ports: 2, ..NodeInfo::default() };
+        let mut node = Node::new(NodeType::Ca, info, "", &PortInfo::default(), SwitchInfo::default());
+        for port in [1, 2] {
+            let counters = &mut node.port_mut(port).unwrap().counters;
+            counters.add(Counter::XmitData, 5 << 32 | u64::from(port));
+            counters.add(Counter::SymbolErrors, 40_000);
+            counters.add(Counter::MulticastReceivePackets, 3);
+        }
+        node
+    }
+
+    fn request(method: u8, attribute: u16, port: u8) -> Mad {
+        let mut mad = [0; MAD_LEN];
+        let header =
+            Header { base_version: 1, class: CLASS_PM, class_version: 1, method, attribute, ..Header::default() };
+        header.emit_to(&mut mad);
+        mad[DATA + 1] = port;
+        mad
+    }
+
+    fn narrow(mad: &Mad) -> PortCounters {
+        PortCounters::read(&mad[DATA..]).unwrap()
+    }
+
+    #[test]
+    fn counters_stop_at_the_ends_of_their_fields() {
+        let mut node = node();
+        let one = narrow(&handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, 1)).unwrap());
+        assert_eq!((one.port, one.symbol_errors, one.xmit_data), (1, 40_000, u32::MAX));
+        let all = handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, ALL_PORTS)).unwrap();
+        assert_eq!((narrow(&all).port, narrow(&all).symbol_errors), (ALL_PORTS, u16::MAX));
+        let wide = handle(&mut node, &request(METHOD_GET, PortCountersExtended::ATTRIBUTE, 2)).unwrap();
+        let wide = PortCountersExtended::read(&wide[DATA..]).unwrap();
+        assert_eq!((wide.xmit_data, wide.multicast_receive_packets), (5 << 32 | 2, 3));
+    }
+
+    #[test]
+    fn a_set_writes_the_selected_counters() {
+        let mut node = node();
+        let mut set = request(METHOD_SET, PortCounters::ATTRIBUTE, 1);
+        PortCounters { port: 1, select: 1, xmit_data: 9, ..PortCounters::default() }.write(&mut set[DATA..]);
+        assert_eq!(Header::of(&handle(&mut node, &set).unwrap()).status, 0);
+        let counters = &node.port(1).unwrap().counters;
+        assert_eq!((counters.value(Counter::SymbolErrors), counters.value(Counter::XmitData)), (0, 5 << 32 | 1));
+        PortCounters { port: 1, select: 1 << 12, xmit_data: 9, ..PortCounters::default() }.write(&mut set[DATA..]);
+        handle(&mut node, &set);
+        assert_eq!(node.port(1).unwrap().counters.value(Counter::XmitData), 9);
+        assert_eq!(node.port(2).unwrap().counters.value(Counter::SymbolErrors), 40_000);
+    }
+
+    #[test]
+    fn what_does_not_exist_has_a_status() {
+        let status = |method, attribute, port| {
+            Header::of(&handle(&mut node(), &request(method, attribute, port)).unwrap()).status
+        };
+        assert_eq!(status(METHOD_GET, PortCounters::ATTRIBUTE, 3), STATUS_INVALID);
+        assert_eq!(status(METHOD_GET, PortCounters::ATTRIBUTE, 0), STATUS_INVALID, "an adapter has no port 0");
+        assert_eq!(status(METHOD_GET, 0x36, 1), STATUS_METHOD_ATTRIBUTE);
+        assert_eq!(status(METHOD_SET, ClassPortInfo::ATTRIBUTE, 1), STATUS_METHOD_ATTRIBUTE);
+        assert_eq!(status(METHOD_TRAP, PortCounters::ATTRIBUTE, 1), STATUS_METHOD);
+        let mut newer = request(METHOD_GET, PortCounters::ATTRIBUTE, 1);
+        newer[2] = 2;
+        assert_eq!(Header::of(&handle(&mut node(), &newer).unwrap()).status, STATUS_VERSION);
+        assert_eq!(handle(&mut node(), &request(METHOD_GET | RESPONSE, PortCounters::ATTRIBUTE, 1)), None);
+        let info = handle(&mut node(), &request(METHOD_GET, ClassPortInfo::ATTRIBUTE, 0)).unwrap();
+        assert_eq!(ClassPortInfo::read(&info[DATA..]).unwrap().capability_mask, 0x1300);
+    }
+
+    #[test]
+    fn a_class_that_nobody_serves_is_unsupported() {
+        let answer = unserved(&request(METHOD_GET, 0x11, 0)).unwrap();
+        assert_eq!((Header::of(&answer).status, Header::of(&answer).method), (STATUS_METHOD_ATTRIBUTE, 0x81));
+        assert_eq!(unserved(&request(METHOD_TRAP, 0x11, 0)), None);
+    }
+}
