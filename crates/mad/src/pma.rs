@@ -143,7 +143,7 @@ mod tests {
         let counters = &node.port(1).unwrap().counters;
         assert_eq!((counters.value(Counter::SymbolErrors), counters.value(Counter::XmitData)), (0, 5 << 32 | 1));
         PortCounters { port: 1, select: 1 << 12, xmit_data: 9, ..PortCounters::default() }.write(&mut set[DATA..]);
-        handle(&mut node, &set);
+        assert!(handle(&mut node, &set).is_some());
         assert_eq!(node.port(1).unwrap().counters.value(Counter::XmitData), 9);
         assert_eq!(node.port(2).unwrap().counters.value(Counter::SymbolErrors), 40_000);
     }
