@@ -7,6 +7,7 @@
 //! * [`dispatch`]: which client serves which class and method.
 //! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
 //!   [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
+//! * [`topology`]: files that describe a subnet.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
 //! holds.
@@ -19,5 +20,6 @@ pub mod pma;
 pub mod rmpp;
 pub mod sma;
 pub mod smi;
+pub mod topology;
 pub mod transactions;
 pub mod traps;
