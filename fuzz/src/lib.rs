@@ -65,6 +65,16 @@ pub const TARGETS: &[Target] = &[
         says: "memory of a lane or a capture ring as a peer writes it: no access outside, and a broken ring stays broken",
         run: targets::lane::run,
     },
+    Target {
+        name: "management",
+        says: "management datagrams to the agents and machines of a port: a manager with the key is served",
+        run: targets::management::run,
+    },
+    Target {
+        name: "topology",
+        says: "files that describe a subnet: a parsed file is written and parsed again unchanged",
+        run: targets::topology::run,
+    },
 ];
 
 /// The target with this name.

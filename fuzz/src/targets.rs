@@ -3,8 +3,10 @@
 pub(crate) mod command;
 pub(crate) mod datagram;
 pub(crate) mod lane;
+pub(crate) mod management;
 pub(crate) mod manager;
 pub(crate) mod message;
 pub(crate) mod packet;
 pub(crate) mod receive;
 pub(crate) mod rsocket;
+pub(crate) mod topology;
