@@ -63,6 +63,18 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
+fn a_description_is_no_statement() {
+    let text = "Switch 8 \"S\" # \"rack lid 9 4xEDR\" lid 3\n[1] \"H\"[1] # \"lid 5 4xEDR\" lid 6\n\nHca 1 \"H\"";
+    let topology = Topology::from_text(text).unwrap();
+    let switch = &topology.nodes[0];
+    assert_eq!((switch.description.as_deref(), switch.lid), (Some("rack lid 9 4xEDR"), Some(3)));
+    assert_eq!((switch.links[0].lid, switch.links[0].width), (None, None));
+    let open = Topology::from_text("Switch 8 \"S\" # \"rack lid 3").unwrap();
+    assert_eq!((&open.nodes[0].description, open.nodes[0].lid), (&None, Some(3)));
+    assert_eq!(Topology::from_text(&topology.to_string()), Ok(topology));
+}
+
+#[test]
 fn the_form_of_toml() {
     let topology = Topology::from_toml(TOML).unwrap();
     let host = topology.node("H1").unwrap();

@@ -108,9 +108,8 @@ fn header(line: &mut Line<'_>, kind: NodeType, before: Before) -> Result<Placed,
     };
     line.blanks();
     let name = line.quoted("the name of the node")?;
-    let comment = line.rest();
-    let description = quoted_in(comment);
-    let lid = if kind == NodeType::Switch { after(comment, "lid") } else { None };
+    let (description, after_it) = quoted_in(line.rest());
+    let lid = if kind == NodeType::Switch { after(after_it, "lid") } else { None };
     let Before { guid, system_guid, vendor_id, device_id } = before;
     let links = Vec::new();
     let node = Node { kind, name, description, ports, guid, system_guid, vendor_id, device_id, lid, links };
@@ -127,9 +126,10 @@ fn port(line: &mut Line<'_>) -> Result<Link, Error> {
     let peer_port = if line.peek() == Some('[') { line.bracketed()? } else { 1 };
     line.guid()?;
     let comment = line.rest();
-    // The port's own LID comes before the description of the other node.
+    // The port's own LID comes before the description of the other node, and the rate comes last.
     let own_part = comment.split('"').next().unwrap_or_default();
-    let shown = comment.split_whitespace().find_map(rate);
+    let last_part = comment.rsplit('"').next().unwrap_or_default();
+    let shown = last_part.split_whitespace().find_map(rate);
     let mut link = Link {
         port: own,
         guid,
@@ -179,9 +179,13 @@ fn options(line: &Line<'_>, link: &mut Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first text in quotes.
-fn quoted_in(comment: &str) -> Option<String> {
-    comment.split('"').nth(1).map(str::to_owned)
+/// The first text in quotes, and what follows it.
+fn quoted_in(comment: &str) -> (Option<String>, &str) {
+    let mut parts = comment.splitn(3, '"');
+    match (parts.next(), parts.next(), parts.next()) {
+        (_, Some(quoted), Some(rest)) => (Some(quoted.to_owned()), rest),
+        _ => (None, comment),
+    }
 }
 
 /// The number behind a word.
