@@ -32,7 +32,8 @@ pub fn step(smp: &mut Smp, forwards: bool, ports: u8, ingress: Option<u8>) -> St
 fn out(smp: &mut Smp, forwards: bool, ingress: Option<u8>) -> Step {
     let Smp { hop_pointer: pointer, hop_count: count, .. } = *smp;
     match ingress {
-        None if pointer == 0 && count != 0 => {
+        // The node that sends, or the one at which the LID-routed part ends.
+        _ if pointer == 0 && count != 0 && (ingress.is_none() || forwards && smp.dr_slid != PERMISSIVE_LID) => {
             smp.hop_pointer = 1;
             Step::Port(smp.initial_path[1])
         }
@@ -127,7 +128,8 @@ mod tests {
     #[test]
     fn a_route_may_begin_and_end_by_lid() {
         let mut combined = Smp { dr_slid: 3, dr_dlid: 9, ..smp(&[1, 5]) };
-        assert_eq!(step(&mut combined, true, 36, None), Step::Port(1));
+        // It comes by LID to the switch at which the directed part begins.
+        assert_eq!(step(&mut combined, true, 36, Some(2)), Step::Port(1));
         assert_eq!(step(&mut combined, true, 36, Some(4)), Step::Port(5));
         assert_eq!(step(&mut combined, true, 36, Some(6)), Step::Lid(9));
         assert_eq!(step(&mut combined, false, 1, Some(1)), Step::Here, "its pointer is behind the end");
@@ -142,6 +144,7 @@ mod tests {
     fn what_contradicts_itself_is_dropped() {
         assert_eq!(step(&mut smp(&[9]), true, 8, None), Step::Drop, "no such port");
         assert_eq!(step(&mut smp(&[0]), true, 8, None), Step::Drop);
+        assert_eq!(step(&mut smp(&[1]), true, 8, Some(1)), Step::Drop, "no LID-routed part came before");
         assert_eq!(step(&mut Smp { hop_count: 64, ..smp(&[1]) }, true, 8, None), Step::Drop);
         assert_eq!(step(&mut Smp { hop_pointer: 3, ..smp(&[1]) }, true, 8, Some(1)), Step::Drop);
         assert_eq!(step(&mut Smp { hop_pointer: 1, ..smp(&[1, 1]) }, false, 8, Some(1)), Step::Drop, "an adapter");
