@@ -3,7 +3,10 @@
 
 use crate::counters::Counters;
 use std::time::Duration;
-use wire::smp::{NodeDescription, NodeInfo, NodeType, PortInfo, SlToVl, SwitchInfo, VlArbitration};
+use wire::notice::{ChangeNotice, Notice, SwitchNotice};
+use wire::smp::{
+    LinkState, NodeDescription, NodeInfo, NodeType, PhysState, PortInfo, SlToVl, SwitchInfo, VlArbitration,
+};
 
 /// A channel adapter, a switch or a router.
 #[derive(Clone, Debug)]
@@ -91,6 +94,33 @@ impl Node {
         if self.switch.is_some() { 0 } else { number }
     }
 
+    /// Notes that a link has come up or gone down. Returns the notice of a switch; an adapter has no
+    /// one to tell.
+    pub fn link_changed(&mut self, number: u8, state: LinkState, physical: PhysState) -> Option<Notice> {
+        let port = self.port_mut(number)?;
+        let changed = port.info.link.state != state as u8;
+        port.info.link.state = state as u8;
+        port.info.link.phys_state = physical as u8;
+        let lid = self.port(0)?.info.lid;
+        let switch = self.switch.as_mut().filter(|_| changed)?;
+        switch.info.port_state_change = true;
+        let producer = NodeType::Switch as u32;
+        Some(Notice::with(Notice::URGENT, producer, Notice::LINK_STATE, lid, SwitchNotice { lid }))
+    }
+
+    /// Changes the capability mask of a port: a manager starts or ends there, for example. Returns
+    /// the notice of it.
+    pub fn change_capability(&mut self, number: u8, mask: u32) -> Option<Notice> {
+        let producer = self.info.node_type.into();
+        let info = &mut self.port_mut(number)?.info;
+        if std::mem::replace(&mut info.capability_mask, mask) == mask {
+            return None;
+        }
+        let (lid, capability_mask2) = (info.lid, info.capability_mask2);
+        let details = ChangeNotice { lid, capability_mask: mask, capability_mask2, ..ChangeNotice::default() };
+        Some(Notice::with(Notice::INFO, producer, Notice::LOCAL_CHANGE, lid, details))
+    }
+
     fn exists(&self, number: u8) -> bool {
         number <= self.info.ports && (number != 0 || self.switch.is_some())
     }
@@ -121,5 +151,41 @@ impl Port {
             counters: Counters::default(),
             lease_ends: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(kind: NodeType) -> Node {
+        let info = NodeInfo { ports: 2, node_guid: 9, ..NodeInfo::default() };
+        let mut node = Node::new(kind, info, "", &PortInfo::default(), SwitchInfo::default());
+        let first = usize::from(node.end_port(1));
+        node.ports[first].info.lid = 5;
+        node
+    }
+
+    #[test]
+    fn a_link_that_changes_is_told_by_a_switch() {
+        let mut switch = node(NodeType::Switch);
+        let notice = switch.link_changed(2, LinkState::Init, PhysState::LinkUp).unwrap();
+        assert_eq!((notice.number, notice.details::<SwitchNotice>().lid), (Notice::LINK_STATE, 5));
+        assert!(switch.switch.as_ref().unwrap().info.port_state_change);
+        assert_eq!(switch.link_changed(2, LinkState::Init, PhysState::LinkUp), None, "nothing has changed");
+        assert_eq!(switch.link_changed(3, LinkState::Init, PhysState::LinkUp), None, "no such port");
+        let mut adapter = node(NodeType::Ca);
+        assert_eq!(adapter.link_changed(1, LinkState::Init, PhysState::LinkUp), None);
+        assert_eq!(adapter.ports[1].info.link.state, LinkState::Init as u8);
+    }
+
+    #[test]
+    fn a_capability_that_changes_is_told_once() {
+        let mut adapter = node(NodeType::Ca);
+        let notice = adapter.change_capability(1, 2).unwrap();
+        let details: ChangeNotice = notice.details();
+        assert_eq!((notice.number, details.lid, details.capability_mask), (Notice::LOCAL_CHANGE, 5, 2));
+        assert_eq!(adapter.change_capability(1, 2), None);
+        assert_eq!(adapter.change_capability(0, 2), None, "an adapter has no port 0");
     }
 }
