@@ -34,9 +34,15 @@ pub enum Counter {
     DiscardsMtu,
     DiscardsSwitchLifeTime,
     DiscardsHeadOfQueue,
+    ReceivedLocalPhysical,
+    ReceivedMalformed,
+    ReceivedBufferOverrun,
+    ReceivedDlidMapping,
+    ReceivedVlMapping,
+    ReceivedLooping,
 }
 
-const COUNT: usize = Counter::DiscardsHeadOfQueue as usize + 1;
+const COUNT: usize = Counter::ReceivedLooping as usize + 1;
 
 /// The counters of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +91,16 @@ pub const DISCARDS: &[Place] = &[
     (Counter::DiscardsMtu, 48, 16, 1),
     (Counter::DiscardsSwitchLifeTime, 64, 16, 2),
     (Counter::DiscardsHeadOfQueue, 80, 16, 3),
+];
+
+/// The places in `PortReceiveErrorDetails`.
+pub const RECEIVE_ERRORS: &[Place] = &[
+    (Counter::ReceivedLocalPhysical, 32, 16, 0),
+    (Counter::ReceivedMalformed, 48, 16, 1),
+    (Counter::ReceivedBufferOverrun, 64, 16, 2),
+    (Counter::ReceivedDlidMapping, 80, 16, 3),
+    (Counter::ReceivedVlMapping, 96, 16, 4),
+    (Counter::ReceivedLooping, 112, 16, 5),
 ];
 
 /// The data of the longest of these attributes.

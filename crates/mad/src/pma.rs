@@ -1,7 +1,7 @@
 //! The agent of performance management: reads and sets the counters of a node's ports. Not who
 //! counts. IBA 16.1. The function is [`handle`].
 
-use crate::counters::{Counters, DISCARDS, Data, NARROW, WIDE};
+use crate::counters::{Counters, DISCARDS, Data, NARROW, RECEIVE_ERRORS, WIDE};
 use crate::node::Node;
 use wire::class_port_info::ClassPortInfo;
 use wire::layout::{Bits, Layout};
@@ -11,7 +11,7 @@ use wire::mad::{
 };
 use wire::perf::{
     ALL_PORTS, CAP_ALL_PORTS, CAP_EXTENDED, CAP_XMIT_WAIT, CLASS_VERSION, DATA, PortCounters, PortCountersExtended,
-    PortXmitDiscardDetails,
+    PortReceiveErrorDetails, PortXmitDiscardDetails,
 };
 
 /// Answers a request. `None`: the datagram is no request to this agent, so it is dropped.
@@ -38,6 +38,7 @@ fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
         ClassPortInfo::ATTRIBUTE if header.method == METHOD_GET => return class_port_info(mad),
         PortCounters::ATTRIBUTE => NARROW,
         PortCountersExtended::ATTRIBUTE => WIDE,
+        PortReceiveErrorDetails::ATTRIBUTE => RECEIVE_ERRORS,
         PortXmitDiscardDetails::ATTRIBUTE => DISCARDS,
         _ => return Err(STATUS_METHOD_ATTRIBUTE),
     };
@@ -164,6 +165,21 @@ mod tests {
         assert_eq!(handle(&mut node(), &request(METHOD_GET | RESPONSE, PortCounters::ATTRIBUTE, 1)), None);
         let info = handle(&mut node(), &request(METHOD_GET, ClassPortInfo::ATTRIBUTE, 0)).unwrap();
         assert_eq!(ClassPortInfo::read(&info[DATA..]).unwrap().capability_mask, 0x1300);
+    }
+
+    #[test]
+    fn every_counter_is_where_its_attribute_has_it() {
+        let leaves =
+            |fields: &[wire::layout::Field]| fields.iter().map(|field| (field.at, field.bits)).collect::<Vec<_>>();
+        for (places, fields) in [
+            (NARROW, PortCounters::FIELDS),
+            (WIDE, PortCountersExtended::FIELDS),
+            (DISCARDS, PortXmitDiscardDetails::FIELDS),
+            (RECEIVE_ERRORS, PortReceiveErrorDetails::FIELDS),
+        ] {
+            let fields = leaves(fields);
+            assert!(places.iter().all(|(_, at, bits, _)| fields.contains(&(*at, *bits))), "{places:?}");
+        }
     }
 
     #[test]
