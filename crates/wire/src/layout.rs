@@ -13,7 +13,7 @@
 //! number of bits, then the field's name and type. Bit 0 is the most significant bit of byte
 //! 0. The table becomes a plain struct with `LEN`, `ATTRIBUTE`, `FIELDS`, `parse` and `emit`. A row
 //! of a record of subnet administration also has the component of the field: `Component DGID 2`
-//! makes the constant `DGID`, bit 2 of a component mask. [`matches`] compares records by it.
+//! makes the constant `DGID`, bit 2 of a component mask. [`matches()`] compares records by it.
 //!
 //! Principal types: [`Bits`], [`Field`], [`Layout`].
 

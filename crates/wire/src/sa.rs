@@ -3,7 +3,7 @@
 //! [`Header`].
 //!
 //! The records are in the modules of this folder. Each has the components of its mask as constants,
-//! and [`crate::layout::matches`] compares a record with a template.
+//! and [`crate::layout::matches()`] compares a record with a template.
 
 mod attributes;
 mod groups;
