@@ -73,7 +73,7 @@ pub const NARROW: &[Place] = &[
     (Counter::Qp1Dropped, 160, 16, 17),
 ];
 
-/// The places in [`PortCountersExtended`].
+/// The places in [`PortCountersExtended`]. Bits 16 and up of the selection are `select2`.
 pub const WIDE: &[Place] = &[
     (Counter::XmitData, 64, 64, 0),
     (Counter::ReceiveData, 128, 64, 1),
@@ -83,6 +83,20 @@ pub const WIDE: &[Place] = &[
     (Counter::UnicastReceivePackets, 384, 64, 5),
     (Counter::MulticastXmitPackets, 448, 64, 6),
     (Counter::MulticastReceivePackets, 512, 64, 7),
+    (Counter::SymbolErrors, 576, 64, 16),
+    (Counter::LinkRecoveries, 640, 64, 17),
+    (Counter::LinkDowned, 704, 64, 18),
+    (Counter::ReceiveErrors, 768, 64, 19),
+    (Counter::RemotePhysicalErrors, 832, 64, 20),
+    (Counter::SwitchRelayErrors, 896, 64, 21),
+    (Counter::XmitDiscards, 960, 64, 22),
+    (Counter::XmitConstraintErrors, 1024, 64, 23),
+    (Counter::ReceiveConstraintErrors, 1088, 64, 24),
+    (Counter::LocalIntegrityErrors, 1152, 64, 25),
+    (Counter::BufferOverruns, 1216, 64, 26),
+    (Counter::Vl15Dropped, 1280, 64, 27),
+    (Counter::XmitWait, 1344, 64, 28),
+    (Counter::Qp1Dropped, 1408, 64, 29),
 ];
 
 /// The places in `PortXmitDiscardDetails`.
@@ -129,7 +143,7 @@ impl Counters {
     }
 
     /// Sets the selected counters to the values of an attribute.
-    pub fn set(&mut self, places: &[Place], select: u32, data: &Data) {
+    pub fn set(&mut self, places: &[Place], select: u64, data: &Data) {
         for (counter, at, bits, bit) in places {
             if select >> bit & 1 != 0 {
                 self.0[*counter as usize] = u64::get(data, *at, *bits);

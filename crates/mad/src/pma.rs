@@ -10,8 +10,8 @@ use wire::mad::{
     STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
 };
 use wire::perf::{
-    ALL_PORTS, CAP_ALL_PORTS, CAP_EXTENDED, CAP_XMIT_WAIT, CLASS_VERSION, DATA, PortCounters, PortCountersExtended,
-    PortReceiveErrorDetails, PortXmitDiscardDetails,
+    ALL_PORTS, CAP_ALL_PORTS, CAP_EXTENDED, CAP_QP1_DROPPED, CAP_XMIT_WAIT, CAP2_EXTENDED_ERRORS, CLASS_VERSION, DATA,
+    PortCounters, PortCountersExtended, PortReceiveErrorDetails, PortXmitDiscardDetails,
 };
 
 /// Answers a request. `None`: the datagram is no request to this agent, so it is dropped.
@@ -52,8 +52,12 @@ fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
     let first = usize::from(node.switch.is_none());
     let ports = node.ports.iter_mut().enumerate().skip(first).filter(|(number, _)| asked(*number));
     if header.method == METHOD_SET {
-        let select2 = if header.attribute == PortCounters::ATTRIBUTE { u32::get(data, 144, 8) } else { 0 };
-        let select = u32::get(data, 16, 16) | select2 << 16;
+        let select2 = match header.attribute {
+            PortCounters::ATTRIBUTE => u64::get(data, 144, 8),
+            PortCountersExtended::ATTRIBUTE => u64::get(data, 32, 32),
+            _ => 0,
+        };
+        let select = u64::get(data, 16, 16) | select2 << 16;
         ports.for_each(|(_, port)| port.counters.set(places, select, data));
     } else {
         let mut sum = Counters::default();
@@ -70,7 +74,8 @@ fn class_port_info(mad: &mut Mad) -> Result<(), u16> {
     let info = ClassPortInfo {
         base_version: BASE_VERSION,
         class_version: CLASS_VERSION,
-        capability_mask: CAP_ALL_PORTS | CAP_EXTENDED | CAP_XMIT_WAIT,
+        capability_mask: CAP_ALL_PORTS | CAP_EXTENDED | CAP_XMIT_WAIT | CAP_QP1_DROPPED,
+        capability_mask2: CAP2_EXTENDED_ERRORS,
         response_time: crate::sma::RESPONSE_TIME,
         ..ClassPortInfo::default()
     };
@@ -132,7 +137,7 @@ mod tests {
         assert_eq!((narrow(&all).port, narrow(&all).symbol_errors), (ALL_PORTS, u16::MAX));
         let wide = handle(&mut node, &request(METHOD_GET, PortCountersExtended::ATTRIBUTE, 2)).unwrap();
         let wide = PortCountersExtended::read(&wide[DATA..]).unwrap();
-        assert_eq!((wide.xmit_data, wide.multicast_receive_packets), (5 << 32 | 2, 3));
+        assert_eq!((wide.xmit_data, wide.multicast_receive_packets, wide.symbol_errors), (5 << 32 | 2, 3, 40_000));
     }
 
     #[test]
@@ -147,6 +152,12 @@ mod tests {
         assert!(handle(&mut node, &set).is_some());
         assert_eq!(node.port(1).unwrap().counters.value(Counter::XmitData), 9);
         assert_eq!(node.port(2).unwrap().counters.value(Counter::SymbolErrors), 40_000);
+        let mut set = request(METHOD_SET, PortCountersExtended::ATTRIBUTE, 2);
+        PortCountersExtended { port: 2, select2: 1, symbol_errors: 8, ..PortCountersExtended::default() }
+            .write(&mut set[DATA..]);
+        assert!(handle(&mut node, &set).is_some());
+        let counters = &node.port(2).unwrap().counters;
+        assert_eq!((counters.value(Counter::SymbolErrors), counters.value(Counter::XmitData)), (8, 5 << 32 | 2));
     }
 
     #[test]
@@ -164,7 +175,7 @@ mod tests {
         assert_eq!(Header::of(&handle(&mut node(), &newer).unwrap()).status, STATUS_VERSION);
         assert_eq!(handle(&mut node(), &request(METHOD_GET | RESPONSE, PortCounters::ATTRIBUTE, 1)), None);
         let info = handle(&mut node(), &request(METHOD_GET, ClassPortInfo::ATTRIBUTE, 0)).unwrap();
-        assert_eq!(ClassPortInfo::read(&info[DATA..]).unwrap().capability_mask, 0x1300);
+        assert_eq!(ClassPortInfo::read(&info[DATA..]).unwrap().capability_mask, 0x9300);
     }
 
     #[test]

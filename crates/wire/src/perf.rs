@@ -26,6 +26,10 @@ pub const CAP_ALL_PORTS: u16 = 1 << 8;
 pub const CAP_EXTENDED: u16 = 1 << 9;
 /// In the capability mask of ClassPortInfo: [`PortCounters`] has `xmit_wait`.
 pub const CAP_XMIT_WAIT: u16 = 1 << 12;
+/// In the capability mask of ClassPortInfo: `qp1_dropped` is counted.
+pub const CAP_QP1_DROPPED: u16 = 1 << 15;
+/// In the second capability mask: [`PortCountersExtended`] has the counters of errors.
+pub const CAP2_EXTENDED_ERRORS: u32 = 1 << 1;
 
 layout! {
     /// PortCounters. Each stops at its end.
@@ -76,12 +80,15 @@ layout! {
 }
 
 layout! {
-    /// PortCountersExtended: the same with 64 bits, and packets by their kind.
-    pub struct PortCountersExtended[72] = 0x001d {
+    /// PortCountersExtended: the same with 64 bits, and packets by their kind. The counters of errors
+    /// are there if ClassPortInfo says so.
+    pub struct PortCountersExtended[184] = 0x001d {
         /// The port.
         8, 8 => port: u8;
         /// Which counters a Set changes: bit 0 is the first.
         16, 16 => select: u16;
+        /// Which counters of errors a Set changes: bit 0 is the first.
+        32, 32 => select2: u32;
         /// Data that went out, in units of 4 bytes.
         64, 64 => xmit_data: u64;
         /// Data that came in, in units of 4 bytes.
@@ -98,6 +105,34 @@ layout! {
         448, 64 => multicast_xmit_packets: u64;
         /// Multicast packets that came in.
         512, 64 => multicast_receive_packets: u64;
+        /// Symbol errors.
+        576, 64 => symbol_errors: u64;
+        /// Links that recovered.
+        640, 64 => link_recoveries: u64;
+        /// Links that went down.
+        704, 64 => link_downed: u64;
+        /// Packets with errors that came in.
+        768, 64 => receive_errors: u64;
+        /// Packets that another node has marked as bad.
+        832, 64 => remote_physical_errors: u64;
+        /// Packets that a switch could not forward.
+        896, 64 => switch_relay_errors: u64;
+        /// Packets that could not go out.
+        960, 64 => xmit_discards: u64;
+        /// Packets that a rule kept from going out.
+        1024, 64 => xmit_constraint_errors: u64;
+        /// Packets that a rule kept from coming in.
+        1088, 64 => receive_constraint_errors: u64;
+        /// Physical errors above the threshold.
+        1152, 64 => local_integrity_errors: u64;
+        /// Overruns of the buffer above the threshold.
+        1216, 64 => buffer_overruns: u64;
+        /// Packets of VL 15 that were dropped.
+        1280, 64 => vl15_dropped: u64;
+        /// Ticks in which data waited and nothing went out.
+        1344, 64 => xmit_wait: u64;
+        /// Packets for QP 1 that were dropped.
+        1408, 64 => qp1_dropped: u64;
     }
 }
 
