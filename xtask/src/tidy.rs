@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-mad", 1),
     ("softhca-rsocket", 1),
     ("softhca-subnet", 1),
+    ("softhca-iwarp", 1),
     ("softhca-engine", 2),
     ("softhca-capture", 2),
     ("softhca-agent", 3),
@@ -59,8 +60,15 @@ const UNSAFE: &[(&str, &[&str])] = &[
 ];
 
 /// Packages without clock, socket, thread or random source. Time and randomness are arguments.
-const PURE: &[&str] =
-    &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-mad", "softhca-rsocket", "softhca-subnet"];
+const PURE: &[&str] = &[
+    "softhca-wire",
+    "softhca-abi",
+    "softhca-protocol",
+    "softhca-mad",
+    "softhca-rsocket",
+    "softhca-subnet",
+    "softhca-iwarp",
+];
 
 /// Paths that a pure package may not mention.
 const IMPURE: &[&str] = &[

@@ -1,0 +1,46 @@
+//! What a peer does against the RFCs, and what this side does about it. All is off towards softhca
+//! itself. Principal type: [`Quirks`].
+//!
+//! Two properties of siw need no switch, because the RFCs ask the same of everyone: the padding of
+//! its FPDUs is not zero, which a receiver ignores, and as responder it may send first.
+
+use std::time::Duration;
+
+/// Work-arounds for a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quirks {
+    /// How long an initiator holds its first FPDU back after the reply. siw overlooks an FPDU that
+    /// arrives just after its reply, until more data arrives.
+    pub hold_first_fpdu: Duration,
+    /// How long a responder that rejects waits for the peer to close. siw loses the private data of
+    /// a reply if the connection ends just behind it.
+    pub linger_after_reject: Duration,
+    /// Private data has at most 251 bytes. siw loses 256 bytes of the length if there is more.
+    pub short_private_data: bool,
+    /// The responder may choose a ready-to-receive message that was not offered. siw chooses a
+    /// WRITE if only a SEND was offered.
+    pub any_rtr: bool,
+    /// A Terminate message whose layout is not clear has siw's.
+    pub siw_terminate: bool,
+}
+
+impl Quirks {
+    /// Those of the siw driver of Linux.
+    pub const SIW: Quirks = Quirks {
+        hold_first_fpdu: Duration::from_millis(20),
+        linger_after_reject: Duration::from_secs(1),
+        short_private_data: true,
+        any_rtr: true,
+        siw_terminate: true,
+    };
+
+    /// The longest private data of a program.
+    #[must_use]
+    pub const fn most_private(&self, enhanced: bool) -> usize {
+        match (self.short_private_data, enhanced) {
+            (true, _) => 251,
+            (false, true) => crate::startup::MOST_PRIVATE - 4,
+            (false, false) => crate::startup::MOST_PRIVATE,
+        }
+    }
+}
