@@ -21,7 +21,8 @@ use crate::error::Error;
 use crate::fpdu;
 use crate::quirks::Quirks;
 use crate::startup::{Enhanced, Frame, HEADER_LEN, Kind, MOST_PRIVATE, RtrSet, UNKNOWN_DEPTH};
-use crate::terminate::Terminate;
+use crate::stream;
+use crate::terminate::{Reason, Terminate};
 use std::time::Duration;
 
 /// What a side wants and what it can do.
@@ -144,11 +145,9 @@ pub struct Agreement {
 
 impl Agreement {
     /// A Terminate message of a stream without FPDUs, as its only FPDU.
-    fn terminate(&self, terminate: &Terminate) -> Vec<u8> {
-        let mut payload = [0; Terminate::MOST];
-        let len = terminate.emit(&mut payload);
+    fn terminate(&self, reason: Reason) -> Vec<u8> {
         let mut sender = fpdu::Sender::new(self.crc, self.sends_markers);
-        crate::stream::terminate_fpdu(&mut sender, &payload[..len])
+        stream::terminate_fpdu(&mut sender, &Terminate { reason, failed: None })
     }
 }
 
@@ -260,7 +259,7 @@ impl Initiator {
         if let Some(fields) = reply.enhanced
             && let Err(error) = agreement.enhance(terms, &fields)
         {
-            self.output = error.terminate().map(|reason| agreement.terminate(&Terminate { reason, failed: None }));
+            self.output = error.terminate().map(|reason| agreement.terminate(reason));
             return Err(error);
         }
         Ok(Answer::Accepted(agreement, reply.private))
@@ -388,12 +387,8 @@ impl Responder {
             return Err(self.fail(Error::Markers));
         }
         let fields = request.enhanced.unwrap_or_default();
-        let asked = Asked {
-            revision: request.revision,
-            ird: fields.ird,
-            ord: fields.ord,
-            private: request.private.clone(),
-        };
+        let asked =
+            Asked { revision: request.revision, ird: fields.ird, ord: fields.ord, private: request.private.clone() };
         self.request = Some(request);
         Ok(asked)
     }

@@ -354,7 +354,10 @@ mod tests {
         }
         bytes[3] = 2;
         let request = AtomicRequest::parse(&bytes).unwrap();
-        assert_eq!((request.id, request.target, request.target_to), (0x0405_0607, Stag(0x0809_0a0b), 0x0c0d_0e0f_1011_1213));
+        assert_eq!(
+            (request.id, request.target, request.target_to),
+            (0x0405_0607, Stag(0x0809_0a0b), 0x0c0d_0e0f_1011_1213)
+        );
         let (swap, swap_mask) = (0x1415_1617_1819_1a1b, 0x1c1d_1e1f_2021_2223);
         let (compare, compare_mask) = (0x2425_2627_2829_2a2b, 0x2c2d_2e2f_3031_3233);
         assert_eq!(request.atomic, Atomic::CompareSwap { swap, swap_mask, compare, compare_mask });

@@ -1,16 +1,434 @@
-//! x
-use crate::{ddp, fpdu, rdmap};
-/// The FPDU of a Terminate message.
-pub(crate) fn terminate_fpdu(sender: &mut fpdu::Sender, payload: &[u8]) -> Vec<u8> {
-    let place = ddp::Place::Untagged { invalidate: ddp::Stag(0), queue: rdmap::QUEUE_TERMINATE, msn: 1, offset: 0 };
-    let mut header = [0; ddp::UNTAGGED_LEN];
-    let len = ddp::Header { last: true, rdmap: rdmap::Opcode::Terminate.emit(), place }.emit(&mut header);
-    let mut out = vec![0; sender.room(len + payload.len())];
-    let fetch = |offset: usize, piece: &mut [u8]| {
-        piece.copy_from_slice(&payload[offset..offset + piece.len()]);
-        Ok::<_, std::convert::Infallible>(())
-    };
-    let Ok(written) = sender.frame(&mut out, &header[..len], payload.len(), fetch);
+//! One RDMAP stream: one TCP connection after start-up, and one queue pair. Not the sockets, and
+//! not the memory: the owner passes bytes in and out, and [`Memory`] carries out the accesses.
+//! Principal type: [`Stream`].
+//!
+//! | state     | post   | bytes of the peer | sends | the peer closes |
+//! |-----------|--------|-------------------|-------|-----------------|
+//! | Waiting   | queued | the first FPDU leads to Open | nothing | Closed |
+//! | Open      | queued | served | everything | idle: Closed, gracefully; else Closed, lost |
+//! | Closing   | refused | served until our end is sent | responses, then the end | Closed, gracefully |
+//! | Terminate | refused | dropped | the Terminate message, then the end | Closed |
+//! | Closed    | refused | dropped | what is left to say | – |
+//!
+//! The responder of a connection begins in Waiting, because it must not send before the initiator
+//! (RFC 5044, section 7.1.3). `close` leads to Closing if the send queue is empty, otherwise it
+//! aborts. A mistake of the peer, and a Terminate message of the peer, lead to Terminate. Each work
+//! request completes once, before [`Event::Closed`].
+//!
+//! Messages go out in the order in which they were posted, and whole: a message and a response take
+//! turns. A work request with a fence waits for all earlier READs and atomics. Completions have the
+//! order of the posts, so a WRITE behind a READ waits for the READ. RFC 5040, section 5.5.
+//!
+//! What a peer can make a stream hold is bounded: one FPDU that has arrived in part, IRD responses,
+//! and for each call of [`Stream::receive`] one event for each 20 bytes.
+
+pub mod event;
+pub mod memory;
+mod requester;
+mod responder;
+pub mod work;
+
+use crate::ddp::{Header, Place, Stag};
+use crate::fpdu::{self, Receiver, Sender};
+use crate::negotiation::{Agreement, Role, Rtr};
+use crate::quirks::Quirks;
+use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, QUEUE_ATOMIC, ReadRequest};
+use crate::terminate::{Failed, Layout, Reason, Terminate};
+use event::{Close, Event, Side, Status};
+use memory::Memory;
+use requester::{Requester, message};
+use responder::Responder;
+use std::collections::VecDeque;
+use std::time::Duration;
+use work::{Operation, PostError, Request};
+
+/// The state of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// The responder waits for the initiator's first FPDU.
+    Waiting,
+    /// Both sides send and receive.
+    Open,
+    /// This side sends no more requests; it waits for the peer's end.
+    Closing,
+    /// A Terminate message ends the stream; this side waits for the peer's end.
+    Terminate,
+    /// The stream is over.
+    Closed,
+}
+
+/// How a stream works, beside what start-up agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The longest segment that is sent; see [`fpdu::mulpdu`].
+    pub mulpdu: usize,
+    /// Work requests in the send queue.
+    pub depth: usize,
+    /// How long this side waits for the peer's end.
+    pub linger: Duration,
+    /// Work-arounds for the peer.
+    pub quirks: Quirks,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            mulpdu: fpdu::mulpdu(1448, false),
+            depth: 128,
+            linger: Duration::from_secs(5),
+            quirks: Quirks::default(),
+        }
+    }
+}
+
+/// What to do with the TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// There is nothing to send now.
+    Nothing,
+    /// The buffer is shorter than [`Stream::room`].
+    Full,
+    /// So many bytes at the beginning of the buffer are to be sent.
+    Bytes(usize),
+    /// Close the sending direction, behind all bytes.
+    Finish,
+    /// Reset the connection.
+    Reset,
+}
+
+/// One RDMAP stream.
+#[derive(Debug)]
+pub struct Stream {
+    receiver: Receiver,
+    sender: Sender,
+    requester: Requester,
+    responder: Responder,
+    state: State,
+    config: Config,
+    events: VecDeque<Event>,
+    /// The Terminate message to send.
+    terminate: Option<Terminate>,
+    /// How to end the sending direction when there is nothing else to send.
+    end: Option<Transmit>,
+    /// The next message is a response, if there is one.
+    response_next: bool,
+    /// Nothing is sent before this time.
+    hold: Option<Duration>,
+    /// When the stream ends without the peer's end.
+    deadline: Option<Duration>,
+}
+
+impl Stream {
+    /// The stream of a connection that has just been made.
+    #[must_use]
+    pub fn new(agreement: &Agreement, config: Config, now: Duration) -> Stream {
+        let initiator = agreement.role == Role::Initiator;
+        let mulpdu = config.mulpdu.clamp(128, 64768);
+        let mut requester = Requester::new(config.depth, agreement.ord.into(), mulpdu);
+        let ird = usize::from(agreement.ird).max(usize::from(agreement.rtr == Some(Rtr::Read)));
+        if let Some(rtr) = agreement.rtr.filter(|_| initiator) {
+            let stag = Stag(1);
+            requester.post_hidden(match rtr {
+                Rtr::Send => Operation::Send { invalidate: None, solicited: false },
+                Rtr::Write => Operation::Write { stag, to: 0, immediate: None },
+                Rtr::Read => Operation::Read { source: stag, source_to: 0, sink: stag, sink_to: 0 },
+            });
+        }
+        let hold = Some(config.quirks.hold_first_fpdu).filter(|hold| initiator && !hold.is_zero());
+        Stream {
+            receiver: Receiver::new(agreement.crc, agreement.receives_markers),
+            sender: Sender::new(agreement.crc, agreement.sends_markers),
+            requester,
+            responder: Responder::new(ird, mulpdu, !initiator && agreement.rtr == Some(Rtr::Send)),
+            state: if initiator { State::Open } else { State::Waiting },
+            config: Config { mulpdu, ..config },
+            events: VecDeque::new(),
+            terminate: None,
+            end: None,
+            response_next: false,
+            hold: hold.map(|hold| now + hold),
+            deadline: None,
+        }
+    }
+
+    /// The state.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether all work requests are done and all requests of the peer are answered.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requester.is_idle() && self.responder.is_idle()
+    }
+
+    /// The bytes that a buffer for [`Stream::poll_transmit`] has at least.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.sender.room(self.config.mulpdu)
+    }
+
+    /// Posts a work request.
+    ///
+    /// # Errors
+    /// The stream does not take it.
+    pub fn post(&mut self, request: Request) -> Result<(), PostError> {
+        match self.state {
+            State::Waiting | State::Open => self.requester.post(request),
+            State::Closing | State::Terminate | State::Closed => Err(PostError::Closed),
+        }
+    }
+
+    /// The next event. The owner takes all of them after each call.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Writes the next FPDU to the beginning of `out`, or says what else to do with the connection.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut [u8], memory: &mut impl Memory) -> Transmit {
+        if self.end == Some(Transmit::Reset) {
+            self.end = None;
+            return Transmit::Reset;
+        }
+        if self.state == State::Waiting || self.hold.is_some_and(|hold| now < hold) {
+            return Transmit::Nothing;
+        }
+        self.hold = None;
+        if out.len() < self.room() {
+            return Transmit::Full;
+        }
+        let written = self.next_fpdu(now, out, memory);
+        if written > 0 {
+            return Transmit::Bytes(written);
+        }
+        self.end.take().unwrap_or(Transmit::Nothing)
+    }
+
+    fn next_fpdu(&mut self, now: Duration, out: &mut [u8], memory: &mut impl Memory) -> usize {
+        if matches!(self.state, State::Open | State::Closing) {
+            let responds = self.responder.in_message() || self.response_next && !self.requester.in_message();
+            for responds in [responds, !responds] {
+                if let written @ 1.. = self.half(now, responds, out, memory) {
+                    self.response_next = !responds;
+                    return written;
+                }
+            }
+        }
+        let Some(terminate) = self.terminate.take() else { return 0 };
+        let mut payload = [0; Terminate::MOST];
+        let len = terminate.emit(&mut payload);
+        message(&mut self.sender, out, Opcode::Terminate, 1, &payload[..len])
+    }
+
+    /// The next FPDU of one half.
+    fn half(&mut self, now: Duration, responds: bool, out: &mut [u8], memory: &mut impl Memory) -> usize {
+        if responds {
+            return self.responder.transmit(&mut self.sender, out, memory).unwrap_or_else(|terminate| {
+                self.fail(now, terminate);
+                0
+            });
+        }
+        self.requester.transmit(&mut self.sender, out, memory, &mut self.events).unwrap_or_else(|_| {
+            self.fail(now, Terminate { reason: Reason::RdmapCatastrophic, failed: None });
+            0
+        })
+    }
+
+    /// Takes bytes of the peer.
+    pub fn receive(&mut self, now: Duration, mut bytes: &[u8], memory: &mut impl Memory) {
+        while matches!(self.state, State::Waiting | State::Open | State::Closing) {
+            let Stream { receiver, requester, responder, events, config, .. } = self;
+            let segment = match receiver.next(&mut bytes) {
+                Ok(Some(segment)) => segment,
+                Ok(None) => return,
+                Err(reason) => return self.fail(now, Terminate { reason, failed: None }),
+            };
+            let mut arrival = Arrival { requester, responder, events, config };
+            let taken = arrival.take(segment, memory);
+            let failed = if taken.is_err() { Failed::new(segment) } else { None };
+            if self.state == State::Waiting {
+                self.state = State::Open;
+                self.events.push_back(Event::Ready);
+            }
+            match taken {
+                Ok(None) => {}
+                Ok(Some(terminate)) => self.terminated(now, terminate),
+                Err(reason) => self.fail(now, Terminate { reason, failed }),
+            }
+            // The end of this side is out, so a new READ cannot be answered.
+            if self.state == State::Closing && self.end.is_none() && !self.responder.is_idle() {
+                self.finish(Close::Lost, Some(Transmit::Reset));
+            }
+        }
+    }
+
+    /// The peer closed its sending direction.
+    pub fn receive_end(&mut self) {
+        let whole = self.receiver.is_between() && !self.responder.in_send();
+        match self.state {
+            State::Closed => {}
+            State::Terminate => self.finish(Close::Terminated, self.end),
+            State::Closing if whole => self.finish(Close::Graceful, self.end),
+            State::Waiting | State::Open if whole && self.requester.is_idle() => {
+                self.finish(Close::Graceful, Some(Transmit::Finish));
+            }
+            _ => self.finish(Close::Lost, Some(Transmit::Reset)),
+        }
+    }
+
+    /// The TCP connection is gone.
+    pub fn lost(&mut self) {
+        let close = if self.state == State::Terminate { Close::Terminated } else { Close::Lost };
+        self.terminate = None;
+        self.finish(close, None);
+    }
+
+    /// Closes gracefully. Work requests in the send queue make it an abort.
+    pub fn close(&mut self, now: Duration) {
+        match self.state {
+            State::Waiting | State::Open if self.requester.is_idle() => {
+                self.state = State::Closing;
+                self.end = Some(Transmit::Finish);
+                self.deadline = Some(now + self.config.linger);
+            }
+            State::Waiting | State::Open => self.abort(),
+            State::Closing | State::Terminate | State::Closed => {}
+        }
+    }
+
+    /// Closes at once. Everything that is not done is flushed.
+    pub fn abort(&mut self) {
+        self.terminate = None;
+        self.finish(Close::Aborted, Some(Transmit::Reset));
+    }
+
+    /// When [`Stream::handle_timeout`] is due, or [`Stream::poll_transmit`] has something to send.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        [self.hold, self.deadline].into_iter().flatten().min()
+    }
+
+    /// Ends a stream whose peer does not close in time.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.terminate = None;
+            self.finish(Close::TimedOut, Some(Transmit::Reset));
+        }
+    }
+
+    /// Ends the stream because of a mistake of the peer, or of the own program.
+    fn fail(&mut self, now: Duration, terminate: Terminate) {
+        self.terminate = Some(terminate);
+        self.end_with(now, Side::Us, terminate);
+    }
+
+    /// The peer ends the stream.
+    fn terminated(&mut self, now: Duration, terminate: Terminate) {
+        self.end_with(now, Side::Peer, terminate);
+    }
+
+    fn end_with(&mut self, now: Duration, by: Side, terminate: Terminate) {
+        self.state = State::Terminate;
+        self.end = Some(Transmit::Finish);
+        self.deadline = Some(now + self.config.linger);
+        self.events.push_back(Event::Terminated { by, terminate });
+        let (refused, status) = match by {
+            Side::Us => (None, Status::General),
+            Side::Peer => (Some(&terminate), Status::Flushed),
+        };
+        self.responder.flush(status, &mut self.events);
+        self.requester.flush(refused, &mut self.events);
+    }
+
+    fn finish(&mut self, close: Close, end: Option<Transmit>) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Closed;
+        (self.end, self.deadline, self.hold) = (end, None, None);
+        self.responder.flush(Status::Flushed, &mut self.events);
+        self.requester.flush(None, &mut self.events);
+        self.events.push_back(Event::Closed(close));
+    }
+}
+
+/// The parts of a stream that a segment of the peer changes.
+struct Arrival<'a> {
+    requester: &'a mut Requester,
+    responder: &'a mut Responder,
+    events: &'a mut VecDeque<Event>,
+    config: &'a Config,
+}
+
+impl Arrival<'_> {
+    /// Takes a segment. Returns the peer's Terminate message, if it is one.
+    fn take(&mut self, segment: &[u8], memory: &mut impl Memory) -> Result<Option<Terminate>, Reason> {
+        let (header, data) = Header::parse(segment)?;
+        let opcode = Opcode::parse(header.rdmap)?;
+        match (header.place, opcode) {
+            (Place::Tagged { stag, to }, Opcode::Write) => self.responder.write(stag, to, data, memory)?,
+            (Place::Tagged { stag, to }, Opcode::ReadResponse) => {
+                self.requester.read_response((stag, to), header.last, data, memory, self.events)?;
+            }
+            (Place::Untagged { queue, .. }, _) if queue > QUEUE_ATOMIC => return Err(Reason::UntaggedQueue),
+            (Place::Untagged { queue, msn, .. }, _) if opcode.queue() == Some(queue) => {
+                return self.untagged(opcode, msn, &header, data, memory);
+            }
+            _ => return Err(Reason::RdmapOpcode),
+        }
+        Ok(None)
+    }
+
+    fn untagged(
+        &mut self,
+        opcode: Opcode,
+        msn: u32,
+        header: &Header,
+        data: &[u8],
+        memory: &mut impl Memory,
+    ) -> Result<Option<Terminate>, Reason> {
+        match opcode {
+            Opcode::ReadRequest => {
+                let request = ReadRequest::parse(whole(header, data)?);
+                self.responder.read_request(msn, request, memory)?;
+            }
+            Opcode::AtomicRequest => {
+                let request = AtomicRequest::parse(whole(header, data)?)?;
+                self.responder.atomic_request(msn, &request, memory)?;
+            }
+            Opcode::AtomicResponse => {
+                let response = AtomicResponse::parse(whole(header, data)?);
+                self.requester.atomic_response(msn, &response, memory, self.events)?;
+            }
+            Opcode::Immediate | Opcode::ImmediateSolicited => {
+                self.responder.immediate((opcode, msn), *whole(header, data)?, memory, self.events)?;
+            }
+            Opcode::Terminate => {
+                let doubtful = if self.config.quirks.siw_terminate { Layout::Siw } else { Layout::Rfc };
+                return Terminate::parse(data, doubtful).map(|(terminate, _)| Some(terminate));
+            }
+            _ => self.responder.send(opcode, header, data, memory, self.events)?,
+        }
+        Ok(None)
+    }
+}
+
+/// The payload of a message that has one segment of a known length.
+fn whole<'a, const LEN: usize>(header: &Header, data: &'a [u8]) -> Result<&'a [u8; LEN], Reason> {
+    match header.place {
+        Place::Untagged { offset: 1.., .. } => Err(Reason::UntaggedOffset),
+        _ if data.len() > LEN || !header.last => Err(Reason::UntaggedTooLong),
+        _ => data.try_into().map_err(|_| Reason::RdmapUnspecified),
+    }
+}
+
+/// The FPDU of a Terminate message that is the first one of its stream.
+pub(crate) fn terminate_fpdu(sender: &mut Sender, terminate: &Terminate) -> Vec<u8> {
+    let mut payload = [0; Terminate::MOST];
+    let len = terminate.emit(&mut payload);
+    let mut out = vec![0; sender.room(Terminate::MOST + crate::ddp::UNTAGGED_LEN)];
+    let written = message(sender, &mut out, Opcode::Terminate, 1, &payload[..len]);
     out.truncate(written);
     out
 }

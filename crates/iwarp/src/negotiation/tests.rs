@@ -40,7 +40,8 @@ fn answer(terms: Terms, reply: &[u8]) -> (Result<Answer, Error>, Option<Vec<u8>>
 #[test]
 fn crc_is_used_if_either_side_asks() {
     for (one, two, used) in [(false, false, false), (true, false, true), (false, true, true), (true, true, true)] {
-        let (ours, theirs) = meet(Terms { crc: one, ..Terms::default() }, Terms { crc: two, ..Terms::default() }).unwrap();
+        let (ours, theirs) =
+            meet(Terms { crc: one, ..Terms::default() }, Terms { crc: two, ..Terms::default() }).unwrap();
         assert_eq!((ours.crc, theirs.crc), (used, used), "{one} {two}");
     }
 }

@@ -1,0 +1,453 @@
+//! Two streams against each other: each operation, each way to end, and each mistake that a peer
+//! can make, as literal segments.
+
+mod common;
+
+use common::{Host, NOW, agreement, exchange};
+use softhca_iwarp::rdmap::Atomic;
+use softhca_iwarp::{
+    Close, Config, Event, Immediate, Operation, PostError, Quirks, Reason, Received, Request, Role, Rtr, Side, Stag,
+    State, Status, Transmit, fpdu,
+};
+use std::time::Duration;
+
+const REGION: u32 = 0x1100;
+const BASE: u64 = 0x7f00_0000_1000;
+
+fn pair_with(depth: u16, rtr: Option<Rtr>, config: Config) -> (Host, Host) {
+    let mut one = Host::new(&agreement(Role::Initiator, depth, rtr), config);
+    let mut two = Host::new(&agreement(Role::Responder, depth, rtr), config);
+    for host in [&mut one, &mut two] {
+        host.ram.expose(REGION, BASE, (0..8192).map(|byte| byte as u8).collect());
+    }
+    (one, two)
+}
+
+fn pair() -> (Host, Host) {
+    pair_with(4, None, Config::default())
+}
+
+fn post(host: &mut Host, work: u64, operation: Operation, data: &[u8]) {
+    host.ram.works.insert(work, data.to_vec());
+    let len = if matches!(operation, Operation::Atomic { .. }) { 0 } else { data.len() as u32 };
+    host.stream.post(Request { work, operation, len, fence: false }).expect("the stream takes it");
+}
+
+const SEND: Operation = Operation::Send { invalidate: None, solicited: false };
+
+fn write(to: u64) -> Operation {
+    Operation::Write { stag: Stag(REGION), to: BASE + to, immediate: None }
+}
+
+fn read(from: u64) -> Operation {
+    Operation::Read { source: Stag(REGION), source_to: BASE + from, sink: Stag(9), sink_to: 0x40 }
+}
+
+fn ok(works: impl IntoIterator<Item = u64>) -> Vec<(u64, Status)> {
+    works.into_iter().map(|work| (work, Status::Success)).collect()
+}
+
+/// Frames a segment as the initiator's first FPDU.
+fn first(segment: &[u8]) -> Vec<u8> {
+    let mut sender = fpdu::Sender::new(true, false);
+    let mut out = vec![0; sender.room(segment.len())];
+    let done = sender.frame(&mut out, segment, 0, |_, _| Ok::<_, ()>(()));
+    out.truncate(done.expect("nothing is fetched"));
+    out
+}
+
+fn untagged(first: u8, rdmap: u8, queue: u32, msn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
+    let numbers = [0, queue, msn, offset].map(u32::to_be_bytes).concat();
+    [&[first, rdmap], &numbers[..], data].concat()
+}
+
+fn tagged(rdmap: u8, stag: u32, to: u64, data: &[u8]) -> Vec<u8> {
+    [&[0xc1, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), data].concat()
+}
+
+fn read_payload(size: u32, source: u32, to: u64) -> Vec<u8> {
+    [&[0; 12][..], &size.to_be_bytes(), &source.to_be_bytes(), &to.to_be_bytes()].concat()
+}
+
+#[test]
+fn every_operation_arrives() {
+    let (mut one, mut two) = pair();
+    two.ram.post_receive(50, 5000);
+    two.ram.post_receive(51, 10);
+    two.ram.post_receive(52, 10);
+    two.ram.post_receive(53, 10);
+    two.ram.expose(0x2200, 0, vec![0; 8]);
+    let data: Vec<u8> = (0..5000_u32).map(|byte| (byte * 7) as u8).collect();
+    post(&mut one, 1, SEND, &data);
+    post(&mut one, 2, write(100), &data);
+    post(&mut one, 3, read(100), &[0; 5000]);
+    let send = Operation::Send { invalidate: Some(Stag(0x2200)), solicited: true };
+    post(&mut one, 4, send, b"hello");
+    let immediate = Some(Immediate { data: *b"12345678", solicited: true });
+    post(&mut one, 5, Operation::Write { stag: Stag(REGION), to: BASE, immediate }, b"with");
+    post(&mut one, 6, Operation::Immediate(Immediate { data: [7; 8], solicited: false }), b"");
+    let atomic = Atomic::FetchAdd { add: 2, boundaries: 0 };
+    post(&mut one, 7, Operation::Atomic { target: Stag(REGION), target_to: BASE + 8, atomic }, &[0; 8]);
+    post(&mut one, 8, Operation::Local, b"");
+    let before = u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15]);
+    exchange(&mut one, &mut two);
+
+    assert_eq!(one.completions(), ok(1..=8));
+    assert_eq!((&one.ram.works[&3], &one.ram.executed), (&data, &vec![8]));
+    assert_eq!(one.ram.works[&7], before.to_ne_bytes());
+    let region = &two.ram.regions[&Stag(REGION)].bytes;
+    assert_eq!((&region[..4], &region[100..5100]), (&b"with"[..], &data[..]));
+    assert_eq!(region[8..16], (before + 2).to_ne_bytes());
+    let receives = [(50, 5000, false, None, None), (51, 5, true, Some(Stag(0x2200)), None)];
+    let immediates = [(52, 0, true, None, Some(*b"12345678")), (53, 0, false, None, Some([7; 8]))];
+    let received = receives.into_iter().chain(immediates).map(|(receive, len, solicited, invalidated, immediate)| {
+        Event::Received(Received { receive, len, solicited, invalidated, immediate })
+    });
+    let events: Vec<Event> = std::iter::once(Event::Ready).chain(received).collect();
+    assert_eq!(two.events, events);
+    assert_eq!(two.ram.receives[&50], data);
+    assert!(!two.ram.regions.contains_key(&Stag(0x2200)));
+}
+
+#[test]
+fn a_responder_waits_for_the_first_fpdu() {
+    let (mut one, mut two) = pair();
+    one.ram.post_receive(1, 10);
+    post(&mut two, 1, SEND, b"early");
+    exchange(&mut one, &mut two);
+    assert_eq!((two.completions(), two.stream.state()), (vec![], State::Waiting));
+    post(&mut one, 2, write(0), b"");
+    exchange(&mut one, &mut two);
+    assert_eq!((two.completions(), two.events[0]), (ok([1]), Event::Ready));
+    assert_eq!(&one.ram.receives[&1][..5], b"early");
+}
+
+#[test]
+fn a_ready_to_receive_message_is_seen_by_no_program() {
+    for rtr in [Rtr::Send, Rtr::Write, Rtr::Read] {
+        let (mut one, mut two) = pair_with(0, Some(rtr), Config::default());
+        one.ram.post_receive(1, 10);
+        two.ram.post_receive(2, 10);
+        post(&mut two, 1, SEND, b"first");
+        exchange(&mut one, &mut two);
+        assert_eq!((one.completions(), two.completions()), (vec![], ok([1])), "{rtr:?}");
+        post(&mut one, 2, SEND, b"reply");
+        exchange(&mut one, &mut two);
+        assert_eq!((one.completions(), &two.ram.receives[&2][..5]), (ok([2]), &b"reply"[..]), "{rtr:?}");
+    }
+}
+
+#[test]
+fn a_write_behind_a_read_completes_behind_it() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 4000]);
+    post(&mut one, 2, write(0), b"overtakes");
+    one.transmit();
+    assert_eq!(one.completions(), []);
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), ok([1, 2]));
+}
+
+#[test]
+fn a_fence_and_the_ord_hold_requests_back() {
+    let (mut one, mut two) = pair_with(2, None, Config::default());
+    for work in 1..=3 {
+        post(&mut one, work, read(0), &[0; 8]);
+    }
+    one.transmit();
+    assert_eq!(one.output.len(), 2 * fpdu::size(46), "two of three READs");
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), ok(1..=3));
+    post(&mut one, 4, read(0), &[0; 8]);
+    one.ram.works.insert(5, b"fenced".to_vec());
+    one.stream.post(Request { work: 5, operation: write(0), len: 6, fence: true }).unwrap();
+    one.transmit();
+    assert_eq!(one.output.len(), fpdu::size(46));
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), ok(1..=5));
+}
+
+#[test]
+fn messages_and_responses_take_turns() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 3000]);
+    post(&mut one, 2, read(0), &[0; 3000]);
+    exchange(&mut one, &mut two);
+    post(&mut one, 3, read(0), &[0; 3000]);
+    one.transmit();
+    two.receive(&std::mem::take(&mut one.output));
+    post(&mut two, 1, write(0), &[0; 3000]);
+    two.transmit();
+    let mut receiver = fpdu::Receiver::new(true, false);
+    let (mut bytes, mut order) = (&two.output[..], Vec::new());
+    while let Some(segment) = receiver.next(&mut bytes).unwrap() {
+        order.push(segment[1] & 15);
+    }
+    assert!(order == [0, 0, 0, 2, 2, 2] || order == [2, 2, 2, 0, 0, 0], "{order:?}");
+}
+
+#[test]
+fn posts_are_refused_when_they_cannot_be_sent() {
+    let (mut one, _) = pair_with(0, None, Config { depth: 1, ..Config::default() });
+    let request = |operation| Request { work: 1, operation, len: 0, fence: false };
+    assert_eq!(one.stream.post(request(read(0))), Err(PostError::NoReads));
+    assert_eq!(one.stream.post(request(SEND)), Ok(()));
+    assert_eq!(one.stream.post(request(SEND)), Err(PostError::Full));
+    one.stream.abort();
+    assert_eq!(one.stream.post(request(SEND)), Err(PostError::Closed));
+}
+
+#[test]
+fn a_graceful_close_ends_both_sides() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, write(0), b"x");
+    exchange(&mut one, &mut two);
+    one.stream.close(NOW);
+    assert_eq!(one.stream.state(), State::Closing);
+    exchange(&mut one, &mut two);
+    assert_eq!((one.closed(), two.closed()), (Some(Close::Graceful), Some(Close::Graceful)));
+    assert!(one.finished && two.finished && !one.reset && !two.reset);
+}
+
+#[test]
+fn responses_are_sent_before_the_end() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 4000]);
+    one.transmit();
+    two.receive(&std::mem::take(&mut one.output));
+    two.stream.close(NOW);
+    exchange(&mut one, &mut two);
+    assert_eq!(
+        (one.completions(), one.closed(), two.closed()),
+        (ok([1]), Some(Close::Graceful), Some(Close::Graceful))
+    );
+}
+
+#[test]
+fn a_close_with_work_left_aborts() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 4000]);
+    one.transmit();
+    one.stream.close(NOW);
+    exchange(&mut one, &mut two);
+    assert_eq!((one.completions(), one.closed()), (vec![(1, Status::Flushed)], Some(Close::Aborted)));
+    assert_eq!((one.reset, two.closed()), (true, Some(Close::Lost)));
+}
+
+#[test]
+fn an_end_while_work_is_outstanding_is_a_loss() {
+    let (mut one, _) = pair();
+    post(&mut one, 1, read(0), &[0; 8]);
+    one.transmit();
+    one.receive_end();
+    assert_eq!((one.completions(), one.closed()), (vec![(1, Status::Flushed)], Some(Close::Lost)));
+}
+
+#[test]
+fn an_end_inside_of_a_message_is_a_loss() {
+    let (_, mut two) = pair();
+    two.ram.post_receive(1, 100);
+    two.receive(&first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"))[..20]);
+    two.receive_end();
+    assert_eq!(two.closed(), Some(Close::Lost));
+
+    let (_, mut two) = pair();
+    two.ram.post_receive(1, 100);
+    two.receive(&first(&untagged(0x01, 0x43, 0, 1, 0, b"hello")));
+    two.receive_end();
+    let failed = Event::ReceiveFailed { receive: 1, status: Status::Flushed };
+    assert_eq!(two.events, [Event::Ready, failed, Event::Closed(Close::Lost)]);
+}
+
+#[test]
+fn a_peer_that_does_not_close_is_reset_in_time() {
+    let (mut one, _) = pair();
+    one.stream.close(Duration::from_secs(1));
+    one.transmit();
+    assert_eq!(one.stream.poll_timeout(), Some(Duration::from_secs(6)));
+    one.stream.handle_timeout(Duration::from_secs(5));
+    assert_eq!(one.stream.state(), State::Closing);
+    one.stream.handle_timeout(Duration::from_secs(6));
+    one.transmit();
+    assert_eq!((one.closed(), one.reset), (Some(Close::TimedOut), true));
+}
+
+#[test]
+fn a_first_fpdu_is_held_back_towards_siw() {
+    let config = Config { quirks: Quirks::SIW, ..Config::default() };
+    let (mut one, _) = pair_with(4, None, config);
+    post(&mut one, 1, write(0), b"x");
+    let mut out = vec![0; one.stream.room()];
+    let hold = Quirks::SIW.hold_first_fpdu;
+    assert_eq!(one.stream.poll_timeout(), Some(hold));
+    let early = hold - Duration::from_nanos(1);
+    assert_eq!(one.stream.poll_transmit(early, &mut out, &mut one.ram), Transmit::Nothing);
+    assert_eq!(one.stream.poll_transmit(hold, &mut out, &mut one.ram), Transmit::Bytes(24));
+    assert_eq!(one.stream.poll_timeout(), None);
+}
+
+#[test]
+fn a_short_buffer_is_refused() {
+    let (mut one, _) = pair();
+    post(&mut one, 1, write(0), b"x");
+    let mut out = vec![0; one.stream.room() - 1];
+    assert_eq!(one.stream.poll_transmit(NOW, &mut out, &mut one.ram), Transmit::Full);
+}
+
+/// What the responder says to one bad segment: the reason, and whether the message repeats it.
+fn refused(segment: &[u8]) -> (Reason, bool) {
+    let (_, mut two) = pair();
+    two.ram.post_receive(1, 16);
+    two.ram.regions.entry(Stag(0x3300)).or_default();
+    two.receive(&first(segment));
+    assert_eq!(two.stream.state(), State::Terminate, "{segment:x?}");
+    let terminated = two.events.iter().find_map(|event| match event {
+        Event::Terminated { by: Side::Us, terminate } => Some(*terminate),
+        _ => None,
+    });
+    let terminate = terminated.expect("a Terminate message");
+    two.transmit();
+    assert!(
+        two.finished
+            && two.output[3] == 0x47
+            && two.output[20] == {
+                let (layer, kind, _) = terminate.reason.numbers();
+                layer << 4 | kind
+            }
+    );
+    two.receive_end();
+    assert_eq!(two.closed(), Some(Close::Terminated));
+    (terminate.reason, terminate.failed.is_some())
+}
+
+#[test]
+fn each_mistake_of_a_peer_has_its_reason() {
+    let request = |first, offset, payload: &[u8]| untagged(first, 0x41, 1, 1, offset, payload);
+    let cases = [
+        (untagged(0x42, 0x43, 0, 1, 0, b""), Reason::UntaggedVersion, true),
+        (vec![0xc0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Reason::TaggedVersion, true),
+        (untagged(0x41, 0x03, 0, 1, 0, b""), Reason::RdmapVersion, true),
+        (untagged(0x41, 0x4c, 0, 1, 0, b""), Reason::RdmapOpcode, true),
+        (untagged(0x41, 0x43, 5, 1, 0, b""), Reason::UntaggedQueue, true),
+        (untagged(0x41, 0x43, 1, 1, 0, b""), Reason::RdmapOpcode, true),
+        (untagged(0x41, 0x40, 0, 1, 0, b""), Reason::RdmapOpcode, true),
+        (tagged(0x43, REGION, BASE, b""), Reason::RdmapOpcode, true),
+        (untagged(0x41, 0x43, 0, 9, 0, b""), Reason::UntaggedMsn, true),
+        (untagged(0x41, 0x43, 0, 1, 8, b""), Reason::UntaggedOffset, true),
+        (untagged(0x41, 0x43, 0, 1, 0, &[0; 17]), Reason::UntaggedTooLong, true),
+        (untagged(0x41, 0x44, 0, 1, 0, b""), Reason::ProtectionStag, true),
+        (untagged(0x41, 0x48, 0, 1, 0, &[0; 9]), Reason::UntaggedTooLong, true),
+        (untagged(0x41, 0x48, 0, 1, 0, &[0; 7]), Reason::RdmapUnspecified, true),
+        (tagged(0x40, 0x9999, BASE, b"x"), Reason::TaggedStag, true),
+        (tagged(0x40, REGION, BASE + 8191, b"xx"), Reason::TaggedBounds, true),
+        (tagged(0x40, REGION, u64::MAX, b"x"), Reason::TaggedWrap, true),
+        (tagged(0x42, REGION, BASE, b"x"), Reason::TaggedStag, true),
+        (request(0x41, 0, &read_payload(8, 0x9999, BASE)), Reason::ProtectionStag, true),
+        (request(0x41, 0, &read_payload(8, REGION, BASE + 8188)), Reason::ProtectionBounds, true),
+        (request(0x41, 0, &read_payload(8, 0x3300, 0)), Reason::ProtectionBounds, true),
+        (request(0x41, 0, &read_payload(8, REGION, u64::MAX - 3)), Reason::ProtectionWrap, true),
+        (request(0x41, 4, &read_payload(8, REGION, BASE)), Reason::UntaggedOffset, true),
+        (request(0x01, 0, &read_payload(8, REGION, BASE)), Reason::UntaggedTooLong, true),
+        (request(0x41, 0, &[0; 27]), Reason::RdmapUnspecified, true),
+        (untagged(0x41, 0x41, 1, 2, 0, &read_payload(8, REGION, BASE)), Reason::UntaggedMsn, true),
+        (untagged(0x41, 0x4b, 3, 1, 0, &[0; 12]), Reason::UntaggedNoBuffer, true),
+        (untagged(0x41, 0x47, 2, 1, 0, &[0; 3]), Reason::RdmapCatastrophic, true),
+        (vec![0x41], Reason::DdpCatastrophic, false),
+    ];
+    for (segment, reason, repeats) in cases {
+        assert_eq!(refused(&segment), (reason, repeats), "{segment:x?}");
+    }
+}
+
+#[test]
+fn a_send_without_a_receive_ends_the_stream() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, SEND, b"hello");
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), ok([1]), "its data was sent");
+    let says = "DDP, untagged buffer: no receive is posted for the message (1/2/0x2), for a segment of 23 bytes of a SEND \
+                with MSN 1";
+    assert!(matches!(one.events[1], Event::Terminated { by: Side::Peer, terminate } if terminate.to_string() == says));
+    assert_eq!((one.closed(), two.closed()), (Some(Close::Terminated), Some(Close::Terminated)));
+}
+
+#[test]
+fn a_wrong_crc_ends_the_stream_and_delivers_nothing() {
+    let (_, mut two) = pair();
+    two.ram.post_receive(1, 16);
+    let mut bytes = first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"));
+    bytes[22] ^= 1;
+    two.receive(&bytes);
+    assert!(
+        matches!(two.events[..], [Event::Terminated { by: Side::Us, terminate }] if terminate.reason == Reason::MpaCrc)
+    );
+    assert_eq!(two.ram.receives[&1], [0; 16]);
+}
+
+#[test]
+fn more_reads_than_the_ird_end_the_stream() {
+    let (_, mut two) = pair();
+    for msn in 1..=5 {
+        assert_ne!(two.stream.state(), State::Terminate);
+        two.receive(&first(&untagged(0x41, 0x41, 1, msn, 0, &read_payload(8, REGION, BASE))));
+    }
+    assert!(
+        matches!(two.events[..], [Event::Ready, Event::Terminated { terminate, .. }] if terminate.reason == Reason::RdmapStream)
+    );
+}
+
+#[test]
+fn a_refused_read_gets_the_reason_as_its_status() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, write(0), b"done");
+    post(&mut one, 2, read(0), &[0; 8]);
+    post(&mut one, 3, read(8190), &[0; 8]);
+    post(&mut one, 4, read(0), &[0; 8]);
+    exchange(&mut one, &mut two);
+    let statuses = [(1, Status::Success), (2, Status::Success), (3, Status::RemoteAccess), (4, Status::Flushed)];
+    let with_lost_response =
+        [(1, Status::Success), (2, Status::Flushed), (3, Status::RemoteAccess), (4, Status::Flushed)];
+    assert!(one.completions() == statuses || one.completions() == with_lost_response, "{:?}", one.completions());
+    assert_eq!((one.closed(), two.closed()), (Some(Close::Terminated), Some(Close::Terminated)));
+}
+
+#[test]
+fn memory_that_goes_away_during_a_read_ends_it() {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 8000]);
+    one.transmit();
+    two.receive(&std::mem::take(&mut one.output));
+    assert!(two.transmit_once());
+    two.ram.regions.clear();
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), [(1, Status::RemoteAccess)]);
+}
+
+#[test]
+fn a_buffer_that_is_not_there_ends_its_request_and_the_stream() {
+    let (mut one, mut two) = pair();
+    one.stream.post(Request { work: 1, operation: write(0), len: 5, fence: false }).expect("the stream takes it");
+    post(&mut one, 2, write(0), b"after");
+    exchange(&mut one, &mut two);
+    assert_eq!(one.completions(), [(1, Status::LocalProtection), (2, Status::Flushed)]);
+    assert!(matches!(two.events[1], Event::Terminated { by: Side::Peer, .. }));
+    assert_eq!((one.closed(), two.closed()), (Some(Close::Terminated), Some(Close::Terminated)));
+}
+
+#[test]
+fn responses_that_were_not_asked_for_are_refused() {
+    let response = |to, len| first(&tagged(0x42, 9, to, &vec![1; len]));
+    for (bytes, reason) in [
+        (response(0x40, 9), Reason::TaggedBounds),
+        (response(0x41, 8), Reason::TaggedBounds),
+        (response(0x40, 7), Reason::RdmapUnspecified),
+        (first(&tagged(0x42, 8, 0x40, &[1; 8])), Reason::TaggedStag),
+    ] {
+        let (mut one, _) = pair();
+        post(&mut one, 1, read(0), &[0; 8]);
+        one.transmit();
+        one.receive(&bytes);
+        assert!(matches!(one.events[0], Event::Terminated { terminate, .. } if terminate.reason == reason), "{reason}");
+        assert_eq!((one.completions(), &one.ram.works[&1][..]), (vec![(1, Status::Flushed)], &[0; 8][..]));
+    }
+}
