@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 18] = [
+const ROOTS: [&str; 21] = [
     "abi",
     "agent",
     "bench",
@@ -25,6 +25,8 @@ const ROOTS: [&str; 18] = [
     "fabric",
     "ibverbs",
     "interpose",
+    "iwarp",
+    "mad",
     "preload",
     "protocol",
     "rdmacm",
@@ -32,6 +34,7 @@ const ROOTS: [&str; 18] = [
     "rspreload",
     "shm",
     "softhca",
+    "subnet",
     "udp",
     "wire",
 ];
