@@ -108,6 +108,33 @@ impl Responder {
         if self.arriving.as_ref().map_or(0, |arriving| arriving.received) != offset {
             return Err(Reason::UntaggedOffset);
         }
+        let (id, len) = self.place(opcode, data, memory, events)?;
+        if !header.last {
+            return Ok(());
+        }
+        self.arriving = None;
+        self.send_msn = self.send_msn.wrapping_add(1);
+        let invalidated = opcode.invalidates().then_some(invalidate);
+        if let Some(stag) = invalidated
+            && let Err(fault) = memory.invalidate(stag)
+        {
+            events.push_back(Event::ReceiveFailed { receive: id, status: Status::RemoteInvalidRequest });
+            return Err(fault.request());
+        }
+        let solicited = opcode.is_solicited();
+        events.push_back(Event::Received(Received { receive: id, len, solicited, invalidated, immediate: None }));
+        Ok(())
+    }
+
+    /// Puts the data of a SEND into its receive request, which the first segment takes. Returns the
+    /// request's number, and how many bytes have come.
+    fn place(
+        &mut self,
+        opcode: Opcode,
+        data: &[u8],
+        memory: &mut impl Memory,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(u64, u32), Reason> {
         let arriving = match &mut self.arriving {
             Some(arriving) => arriving,
             empty => {
@@ -135,21 +162,7 @@ impl Responder {
             return refuse(fault.local(), Reason::RdmapCatastrophic);
         }
         arriving.received += data.len() as u32;
-        let len = arriving.received;
-        if !header.last {
-            return Ok(());
-        }
-        self.arriving = None;
-        self.send_msn = self.send_msn.wrapping_add(1);
-        let invalidated = opcode.invalidates().then_some(invalidate);
-        if let Some(stag) = invalidated
-            && let Err(fault) = memory.invalidate(stag)
-        {
-            return refuse(Status::RemoteInvalidRequest, fault.request());
-        }
-        let solicited = opcode.is_solicited();
-        events.push_back(Event::Received(Received { receive: id, len, solicited, invalidated, immediate: None }));
-        Ok(())
+        Ok((id, arriving.received))
     }
 
     /// Takes immediate data.
