@@ -29,7 +29,9 @@ fn symbols(library: &str, version: Option<&str>) -> BTreeSet<String> {
 fn called(name: &str, libraries: &[&str], leaks: &str, words: &[String]) -> BTreeSet<String> {
     let room = Room::new().expect("a room");
     let program = cprogram::build_with(&room, name, libraries).expect("it compiles");
-    let mut all = vec!["valgrind", "--quiet", "--leak-check=full", "--num-callers=30", "--error-exitcode=9"];
+    // Without a fair lock, a thread that polls can keep valgrind from running the helper thread.
+    let mut all = vec!["valgrind", "--quiet", "--fair-sched=yes", "--leak-check=full", "--num-callers=30"];
+    all.push("--error-exitcode=9");
     let (shown, counted) = (format!("--show-leak-kinds={leaks}"), format!("--errors-for-leak-kinds={leaks}"));
     all.extend([&*shown, &*counted]);
     all.push(program.to_str().expect("a plain path"));
