@@ -2,6 +2,9 @@
 
 pub use wire::rate_mbps;
 
+/// The highest service level: the field has 4 bits (IBA 7.6.5).
+pub const SL_MAX: u8 = 15;
+
 record! {
     /// An address vector.
     pub struct AhAttr[32] {

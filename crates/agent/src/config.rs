@@ -16,7 +16,7 @@ use wire::pkey;
 
 use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
-use crate::pkeys::PkeyTable;
+use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
 
 /// The most devices one agent serves, as in the kernel agent that this ABI comes from.
@@ -288,7 +288,7 @@ impl DeviceConfig {
                     port.mtu
                 ));
             }
-            if let Err(error) = PkeyTable::check(&port.pkeys) {
+            if let Err(error) = PkeyTable::check(&port.pkeys, PKEY_TABLE_LEN) {
                 return refuse(format!("port {}: `pkeys`: {error}", index + 1));
             }
         }

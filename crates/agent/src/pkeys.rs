@@ -21,7 +21,12 @@ pub struct PkeyTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPkeys {
     /// It is empty, or longer than the table.
-    Count(usize),
+    Count {
+        /// How many P_Keys it has.
+        count: usize,
+        /// How many entries the table has.
+        most: usize,
+    },
     /// This P_Key names no partition.
     Invalid(u16),
     /// It is in the list twice.
@@ -31,7 +36,7 @@ pub enum BadPkeys {
 impl fmt::Display for BadPkeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count(count) => write!(f, "it has {count} P_Keys; 1 to {PKEY_TABLE_LEN} are possible"),
+            Self::Count { count, most } => write!(f, "it has {count} P_Keys; 1 to {most} are possible"),
             Self::Invalid(pkey) => {
                 write!(f, "P_Key {pkey:#06x} is invalid: its low 15 bits must not be 0")
             }
@@ -43,17 +48,18 @@ impl fmt::Display for BadPkeys {
 }
 
 impl PkeyTable {
-    /// A table of `len` entries that begins with `pkeys`. It has at least as many entries as P_Keys.
+    /// A table of `len` entries that begins with `pkeys`. It has at least as many entries as
+    /// P_Keys.
     pub fn new(pkeys: &[u16], len: usize) -> Self {
         let mut entries = pkeys.to_vec();
         entries.resize(len.max(pkeys.len()), 0);
         Self { entries }
     }
 
-    /// Checks a list of P_Keys for a table.
-    pub fn check(pkeys: &[u16]) -> Result<(), BadPkeys> {
-        if pkeys.is_empty() || pkeys.len() > PKEY_TABLE_LEN {
-            return Err(BadPkeys::Count(pkeys.len()));
+    /// Checks a list of P_Keys for a table of `most` entries.
+    pub fn check(pkeys: &[u16], most: usize) -> Result<(), BadPkeys> {
+        if pkeys.is_empty() || pkeys.len() > most {
+            return Err(BadPkeys::Count { count: pkeys.len(), most });
         }
         for (index, pkey) in pkeys.iter().enumerate() {
             if !pkey::is_valid(*pkey) {
@@ -92,26 +98,21 @@ impl PkeyTable {
         self.entries.iter().copied().find(|pkey| pkey::is_valid(*pkey)).unwrap_or(0)
     }
 
-    /// The index of the partition of `pkey`: where the port is a full member, or else where it is a
-    /// limited member.
+    /// The index of the partition of `pkey`.
     pub fn index_of(&self, pkey: u16) -> Option<u16> {
-        let at = |wanted: u16| self.entries.iter().position(|own| *own == wanted).map(|index| index as u16);
-        if !pkey::is_valid(pkey) {
-            return None;
-        }
-        at(pkey | pkey::FULL).or_else(|| at(pkey::base(pkey)))
+        pkey::index_of(&self.entries, pkey).map(|index| index as u16)
     }
 
-    /// Whether the port accepts a packet with this P_Key for one of its management QPs.
-    pub fn accepts(&self, theirs: u16) -> bool {
-        self.entries.iter().any(|own| pkey::is_accepted(*own, theirs))
-    }
-
-    /// Replaces the P_Keys and returns whether the table has changed. The table keeps its length;
-    /// P_Keys beyond it are ignored.
-    pub fn set(&mut self, pkeys: &[u16]) -> bool {
-        let new = Self::new(&pkeys[..pkeys.len().min(self.length())], self.length());
-        std::mem::replace(self, new.clone()) != new
+    /// Replaces the P_Keys and returns whether the table has changed. The table keeps its length.
+    ///
+    /// # Errors
+    /// A P_Key is invalid, or there are more than the table has entries. Then nothing has changed.
+    pub fn set(&mut self, pkeys: &[u16]) -> Result<bool, BadPkeys> {
+        Self::check(pkeys, self.length())?;
+        let new = Self::new(pkeys, self.length());
+        let changed = *self != new;
+        *self = new;
+        Ok(changed)
     }
 }
 
@@ -120,36 +121,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_are_found_by_their_base() {
+    fn empty_entries_are_part_of_the_table() {
         let table = PkeyTable::new(&[0x8001, 0x0002], 4);
         assert_eq!((table.length(), table.used()), (4, &[0x8001, 0x0002][..]));
         assert_eq!((table.get(3), table.get(4)), (Some(0), None));
-        assert_eq!((table.index_of(0x0001), table.index_of(0x8002), table.index_of(0x8003)), (Some(0), Some(1), None));
-        assert_eq!(table.index_of(0), None, "an empty entry is no partition");
-        assert_eq!(PkeyTable::new(&[0x0001, 0x8001], 2).index_of(0x0001), Some(1), "the full member is preferred");
-        assert_eq!(table.usual(), 0x8001);
-        for (pkey, accepted) in
-            [(0x8001, true), (0x0001, true), (0x8002, true), (0x0002, false), (0x8003, false), (0, false)]
-        {
-            assert_eq!(table.accepts(pkey), accepted, "{pkey:#06x}");
-        }
+        assert_eq!((table.usual(), PkeyTable::new(&[], 1).usual()), (0x8001, 0));
     }
 
     #[test]
     fn a_changed_table_keeps_its_length() {
         let mut table = PkeyTable::new(&[0xffff], 2);
-        assert!(!table.set(&[0xffff]));
-        assert!(table.set(&[0x8001, 0x8002, 0x8003]));
+        assert_eq!(table.set(&[0xffff]), Ok(false));
+        assert_eq!(table.set(&[0x8001, 0x8002]), Ok(true));
+        assert_eq!(table.set(&[0x8001, 0x8002, 0x8003]), Err(BadPkeys::Count { count: 3, most: 2 }));
         assert_eq!(table.entries(), [0x8001, 0x8002]);
+        assert_eq!((table.set(&[0x8003]), table.entries()), (Ok(true), &[0x8003, 0][..]));
     }
 
     #[test]
     fn lists_that_name_no_partition_are_refused() {
-        assert_eq!(PkeyTable::check(&[0xffff, 0x8001, 0x0002]), Ok(()));
-        assert_eq!(PkeyTable::check(&[]), Err(BadPkeys::Count(0)));
-        assert_eq!(PkeyTable::check(&[0xffff; 129]), Err(BadPkeys::Count(129)));
-        assert_eq!(PkeyTable::check(&[0xffff, 0x8000]), Err(BadPkeys::Invalid(0x8000)));
-        assert_eq!(PkeyTable::check(&[0x8001, 0x8001]), Err(BadPkeys::Twice(0x8001)));
-        assert_eq!(PkeyTable::check(&[0x0001, 0x8001]), Ok(()), "a port may be both kinds of member");
+        assert_eq!(PkeyTable::check(&[0xffff, 0x8001, 0x0002], PKEY_TABLE_LEN), Ok(()));
+        assert_eq!(PkeyTable::check(&[], PKEY_TABLE_LEN), Err(BadPkeys::Count { count: 0, most: 128 }));
+        assert_eq!(PkeyTable::check(&[0xffff; 129], PKEY_TABLE_LEN), Err(BadPkeys::Count { count: 129, most: 128 }));
+        assert_eq!(PkeyTable::check(&[0xffff, 0x8000], PKEY_TABLE_LEN), Err(BadPkeys::Invalid(0x8000)));
+        assert_eq!(PkeyTable::check(&[0x8001, 0x8001], PKEY_TABLE_LEN), Err(BadPkeys::Twice(0x8001)));
+        assert_eq!(PkeyTable::check(&[0x0001, 0x8001], PKEY_TABLE_LEN), Ok(()), "a port may be both kinds of member");
     }
 }

@@ -1,5 +1,5 @@
-//! What changes at a port: it goes down and comes up (PORT_ERR and PORT_ACTIVE), and it joins and
-//! leaves partitions (PKEY_CHANGE).
+//! What changes at a port: it goes down and comes up (PORT_ERR and PORT_ACTIVE), it joins and
+//! leaves partitions (PKEY_CHANGE), and its rate follows its interface.
 //!
 //! If a port has named interfaces, it goes down when none of them is running, and becomes active
 //! when one is. A port without named interfaces stays active, even without any interface, because
@@ -11,7 +11,7 @@ use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
 use crate::addresses::Link;
-use crate::pkeys::{BadPkeys, PkeyTable};
+use crate::pkeys::BadPkeys;
 use crate::rate::Rate;
 use crate::world::World;
 
@@ -71,13 +71,9 @@ impl World {
     /// PKEY_CHANGE, and the result is true. QPs keep their P_Key index: they move to the partition
     /// that is now there (IBA 10.9.1.1).
     pub fn set_pkeys(&mut self, device: usize, number: u32, pkeys: &[u16]) -> Result<bool, BadPkeys> {
-        PkeyTable::check(pkeys)?;
-        let changed = self
-            .devices
-            .get_mut(device)
-            .and_then(|device| device.ports.get_mut(number.checked_sub(1)? as usize))
-            .map(|port| port.pkeys.set(pkeys));
-        if changed != Some(true) {
+        let port =
+            self.devices.get_mut(device).and_then(|device| device.ports.get_mut(number.checked_sub(1)? as usize));
+        if !port.map_or(Ok(false), |port| port.pkeys.set(pkeys))? {
             return Ok(false);
         }
         tracing::info!(device = %self.devices[device].name, port = number, "the partitions of a port have changed");

@@ -490,8 +490,8 @@ impl Server {
 
 /// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
-    let links = host_links().unwrap_or_default();
-    let ports = !links.is_empty() && world.follow_links(&links);
+    let links = host_links().ok();
+    let ports = links.as_ref().is_some_and(|links| world.follow_links(links));
     let gids = match host_addresses() {
         Ok(addresses) => world.follow_addresses(&addresses),
         Err(error) => {
@@ -499,5 +499,6 @@ fn follow(world: &mut World) -> bool {
             false
         }
     };
-    world.follow_rates(&links) | ports | gids
+    // After the addresses: they decide which interface carries a port.
+    links.is_some_and(|links| world.follow_rates(&links)) | ports | gids
 }

@@ -7,16 +7,13 @@
 //! answer. If an address vanishes just now, the agent refuses the change. The QP then has no path
 //! out, as if the address had vanished a moment later. Principal method: [`Qp::can_modify_async`].
 
-use abi::ah::rate_mbps;
+use abi::ah::{SL_MAX, rate_mbps};
 use abi::mr::access;
 use abi::qp::{ModifyQp, attr};
 use protocol::State;
 use protocol::modify::{Attributes, check};
 
 use crate::qp::{Inner, Qp};
-
-/// The highest service level (IBA 7.6.5).
-const SL_MAX: u8 = 15;
 
 /// The attributes that each step may carry here.
 const INIT: u32 = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY;

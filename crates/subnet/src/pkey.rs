@@ -1,7 +1,7 @@
 //! The partition keys of a port. [`wire::pkey`] says which keys match. Not the choice of a queue
 //! pair's key. Principal type: [`Table`].
 
-use wire::pkey::{DEFAULT, is_accepted};
+use wire::pkey::{DEFAULT, is_in_table};
 
 /// The P_Key table of a port, set by the manager. A port starts as a full member of the default
 /// partition.
@@ -27,7 +27,7 @@ impl Table {
     /// Whether a packet with this key belongs to one of the port's partitions.
     #[must_use]
     pub fn admits(&self, pkey: u16) -> bool {
-        self.entries().iter().any(|own| is_accepted(*own, pkey))
+        is_in_table(self.entries(), pkey)
     }
 }
 

@@ -29,6 +29,21 @@ pub const fn is_accepted(own: u16, theirs: u16) -> bool {
     is_valid(own) && base(own) == base(theirs) && (own | theirs) & FULL != 0
 }
 
+/// Whether a port with this P_Key table accepts a packet with the P_Key `theirs` for one of its
+/// management QPs.
+#[must_use]
+pub fn is_in_table(table: &[u16], theirs: u16) -> bool {
+    table.iter().any(|own| is_accepted(*own, theirs))
+}
+
+/// The index of the partition of `pkey` in a P_Key table: where the port is a full member, or else
+/// where it is a limited member.
+#[must_use]
+pub fn index_of(table: &[u16], pkey: u16) -> Option<usize> {
+    let at = |wanted: u16| table.iter().position(|own| *own == wanted).filter(|_| is_valid(pkey));
+    at(pkey | FULL).or_else(|| at(base(pkey)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +63,15 @@ mod tests {
         ] {
             assert_eq!(is_accepted(own, theirs), accepted, "{own:#06x} and {theirs:#06x}");
         }
+    }
+
+    #[test]
+    fn a_table_is_searched_by_partition() {
+        let table = [0x0001, 0, 0x8002];
+        let accepted = [0x8001, 0x0001, 0x8002, 0x0002, 0x8003, 0].map(|pkey| is_in_table(&table, pkey));
+        assert_eq!(accepted, [true, false, true, true, false, false]);
+        let found = [0x8001, 0x0001, 0x0002, 0x8003, 0].map(|pkey| index_of(&table, pkey));
+        assert_eq!(found, [Some(0), Some(0), Some(2), None, None], "an empty entry is no partition");
+        assert_eq!(index_of(&[0x0001, 0x8001], 0x0001), Some(1), "the full member is preferred");
     }
 }

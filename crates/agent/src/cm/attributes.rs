@@ -28,7 +28,10 @@ impl Manager {
             );
         };
         let pkey = id.pkey().unwrap_or(at.pkey);
-        let pkey_index = self.locals.pkey_index(&at, pkey);
+        let Some(pkey_index) = self.locals.pkey_index(&at, pkey) else {
+            let text = format!("port {} does not belong to the partition {pkey:#06x} of id {name:#x}", at.port);
+            return refuse(Errno::EINVAL, text);
+        };
         let id = self.id(call, name)?;
         match attributes(id, (&at, pkey_index), connection.as_ref(), qp_state)
             .map(|answer| with_alternate(answer, &at, connection.as_ref(), alternate.as_ref()))

@@ -164,7 +164,8 @@ impl Manager {
         }
         let Some(at) = &id.attachment else { return };
         let connection = id.connection.and_then(|connection| self.core.connection(connection).ok());
-        let pkey_index = self.locals.pkey_index(at, id.pkey().unwrap_or(at.pkey));
+        // Otherwise the program asks, and is told why there are none.
+        let Some(pkey_index) = self.locals.pkey_index(at, id.pkey().unwrap_or(at.pkey)) else { return };
         let attributes = |bit: u32, state: u8| {
             (wanted & bit != 0)
                 .then(|| attributes(id, (at, pkey_index), connection.as_ref(), u32::from(state)))

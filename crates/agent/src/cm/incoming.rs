@@ -116,6 +116,12 @@ impl Manager {
                 format!("{gid} is no address of this agent"),
             ));
         };
+        let pkey = asked.path.pkey;
+        if self.locals.pkey_index(&attachment, pkey).is_none() {
+            // Linux gives this reason.
+            let text = format!("port {} does not belong to the partition {pkey:#06x}", attachment.port);
+            return Err(unwanted(Reason::INVALID_GID, SidrStatus::REJECTED, text));
+        }
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
         let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {

@@ -126,13 +126,13 @@ impl Locals {
     }
 
     /// The P_Key table of an attachment's port.
-    pub(crate) fn pkeys(&self, at: &Attachment) -> Option<&PkeyTable> {
+    fn pkeys(&self, at: &Attachment) -> Option<&PkeyTable> {
         self.pkeys.get(&(at.device, at.port))
     }
 
-    /// The index of a partition at an attachment's port; 0 if the port does not belong to it.
-    pub(crate) fn pkey_index(&self, at: &Attachment, pkey: u16) -> u16 {
-        self.pkeys(at).and_then(|table| table.index_of(pkey)).unwrap_or(0)
+    /// The index of a partition at an attachment's port; `None` if the port does not belong to it.
+    pub(crate) fn pkey_index(&self, at: &Attachment, pkey: u16) -> Option<u16> {
+        self.pkeys(at)?.index_of(pkey)
     }
 
     /// The attachment in the partition that an address of the family AF_IB names: `None` if its
@@ -149,7 +149,7 @@ impl Locals {
     /// A GID that is not here is not judged.
     pub(crate) fn accepts(&self, to: &[u8; 16], pkey: u16) -> bool {
         let table = self.with_gid(to).and_then(|at| self.pkeys(&at));
-        table.is_none_or(|table| table.accepts(pkey))
+        table.is_none_or(|table| pkey::is_in_table(table.entries(), pkey))
     }
 
     /// The first address that programs can use, with its attachment.

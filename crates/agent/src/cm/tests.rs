@@ -415,5 +415,25 @@ fn requests_of_another_partition_are_dropped_and_others_name_the_index() {
         let body = InitQpAttr { id: asked.id, qp_state: u32::from(state::INIT), ..InitQpAttr::default() };
         let init = QpAttr::read(&host.call(command::INIT_QP_ATTR, &body, size_of::<QpAttr>())).expect("whole");
         assert_eq!(init.pkey_index, index, "{pkeys:x?}");
+        // The port leaves the partition: the QP must not join another one.
+        host.world.devices[0].ports[0].pkeys = PkeyTable::new(&[0x8001], 0);
+        host.manager.follow_addresses(&host.world);
+        let request = build(command::INIT_QP_ATTR, &body, &[], size_of::<QpAttr>());
+        let reply = host.manager.dispatch(&mut host.world, host.channel, &request);
+        assert_eq!(reply.status, abi::Errno::EINVAL.to_status(), "{pkeys:x?}");
     }
+}
+
+/// The datagram comes in a partition of the port, and asks for a connection in another one.
+#[test]
+fn a_connection_in_a_foreign_partition_is_rejected() {
+    let mut host = Host::with(&["10.0.0.1"]);
+    host.world.devices[0].ports[0].pkeys = PkeyTable::new(&[0x8001], 0);
+    host.manager.follow_addresses(&host.world);
+    host.listener(PORT);
+    let (origin, mad) = asked(None);
+    host.manager.deliver(&Origin { pkey: 0x8001, ..origin }, &mad);
+    host.manager.settle(&host.world);
+    assert_eq!((host.waiting(), host.manager.status()["dropped"].as_u64()), (0, Some(0)));
+    assert_eq!(host.manager.status()["ids"], 1, "the listener");
 }

@@ -2,7 +2,7 @@
 //! uses. The principal type is [`Ah`].
 
 use abi::Errno;
-use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, rate_mbps};
+use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, SL_MAX, rate_mbps};
 use abi::lid;
 
 use super::pd::{self, no_handle};
@@ -14,9 +14,6 @@ use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
-
-/// The highest service level: the field has 4 bits (IBA 7.6.5).
-const SL_MAX: u8 = 15;
 
 /// CREATE_AH.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
