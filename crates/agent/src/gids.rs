@@ -1,11 +1,11 @@
 //! The GID table of one port. This file makes no system calls.
 //!
-//! Index 0 is always the port's subnet prefix with the port GUID; the default prefix is fe80::/64. It works between clients of one agent, even
-//! without a network. One RoCEv2 entry per address follows, with IPv4 in its `::ffff:a.b.c.d` form:
-//! IPv4 before IPv6, link-local addresses last. An address that stays keeps its index through every
-//! change. A freed index goes to the next new address. Loopback addresses are used only if the host
-//! has no other, or if they are configured. [`crate::addresses`] reads the host's addresses. The
-//! principal type is [`GidTable`].
+//! Index 0 is always the port's subnet prefix with the port GUID; the default prefix is fe80::/64.
+//! It works between clients of one agent, even without a network. One RoCEv2 entry per address
+//! follows, with IPv4 in its `::ffff:a.b.c.d` form: IPv4 before IPv6, link-local addresses last. An
+//! address that stays keeps its index through every change. A freed index goes to the next new
+//! address. Loopback addresses are used only if the host has no other, or if they are configured.
+//! [`crate::addresses`] reads the host's addresses. The principal type is [`GidTable`].
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -87,7 +87,8 @@ impl Host {
     }
 
     /// Replaces the P_Keys of a port of the host's device, as a subnet manager does. Programs get
-    /// PKEY_CHANGE, and their queue pairs move to the partitions that are now at their P_Key indexes.
+    /// PKEY_CHANGE, and their queue pairs move to the partitions that are now at their P_Key
+    /// indexes.
     ///
     /// # Errors
     /// A P_Key is invalid, or there are too many.

@@ -147,8 +147,8 @@ impl Receiver {
             if self.kept.is_empty() {
                 position.start = position.at;
             }
-            // Up to the next end: of the length, of what the CRC covers, of the CRC, or of the space
-            // between two markers.
+            // Up to the next end: of the length, of what the CRC covers, of the CRC, or of the
+            // space between two markers.
             let (have, whole) = (self.kept.len(), length(&self.kept).map(size));
             let covered = whole.map_or(LENGTH_LEN, |whole| whole - CRC_LEN);
             let end = if have < covered { covered } else { whole.unwrap_or(covered) };

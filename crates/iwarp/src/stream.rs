@@ -6,7 +6,7 @@
 //! |-----------|--------|-------------------|-------|-----------------|
 //! | Waiting   | queued | the first FPDU leads to Open | nothing | Closed |
 //! | Open      | queued | served | everything | idle: Closed, gracefully; else Closed, lost |
-//! | Closing   | refused | served until our end is sent | responses, then the end | Closed, gracefully |
+//! | Closing   | refused | served until our end is sent | responses, the end | Closed, gracefully |
 //! | Terminate | refused | dropped | the Terminate message, then the end | Closed |
 //! | Closed    | refused | dropped | what is left to say | – |
 //!

@@ -333,7 +333,8 @@ fn a_responder_of_this_crate_answers_as_siw_does() {
             Some((_, our, their)) => assert_eq!((ours, siws_reason), (*our, *their), "{name}"),
             None => assert_eq!(ours, siws_reason, "{name}"),
         }
-        // siw speaks first without being allowed to, and overlooks what arrives just after its reply.
+        // siw speaks first without being allowed to, and overlooks what arrives just after its
+        // reply.
         if !["pk_responder_first", "race_first_fpdu"].contains(&name) {
             assert_eq!(sent(&host, crc), split(siws), "{name}");
         }

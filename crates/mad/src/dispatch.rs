@@ -1,5 +1,5 @@
-//! Which client serves which datagrams: registrations by class, version and method. Not the clients.
-//! The rules are those of Linux's umad. Principal type: [`Table`].
+//! Which client serves which datagrams: registrations by class, version and method. Not the
+//! clients. The rules are those of Linux's umad. Principal type: [`Table`].
 //!
 //! * A client registers for a queue pair and a class. With class 0 it only sends requests of any
 //!   class, and gets the answers.

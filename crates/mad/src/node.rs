@@ -94,8 +94,8 @@ impl Node {
         if self.switch.is_some() { 0 } else { number }
     }
 
-    /// Notes that a link has come up or gone down. Returns the notice of a switch; an adapter has no
-    /// one to tell.
+    /// Notes that a link has come up or gone down. Returns the notice of a switch; an adapter has
+    /// no one to tell.
     pub fn link_changed(&mut self, number: u8, state: LinkState, physical: PhysState) -> Option<Notice> {
         let port = self.port_mut(number)?;
         let changed = port.info.link.state != state as u8;

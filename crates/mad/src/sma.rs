@@ -11,7 +11,7 @@
 //!
 //! A Set with a wrong value changes nothing, and its answer has the status 0x1c. Other attributes
 //! and methods get 0x0c or 0x08. A wrong management key gets no answer. SMInfo belongs to the
-//! manager at the port: the caller asks this agent only if there is none.
+//! manager at the port: the caller asks this agent only if no manager runs there.
 
 mod port;
 mod tables;

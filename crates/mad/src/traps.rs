@@ -54,8 +54,8 @@ impl Traps {
         Some(trap)
     }
 
-    /// Ends the repetition of the trap with this transaction id: the owner calls it for a TrapRepress,
-    /// which is no request to [`crate::sma`].
+    /// Ends the repetition of the trap with this transaction id: the owner calls it for a
+    /// TrapRepress, which is no request to [`crate::sma`].
     pub fn repress(&mut self, transaction: u64) {
         self.waiting.retain(|(waiting, _)| *waiting != transaction);
     }

@@ -1,8 +1,9 @@
 //! What an event costs in fabrics of 100, 1,000 and 10,000 end nodes: `cargo run --release -p
-//! softhca-subnet --example growth`. With sizes as arguments, it measures these; the memory is right
-//! for the first one of a process only, because the next ones reuse it. The fabric is a tree of leaf and spine switches; each end node
-//! of a small and constant number sends packets to another leaf, so what happens does not grow with
-//! the fabric. A step should therefore cost about the same in each row. Not a test: it prints.
+//! softhca-subnet --example growth`. With sizes as arguments, it measures these; the memory is
+//! right for the first one of a process only, because the next ones reuse it. The fabric is a tree
+//! of leaf and spine switches; each end node of a small and constant number sends packets to
+//! another leaf, so what happens does not grow with the fabric. A step should therefore cost about
+//! the same in each row. Not a test: it prints.
 #![allow(clippy::disallowed_methods, reason = "the measure needs a clock, the model has none")]
 #![allow(clippy::unwrap_used, reason = "the fabric is the example's own")]
 

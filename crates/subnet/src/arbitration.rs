@@ -50,7 +50,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// The lane whose turn it is among those that can send. Stays at an entry while it has weight
+    /// The next lane to send, of those that can send. Stays at an entry while it has weight
     /// left.
     fn next(&mut self, entries: &[Entry], ready: impl Fn(u8) -> bool) -> Option<u8> {
         let count = entries.len();

@@ -80,8 +80,8 @@ pub struct Node {
 pub struct Delivery {
     /// When.
     pub time: Time,
-    /// The port that it came in by; port 0 of a switch if the switch sent it to itself. In a capture
-    /// the port that sent it.
+    /// The port that it came in by; port 0 of a switch if the switch sent it to itself. In a
+    /// capture the port that sent it.
     pub end: End,
     /// The packet.
     pub frame: Frame,

@@ -174,8 +174,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes behind a right VCRC: parsed or refused, and what is parsed is encoded alike, but
-        /// for reserved bits.
+        /// Any bytes behind a right VCRC: parsed or refused, and what is parsed is encoded alike,
+        /// but for reserved bits.
         #[test]
         fn l34_any_bytes_are_parsed_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), fits: bool) {
             if fits && bytes.len() >= 8 {

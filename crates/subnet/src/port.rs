@@ -75,7 +75,8 @@ pub struct Settings {
     pub sl_to_vl: SlToVl,
     /// The arbitration between lanes. Ports share equal tables.
     pub arbitration: Arc<Tables>,
-    /// HOQLife of a switch port: 4.096 µs × 2^code at the head of a queue; 20 and more is for ever.
+    /// HOQLife of a switch port: 4.096 µs × 2^code at the head of a queue; 20 and more means no
+    /// limit.
     pub hoq_life: u8,
     /// Blocks of the receive buffer of each data lane.
     pub buffer: u16,

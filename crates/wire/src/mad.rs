@@ -11,10 +11,10 @@
 //!  16 |         attribute id          |           reserved            |
 //!  20 |                      attribute modifier                       |
 //! ```
-//! The rest depends on the class: [`crate::smp`], [`crate::sa`], [`crate::perf`], [`crate::vendor`],
-//! and the communication manager's messages in [`crate::cm`]. Longer messages are segmented
-//! ([`crate::rmpp`]). [`crate::notice`] and [`crate::class_port_info`] are in all classes.
-//! Principal type: [`Header`].
+//! The rest depends on the class: [`crate::smp`], [`crate::sa`], [`crate::perf`],
+//! [`crate::vendor`], and the communication manager's messages in [`crate::cm`]. Longer messages
+//! are segmented ([`crate::rmpp`]). [`crate::notice`] and [`crate::class_port_info`] are in all
+//! classes. Principal type: [`Header`].
 
 use crate::bytes::{be16, be32, be64, put16, put32, put64};
 use std::fmt;

@@ -80,8 +80,8 @@ layout! {
 }
 
 layout! {
-    /// PortCountersExtended: the same with 64 bits, and packets by their kind. The counters of errors
-    /// are there if ClassPortInfo says so.
+    /// PortCountersExtended: the same with 64 bits, and packets by their kind. The counters of
+    /// errors are there if ClassPortInfo says so.
     pub struct PortCountersExtended[184] = 0x001d {
         /// The port.
         8, 8 => port: u8;

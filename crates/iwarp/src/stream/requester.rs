@@ -108,7 +108,7 @@ impl Requester {
         self.queue.push_back(Posted { request, progress: Progress::Waiting, hidden: true });
     }
 
-    /// Writes the next FPDU to `out` and returns its length; 0 if there is none.
+    /// Writes the next FPDU to `out` and returns its length; 0 if no FPDU waits.
     pub(super) fn transmit(
         &mut self,
         sender: &mut Sender,

@@ -235,7 +235,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Writes the next FPDU of a response to `out` and returns its length; 0 if there is none.
+    /// Writes the next FPDU of a response to `out` and returns its length; 0 if no FPDU waits.
     ///
     /// # Errors
     /// The memory of a READ is not there any longer. The Terminate message says so.

@@ -1,14 +1,15 @@
 //! The ICRC of a packet on an InfiniBand link. It covers the LRH, the GRH and the packet, without
-//! the fields that change on the way: the VL, the GRH's traffic class, flow label and hop limit, and
-//! the fifth byte of the BTH. Those count as ones. A router replaces the LRH, so the whole LRH of a
-//! packet with a GRH counts as ones, as with RoCE ([`super::Envelope`]). IBA 7.8.1. Principal function: [`icrc`].
+//! the fields that change on the way: the VL, the GRH's traffic class, flow label and hop limit,
+//! and the fifth byte of the BTH. Those count as ones. A router replaces the LRH, so the whole LRH
+//! of a packet with a GRH counts as ones, as with RoCE ([`super::Envelope`]). IBA 7.8.1. Principal
+//! function: [`icrc`].
 
 use super::LEN;
 use crate::lrh::{self, Next};
 use crate::{bth, grh};
 
 /// The ICRC of a packet from its LRH to its last pad byte, as on the wire. `None` if the packet has
-/// no BTH: raw packets have no ICRC, and a shorter packet is none.
+/// no BTH: raw packets have no ICRC, and shorter packets are invalid.
 #[must_use]
 pub fn icrc(packet: &[u8]) -> Option<[u8; LEN]> {
     let (head, mut rest) = packet.split_first_chunk::<{ lrh::LEN }>()?;
