@@ -108,20 +108,7 @@ impl Manager {
     /// Finds the listener.
     fn take(&mut self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
         let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
-        let Some(attachment) = self.locals.with_gid(&asked.path.sgid) else {
-            let gid = ip_of(&asked.path.sgid);
-            return Err(unwanted(
-                Reason::INVALID_GID,
-                SidrStatus::REJECTED,
-                format!("{gid} is no address of this agent"),
-            ));
-        };
-        let pkey = asked.path.pkey;
-        if self.locals.pkey_index(&attachment, pkey).is_none() {
-            // Linux gives this reason.
-            let text = format!("port {} does not belong to the partition {pkey:#06x}", attachment.port);
-            return Err(unwanted(Reason::INVALID_GID, SidrStatus::REJECTED, text));
-        }
+        let attachment = self.addressed(&asked.path)?;
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
         let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
@@ -167,6 +154,23 @@ impl Manager {
         let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);
         let offset = if header.is_some() { HEADER_LEN } else { 0 };
         Ok(Taken { listener, attachment, local, remote, offset })
+    }
+
+    /// The attachment that a request names by its GID. Its port must belong to the request's
+    /// partition.
+    fn addressed(&self, path: &Path) -> Result<Attachment, Unwanted> {
+        // For a foreign partition, Linux gives the reason of a foreign GID, too.
+        let refuse = |text: String| Err(unwanted(Reason::INVALID_GID, SidrStatus::REJECTED, text));
+        let Some(attachment) = self.locals.with_gid(&path.sgid) else {
+            return refuse(format!("{} is no address of this agent", ip_of(&path.sgid)));
+        };
+        match self.locals.pkey_index(&attachment, path.pkey) {
+            Some(_) => Ok(attachment),
+            None => {
+                let (port, pkey) = (attachment.port, path.pkey);
+                refuse(format!("port {port} does not belong to the partition {pkey:#06x}"))
+            }
+        }
     }
 
     /// Makes a request an id of the listener's channel, and tells the listener.
