@@ -66,7 +66,7 @@ enum Command {
     Package(package::Options),
     /// Check that a release can be made, make its packages, and print the remaining commands; it
     /// pushes and uploads nothing
-    Release,
+    Release(release::Options),
     /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph
     /// in every file
     Tidy {
@@ -172,7 +172,7 @@ fn main() -> ExitCode {
         Command::Test { quick } => test::run(&workspace, quick),
         Command::Dist => dist::run(&workspace).map(|dist| println!("{}", dist.folder().display())),
         Command::Package(options) => package::run(&workspace, &options),
-        Command::Release => release::run(&workspace),
+        Command::Release(options) => release::run(&workspace, &options),
         Command::Tidy { figures } => tidy::run(&workspace, figures),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),

@@ -1,19 +1,36 @@
 //! `cargo xtask release`: the steps of a release that can be undone. It checks, makes the packages
 //! and the crates, and prints the commands that a person runs next. It sets no tag, and pushes and
-//! uploads nothing.
+//! uploads nothing. `--repository` does one step before the first release: see [`repository`].
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use crate::deny;
+use crate::package;
 use crate::package::tool::Tool;
-use crate::package::{self, Options};
 use crate::workspace::{Package, Workspace};
 
 const CHANGELOG: &str = "CHANGELOG.md";
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Write this address of the source into Cargo.toml and into each crate that is published, and
+    /// do nothing else: needed once, before the first release
+    #[arg(long, value_name = "URL")]
+    repository: Option<String>,
+}
+
+/// Does one of the two things that the options ask for.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
+    match &options.repository {
+        Some(address) => repository(workspace, address),
+        None => prepare(workspace),
+    }
+}
+
 /// Checks, makes the packages and prints the next steps.
-pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
+fn prepare(workspace: &Workspace) -> Result<(), String> {
     let version = workspace.version()?;
     let tag = format!("v{version}");
     let git = |words: &[&str]| Tool::new("git").within(workspace.root()).args(words).output();
@@ -28,17 +45,63 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
         fs::read_to_string(workspace.root().join(CHANGELOG)).map_err(|error| format!("{CHANGELOG}: {error}"))?;
     section(&changelog, version)?;
     let order = order(workspace.packages())?;
+    if let Some(package) = published(workspace).find(|package| package.repository.is_none()) {
+        return Err(format!(
+            "{} names no repository, so its page on crates.io would not link to the source; \
+             fix: cargo xtask release --repository URL",
+            package.name
+        ));
+    }
     if !deny::is_installed(workspace) {
         return Err(deny::INSTALL.to_owned());
     }
     deny::check(workspace, deny::ALL)?;
     oldest_rust(workspace)?;
     println!("{}", try_crates(workspace, &order)?);
-    package::run(workspace, &Options::default())?;
-    let published = |package: &&Package| order.contains(&package.name.as_str());
-    let has_repository = workspace.packages().iter().filter(published).all(|package| package.repository.is_some());
-    println!("\n{}", steps(&tag, &order, has_repository));
+    package::run(workspace, &package::Options::default())?;
+    println!("\n{}", steps(&tag, &order));
     Ok(())
+}
+
+/// The packages for crates.io.
+fn published(workspace: &Workspace) -> impl Iterator<Item = &Package> {
+    workspace.packages().iter().filter(|package| is_published(package))
+}
+
+fn is_published(package: &Package) -> bool {
+    package.publish.as_deref() != Some(&[])
+}
+
+/// Writes the address of the source into the manifests. It is not in them from the beginning,
+/// because only whoever publishes them knows it.
+fn repository(workspace: &Workspace, address: &str) -> Result<(), String> {
+    if !["https://", "http://"].iter().any(|scheme| address.starts_with(scheme)) || address.contains(['"', ' ', '\\']) {
+        return Err(format!("`{address}` is not an address that crates.io accepts; it begins with https://"));
+    }
+    let root = workspace.root().join("Cargo.toml");
+    edit(&root, |text| set(text, "license", &format!("repository = \"{address}\"")))?;
+    for package in published(workspace) {
+        edit(&package.manifest_path, |text| set(text, "documentation", "repository.workspace = true"))?;
+    }
+    println!("wrote {address} into the manifests; commit them, and type: cargo xtask release");
+    Ok(())
+}
+
+fn edit(path: &Path, change: impl FnOnce(&str) -> Option<String>) -> Result<(), String> {
+    let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| told(&error))?;
+    let text = change(&text).ok_or_else(|| told(&"it has no line to put the repository behind"))?;
+    fs::write(path, text).map_err(|error| told(&error))
+}
+
+/// The manifest with this line for the repository: in place of the line that it has, or behind the
+/// first line that sets `before`. None if no line does.
+fn set(manifest: &str, before: &str, line: &str) -> Option<String> {
+    let sets = |text: &str, key: &str| text.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', '=', '.']));
+    let mut lines: Vec<&str> = manifest.lines().filter(|text| !sets(text, "repository")).collect();
+    let place = lines.iter().position(|text| sets(text, before))?;
+    lines.insert(place + 1, line);
+    Some(lines.join("\n") + "\n")
 }
 
 /// Builds the crates with the oldest Rust version that they promise, if this machine has it.
@@ -139,7 +202,7 @@ fn is_date(text: &str) -> bool {
 
 /// The crates for crates.io, each after its dependencies.
 fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
-    let mut left: Vec<&Package> = packages.iter().filter(|package| package.publish.as_deref() != Some(&[])).collect();
+    let mut left: Vec<&Package> = packages.iter().filter(|package| is_published(package)).collect();
     let own: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut order: Vec<&str> = Vec::new();
     while !left.is_empty() {
@@ -162,28 +225,19 @@ fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
 }
 
 /// The next steps for a person.
-fn steps(tag: &str, order: &[&str], has_repository: bool) -> String {
+fn steps(tag: &str, order: &[&str]) -> String {
     let packages = order.iter().map(|name| format!(" -p {name}")).collect::<String>();
-    let repository = if has_repository { "" } else { REPOSITORY };
     format!(
-        "What remains:\n{repository}  git tag --annotate {tag} --message 'softhca {tag}'\n  git push origin {tag}\n  \
+        "What remains:\n  git tag --annotate {tag} --message 'softhca {tag}'\n  git push origin {tag}\n  \
          upload the packages above to the release {tag}\n  cargo publish{packages}"
     )
 }
-
-/// The steps before the first release.
-const REPOSITORY: &str = r#"  first: Cargo.toml names no repository, so the pages on crates.io will not link to the source.
-  Add its address to Cargo.toml under [workspace.package]:
-    repository = "ADDRESS"
-  Let each published crate inherit it, then commit and run cargo xtask release again:
-    sed -i '/^documentation = /a repository.workspace = true' $(grep -l '^documentation = ' crates/*/Cargo.toml)
-"#;
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::{installed, is_unreachable, is_version, order, section, steps};
+    use super::{installed, is_unreachable, is_version, order, published, section, set};
     use crate::workspace::Workspace;
 
     const GOOD: &str = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n\n* a thing\n\n## [0.1.0] - 2025-01-31\n\n* all\n";
@@ -233,11 +287,27 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_repository_comes_first() {
-        let said = steps("v1.0.0", &["softhca"], false);
-        assert!(said.starts_with("What remains:\n  first: Cargo.toml names no repository"), "{said}");
-        assert!(said.contains("repository.workspace = true"), "{said}");
-        assert!(!steps("v1.0.0", &["softhca"], true).contains("repository"));
+    fn the_repository_takes_its_line_once() {
+        let manifest = "[workspace]\n\n[workspace.package]\nlicense = \"MIT\"\nreadme = \"README.md\"\n";
+        let first = set(manifest, "license", "repository = \"https://one\"").expect("it has a licence");
+        assert_eq!(
+            first,
+            "[workspace]\n\n[workspace.package]\nlicense = \"MIT\"\nrepository = \"https://one\"\nreadme = \"README.md\"\n"
+        );
+        let second = set(&first, "license", "repository = \"https://two\"").expect("it has a licence");
+        assert_eq!(second, first.replace("one", "two"));
+        assert_eq!(set("[package]\n", "documentation", "repository.workspace = true"), None);
+    }
+
+    #[test]
+    fn every_published_crate_has_a_line_to_put_the_repository_behind() {
+        let workspace = Workspace::open().expect("the workspace");
+        assert!(published(&workspace).count() > 10);
+        for package in published(&workspace) {
+            let manifest = fs::read_to_string(&package.manifest_path).expect("a manifest");
+            let changed = set(&manifest, "documentation", "repository.workspace = true");
+            assert!(changed.is_some_and(|text| text.matches("repository").count() == 1), "{}", package.name);
+        }
     }
 
     #[test]
