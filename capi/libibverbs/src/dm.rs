@@ -7,7 +7,7 @@ use crate::layout::{AllocDmAttr, Context, Dm, Mr, Op, Pd};
 use crate::memory;
 use crate::object::{Object, get};
 use crate::pd::PdObject;
-use engine::{Dm as EngineDm, Engine};
+use engine::{Dm as EngineDm, Engine, Sink, Source};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -119,7 +119,9 @@ pub(crate) unsafe extern "C" fn copy_to(dm: *mut Dm, offset: u64, host: *const c
     entry::code("ibv_memcpy_to_dm", || {
         // SAFETY: the program calls it on a live object.
         let object: Outcome<&DmObject> = unsafe { DmObject::of(dm) };
-        Ok(object?.inner.dm.write(offset, host.expose_provenance() as u64, length as u64)?)
+        // SAFETY: the program hands over the memory; the copy survives a fault.
+        let from = unsafe { Source::new(host.cast(), length) };
+        Ok(object?.inner.dm.write(offset, from)?)
     })
 }
 
@@ -128,7 +130,9 @@ pub(crate) unsafe extern "C" fn copy_from(host: *mut c_void, dm: *mut Dm, offset
     entry::code("ibv_memcpy_from_dm", || {
         // SAFETY: the program calls it on a live object.
         let object: Outcome<&DmObject> = unsafe { DmObject::of(dm) };
-        Ok(object?.inner.dm.read(offset, host.expose_provenance() as u64, length as u64)?)
+        // SAFETY: the program hands over the memory; the copy survives a fault.
+        let to = unsafe { Sink::new(host.cast(), length) };
+        Ok(object?.inner.dm.read(offset, &to)?)
     })
 }
 

@@ -9,11 +9,13 @@ pub(crate) mod beyond;
 mod near;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use abi::mr::access as right;
 use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
+use shm::{Sink, Source};
 use wire::icrc::Folding;
 
 use crate::engine::Engine;
@@ -37,12 +39,14 @@ pub(crate) enum Refusal {
     Queue { key: u32, only: u32, qp: u32 },
     /// The memory is gone or has lost a right since it was registered.
     Memory { key: u32, addr: u64 },
+    /// Memory that needs no key, mostly the engine's own, could not be accessed.
+    Keyless(usermem::Fault),
 }
 
 impl Refusal {
     /// Whether the key was wrong, rather than the memory behind it.
     pub(crate) fn by_key(&self) -> bool {
-        !matches!(self, Self::Memory { .. })
+        !matches!(self, Self::Memory { .. } | Self::Keyless(_))
     }
 
     /// What a program can do if memory of its own request is refused.
@@ -55,6 +59,7 @@ impl Refusal {
             Self::Right { .. } => "register the region with that right",
             Self::Queue { .. } => "use the window with the QP that has bound it",
             Self::Memory { .. } => "check that the memory is still mapped and writable",
+            Self::Keyless(_) => "check that the system has memory left",
         })
     }
 }
@@ -94,6 +99,7 @@ impl fmt::Display for Refusal {
                     "the memory at {addr:#x} behind key {key:#x} has been unmapped, protected or truncated since it was registered"
                 )
             }
+            Self::Keyless(fault) => write!(f, "memory of the adapter cannot be accessed: {fault}"),
         }
     }
 }
@@ -179,6 +185,7 @@ pub(crate) fn hold(engine: &Engine, wanted: Use, (key, addr, len): (u32, u64, u6
 
 impl Stretch<'_> {
     /// The address of `len` bytes at the offset `at`.
+    #[inline]
     fn at(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "{len} bytes behind {at} of {}", self.len);
         self.host.wrapping_add(at)
@@ -196,25 +203,19 @@ impl Stretch<'_> {
         unsafe { usermem::copy(to, from.as_ptr(), from.len()) }.map_err(|_| self.refusal(at))
     }
 
-    /// Copies `len` bytes at the offset `at` to `to`, which is valid for `len` bytes.
-    pub(crate) fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), Refusal> {
-        let from = self.at(at, len);
-        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range, which
-        // is held; faults are survived.
-        unsafe { usermem::copy(to, from, len) }.map_err(|_| self.refusal(at))
+    /// Fills `to` with the bytes from the offset `at` on.
+    pub(crate) fn read(&self, at: usize, to: &Sink<'_>) -> Result<(), Refusal> {
+        let from = self.at(at, to.len());
+        // SAFETY: `to` is writable; `from` lies in a registered range, which is held; faults are
+        // survived.
+        unsafe { usermem::copy(to.start(), from, to.len()) }.map_err(|_| self.refusal(at))
     }
 
     /// Like `read`, for whole strides, which are also folded into an ICRC.
-    pub(crate) fn read_folding(
-        &self,
-        at: usize,
-        to: *mut u8,
-        len: usize,
-        folding: &mut Folding,
-    ) -> Result<(), Refusal> {
-        let from = self.at(at, len);
+    pub(crate) fn read_folding(&self, at: usize, to: &Sink<'_>, folding: &mut Folding) -> Result<(), Refusal> {
+        let from = self.at(at, to.len());
         // SAFETY: as in `read`.
-        unsafe { usermem::copy_folding(to, from, len, folding) }.map_err(|_| self.refusal(at))
+        unsafe { usermem::copy_folding(to.start(), from, to.len(), folding) }.map_err(|_| self.refusal(at))
     }
 }
 
@@ -237,40 +238,26 @@ pub(crate) fn check_remote(engine: &Engine, wanted: Use, key: u32, addr: u64, le
     with(engine, wanted, (key, addr, len), |_| Ok(()))
 }
 
-/// Copies to the `len` bytes at `addr` of a region.
-pub(crate) fn write(
-    engine: &Engine,
-    wanted: Use,
-    (key, addr): (u32, u64),
-    from: *const u8,
-    len: usize,
-) -> Result<(), Refusal> {
-    let (extent, to) = open(engine, wanted, (key, addr, len as u64))?;
+/// Copies `from` to `addr` of a region.
+pub(crate) fn write(engine: &Engine, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> Result<(), Refusal> {
+    let (extent, to) = open(engine, wanted, (key, addr, from.len() as u64))?;
     if extent.matter == Matter::Nothing {
         return Ok(());
     }
-    // SAFETY: `to` lies in a range that the program registered for this use; `from` is the
-    // caller's, valid for `len`; faults are survived.
-    unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
+    // SAFETY: `to` lies in a range that the program registered for this use; `from` is readable;
+    // faults are survived.
+    unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(engine, key, addr))
 }
 
-/// Copies the `len` bytes at `addr` of a region to `to`, which no other thread reads before it is
-/// told.
-pub(crate) fn read(
-    engine: &Engine,
-    wanted: Use,
-    (key, addr): (u32, u64),
-    to: *mut u8,
-    len: usize,
-) -> Result<(), Refusal> {
-    let (extent, from) = open(engine, wanted, (key, addr, len as u64))?;
+/// Fills `to` with the bytes at `addr` of a region. No other thread reads `to` before it is told.
+pub(crate) fn read(engine: &Engine, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
+    let (extent, from) = open(engine, wanted, (key, addr, to.len() as u64))?;
     if extent.matter == Matter::Nothing {
-        zero(to, len);
-        return Ok(());
+        return zero(to);
     }
-    // SAFETY: `to` is the caller's, valid for `len`, and no other thread knows of it yet; `from`
-    // lies in a registered range; faults are survived.
-    unsafe { usermem::stage(to, from, len) }.map_err(|_| gone(engine, key, addr))
+    // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a registered
+    // range; faults are survived.
+    unsafe { usermem::stage(to.start(), from, to.len()) }.map_err(|_| gone(engine, key, addr))
 }
 
 /// An atomic on 8 bytes.
@@ -324,108 +311,108 @@ pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Re
     Ok(())
 }
 
-/// The direction of a copy between a list of elements and one buffer.
-#[derive(Clone, Copy)]
-enum Way {
-    Gather(*mut u8),
-    Scatter(*const u8),
-}
-
-/// Copies `[offset, offset + len)` of the concatenated `elements` to `to`.
+/// Fills `to` with the bytes of the concatenated `elements` from `offset` on.
 pub(crate) fn gather(
     engine: &Engine,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
-    (offset, len): (u32, u32),
-    to: *mut u8,
+    offset: u32,
+    to: &mut Sink<'_>,
 ) -> Result<(), Refusal> {
-    walk(engine, Use { pd, right: LOCAL_READ, qpn: 0 }, elements, (offset, len), Way::Gather(to))
+    let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
+    walk(elements, (offset, to.len()), |place, range| {
+        read(engine, wanted, place, &mut to.part(range.start, range.len()))
+    })
 }
 
-/// Copies `len` bytes from `from` to `[offset, offset + len)` of the concatenated `elements`.
+/// Copies `from` to the concatenated `elements` from `offset` on.
 pub(crate) fn scatter(
     engine: &Engine,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
-    (offset, len): (u32, u32),
-    from: *const u8,
+    offset: u32,
+    from: Source<'_>,
 ) -> Result<(), Refusal> {
-    walk(engine, Use { pd, right: right::LOCAL_WRITE, qpn: 0 }, elements, (offset, len), Way::Scatter(from))
+    let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
+    walk(elements, (offset, from.len()), |place, range| {
+        write(engine, wanted, place, from.part(range.start, range.len()))
+    })
 }
 
+/// Calls `copy` for each piece of `[offset, offset + len)` of the concatenated `elements`, with its
+/// key and address, and its range in one buffer of `len` bytes.
+#[inline]
 fn walk(
-    engine: &Engine,
-    wanted: Use,
     elements: impl Iterator<Item = Sge>,
-    (offset, len): (u32, u32),
-    way: Way,
+    (offset, len): (u32, usize),
+    mut copy: impl FnMut((u32, u64), Range<usize>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let (mut skip, mut left) = (offset, len);
-    let mut done = 0usize;
+    let (mut skip, mut done) = (offset, 0);
     for element in elements {
-        if left == 0 {
+        if done == len {
             break;
         }
         if skip >= element.length {
             skip -= element.length;
             continue;
         }
-        let part = (element.length - skip).min(left);
-        let place = (element.lkey, element.addr.wrapping_add(u64::from(skip)));
-        match way {
-            Way::Gather(to) => read(engine, wanted, place, to.wrapping_add(done), part as usize)?,
-            Way::Scatter(from) => write(engine, wanted, place, from.wrapping_add(done), part as usize)?,
-        }
-        done += part as usize;
-        left -= part;
+        let end = len.min(done + (element.length - skip) as usize);
+        copy((element.lkey, element.addr.wrapping_add(u64::from(skip))), done..end)?;
+        done = end;
         skip = 0;
     }
     Ok(())
 }
 
-/// Copies inline data when a request is posted. The addresses are the program's own, so no key is
-/// checked.
-pub(crate) fn inline(elements: &[Sge], mut to: *mut u8) -> Result<(), u64> {
+/// Copies inline data when a request is posted, as far as `to` has room. The addresses are the
+/// program's own, so no key is checked. The error is an address that cannot be read.
+pub(crate) fn inline(elements: &[Sge], to: &mut Sink<'_>) -> Result<(), u64> {
+    let mut done = 0;
     for element in elements {
+        let part = to.part(done, element.length as usize);
         let from: *const u8 = std::ptr::with_exposed_provenance(element.addr as usize);
-        // SAFETY: `to` has room for the list (the caller checked its length); reading the program's
-        // memory survives a fault.
-        unsafe { usermem::copy(to, from, element.length as usize) }.map_err(|_| element.addr)?;
-        to = to.wrapping_add(element.length as usize);
+        // SAFETY: `part` is writable; reading the program's memory survives a fault.
+        unsafe { usermem::copy(part.start(), from, part.len()) }.map_err(|_| element.addr)?;
+        done += part.len();
     }
     Ok(())
 }
 
-/// Copies between the program's memory and the engine's in the program's own call; no key is
-/// checked.
-pub(crate) fn exchange(to: *mut u8, from: *const u8, len: usize) -> Result<(), ()> {
-    // SAFETY: one side is the engine's and valid for `len`; the other is the program's, handed over
-    // for this call, and faults are survived.
-    unsafe { usermem::copy(to, from, len) }.map_err(drop)
+/// Copies bytes without a key, to room of the same length: the engine's own (queue memory, lane
+/// memory, private memory), or memory that the program hands over for this call. The engine's own
+/// fails only if the system cannot provide a page.
+#[inline]
+pub(crate) fn copy(to: &Sink<'_>, from: Source<'_>) -> Result<(), Refusal> {
+    assert_eq!(to.len(), from.len(), "the room and the bytes that go there");
+    // SAFETY: one is writable, the other readable, and they are equally long; faults are survived.
+    unsafe { usermem::copy(to.start(), from.start(), from.len()) }.map_err(Refusal::Keyless)
 }
 
-/// Copies between the engine's own buffers (queue memory and lane memory).
-pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed
-    // against shrinking, so it cannot fault.
-    let _ = unsafe { usermem::copy(to, from, len) };
+/// A private copy.
+pub(crate) fn copied(from: Source<'_>) -> Result<Box<[u8]>, Refusal> {
+    let mut bytes = vec![0; from.len()].into_boxed_slice();
+    copy(&Sink::from(&mut bytes[..]), from)?;
+    Ok(bytes)
 }
 
-/// Copies like [`plain`], and folds the bytes into an ICRC as [`Stretch::read_folding`] does.
+/// Copies like [`copy`], and folds the bytes into an ICRC as [`Stretch::read_folding`] does.
 #[cfg(test)]
-pub(crate) fn folded(to: *mut u8, from: &[u8], folding: &mut Folding) {
-    // SAFETY: `to` is the caller's, valid for as much as `from`, and they do not overlap.
-    let _ = unsafe { usermem::copy_folding(to, from.as_ptr(), from.len(), folding) };
+pub(crate) fn folded(to: &Sink<'_>, from: &[u8], folding: &mut Folding) -> Result<(), Refusal> {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: `to` is writable and as long as `from`.
+    unsafe { usermem::copy_folding(to.start(), from.as_ptr(), from.len(), folding) }.map_err(Refusal::Keyless)
 }
 
 /// The content of a region without memory.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Fills one of the engine's own buffers with zeros.
-fn zero(to: *mut u8, len: usize) {
-    for at in (0..len).step_by(ZEROS.len()) {
-        plain(to.wrapping_add(at), ZEROS.as_ptr(), ZEROS.len().min(len - at));
+fn zero(to: &mut Sink<'_>) -> Result<(), Refusal> {
+    for at in (0..to.len()).step_by(ZEROS.len()) {
+        let len = ZEROS.len().min(to.len() - at);
+        copy(&to.part(at, len), Source::from(&ZEROS[..len]))?;
     }
+    Ok(())
 }
 
 /// Where a range of an on-demand region of a PD lies in this process; for `advise_mr`.

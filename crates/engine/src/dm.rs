@@ -13,6 +13,7 @@ use abi::layout::Record;
 use abi::mr::{RegMr, RegMrAnswer, access as right};
 use abi::queue::{MrIn, REV, mr_flags};
 use shm::region::Region;
+use shm::{Sink, Source};
 
 use crate::access;
 use crate::control::Answer;
@@ -76,10 +77,9 @@ pub(crate) fn map(answer: &Answer, length: u64) -> Result<Arc<Region>> {
     Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX)).map_err(by_system)?))
 }
 
-/// The address of a range of device memory in this process.
-pub(crate) fn place(region: &Region, offset: u64, length: u64) -> Option<*mut u8> {
-    let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
-    region.pointer(offset, length).map(std::ptr::NonNull::as_ptr)
+/// A range of device memory in this process.
+pub(crate) fn place(region: &Region, offset: u64, length: u64) -> Option<Sink<'_>> {
+    region.sink(usize::try_from(offset).ok()?, usize::try_from(length).ok()?)
 }
 
 impl Dm {
@@ -95,28 +95,26 @@ impl Dm {
         self.length
     }
 
-    /// Copies the program's memory at `host` to `offset`.
+    /// Copies `from` to `offset`.
     ///
     /// # Errors
     /// EFAULT beyond its end or for unmapped program memory; EINVAL if offset or length is not a
     /// multiple of 4.
-    pub fn write(&self, offset: u64, host: u64, length: u64) -> Result<()> {
-        let here = self.range(offset, length)?;
-        let from = std::ptr::with_exposed_provenance(host as usize);
-        access::exchange(here, from, length as usize).map_err(|()| missing(host))
+    pub fn write(&self, offset: u64, from: Source<'_>) -> Result<()> {
+        let here = self.range(offset, from.len() as u64)?;
+        access::copy(&here, from).map_err(|_| missing(from.start().addr() as u64))
     }
 
-    /// Copies from `offset` to the program's memory at `host`.
+    /// Fills `to` with the bytes from `offset` on.
     ///
     /// # Errors
     /// As [`Dm::write`].
-    pub fn read(&self, offset: u64, host: u64, length: u64) -> Result<()> {
-        let here = self.range(offset, length)?;
-        let to = std::ptr::with_exposed_provenance_mut(host as usize);
-        access::exchange(to, here, length as usize).map_err(|()| missing(host))
+    pub fn read(&self, offset: u64, to: &Sink<'_>) -> Result<()> {
+        let here = self.range(offset, to.len() as u64)?;
+        access::copy(to, here.source()).map_err(|_| missing(to.start().addr() as u64))
     }
 
-    fn range(&self, offset: u64, length: u64) -> Result<*mut u8> {
+    fn range(&self, offset: u64, length: u64) -> Result<Sink<'_>> {
         self.engine.check_process()?;
         crate::usermem::prepare_thread();
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
@@ -171,7 +169,7 @@ impl Pd {
             ));
         }
         let inside = offset.checked_add(length).is_some_and(|end| end <= dm.length);
-        let host = place(&dm.region, offset, length).filter(|_| inside).ok_or_else(|| {
+        let place = place(&dm.region, offset, length).filter(|_| inside).ok_or_else(|| {
             let all = dm.length;
             refusal(
                 Errno::EINVAL,
@@ -190,7 +188,7 @@ impl Pd {
         let tail = MrIn { rev: REV, flags: mr_flags::DEVICE, dm_handle: dm.handle, ..MrIn::default() };
         let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
         let answer: RegMrAnswer = engine.call(&request)?.get(0)?;
-        let host = host.expose_provenance() as u64;
+        let host = place.start().expose_provenance() as u64;
         Ok(Mr::adopt(self, &answer, host, &body, Matter::Device, Some(Arc::clone(&dm.region))))
     }
 }

@@ -66,8 +66,9 @@ impl Pd {
             mr_flags::DEVICE => {
                 let region = dm::map(&answer, said.dm_length)?;
                 let unsound = || refusal(Errno::EIO, "the agent described an MR beyond its device memory");
-                let host = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
-                (Matter::Device, host.expose_provenance() as u64, Some(region))
+                let place = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
+                let host = place.start().expose_provenance() as u64;
+                (Matter::Device, host, Some(region))
             }
             mr_flags::NOTHING => (Matter::Nothing, 0, None),
             _ => (Matter::Memory, said.start, None),

@@ -116,6 +116,7 @@ pub use protocol::Service;
 pub use qp::{Caps, Qp, QpSpec, RecvWr};
 pub use send::{Flush, Mark, SendBatch, SendWr};
 pub use shm::region::{Lender, Region};
+pub use shm::{Sink, Source};
 pub use simulated::Simulated;
 pub use srq::{Srq, SrqSpec};
 pub use step::Step;

@@ -16,6 +16,7 @@ use abi::queue::Mapping;
 use bytemuck::Pod;
 use parking_lot::Mutex;
 use shm::region::Region;
+use shm::{Sink, Source};
 
 use crate::error::{Result, by_system, refusal};
 
@@ -122,9 +123,15 @@ impl View {
         self.region.copy_in(self.at(offset, bytes.len()), bytes);
     }
 
-    /// The address of `len` bytes at `offset` in this process, for copies of inline data.
+    /// `len` bytes at `offset`, for reading.
     #[inline]
-    pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
-        self.region.pointer(self.at(offset, len), len).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)
+    pub(crate) fn source(&self, offset: usize, len: usize) -> Source<'_> {
+        self.region.source(self.at(offset, len), len).unwrap_or_else(|| self.misplaced(offset, len))
+    }
+
+    /// `len` bytes at `offset`, for writing.
+    #[inline]
+    pub(crate) fn sink(&self, offset: usize, len: usize) -> Sink<'_> {
+        self.region.sink(self.at(offset, len), len).unwrap_or_else(|| self.misplaced(offset, len))
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use protocol::{OutOfOrder, Time};
+use shm::{Sink, Source};
 use wire::Psn;
 
 use crate::access;
@@ -34,16 +35,15 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(all: &Arc<AtomicUsize>, packet: &Packet, payload: *const u8) -> Option<Self> {
+    fn new(all: &Arc<AtomicUsize>, packet: &Packet, payload: Source<'_>) -> Option<Self> {
         let len = usize::from(packet.len);
         let takes = size_of::<Self>() + len;
         if all.fetch_add(takes, Ordering::Relaxed) + takes > AT_ALL {
             all.fetch_sub(takes, Ordering::Relaxed);
             return None;
         }
-        let mut bytes = vec![0; len].into_boxed_slice();
-        access::plain(bytes.as_mut_ptr(), payload, len);
-        Some(Self { packet: *packet, payload: bytes, all: Arc::clone(all) })
+        let mut kept = Self { packet: *packet, payload: vec![0; len].into_boxed_slice(), all: Arc::clone(all) };
+        access::copy(&Sink::from(&mut kept.payload[..]), payload).is_ok().then_some(kept)
     }
 }
 
@@ -74,7 +74,7 @@ impl OutOfOrderBuffer {
 impl Qp {
     /// A request came out of order.
     #[cold]
-    pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().requests;
         if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
@@ -84,7 +84,7 @@ impl Qp {
 
     /// A response came before data of an earlier one.
     #[cold]
-    pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().answers;
         if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
@@ -101,7 +101,7 @@ impl Qp {
             // While the RNR grace queue holds a packet, all later packets wait, too.
             let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
             let Some(kept) = next else { break };
-            let payload = kept.payload.as_ptr();
+            let payload = Source::from(&kept.payload[..]);
             if inner.rnr_grace.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
                 self.on_request(inner, &kept.packet, payload);
             }
@@ -111,7 +111,7 @@ impl Qp {
                 break;
             }
             let Some(kept) = buffer.answers.take_first() else { break };
-            self.on_response(inner, &kept.packet, kept.payload.as_ptr());
+            self.on_response(inner, &kept.packet, Source::from(&kept.payload[..]));
         }
         self.drop_empty_buffer(inner);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
-use shm::{LaneRx, RECORD_MAX};
+use shm::{LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload};
@@ -47,12 +47,17 @@ enum Caller {
     Helps,
 }
 
-/// The address of a payload of `len` bytes; `None` if the place is invalid.
+/// A payload of `len` bytes; `None` if the place is invalid.
 #[inline]
-pub(crate) fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], payload: Payload, len: u16) -> Option<*const u8> {
+pub(crate) fn place<'a>(
+    rx: &'a LaneRx,
+    record: &'a [u8; RECORD_MAX],
+    payload: Payload,
+    len: u16,
+) -> Option<Source<'a>> {
     match payload {
-        Payload::Inline(at) => Some(record[at..].as_ptr()),
-        Payload::Bulk(offset) => rx.bulk.slice(offset, u32::from(len)).map(|bytes| bytes.as_ptr().cast_const()),
+        Payload::Inline(at) => record.get(at..at + usize::from(len)).map(Source::from),
+        Payload::Bulk(offset) => rx.bulk.piece(offset, u32::from(len)),
     }
 }
 
@@ -258,7 +263,7 @@ impl Engine {
     fn accept(
         &self,
         lane: &Arc<Lane>,
-        (packet, payload, more): (&Packet, *const u8, bool),
+        (packet, payload, more): (&Packet, Source<'_>, bool),
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) {

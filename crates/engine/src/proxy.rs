@@ -13,6 +13,7 @@ use abi::cq::opcode as wc_opcode;
 use abi::mr::access as right;
 use abi::reason::Cause;
 use protocol::{Fault, Nak, Outcome, Status};
+use shm::{Sink, Source};
 use wire::Headers;
 
 use crate::access::{self, Refusal};
@@ -32,7 +33,7 @@ impl Engine {
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         request: &SrqRequest,
     ) {
         let qpn = packet.src_qp.value();
@@ -98,7 +99,7 @@ impl Qp {
         inner: &mut Inner,
         lane: &Arc<Lane>,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         request: &SrqRequest,
     ) -> SrqReply {
         let psn = packet.headers.psn;
@@ -159,7 +160,7 @@ impl Qp {
         let read = match srq {
             Some(srq) => {
                 let wanted = self.remote(srq.pd(), right::REMOTE_READ);
-                access::read(self.engine(), wanted, (request.rkey, request.va), bytes.as_mut_ptr(), bytes.len())
+                access::read(self.engine(), wanted, (request.rkey, request.va), &mut Sink::from(&mut bytes[..]))
             }
             None => Err(Refusal::NoKey { key: request.rkey }),
         };

@@ -15,6 +15,7 @@ use abi::mr::access as right;
 use abi::queue::{context_page, qp as word};
 use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
+use shm::{Sink, Source};
 use wire::Syndrome;
 
 use crate::access::{self, Atomic, Flushed, Refusal, Use};
@@ -100,13 +101,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Handles one packet. `payload` is valid for `packet.len` bytes, and the peer may overwrite
-    /// these bytes at any time. With `more` packets to come, the answer waits, so that one answer
+    /// Handles one packet. `payload` has `packet.len` bytes. With `more` packets to come, the answer waits, so that one answer
     /// acknowledges many packets; the caller then pumps the QP.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         origin: Origin<'_>,
         more: bool,
     ) -> Arrival {
@@ -119,7 +119,7 @@ impl Qp {
     }
 
     /// Handles one packet as [`Qp::arrive`] does, without an answer.
-    pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, origin: Origin<'_>) -> Arrival {
+    pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, origin: Origin<'_>) -> Arrival {
         if inner.is_dead() {
             return Arrival::Gone;
         }
@@ -169,27 +169,26 @@ impl Qp {
         }
     }
 
-    pub(crate) fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let headers = &packet.headers;
         // A positive acknowledgement sets no timer, so it does not need the exact time.
         let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
         let before = inner.requester.under_way();
         let now = if plain { self.time(inner) } else { self.engine().now() };
-        let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
-            Incoming::Nothing => (0, 0, 0, None),
+        let (slot, offset, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
+            Incoming::Nothing => (0, 0, None),
             Incoming::OutOfOrder => {
                 self.keep_answer(inner, packet, payload);
-                (0, 0, 0, None)
+                (0, 0, None)
             }
-            Incoming::Place { slot, offset, len, .. } => (slot, offset, len, Some(payload)),
+            Incoming::Place { slot, offset, len, .. } => (slot, offset, Some(payload.part(0, len as usize))),
             Incoming::PlaceAtomic { slot, value } => {
-                let value = value.to_ne_bytes();
-                self.place(inner, slot, 0, 8, value.as_ptr(), now);
-                (0, 0, 0, None)
+                self.place(inner, slot, 0, Source::from(&value.to_ne_bytes()[..]), now);
+                (0, 0, None)
             }
         };
         if let Some(bytes) = bytes {
-            self.place(inner, slot, offset, len, bytes, now);
+            self.place(inner, slot, offset, bytes, now);
         }
         if plain && let Route::Wire(flow) = &inner.route {
             let acked = before.saturating_sub(inner.requester.under_way());
@@ -199,19 +198,16 @@ impl Qp {
     }
 
     /// Copies the data of a READ or atomic response to the request's scatter list.
-    fn place(&self, inner: &mut Inner, slot: u32, offset: u32, len: u32, bytes: *const u8, now: protocol::Time) {
+    fn place(&self, inner: &mut Inner, slot: u32, offset: u32, bytes: Source<'_>, now: protocol::Time) {
         let entry: SendBrief = inner.sq.read(slot);
         let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
-        let placed = if u64::from(offset) + u64::from(len) > u64::from(entry.length) {
-            let why = format_args!(
-                "the answer of {} bytes does not fit in a scatter list of {}",
-                u64::from(offset) + u64::from(len),
-                entry.length
-            );
+        let end = u64::from(offset) + bytes.len() as u64;
+        let placed = if end > u64::from(entry.length) {
+            let why = format_args!("the answer of {end} bytes does not fit in a scatter list of {}", entry.length);
             self.explain(inner, slot, Status::LocLenErr, &why, Some("give an atomic 8 bytes of scatter list"));
             Err(Status::LocLenErr)
         } else {
-            access::scatter(self.engine(), self.pd, elements, (offset, len), bytes).map_err(|refusal| {
+            access::scatter(self.engine(), self.pd, elements, offset, bytes).map_err(|refusal| {
                 self.explain(inner, slot, Status::LocProtErr, &refusal, refusal.advice());
                 Status::LocProtErr
             })
@@ -219,7 +215,7 @@ impl Qp {
         inner.requester.placed(now, placed);
     }
 
-    pub(crate) fn on_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn on_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         if inner.state == State::Rtr && !inner.established {
             inner.established = true;
             self.raise(kind::COMM_EST);
@@ -254,7 +250,7 @@ impl Qp {
         &self,
         inner: &mut Inner,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         step: Step,
         pd: u32,
     ) -> Option<Status> {
@@ -264,7 +260,7 @@ impl Qp {
     /// Executes a step with the keys of a PD. Returns the status with which the receive request
     /// ends, if that is an error.
     #[inline(always)]
-    fn execute(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: Step, pd: u32) -> Option<Status> {
+    fn execute(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, step: Step, pd: u32) -> Option<Status> {
         let mut status = None;
         match step {
             Step::Ignore(fault) => {
@@ -308,10 +304,11 @@ impl Qp {
             }
             Step::AtomicWrite { va, rkey } => {
                 let mut word = [0; 8];
-                access::plain(word.as_mut_ptr(), payload, word.len());
                 let wanted = self.remote(pd, right::REMOTE_WRITE);
-                let value = Atomic::Write(u64::from_ne_bytes(word));
-                let written = access::atomic(self.engine(), wanted, (rkey, va), value).map(drop);
+                let written = access::copy(&Sink::from(&mut word[..]), payload).and_then(|()| {
+                    let value = Atomic::Write(u64::from_ne_bytes(word));
+                    access::atomic(self.engine(), wanted, (rkey, va), value).map(drop)
+                });
                 let outcome = self.outcome(written, "ATOMIC WRITE");
                 inner.responder.finish(outcome);
             }
@@ -404,7 +401,7 @@ impl Qp {
         &self,
         inner: &mut Inner,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
@@ -435,8 +432,9 @@ impl Qp {
                 .grh
                 .as_ref()
                 .filter(|_| before > 0)
-                .map_or(Ok(()), |grh| self.scatter(inner, &receive, (0, GRH), grh.as_ptr()));
-            grh.and_then(|()| self.scatter(inner, &receive, (before + offset, len), payload)).map_err(|refusal| {
+                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..])));
+            let payload = payload.part(0, len as usize);
+            grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload)).map_err(|refusal| {
                 let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
                 let why = format_args!("the receive buffer cannot take the message: {refusal}");
                 self.failed(receive.wr_id, status, &why, refusal.advice());
@@ -495,15 +493,15 @@ impl Qp {
         None
     }
 
-    fn scatter(&self, inner: &Inner, receive: &Receive, range: (u32, u32), from: *const u8) -> Result<(), Refusal> {
+    fn scatter(&self, inner: &Inner, receive: &Receive, offset: u32, from: Source<'_>) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
                 let elements = (0..receive.num_sge as usize).map(|number| inner.rq.element(index, number));
-                access::scatter(self.engine(), self.pd, elements, range, from)
+                access::scatter(self.engine(), self.pd, elements, offset, from)
             }
             None => {
                 let pd = self.shared_queue(inner).map_or(self.pd, |srq| srq.pd());
-                access::scatter(self.engine(), pd, inner.shared.iter().copied(), range, from)
+                access::scatter(self.engine(), pd, inner.shared.iter().copied(), offset, from)
             }
         }
     }
@@ -519,7 +517,7 @@ impl Qp {
         &self,
         inner: &mut Inner,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         wanted: Use,
         (rkey, va, total): (u32, u64, u32),
         (offset, len, first): (u32, u32, bool),
@@ -537,9 +535,9 @@ impl Qp {
             written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
         }
         if len > 0 {
-            written = written.and_then(|()| {
-                access::write(self.engine(), wanted, (rkey, va.wrapping_add(u64::from(offset))), payload, len as usize)
-            });
+            let place = (rkey, va.wrapping_add(u64::from(offset)));
+            let payload = payload.part(0, len as usize);
+            written = written.and_then(|()| access::write(self.engine(), wanted, place, payload));
         }
         let done = written.is_ok();
         if let Err(refusal) = &written

@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 use abi::command::number as command;
 use abi::target::{XrcFind, XrcFindAnswer};
-use protocol::{Nak, Outcome, Response, Source, Standing, Status, Step};
+use protocol::{Nak, Outcome, Response, ResponseData, Standing, Status, Step};
+use shm::Source;
 use wire::{Headers, Opcode, Operation, Psn, Transport};
 
 use crate::access;
@@ -113,33 +114,27 @@ impl RemoteSrq {
     }
 }
 
-/// Copies a packet's payload to private memory.
-fn copied(payload: *const u8, len: u16) -> Box<[u8]> {
-    let mut bytes = vec![0; usize::from(len)].into_boxed_slice();
-    access::plain(bytes.as_mut_ptr(), payload, bytes.len());
-    bytes
-}
-
 impl Qp {
     /// Whether a request has to wait for one that is at another engine. `Some(false)`: there is no
     /// room for it.
     #[cold]
-    pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
+    pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> Option<bool> {
         let remote = inner.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
         let takes = size_of::<Packet>() + usize::from(packet.len);
         let all = self.engine().waiting_bytes.load(Ordering::Relaxed);
         if remote.bytes + takes > AT_ONE || all + takes > AT_ALL {
             return Some(false);
         }
+        let Ok(payload) = access::copied(payload) else { return Some(false) };
         self.engine().waiting_bytes.fetch_add(takes, Ordering::Relaxed);
         remote.bytes += takes;
-        remote.queue.push_back((*packet, copied(payload, packet.len)));
+        remote.queue.push_back((*packet, payload));
         Some(true)
     }
 
     /// Asks another engine to carry out the step that the responder requires.
     #[cold]
-    pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: &Step) {
+    pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, step: &Step) {
         // The SRQ's engine checks whether a message continues with the SRQ of its first packet. No
         // message continues with an SRQ of this engine any more.
         inner.named = None;
@@ -151,7 +146,14 @@ impl Qp {
             connection: self.connection(inner),
             ..SrqRequest::of(step)
         };
-        let payload = copied(payload, packet.len);
+        let payload = match access::copied(payload) {
+            Ok(payload) => payload,
+            Err(refusal) => {
+                self.happened(format_args!("could not keep a request for another process: {refusal}"));
+                inner.responder.finish(Outcome::Refused(Nak::RemoteOperational));
+                return self.after_refusal(inner, None);
+            }
+        };
         let remote = inner.remote_srq.get_or_insert_default();
         let request = SrqRequest { id: remote.next_id(), ..request };
         remote.current = Some(Away { request, packet: *packet, payload, stage: Stage::New });
@@ -162,7 +164,7 @@ impl Qp {
     #[inline]
     pub(crate) fn source_of_response<'a>(&self, inner: &'a mut Inner, response: &Response) -> Fetched<'a> {
         match (&self.target, response.source) {
-            (Some(target), Source::Read { va, rkey, offset, len, xrc_srq }) if target.token != 0 && len > 0 => {
+            (Some(target), ResponseData::Read { va, rkey, offset, len, xrc_srq }) if target.token != 0 && len > 0 => {
                 let wanted = (xrc_srq, rkey, va.wrapping_add(u64::from(offset)), len);
                 if self.engine().xrc_srqs.find(xrc_srq).is_some() {
                     return Fetched::Here;
@@ -317,7 +319,7 @@ impl Qp {
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         packet: &Packet,
-        payload: *const u8,
+        payload: Source<'_>,
         reply: &SrqReply,
     ) {
         let mut inner = self.lock();
@@ -330,7 +332,9 @@ impl Qp {
             self.go_on_queued(&mut inner);
         } else if let Some((wanted, _)) = remote.fetch.take_if(|(_, away)| from_here(away)) {
             let bytes = match reply.outcome {
-                Outcome::Done if u32::from(packet.len) == wanted.3 => Ok(copied(payload, packet.len)),
+                Outcome::Done if u32::from(packet.len) == wanted.3 => {
+                    access::copied(payload).map_err(|_| Nak::RemoteOperational)
+                }
                 Outcome::Refused(nak) => Err(nak),
                 _ => Err(Nak::RemoteOperational),
             };
@@ -382,7 +386,7 @@ impl Qp {
             if inner.is_dead() || !inner.state.serves() {
                 continue;
             }
-            self.on_request(inner, &packet, payload.as_ptr());
+            self.on_request(inner, &packet, Source::from(&payload[..]));
         }
     }
 

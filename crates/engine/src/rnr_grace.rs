@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::reason::Cause;
 use protocol::{OUT_OF_ORDER_MAX, Outcome, Service, Time, timeout};
+use shm::Source;
 use wire::Psn;
 
 use crate::access;
@@ -67,15 +68,14 @@ impl RnrGraceQueue {
     }
 
     /// Keeps a packet behind `before` others, if there is room.
-    fn keep(&mut self, before: usize, packet: &Packet, payload: *const u8) -> bool {
+    fn keep(&mut self, before: usize, packet: &Packet, payload: Source<'_>) -> bool {
         let len = usize::from(packet.len);
         let takes = size_of::<Kept>() + len;
         let all = self.all.load(Ordering::Relaxed);
         if self.bytes + takes > AT_ONE || all + takes > AT_ALL {
             return false;
         }
-        let mut bytes = vec![0; len].into_boxed_slice();
-        access::plain(bytes.as_mut_ptr(), payload, len);
+        let Ok(bytes) = access::copied(payload) else { return false };
         self.add(before, (*packet, bytes));
         true
     }
@@ -115,7 +115,7 @@ impl Drop for RnrGraceQueue {
 impl Qp {
     /// A request needs a receive request, and there is none.
     #[cold]
-    pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let psn = packet.headers.psn;
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.rnr_grace.refused != Some(psn);
         if !(may_wait && inner.rnr_grace.keep(0, packet, payload)) {
@@ -135,7 +135,7 @@ impl Qp {
 
     /// Whether a request has to wait behind others; if so, keeps it.
     #[cold]
-    pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
+    pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> bool {
         let psn = packet.headers.psn;
         if inner.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
             return false;
@@ -157,7 +157,7 @@ impl Qp {
             if inner.is_dead() || !inner.state.serves() {
                 return;
             }
-            self.on_request(inner, &packet, payload.as_ptr());
+            self.on_request(inner, &packet, Source::from(&payload[..]));
             if !inner.rnr_grace.is_empty() {
                 for kept in packets {
                     inner.rnr_grace.add(inner.rnr_grace.packets.len(), kept);
@@ -175,7 +175,7 @@ impl Qp {
     pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
         if let Some((packet, payload)) = inner.rnr_grace.take().pop_front() {
             inner.rnr_grace.refused = Some(packet.headers.psn);
-            self.on_request(inner, &packet, payload.as_ptr());
+            self.on_request(inner, &packet, Source::from(&payload[..]));
         }
     }
 }

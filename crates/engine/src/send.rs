@@ -193,7 +193,7 @@ impl SendBatch<'_> {
             inner.sq.write(index, &brief);
         }
         if inline {
-            if let Err(addr) = access::inline(wr.sges, inner.sq.inline(index, length as usize)) {
+            if let Err(addr) = access::inline(wr.sges, &mut inner.sq.inline_room(index, length as usize)) {
                 return refuse(PostCause::InlineFault { addr });
             }
         } else {

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use abi::queue::qp as word;
-use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
+use protocol::{Nak, Response, ResponseData, Service, Status, Time, Transmit};
 use shm::memory::CELL_DATA;
+use shm::{Sink, Source};
 use wire::{Operation, Qpn};
 
 use crate::access::{self, Refusal, Stretch};
@@ -342,7 +343,7 @@ impl Qp {
         }
         let entry: SendBrief = inner.sq.read(transmit.slot);
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
-        self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
+        self.fill(&origin, &mut Sink::from(&mut vec![0; transmit.len as usize][..]))
     }
 
     /// Sends a packet of a request. `next_segments` is the likely memory of the next packets.
@@ -372,8 +373,8 @@ impl Qp {
     fn send_response(&self, exit: &mut Exit<'_>, response: &Response) -> Sent {
         let (from, len) = match response.source {
             // A response without bytes: key and address mean nothing (V-75).
-            Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
-            Source::Read { va, rkey, offset, len, xrc_srq } => {
+            ResponseData::None | ResponseData::Read { len: 0, .. } => (Origin::Nothing, 0),
+            ResponseData::Read { va, rkey, offset, len, xrc_srq } => {
                 let pd = self.pd_of_answer(xrc_srq);
                 (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
@@ -419,7 +420,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         tracing::trace!("to {}: {headers}", flow.target.to.ip());
         let way = (&flow.target, &flow.envelope);
-        let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, len, to))?;
+        let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, to))?;
         if let Err(error) = put {
             // The packet is lost, as on any network.
             flow.complain(&error);
@@ -467,12 +468,12 @@ impl Qp {
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
             let head = about.encode(headers, None, record);
-            if let Err(refusal) = self.fill(from, len, record[head..].as_mut_ptr()) {
+            let end = head + len as usize;
+            if let Err(refusal) = self.fill(from, &mut Sink::from(&mut record[head..end])) {
                 return Sent::Refused(refusal);
             }
             // Whole cells need no padding: the peer could already read the bytes behind the record.
-            let end = (head + len as usize).next_multiple_of(CELL_DATA);
-            return match tx.ring.push(&record[..end]) {
+            return match tx.ring.push(&record[..end.next_multiple_of(CELL_DATA)]) {
                 Ok(()) => Sent::Yes,
                 Err(shm::PushError::Full) => Sent::Full,
                 Err(shm::PushError::Broken(_)) => self.broken(lane),
@@ -489,7 +490,7 @@ impl Qp {
         if load.add(len) {
             self.engine().waker.copied();
         }
-        if let Err(refusal) = self.fill(from, len, slot.ptr.as_ptr()) {
+        if let Err(refusal) = self.fill(from, &mut tx.bulk.sink(&slot)) {
             tx.bulk.cancel(slot);
             return Sent::Refused(refusal);
         }
@@ -514,26 +515,21 @@ impl Qp {
 
     /// Copies a packet's payload to its destination buffer.
     #[inline]
-    pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
+    pub(crate) fn fill(&self, from: &Origin<'_>, to: &mut Sink<'_>) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),
-            Origin::Bytes(bytes) => {
-                access::plain(to, bytes.as_ptr(), bytes.len().min(len as usize));
-                Ok(())
-            }
-            Origin::Held { stretch, at } => stretch.read(at, to, len as usize),
+            Origin::Bytes(bytes) => access::copy(to, Source::from(bytes)),
+            Origin::Held { stretch, at } => stretch.read(at, to),
             Origin::Memory { pd, rkey, addr } => {
                 let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
-                access::read(self.engine(), wanted, (rkey, addr), to, len as usize)
+                access::read(self.engine(), wanted, (rkey, addr), to)
             }
             Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {
-                let data = sq.inline(index, entry.length as usize);
-                access::plain(to, data.wrapping_add(offset as usize), len as usize);
-                Ok(())
+                access::copy(to, sq.inline(index, entry.length as usize).part(offset as usize, to.len()))
             }
             Origin::Request { sq, entry, index, offset } => {
                 let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
-                access::gather(self.engine(), self.pd, elements, (offset, len), to)
+                access::gather(self.engine(), self.pd, elements, offset, to)
             }
         }
     }

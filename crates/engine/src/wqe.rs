@@ -8,6 +8,7 @@
 use abi::post::Sge;
 use abi::queue::{DATAGRAM_WQE_HEADER, RECV_WQE_HEADER, SEND_WQE_HEADER};
 use bytemuck::{Pod, Zeroable};
+use shm::{Sink, Source};
 
 use crate::memory::View;
 use crate::wheel::Wheel;
@@ -161,7 +162,13 @@ impl Ring {
 
     /// The inline data of a send entry.
     #[inline]
-    pub(crate) fn inline(&self, index: u32, len: usize) -> *mut u8 {
-        self.view().pointer(self.body(index), len)
+    pub(crate) fn inline(&self, index: u32, len: usize) -> Source<'_> {
+        self.view().source(self.body(index), len)
+    }
+
+    /// The room for the inline data of a send entry.
+    #[inline]
+    pub(crate) fn inline_room(&self, index: u32, len: usize) -> Sink<'_> {
+        self.view().sink(self.body(index), len)
     }
 }

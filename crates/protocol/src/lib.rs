@@ -43,6 +43,6 @@ pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfig};
 pub use responder::{Access, Responder, ResponderConfig};
 pub use status::Status;
-pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, Source, Step};
+pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, ResponseData, Step};
 pub use time::{Time, timeout};
 pub use wire::rnr;

@@ -171,12 +171,12 @@ pub struct Response {
     /// The headers.
     pub headers: Headers,
     /// The source of the payload.
-    pub source: Source,
+    pub source: ResponseData,
 }
 
 /// The source of an answer's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ResponseData {
     /// The answer has no payload.
     None,
     /// Bytes `[va + offset, va + offset + len)`, if `rkey` still permits access. Otherwise call

@@ -7,9 +7,9 @@
 //! piece.
 
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
+use crate::bytes::{Sink, Source};
 use crate::layout::{BULK, BULK_HEAD};
 use crate::memory::{Memory, Window, load_bytes, store_bytes};
 use crate::ring::Broken;
@@ -26,8 +26,6 @@ const LINE: u32 = 64;
 pub struct BulkSlot {
     /// Offset in the ring, which the cell contains.
     pub offset: u32,
-    /// Address in this process.
-    pub ptr: NonNull<u8>,
     /// Number of bytes that were reserved.
     pub len: u32,
     claim: Claim,
@@ -52,8 +50,13 @@ impl BulkTx {
         let Some(claim) = self.claims.claim(len)? else {
             return Ok(None);
         };
-        let ptr = self.bytes.pointer(claim.offset as usize, len).expect("a claim lies inside the ring");
-        Ok(Some(BulkSlot { offset: claim.offset, ptr, len: len as u32, claim }))
+        Ok(Some(BulkSlot { offset: claim.offset, len: len as u32, claim }))
+    }
+
+    /// The bytes of a reserved piece. Panics when it lies outside of this ring.
+    #[inline]
+    pub fn sink(&mut self, slot: &BulkSlot) -> Sink<'_> {
+        self.bytes.sink(slot.offset as usize, slot.len as usize).expect("a claim lies inside the ring")
     }
 
     /// Reserves room for `bytes` as [`BulkTx::reserve`] does, and copies `bytes` in.
@@ -61,9 +64,8 @@ impl BulkTx {
         let Some(slot) = self.reserve(bytes.len())? else {
             return Ok(None);
         };
-        // SAFETY: the slot is as long as `bytes` and lies inside the mapping, which the window
-        // keeps alive.
-        unsafe { store_bytes(slot.ptr.as_ptr(), bytes) };
+        // SAFETY: the piece is as long as `bytes` and writable.
+        unsafe { store_bytes(self.sink(&slot).start(), bytes) };
         Ok(Some(slot))
     }
 
@@ -103,24 +105,24 @@ impl BulkRx {
 
     /// The piece that a cell names; `None` when no such piece is possible. The peer can still
     /// change the bytes at any time.
-    pub fn slice(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
+    #[inline]
+    pub fn piece(&self, offset: u32, len: u32) -> Option<Source<'_>> {
         if !plausible(offset, len) {
             return None;
         }
-        self.bytes.pointer(offset as usize, len as usize)
+        self.bytes.source(offset as usize, len as usize)
     }
 
     /// Copies out the piece of `into.len()` bytes that a cell names, and gives it back to the
     /// producer. False when no such piece is possible.
     #[must_use]
     pub fn take(&mut self, offset: u32, into: &mut [u8]) -> bool {
-        let Some((len, piece)) = u32::try_from(into.len()).ok().and_then(|len| Some((len, self.slice(offset, len)?)))
+        let Some((len, piece)) = u32::try_from(into.len()).ok().and_then(|len| Some((len, self.piece(offset, len)?)))
         else {
             return false;
         };
-        // SAFETY: `slice` checked that the bytes are inside the mapping, which the window keeps
-        // alive.
-        unsafe { load_bytes(piece.as_ptr(), into) };
+        // SAFETY: the piece is as long as `into` and readable.
+        unsafe { load_bytes(piece.start().cast_mut(), into) };
         self.release(offset, len);
         true
     }

@@ -2,6 +2,7 @@
 //!
 //! * [`Region`]: a mapping of a sealed memfd, which the other party cannot shrink and (when
 //!   published) cannot write.
+//! * [`Source`] and [`Sink`]: bytes that others may change, with their bounds.
 //! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
 //! * [`wake_word`]: the word with which a sleeper asks to be woken. [`poster_fence`] and
@@ -29,6 +30,7 @@
 
 mod barrier;
 pub mod bulk;
+pub mod bytes;
 pub mod capture_ring;
 pub mod denied;
 pub mod file_limit;
@@ -50,6 +52,7 @@ pub mod wake_word;
 
 pub use barrier::{poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
+pub use bytes::{Sink, Source};
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
 pub use notifier::Notifier;
 pub use region::{Region, mapped_regions};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::barrier;
+use crate::bytes::{Sink, Source};
 use crate::region::Region;
 
 /// Data bytes of a cell: the rest of its line is the commit word.
@@ -73,12 +74,27 @@ impl Window {
 
     /// A pointer to `len` bytes at `at`, or None when they are not all inside.
     #[inline]
-    pub fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+    fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         if at.checked_add(len)? > self.len {
             return None;
         }
         // SAFETY: `at` is at most `len`, so the result is in the window or one past its end.
         Some(unsafe { self.base.add(at) })
+    }
+
+    /// `len` bytes at `at`, for reading.
+    #[inline]
+    pub fn source(&self, at: usize, len: usize) -> Option<Source<'_>> {
+        // SAFETY: the bytes are inside the mapping, which the window keeps alive.
+        self.pointer(at, len).map(|start| unsafe { Source::new(start.as_ptr(), len) })
+    }
+
+    /// `len` bytes at `at`, for writing.
+    #[inline]
+    pub fn sink(&self, at: usize, len: usize) -> Option<Sink<'_>> {
+        // SAFETY: the bytes are inside the mapping, which the window keeps alive, and nobody has
+        // Rust references to them.
+        self.pointer(at, len).map(|start| unsafe { Sink::new(start.as_ptr(), len) })
     }
 
     #[inline]

@@ -14,6 +14,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
+use crate::bytes::{Sink, Source};
 use crate::denied::denied;
 use crate::file_limit::without_signal;
 use crate::memory::{load_bytes, store_bytes};
@@ -136,6 +137,22 @@ impl Region {
         }
         // SAFETY: `offset` is at most `len`, so the result is in the mapping or one past its end.
         Some(unsafe { self.base.add(offset) })
+    }
+
+    /// `len` bytes at `offset`, for reading; None when they are not all inside the region.
+    #[inline]
+    pub fn source(&self, offset: usize, len: usize) -> Option<Source<'_>> {
+        // SAFETY: the bytes are inside the mapping, which lives as long as self.
+        self.pointer(offset, len).map(|start| unsafe { Source::new(start.as_ptr(), len) })
+    }
+
+    /// `len` bytes at `offset`, for writing; None when they are not all inside the region. On a
+    /// read-only mapping a store faults.
+    #[inline]
+    pub fn sink(&self, offset: usize, len: usize) -> Option<Sink<'_>> {
+        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has Rust
+        // references to them.
+        self.pointer(offset, len).map(|start| unsafe { Sink::new(start.as_ptr(), len) })
     }
 
     /// The word at `offset`. Panics when it is out of bounds or misaligned. On a read-only mapping

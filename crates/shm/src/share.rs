@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
+use crate::bytes::Sink;
+
 /// A shared mapping; unmapped when dropped, and not inherited over a fork.
 #[derive(Debug)]
 pub struct Share {
@@ -47,12 +49,14 @@ impl Share {
         Ok(share)
     }
 
-    /// A pointer to `len` bytes at `offset`, or `None` when they are not all inside. An access
-    /// through it may fault.
+    /// `len` bytes at `offset`, or `None` when they are not all inside. An access may fault.
     #[inline]
-    pub fn pointer(&self, offset: u64, len: u64) -> Option<*mut u8> {
+    pub fn sink(&self, offset: u64, len: u64) -> Option<Sink<'_>> {
         let end = offset.checked_add(len)?;
-        (end <= self.len as u64).then(|| self.base.as_ptr().wrapping_add(offset as usize))
+        let start = (end <= self.len as u64).then(|| self.base.as_ptr().wrapping_add(offset as usize))?;
+        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has Rust
+        // references to them.
+        Some(unsafe { Sink::new(start, len as usize) })
     }
 }
 
@@ -63,7 +67,7 @@ impl Drop for Share {
         if getpid() != self.owner {
             return;
         }
-        // SAFETY: the range is the mapping made in `map`; code that has a pointer to it borrows the
+        // SAFETY: the range is the mapping made in `map`; code that has its bytes borrows the
         // value.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");

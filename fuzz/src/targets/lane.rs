@@ -62,7 +62,7 @@ fn lane(feed: &mut Feed<'_>) {
             }
             11 => {
                 let (offset, len) = (feed.word(), feed.word());
-                assert!(rx.bulk.slice(offset, len).is_none() || (offset as usize) + (len as usize) <= BULK);
+                assert!(rx.bulk.piece(offset, len).is_none() || (offset as usize) + (len as usize) <= BULK);
                 rx.bulk.release(offset, len);
             }
             12 => {

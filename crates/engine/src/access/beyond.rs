@@ -6,6 +6,7 @@
 
 use abi::mr::access as right;
 use abi::post::Sge;
+use shm::{Sink, Source};
 
 use super::{Atomic, Use, open};
 use crate::engine::Engine;
@@ -28,14 +29,18 @@ pub(crate) fn gather(
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
-    mut to: *mut u8,
+    to: &mut Sink<'_>,
 ) -> Result<(), NotDone> {
+    let mut done = 0;
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
         let (_held, from) =
             open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
-        put(guard, to, from, sge.length as usize)?;
-        to = to.wrapping_add(sge.length as usize);
+        let to = to.part(done, sge.length as usize);
+        // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a file
+        // that a peer has granted for this. Faults are survived.
+        unsafe { guarded::copy(guard, to.start(), from, to.len()) }?;
+        done += to.len();
     }
     Ok(())
 }
@@ -46,29 +51,37 @@ pub(crate) fn scatter(
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
-    mut from: *const u8,
+    from: Source<'_>,
 ) -> Result<(), NotDone> {
+    let mut done = 0;
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
         let (_held, to) =
             open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
-        put(guard, to, from, sge.length as usize)?;
-        from = from.wrapping_add(sge.length as usize);
+        let from = from.part(done, sge.length as usize);
+        // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a file
+        // that a peer has granted for this. Faults are survived.
+        unsafe { guarded::copy(guard, to, from.start(), from.len()) }?;
+        done += from.len();
     }
     Ok(())
 }
 
-/// Copies `len` bytes; one side is the peer's memory, the other is registered here or belongs to
-/// the engine.
-pub(crate) fn put(guard: GuardWord<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), NotDone> {
-    // SAFETY: one side lies in a range of this process that is held, or belongs to the engine; the
-    // other lies in a mapping of a file that a peer has granted for this. Faults are survived.
-    unsafe { guarded::copy(guard, to, from, len) }
+/// Copies bytes of the engine to the peer's memory, which is as long.
+pub(crate) fn put(guard: GuardWord<'_>, to: &Sink<'_>, from: Source<'_>) -> Result<(), NotDone> {
+    assert_eq!(to.len(), from.len(), "the peer's memory and the bytes that go there");
+    // SAFETY: `from` is readable; `to` lies in a mapping of a file that a peer has granted for this.
+    // Faults are survived.
+    unsafe { guarded::copy(guard, to.start(), from.start(), from.len()) }
 }
 
 /// Carries out an atomic on an aligned word of the peer; returns the word's old value.
-pub(crate) fn change(guard: GuardWord<'_>, word: *mut u8, what: Atomic) -> Result<u64, NotDone> {
-    let word = word.cast::<u64>();
+pub(crate) fn change(guard: GuardWord<'_>, word: &Sink<'_>, what: Atomic) -> Result<u64, NotDone> {
+    let is_word = word.len() == size_of::<u64>() && word.start().addr().is_multiple_of(align_of::<u64>());
+    if !is_word {
+        return Err(NotDone::Fault);
+    }
+    let word = word.start().cast::<u64>();
     match what {
         // SAFETY: an aligned word in a mapping that a peer has granted for atomics; faults are
         // survived.

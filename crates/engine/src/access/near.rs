@@ -12,6 +12,7 @@ use std::sync::Arc;
 use abi::mr::access as right;
 use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
+use shm::{Sink, Source};
 
 use super::{Use, check};
 use crate::engine::Engine;
@@ -50,33 +51,33 @@ impl<'a> Near<'a> {
         (region.matter != Matter::Nothing).then(|| std::ptr::with_exposed_provenance_mut(host as usize))
     }
 
-    /// Copies the first `len` bytes of an element to `to`, which no thread reads before it is told;
-    /// returns whether it succeeded.
+    /// Fills `to` with the first bytes of an element; returns whether it succeeded. No thread reads
+    /// `to` before it is told.
     #[inline]
-    pub(crate) fn gather(&mut self, pd: u32, element: &Sge, to: *mut u8, len: usize) -> bool {
+    pub(crate) fn gather(&mut self, pd: u32, element: &Sge, to: &Sink<'_>) -> bool {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
-        if len > element.length as usize {
+        if to.len() > element.length as usize {
             return false;
         }
-        let Some(from) = self.open(wanted, (element.lkey, element.addr, len)) else { return false };
-        // SAFETY: `to` is the caller's, valid for `len`, and no other thread knows of it yet;
-        // `from` lies in a registered range, which is held; faults are survived.
-        unsafe { usermem::stage(to, from, len) }.is_ok()
+        let Some(from) = self.open(wanted, (element.lkey, element.addr, to.len())) else { return false };
+        // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a registered
+        // range, which is held; faults are survived.
+        unsafe { usermem::stage(to.start(), from, to.len()) }.is_ok()
     }
 
-    /// Copies `len` bytes from `from` to the beginning of an element; returns whether it succeeded.
+    /// Copies `from` to the beginning of an element; returns whether it succeeded.
     #[inline]
-    pub(crate) fn scatter(&mut self, pd: u32, element: &Sge, from: *const u8, len: usize) -> bool {
+    pub(crate) fn scatter(&mut self, pd: u32, element: &Sge, from: Source<'_>) -> bool {
         let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
-        len <= element.length as usize && self.write(wanted, (element.lkey, element.addr), from, len)
+        from.len() <= element.length as usize && self.write(wanted, (element.lkey, element.addr), from)
     }
 
-    /// Copies `len` bytes from `from` to `addr` of a region; returns whether it succeeded.
+    /// Copies `from` to `addr` of a region; returns whether it succeeded.
     #[inline]
-    pub(crate) fn write(&mut self, wanted: Use, (key, addr): (u32, u64), from: *const u8, len: usize) -> bool {
-        let Some(to) = self.open(wanted, (key, addr, len)) else { return false };
+    pub(crate) fn write(&mut self, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> bool {
+        let Some(to) = self.open(wanted, (key, addr, from.len())) else { return false };
         // SAFETY: `to` lies in a range that the program registered for this use, and that is held;
-        // `from` is the caller's, valid for `len`; faults are survived.
-        unsafe { usermem::copy(to, from, len) }.is_ok()
+        // `from` is readable; faults are survived.
+        unsafe { usermem::copy(to, from.start(), from.len()) }.is_ok()
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use abi::capture::{CaptureRecord, path, record_flag};
 use abi::private::LaneOut;
 use abi::reason::{Cause, DropRecord};
+use shm::{Sink, Source};
 use wire::Headers;
 use wire::grh::Network;
 
@@ -64,12 +65,11 @@ impl Engine {
 
     /// A packet has come over a lane.
     #[cold]
-    pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: *const u8) {
+    pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: Source<'_>) {
         if !self.capture_hook.wants_lanes_in() {
             return;
         }
-        let mut bytes = vec![0; packet.len.into()];
-        access::plain(bytes.as_mut_ptr(), payload, bytes.len());
+        let Ok(bytes) = access::copied(payload) else { return };
         let network = packet.grh.and_then(|grh| Network::parse(&grh).ok());
         let ends = match network {
             Some(network) => of_network(&network),
@@ -120,7 +120,7 @@ impl Qp {
         from: &Origin<'_>,
     ) -> Sent {
         let mut payload = vec![0; len as usize];
-        if let Err(refusal) = self.fill(from, len, payload.as_mut_ptr()) {
+        if let Err(refusal) = self.fill(from, &mut Sink::from(&mut payload[..])) {
             return Sent::Refused(refusal);
         }
         // The time before the packet leaves, and so before the time of its answer.

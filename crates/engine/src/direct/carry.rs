@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use abi::mr::access as right;
 use protocol::{Operation, SendOp, Service, Status};
 use shm::life::ENDED;
+use shm::{Sink, Source};
 
 use super::grant_table::{LIFE, LINE, field};
 use super::{Ask, Way};
@@ -91,7 +92,7 @@ impl Qp {
     }
 
     fn carry(&self, inner: &Inner, op: &SendOp, way: &Way) -> Carried {
-        let Some(place) = way.place(op) else { return Carried::Unfit };
+        let Some(mut place) = way.place(op) else { return Carried::Unfit };
         let entry: SendBrief = inner.sq.read(op.slot);
         let engine = self.engine();
         let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(op.slot, number));
@@ -113,17 +114,15 @@ impl Qp {
         let guard = GuardWord { word, number: way.number, life: way.grant_table.word(LIFE) };
         let mut before = None;
         let done = match op.operation {
-            Operation::Write if inline => {
-                beyond::put(guard, place, inner.sq.inline(op.slot, op.length as usize), op.length as usize)
-            }
-            Operation::Write => beyond::gather(engine, self.pd, elements(), guard, place),
-            Operation::Read => beyond::scatter(engine, self.pd, elements(), guard, place),
+            Operation::Write if inline => beyond::put(guard, &place, inner.sq.inline(op.slot, op.length as usize)),
+            Operation::Write => beyond::gather(engine, self.pd, elements(), guard, &mut place),
+            Operation::Read => beyond::scatter(engine, self.pd, elements(), guard, place.source()),
             Operation::FetchAdd => {
-                beyond::change(guard, place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
+                beyond::change(guard, &place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
             }
             _ => {
                 let what = Atomic::CompareSwap { compare: op.compare, swap: op.swap_add };
-                beyond::change(guard, place, what).map(|value| before = Some(value))
+                beyond::change(guard, &place, what).map(|value| before = Some(value))
             }
         };
         // Release: pairs with the granter's acquire. Clears only this grant's number, because
@@ -138,8 +137,7 @@ impl Qp {
         }
         let Some(value) = before else { return Carried::Done };
         // The atomic has been carried out, even if its response cannot be stored.
-        let value = value.to_ne_bytes();
-        match access::scatter(engine, self.pd, elements(), (0, value.len() as u32), value.as_ptr()) {
+        match access::scatter(engine, self.pd, elements(), 0, Source::from(&value.to_ne_bytes()[..])) {
             Ok(()) => Carried::Done,
             Err(refusal) => {
                 self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());
@@ -166,17 +164,17 @@ impl Way {
 
     /// Where the request's memory lies in this process, if the grant covers all of it for this
     /// operation.
-    fn place(&self, op: &SendOp) -> Option<*mut u8> {
+    fn place(&self, op: &SendOp) -> Option<Sink<'_>> {
         let (needed, align) = match op.operation {
             Operation::Write => (right::REMOTE_WRITE, 1),
             Operation::Read => (right::REMOTE_READ, 1),
             _ => (right::REMOTE_ATOMIC, 8),
         };
         let offset = op.remote_addr.checked_sub(self.addr)?;
-        let place = self.share.pointer(offset, u64::from(op.length))?;
+        let place = self.share.sink(offset, u64::from(op.length))?;
         // Both the peer's address for the memory and the local one must be aligned; they may
         // differ.
-        let aligned = op.remote_addr.is_multiple_of(align) && (place.addr() as u64).is_multiple_of(align);
+        let aligned = op.remote_addr.is_multiple_of(align) && (place.start().addr() as u64).is_multiple_of(align);
         (aligned && op.length != 0 && self.rights & needed != 0).then_some(place)
     }
 }

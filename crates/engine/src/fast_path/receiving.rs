@@ -7,7 +7,7 @@ use abi::cq::{Wc, opcode as wc_opcode};
 use abi::mr::access as right;
 use abi::queue::qp as word;
 use protocol::{Service, State, Status};
-use shm::LaneRx;
+use shm::{LaneRx, Source};
 
 use crate::access::Near;
 use crate::cell::Payload;
@@ -146,7 +146,7 @@ impl Qp {
     /// Takes one fast-path record whose sender has been checked. Returns false if it needs the
     /// general path; then nothing has changed.
     #[inline]
-    fn take_fast_path(&self, inner: &mut Inner, fast: &FastRecord, payload: *const u8, near: &mut Near<'_>) -> bool {
+    fn take_fast_path(&self, inner: &mut Inner, fast: &FastRecord, payload: Source<'_>, near: &mut Near<'_>) -> bool {
         if fast.path.mtu != inner.peer_mtu
             || fast.path.port != inner.attributes.port_num
             || inner.migration.heeds(fast.migrated)
@@ -158,7 +158,7 @@ impl Qp {
             What::Write { va, rkey, total } => {
                 let wanted = self.remote(self.pd, right::REMOTE_WRITE);
                 let done = inner.responder.awaits_fast_write(fast.psn, fast.len.into(), total)
-                    && (fast.len == 0 || near.write(wanted, (rkey, va), payload, fast.len.into()));
+                    && (fast.len == 0 || near.write(wanted, (rkey, va), payload));
                 if done {
                     inner.responder.took_fast_message(fast.ack_req);
                 }
@@ -172,7 +172,7 @@ impl Qp {
     }
 
     #[inline]
-    fn take_send(&self, inner: &mut Inner, fast: &FastRecord, payload: *const u8, near: &mut Near<'_>) -> bool {
+    fn take_send(&self, inner: &mut Inner, fast: &FastRecord, payload: Source<'_>, near: &mut Near<'_>) -> bool {
         let index = inner.rq_head;
         let len = u32::from(fast.len);
         if self.srq.is_some()
@@ -185,7 +185,7 @@ impl Qp {
         }
         let entry: RecvEntry = inner.rq.read(index);
         let element = || inner.rq.element(index, 0);
-        let fits = len == 0 || entry.num_sge == 1 && near.scatter(self.pd, &element(), payload, len as usize);
+        let fits = len == 0 || entry.num_sge == 1 && near.scatter(self.pd, &element(), payload);
         if !fits {
             return false;
         }

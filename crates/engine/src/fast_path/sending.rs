@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use protocol::{Operation, Service};
-use shm::RECORD_MAX;
 use shm::memory::CELL_DATA;
+use shm::{RECORD_MAX, Sink};
 
 use crate::access::{self, Near};
 use crate::cell::Path;
@@ -96,7 +96,7 @@ impl Qp {
             let (len, bytes) = (op.length as u16, what.record_with(op.length));
             let done = if bytes <= CELL_DATA {
                 let at = envelope.encode(numbers, len, what, &mut cell);
-                let filled = self.fill_fast_path(&mut near, sq, (op.slot, len), cell[at..].as_mut_ptr());
+                let filled = self.fill_fast_path(&mut near, sq, op.slot, &mut cell[at..bytes]);
                 if requester.unsent() == 1 {
                     // Before the record is published: each locked instruction after it waits until
                     // the peer has released the cell's cache line.
@@ -107,12 +107,12 @@ impl Qp {
                 let at = envelope.encode(numbers, len, what, record);
                 // Whole cells need no padding: the peer could read the bytes after the record
                 // before, too.
-                self.fill_fast_path(&mut near, sq, (op.slot, len), record[at..].as_mut_ptr())
+                self.fill_fast_path(&mut near, sq, op.slot, &mut record[at..bytes])
                     && tx.ring.push(&record[..bytes.next_multiple_of(CELL_DATA)]).is_ok()
             } else {
                 let Ok(Some(slot)) = tx.bulk.reserve(len.into()) else { break };
                 envelope.encode_bulk(numbers, len, what, slot.offset, &mut cell);
-                let done = self.fill_fast_path(&mut near, sq, (op.slot, len), slot.ptr.as_ptr())
+                let done = self.fill_fast_path(&mut near, sq, op.slot, tx.bulk.sink(&slot))
                     && tx.ring.push_cell(&cell).is_ok();
                 if !done {
                     tx.bulk.cancel(slot);
@@ -135,16 +135,15 @@ impl Qp {
 
     /// Copies a request's payload to the outgoing record; returns whether it succeeded.
     #[inline(always)]
-    fn fill_fast_path(&self, near: &mut Near<'_>, sq: &Ring, (slot, len): (u32, u16), to: *mut u8) -> bool {
-        let len = usize::from(len);
-        if len == 0 {
+    fn fill_fast_path<'a>(&self, near: &mut Near<'_>, sq: &Ring, slot: u32, to: impl Into<Sink<'a>>) -> bool {
+        let to = to.into();
+        if to.is_empty() {
             return true;
         }
         let entry: SendBrief = sq.read(slot);
         if entry.inline != 0 {
-            access::plain(to, sq.inline(slot, len), len);
-            return true;
+            return access::copy(&to, sq.inline(slot, to.len())).is_ok();
         }
-        entry.num_sge == 1 && near.gather(self.pd, &sq.element(slot, 0), to, len)
+        entry.num_sge == 1 && near.gather(self.pd, &sq.element(slot, 0), &to)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use protocol::Time;
+use shm::Source;
 use wire::Headers;
 
 use crate::cell::{Packet, Path};
@@ -203,7 +204,7 @@ fn send(qp: &Arc<Qp>, delayed: &DelayedPacket) -> bool {
                 Some((from, to)) => receive::Origin::Host { from, to },
                 None => receive::Origin::Lane,
             };
-            qp.arrive(packet, delayed.bytes.as_ptr(), origin, false);
+            qp.arrive(packet, Source::from(&delayed.bytes[..]), origin, false);
             true
         }
     }

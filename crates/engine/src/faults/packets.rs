@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use abi::fault::{Direction, Facts, Fate};
 use protocol::Outcome;
+use shm::{Sink, Source};
 use wire::grh::Network;
 use wire::{Headers, Syndrome};
 
 use super::delayed_packets::{DelayedPacket, To};
-use crate::access::Refusal;
+use crate::access::{self, Refusal};
 use crate::capture::Ends;
 use crate::cell::Packet;
 use crate::engine::Engine;
@@ -210,7 +211,7 @@ impl Qp {
     /// The payload of a packet, copied now.
     fn gather(&self, from: &Origin<'_>, len: u32) -> Result<Box<[u8]>, Refusal> {
         let mut bytes = vec![0; len as usize].into_boxed_slice();
-        self.fill(from, len, bytes.as_mut_ptr())?;
+        self.fill(from, &mut Sink::from(&mut bytes[..]))?;
         Ok(bytes)
     }
 }
@@ -235,7 +236,7 @@ fn ghost(headers: &Headers) -> Headers {
 impl Engine {
     /// Applies the rules to an incoming packet; returns true if the packet goes no further now.
     #[cold]
-    pub(crate) fn meets_fault(&self, packet: &Packet, payload: *const u8, origin: receive::Origin<'_>) -> bool {
+    pub(crate) fn meets_fault(&self, packet: &Packet, payload: Source<'_>, origin: receive::Origin<'_>) -> bool {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
         let (gid, port, peer) = {
             let inner = qp.lock();
@@ -266,8 +267,8 @@ impl Engine {
             self.follow_with_delayed_packets(qp.qpn());
             return false;
         }
-        let mut bytes = vec![0; packet.len.into()].into_boxed_slice();
-        crate::access::plain(bytes.as_mut_ptr(), payload, bytes.len());
+        // A packet that cannot be kept is not delayed.
+        let Ok(bytes) = access::copied(payload) else { return false };
         let addresses = match origin {
             receive::Origin::Host { from, to } => Some((*from, *to)),
             receive::Origin::Lane => None,

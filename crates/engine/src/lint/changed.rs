@@ -5,6 +5,7 @@
 //! or from a message received into the buffer. Principal functions: [`sum`] and [`compare`].
 
 use abi::post::Sge;
+use shm::Sink;
 
 use super::finding::{Check, Finding};
 use super::shadow::Posted;
@@ -23,8 +24,9 @@ pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
         let mut at = 0;
         while at < sge.length {
             let len = (sge.length - at).min(PIECE);
-            access::gather(engine, pd, std::iter::once(*sge), (at, len), piece.as_mut_ptr()).ok()?;
-            sum = add(sum, &piece[..len as usize]);
+            let piece = &mut piece[..len as usize];
+            access::gather(engine, pd, std::iter::once(*sge), at, &mut Sink::from(&mut *piece)).ok()?;
+            sum = add(sum, piece);
             at += len;
         }
     }

@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use abi::capture::{CaptureRecord, path};
+use shm::Sink;
 use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
 use wire::bth::LEN as BTH;
 use wire::icrc::{Envelope, Folding, Measured};
@@ -130,7 +131,7 @@ impl Batch {
         (target, envelope): (&Target, &Envelope),
         headers: &Headers,
         len: usize,
-        fill: impl FnOnce(*mut u8) -> Result<(), E>,
+        fill: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
     ) -> Result<io::Result<()>, E> {
         let (head, pad) = (headers.len(), len.wrapping_neg() % 4);
         let size = head + len + pad + ICRC;
@@ -144,7 +145,7 @@ impl Batch {
             Headers { pad: pad as u8, ..*headers }.emit(packet)
         };
         emitted.expect("a packet has room for its headers");
-        fill(packet[head..].as_mut_ptr())?;
+        fill(&mut Sink::from(&mut packet[head..head + len]))?;
         self.add(target, envelope, size);
         Ok(sent)
     }
@@ -333,7 +334,7 @@ impl RunWriter<'_> {
     pub(crate) fn put<E>(
         &mut self,
         emit: impl FnOnce(&mut [u8; BTH]),
-        fill: impl FnOnce(*mut u8, Option<&mut Folding>) -> Result<(), E>,
+        fill: impl FnOnce(&Sink<'_>, Option<&mut Folding>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Self { batch, measured, target, left } = self;
         let (at, len, id) = (batch.len, measured.length(), batch.next_id());
@@ -341,17 +342,18 @@ impl RunWriter<'_> {
         let packet = &mut batch.buffer[at..at + size];
         let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
         emit(head);
+        let payload = Sink::from(&mut rest[..len - BTH]);
         if let Some(folds) = batch.folds.as_mut().filter(|_| measured.is_foldable()) {
             let folding = &mut folds.foldings[folds.count];
             measured.begin(folding, id, head);
-            fill(rest.as_mut_ptr(), Some(folding))?;
+            fill(&payload, Some(folding))?;
             folds.places[folds.count] = at + len;
             folds.count += 1;
             if folds.count == FOLDS {
                 batch.seal();
             }
         } else {
-            fill(rest.as_mut_ptr(), None)?;
+            fill(&payload, None)?;
             batch.seal();
             batch.unsealed = Some(Unsealed { at, measured: *measured, id });
         }
@@ -367,6 +369,7 @@ mod tests {
 
     use super::*;
     use crate::access;
+    use shm::Source;
     use wire::{Opcode, Operation, Psn, Qpn, Transport};
 
     #[derive(Default)]
@@ -478,12 +481,9 @@ mod tests {
                 let emit = |head: &mut [u8; BTH]| {
                     headers(psn).emit(head).expect("room");
                 };
-                let put = writer.put::<()>(emit, |to, folding| {
-                    match folding {
-                        Some(folding) => access::folded(to, &source, folding),
-                        None => access::plain(to, source.as_ptr(), len),
-                    }
-                    Ok(())
+                let put = writer.put(emit, |to, folding| match folding {
+                    Some(folding) => access::folded(to, &source, folding),
+                    None => access::copy(to, Source::from(&source[..])),
                 });
                 put.expect("filled");
                 psn += 1;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use abi::reason::Cause;
 use abi::wire::{Arrival, arrival_kind};
+use shm::Source;
 use udp::Received;
 use wire::cnp::{self, Cnp};
 use wire::grh::Network;
@@ -191,7 +192,7 @@ impl<'a> Packets<'a> {
             len: len as u16,
             payload: Payload::Inline(head),
         };
-        Ok(Found::Packet(packet, &inside[head..]))
+        Ok(Found::Packet(packet, &inside[head..head + len]))
     }
 
     fn give_back(&mut self, rest: &[u8]) {
@@ -255,7 +256,7 @@ impl Engine {
                     let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
                     for qpn in self.groups.members(&datagrams.to) {
                         if let Some(qp) = self.qps.find(qpn) {
-                            qp.arrive(&packet, payload.as_ptr(), origin, false);
+                            qp.arrive(&packet, Source::from(payload), origin, false);
                         }
                     }
                 }
@@ -297,7 +298,7 @@ impl Engine {
         };
         let (mut inner, mut taken) = (qp.lock(), false);
         let next = loop {
-            match qp.take(&mut inner, &packet, payload.as_ptr(), origin) {
+            match qp.take(&mut inner, &packet, Source::from(payload), origin) {
                 Outcome::Taken => {
                     taken = true;
                     qp.take_segment_run(&mut inner, packets);
@@ -334,7 +335,7 @@ impl Engine {
     #[cold]
     fn is_stopped_by_fault(&self, packet: &Packet, payload: &[u8], datagrams: &Datagrams) -> bool {
         let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
-        self.meets_fault(packet, payload.as_ptr(), origin)
+        self.meets_fault(packet, Source::from(payload), origin)
     }
 
     /// The owner of a QPN, if that is not this engine: another engine, the agent, or [`NOBODY`].

@@ -22,7 +22,6 @@ use arc_swap::ArcSwap;
 use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side};
 use udp::Received;
 
-use crate::access;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
@@ -246,9 +245,7 @@ impl Engine {
             if arrival.flags & arrival_flags::BULK != 0 {
                 // Copied before anything in it is checked, because the agent can still write this
                 // memory.
-                if let Some(bytes) = reception.rx.bulk.slice(arrival.bulk, arrival.len).filter(|_| len <= BUFFER) {
-                    access::plain(reception.buffer.as_mut_ptr(), bytes.as_ptr(), len);
-                    reception.rx.bulk.release(arrival.bulk, arrival.len);
+                if len <= BUFFER && reception.rx.bulk.take(arrival.bulk, &mut reception.buffer[..len]) {
                     inbox.expect_at(&arrival.to);
                     self.deliver(reception, &Datagrams::from(&arrival), len, false);
                 }

@@ -101,8 +101,8 @@ impl Qp {
                         |to, folding| {
                             let at = at + (number * len) as usize;
                             match folding {
-                                Some(folding) => stretch.read_folding(at, to, len as usize, folding),
-                                None => stretch.read(at, to, len as usize),
+                                Some(folding) => stretch.read_folding(at, to, folding),
+                                None => stretch.read(at, to),
                             }
                         },
                     );

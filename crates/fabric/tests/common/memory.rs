@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 
+use engine::{Sink, Source};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
@@ -32,6 +33,18 @@ impl Memory {
 
     pub(crate) fn addr(&self, at: usize) -> u64 {
         (self.base + at) as u64
+    }
+
+    /// Bytes as a program hands them over to a call: they need not be mapped.
+    pub(crate) fn source(&self, at: usize, len: usize) -> Source<'_> {
+        // SAFETY: no reference to the bytes exists anywhere; a copy survives a fault.
+        unsafe { Source::new(std::ptr::with_exposed_provenance(self.base + at), len) }
+    }
+
+    /// Like [`Memory::source`], for writing.
+    pub(crate) fn sink(&self, at: usize, len: usize) -> Sink<'_> {
+        // SAFETY: as above.
+        unsafe { Sink::new(std::ptr::with_exposed_provenance_mut(self.base + at), len) }
     }
 
     fn pointer(&self, at: usize, len: usize) -> *mut u8 {

@@ -86,15 +86,15 @@ fn device_memory_is_given_to_the_last_byte() {
     let memory = Memory::new(64);
     for (dm, byte) in [(&first, 1), (&second, 2)] {
         memory.put(0, &[byte; 8]);
-        dm.write(0, memory.addr(0), 8).expect("written");
-        dm.write(most / 2 - 8, memory.addr(0), 8).expect("written");
+        dm.write(0, memory.source(0, 8)).expect("written");
+        dm.write(most / 2 - 8, memory.source(0, 8)).expect("written");
     }
     for (dm, byte) in [(&first, 1), (&second, 2)] {
         for at in [0, most / 2 - 8] {
-            dm.read(at, memory.addr(8), 8).expect("read");
+            dm.read(at, &memory.sink(8, 8)).expect("read");
             assert_eq!(memory.get(8, 8), [byte; 8]);
         }
-        refused(dm.write(most / 2 - 4, memory.addr(0), 8), Errno::EFAULT, &[]);
+        refused(dm.write(most / 2 - 4, memory.source(0, 8)), Errno::EFAULT, &[]);
         dm.free().expect("freed");
     }
     // Pieces occupy whole cache lines.

@@ -13,7 +13,7 @@ const RIGHTS: u32 = access::ZERO_BASED | ALL_RIGHTS;
 
 fn contents(dm: &Dm, offset: u64, len: usize) -> Vec<u8> {
     let memory = Memory::new(len.max(4096));
-    dm.read(offset, memory.addr(0), len as u64).expect("a copy");
+    dm.read(offset, &memory.sink(0, len)).expect("a copy");
     memory.get(0, len)
 }
 
@@ -36,7 +36,7 @@ fn a_region_of_device_memory_is_a_buffer_like_any_other(fabric: &Fabric) {
     let source = a.pd.reg_dm_mr(&here, 64, 30_000, RIGHTS).expect("an MR");
     let target = b.pd.reg_dm_mr(&there, 128, 30_000, RIGHTS).expect("an MR");
     a.memory.pattern(0, 30_000, 5);
-    here.write(64, a.memory.addr(0), 30_000).expect("a copy");
+    here.write(64, a.memory.source(0, 30_000)).expect("a copy");
     let post = |code, local: Sge, (rkey, remote_addr)| {
         let wr = SendWr { opcode: code, sges: &[local], rkey, remote_addr, compare_add: 3, ..SendWr::default() };
         a.post(&wr);
@@ -50,7 +50,7 @@ fn a_region_of_device_memory_is_a_buffer_like_any_other(fabric: &Fabric) {
     b.qp.post_recv(&engine::RecvWr { wr_id: 1, sges: &[Sge::new(4, 20_000, target.lkey())] }).expect("a receive");
     assert_eq!(post(opcode::SEND, Sge::new(0, 20_000, source.lkey()), (0, 0)), 0);
     assert_eq!((b.received().status, contents(&there, 132, 20_000)), (0, expected[..20_000].to_vec()));
-    there.write(128, Memory::new(4096).addr(0), 8).expect("a copy");
+    there.write(128, Memory::new(4096).source(0, 8)).expect("a copy");
     for old in [0_u64, 3] {
         assert_eq!(post(opcode::ATOMIC_FETCH_AND_ADD, Sge::new(0, 8, source.lkey()), (target.rkey(), 0)), 0);
         assert_eq!(contents(&here, 64, 8), old.to_ne_bytes());
@@ -79,15 +79,15 @@ fn copies_are_checked() {
         (4, 3, Errno::EINVAL),
         (104, 4, Errno::EFAULT),
         (0, 104, Errno::EFAULT),
-        (4, u64::MAX, Errno::EFAULT),
+        (4, usize::MAX, Errno::EFAULT),
         (u64::MAX, 4, Errno::EFAULT),
     ] {
-        assert_eq!(dm.write(offset, memory.addr(0), length).expect_err("bad").errno, errno, "{offset} {length}");
-        assert_eq!(dm.read(offset, memory.addr(0), length).expect_err("bad").errno, errno, "{offset} {length}");
+        assert_eq!(dm.write(offset, memory.source(0, length)).expect_err("bad").errno, errno, "{offset} {length}");
+        assert_eq!(dm.read(offset, &memory.sink(0, length)).expect_err("bad").errno, errno, "{offset} {length}");
     }
     memory.unmap();
-    assert_eq!(dm.write(0, memory.addr(0), 4).expect_err("no memory").errno, Errno::EFAULT);
-    assert_eq!(dm.read(0, memory.addr(0), 4).expect_err("no memory").errno, Errno::EFAULT);
+    assert_eq!(dm.write(0, memory.source(0, 4)).expect_err("no memory").errno, Errno::EFAULT);
+    assert_eq!(dm.read(0, &memory.sink(0, 4)).expect_err("no memory").errno, Errno::EFAULT);
 }
 
 #[test]

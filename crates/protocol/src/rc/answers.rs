@@ -10,7 +10,7 @@
 
 use super::standing::KEPT;
 use crate::responder::ResponderConfig;
-use crate::step::{Nak, Response, Source};
+use crate::step::{Nak, Response, ResponseData};
 use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 
 /// A READ or an atomic that was carried out.
@@ -349,7 +349,7 @@ impl Answers {
         };
         self.taken = Taken::Last(std::mem::take(&mut self.last));
         let aeth = Aeth { syndrome, msn: self.msn };
-        Some(Response { headers: headers(config, Operation::Acknowledge, psn, aeth), source: Source::None })
+        Some(Response { headers: headers(config, Operation::Acknowledge, psn, aeth), source: ResponseData::None })
     }
 
     fn poll_saved(&mut self, config: &ResponderConfig) -> Option<Response> {
@@ -363,11 +363,11 @@ impl Answers {
         let response = match saved.request {
             Request::Atomic { value } => {
                 let headers = Headers { atomic_ack: value, ..headers(config, Operation::AtomicAcknowledge, psn, aeth) };
-                Response { headers, source: Source::None }
+                Response { headers, source: ResponseData::None }
             }
             Request::Confirmed { .. } => {
                 let headers = headers(config, Operation::ReadResponseOnly, psn, aeth);
-                Response { headers, source: Source::None }
+                Response { headers, source: ResponseData::None }
             }
             Request::Read { until, .. } => {
                 let operation = match Place::of(saved.next == saved.begin, saved.next + 1 == saved.end) {
@@ -378,7 +378,7 @@ impl Answers {
                 };
                 let offset = saved.next * config.mtu;
                 let len = (until - offset).min(config.mtu);
-                let source = Source::Read { va: saved.va, rkey: saved.rkey, offset, len, xrc_srq: saved.xrc_srq };
+                let source = ResponseData::Read { va: saved.va, rkey: saved.rkey, offset, len, xrc_srq: saved.xrc_srq };
                 Response { headers: headers(config, operation, psn, aeth), source }
             }
         };

@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use crate::script::{Packet, Script, Side, as_sent, is_reliable};
 use crate::table::{CONVERSATIONS, Conversation, Difference};
 use softhca_protocol::{
-    Access, AtomicOp, Nak, Operation, Outcome, Responder, ResponderConfig, Service, Source, Status, Step,
+    Access, AtomicOp, Nak, Operation, Outcome, Responder, ResponderConfig, ResponseData, Service, Status, Step,
 };
 use std::collections::{BTreeMap, VecDeque};
 use wire::{Headers, NakCode, Psn, Qpn, Syndrome};
@@ -129,8 +129,8 @@ impl<'a> Server<'a> {
     fn answer(&mut self) {
         while let Some(response) = self.responder.poll_transmit() {
             let payload = match response.source {
-                Source::None => Vec::new(),
-                Source::Read { va, offset, len, .. } => self.memory.read(va + u64::from(offset), len),
+                ResponseData::None => Vec::new(),
+                ResponseData::Read { va, offset, len, .. } => self.memory.read(va + u64::from(offset), len),
             };
             self.said.push_back((as_sent(&response.headers, &payload), payload));
         }

@@ -3,7 +3,8 @@
 
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, Response, SendOp, Service, Source, Status, Step, Time,
+    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, Response, ResponseData, SendOp, Service, Status,
+    Step, Time,
 };
 use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
@@ -170,7 +171,7 @@ fn a_part_of_a_read_is_answered_as_it_is_asked_for() {
     assert_eq!(responder.handle(&request(W::ReadRequest, 1, 1024, 1100), 0), Step::Reply);
     let pieces: Vec<_> = std::iter::from_fn(|| responder.poll_transmit()).collect();
     let sources: Vec<_> = pieces.iter().map(|piece| piece.source).collect();
-    let piece = |offset, len| Source::Read { va: BASE, rkey: RKEY, offset, len, xrc_srq: 0 };
+    let piece = |offset, len| ResponseData::Read { va: BASE, rkey: RKEY, offset, len, xrc_srq: 0 };
     assert_eq!(sources, [piece(1024, 1024), piece(2048, 76)]);
     assert_eq!(pieces[0].headers.opcode.operation, W::ReadResponseFirst);
     assert_eq!(pieces[1].headers.psn, Psn::new(2));

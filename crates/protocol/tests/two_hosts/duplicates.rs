@@ -2,7 +2,7 @@
 //! 9.7.5.2.6, C9-150.
 
 use crate::corners::{request, responder, summary, take};
-use softhca_protocol::{Fault, Outcome, Responder, Source, Step};
+use softhca_protocol::{Fault, Outcome, Responder, ResponseData, Step};
 use wire::{Headers, Operation as W};
 
 /// A READ of 3000 bytes takes packets 0 to 2, an atomic packet 3, a WRITE packet 4. All are
@@ -45,8 +45,8 @@ fn fault_duplicate_read_may_be_a_part_of_the_first_with_the_same_key() {
         let answers: Vec<_> = std::iter::from_fn(|| responder.poll_transmit()).collect();
         assert_eq!(answers.len(), packets, "{again}");
         let bytes = answers.iter().map(|answer| match answer.source {
-            Source::Read { len, .. } => len,
-            Source::None => 0,
+            ResponseData::Read { len, .. } => len,
+            ResponseData::None => 0,
         });
         assert_eq!(bytes.sum::<u32>(), again.reth.len);
         assert_eq!(answers[0].headers.psn, again.psn);

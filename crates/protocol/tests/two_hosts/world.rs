@@ -5,7 +5,7 @@ pub(crate) use crate::random::Random;
 pub(crate) use crate::scenario::Scenario;
 use softhca_protocol::{
     Access, AtomicOp, Destination, Fault, Incoming, Nak, Operation, Outcome, RecvEnd, Requester, RequesterConfig,
-    Responder, ResponderConfig, SendOp, Service, Source, Status, Step, Time,
+    Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step, Time,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -396,9 +396,9 @@ impl World {
                 return self.try_later();
             }
             let payload = match response.source {
-                Source::None => Vec::new(),
-                Source::Read { len: 0, .. } => Vec::new(),
-                Source::Read { va, rkey, offset, len, .. } => {
+                ResponseData::None => Vec::new(),
+                ResponseData::Read { len: 0, .. } => Vec::new(),
+                ResponseData::Read { va, rkey, offset, len, .. } => {
                     let start = (va - BASE) as usize + offset as usize;
                     match memory.get(start..start + len as usize) {
                         Some(bytes) if rkey == RKEY => bytes.to_vec(),

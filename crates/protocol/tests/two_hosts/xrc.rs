@@ -5,7 +5,7 @@
 use crate::mixed::{Expectation, READ, post};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Nak, Operation, Outcome, Responder, ResponderConfig, SendOp, Service, Source, Status, Step,
+    Access, Nak, Operation, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step,
 };
 use wire::{Headers, NakCode, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
@@ -96,7 +96,7 @@ fn the_answer_to_a_read_knows_which_queue_it_named() {
         }
         let answer = responder.poll_transmit().expect("an answer");
         assert_eq!(answer.headers.opcode, Opcode::new(Transport::Xrc, W::ReadResponseOnly));
-        assert!(matches!(answer.source, Source::Read { xrc_srq: 0x321, .. }), "{:?}", answer.source);
+        assert!(matches!(answer.source, ResponseData::Read { xrc_srq: 0x321, .. }), "{:?}", answer.source);
     }
 }
 

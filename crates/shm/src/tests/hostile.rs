@@ -129,9 +129,9 @@ impl Victims {
     }
 
     fn take(&mut self, offset: u32, len: u32) {
-        if let Some(piece) = self.rx.bulk.slice(offset, len) {
+        if let Some(piece) = self.rx.bulk.piece(offset, len) {
             let bulk = self.region.pointer(LANE_LEN - 2 * BULK, BULK).unwrap();
-            let at = piece.as_ptr() as usize - bulk.as_ptr() as usize;
+            let at = piece.start() as usize - bulk.as_ptr() as usize;
             assert!(at + len as usize <= BULK && len > 0, "a piece outside the ring");
         }
         self.rx.bulk.release(offset, len);

@@ -124,9 +124,7 @@ fn idle_bulk_is_given_back() {
     let (mut tx, _) = ends(region.clone(), Side::A);
     let (_, mut rx) = ends(region, Side::B);
     let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks * 512;
-    let slot = tx.bulk.reserve(BULK / 2).unwrap().unwrap();
-    // SAFETY: the slot is ours, and as long as this.
-    unsafe { slot.ptr.as_ptr().write_bytes(1, BULK / 2) };
+    let slot = tx.bulk.put(&[1; BULK / 2]).unwrap().unwrap();
     assert!(blocks() >= (BULK / 2) as i64);
     assert!(!tx.bulk.give_back().unwrap());
     rx.bulk.release(slot.offset, slot.len);

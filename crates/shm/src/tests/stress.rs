@@ -60,9 +60,7 @@ impl Party {
             record[13..][..payload.len()].copy_from_slice(payload);
             length += payload.len();
         } else {
-            let slot = self.until_space(|tx| tx.bulk.reserve(payload.len()).unwrap());
-            // SAFETY: the slot is ours until the record is pushed, and as long as the payload.
-            unsafe { slot.ptr.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), payload.len()) };
+            let slot = self.until_space(|tx| tx.bulk.put(payload).unwrap());
             record[8..12].copy_from_slice(&slot.offset.to_ne_bytes());
         }
         self.until_space(|tx| tx.ring.push(&record[..length]).ok());
@@ -105,10 +103,7 @@ impl Party {
         if record[12] == 1 {
             payload.copy_from_slice(&record[13..13 + len as usize]);
         } else {
-            let piece = self.rx.bulk.slice(offset, len).unwrap();
-            // SAFETY: a correct peer does not touch the piece until we release it.
-            unsafe { payload.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr(), len as usize) };
-            self.rx.bulk.release(offset, len);
+            assert!(self.rx.bulk.take(offset, payload));
         }
         self.rx.ring.publish();
         if self.rx.peer_waiting() {
