@@ -5,7 +5,7 @@
 //! The agent decides the content of an answer. Principal types: [`Request`], which is checked, and
 //! [`Writer`].
 
-use crate::Errno;
+use crate::errno::Errno;
 
 /// Name of the node in the run directory: a socket that stands for a socket of NETLINK_RDMA.
 pub const NODE: &str = "rdma_netlink";

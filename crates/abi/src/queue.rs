@@ -288,7 +288,7 @@ pub const CQ_ARMED_NEXT: u32 = 2;
 /// Bytes of the context page.
 pub const CONTEXT_PAGE_LEN: usize = 4096;
 /// Bytes of the context page with the reasons, drops and faults behind it.
-pub const CONTEXT_LEN: usize = context_page::FAULTS + crate::fault::AREA_LEN;
+pub const CONTEXT_LEN: usize = context_page::FAULTS + crate::fault::page::AREA_LEN;
 /// Reasons behind the context page.
 pub const REASONS: u32 = 64;
 /// Bytes of a reason.

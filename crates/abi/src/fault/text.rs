@@ -16,8 +16,8 @@ use winnow::error::{ErrMode, ParserError};
 use winnow::token::take_while;
 
 use super::{Kind, Rule, Select, Sort, Way, When};
-use crate::Errno;
 use crate::command::ROWS;
+use crate::errno::Errno;
 
 /// Why a text is not a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -380,12 +380,12 @@ impl super::connection::UdParam {
     /// These bytes as the parameters of an event about a connection.
     #[must_use]
     pub fn as_conn(&self) -> ConnParam {
-        crate::Record::read_zero_extended(crate::Record::bytes(self))
+        crate::layout::Record::read_zero_extended(crate::layout::Record::bytes(self))
     }
 
     /// The bytes of the parameters of an event about a connection, as a `UdParam`.
     #[must_use]
     pub fn from_conn(conn: &ConnParam) -> Self {
-        crate::Record::read_zero_extended(crate::Record::bytes(conn))
+        crate::layout::Record::read_zero_extended(crate::layout::Record::bytes(conn))
     }
 }
