@@ -1,14 +1,14 @@
 //! A thread of the answering side: it sends messages back, or only polls, until the last message of
 //! each queue pair. The principal function is [`run`].
 
-use crate::asking::in_window;
 use crate::contents::{Pattern, mark};
+use crate::error::{Error, Result};
 use crate::figures::Tally;
 use crate::look::{Look, Vain};
 use crate::plan::{Operation, Plan};
 use crate::stream::{Numbers, Stream};
 use crate::team::{Team, WORD};
-use crate::{Error, Result};
+use crate::window::in_window;
 
 /// How often the thread polls memory before it polls once the queue for the last message.
 const LOOKS: u32 = 16;

@@ -4,17 +4,16 @@
 use std::time::{Duration, Instant};
 
 use crate::contents::{Pattern, mark};
+use crate::error::{Error, Result};
 use crate::figures::Tally;
 use crate::look::{Look, Vain};
 use crate::plan::{Amount, Measure, Operation, Plan};
 use crate::stream::{Numbers, Stream};
 use crate::team::Team;
-use crate::{Error, Result};
+use crate::window::in_window;
 
 /// Completions between two reads of the clock.
 const CLOCK: u64 = 8;
-/// How often the thread polls memory that the other side may still write.
-const SETTLE: u32 = 1 << 16;
 
 /// Measures one size.
 pub(crate) fn run(team: &Team, look: Look<'_>, plan: &Plan, size: usize) -> Result<(Option<Tally>, Numbers)> {
@@ -139,28 +138,6 @@ impl Answers<'_> {
         }
         Ok(())
     }
-}
-
-/// Checks that a message is in the window. Its last byte may arrive before all others.
-pub(crate) fn in_window(
-    team: &Team,
-    pattern: &mut Pattern,
-    size: usize,
-    lane: usize,
-    number: u64,
-    look: Look<'_>,
-) -> Result<()> {
-    let start = team.range(lane, number, size).start;
-    let mut vain = Vain::default();
-    let mut checked = pattern.check(size, lane, number, |into| team.window.read(start, into));
-    for _ in 0..SETTLE {
-        if checked.is_ok() {
-            break;
-        }
-        look.again(&mut vain)?;
-        checked = pattern.check(size, lane, number, |into| team.window.read(start, into));
-    }
-    checked
 }
 
 fn many(stream: &mut Stream<'_>, team: &Team, look: Look<'_>, plan: &Plan, size: usize) -> Result<Tally> {

@@ -4,7 +4,7 @@
 //! The last byte is the message's mark, which is never 0. A side that polls memory sees by the mark
 //! that a message has arrived. The principal type is [`Pattern`].
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Marks repeat after this many messages.
 const MARKS: u64 = 255;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softhca::{Completion, Cq};
 
+use crate::error::{Error, Result};
 use crate::talk::Watch;
-use crate::{Error, Result};
 
 /// Polls between two checks of the other side.
 const GLANCE: u32 = 1 << 8;

@@ -10,31 +10,18 @@ use std::time::Duration;
 
 use softhca::{Context, Endpoint};
 
+use crate::error::{Error, Result};
 use crate::figures::{Case, Tally};
 use crate::look::Look;
+use crate::place::Place;
 use crate::plan::Plan;
 use crate::stream::Numbers;
 use crate::talk::{Talk, Watch, Word};
 use crate::team::{Draft, Team};
-use crate::{Error, Result, answering, asking};
+use crate::{answering, asking};
 
 /// How long nothing may complete.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// The device's address to use.
-#[derive(Debug, Clone, Copy)]
-pub struct Place {
-    /// The port.
-    pub port: u8,
-    /// The GID index. `None`: the first entry that is an address of the host.
-    pub gid_index: Option<u8>,
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        Self { port: 1, gid_index: None }
-    }
-}
 
 /// Measures a plan. Calls `told` when a size is done.
 ///
@@ -209,20 +196,4 @@ fn pin(number: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(number % processors);
     let _ = rustix::thread::sched_setaffinity(None, &set);
-}
-
-/// The GID index of a socket's address in a port's table, if there is one.
-pub(crate) fn gid_index(context: &Context, port: u8, address: std::net::IpAddr) -> Option<u8> {
-    let wanted = softhca::Gid::from(address);
-    let entries = context.gids(port).ok()?;
-    entries.iter().find(|entry| entry.gid == wanted).and_then(|entry| u8::try_from(entry.index).ok())
-}
-
-impl Place {
-    /// The place with the GID index of a socket's local address, at which the other side is
-    /// reachable.
-    #[must_use]
-    pub fn of(self, context: &Context, address: std::net::IpAddr) -> Self {
-        Self { gid_index: self.gid_index.or_else(|| gid_index(context, self.port, address)), ..self }
-    }
 }

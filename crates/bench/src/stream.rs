@@ -3,8 +3,8 @@
 
 use softhca::Message;
 
-use crate::Result;
 use crate::contents::{Pattern, mark};
+use crate::error::{Error, Result};
 use crate::plan::{Operation, Plan};
 use crate::team::{Team, WORD};
 
@@ -160,7 +160,7 @@ impl<'a> Stream<'a> {
                 if before == expected {
                     return Ok(());
                 }
-                Err(crate::Error::Contents(format!(
+                Err(Error::Contents(format!(
                     "{} number {expected} of queue pair {lane} has found {before} and not {expected}",
                     self.plan.operation
                 )))

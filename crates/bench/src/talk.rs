@@ -15,8 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::{Error, Result};
 
 /// The longest line. Measurements with many queue pairs have long lines.
 const LONGEST: u64 = 8 << 20;

@@ -3,9 +3,9 @@
 
 use softhca::{Access, Completion, Context, Cq, Endpoint, Exposed, Pd, Qp, Reliable, RemoteRegion, Unconnected};
 
+use crate::error::{Error, Result};
+use crate::place::Place;
 use crate::plan::{Operation, Plan};
-use crate::session::Place;
-use crate::{Error, Result};
 
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
