@@ -18,9 +18,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
 use crate::arguments::{Agent, LinkLayer};
+use crate::failure::Failure;
 use crate::log::Log;
 use crate::place::{self, Host};
-use crate::{Failure, start};
+use crate::start;
 
 /// The kernel's score for an agent that serves every user. When memory runs out, the kernel ends
 /// such an agent last, except for processes that it never ends.

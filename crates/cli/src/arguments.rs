@@ -58,7 +58,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = crate::fault::grammar())]
     Fault(crate::fault::Fault),
     /// Measure latency, bandwidth and rate, on this host or between two
-    Bench(crate::bench::Options),
+    Bench(crate::bench::options::Options),
     /// Check this machine, and a program: can it run on softhca?
     #[command(after_help = help::DOCTOR)]
     Doctor {

@@ -6,7 +6,7 @@
 //! principal function is [`run`].
 
 mod busy;
-mod options;
+pub(crate) mod options;
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,12 +22,13 @@ use bench::{Case, Error, Place, Plan, Size, Talk, chart, plot};
 use serde_json::json;
 use softhca::Context;
 
+use crate::failure::{self, Failure};
 use crate::place::Host;
-use crate::{Failure, start};
+use crate::start;
 use engine::reason::say;
 
 use busy::Load;
-pub(crate) use options::Options;
+use options::Options;
 
 /// How long another host may take to answer first.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -127,7 +128,7 @@ fn progress(plan: &Plan) -> impl FnMut(usize, &Case) {
             let end = if number + 1 == sizes.len() { "\r\x1b[K" } else { "" };
             let done = number + 1;
             let text = format!("\r\x1b[K{operation}, {}: {done} of {} sizes{end}", Size(case.size), sizes.len());
-            crate::tell(&text);
+            failure::tell(&text);
         }
     }
 }

@@ -17,8 +17,9 @@ use shm::Socket;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::arguments::Capture;
+use crate::failure::{self, Failure};
 use crate::place::Host;
-use crate::{Failure, start};
+use crate::start;
 use engine::reason::say;
 
 /// The longest wait for packets before the next check whether to stop.
@@ -50,7 +51,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     if !wanted.quiet {
         let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
         let devices = session.devices().join(", ");
-        crate::tell(&format!("listening on {devices} of {}, {whose}; press ^C to stop\n", run_dir.display()));
+        failure::tell(&format!("listening on {devices} of {}, {whose}; press ^C to stop\n", run_dir.display()));
     }
     let said = session.complaints();
     said.iter().for_each(|complaint| say(format_args!("{complaint}")));
@@ -107,7 +108,7 @@ impl Capturing<'_> {
             say(format_args!("{complaint}"));
         }
         if !self.wanted.quiet {
-            crate::tell(&format!(
+            failure::tell(&format!(
                 "{} packets captured\n{} packets received by filter\n{missing} packets dropped by the capture\n",
                 self.taken, self.seen
             ));

@@ -6,8 +6,9 @@
 use abi::device::cap;
 use serde_json::Value;
 
+use crate::failure::Failure;
 use crate::place::Host;
-use crate::{Failure, json, start};
+use crate::{json, start};
 
 /// The members of a device that are shown without `-v`.
 const DEVICE: &[&str] =

@@ -12,11 +12,12 @@ use std::ffi::OsStr;
 use serde_json::json;
 
 use crate::colour::{self, Colour, paint};
+use crate::failure::Failure;
 use crate::finding::{Finding, Verdict};
 use crate::place::{self, Host};
+use crate::preload;
 use crate::program::Program;
 use crate::ready::{self, Surroundings};
-use crate::{Failure, preload};
 
 /// Runs all checks, also those of `program` if it is given. If a check fails, the command fails.
 pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<String, Failure> {

@@ -14,8 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engine::reason::{Kind, Line};
 use serde_json::{Value, json};
 
+use crate::failure::Failure;
 use crate::place::{self, Host};
-use crate::{Failure, reasons, start, table};
+use crate::{reasons, start, table};
 
 /// The most bytes of a sentence that are shown.
 const LONGEST: usize = 2000;

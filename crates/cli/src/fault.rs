@@ -13,8 +13,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::admin::Connection;
+use crate::failure::Failure;
 use crate::place::Host;
-use crate::{Failure, start, table};
+use crate::{start, table};
 
 /// How long to wait until engines know new rules.
 const TAKES: Duration = Duration::from_secs(2);

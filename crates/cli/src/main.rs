@@ -17,6 +17,7 @@ mod colour;
 mod devices;
 mod doctor;
 mod errors;
+mod failure;
 mod fault;
 mod fault_counts;
 mod finding;
@@ -37,13 +38,13 @@ mod strict;
 mod table;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use arguments::{Arguments, Command};
 use engine::reason::say;
+use failure::{Failure, NO_OPTIONS, print};
 use place::Host;
 
 fn main() -> ExitCode {
@@ -86,46 +87,5 @@ fn refuse(error: &clap::Error) -> ExitCode {
         false => ExitCode::SUCCESS,
         true if arguments::is_run(std::env::args_os()) => ExitCode::from(run::NOT_READY),
         true => ExitCode::from(NO_OPTIONS),
-    }
-}
-
-/// The exit code for a command line that does not parse.
-const NO_OPTIONS: u8 = 2;
-
-/// Why a command failed, and the output that it prints nevertheless.
-#[derive(Debug)]
-struct Failure {
-    output: String,
-    why: String,
-    /// The exit code.
-    code: u8,
-}
-
-impl Failure {
-    /// A failure caused by the options alone, on any machine.
-    fn of_options(why: impl std::fmt::Display) -> Self {
-        Self { code: NO_OPTIONS, ..Self::from(why) }
-    }
-}
-
-impl<T: std::fmt::Display> From<T> for Failure {
-    fn from(why: T) -> Self {
-        Self { output: String::new(), why: why.to_string(), code: 1 }
-    }
-}
-
-/// Writes to standard error. If standard error is full or closed, the command continues.
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
-}
-
-/// Prints a command's output. A reader that has gone (`softhca show | head`) is not a failure.
-fn print(text: &str) -> ExitCode {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            say(format_args!("cannot write standard output: {}", shm::denied::told(&error)));
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
     }
 }

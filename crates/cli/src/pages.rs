@@ -14,8 +14,8 @@ use clap_complete::{Generator, Shell};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::Failure;
 use crate::arguments::Arguments;
+use crate::failure::Failure;
 
 const NAME: &str = "softhca";
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use engine::reason::{Kind, Line};
 use engine::rundir::at;
 
+use crate::failure;
 use crate::fault_counts;
 
 /// The variable that passes the file's path to the library.
@@ -88,7 +89,7 @@ impl Reasons {
     pub(crate) fn end(self, end: End, strict: bool, quiet: bool) {
         let (told, names_file) = self.told(end, strict);
         if !quiet {
-            crate::tell(&told);
+            failure::tell(&told);
         }
         if !names_file {
             self.forget();

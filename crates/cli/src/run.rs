@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use crate::arguments::Run;
+use crate::failure;
 use crate::fault;
 use crate::fault_counts::FaultCounts;
 use crate::finding::Finding;
@@ -116,7 +117,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let opened = reasons.opened();
     let acted = counts.map(|counts| counts.told(&reasons.last().unwrap_or_default()));
     reasons.end(how_it_ended(status, asked), run.strict, run.quiet);
-    crate::tell(&acted.unwrap_or_default());
+    failure::tell(&acted.unwrap_or_default());
     let found = findings.is_some_and(|findings| findings.end(&opened));
     Ok(if found && code == 0 { FOUND } else { code })
 }

@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::Connection;
 use crate::arguments::Kind;
+use crate::failure::Failure;
 use crate::place::Host;
-use crate::{Failure, table};
+use crate::table;
 
 /// The members that precede each object's own members.
 const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use engine::lint::{INCOMPLETE, Told, read, watched};
 use engine::rundir::at;
 
+use crate::failure;
 use crate::reasons;
 
 /// How many findings of one kind are printed.
@@ -58,8 +59,8 @@ impl Findings {
         };
         let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
         let all = read(&text);
-        crate::tell(&told(&all, &self.file));
-        crate::tell(&unwatched(&text, gap, opened));
+        failure::tell(&told(&all, &self.file));
+        failure::tell(&unwatched(&text, gap, opened));
         if all.is_empty() {
             // If the removal fails, the file is left over and does no harm.
             let _ = fs::remove_file(self.file);
