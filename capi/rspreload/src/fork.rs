@@ -8,7 +8,7 @@
 
 use crate::next::Function;
 use crate::rdma::{self, call};
-use crate::sockets::apply_sizes;
+use crate::sizes::apply_sizes;
 use crate::table::{self, Kind, Later};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::sync::OnceLock;

@@ -23,6 +23,7 @@ mod files;
 mod fork;
 mod next;
 mod rdma;
+mod sizes;
 mod sockets;
 mod table;
 mod wait;
