@@ -5,7 +5,7 @@
 use crate::export::export;
 use crate::provider::ignored;
 use crate::{
-    address, buffer, channel, context, counters, cq, devices, dm, dmah, ece, events, fork, import, kern, mcast, memory,
+    address, buffer, channel, counters, cq, device, devices, dm, dmah, ece, events, fork, import, kern, mcast, memory,
     pd, qp, query, rates, srq, sysfs, text, why,
 };
 
@@ -26,7 +26,7 @@ export!("@@IBVERBS_1.1":
     ibv_ack_cq_events = channel::ack_cq_events,
     ibv_alloc_pd = pd::alloc,
     ibv_attach_mcast = mcast::attach,
-    ibv_close_device = context::close_device,
+    ibv_close_device = device::close_device,
     ibv_copy_ah_attr_from_kern = kern::copy_ah_attr_from_kern,
     ibv_create_ah = address::create,
     ibv_create_ah_from_wc = address::create_from_wc,
@@ -54,7 +54,7 @@ export!("@@IBVERBS_1.1":
     ibv_modify_qp = qp::modify,
     ibv_modify_srq = srq::modify,
     ibv_node_type_str = text::node_type_str,
-    ibv_open_device = context::open_device,
+    ibv_open_device = device::open_device,
     ibv_port_state_str = text::port_state_str,
     ibv_query_device = query::query_device,
     ibv_query_gid = query::query_gid,

@@ -1,8 +1,8 @@
 //! Sharing a device, its PDs and MRs between processes. (Device memory is in `dm`.) An imported
 //! object keeps its handle from the process that made it.
 
-use crate::context;
 use crate::context::OpenContext;
+use crate::device;
 use crate::devices;
 use crate::entry::{self, refuse};
 use crate::layout::{Context, Mr, Pd};
@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
         if cmd_fd < 0 {
             return Err(refuse!(EBADF, "ibv_import_device: {cmd_fd} is no descriptor"));
         }
-        let opened = context::import(devices::known_devices()?, cmd_fd)?;
+        let opened = device::import(devices::known_devices()?, cmd_fd)?;
         // SAFETY: the program has given the descriptor away; the context has its own copy.
         drop(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
         Ok(opened)

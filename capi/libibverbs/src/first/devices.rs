@@ -7,7 +7,7 @@ use crate::entry::{self, Outcome};
 use crate::events::Subject;
 use crate::layout::{self, AsyncEvent, CompChannel, DeviceAttr, Gid, PortAttr, Qp, Srq};
 use crate::object::get;
-use crate::{channel, context, devices, events, query};
+use crate::{channel, device, devices, events, query};
 use bytemuck::Zeroable;
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn get_guid(device: *mut Device) -> u64 {
 pub(crate) unsafe extern "C" fn open(device: *mut Device) -> *mut Context {
     entry::pointer("ibv_open_device", || {
         // SAFETY: the caller's promise.
-        let now = unsafe { context::open_device(today(device)?) };
+        let now = unsafe { device::open_device(today(device)?) };
         if now.is_null() {
             return Err(last_refusal());
         }
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn open(device: *mut Device) -> *mut Context {
 /// `context` is open, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn close(context: *mut Context) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { end("ibv_close_device", context, context::close_device) }
+    unsafe { end("ibv_close_device", context, device::close_device) }
 }
 
 forward! {

@@ -1,7 +1,8 @@
 //! The structs that a program fills in to create, modify or address an object. The principal
 //! type is [`QpAttr`].
 
-use super::{CompChannel, Cq, Gid, Op, Pd, Srq, Td, mirror};
+use super::base::{Gid, Op, mirror};
+use super::objects::{CompChannel, Cq, Pd, Srq, Td};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,7 +1,7 @@
 //! The device and the context: what a program holds open, and the two tables of operations that the
 //! inline functions of `verbs.h` call. The principal type is [`VerbsContext`].
 
-use super::{Mutex, Op, mirror};
+use super::base::{Mutex, Op, mirror};
 use bytemuck::Zeroable;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,7 +1,8 @@
 //! The objects that belong to a context: PD, MR, MW, completion channel, CQ, SRQ, QP, AH.
 //! The principal type is [`Qp`].
 
-use super::{Cond, Context, Mutex, Op, mirror};
+use super::base::{Cond, Mutex, Op, mirror};
+use super::device::Context;
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,7 +1,7 @@
 //! The structs that the query functions fill in: device and port attributes, GID entries. The
 //! principal type is [`DeviceAttr`].
 
-use super::{Gid, mirror};
+use super::base::{Gid, mirror};
 use bytemuck::Zeroable;
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,6 +1,7 @@
 //! Work requests, work completions and asynchronous events. The principal type is [`SendWr`].
 
-use super::{Ah, Mr, Mw, mirror};
+use super::base::mirror;
+use super::objects::{Ah, Mr, Mw};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -105,7 +105,7 @@ fn a_device_is_closed_once() {
     let (first, second) = (Device::open(), Device::open());
     let context = second.context;
     drop(second);
-    assert_eq!((call!(context::close_device(context)), errno()), (EBADF, EBADF));
+    assert_eq!((call!(device::close_device(context)), errno()), (EBADF, EBADF));
     assert!(call!(pd::alloc(context)).is_null());
     assert_eq!(errno(), EBADF);
     drop(first);

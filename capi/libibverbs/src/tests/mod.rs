@@ -14,7 +14,7 @@ mod sharing;
 mod traffic;
 
 use crate::layout::{Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, Wc};
-use crate::{channel, context, cq, devices, memory, object, pd, qp, query, sysfs};
+use crate::{channel, cq, device, devices, memory, object, pd, qp, query, sysfs};
 use abi::qp::attr;
 use agent::{Agent, AgentHandle, Config};
 use bytemuck::Zeroable;
@@ -85,7 +85,7 @@ impl Device {
         let list = call!(devices::get_device_list(&raw mut count));
         assert_eq!(count, 1);
         let first = call!(list.read());
-        let context = call!(context::open_device(first));
+        let context = call!(device::open_device(first));
         assert!(!context.is_null(), "errno {}", errno());
         call!(devices::free_device_list(list));
         let pd = call!(pd::alloc(context));
@@ -178,7 +178,7 @@ impl Drop for Device {
             assert_eq!(call!(cq::destroy(self.cq)), 0);
             assert_eq!(call!(pd::dealloc(self.pd)), 0);
         }
-        assert_eq!(call!(context::close_device(self.context)), 0);
+        assert_eq!(call!(device::close_device(self.context)), 0);
     }
 }
 

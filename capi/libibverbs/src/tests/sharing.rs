@@ -104,7 +104,7 @@ fn device_memory_and_its_import() {
     call!(import::unimport_mr(shared));
     call!(import::unimport_pd(domain));
     call!(dm::unimport(twin));
-    assert_eq!(call!(context::close_device(second)), 0);
+    assert_eq!(call!(device::close_device(second)), 0);
     assert_eq!(call!(dm::free(piece)), libc::EBUSY);
     assert_eq!((call!(memory::dereg(mr)), call!(dm::free(piece))), (0, 0));
 }
