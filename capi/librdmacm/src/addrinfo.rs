@@ -5,9 +5,9 @@
 //! The result is allocated with the C library's allocator, piece by piece, because programs replace
 //! pieces by their own. The principal type is [`Found`].
 
-use crate::address;
 use crate::cma::{AddrInfo, ps, qpt};
 use crate::entry::{self, Outcome, Refusal, refuse};
+use crate::sockaddr;
 use crate::verbs::{last_error, made};
 use bytemuck::Zeroable;
 use cm::{Address, AddressIb};
@@ -256,7 +256,7 @@ fn question(hints: &AddrInfo) -> libc::addrinfo {
 /// `answer` is from the resolver's list.
 unsafe fn convert(space: c_int, answer: &libc::addrinfo) -> Outcome<Address> {
     // SAFETY: the resolver's address is as long as its family says.
-    let found = unsafe { address::read(answer.ai_addr.cast()) }?.and_then(|found| found.socket_addr());
+    let found = unsafe { sockaddr::read(answer.ai_addr.cast()) }?.and_then(|found| found.socket_addr());
     let Some(SocketAddr::V6(found)) = found else {
         return Err(refuse!(EINVAL, "rdma_getaddrinfo: an address of the family AF_IB is written as an IPv6 address"));
     };

@@ -2,23 +2,27 @@
 //! shown. A request becomes an id. A response takes the QP to RTS and is answered. A join attaches
 //! the QP. Some events do not concern the program and end here. The principal type is [`Arrival`].
 
-use crate::address;
 use crate::attributes;
 use crate::cma::{CmEvent, CmId, ConnParam, DEPTH_MAX, EventChannel, EventParam, UdParam};
 use crate::ece;
 use crate::entry::{Outcome, Refusal};
 use crate::event::{EventObject, EventState};
-use crate::group::Group;
-use crate::id::{self, Beginning, IdObject};
+use crate::id::{Beginning, IdObject};
+use crate::id_life;
 use crate::layout::AhAttr;
+use crate::membership::Membership;
 use crate::object::get;
 use crate::registry::{self, Named};
-use crate::resolve_info;
+use crate::shown;
 use crate::verbs;
 use bytemuck::Zeroable;
 use cm::{Event, EventKind};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+
+/// The argument of the internal event: which event the program must see.
+pub(crate) const RESOLVED: u64 = 16;
+pub(crate) const FAILED: u64 = 17;
 
 /// Processes an event: returns the program's struct, or `None` if the program need not know.
 ///
@@ -78,12 +82,10 @@ impl Arrival {
     ///
     /// # Safety
     /// `group` is NULL or live.
-    unsafe fn take(&mut self, event: &Event, object: &IdObject, group: *mut Group) -> bool {
+    unsafe fn take(&mut self, event: &Event, object: &IdObject, group: *mut Membership) -> bool {
         match event.kind {
             EventKind::ADDR_RESOLVED => self.outcome(resolved(event, object), EventKind::ADDR_ERROR),
-            EventKind::ROUTE_RESOLVED => {
-                self.outcome(address::show_known(object, &event.known), EventKind::ROUTE_ERROR)
-            }
+            EventKind::ROUTE_RESOLVED => self.outcome(shown::show_known(object, &event.known), EventKind::ROUTE_ERROR),
             EventKind::CONNECT_REQUEST => {
                 self.parameters(event, object);
                 let Ok(new) = self.request(event, object) else { return false };
@@ -138,10 +140,10 @@ impl Arrival {
             EventKind::ADDRINFO_ERROR => object.state().resolving = false,
             EventKind::USER => self.c.param = EventParam { arg: event.arg() },
             // Written by `rdma_resolve_addrinfo`, whose answer already waits.
-            EventKind::INTERNAL if event.arg() == resolve_info::RESOLVED => {
+            EventKind::INTERNAL if event.arg() == RESOLVED => {
                 self.c.event = EventKind::ADDRINFO_RESOLVED.0;
             }
-            EventKind::INTERNAL if event.arg() == resolve_info::FAILED => {
+            EventKind::INTERNAL if event.arg() == FAILED => {
                 object.state().resolving = false;
                 self.c.event = EventKind::ADDRINFO_ERROR.0;
             }
@@ -223,14 +225,14 @@ impl Arrival {
         let ready = || {
             if listener.state().sync {
                 // SAFETY: just made, and nothing else refers to it.
-                unsafe { id::move_to(new, null_mut()) }?;
+                unsafe { id_life::move_to(new, null_mut()) }?;
             }
-            address::show_known(object, &event.known)
+            shown::show_known(object, &event.known)
         };
         ready().map(|()| new).inspect_err(|_| {
             // The program has never seen the id. Ending it rejects the request.
             // SAFETY: just made, and nothing else refers to it.
-            let _ = unsafe { id::end(new) };
+            let _ = unsafe { id_life::end(new) };
         })
     }
 
@@ -256,14 +258,14 @@ impl Arrival {
         }
     }
 
-    fn publish(self, id: *mut CmId, group: *mut Group) -> *mut CmEvent {
+    fn publish(self, id: *mut CmId, group: *mut Membership) -> *mut CmEvent {
         // Moving the box does not move the buffer.
         EventObject::create(self.c, EventState { id, group, _private_data: self.private_data }).cast()
     }
 }
 
 fn resolved(event: &Event, object: &IdObject) -> Outcome<()> {
-    address::show_known(object, &event.known)?;
+    shown::show_known(object, &event.known)?;
     object.device().map(drop)
 }
 

@@ -8,8 +8,10 @@ use crate::attributes;
 use crate::cma::{CmId, ConnParam, DEPTH_MAX, ps};
 use crate::entry::{self, Outcome, refuse};
 use crate::event;
+use crate::get_event;
 use crate::id::{self, IdObject};
 use crate::object::get;
+use crate::shown;
 use cm::Ece;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -32,7 +34,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
         // A bound id listens on its address, which is shown already.
         if !address::is_bound(object) {
             let found = object.channel()?.query_addresses(object.inner.handle)?;
-            address::show_addresses(object, &found)?;
+            shown::show_addresses(object, &found)?;
         }
         Ok(0)
     })
@@ -68,7 +70,7 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
             state.has_asked = true;
             state.connect.clear();
         }
-        event::wait_if_sync(object)?;
+        get_event::wait_if_sync(object)?;
         Ok(0)
     })
 }
@@ -118,7 +120,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
                 unsafe { event::let_go(object) };
             }
         } else {
-            event::wait_if_sync(object)?;
+            get_event::wait_if_sync(object)?;
         }
         Ok(0)
     })
@@ -200,7 +202,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
         } else {
             object.channel()?.disconnect(object.inner.handle)?;
         }
-        event::wait_if_sync(object)?;
+        get_event::wait_if_sync(object)?;
         Ok(0)
     })
 }

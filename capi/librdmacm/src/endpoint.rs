@@ -1,14 +1,17 @@
 //! Endpoints (`rdma_create_ep(3)`): a synchronous id with its QP, made from the result of
 //! `rdma_getaddrinfo(3)`, and the requests that arrive at a listening endpoint.
 
-use crate::address::{self, bind_to, resolve_to};
+use crate::address::{bind_to, resolve_to};
 use crate::cma::{AddrInfo, CmEvent, CmId};
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::event;
+use crate::get_event;
 use crate::id::{self, IdObject};
+use crate::id_life;
 use crate::layout::{Pd, QpInitAttr};
 use crate::object::{get, set};
 use crate::qp;
+use crate::sockaddr;
 use crate::srq;
 use cm::{EventKind, SetOption};
 use std::ffi::c_int;
@@ -37,7 +40,7 @@ pub(crate) unsafe extern "C" fn create(
         let info = unsafe { &*info };
         let (space, qp_type) = (info.ai_port_space.cast_unsigned(), info.ai_qp_type.cast_unsigned());
         // SAFETY: a synchronous id needs no channel.
-        let made = unsafe { id::make(std::ptr::null_mut(), std::ptr::null_mut(), space, qp_type) }?;
+        let made = unsafe { id_life::make(std::ptr::null_mut(), std::ptr::null_mut(), space, qp_type) }?;
         // SAFETY: just made; the rest is the caller's promise.
         let ready = unsafe {
             id::live(made).and_then(|object| {
@@ -63,7 +66,7 @@ pub(crate) unsafe extern "C" fn create(
 /// `info`'s addresses and route, `pd` and `init` are as for [`create`].
 unsafe fn active(object: &IdObject, info: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let (source, destination) = unsafe { (address::read(info.ai_src_addr)?, address::read(info.ai_dst_addr)?) };
+    let (source, destination) = unsafe { (sockaddr::read(info.ai_src_addr)?, sockaddr::read(info.ai_dst_addr)?) };
     let destination = destination.ok_or_else(|| refuse!(EINVAL, "rdma_create_ep: there is no destination address"))?;
     resolve_to(object, source.as_ref(), &destination, PATIENCE_MS)?;
     if info.ai_route_len > 0 && !info.ai_route.is_null() {
@@ -73,7 +76,7 @@ unsafe fn active(object: &IdObject, info: &AddrInfo, pd: *mut Pd, init: *mut QpI
     } else {
         object.channel()?.resolve_route(object.inner.handle, PATIENCE_MS.cast_unsigned())?;
     }
-    event::wait_if_sync(object)?;
+    get_event::wait_if_sync(object)?;
     if !init.is_null() {
         set!(init, qp_type, info.ai_qp_type.cast_unsigned());
         // SAFETY: the caller's promise.
@@ -91,7 +94,7 @@ unsafe fn active(object: &IdObject, info: &AddrInfo, pd: *mut Pd, init: *mut QpI
 /// `info`'s address, `pd` and `init` are as for [`create`].
 unsafe fn passive(object: &IdObject, info: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let source = unsafe { address::read(info.ai_src_addr) }?;
+    let source = unsafe { sockaddr::read(info.ai_src_addr) }?;
     bind_to(object, &source.ok_or_else(|| refuse!(EINVAL, "rdma_create_ep: there is no address to listen on"))?)?;
     if !pd.is_null() {
         set!(object.c(), pd, pd);
@@ -122,7 +125,7 @@ pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
                 srq::destroy(id);
             }
             // An id that cannot be ended stays, because the function cannot report a failure.
-            let _ = id::end(id);
+            let _ = id_life::end(id);
         }
     });
 }
@@ -143,7 +146,7 @@ pub(crate) unsafe extern "C" fn get_request(listener: *mut CmId, id: *mut *mut C
         // the id's own.
         let event = unsafe {
             event::let_go(object);
-            event::next(get!(object.c(), channel))
+            get_event::next(get!(object.c(), channel))
         }?;
         // SAFETY: the event was just handed out.
         match unsafe { requested(object, event) } {

@@ -5,8 +5,8 @@
 
 use crate::export::export;
 use crate::{
-    address, addrinfo, attributes, channel, connection, devices, ece, endpoint, event, group, id, option, qp,
-    resolve_info, srq,
+    address, addrinfo, attributes, channel, connection, devices, ece, endpoint, event, get_event, group, id_life,
+    option, qp, resolve_info, srq,
 };
 
 export!("@@RDMACM_1.0":
@@ -16,21 +16,21 @@ export!("@@RDMACM_1.0":
     rdma_connect = connection::connect,
     rdma_create_ep = endpoint::create,
     rdma_create_event_channel = channel::create,
-    rdma_create_id = id::create,
+    rdma_create_id = id_life::create,
     rdma_create_qp = qp::create,
     rdma_create_qp_ex = qp::create_ex,
     rdma_create_srq = srq::create,
     rdma_create_srq_ex = srq::create_ex,
     rdma_destroy_ep = endpoint::destroy,
     rdma_destroy_event_channel = channel::destroy,
-    rdma_destroy_id = id::destroy,
+    rdma_destroy_id = id_life::destroy,
     rdma_destroy_qp = qp::destroy,
     rdma_destroy_srq = srq::destroy,
     rdma_disconnect = connection::disconnect,
     rdma_event_str = event::name,
     rdma_free_devices = devices::free,
     rdma_freeaddrinfo = addrinfo::free,
-    rdma_get_cm_event = event::get,
+    rdma_get_cm_event = get_event::get,
     rdma_get_devices = devices::get,
     rdma_get_dst_port = address::dst_port,
     rdma_get_request = endpoint::get_request,
@@ -39,7 +39,7 @@ export!("@@RDMACM_1.0":
     rdma_join_multicast = group::join,
     rdma_leave_multicast = group::leave,
     rdma_listen = connection::listen,
-    rdma_migrate_id = id::migrate,
+    rdma_migrate_id = id_life::migrate,
     rdma_notify = connection::notify,
     rdma_reject = connection::reject,
     rdma_resolve_addr = address::resolve_addr,

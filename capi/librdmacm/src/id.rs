@@ -1,25 +1,18 @@
-//! Ids: `struct rdma_cm_id` and this library's data about it; making an id, moving it to another
-//! channel, ending it.
-//!
-//! An id for which the program gave no channel is *synchronous*: it has its own channel, and its
-//! calls wait until the operation that they began has ended. Ending an id waits until every event
-//! of it that was handed out is acknowledged (`rdma_destroy_id(3)`). The principal types are
-//! [`IdObject`] and [`State`].
+//! Ids: `struct rdma_cm_id` and this library's data about it. The calls that make, move and end ids
+//! are in `id_life.rs`. The principal types are [`IdObject`] and [`State`].
 
-use crate::addrinfo;
-use crate::channel::{self, ChannelObject};
-use crate::cma::{AddrInfo, CmId, EventChannel, ps, qpt};
+use crate::channel::ChannelObject;
+use crate::cma::{AddrInfo, CmId, EventChannel, qpt};
 use crate::devices::Opened;
 use crate::entry::{self, Outcome, refuse};
-use crate::event;
-use crate::group::Group;
 use crate::layout::QpInitAttr;
-use crate::object::{Named, Object, get, set};
+use crate::membership::Membership;
+use crate::object::{Named, Object, get};
 use crate::registry;
 use bytemuck::Zeroable;
 use cm::{Channel, Ece, Id, Known, PortSpace, QpAttributes, QpKind};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,7 +75,7 @@ pub(crate) struct State {
     /// The attributes for QPs of requests to a listening endpoint.
     pub(crate) qp_init: Option<QpInitAttr>,
     /// The memberships in multicast groups.
-    pub(crate) groups: Vec<*mut Group>,
+    pub(crate) groups: Vec<*mut Membership>,
     /// The result of `rdma_resolve_addrinfo`, which the program takes once.
     pub(crate) resolved: *mut AddrInfo,
     /// Whether `rdma_resolve_addrinfo` was called. It may be called only once.
@@ -145,7 +138,7 @@ impl IdObject {
 
     /// The port space and QP type of the next id, which can be made while this one is destroyed. A
     /// program that has connected once will mostly connect again in the same way.
-    fn renewable(&self) -> Option<(PortSpace, QpKind)> {
+    pub(crate) fn renewable(&self) -> Option<(PortSpace, QpKind)> {
         let state = self.state();
         let number = |value: c_uint| u16::try_from(value).ok();
         let kind = number(get!(self.c(), qp_type)).and_then(|kind| u8::try_from(kind).ok()).map(QpKind);
@@ -160,7 +153,7 @@ impl IdObject {
     }
 
     /// Waits until as many events are acknowledged as were handed out.
-    fn wait_for_events(&self, reported: u32) {
+    pub(crate) fn wait_for_events(&self, reported: u32) {
         let mut state = self.state();
         while reported.wrapping_sub(state.completed).cast_signed() > 0 {
             self.inner.changed.wait(&mut state);
@@ -227,159 +220,4 @@ impl Beginning {
         registry::name_id(cookie, id);
         id
     }
-}
-
-/// `rdma_create_id`: without a channel the id is synchronous.
-///
-/// # Safety
-/// `channel` is NULL or live, `id` valid.
-pub(crate) unsafe extern "C" fn create(
-    channel: *mut EventChannel,
-    id: *mut *mut CmId,
-    context: *mut c_void,
-    space: c_uint,
-) -> c_int {
-    entry::or_minus_one("rdma_create_id", || {
-        entry::not_null(id)?;
-        let qp_type = if matches!(space, ps::IPOIB | ps::UDP) { qpt::UD } else { qpt::RC };
-        // SAFETY: the caller's promise.
-        let made = unsafe { make(channel, context, space, qp_type) }?;
-        // SAFETY: not NULL, and the caller's to write.
-        unsafe { id.write(made) };
-        Ok(0)
-    })
-}
-
-/// Makes an id for QPs of any type.
-///
-/// # Safety
-/// `channel` is NULL or live.
-pub(crate) unsafe fn make(
-    given: *mut EventChannel,
-    context: *mut c_void,
-    space: c_uint,
-    qp_type: c_uint,
-) -> Outcome<*mut CmId> {
-    let unknown = || refuse!(EINVAL, "port space {space:#x} with QP type {qp_type} is not known");
-    let number = PortSpace(u16::try_from(space).map_err(|_| unknown())?);
-    let kind = QpKind(u8::try_from(qp_type).map_err(|_| unknown())?);
-    let sync = given.is_null();
-    let channel = if sync { channel::open()? } else { given };
-    // SAFETY: live by the caller's promise, or just opened.
-    let created = unsafe { ChannelObject::live(channel) }.and_then(|object| {
-        if let Some(kept) = object.inner.kept_id(number, kind) {
-            return Ok(kept);
-        }
-        let cookie = registry::fresh();
-        Ok((cookie, object.inner.create_id(cookie, number, kind)?))
-    });
-    match created {
-        Ok((cookie, handle)) => {
-            Ok(Beginning { channel, context, space, qp_type, sync, named: true }.publish(handle, cookie))
-        }
-        Err(refusal) => {
-            if sync {
-                // SAFETY: just opened, and nothing else refers to it.
-                unsafe { ChannelObject::free(channel.cast()) };
-            }
-            Err(refusal)
-        }
-    }
-}
-
-/// `rdma_destroy_id`: waits until every event that was handed out is acknowledged.
-///
-/// # Safety
-/// `id` is live, and is not used afterwards when this succeeds.
-pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) -> c_int {
-    // SAFETY: the caller's promise.
-    entry::or_minus_one("rdma_destroy_id", || unsafe { end(id) }.map(|()| 0))
-}
-
-/// # Safety
-/// As for [`destroy`].
-pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
-    // SAFETY: the caller's promise.
-    let object = unsafe { live(id) }?;
-    let (channel, handle) = (object.channel()?, object.inner.handle);
-    let ended = match object.renewable() {
-        Some((space, kind)) => channel.renew_id(handle, registry::fresh(), space, kind),
-        None => channel.destroy_id(handle),
-    };
-    let reported = match ended {
-        Ok(reported) => reported,
-        // When the agent ends, the id and its events are gone as well.
-        Err(error) if error.errno == abi::Errno::EIO => 0,
-        Err(error) => return Err(error.into()),
-    };
-    // SAFETY: the id's own event, if it keeps one.
-    unsafe { event::let_go(object) };
-    object.wait_for_events(reported);
-    registry::forget_id(object.inner.cookie, object.inner.handle.0);
-    let (sync, resolved) = {
-        let mut state = object.state();
-        for group in state.groups.drain(..) {
-            // SAFETY: the id's own memberships; their events are the id's events too, and are
-            // acknowledged.
-            unsafe { Group::free(group) };
-        }
-        (state.sync, state.resolved)
-    };
-    let c = object.c();
-    // SAFETY: allocated with calloc; NULL is allowed.
-    unsafe { libc::free(get!(c, route.path_rec).cast()) };
-    if sync {
-        // SAFETY: the id's own channel, which nothing else uses.
-        unsafe { ChannelObject::free(get!(c, channel).cast()) };
-    }
-    // SAFETY: a list of this library that the program has not taken; NULL is allowed.
-    unsafe { addrinfo::release(resolved) };
-    // SAFETY: the caller's promise.
-    unsafe { IdObject::free(id.cast()) };
-    Ok(())
-}
-
-/// `rdma_migrate_id`: moves an id to another channel, or to its own if `channel` is NULL.
-///
-/// # Safety
-/// `id` is live, and no other call with it is under way; `channel` is NULL or live.
-pub(crate) unsafe extern "C" fn migrate(id: *mut CmId, channel: *mut EventChannel) -> c_int {
-    // SAFETY: the caller's promise.
-    entry::or_minus_one("rdma_migrate_id", || unsafe { move_to(id, channel) }.map(|()| 0))
-}
-
-/// # Safety
-/// As for [`migrate`].
-pub(crate) unsafe fn move_to(id: *mut CmId, given: *mut EventChannel) -> Outcome<()> {
-    // SAFETY: the caller's promise.
-    let object = unsafe { live(id) }?;
-    let (was_sync, sync) = (object.state().sync, given.is_null());
-    if was_sync && sync {
-        return Err(refuse!(EINVAL, "the rdma_cm_id is synchronous already"));
-    }
-    let to = if sync { channel::open()? } else { given };
-    // SAFETY: live by the caller's promise, or just opened.
-    let moved = unsafe { ChannelObject::live(to) }
-        .and_then(|channel| Ok(channel.inner.migrate_id(object.inner.handle, object.channel()?)?));
-    let reported = match moved {
-        Ok(reported) => reported,
-        Err(refusal) => {
-            if sync {
-                // SAFETY: just opened, and nothing else refers to it.
-                unsafe { ChannelObject::free(to.cast()) };
-            }
-            return Err(refusal);
-        }
-    };
-    let from = get!(object.c(), channel);
-    if was_sync {
-        // SAFETY: the id's own event, if it keeps one.
-        unsafe { event::let_go(object) };
-        // SAFETY: the id's own channel, which nothing uses any more.
-        unsafe { ChannelObject::free(from.cast()) };
-    }
-    set!(object.c(), channel, to);
-    object.state().sync = sync;
-    object.wait_for_events(reported);
-    Ok(())
 }

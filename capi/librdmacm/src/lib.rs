@@ -25,13 +25,16 @@ mod event;
 #[path = "../../libibverbs/src/export.rs"]
 mod export;
 mod exports;
+mod get_event;
 mod group;
 mod id;
+mod id_life;
 #[allow(dead_code, unused_imports, reason = "the structs of verbs.h, of which libibverbs uses more")]
 #[path = "../../libibverbs/src/layout/mod.rs"]
 mod layout;
 #[path = "../../libibverbs/src/live.rs"]
 mod live;
+mod membership;
 #[allow(dead_code, unused_macros, unused_imports, reason = "shared with libibverbs")]
 #[path = "../../libibverbs/src/object.rs"]
 mod object;
@@ -41,5 +44,7 @@ mod reasons;
 mod registry;
 mod resolve_info;
 mod rsocket;
+mod shown;
+mod sockaddr;
 mod srq;
 mod verbs;

@@ -5,7 +5,7 @@
 //! principal type is [`Named`].
 
 use crate::cma::CmId;
-use crate::group::Group;
+use crate::membership::Membership;
 use crate::object::{cookie, from_cookie};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ pub(crate) enum Named {
     /// An id.
     Id(*mut CmId),
     /// A membership in a group.
-    Group(*mut Group),
+    Group(*mut Membership),
 }
 
 /// The table holds pointers as numbers, so that threads may share it.
@@ -61,12 +61,12 @@ pub(crate) fn find_id(mut holds: impl FnMut(*mut CmId) -> bool) -> Option<*mut C
 }
 
 /// Lets `number` name the membership from now on.
-pub(crate) fn name_group(number: u64, group: *mut Group) {
+pub(crate) fn name_group(number: u64, group: *mut Membership) {
     TABLE.lock().groups.insert(number, cookie(group));
 }
 
 /// Whether `group` is still a membership.
-pub(crate) fn is_joined(group: *mut Group) -> bool {
+pub(crate) fn is_joined(group: *mut Membership) -> bool {
     TABLE.lock().groups.values().any(|known| *known == cookie(group))
 }
 

@@ -3,9 +3,10 @@
 //! event goes through the agent to the id's own channel.
 
 use crate::addrinfo::{self, Found};
+use crate::arrival::{FAILED, RESOLVED};
 use crate::cma::{AddrInfo, CmId};
 use crate::entry::{self, Outcome, refuse};
-use crate::event;
+use crate::get_event;
 use crate::id::{self, IdObject};
 use cm::EventKind;
 use std::ffi::{c_char, c_int};
@@ -14,10 +15,6 @@ use std::ptr::null_mut;
 /// Hint flags: ask the subnet administrator; ask the host's resolver.
 const SA: c_int = 0x10;
 const DNS: c_int = 0x20;
-
-/// The argument of the internal event: which event the program must see.
-pub(crate) const RESOLVED: u64 = 16;
-pub(crate) const FAILED: u64 = 17;
 
 /// `rdma_resolve_addrinfo`: ADDRINFO_RESOLVED or ADDRINFO_ERROR follows; a synchronous id waits for
 /// it.
@@ -46,7 +43,7 @@ pub(crate) unsafe extern "C" fn resolve(
             object.state().resolving = false;
         }
         begun?;
-        event::wait_if_sync(object)?;
+        get_event::wait_if_sync(object)?;
         Ok(0)
     })
 }

@@ -10,7 +10,7 @@ use crate::entry::Outcome;
 use crate::layout::{Context, Cq, Pd, Qp, QpCap, QpInitAttr, SaPathRec};
 use crate::object::get;
 use crate::verbs::{last_error, made};
-use crate::{address, channel, connection, event, id, option, qp};
+use crate::{address, channel, connection, event, get_event, id_life, option, qp};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -77,7 +77,7 @@ impl Drop for Incoming {
             // harm.
             unsafe {
                 let _ = connection::reject(self.id, std::ptr::null(), 0);
-                let _ = id::destroy(self.id);
+                let _ = id_life::destroy(self.id);
             }
         }
     }
@@ -108,7 +108,7 @@ impl Endpoint {
         let mut endpoint = Self::on_channel()?;
         let space = if datagrams { ps::UDP } else { ps::TCP };
         // SAFETY: the channel is live, and the id's place belongs to `endpoint`.
-        answered(unsafe { id::create(endpoint.channel, &raw mut endpoint.id, std::ptr::null_mut(), space) })?;
+        answered(unsafe { id_life::create(endpoint.channel, &raw mut endpoint.id, std::ptr::null_mut(), space) })?;
         Ok(endpoint)
     }
 
@@ -116,7 +116,7 @@ impl Endpoint {
     pub(crate) fn of_request(mut request: Incoming) -> Outcome<Self> {
         let mut endpoint = Self::on_channel()?;
         // SAFETY: both are live.
-        answered(unsafe { id::migrate(request.id, endpoint.channel) })?;
+        answered(unsafe { id_life::migrate(request.id, endpoint.channel) })?;
         endpoint.id = std::mem::replace(&mut request.id, std::ptr::null_mut());
         endpoint.depths = request.depths;
         Ok(endpoint)
@@ -216,7 +216,7 @@ impl Endpoint {
     pub(crate) fn news(&self) -> Outcome<Option<News>> {
         let mut found: *mut CmEvent = std::ptr::null_mut();
         // SAFETY: the channel is live, and the id's place belongs to `endpoint`.
-        if unsafe { event::get(self.channel, &raw mut found) } != 0 {
+        if unsafe { get_event::get(self.channel, &raw mut found) } != 0 {
             let refusal = last_error();
             return if refusal == super::AGAIN { Ok(None) } else { Err(refusal) };
         }
@@ -294,7 +294,7 @@ impl Drop for Endpoint {
         // SAFETY: nothing uses them any more, and every event has been acknowledged.
         unsafe {
             if !self.id.is_null() {
-                let _ = id::destroy(self.id);
+                let _ = id_life::destroy(self.id);
             }
             channel::destroy(self.channel);
         }

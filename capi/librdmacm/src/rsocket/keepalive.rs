@@ -42,7 +42,7 @@ impl Keepalive {
     }
 
     fn run(&self) {
-        super::poll::block_signals();
+        block_signals();
         let mut list = self.list.lock();
         loop {
             list.watched.retain(|watch| watch.socket.strong_count() > 0);
@@ -66,5 +66,18 @@ impl Keepalive {
                 list = self.list.lock();
             }
         }
+    }
+}
+
+/// Blocks the program's signals in a thread of this library.
+fn block_signals() {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is filled before it is used; the calling thread belongs to this library.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for fault in [libc::SIGSEGV, libc::SIGBUS] {
+            libc::sigdelset(set.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
     }
 }

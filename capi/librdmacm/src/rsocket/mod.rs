@@ -29,6 +29,7 @@ mod table;
 mod vectors;
 mod verbs;
 mod waiting;
+mod watched;
 
 use crate::entry::{Outcome, Refusal};
 

@@ -1,36 +1,18 @@
 //! `rpoll` and `rselect`: wait for rsockets and ordinary descriptors together. An rsocket may be
 //! ready although none of its descriptors is readable. So all sockets are checked first; then the
-//! caller sleeps on the descriptors behind them, and checks again. The principal type is
-//! [`Watched`].
+//! caller sleeps on the descriptors behind them, and checks again. The principal function is
+//! [`poll`].
 
 use super::table::{self, Socket};
 use super::waiting::{self, Patience, SPIN, Waker, borrowed, input, is_ready, next_spin};
+use super::watched::Watched;
 use crate::entry::{Outcome, Refusal};
 use libc::pollfd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// An object that a thread can wait for.
-pub(crate) trait Watched {
-    /// The events that are true now: those of `events`, and those that are always reported.
-    fn check(&self, events: i16) -> i16;
-
-    /// As `check`. If no event is true, registers `waker`, which is woken when something happens,
-    /// and adds the descriptors to sleep on to `fds` (-1 for one that does not exist yet).
-    fn enlist(&self, events: i16, waker: &Arc<Waker>, fds: &mut Vec<RawFd>) -> i16;
-
-    /// Ends the registration after the caller has slept. `ready` says which of the descriptors were
-    /// ready.
-    fn discharge(&self, waker: &Arc<Waker>, ready: &[bool]);
-}
-
-/// The number of a descriptor.
-pub(crate) fn fd_of(fd: BorrowedFd<'_>) -> RawFd {
-    fd.as_raw_fd()
-}
 
 /// The kind of one entry of a list.
 enum Item {
@@ -151,19 +133,6 @@ pub(crate) fn patience(milliseconds: i32) -> Patience {
         Err(_) => Patience::Endless,
         Ok(0) => Patience::None,
         Ok(milliseconds) => Patience::of(Some(Duration::from_millis(milliseconds))),
-    }
-}
-
-/// Blocks the program's signals in a thread of this library.
-pub(crate) fn block_signals() {
-    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is filled before it is used; the calling thread belongs to this library.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for fault in [libc::SIGSEGV, libc::SIGBUS] {
-            libc::sigdelset(set.as_mut_ptr(), fault);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
     }
 }
 

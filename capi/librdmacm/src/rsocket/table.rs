@@ -5,8 +5,8 @@
 use super::datagram::DatagramSocket;
 use super::epoll::Epoll;
 use super::keepalive::Keepalive;
-use super::poll::Watched;
 use super::stream::StreamSocket;
+use super::watched::Watched;
 use crate::entry::{Outcome, Refusal};
 use parking_lot::RwLock;
 use std::os::fd::RawFd;

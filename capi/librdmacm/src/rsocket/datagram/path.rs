@@ -4,18 +4,18 @@
 use super::peers::PATIENCE;
 use crate::entry::{Outcome, Refusal};
 use crate::layout::{QpCap, Wc};
+use crate::rsocket::AGAIN;
 use crate::rsocket::address::{Name, inward};
 use crate::rsocket::cm::{Endpoint, Kind, News, Shape};
 use crate::rsocket::memory::Region;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::verbs::{self, Access, Completions, Handle, Load, Queue};
 use crate::rsocket::waiting::{self, input};
-use crate::rsocket::{AGAIN, poll};
 use bytemuck::Zeroable;
 use rsocket::datagram::{MAX_SIZE, Source};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// The length of the GRH before each received datagram (IBA, volume 1, 11.4.1.2).
 const GRH: u32 = 40;
@@ -106,7 +106,7 @@ impl Path {
 
     /// The descriptor to sleep on.
     pub(super) fn fd(&self) -> RawFd {
-        poll::fd_of(self.completions.fd())
+        self.completions.fd().as_raw_fd()
     }
 
     /// Makes the next completion raise an event.

@@ -7,14 +7,13 @@ use crate::entry::{Outcome, Refusal};
 use crate::layout::{AhAttr, GlobalRoute};
 use crate::rsocket::address::{Name, is_wild, outward};
 use crate::rsocket::cm::{Endpoint, Kind};
-use crate::rsocket::poll;
 use crate::rsocket::verbs::{self, Handle};
 use crate::rsocket::waiting::refusal;
 use bytemuck::Zeroable;
 use rsocket::datagram::{MAX_HEADER, MAX_SIZE, Purpose, Resolve};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// The time limit for resolving an address or a route, in milliseconds.
 pub(super) const PATIENCE: i32 = 2000;
@@ -40,7 +39,7 @@ impl Peer {
     /// The descriptor to sleep on while the way is being resolved.
     pub(super) fn fd(&self) -> Option<RawFd> {
         match &self.way {
-            Way::Asked(endpoint) => Some(poll::fd_of(endpoint.fd())),
+            Way::Asked(endpoint) => Some(endpoint.fd().as_raw_fd()),
             Way::Unknown | Way::Known(_) => None,
         }
     }

@@ -2,8 +2,8 @@
 
 use super::path::Path;
 use super::{DatagramSocket, State};
-use crate::rsocket::poll::Watched;
 use crate::rsocket::waiting::Waker;
+use crate::rsocket::watched::Watched;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 

@@ -2,10 +2,10 @@
 
 use super::transfer::{can_receive, can_send};
 use super::{Phase, State, StreamSocket};
-use crate::rsocket::poll::{Watched, fd_of};
 use crate::rsocket::waiting::Waker;
+use crate::rsocket::watched::Watched;
 use rsocket::stream::End;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 impl Watched for StreamSocket {
@@ -27,7 +27,7 @@ impl Watched for StreamSocket {
         if seen == 0 {
             state.waiters.add(waker);
             fds.push(self.fd());
-            fds.push(self.link.get().map_or(-1, |link| fd_of(link.completions.fd())));
+            fds.push(self.link.get().map_or(-1, |link| link.completions.fd().as_raw_fd()));
         }
         seen
     }
