@@ -119,14 +119,17 @@ fn module_of(path: &Path) -> Names {
 fn imports(module: &Names, lines: &[String], known: &BTreeSet<&Names>) -> BTreeSet<Names> {
     let text = lines.join("\n");
     let mut paths = Vec::new();
+    let mut code = String::new();
     let mut rest = text.as_str();
     while let Some(at) = word_at(rest, "use") {
         let end = rest[at..].find(';').map_or(rest.len(), |len| at + len);
         spread(&[], &rest[at + 3..end], &mut paths);
+        code += &rest[..at];
         rest = &rest[end..];
     }
+    code += rest;
     let separated = |c: char| !(c.is_alphanumeric() || c == '_' || c == ':');
-    paths.extend(text.split(separated).filter(|word| word.contains("::")).map(names));
+    paths.extend(code.split(separated).filter(|word| word.contains("::")).map(names));
     paths.iter().filter_map(|path| target(module, path, known)).filter(|found| found != module).collect()
 }
 
