@@ -16,11 +16,12 @@ use engine::{PostCause, PostError};
 use crate::completion::Operation;
 use crate::connected::{Connected, Qp, Reliable};
 use crate::datagram::{Datagram, DatagramQp, Peer};
-use crate::error::{Error, Rejected, Result};
+use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::message::{Message, Part, Parts};
 use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request, Sges};
+use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 
 /// Requests that are posted together: see [`Qp::batch`].

@@ -8,13 +8,13 @@ use engine::Engine;
 use protocol::Status;
 
 use crate::endpoint::Source;
-#[cfg(feature = "tokio")]
-use crate::error::Rejected;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::memory::Buffer;
 use crate::message::Parts;
 use crate::pending::Pending;
+#[cfg(feature = "tokio")]
+use crate::rejected::Rejected;
 
 /// Number of bytes before the payload of a received datagram.
 pub(crate) const DATAGRAM_HEADER: usize = wire::grh::LEN;

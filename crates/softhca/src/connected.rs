@@ -12,9 +12,10 @@ use engine::Service;
 
 use crate::completion::Operation;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Rejected, Result};
+use crate::error::{Error, Result};
 use crate::message::{Message, Part};
 use crate::queue_pair::{Agreed, QpInner, Request};
+use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 use crate::timing::Timing;
 

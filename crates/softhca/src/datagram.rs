@@ -9,11 +9,12 @@ use abi::ah::AhAttr;
 use crate::builder::GIDS;
 use crate::completion::{DATAGRAM_HEADER, Operation};
 use crate::endpoint::{DatagramEndpoint, Source};
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::gid::Gid;
 use crate::message::Message;
 use crate::pd::PdInner;
 use crate::queue_pair::{QpInner, Request};
+use crate::rejected::Rejected;
 
 /// One packet per message, to any queue pair; the packet may be lost (UD).
 #[derive(Debug)]

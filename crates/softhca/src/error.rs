@@ -12,8 +12,6 @@ use abi::errno::Errno;
 use engine::PostError;
 use protocol::Status;
 
-use crate::memory::Buffer;
-
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -148,50 +146,5 @@ impl From<Error> for io::Error {
             errno => io::Error::from_raw_os_error(errno).kind(),
         };
         io::Error::new(kind, error)
-    }
-}
-
-/// A request that was not posted, or that a task awaited and that failed, with its buffers.
-///
-/// `?` turns it into an [`Error`] and drops the buffers. `Debug` and `Display` write the sentence
-/// of the error.
-pub struct Rejected {
-    /// Why the request was not posted, or failed.
-    pub error: Error,
-    /// The buffers of the request, in their order.
-    pub buffers: Vec<Buffer>,
-}
-
-impl fmt::Debug for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-// No source: the sentence of `Rejected` is the sentence of the error, which would be printed twice.
-impl std::error::Error for Rejected {}
-
-/// Without buffers: the call took none, or they stay with the queue.
-impl From<Error> for Rejected {
-    fn from(error: Error) -> Self {
-        Self { error, buffers: Vec::new() }
-    }
-}
-
-impl From<Rejected> for Error {
-    fn from(rejected: Rejected) -> Self {
-        rejected.error
-    }
-}
-
-impl From<Rejected> for io::Error {
-    fn from(rejected: Rejected) -> Self {
-        rejected.error.into()
     }
 }

@@ -13,12 +13,13 @@ use parking_lot::Mutex;
 use crate::completion::Operation;
 use crate::cq::CqInner;
 use crate::endpoint::{DatagramEndpoint, Endpoint};
-use crate::error::{Error, Rejected, Result};
+use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::message::{Message, Part, Parts};
 use crate::mtu::Mtu;
 use crate::pd::PdInner;
 use crate::pending::{Owner, Pending, Queues};
+use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 use crate::srq::SrqInner;
 

@@ -8,11 +8,12 @@ use abi::srq::attr;
 use engine::{RecvWr, SrqSpec};
 
 use crate::completion::Operation;
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::event::About;
 use crate::message::{Message, Parts};
 use crate::pd::PdInner;
 use crate::pending::{Owner, Pending, Slots};
+use crate::rejected::Rejected;
 
 /// Maximum number of parts of one receive.
 const PARTS: u32 = 4;

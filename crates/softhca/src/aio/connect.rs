@@ -17,8 +17,9 @@ use crate::cm;
 use crate::cm::Tie;
 use crate::connected::Reliable;
 use crate::context::Context;
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::message::Message;
+use crate::rejected::Rejected;
 
 /// Receives requests for connections at an address; see [`cm::Listener`]. Several tasks may accept.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use crate::aio::Inbox;
 use crate::batch::Batch;
 use crate::completion::Completion;
 use crate::datagram::{Datagram, Peer};
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::message::Message;
+use crate::rejected::Rejected;
 
 /// A datagram queue pair of a runtime. What [`aio::Qp`](crate::aio::Qp) says about futures and
 /// order holds here too.

@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 use crate::aio::Told;
 use crate::completion::Completion;
 use crate::cq::CqInner;
-use crate::error::{Error, Rejected};
+use crate::error::Error;
 use crate::pending::Queues;
+use crate::rejected::Rejected;
 
 /// The messages of a queue pair.
 #[derive(Default)]

@@ -6,10 +6,11 @@ use tokio::sync::oneshot;
 
 use crate::batch::Batch;
 use crate::completion::Completion;
-use crate::error::{Error, Rejected, Result};
+use crate::error::{Error, Result};
 use crate::message::{Message, Parts};
 use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Refusal, Request, Sges};
+use crate::rejected::Rejected;
 
 impl QpInner {
     /// Posts a send request as soon as there is room, and waits for its completion.

@@ -8,9 +8,10 @@ use crate::batch::Batch;
 use crate::completion::{Completion, Operation};
 use crate::connected::{Connected, Reliable};
 use crate::endpoint::Endpoint;
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::message::{Message, Part};
 use crate::queue_pair::Request;
+use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 
 /// A connected queue pair of a runtime. All methods take `&self`: tasks may share one, in an

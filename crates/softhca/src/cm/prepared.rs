@@ -15,11 +15,12 @@ use crate::cm::connection::Connection;
 use crate::cm::id::{Ends, Id};
 use crate::connected::{Qp, Reliable};
 use crate::endpoint::Endpoint;
-use crate::error::{Rejected, Result};
+use crate::error::Result;
 use crate::gid::Gid;
 use crate::message::Message;
 use crate::mtu::Mtu;
 use crate::queue_pair::QpInner;
+use crate::rejected::Rejected;
 use crate::timing::Timing;
 
 /// A queue pair and the id that will connect it.
