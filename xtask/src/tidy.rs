@@ -100,7 +100,7 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-protocol", [4, 21, 0]),
     ("softhca-engine", [42, 45, 15]),
     ("softhca-agent", [4, 33, 12]),
-    ("softhca", [40, 20, 0]),
+    ("softhca", [35, 20, 0]),
     ("softhca-cli", [4, 24, 1]),
     ("libibverbs", [4, 31, 1]),
     ("librdmacm", [4, 20, 1]),
