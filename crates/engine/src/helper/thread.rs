@@ -2,6 +2,7 @@
 //! [`Engine`].
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,8 +37,14 @@ impl Engine {
         if thread.is_none() {
             let engine = Arc::clone(self);
             let started = std::thread::Builder::new().name("softhca".into()).stack_size(256 * 1024).spawn(move || {
-                engine.control.enter();
-                engine.help();
+                // A panic is a bug. Without this thread, the program would wait for ever.
+                let helped = catch_unwind(AssertUnwindSafe(|| {
+                    engine.control.enter();
+                    Arc::clone(&engine).help();
+                }));
+                if helped.is_err() {
+                    engine.die("the engine's own thread panicked, which is a bug in softhca");
+                }
             });
             *thread = Some(started.map_err(named("pthread_create")).map_err(by_system)?);
         }

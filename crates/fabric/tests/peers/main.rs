@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod broken_helper;
 mod capture;
 mod direct;
 mod direct_ends;
