@@ -96,14 +96,12 @@ const USUAL: [usize; 3] = [4, 20, 0];
 /// Packages with higher limits, which were counted once. These numbers only go down.
 const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [4, 26, 0]),
-    ("softhca-abi", [4, 20, 2]),
     ("softhca-protocol", [4, 21, 0]),
     ("softhca-engine", [42, 45, 15]),
     ("softhca-agent", [4, 33, 12]),
     ("softhca", [35, 20, 0]),
-    ("softhca-cli", [4, 24, 1]),
-    ("libibverbs", [4, 31, 1]),
-    ("librdmacm", [4, 20, 1]),
+    ("softhca-cli", [4, 24, 0]),
+    ("libibverbs", [4, 31, 0]),
 ];
 
 /// Checks all rules and reports everything that is wrong.

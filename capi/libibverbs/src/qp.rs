@@ -39,6 +39,17 @@ pub(crate) struct QpState {
 }
 
 impl QpState {
+    fn new(service: Service, extended: bool) -> Self {
+        Self {
+            queue: OnceLock::new(),
+            hold: OnceLock::new(),
+            service,
+            extended,
+            posting: Posting::default(),
+            acks: Acks::default(),
+        }
+    }
+
     /// The engine's QP.
     pub(crate) fn queue(&self) -> Outcome<&Arc<EngineQp>> {
         self.queue.get().ok_or(Refusal(libc::EINVAL))
@@ -242,40 +253,17 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
     }
     // SAFETY: not NULL, and live by the caller's promise.
     let send_cq = unsafe { cq::queue(wanted.send_cq) }?;
-    let shared = if wanted.srq.is_null() || !receives {
-        None
-    } else {
+    let shared = match wanted.srq {
+        srq if srq.is_null() || !receives => None,
         // SAFETY: not NULL, and live by the caller's promise.
-        Some(unsafe { SrqObject::live(wanted.srq) }?.inner.queue()?)
+        srq => Some(unsafe { SrqObject::live(srq) }?.inner.queue()?),
     };
-    let c = Qp {
-        context,
-        qp_context: wanted.qp_context,
-        pd,
-        send_cq: wanted.send_cq,
-        recv_cq: wanted.recv_cq,
-        srq: wanted.srq,
-        qp_type: wanted.qp_type,
-        ..Qp::zeroed()
-    };
+    let QpInitAttr { qp_context, send_cq: scq, recv_cq: rcq, srq, qp_type, .. } = wanted;
+    let c = Qp { context, qp_context, pd, send_cq: scq, recv_cq: rcq, srq, qp_type, ..Qp::zeroed() };
     qp_ex::check(service, operations.unwrap_or(0))?;
-    let state = QpState {
-        queue: OnceLock::new(),
-        hold: OnceLock::new(),
-        service,
-        extended: operations.is_some(),
-        posting: Posting::default(),
-        acks: Acks::default(),
-    };
+    let state = QpState::new(service, operations.is_some());
     let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
-    let caps = Caps {
-        max_send_wr: wanted.cap.max_send_wr,
-        max_recv_wr: wanted.cap.max_recv_wr,
-        max_send_sge: wanted.cap.max_send_sge,
-        max_recv_sge: wanted.cap.max_recv_sge,
-        max_inline_data: wanted.cap.max_inline_data,
-    };
-    let (sq_sig_all, cookie) = (wanted.sq_sig_all != 0, cookie(object));
+    let (caps, sq_sig_all, cookie) = (caps(&wanted.cap), wanted.sq_sig_all != 0, cookie(object));
     let made = if receives {
         // SAFETY: not NULL, and live by the caller's promise.
         unsafe { cq::queue(wanted.recv_cq) }.and_then(|recv_cq| {
@@ -290,30 +278,47 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
     let whole = unsafe { QpObject::of(object) }?;
     match made {
         Ok(queue) => {
-            let caps = queue.caps();
-            let cap = QpCap {
-                max_send_wr: caps.max_send_wr,
-                max_recv_wr: caps.max_recv_wr,
-                max_send_sge: caps.max_send_sge,
-                max_recv_sge: caps.max_recv_sge,
-                max_inline_data: caps.max_inline_data,
-            };
-            set!(init, cap, cap);
+            set!(init, cap, granted(&queue.caps()));
             if let Some(operations) = operations {
                 qp_ex::fill_functions(whole.c(), service, operations);
             }
-            let c = whole.c().cast::<Qp>();
-            set!(c, handle, queue.handle());
-            set!(c, qp_num, queue.qpn());
-            whole.named();
-            let _ = whole.inner.queue.set(queue);
-            Ok(c)
+            Ok(publish(whole, queue.handle(), queue))
         }
         Err(refusal) => {
             // SAFETY: nothing else refers to it.
             unsafe { QpObject::free(object) };
             Err(refusal)
         }
+    }
+}
+
+/// Gives the QP's C struct the numbers of the queue.
+fn publish(whole: &QpObject, handle: u32, queue: Arc<EngineQp>) -> *mut Qp {
+    let c = whole.c().cast::<Qp>();
+    set!(c, handle, handle);
+    set!(c, qp_num, queue.qpn());
+    whole.named();
+    let _ = whole.inner.queue.set(queue);
+    c
+}
+
+fn caps(wanted: &QpCap) -> Caps {
+    Caps {
+        max_send_wr: wanted.max_send_wr,
+        max_recv_wr: wanted.max_recv_wr,
+        max_send_sge: wanted.max_send_sge,
+        max_recv_sge: wanted.max_recv_sge,
+        max_inline_data: wanted.max_inline_data,
+    }
+}
+
+fn granted(caps: &Caps) -> QpCap {
+    QpCap {
+        max_send_wr: caps.max_send_wr,
+        max_recv_wr: caps.max_recv_wr,
+        max_send_sge: caps.max_send_sge,
+        max_recv_sge: caps.max_recv_sge,
+        max_inline_data: caps.max_inline_data,
     }
 }
 
@@ -332,24 +337,13 @@ unsafe fn build_target(context: *mut Context, init: *mut QpInitAttrEx) -> Outcom
 
 /// Makes the object of a target QP that `hold` makes or opens.
 pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -> Outcome<*mut Qp> {
-    let state = QpState {
-        queue: OnceLock::new(),
-        hold: OnceLock::new(),
-        service: Service::XrcTgt,
-        extended: false,
-        posting: Posting::default(),
-        acks: Acks::default(),
-    };
+    let state = QpState::new(Service::XrcTgt, false);
     let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
     match hold(cookie(object)) {
         Ok(hold) => {
             // SAFETY: just made, and nothing else refers to it.
             let whole = unsafe { QpObject::of(object) }?;
-            let c = whole.c().cast::<Qp>();
-            set!(c, handle, hold.handle());
-            set!(c, qp_num, hold.qp().qpn());
-            whole.named();
-            let _ = whole.inner.queue.set(Arc::clone(hold.qp()));
+            let c = publish(whole, hold.handle(), Arc::clone(hold.qp()));
             let _ = whole.inner.hold.set(hold);
             Ok(c)
         }

@@ -98,25 +98,7 @@ impl Arrival {
             }
             // As when the agent ends: each id is told once.
             EventKind::DEVICE_REMOVAL => return object.take_removal(),
-            EventKind::REJECTED => {
-                let (failed, established) = {
-                    let state = object.state();
-                    (state.connect_error, state.established)
-                };
-                if failed {
-                    return false;
-                }
-                if established && !object.is_datagram() {
-                    // It crossed our last message: the program already knows that the connection is
-                    // established.
-                    self.c.event = EventKind::DISCONNECTED.0;
-                    self.c.status = 0;
-                    return true;
-                }
-                self.parameters(event, object);
-                // Requests posted on the QP end. If the QP cannot be modified, it is gone.
-                let _ = attributes::fail(object);
-            }
+            EventKind::REJECTED => return self.rejected(event, object),
             EventKind::ESTABLISHED => {
                 object.state().established = true;
                 self.parameters(event, object);
@@ -150,6 +132,28 @@ impl Arrival {
             EventKind::INTERNAL => return false,
             _ => self.parameters(event, object),
         }
+        true
+    }
+
+    /// The peer has rejected the connection. Returns whether the program must see it.
+    fn rejected(&mut self, event: &Event, object: &IdObject) -> bool {
+        let (failed, established) = {
+            let state = object.state();
+            (state.connect_error, state.established)
+        };
+        if failed {
+            return false;
+        }
+        if established && !object.is_datagram() {
+            // It crossed our last message: the program already knows that the connection is
+            // established.
+            self.c.event = EventKind::DISCONNECTED.0;
+            self.c.status = 0;
+            return true;
+        }
+        self.parameters(event, object);
+        // Requests posted on the QP end. If the QP cannot be modified, it is gone.
+        let _ = attributes::fail(object);
         true
     }
 

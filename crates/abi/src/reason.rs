@@ -222,7 +222,7 @@ impl DropRecord {
     /// only.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let Self { qpn, count, got, expected, src_qp, dest_qp, psn, .. } = *self;
+        let Self { qpn, count, got, expected, src_qp, dest_qp, .. } = *self;
         let mut text = if qpn == 0 { String::new() } else { format!("QP {qpn:#x}: ") };
         let _ = match count {
             1 => write!(text, "a packet was dropped because "),
@@ -271,23 +271,28 @@ impl DropRecord {
                 write!(text, "it says that it comes from QP {src_qp:#x}, which its sender does not own")
             }
         };
+        self.name_packet(&mut text);
+        if let Some(advice) = cause.and_then(Cause::advice) {
+            let _ = write!(text, "; {advice}");
+        }
+        text
+    }
+
+    /// Adds which packet it was.
+    fn name_packet(&self, text: &mut String) {
         text.push_str(" (");
-        if src_qp != 0 {
-            let _ = write!(text, "QP {src_qp:#x} ");
+        if self.src_qp != 0 {
+            let _ = write!(text, "QP {:#x} ", self.src_qp);
         }
         if self.address != [0; 16] {
             let address = Ipv6Addr::from(self.address);
-            let to = if matches!(cause, Some(Cause::Nobody | Cause::PortDown)) { "to " } else { "at " };
+            let to = if matches!(self.cause(), Some(Cause::Nobody | Cause::PortDown)) { "to " } else { "at " };
             let _ = match address.to_ipv4_mapped() {
                 Some(v4) => write!(text, "{to}{v4}, "),
                 None => write!(text, "{to}{address}, "),
             };
         }
-        let _ = write!(text, "PSN {psn})");
-        if let Some(advice) = cause.and_then(Cause::advice) {
-            let _ = write!(text, "; {advice}");
-        }
-        text
+        let _ = write!(text, "PSN {})", self.psn);
     }
 }
 

@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::place;
+
 /// The redirector's file name, in the folder of the verbs library.
 const REDIRECTOR: &str = "libsofthca_preload.so";
 
@@ -43,9 +45,12 @@ pub(crate) fn libraries(folder: &Path, sockets: bool) -> Vec<PathBuf> {
     files.filter(|library| library.exists()).collect()
 }
 
-/// Whether `folder` has the socket library.
-pub(crate) fn has_sockets(folder: &Path) -> bool {
-    folder.join(SOCKETS).exists()
+/// Checks that `folder` has the socket library, if it is asked for.
+pub(crate) fn check(folder: &Path, sockets: bool) -> Result<(), String> {
+    if sockets && !folder.join(SOCKETS).exists() {
+        return Err(format!("--sockets: {} has no rsocket/librspreload.so; {}", folder.display(), place::REINSTALL));
+    }
+    Ok(())
 }
 
 /// The new value of the variable. Libraries that are in it already stay first, because they may

@@ -58,10 +58,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     }
     let program = run.command[0].to_string_lossy();
     if program.starts_with('-') {
-        return Err(format!(
-            "unknown option {program}; see `softhca run --help`; to run a program whose name begins with -, give its \
-            path: ./{program}"
-        ));
+        return Err(unknown_option(&program));
     }
     let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
     ready::check(&Surroundings::of(host))?;
@@ -74,9 +71,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
     let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
-    if run.sockets && !preload::has_sockets(&library) {
-        return Err(format!("--sockets: {} has no rsocket/librspreload.so; {}", library.display(), place::REINSTALL));
-    }
+    preload::check(&library, run.sockets)?;
     let mut command = command(run, &library, &run_dir, &reasons);
     if let Some(findings) = &findings {
         command.env(engine::lint::VARIABLE, findings.file());
@@ -96,11 +91,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
         Err(error) => {
             reasons.forget();
             findings.map(|findings| findings.end(&BTreeSet::new()));
-            match file.obstacles().into_iter().find(Finding::is_failure) {
-                Some(finding) => say(format_args!("{}", finding.sentence())),
-                None => say(format_args!("{program}: {error}")),
-            }
-            return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
+            return Ok(not_started(&file, &program, &error));
         }
     };
     let passing = caught.pass_on().map_err(|error| format!("cannot forward signals: {error}"))?;
@@ -109,10 +100,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let asked = passing.asked();
     let code = exit_code(status);
     if status.code().is_some_and(|code| code != 0) && !run.quiet && unreached.is_empty() && !reasons.has_opened() {
-        let libraries = file.libraries(&library, &preload::libraries(&library, run.sockets));
-        if let Some(finding) = file.obstacles().into_iter().chain(libraries).find(Finding::is_failure) {
-            say(format_args!("{}", finding.sentence()));
-        }
+        explain_failure(&file, run, &library);
     }
     let opened = reasons.opened();
     let acted = counts.map(|counts| counts.told(&reasons.last().unwrap_or_default()));
@@ -120,6 +108,30 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     failure::tell(&acted.unwrap_or_default());
     let found = findings.is_some_and(|findings| findings.end(&opened));
     Ok(if found && code == 0 { FOUND } else { code })
+}
+
+fn unknown_option(word: &str) -> String {
+    format!(
+        "unknown option {word}; see `softhca run --help`; to run a program whose name begins with -, give its path: \
+        ./{word}"
+    )
+}
+
+/// Says why the program did not start; returns the exit code.
+fn not_started(file: &Program, program: &str, error: &io::Error) -> u8 {
+    match file.obstacles().into_iter().find(Finding::is_failure) {
+        Some(finding) => say(format_args!("{}", finding.sentence())),
+        None => say(format_args!("{program}: {error}")),
+    }
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
+}
+
+/// The program failed, and never reached softhca: says why, if its file or its libraries show it.
+fn explain_failure(file: &Program, run: &Run, library: &Path) {
+    let libraries = file.libraries(library, &preload::libraries(library, run.sockets));
+    if let Some(finding) = file.obstacles().into_iter().chain(libraries).find(Finding::is_failure) {
+        say(format_args!("{}", finding.sentence()));
+    }
 }
 
 /// Makes this process, which is one side of a pair, end with the process `parent` that started both

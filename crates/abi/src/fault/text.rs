@@ -159,37 +159,7 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
             name = both;
         }
     }
-    let kind = match name.as_str() {
-        "loss" => rated(input, &mut when, Kind::Loss)?,
-        "duplicate" => rated(input, &mut when, Kind::Duplicate)?,
-        "reorder" => rated(input, &mut when, Kind::Reorder)?,
-        "corrupt" => rated(input, &mut when, Kind::Corrupt)?,
-        "rnr" => rated(input, &mut when, Kind::Rnr)?,
-        "ghost-ack" => rated(input, &mut when, Kind::GhostAck)?,
-        "delay" => {
-            let by = time("delay", value(input, "delay", TIMES)?)?;
-            let jitter = if follows(input, "jitter")? { time("jitter", value(input, "jitter", TIMES)?)? } else { 0 };
-            Kind::Delay { by, jitter }
-        }
-        "bandwidth" => Kind::Bandwidth(speed(value(input, "bandwidth", SPEEDS)?)?),
-        "fail" => {
-            let command = command(value(input, "fail", "a command and an errno")?)?;
-            let errno = errno(value(input, "fail", "a command and an errno")?)?;
-            Kind::Fail { command, errno }
-        }
-        "cm-reject" => {
-            let reason = optional(input)?.map(|word| number("reason", word)).transpose()?;
-            let reason = u16::try_from(reason.unwrap_or(DECLINED.into()));
-            Kind::CmReject { reason: reason.or_else(|_| bad("reason must be below 65536"))? }
-        }
-        "cm-timeout" => Kind::CmTimeout,
-        "port-down" => {
-            let lasts = if follows(input, "for")? { time("for", value(input, "for", TIMES)?)?.max(1) } else { 0 };
-            Kind::PortDown { lasts }
-        }
-        "remove" => Kind::Remove,
-        other => return bad(format!("unknown kind of fault {other:?}; kinds are {}", kinds())),
-    };
+    let kind = kind(input, &name, &mut when)?;
     let mut select = Select::default();
     while let Some(key) = opt(word).parse_next(input)? {
         let Some((_, takes, _)) = KEYS.iter().find(|(known, ..)| *known == key) else {
@@ -219,6 +189,41 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
     let rule = Rule { kind, select, when };
     fits(&rule)?;
     Ok(rule)
+}
+
+/// The kind of this name, with what belongs to it.
+fn kind(input: &mut &str, name: &str, when: &mut When) -> Parsed<Kind> {
+    Ok(match name {
+        "loss" => rated(input, when, Kind::Loss)?,
+        "duplicate" => rated(input, when, Kind::Duplicate)?,
+        "reorder" => rated(input, when, Kind::Reorder)?,
+        "corrupt" => rated(input, when, Kind::Corrupt)?,
+        "rnr" => rated(input, when, Kind::Rnr)?,
+        "ghost-ack" => rated(input, when, Kind::GhostAck)?,
+        "delay" => {
+            let by = time("delay", value(input, "delay", TIMES)?)?;
+            let jitter = if follows(input, "jitter")? { time("jitter", value(input, "jitter", TIMES)?)? } else { 0 };
+            Kind::Delay { by, jitter }
+        }
+        "bandwidth" => Kind::Bandwidth(speed(value(input, "bandwidth", SPEEDS)?)?),
+        "fail" => {
+            let command = command(value(input, "fail", "a command and an errno")?)?;
+            let errno = errno(value(input, "fail", "a command and an errno")?)?;
+            Kind::Fail { command, errno }
+        }
+        "cm-reject" => {
+            let reason = optional(input)?.map(|word| number("reason", word)).transpose()?;
+            let reason = u16::try_from(reason.unwrap_or(DECLINED.into()));
+            Kind::CmReject { reason: reason.or_else(|_| bad("reason must be below 65536"))? }
+        }
+        "cm-timeout" => Kind::CmTimeout,
+        "port-down" => {
+            let lasts = if follows(input, "for")? { time("for", value(input, "for", TIMES)?)?.max(1) } else { 0 };
+            Kind::PortDown { lasts }
+        }
+        "remove" => Kind::Remove,
+        other => return bad(format!("unknown kind of fault {other:?}; kinds are {}", kinds())),
+    })
 }
 
 /// A key that has no meaning for a kind is an error.
