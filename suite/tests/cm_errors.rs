@@ -270,7 +270,7 @@ fn thousands_of_connections_come_and_go() {
         path.to_str().expect("a plain path").to_owned()
     };
     let room = Room::of(User::Nobody).expect("a room");
-    check(room.place(Family::V4), &[&room], &build(&room), 1, 2500);
+    check(room.place(Family::V4), &[&room], &build(&room), 2, 2500);
     let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
     check(hosts.place(Family::V4), &[hosts.left.room(), hosts.right.room()], &build(hosts.left.room()), 1, 500);
 }

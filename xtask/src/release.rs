@@ -72,8 +72,8 @@ fn is_published(package: &Package) -> bool {
     package.publish.as_deref() != Some(&[])
 }
 
-/// Writes the address of the source into the manifests. It is not in them from the beginning,
-/// because only whoever publishes them knows it.
+/// Writes the address of the source into the manifests. They have none at first, because the
+/// publisher chooses it.
 fn repository(workspace: &Workspace, address: &str) -> Result<(), String> {
     if !["https://", "http://"].iter().any(|scheme| address.starts_with(scheme)) || address.contains(['"', ' ', '\\']) {
         return Err(format!("`{address}` is not an address that crates.io accepts; it begins with https://"));

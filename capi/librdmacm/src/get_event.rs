@@ -1,5 +1,5 @@
-//! Fetches events. The work that an event does on its id is in [`arrival`]. The principal function is
-//! [`next`].
+//! Fetches events. The work that an event does on its id is in [`arrival`]. The principal function
+//! is [`next`].
 
 use crate::arrival;
 use crate::channel::{ChannelObject, Waiting};

@@ -14,7 +14,7 @@ pub(crate) unsafe fn read(address: *const c_void) -> Outcome<Option<Address>> {
     }
     // SAFETY: every `struct sockaddr` begins with its family.
     let family = unsafe { address.cast::<u16>().read_unaligned() };
-    let unknown = || refuse!(EINVAL, "an address of family {family} is none that the connection manager knows");
+    let unknown = || refuse!(EINVAL, "the connection manager does not support addresses of family {family}");
     let len = Address::len_of(family).ok_or_else(unknown)?;
     // SAFETY: as long as its family says, by the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };

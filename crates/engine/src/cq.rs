@@ -449,7 +449,7 @@ impl Cq {
         if ring.view.is_none() {
             return;
         }
-        self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Element::Cq(self.itself.clone()));
+        self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Object::Cq(self.itself.clone()));
     }
 
     /// Counts a completion event that the program has read, also in the agent's count, which other
@@ -559,7 +559,7 @@ impl Cq {
             (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
         }
         // Last: after this nothing raises an event of the CQ.
-        self.engine.forget_events(|source| matches!(source, event::Element::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
+        self.engine.forget_events(|object| matches!(object, event::Object::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
         if let Some(lint) = self.lint() {
             lint.forgotten(self.handle);
         }

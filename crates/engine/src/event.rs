@@ -14,7 +14,7 @@ use crate::memory::View;
 
 /// The object of an event, for its count of read events.
 #[derive(Clone)]
-pub(crate) enum Element {
+pub(crate) enum Object {
     None,
     Cq(std::sync::Weak<crate::cq::Cq>),
     Qp(std::sync::Weak<crate::qp::Qp>),
@@ -52,7 +52,7 @@ impl Read {
 
 struct Record {
     event: AsyncEvent,
-    source: Element,
+    object: Object,
 }
 
 /// One async event, as a program gets it.
@@ -75,8 +75,8 @@ impl Events {
         Self { file: EventFile::new(fd), page }
     }
 
-    pub(crate) fn raise(&self, event_type: u32, element: u64, source: Element) {
-        self.file.push(Record { event: AsyncEvent { kind: event_type, element }, source });
+    pub(crate) fn raise(&self, event_type: u32, element: u64, object: Object) {
+        self.file.push(Record { event: AsyncEvent { kind: event_type, element }, object });
     }
 
     /// Counts a packet that was dropped at `port` for its P_Key or Q_Key. `counter` is a word of
@@ -89,7 +89,7 @@ impl Events {
 
     /// Raises the last event of the context.
     pub(crate) fn device_fatal(&self) {
-        self.raise(kind::DEVICE_FATAL, 0, Element::None);
+        self.raise(kind::DEVICE_FATAL, 0, Object::None);
         self.file.kill();
     }
 
@@ -106,7 +106,7 @@ impl Events {
         let record: AsyncRecord = self.page.read(slot);
         consumer.store(taken.wrapping_add(1), Ordering::Release);
         let event = AsyncEvent { kind: record.event_type, element: record.element };
-        (Some(Record { event, source: Element::None }), head != taken.wrapping_add(1))
+        (Some(Record { event, object: Object::None }), head != taken.wrapping_add(1))
     }
 }
 
@@ -127,26 +127,26 @@ impl Engine {
         // objects' locks.
         let record = self.events.file.next(
             || self.events.agents_next(),
-            |record| match &record.source {
-                Element::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.read.count_async()),
-                Element::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.read.count_async()),
-                Element::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.read.count_async()),
-                Element::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.read.count_async()),
-                Element::None => {}
+            |record| match &record.object {
+                Object::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.read.count_async()),
+                Object::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.read.count_async()),
+                Object::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.read.count_async()),
+                Object::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.read.count_async()),
+                Object::None => {}
             },
         )?;
-        match &record.source {
-            Element::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.tell_async()),
-            Element::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.tell_async()),
-            Element::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.tell_async()),
-            Element::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.tell_async()),
-            Element::None => {}
+        match &record.object {
+            Object::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.tell_async()),
+            Object::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.tell_async()),
+            Object::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.tell_async()),
+            Object::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.tell_async()),
+            Object::None => {}
         }
         Ok(record.event)
     }
 
     /// Removes the unread events of an object that is being destroyed.
-    pub(crate) fn forget_events(&self, of_it: impl Fn(&Element) -> bool) {
-        self.events.file.retain(|record| !of_it(&record.source));
+    pub(crate) fn forget_events(&self, of_it: impl Fn(&Object) -> bool) {
+        self.events.file.retain(|record| !of_it(&record.object));
     }
 }

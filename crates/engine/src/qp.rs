@@ -22,7 +22,7 @@ use crate::board::Place;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
-use crate::event::{Element, Read};
+use crate::event::{Object, Read};
 use crate::lane::Lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
@@ -528,7 +528,7 @@ impl Qp {
 
     pub(crate) fn raise(&self, event: u32) {
         match &self.target {
-            None => self.engine.events.raise(event, self.cookie, Element::Qp(self.itself.clone())),
+            None => self.engine.events.raise(event, self.cookie, Object::Qp(self.itself.clone())),
             Some(target) => {
                 target.raise(&self.engine.events, event);
                 self.announce(event);

@@ -13,7 +13,7 @@ use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifyS
 
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
-use crate::event::{Element, Read};
+use crate::event::{Object, Read};
 use crate::lock::Mutex;
 use crate::memory::View;
 use crate::parent::{Purpose, Token, lie};
@@ -260,7 +260,7 @@ impl Srq {
     /// Raises an event, unless the SRQ is destroyed. A destroyed SRQ must leave no event behind.
     fn raise(&self, queue: &Queue, event: u32) {
         if queue.view.is_some() {
-            self.engine.events.raise(event, self.cookie, Element::Srq(self.itself.clone()));
+            self.engine.events.raise(event, self.cookie, Object::Srq(self.itself.clone()));
         }
     }
 
@@ -381,7 +381,7 @@ impl Srq {
             queue.token = None;
         }
         // Last: after this nothing raises an event of the SRQ.
-        self.engine.forget_events(|source| matches!(source, Element::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
+        self.engine.forget_events(|object| matches!(object, Object::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
         if let Some(lint) = self.engine.lint() {
             lint.emptied_shared(self.handle);
         }

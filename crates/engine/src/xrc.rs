@@ -27,7 +27,7 @@ use crate::cell::Packet;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
-use crate::event::{Element, Events, Read};
+use crate::event::{Events, Object, Read};
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::qp::{Caps, Inner, Parts, Qp};
@@ -297,7 +297,7 @@ impl Hold {
         if is_last && is_ours {
             self.qp.left();
         }
-        engine.forget_events(|source| matches!(source, Element::Hold(hold) if std::ptr::eq(hold.as_ptr(), self)));
+        engine.forget_events(|object| matches!(object, Object::Hold(hold) if std::ptr::eq(hold.as_ptr(), self)));
         Ok(self.read.asynchronous())
     }
 
@@ -356,7 +356,7 @@ impl Target {
     pub(crate) fn raise(&self, events: &Events, event: u32) {
         for hold in self.holders.lock().iter() {
             if let Some(cookie) = hold.upgrade().map(|hold| hold.cookie) {
-                events.raise(event, cookie, Element::Hold(hold.clone()));
+                events.raise(event, cookie, Object::Hold(hold.clone()));
             }
         }
     }

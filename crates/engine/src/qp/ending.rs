@@ -7,7 +7,7 @@ use abi::qp::{DestroyQp, DestroyQpAnswer};
 
 use super::{Inner, Qp, Route};
 use crate::error::{Result, refusal};
-use crate::event::Element;
+use crate::event::Object;
 use crate::request;
 
 impl Qp {
@@ -48,7 +48,7 @@ impl Qp {
     pub(crate) fn left(&self) {
         self.purge();
         self.engine.groups.forget(self.qpn);
-        self.engine.forget_events(|source| matches!(source, Element::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
+        self.engine.forget_events(|object| matches!(object, Object::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
     }
 
     /// Removes the QP's completions from its CQs. The completions of an XRC target belong to its
