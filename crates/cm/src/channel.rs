@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use abi::errno::Errno;
 use abi::open::flag;
@@ -120,14 +120,7 @@ impl Channel {
 
     /// Polls for an event for a short time. Other threads get the processor between two attempts.
     fn look(&self) -> Result<Option<Event>> {
-        let end = Instant::now() + LINGER;
-        while Instant::now() < end {
-            rustix::thread::sched_yield();
-            if let Some(event) = self.try_event()? {
-                return Ok(Some(event));
-            }
-        }
-        Ok(None)
+        shm::spin::spin(LINGER, || self.try_event().transpose()).transpose()
     }
 
     /// The next event if there is one, even if the descriptor is blocking.

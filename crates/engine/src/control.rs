@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use abi::envelope::{ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::errno::Errno;
@@ -173,9 +174,8 @@ impl SocketControl {
     }
 }
 
-/// How often a call polls for its answer before it sleeps: some microseconds, which is enough for
-/// most commands. A wakeup takes several times as long.
-const LOOKS: u32 = 40;
+/// How long a call polls for its answer before it sleeps, which is enough for most commands.
+const LINGER: Duration = Duration::from_micros(50);
 
 impl SocketControl {
     /// The agent's process, as the agent reports it. Another agent process has other devices, even
@@ -188,15 +188,11 @@ impl SocketControl {
     /// Receives the answer to the last command. Between two polls the agent gets the processor, if
     /// it waits for one.
     fn answer(&self, buffer: &mut [u8]) -> std::io::Result<shm::socket::Received> {
-        for _ in 0..LOOKS {
-            // The answer cannot be there at once.
-            rustix::thread::sched_yield();
-            match self.socket.try_recv(buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                done => return done,
-            }
-        }
-        self.socket.recv(buffer)
+        let polled = shm::spin::spin(LINGER, || match self.socket.try_recv(buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            done => Some(done),
+        });
+        polled.unwrap_or_else(|| self.socket.recv(buffer))
     }
 }
 

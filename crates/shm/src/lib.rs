@@ -14,6 +14,7 @@
 //! * [`capture_ring`]: a ring of records that drops records when it is full.
 //! * [`denied`]: system calls that the kernel refuses, by name.
 //! * [`file_limit`]: writing files in a process that may have a limit on file size.
+//! * [`spin`](spin::spin): polling for a short time before a thread sleeps.
 //! * [`inherit`]: keeps descriptors from programs that this process starts.
 //!
 //! This crate knows nothing of RDMA. All values read from shared memory are untrusted: the peer may
@@ -46,6 +47,7 @@ pub mod region;
 pub mod ring;
 pub mod share;
 pub mod socket;
+pub mod spin;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod wake_word;

@@ -145,12 +145,11 @@ impl Server {
     /// clients that wait for each answer, and a wake-up takes longer than a command. Between two
     /// looks, other threads can have the processor.
     fn linger(&self, events: &mut Vec<Event>) {
-        let end = Instant::now() + LINGER;
-        while events.is_empty() && Instant::now() < end {
-            rustix::thread::sched_yield();
+        shm::spin::spin(LINGER, || {
             // If the wait fails, the next one reports it.
             let _ = self.poller.wait(events, Some(Duration::ZERO));
-        }
+            (!events.is_empty()).then_some(())
+        });
     }
 
     /// Puts events into the queue.
