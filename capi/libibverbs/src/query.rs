@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn query_device(context: *mut Context, attr: *mut D
     entry::code("ibv_query_device", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let answer = unsafe { context::ask(context, Engine::query_device) }?;
+        let answer = unsafe { context::ask(context, |engine| engine.query_device()) }?;
         // SAFETY: not NULL, and the caller's to write.
         unsafe { attr.write(device_attr(&answer)) };
         Ok(())
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(refuse!(EINVAL, "ibv_query_device_ex: room for {size} bytes"));
         }
         // SAFETY: the caller's promise.
-        let answer = unsafe { context::ask(context, Engine::query_device_ex) }?;
+        let answer = unsafe { context::ask(context, |engine| engine.query_device_ex()) }?;
         let filled = DeviceAttrEx {
             orig_attr: device_attr(&answer.base),
             completion_timestamp_mask: answer.timestamp_mask,

@@ -18,7 +18,7 @@ use parking_lot::MappedRwLockReadGuard;
 use shm::{Sink, Source};
 use wire::icrc::Folding;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::extent::{EVERY_PD, Extent, LOCAL_READ, Matter};
 use crate::usermem;
 
@@ -137,8 +137,8 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
 
 /// The refusal for memory that has vanished.
 #[cold]
-fn gone(engine: &Engine, key: u32, addr: u64) -> Refusal {
-    if let Some(lint) = engine.lint() {
+fn gone(core: &Core, key: u32, addr: u64) -> Refusal {
+    if let Some(lint) = core.lint() {
         lint.vanished(key, addr);
     }
     Refusal::Memory { key, addr }
@@ -146,23 +146,23 @@ fn gone(engine: &Engine, key: u32, addr: u64) -> Refusal {
 
 /// Calls `act` with the address of the range in this process, with the region held.
 fn with<T>(
-    engine: &Engine,
+    core: &Core,
     wanted: Use,
     (key, addr, len): (u32, u64, u64),
     act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
 ) -> Result<T, Refusal> {
-    let (_extent, host) = open(engine, wanted, (key, addr, len))?;
-    act(host).map_err(|_| gone(engine, key, addr))
+    let (_extent, host) = open(core, wanted, (key, addr, len))?;
+    act(host).map_err(|_| gone(core, key, addr))
 }
 
 /// The region, held, and the address of the range in this process.
 #[inline]
 fn open<'a>(
-    engine: &'a Engine,
+    core: &'a Core,
     wanted: Use,
     (key, addr, len): (u32, u64, u64),
 ) -> Result<(MappedRwLockReadGuard<'a, Arc<Extent>>, *mut u8), Refusal> {
-    let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
+    let extent = core.keys.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let host = check(&extent, wanted, key, addr, len)?;
     Ok((extent, std::ptr::with_exposed_provenance_mut(host as usize)))
 }
@@ -178,8 +178,8 @@ pub(crate) struct Stretch<'a> {
 
 /// Looks up `len` bytes at `addr` of a region. Returns `None` if they are not accessible, or not by
 /// plain copies.
-pub(crate) fn hold(engine: &Engine, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
-    let (region, host) = open(engine, wanted, (key, addr, len)).ok()?;
+pub(crate) fn hold(core: &Core, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
+    let (region, host) = open(core, wanted, (key, addr, len)).ok()?;
     (region.matter != Matter::Nothing).then_some(Stretch { _region: region, host, key, addr, len: len as usize })
 }
 
@@ -234,30 +234,30 @@ pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<
 }
 
 /// Checks a remote range without an access to it.
-pub(crate) fn check_remote(engine: &Engine, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
-    with(engine, wanted, (key, addr, len), |_| Ok(()))
+pub(crate) fn check_remote(core: &Core, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
+    with(core, wanted, (key, addr, len), |_| Ok(()))
 }
 
 /// Copies `from` to `addr` of a region.
-pub(crate) fn write(engine: &Engine, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> Result<(), Refusal> {
-    let (extent, to) = open(engine, wanted, (key, addr, from.len() as u64))?;
+pub(crate) fn write(core: &Core, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> Result<(), Refusal> {
+    let (extent, to) = open(core, wanted, (key, addr, from.len() as u64))?;
     if extent.matter == Matter::Nothing {
         return Ok(());
     }
     // SAFETY: `to` lies in a range that the program registered for this use; `from` is readable;
     // faults are survived.
-    unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(engine, key, addr))
+    unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(core, key, addr))
 }
 
 /// Fills `to` with the bytes at `addr` of a region. No other thread reads `to` before it is told.
-pub(crate) fn read(engine: &Engine, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
-    let (extent, from) = open(engine, wanted, (key, addr, to.len() as u64))?;
+pub(crate) fn read(core: &Core, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
+    let (extent, from) = open(core, wanted, (key, addr, to.len() as u64))?;
     if extent.matter == Matter::Nothing {
         return zero(to);
     }
     // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a registered
     // range; faults are survived.
-    unsafe { usermem::stage(to.start(), from, to.len()) }.map_err(|_| gone(engine, key, addr))
+    unsafe { usermem::stage(to.start(), from, to.len()) }.map_err(|_| gone(core, key, addr))
 }
 
 /// An atomic on 8 bytes.
@@ -273,8 +273,8 @@ pub(crate) enum Atomic {
 }
 
 /// Carries out an atomic on an aligned word; returns its old value.
-pub(crate) fn atomic(engine: &Engine, wanted: Use, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
-    with(engine, wanted, (key, addr, 8), |word| {
+pub(crate) fn atomic(core: &Core, wanted: Use, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
+    with(core, wanted, (key, addr, 8), |word| {
         let word = word.cast::<u64>();
         match what {
             // SAFETY: an aligned word in a range registered for remote atomics; faults are
@@ -298,8 +298,8 @@ pub(crate) enum Flushed {
 
 /// Makes the peers' writes visible to all on this host. The peers wrote by stores of this process,
 /// so a fence suffices; the key is checked all the same.
-pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
-    let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
+pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
+    let extent = core.keys.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let (addr, len) = match what {
         Flushed::Range { addr, len } => (addr, len),
         Flushed::Region => (extent.iova, extent.length),
@@ -313,30 +313,26 @@ pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Re
 
 /// Fills `to` with the bytes of the concatenated `elements` from `offset` on.
 pub(crate) fn gather(
-    engine: &Engine,
+    core: &Core,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     offset: u32,
     to: &mut Sink<'_>,
 ) -> Result<(), Refusal> {
     let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
-    walk(elements, (offset, to.len()), |place, range| {
-        read(engine, wanted, place, &mut to.part(range.start, range.len()))
-    })
+    walk(elements, (offset, to.len()), |place, range| read(core, wanted, place, &mut to.part(range.start, range.len())))
 }
 
 /// Copies `from` to the concatenated `elements` from `offset` on.
 pub(crate) fn scatter(
-    engine: &Engine,
+    core: &Core,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     offset: u32,
     from: Source<'_>,
 ) -> Result<(), Refusal> {
     let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
-    walk(elements, (offset, from.len()), |place, range| {
-        write(engine, wanted, place, from.part(range.start, range.len()))
-    })
+    walk(elements, (offset, from.len()), |place, range| write(core, wanted, place, from.part(range.start, range.len())))
 }
 
 /// Calls `copy` for each piece of `[offset, offset + len)` of the concatenated `elements`, with its
@@ -416,10 +412,10 @@ fn zero(to: &mut Sink<'_>) -> Result<(), Refusal> {
 }
 
 /// Where a range of an on-demand region of a PD lies in this process; for `advise_mr`.
-pub(crate) fn on_demand(engine: &Engine, pd: u32, sge: &Sge, write: bool) -> Result<u64, Refusal> {
+pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<u64, Refusal> {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let (key, addr, len) = (sge.lkey, sge.addr, u64::from(sge.length));
-    let (extent, host) = open(engine, wanted, (key, addr, len))?;
+    let (extent, host) = open(core, wanted, (key, addr, len))?;
     if extent.access & right::ON_DEMAND == 0 {
         return Err(Refusal::Right { key, missing: right::ON_DEMAND });
     }

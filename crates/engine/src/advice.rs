@@ -27,7 +27,7 @@ impl Pd {
     /// EOPNOTSUPP for unknown advice; EINVAL for unknown flags or no ranges; EFAULT for a range
     /// that is not in an on-demand region on this PD with the right, or not in this process.
     pub fn advise(&self, advice: u32, flags: u32, ranges: &[Sge]) -> Result<()> {
-        self.engine().check_process()?;
+        self.core().check_process()?;
         if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) {
             return Err(refusal(Errno::EOPNOTSUPP, format!("advice {advice} is not known")));
         }
@@ -37,7 +37,7 @@ impl Pd {
         }
         let write = advice == PREFETCH_WRITE;
         let fault = |why: &dyn std::fmt::Display| refusal(Errno::EFAULT, format!("advice: {why}"));
-        let host = |sge: &Sge| access::on_demand(self.engine(), self.handle(), sge, write).map_err(|why| fault(&why));
+        let host = |sge: &Sge| access::on_demand(self.core(), self.handle(), sge, write).map_err(|why| fault(&why));
         let places = ranges.iter().map(host).collect::<Result<Vec<u64>>>()?;
         for (range, host) in ranges.iter().zip(places) {
             let len = u64::from(range.length);

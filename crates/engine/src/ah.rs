@@ -25,18 +25,18 @@ pub struct Ah {
 }
 
 impl Ah {
-    pub(crate) fn create(pd: &Arc<Pd>, vector: &AddressVector) -> Result<Arc<Self>> {
+    fn create(pd: &Arc<Pd>, vector: &AddressVector) -> Result<Arc<Self>> {
         let body = CreateAh { response: 1, pd_handle: pd.handle(), attr: *vector, ..Default::default() };
         let answer: CreateAhAnswer =
-            pd.engine().call(&request::legacy(command::CREATE_AH, &body, size_of::<CreateAhAnswer>()))?.get(0)?;
+            pd.core().call(&request::legacy(command::CREATE_AH, &body, size_of::<CreateAhAnswer>()))?.get(0)?;
         Ok(Self::adopt(pd, answer.ah_handle, vector))
     }
 
     /// Makes the handle from the agent's answer.
     pub fn adopt(pd: &Arc<Pd>, handle: u32, vector: &AddressVector) -> Arc<Self> {
-        let engine = pd.engine();
-        let from = Place { device: engine.device(), port: u32::from(vector.port_num) };
-        let by_lid = (vector.is_global == 0).then(|| engine.board.way_to(from, vector.dlid));
+        let core = pd.core();
+        let from = Place { device: core.device(), port: u32::from(vector.port_num) };
+        let by_lid = (vector.is_global == 0).then(|| core.board.way_to(from, vector.dlid));
         Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid })
     }
 
@@ -78,6 +78,16 @@ impl Ah {
     /// # Errors
     /// The agent's refusal.
     pub fn destroy(&self) -> Result<()> {
-        self.pd.engine().give_up(&request::legacy(command::DESTROY_AH, &DestroyAh { ah_handle: self.handle }, 0))
+        self.pd.core().give_up(&request::legacy(command::DESTROY_AH, &DestroyAh { ah_handle: self.handle }, 0))
+    }
+}
+
+impl Pd {
+    /// Makes an address handle.
+    ///
+    /// # Errors
+    /// EINVAL for an address that the port cannot use.
+    pub fn create_ah(self: &Arc<Self>, vector: &AddressVector) -> Result<Arc<Ah>> {
+        Ah::create(self, vector)
     }
 }

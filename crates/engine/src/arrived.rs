@@ -12,7 +12,7 @@ use protocol::{RecvEnd, Service, Status};
 use wire::grh::Network;
 
 use crate::cell::Packet;
-use crate::cq::{Cqe, FREES_RECV};
+use crate::cqe::{Cqe, FREES_RECV};
 use crate::qp::{Inner, Qp, Receive};
 use crate::wqe::RecvEntry;
 

@@ -9,22 +9,42 @@ use abi::cq::{CreateCompChannel, CreateCompChannelAnswer};
 use abi::errno::Errno;
 use abi::private::ChannelDestroy;
 
-use crate::cq::Cq;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::event_file::EventFile;
+use crate::event::Read;
+use crate::event_file::{Closable, EventFile};
 use crate::request;
 
 /// A completion channel (`ibv_comp_channel`).
 pub struct Channel {
-    engine: Arc<Engine>,
+    core: Arc<Core>,
     handle: u32,
-    file: EventFile<Weak<Cq>>,
+    file: EventFile<WeakQueue>,
     /// The number of CQs that use it. It cannot be destroyed before them.
     users: AtomicU32,
 }
 
-impl Engine {
+/// A CQ, as its channel sees it.
+pub(crate) trait Completes: Send + Sync {
+    /// Its count of read events.
+    fn read(&self) -> &Read;
+    /// Counts a completion event that the program has read, also in the agent's count, which other
+    /// libraries use.
+    fn tell_event(&self);
+    /// The cookie that the program gave at creation.
+    fn cookie(&self) -> u64;
+}
+
+/// A CQ with an unread event. It may end before the event is read.
+pub(crate) type WeakQueue = Weak<dyn Completes>;
+
+impl Closable for Channel {
+    fn kill(&self) {
+        self.file.kill();
+    }
+}
+
+impl Core {
     /// Creates a completion channel.
     ///
     /// # Errors
@@ -47,9 +67,13 @@ impl Engine {
 }
 
 impl Channel {
-    pub(crate) fn new(engine: Arc<Engine>, handle: u32, fd: OwnedFd) -> Arc<Self> {
-        let channel = Arc::new(Self { engine, handle, file: EventFile::new(fd), users: AtomicU32::new(0) });
-        channel.engine.register_channel(&channel);
+    pub(crate) fn new(core: Arc<Core>, handle: u32, fd: OwnedFd) -> Arc<Self> {
+        let channel = Arc::new(Self { core, handle, file: EventFile::new(fd), users: AtomicU32::new(0) });
+        let closable: Weak<dyn Closable> = Arc::<Self>::downgrade(&channel);
+        let mut channels = channel.core.channels.lock();
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(closable);
+        drop(channels);
         channel
     }
 
@@ -63,20 +87,16 @@ impl Channel {
         self.handle
     }
 
-    pub(crate) fn raise(&self, cq: &Weak<Cq>) {
-        self.file.push(cq.clone());
+    pub(crate) fn raise(&self, cq: WeakQueue) {
+        self.file.push(cq);
     }
 
-    pub(crate) fn forget(&self, cq: &Cq) {
-        self.file.retain(|queued| !std::ptr::eq(queued.as_ptr(), cq));
+    pub(crate) fn forget(&self, cq: &dyn Completes) {
+        self.file.retain(|queued| !std::ptr::addr_eq(queued.as_ptr(), cq));
     }
 
     pub(crate) fn attach(&self, delta: i32) {
         self.users.fetch_add(delta.cast_unsigned(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn kill(&self) {
-        self.file.kill();
     }
 
     /// The cookie of the CQ whose event is next. Waits unless the descriptor has O_NONBLOCK.
@@ -84,9 +104,9 @@ impl Channel {
     /// # Errors
     /// EAGAIN, EINTR, or EIO when the device is gone or belongs to the parent process.
     pub fn next_event(&self) -> Result<u64, Errno> {
-        self.engine.check_process().map_err(|error| error.errno)?;
+        self.core.check_process().map_err(|error| error.errno)?;
         loop {
-            let count = |cq: &Weak<Cq>| cq.upgrade().iter().for_each(|cq| cq.read.count_completion());
+            let count = |cq: &WeakQueue| cq.upgrade().iter().for_each(|cq| cq.read().count_completion());
             if let Some(cq) = self.file.next(|| (None, false), count)?.upgrade() {
                 cq.tell_event();
                 return Ok(cq.cookie());
@@ -99,11 +119,11 @@ impl Channel {
     /// # Errors
     /// EBUSY while a CQ uses it.
     pub fn destroy(&self) -> Result<()> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         if self.users.load(Ordering::Relaxed) != 0 {
             return Err(refusal(Errno::EBUSY, format!("completion channel {} is used by CQs", self.handle)));
         }
         let body = ChannelDestroy { handle: self.handle, reserved: 0 };
-        self.engine.give_up(&request::private(command::CHANNEL_DESTROY, &body, 0))
+        self.core.give_up(&request::private(command::CHANNEL_DESTROY, &body, 0))
     }
 }

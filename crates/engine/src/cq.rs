@@ -6,17 +6,17 @@ mod place;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::event::{self, Read};
+use crate::event::{Object, Read};
 use crate::lock::Mutex;
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
 use abi::errno::Errno;
 use abi::queue::CqOut;
-use bytemuck::{Pod, Zeroable};
 use protocol::Time;
 
 use self::place::{check, layout, place};
-use crate::channel::Channel;
+use crate::channel::{Channel, Completes};
+use crate::cqe::{Cqe, FREES_SEND, word};
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
 use crate::lint::Lint;
@@ -25,43 +25,11 @@ use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::pollers::Poller;
-use crate::qp::Qp;
+use crate::queue_use::QueueUse;
 use crate::request;
 use crate::wheel::Wheel;
 
 mod adding;
-
-/// The control words of a CQ, by offset (see the ABI document, "queue memory").
-mod word {
-    pub(super) const PRODUCER: usize = 0;
-    pub(super) const CONSUMER: usize = 4;
-    pub(super) const ARMED: usize = 8;
-    pub(super) const OVERRUN: usize = 12;
-    pub(super) const COMP_EVENTS: usize = 16;
-    pub(super) const ASYNC_EVENTS: usize = 20;
-    pub(super) const ENTRIES: usize = 64;
-}
-
-/// One entry as it lies in queue memory.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Cqe {
-    pub(crate) wc: Wc,
-    pub(crate) timestamp: u64,
-    /// The work queue's index after this entry's request. A poll frees the entries before this
-    /// index.
-    pub(crate) freed: u32,
-    /// The queue to free: [`FREES_SEND`], [`FREES_RECV`], or 0 for no queue.
-    pub(crate) frees: u32,
-}
-
-// `Cq::take_each` reads the entry by this layout.
-const _: () = assert!(size_of::<Cqe>() == 64 && std::mem::offset_of!(Cqe, freed) == size_of::<Wc>() + 8);
-
-/// The entry completes a send request.
-pub(crate) const FREES_SEND: u32 = 1;
-/// The entry completes a receive request of the QP's own queue.
-pub(crate) const FREES_RECV: u32 = 2;
 
 /// The kind of completion for which a program has armed a CQ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -108,7 +76,7 @@ pub struct Cq {
     stamps: AtomicBool,
     /// Whether strict mode is on. Kept here, where the data path looks anyway.
     strict: bool,
-    pub(crate) read: Read,
+    read: Read,
     ring: Mutex<CqRing>,
 }
 
@@ -127,7 +95,7 @@ struct CqRing {
     /// The completion that found no room. It is reported as an error, behind all others.
     lost: Option<Cqe>,
     /// The QP of the last polled entry, which is likely to be the QP of the next one.
-    recent: Option<Arc<Qp>>,
+    recent: Option<(u32, Arc<QueueUse>)>,
 }
 
 impl CqRing {
@@ -210,7 +178,7 @@ impl Engine {
         let made = Cq::in_domain(Arc::clone(self), answer.cq_handle, &out, view, spec, domain);
         if made.is_err() {
             let body = DestroyCq { response: 1, cq_handle: answer.cq_handle, reserved: 0 };
-            let _order = self.allocation.lock();
+            let _order = self.memory.allocation.lock();
             // If the agent is gone, so is the CQ.
             let _ = self.tell(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()));
         }
@@ -387,13 +355,13 @@ impl Cq {
     /// Frees the entries of the work queue up to this request (V-61, V-63).
     #[inline]
     fn set_free(&self, ring: &mut CqRing, qpn: u32, freed: u32, frees: u32) {
-        if ring.recent.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
-            ring.recent = self.engine.qps.find(qpn);
+        if ring.recent.as_ref().is_none_or(|(of, _)| *of != qpn) {
+            ring.recent = self.engine.queue_uses.find(qpn).map(|queue_use| (qpn, queue_use));
         }
-        if let Some(qp) = &ring.recent {
+        if let Some((_, queue_use)) = &ring.recent {
             match frees {
-                FREES_SEND => qp.freed.send.store(freed, Ordering::Release),
-                _ => qp.freed.recv.store(freed, Ordering::Release),
+                FREES_SEND => queue_use.freed_send.store(freed, Ordering::Release),
+                _ => queue_use.freed_recv.store(freed, Ordering::Release),
             }
         }
     }
@@ -449,21 +417,13 @@ impl Cq {
         if ring.view.is_none() {
             return;
         }
-        self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Object::Cq(self.itself.clone()));
+        self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, Some(self.itself.clone()));
     }
 
-    /// Counts a completion event that the program has read, also in the agent's count, which other
-    /// libraries use.
-    pub(crate) fn tell_event(&self) {
+    /// Counts an event in the agent's count `word`.
+    fn count(&self, word: usize) {
         if let Some(view) = &self.ring.lock().view {
-            view.word(word::COMP_EVENTS).fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// As [`Cq::tell_event`], for an async event.
-    pub(crate) fn tell_async(&self) {
-        if let Some(view) = &self.ring.lock().view {
-            view.word(word::ASYNC_EVENTS).fetch_add(1, Ordering::Relaxed);
+            view.word(word).fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -492,7 +452,7 @@ impl Cq {
         self.engine.poll(false, &self.poller);
         // Lock order: before the ring. A thread that destroys a QP holds this lock when it purges
         // the CQ.
-        let _order = self.engine.allocation.lock();
+        let _order = self.engine.memory.allocation.lock();
         let waiting = self.ring.lock().used();
         if waiting > cqe {
             let handle = self.handle;
@@ -540,10 +500,34 @@ impl Cq {
     pub fn destroy(&self) -> Result<EventCounts> {
         self.engine.check_process()?;
         let body = DestroyCq { response: 1, cq_handle: self.handle, reserved: 0 };
-        let _order = self.engine.allocation.lock();
+        let _order = self.engine.memory.allocation.lock();
         self.engine.give_up(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
         self.leave();
         Ok(EventCounts { completion: self.read.completion(), asynchronous: self.read.asynchronous() })
+    }
+}
+
+impl Object for Cq {
+    fn read(&self) -> &Read {
+        &self.read
+    }
+
+    fn tell_async(&self) {
+        self.count(word::ASYNC_EVENTS);
+    }
+}
+
+impl Completes for Cq {
+    fn read(&self) -> &Read {
+        &self.read
+    }
+
+    fn tell_event(&self) {
+        self.count(word::COMP_EVENTS);
+    }
+
+    fn cookie(&self) -> u64 {
+        self.cookie
     }
 }
 
@@ -559,7 +543,7 @@ impl Cq {
             (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
         }
         // Last: after this nothing raises an event of the CQ.
-        self.engine.forget_events(|object| matches!(object, event::Object::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
+        self.engine.events.forget(self);
         if let Some(lint) = self.lint() {
             lint.forgotten(self.handle);
         }

@@ -201,7 +201,7 @@ impl Qp {
             0 => Ways::None(Cause::Nobody),
             owner => match engine.lanes.route(owner, lane_index) {
                 Some(lane) => Ways::Lane(lane, place),
-                None if hopeless || engine.lanes.has_ended(owner) => Ways::None(Cause::Nobody),
+                None if hopeless || engine.keys.has_ended(owner) => Ways::None(Cause::Nobody),
                 None => Ways::Opening,
             },
         }

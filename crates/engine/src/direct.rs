@@ -4,18 +4,17 @@
 //! This file makes grants. The initiator asks through the agent ([`Engine::ask_agent`]). The target
 //! checks whether it would carry out such requests, and answers with a line of its grant table and
 //! two descriptors ([`Engine::grant`]). The initiator maps them ([`Engine::take_way`]). `carry.rs`
-//! uses a grant, `grant_table.rs` revokes it, and `backing.rs` finds memory that can be granted.
+//! uses a grant, `grant_table.rs` (above) revokes it, and `backing.rs` finds memory that can be granted.
 //! `docs/decisions/0024-direct.md` gives the reasons. Principal types: [`Direct`], of an engine,
 //! and [`Ways`], of a QP.
 
 mod backing;
 mod carry;
-mod grant_table;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use abi::command::number as command;
 use abi::mr::access as right;
@@ -28,10 +27,10 @@ use shm::share::Share;
 
 use crate::engine::Engine;
 use crate::extent::{Extent, Matter};
+use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::usermem::guarded;
-use grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 
 /// The environment variable that switches direct access off with the value 0.
 pub const VARIABLE: &str = "SOFTHCA_DIRECT";
@@ -48,8 +47,6 @@ const RIGHTS: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATO
 /// An engine's state of direct access.
 pub(crate) struct Direct {
     on: bool,
-    /// The grants to peers; made with the first grant.
-    grant_table: OnceLock<GrantTable>,
     asks: crate::lock::Mutex<Vec<Ask>>,
     /// The grant tables of the peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
@@ -132,7 +129,6 @@ impl Direct {
         let wanted = std::env::var_os(VARIABLE).is_none_or(|value| value != "0");
         Self {
             on: wanted && !simulated && guarded::exists(),
-            grant_table: OnceLock::new(),
             asks: crate::lock::Mutex::default(),
             peers: Mutex::default(),
             mapped: Arc::default(),
@@ -248,19 +244,12 @@ impl Engine {
 
 /// The target's side.
 impl Engine {
-    /// A key becomes invalid: revokes its grants. When this returns, no grantee uses them.
-    pub(crate) fn withdraw_grants(&self, key: u32) {
-        if let Some(grant_table) = self.direct.grant_table.get() {
-            grant_table.withdraw(key, |engine| self.lanes.has_ended(engine));
-        }
-    }
-
     /// A peer asks for a grant: `told` names its engine and QP, our QP, and the key. Without a
     /// grant, the peer uses the lane.
     pub(crate) fn grant(&self, told: &LaneOut) {
         let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.lane_index);
         if let Some((grant, file)) = self.try_grant(to, asker, qpn, key)
-            && let Some(grant_table) = self.direct.grant_table.get()
+            && let Some(grant_table) = self.keys.grants.get()
         {
             let request = request::private(command::DIRECT_GRANT, &grant, 0);
             // If the peer does not get the answer, the line becomes free when the QP or the region
@@ -274,24 +263,24 @@ impl Engine {
             return None;
         }
         let qp = self.qps.find(qpn)?;
-        let extent = self.extents.find(key >> 8).filter(|extent| extent.key == key)?;
+        let extent = self.keys.extents.find(key >> 8).filter(|extent| extent.key == key)?;
         // A process that is not dumpable must not be inspected by other programs of its user, so it
         // gives out no files.
         rustix::process::dumpable_behavior().ok().filter(|what| *what == DumpableBehavior::Dumpable)?;
         let rights = rights(&qp, &qp.lock(), &extent, (to, asker))?;
         let writable = rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
         let backing = backing::find(extent.host, extent.length, writable)?;
-        let grant_table = match self.direct.grant_table.get() {
+        let grant_table = match self.keys.grants.get() {
             Some(grant_table) => grant_table,
             None => {
                 let made = GrantTable::new().ok()?;
-                self.direct.grant_table.get_or_init(|| made)
+                self.keys.grants.get_or_init(|| made)
             }
         };
         let mut inner = qp.lock();
         // Held until the grant is in the table: a thread that invalidates the key waits for this
         // lock, and then revokes the grant.
-        let held = self.extents.hold(key >> 8).filter(|held| Arc::ptr_eq(held, &extent))?;
+        let held = self.keys.extents.hold(key >> 8).filter(|held| Arc::ptr_eq(held, &extent))?;
         if self::rights(&qp, &inner, &held, (to, asker)) != Some(rights) {
             return None;
         }
@@ -304,7 +293,7 @@ impl Engine {
             asker,
             qpn,
         };
-        let line = grant_table.give(&terms, to, |engine| self.lanes.has_ended(engine))?;
+        let line = grant_table.give(&terms, to, |engine| self.keys.has_ended(engine))?;
         inner.direct.given.retain(Line::is_open);
         let grant = DirectGrant { engine: to, qpn: asker, line: line.line, number: line.number };
         inner.direct.given.push(line);
@@ -329,7 +318,7 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
         && extent.matter == Matter::Memory
         && extent.backing.is_none()
         && extent.access & right::ON_DEMAND == 0
-        && engine.windows.find(extent.key >> 8).is_none();
+        && engine.keys.windows.find(extent.key >> 8).is_none();
     let reading = right::REMOTE_READ | right::REMOTE_ATOMIC;
     let served = if inner.attributes.max_dest_rd_atomic == 0 { RIGHTS & !reading } else { RIGHTS };
     let rights = extent.access & inner.attributes.qp_access_flags & served;

@@ -17,7 +17,7 @@ use shm::{Sink, Source};
 
 use crate::access;
 use crate::control::Answer;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::error::{Error, Result, by_system, refusal};
 use crate::extent::Matter;
 use crate::mr::Mr;
@@ -36,13 +36,13 @@ const RIGHTS: u32 = right::LOCAL_WRITE
 
 /// A piece of device memory.
 pub struct Dm {
-    engine: Arc<Engine>,
+    core: Arc<Core>,
     handle: u32,
     length: u64,
     region: Arc<Region>,
 }
 
-impl Engine {
+impl Core {
     /// Allocates device memory, aligned to a power of two.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Engine {
         crate::usermem::install().map_err(by_system)?;
         let out: DmOut = answer.get(0)?;
         let region = map(&answer, out.length)?;
-        Ok(Arc::new(Dm { engine: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
+        Ok(Arc::new(Dm { core: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
     }
 }
 
@@ -115,7 +115,7 @@ impl Dm {
     }
 
     fn range(&self, offset: u64, length: u64) -> Result<Sink<'_>> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         crate::usermem::prepare_thread();
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
         let here = place(&self.region, offset, length).filter(|_| inside).ok_or_else(|| {
@@ -139,10 +139,10 @@ impl Dm {
     /// # Errors
     /// EBUSY while a region is registered on it.
     pub fn free(&self) -> Result<()> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         let body = FreeDm { dm_handle: self.handle, reserved: 0 };
-        match self.engine.call(&request::private(command::FREE_DM, &body, 0)) {
-            Err(error) if !self.engine.has_lost(&error) => Err(error),
+        match self.core.call(&request::private(command::FREE_DM, &body, 0)) {
+            Err(error) if !self.core.has_lost(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -158,8 +158,8 @@ impl Pd {
     /// # Errors
     /// EINVAL beyond its end, without ZERO_BASED, or for rights that device memory does not have.
     pub fn reg_dm_mr(self: &std::sync::Arc<Self>, dm: &Dm, offset: u64, length: u64, access: u32) -> Result<Arc<Mr>> {
-        let engine = self.engine();
-        engine.check_process()?;
+        let core = self.core();
+        core.check_process()?;
         if access & right::ZERO_BASED == 0 || access & !RIGHTS != 0 {
             return Err(refusal(
                 Errno::EINVAL,
@@ -187,7 +187,7 @@ impl Pd {
         };
         let tail = MrIn { rev: REV, flags: mr_flags::DEVICE, dm_handle: dm.handle, ..MrIn::default() };
         let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
-        let answer: RegMrAnswer = engine.call(&request)?.get(0)?;
+        let answer: RegMrAnswer = core.call(&request)?.get(0)?;
         let host = place.start().expose_provenance() as u64;
         Ok(Mr::adopt(self, &answer, host, &body, Matter::Device, Some(Arc::clone(&dm.region))))
     }

@@ -5,42 +5,38 @@
 //! its control calls. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread
 //! that works while the program does not poll is in `helper.rs`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
-use abi::device::{
-    ExQueryDevice, ExQueryDeviceAnswer, GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey,
-    QueryPkeyAnswer, QueryPort, QueryPortAnswer, cap,
-};
+use abi::device::{GetContext, GetContextAnswer};
 use abi::errno::Errno;
-use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
-use abi::queue::{ContextOut, Mapping};
+use abi::private::{EngineHello, EngineHelloAnswer};
+use abi::queue::ContextOut;
 use abi::target::XrcEvent;
 use parking_lot::Mutex;
-use protocol::Time;
 
 use crate::board::Board;
 use crate::capture::CaptureHook;
-use crate::channel::Channel;
 use crate::clock::Clock;
-use crate::control::{Answer, Control, gone};
+use crate::control::{Answer, Control};
+use crate::core::{Agent, Capture, Core, Fork, Identity, Memory};
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::drops::Drops;
-use crate::error::{Error, Result, by_system, refusal};
+use crate::error::{Result, by_system, refusal};
 use crate::event::Events;
-use crate::extent::Extent;
 use crate::faults::Faults;
 use crate::helper::Waker;
+use crate::keys::Keys;
 use crate::lane::Lanes;
 use crate::lint::Lint;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
-use crate::mw::Mw;
 use crate::net::Net;
-use crate::network::Udp;
+use crate::network::{Network, Udp};
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
@@ -65,13 +61,7 @@ pub(crate) enum Deferred {
 
 /// One context on one device of one agent.
 pub struct Engine {
-    pub(crate) control: Box<dyn Control>,
-    mark: ForkMark,
-    /// The descriptor by which other contexts import this one.
-    pub(crate) shared: OwnedFd,
-    memory: QueueMemory,
-    /// Held while queue memory is allocated or freed, so that both sides count its users alike.
-    pub(crate) allocation: Mutex<()>,
+    core: Arc<Core>,
     pub(crate) qps: Table<Qp>,
     /// The SRQs of XRC domains, by number.
     pub(crate) xrc_srqs: Table<Srq>,
@@ -79,57 +69,48 @@ pub struct Engine {
     pub(crate) targets: Table<Qp>,
     /// The engines that own SRQs which targets of this engine serve.
     pub(crate) ways: Mutex<Ways>,
-    pub(crate) extents: Table<Extent>,
-    /// Memory windows, bound or not, by the index of their keys.
-    pub(crate) windows: Table<Mw>,
     pub(crate) groups: Groups,
     pub(crate) lanes: Lanes,
     pub(crate) net: Net,
-    pub(crate) board: Board,
-    pub(crate) events: Events,
     pub(crate) timers: Timers,
     /// Faults on demand.
     pub(crate) faults: Faults,
-    /// The memory that it has granted to initiators, and the memory that was granted to it.
+    /// The memory that was granted to it.
     pub(crate) direct: Direct,
     /// The CQs that are or were moderated.
     pub(crate) moderated: Mutex<Vec<Weak<Cq>>>,
-    pub(crate) waker: Waker,
-    channels: Mutex<Vec<Weak<Channel>>>,
     deferred: Mutex<Vec<Deferred>>,
     has_deferred: AtomicBool,
-    /// QPs for which the helper thread must open a lane.
-    pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
-    /// XRC targets for which the helper thread must find the engine of an SRQ.
-    pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
-    /// Events of XRC targets that the helper thread must report to the agent.
-    pub(crate) untold: crate::lock::Mutex<Vec<XrcEvent>>,
-    /// Held while lanes are opened for them.
-    pub(crate) opening: Mutex<()>,
+    /// Work for the helper thread.
+    pub(crate) errands: Errands,
     /// Which thread polls which lane.
     pub(crate) pollers: Pollers,
     /// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with
     /// completions: [`SELDOM`], or 0 for every poll.
     seldom: AtomicU32,
-    /// The page for its reasons.
-    pub(crate) reasons: Attached,
     /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
-    /// Where copies of packets go, and whether a capture runs.
-    pub(crate) capture_hook: Arc<CaptureHook>,
-    pub(crate) is_capturing: AtomicBool,
-    /// Bytes of requests in the RNR grace queues.
-    pub(crate) waiting_bytes: Arc<AtomicUsize>,
-    is_gone: AtomicBool,
-    /// Whether a child process has been told that it cannot use this engine.
-    told_of_fork: AtomicBool,
-    number: u32,
-    device: u32,
-    comp_vectors: u32,
-    facts: OnceLock<QueryDeviceAnswer>,
-    pub(crate) clock: Clock,
-    /// The strict mode's checks, if the environment asks for them.
-    lint: Option<Box<Lint>>,
+}
+
+/// Queue pairs that wait for the helper thread, which must ask the agent for them.
+#[derive(Default)]
+pub(crate) struct Errands {
+    /// They need a lane.
+    pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
+    /// XRC targets for which the engine of an SRQ must be found.
+    pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
+    /// Events of XRC targets that must be reported to the agent.
+    pub(crate) untold: crate::lock::Mutex<Vec<XrcEvent>>,
+    /// Held while lanes are opened for them.
+    pub(crate) opening: Mutex<()>,
+}
+
+impl Deref for Engine {
+    type Target = Arc<Core>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.core
+    }
 }
 
 impl Engine {
@@ -171,53 +152,32 @@ impl Engine {
             .map_err(|_| refusal(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
-        let clock = Clock::new(control.simulated());
-        let capture_hook = CaptureHook::new();
-        let engine = Arc::new(Self {
-            control,
-            mark: ForkMark::new(),
-            shared,
-            memory,
-            allocation: Mutex::new(()),
-            qps: Table::new(),
-            xrc_srqs: Table::new(),
-            targets: Table::new(),
-            ways: Mutex::default(),
-            extents: Table::new(),
-            windows: Table::new(),
-            groups: Groups::new(),
-            lanes: Lanes::new(),
-            net: Net::new(network, Arc::clone(&capture_hook)),
-            board: Board::map(&board)?,
-            events: Events::new(async_fd, page.clone()),
-            timers: Timers::new(),
-            faults: Faults::new(page.clone()),
-            direct: Direct::new(clock.simulated().is_some()),
-            moderated: Mutex::default(),
-            waker,
-            channels: Mutex::new(Vec::new()),
-            deferred: Mutex::new(Vec::new()),
-            has_deferred: AtomicBool::new(false),
-            unrouted: Mutex::new(Vec::new()),
-            unlocated: Mutex::new(Vec::new()),
-            untold: crate::lock::Mutex::default(),
-            opening: Mutex::new(()),
-            pollers: Pollers::default(),
-            seldom: AtomicU32::new(SELDOM),
-            reasons: Attached::new(page.clone(), is_home),
-            drops: Drops::new(page),
-            capture_hook,
-            is_capturing: AtomicBool::new(false),
-            waiting_bytes: Arc::default(),
-            is_gone: AtomicBool::new(false),
-            told_of_fork: AtomicBool::new(false),
+        let simulated = control.simulated();
+        let identity = Identity {
             number: hello.engine,
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
             facts: OnceLock::new(),
-            clock,
+        };
+        let core = Core {
+            agent: Agent { control, is_gone: AtomicBool::new(false), may_refuse: AtomicBool::new(false) },
+            identity,
+            fork: Fork { mark: ForkMark::new(), told: AtomicBool::new(false) },
+            shared,
+            memory: Memory { queues: memory, allocation: Mutex::new(()) },
+            keys: Keys::new(),
+            queue_uses: Table::new(),
+            board: Board::map(&board)?,
+            events: Events::new(async_fd, page.clone()),
+            channels: Mutex::default(),
+            waker,
+            reasons: Attached::new(page.clone(), is_home),
+            capture: Capture { hook: CaptureHook::new(), is_on: AtomicBool::new(false) },
+            waiting_bytes: Arc::default(),
+            clock: Clock::new(simulated),
             lint: Lint::from_environment(hello.engine),
-        });
+        };
+        let engine = Arc::new(Self::over(Arc::new(core), network, page));
         // Handles the pushes that the agent has already sent.
         engine.listen();
         engine.take_faults();
@@ -233,257 +193,34 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The agent's number for this engine.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// The index of the device on the agent's board.
-    #[must_use]
-    pub fn device(&self) -> u32 {
-        self.device
-    }
-
-    /// The number of completion vectors.
-    #[must_use]
-    pub fn comp_vectors(&self) -> u32 {
-        self.comp_vectors
-    }
-
-    /// The strict mode's checks; None unless the environment asks for them (see
-    /// [`crate::lint::VARIABLE`]).
-    #[inline]
-    #[must_use]
-    pub fn lint(&self) -> Option<&Lint> {
-        self.lint.as_deref()
-    }
-
-    /// The state machines' time: nanoseconds since the engine was opened.
-    pub(crate) fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    /// The device's clock in nanoseconds, used for completion timestamps. All processes of the host
-    /// share it.
-    #[must_use]
-    pub fn raw_clock(&self) -> u64 {
-        self.clock.raw()
-    }
-
-    /// The time of day at device time `raw`, in nanoseconds since 1970, from the current difference
-    /// of both clocks.
-    #[must_use]
-    pub fn wall_clock(&self, raw: u64) -> u64 {
-        raw.wrapping_add(self.clock.wall_ahead())
-    }
-
-    /// The time now or a recent reading, for uses where a microsecond does not matter.
-    pub(crate) fn about_now(&self) -> Time {
-        self.clock.about()
-    }
-
-    /// Refuses a call in a process that inherited the engine over a fork.
-    ///
-    /// # Errors
-    /// EIO.
-    #[inline]
-    pub fn check_process(&self) -> Result<()> {
-        if self.mark.made_here() { Ok(()) } else { self.inherited() }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn inherited(&self) -> Result<()> {
-        let reason = crate::post_error::INHERITED;
-        if !self.told_of_fork.swap(true, Ordering::Relaxed) {
-            // Noted only once: a child may ask in a loop. The memory of this flag is the child's
-            // own.
-            return Err(refusal(Errno::EIO, reason));
-        }
-        Err(Error::new(Errno::EIO, reason))
-    }
-
-    /// Whether the agent, and with it the device, is gone.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
-    }
-
-    /// Whether a command failed because the agent is gone. The command may notice this before the
-    /// helper thread does.
-    #[must_use]
-    pub fn has_lost(&self, error: &Error) -> bool {
-        // In a process that inherited the engine over a fork every command fails with EIO, but the
-        // agent still serves the parent.
-        self.is_gone() || (error.errno == Errno::EIO && self.mark.made_here())
-    }
-
-    pub(crate) fn call(&self, request: &[u8]) -> Result<Answer> {
-        self.call_with(request, &[])
-    }
-
-    /// A call that frees an object. It succeeds if the agent is gone, because the object is gone as
-    /// well.
-    pub(crate) fn give_up(&self, request: &[u8]) -> Result<()> {
-        match self.call(request) {
-            Err(error) if !self.has_lost(&error) => Err(error),
-            _ => Ok(()),
+    /// An engine without queues.
+    fn over(core: Arc<Core>, network: Arc<dyn Network>, page: View) -> Self {
+        Self {
+            qps: Table::new(),
+            xrc_srqs: Table::new(),
+            targets: Table::new(),
+            ways: Mutex::default(),
+            groups: Groups::new(),
+            lanes: Lanes::new(),
+            net: Net::new(network, Arc::clone(&core.capture.hook)),
+            timers: Timers::new(),
+            faults: Faults::new(page.clone()),
+            direct: Direct::new(core.clock.simulated().is_some()),
+            moderated: Mutex::default(),
+            deferred: Mutex::default(),
+            has_deferred: AtomicBool::new(false),
+            errands: Errands::default(),
+            pollers: Pollers::default(),
+            seldom: AtomicU32::new(SELDOM),
+            drops: Drops::new(page),
+            core,
         }
     }
 
-    pub(crate) fn call_with(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        crate::lock::assert_none_held();
-        self.send(request, fds)
-    }
-
-    /// A call by a thread that holds the lock of an XRC target. The target's packets must wait
-    /// until the agent has decided which process serves the target. All other calls are made
-    /// without locks.
-    pub(crate) fn call_under_lock(&self, request: &[u8]) -> Result<Answer> {
-        self.send(request, &[])
-    }
-
-    fn send(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        self.check_process()?;
-        if self.is_gone() {
-            return Err(gone());
-        }
-        let answer = self.control.call(request, fds)?;
-        if request::makes(request) {
-            crate::reason::went_on();
-        }
-        Ok(answer)
-    }
-
-    /// Sends a command whose answer is not needed. The agent executes commands in order; this call
-    /// does not wait.
-    pub(crate) fn tell(&self, request: &[u8]) -> Result<()> {
-        self.check_process()?;
-        if self.is_gone() {
-            return Err(gone());
-        }
-        crate::lock::assert_none_held();
-        if self.faults.watches_commands() {
-            return self.control.call(request, &[]).map(drop);
-        }
-        self.control.tell(request)
-    }
-
-    /// The device's attributes. The agent is asked once.
-    pub(crate) fn facts(&self) -> Option<&QueryDeviceAnswer> {
-        match self.facts.get() {
-            None => self.query_device().ok().map(|facts| self.facts.get_or_init(|| facts)),
-            known => known,
-        }
-    }
-
-    /// The most READs and atomics that a QP may have outstanding, as requester and as responder.
-    pub(crate) fn depths(&self) -> Option<(u32, u32)> {
-        self.facts().map(|facts| (facts.max_qp_init_rd_atom, facts.max_qp_rd_atom))
-    }
-
-    /// Whether windows of type 2 are bound to a QP number only (2A), or also to its PD (2B).
-    pub(crate) fn binds_to_number(&self) -> bool {
-        self.facts().is_some_and(|facts| u64::from(facts.device_cap_flags) & cap::MW_TYPE_2A != 0)
-    }
-
-    /// A call whose answer names queue memory. Maps this memory before the next allocation is
-    /// answered.
-    pub(crate) fn allocate<T>(
-        &self,
-        request: &[u8],
-        read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
-    ) -> Result<(T, View)> {
-        let _order = self.allocation.lock();
-        self.allocate_in_turn(request, read)
-    }
-
-    /// As [`Engine::allocate`], for a caller that holds [`Engine::allocation`]. That lock comes
-    /// before the lock of every queue.
-    pub(crate) fn allocate_in_turn<T>(
-        &self,
-        request: &[u8],
-        read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
-    ) -> Result<(T, View)> {
-        let answer = self.call(request)?;
-        let (out, mapping) = read(&answer)?;
-        let view = self.memory.view(&mapping, &mut answer.fds.into_iter())?;
-        Ok((out, view))
-    }
-
-    /// Maps the memory that the answer to another process names.
-    pub(crate) fn view(&self, mapping: &Mapping, fds: Vec<OwnedFd>) -> Result<View> {
-        self.memory.view(mapping, &mut fds.into_iter())
-    }
-
-    /// The device's limits and names.
-    ///
-    /// # Errors
-    /// EIO when the agent is gone.
-    pub fn query_device(&self) -> Result<QueryDeviceAnswer> {
-        self.call(&request::legacy(
-            command::QUERY_DEVICE,
-            &QueryDevice { response: 1 },
-            size_of::<QueryDeviceAnswer>(),
-        ))?
-        .get(0)
-    }
-
-    /// As [`Engine::query_device`], with the extended attributes.
-    ///
-    /// # Errors
-    /// EIO when the agent is gone.
-    pub fn query_device_ex(&self) -> Result<ExQueryDeviceAnswer> {
-        let body = ExQueryDevice::default();
-        self.call(&request::private(command::EX_QUERY_DEVICE, &body, size_of::<ExQueryDeviceAnswer>()))?.get(0)
-    }
-
-    /// A port's state.
-    ///
-    /// # Errors
-    /// EINVAL for a port that the device does not have.
-    pub fn query_port(&self, port: u8) -> Result<QueryPortAnswer> {
-        let body = QueryPort { response: 1, port_num: port, ..Default::default() };
-        self.call(&request::legacy(command::QUERY_PORT, &body, size_of::<QueryPortAnswer>()))?.get(0)
-    }
-
-    /// One GID; all zeros for an empty entry.
-    ///
-    /// # Errors
-    /// EINVAL for an index beyond the table.
-    pub fn query_gid(&self, port: u8, index: u32) -> Result<[u8; 16]> {
-        self.check_process()?;
-        let empty = || refusal(Errno::EINVAL, format!("port {port} has no GID index {index}"));
-        if self.is_gone() {
-            return Err(gone());
-        }
-        self.board.gid(self.device, u32::from(port), index).ok_or_else(empty)
-    }
-
-    /// One GID with its type and interface.
-    ///
-    /// # Errors
-    /// ENODATA for an empty entry; EINVAL for an index beyond the table.
-    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntryAnswer> {
-        self.call(&request::private(command::GID_ENTRY, &GidEntry { port, index }, size_of::<GidEntryAnswer>()))?.get(0)
-    }
-
-    /// One P_Key, in host order.
-    ///
-    /// # Errors
-    /// EINVAL for an index beyond the table.
-    pub fn query_pkey(&self, port: u8, index: u32) -> Result<u16> {
-        let body = QueryPkey { response: 1, pkey_index: index, port_num: port, ..Default::default() };
-        let answer: QueryPkeyAnswer =
-            self.call(&request::legacy(command::QUERY_PKEY, &body, size_of::<QueryPkeyAnswer>()))?.get(0)?;
-        Ok(answer.pkey)
-    }
-
-    pub(crate) fn register_channel(&self, channel: &Arc<Channel>) {
-        let mut channels = self.channels.lock();
-        channels.retain(|channel| channel.strong_count() > 0);
-        channels.push(Arc::downgrade(channel));
+    /// Removes a QP from the tables.
+    pub(crate) fn forget_qp(&self, qpn: u32) {
+        self.qps.remove(qpn);
+        self.queue_uses.remove(qpn);
     }
 
     pub(crate) fn defer(&self, work: Deferred) {
@@ -521,7 +258,7 @@ impl Engine {
 
     /// The agent and the device are gone: every QP fails, and every waiter wakes.
     pub(crate) fn die(self: &Arc<Self>, why: &str) {
-        if self.is_gone.swap(true, Ordering::Relaxed) {
+        if self.agent.is_gone.swap(true, Ordering::Relaxed) {
             return;
         }
         note(Note::new(Kind::Event), format_args!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)"));
@@ -531,7 +268,7 @@ impl Engine {
         for qp in self.qps.all() {
             qp.fail("the device is lost");
         }
-        self.net.end(self.number);
+        self.net.end(self.number());
         self.events.device_fatal();
         for channel in self.channels.lock().iter().filter_map(Weak::upgrade) {
             channel.kill();
@@ -541,28 +278,28 @@ impl Engine {
     /// Closes the context: the helper thread ends, the agent cleans up, and all objects of this
     /// engine stop working.
     pub fn close(self: &Arc<Self>) {
-        if !self.mark.made_here() {
+        if !self.fork.mark.made_here() {
             return;
         }
         if let Some(lint) = self.lint() {
-            lint.closed(self.qps.all().len(), &self.extents);
+            lint.closed(self.qps.all().len(), &self.keys.extents);
         }
-        self.is_gone.store(true, Ordering::Relaxed);
+        self.agent.is_gone.store(true, Ordering::Relaxed);
         // Before the agent notices the close and other engines serve the targets: from here on the
         // targets send nothing (`Qp::is_served_here`).
         fence(Ordering::SeqCst);
         // First, so that the helper thread does not wait for an agent that does not answer.
-        self.control.close();
+        self.agent.control.close();
         self.waker.stop();
         self.lanes.clear();
-        self.net.end(self.number);
-        self.unrouted.lock().clear();
-        self.unlocated.lock().clear();
-        self.untold.lock().clear();
+        self.net.end(self.number());
+        self.errands.unrouted.lock().clear();
+        self.errands.unlocated.lock().clear();
+        self.errands.untold.lock().clear();
         self.deferred.lock().clear();
         self.forget_delayed_packets();
         for qp in self.qps.all() {
-            self.qps.remove(qp.qpn());
+            self.forget_qp(qp.qpn());
             qp.abandon();
             qp.purge();
         }
@@ -571,8 +308,8 @@ impl Engine {
         for srq in self.xrc_srqs.all() {
             self.xrc_srqs.remove(srq.number());
         }
-        for window in self.windows.all() {
-            self.windows.remove(window.number() >> 8);
+        for window in self.keys.windows.all() {
+            self.keys.windows.remove(window.number >> 8);
         }
     }
 }

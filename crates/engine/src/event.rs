@@ -2,25 +2,27 @@
 //! type: [`AsyncEvent`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::errno::Errno;
 use abi::event::{AsyncRecord, kind};
 use abi::queue::{CONTEXT_RECORDS, context_page};
 
-use crate::engine::Engine;
 use crate::event_file::EventFile;
 use crate::memory::View;
 
-/// The object of an event, for its count of read events.
-#[derive(Clone)]
-pub(crate) enum Object {
-    None,
-    Cq(std::sync::Weak<crate::cq::Cq>),
-    Qp(std::sync::Weak<crate::qp::Qp>),
-    Srq(std::sync::Weak<crate::srq::Srq>),
-    Hold(std::sync::Weak<crate::xrc::Hold>),
+/// An object that has events: a QP, a CQ, an SRQ, or one handle of an XRC target.
+pub(crate) trait Object: Send + Sync {
+    /// Its count of read events.
+    fn read(&self) -> &Read;
+    /// Counts an async event that the program has read, also in the agent's count, which other
+    /// libraries use.
+    fn tell_async(&self);
 }
+
+/// The object of an event. It may end before the event is read.
+pub(crate) type WeakObject = Weak<dyn Object>;
 
 /// How many events of one object the program has read. Its destroyer waits until all of them are
 /// acknowledged.
@@ -52,7 +54,7 @@ impl Read {
 
 struct Record {
     event: AsyncEvent,
-    object: Object,
+    object: Option<WeakObject>,
 }
 
 /// One async event, as a program gets it.
@@ -75,7 +77,7 @@ impl Events {
         Self { file: EventFile::new(fd), page }
     }
 
-    pub(crate) fn raise(&self, event_type: u32, element: u64, object: Object) {
+    pub(crate) fn raise(&self, event_type: u32, element: u64, object: Option<WeakObject>) {
         self.file.push(Record { event: AsyncEvent { kind: event_type, element }, object });
     }
 
@@ -87,9 +89,36 @@ impl Events {
         self.page.word(counter + at).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// The descriptor that is readable when an event waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.fd()
+    }
+
+    /// The next event. Waits unless the descriptor has O_NONBLOCK.
+    pub(crate) fn next(&self) -> Result<AsyncEvent, Errno> {
+        // Under the file's lock only a counter may be touched, because events are raised under the
+        // objects' locks.
+        let count = |record: &Record| {
+            if let Some(object) = record.object.as_ref().and_then(Weak::upgrade) {
+                object.read().count_async();
+            }
+        };
+        let record = self.file.next(|| self.agents_next(), count)?;
+        if let Some(object) = record.object.as_ref().and_then(Weak::upgrade) {
+            object.tell_async();
+        }
+        Ok(record.event)
+    }
+
+    /// Removes the unread events of an object that is being destroyed.
+    pub(crate) fn forget(&self, object: &dyn Object) {
+        let is_its = |record: &Record| record.object.as_ref().is_some_and(|of| std::ptr::addr_eq(of.as_ptr(), object));
+        self.file.retain(|record| !is_its(record));
+    }
+
     /// Raises the last event of the context.
     pub(crate) fn device_fatal(&self) {
-        self.raise(kind::DEVICE_FATAL, 0, Object::None);
+        self.raise(kind::DEVICE_FATAL, 0, None);
         self.file.kill();
     }
 
@@ -106,47 +135,6 @@ impl Events {
         let record: AsyncRecord = self.page.read(slot);
         consumer.store(taken.wrapping_add(1), Ordering::Release);
         let event = AsyncEvent { kind: record.event_type, element: record.element };
-        (Some(Record { event, object: Object::None }), head != taken.wrapping_add(1))
-    }
-}
-
-impl Engine {
-    /// The descriptor that is readable when an async event waits.
-    #[must_use]
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.events.file.fd()
-    }
-
-    /// The next async event. Waits unless the descriptor has O_NONBLOCK.
-    ///
-    /// # Errors
-    /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
-    pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
-        self.check_process().map_err(|error| error.errno)?;
-        // Under the file's lock only a counter may be touched, because events are raised under the
-        // objects' locks.
-        let record = self.events.file.next(
-            || self.events.agents_next(),
-            |record| match &record.object {
-                Object::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.read.count_async()),
-                Object::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.read.count_async()),
-                Object::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.read.count_async()),
-                Object::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.read.count_async()),
-                Object::None => {}
-            },
-        )?;
-        match &record.object {
-            Object::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.tell_async()),
-            Object::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.tell_async()),
-            Object::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.tell_async()),
-            Object::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.tell_async()),
-            Object::None => {}
-        }
-        Ok(record.event)
-    }
-
-    /// Removes the unread events of an object that is being destroyed.
-    pub(crate) fn forget_events(&self, of_it: impl Fn(&Object) -> bool) {
-        self.events.file.retain(|record| !of_it(&record.object));
+        (Some(Record { event, object: None }), head != taken.wrapping_add(1))
     }
 }

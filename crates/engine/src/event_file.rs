@@ -14,6 +14,12 @@ use abi::errno::Errno;
 use parking_lot::Mutex;
 use rustix::io::ReadWriteFlags;
 
+/// A file of events that ends with the device.
+pub(crate) trait Closable: Send + Sync {
+    /// From now on readers that would wait get EIO.
+    fn kill(&self);
+}
+
 pub(crate) struct EventFile<R> {
     fd: OwnedFd,
     queue: Mutex<VecDeque<R>>,

@@ -41,8 +41,6 @@ pub(crate) use packets::{Far, Towards};
 pub(crate) struct Faults {
     /// Whether there are rules: then packets of the general path check their queue pair's flag.
     on: AtomicBool,
-    /// Whether commands may fail.
-    commands: AtomicBool,
     /// The context page; `None` if the agent knows no faults.
     page: Option<View>,
     rules: ArcSwap<Vec<Arc<Armed>>>,
@@ -54,7 +52,6 @@ impl Faults {
     pub(crate) fn new(page: View) -> Self {
         Self {
             on: AtomicBool::new(false),
-            commands: AtomicBool::new(false),
             page: (page.len() >= CONTEXT_LEN).then_some(page),
             rules: ArcSwap::default(),
             losses: ArcSwap::default(),
@@ -66,11 +63,6 @@ impl Faults {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
-    }
-
-    /// Whether a rule may make a command fail that cannot fail otherwise.
-    pub(crate) fn watches_commands(&self) -> bool {
-        self.commands.load(Ordering::Relaxed)
     }
 
     /// Writes the rules of the environment to the page before the greeting. Returns the flags of
@@ -136,7 +128,7 @@ impl Faults {
                         dest_qp: Qpn::new(facts.peer_qpn),
                         ..*headers
                     };
-                    engine.capture_hook.note(&answer, words(armed));
+                    engine.capture.hook.note(&answer, words(armed));
                 }
             }
         }
@@ -215,7 +207,7 @@ impl Engine {
         };
         let is_lossy = !matches!(losses, Losses::None);
         faults.on.store(!rules.is_empty(), Ordering::Relaxed);
-        faults.commands.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
+        self.agent.may_refuse.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
         faults.rules.store(Arc::new(rules));
         // Before the queue pairs look: one that gets its route or state meanwhile looks by itself,
         // under its lock.
@@ -252,7 +244,7 @@ impl Engine {
     fn show_fault(&self, armed: &Armed, facts: &Facts, verdict: &Verdict, headers: &Headers) {
         let is_lost = matches!(verdict.fate, Fate::Lost | Fate::Damaged(_));
         if facts.direction == Direction::Out {
-            self.capture_hook.note(headers, words(armed));
+            self.capture.hook.note(headers, words(armed));
         } else if is_lost {
             let dropped = DropRecord {
                 qpn: facts.qpn,

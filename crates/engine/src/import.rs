@@ -1,7 +1,7 @@
 //! Objects of another context, used here: its device by descriptor, its PDs and MRs by handle.
 //!
 //! An imported object is a normal object of this context. When it is freed, the reference to the
-//! original object ends. Principal methods: [`Engine::import_pd`], [`Pd::import_mr`].
+//! original object ends. Principal methods: [`Core::import_pd`], [`Pd::import_mr`].
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use abi::errno::Errno;
 use abi::mr::{RegMr, RegMrAnswer};
 use abi::queue::mr_flags;
 
+use crate::core::Core;
 use crate::dm;
-use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::extent::Matter;
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::request;
 
-impl Engine {
-    /// Lets this context use the objects of another one. `fd` is that context's [`Engine::share`]
+impl Core {
+    /// Lets this context use the objects of another one. `fd` is that context's [`Core::share`]
     /// descriptor, or a copy.
     ///
     /// # Errors
@@ -58,9 +58,9 @@ impl Pd {
     /// # Errors
     /// EOPNOTSUPP when the memory belongs to another process.
     pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
-        let engine = self.engine();
+        let core = self.core();
         let body = ImportMr { pd_handle: self.handle(), handle };
-        let answer = engine.call(&request::private(command::IMPORT_MR, &body, size_of::<ImportMrAnswer>()))?;
+        let answer = core.call(&request::private(command::IMPORT_MR, &body, size_of::<ImportMrAnswer>()))?;
         let said: ImportMrAnswer = answer.get(0)?;
         let (matter, host, backing) = match said.flags {
             mr_flags::DEVICE => {

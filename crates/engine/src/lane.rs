@@ -7,7 +7,7 @@
 //! `cell.rs`, the handling of received cells in `progress.rs`. Principal types: [`Lane`] and
 //! [`Lanes`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -339,9 +339,6 @@ pub(crate) struct Lanes {
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
     /// How many connections have taken a lane index, by engine.
     taken: Mutex<HashMap<u32, u32>>,
-    /// Engines that had a lane and have ended. Their numbers are not used again; the board still
-    /// names them as owners of their QPNs for a while.
-    ended: Mutex<HashSet<u32>>,
 }
 
 impl Lanes {
@@ -352,7 +349,6 @@ impl Lanes {
             seen: Default::default(),
             routes: Mutex::new(HashMap::new()),
             taken: Mutex::default(),
-            ended: Mutex::default(),
         }
     }
 
@@ -425,12 +421,6 @@ impl Lanes {
     /// An engine has ended: no lane to it will be opened any more.
     pub(crate) fn bury(&self, engine: u32) {
         self.taken.lock().remove(&engine);
-        self.ended.lock().insert(engine);
-    }
-
-    /// Whether `engine` had a lane and has ended.
-    pub(crate) fn has_ended(&self, engine: u32) -> bool {
-        self.ended.lock().contains(&engine)
     }
 
     /// Removes a lane; its QPs keep it, dead.

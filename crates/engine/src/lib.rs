@@ -1,8 +1,8 @@
 //! The engine: the HCA's data path, inside the process that uses it.
 //!
 //! Work requests go from queue memory through the transport's state machines to lanes. Data from
-//! lanes goes the other way, into the program's memory. [`Engine`] is one context. Its objects are
-//! `Arc`s: [`Pd`], [`Mr`], [`Cq`], [`Channel`], [`Srq`], [`Qp`], [`Ah`]. The engine asks the agent
+//! lanes goes the other way, into the program's memory. [`Engine`] is one context; its [`Core`] is
+//! the part without queues. Its objects are `Arc`s: [`Pd`], [`Mr`], [`Cq`], [`Channel`], [`Srq`], [`Qp`], [`Ah`]. The engine asks the agent
 //! through [`Control`] and does none of the agent's work.
 //!
 //! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms
@@ -23,7 +23,9 @@ mod cell;
 mod channel;
 mod clock;
 mod control;
+mod core;
 mod cq;
+mod cqe;
 mod datagram;
 mod direct;
 mod dm;
@@ -36,12 +38,15 @@ mod event_file;
 mod extent;
 mod fast_path;
 mod faults;
+mod grant_table;
 mod helper;
 mod idle;
 mod import;
+mod keys;
 mod lane;
 mod lid;
 pub mod lint;
+mod local_requests;
 #[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]
 mod lock;
 pub mod log;
@@ -64,6 +69,7 @@ mod progress;
 mod progress_mode;
 mod proxy;
 mod qp;
+mod queue_use;
 pub mod reason;
 mod receive;
 mod remote_srq;
@@ -89,9 +95,11 @@ pub mod usermem;
 mod watchdog;
 mod wheel;
 mod why;
+mod window;
 mod wqe;
 mod xrc;
 
+pub use self::core::Core;
 pub use ah::{AddressVector, Ah};
 pub use channel::Channel;
 pub use control::{Answer, Control, SocketControl};
@@ -106,7 +114,7 @@ pub use event::AsyncEvent;
 #[doc(hidden)]
 pub use lock::witness::locks_taken;
 pub use mr::Mr;
-pub use mw::{Bind, Mw};
+pub use mw::Mw;
 pub use network::{Network, Outlet};
 pub use pace::RateLimit;
 pub use parent::{Allocator, Purpose, Td};
@@ -121,5 +129,6 @@ pub use simulated::Simulated;
 pub use srq::{Srq, SrqSpec};
 pub use step::Step;
 pub use why::Names;
+pub use window::Bind;
 pub use wire::Feth;
 pub use xrc::{Hold, InitiatorSpec, Xrcd};

@@ -15,7 +15,7 @@ use abi::queue::{MrIn, REV, mr_flags};
 use parking_lot::RwLock;
 use shm::region::Region;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::error::{Result, refusal};
 use crate::extent::{Extent, LOCAL_READ, Matter};
 use crate::pd::Pd;
@@ -24,7 +24,7 @@ use crate::usermem::mappings;
 
 /// A memory region.
 pub struct Mr {
-    engine: Arc<Engine>,
+    core: Arc<Core>,
     pd: RwLock<Arc<Pd>>,
     handle: u32,
     extent: RwLock<Arc<Extent>>,
@@ -44,9 +44,9 @@ const KNOWN: u32 = right::LOCAL_WRITE
     | right::FLUSH_GLOBAL;
 
 impl Mr {
-    pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {
-        let engine = pd.engine();
-        engine.check_process()?;
+    fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {
+        let core = pd.core();
+        core.check_process()?;
         let access = checked_access(access)?;
         let iova = if access & right::ZERO_BASED != 0 { 0 } else { iova };
         check_memory(addr, length, iova, access)?;
@@ -58,14 +58,14 @@ impl Mr {
         let body =
             RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
         let answer: RegMrAnswer =
-            engine.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
+            core.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
         Ok(Self::adopt(pd, &answer, addr, &body, Matter::Memory, None))
     }
 
     /// A region without memory over all addresses, for local requests only.
-    pub(crate) fn nothing(pd: &Arc<Pd>) -> Result<Arc<Self>> {
-        let engine = pd.engine();
-        engine.check_process()?;
+    fn nothing(pd: &Arc<Pd>) -> Result<Arc<Self>> {
+        let core = pd.core();
+        core.check_process()?;
         let body = RegMr {
             response: 1,
             length: u64::MAX,
@@ -75,7 +75,7 @@ impl Mr {
         };
         let tail = MrIn { rev: REV, flags: mr_flags::NOTHING, ..MrIn::default() };
         let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
-        let answer: RegMrAnswer = engine.call(&request)?.get(0)?;
+        let answer: RegMrAnswer = core.call(&request)?.get(0)?;
         Ok(Self::adopt(pd, &answer, 0, &body, Matter::Nothing, None))
     }
 
@@ -101,9 +101,9 @@ impl Mr {
             windows: Arc::default(),
             backing,
         };
-        let engine = Arc::clone(pd.engine());
+        let core = Arc::clone(pd.core());
         let mr = Arc::new(Self {
-            engine,
+            core,
             pd: RwLock::new(Arc::clone(pd)),
             handle: answer.mr_handle,
             extent: RwLock::new(Arc::new(extent)),
@@ -114,7 +114,7 @@ impl Mr {
 
     fn publish(&self) {
         let extent = self.extent.read().clone();
-        self.engine.extents.insert(extent.key >> 8, extent);
+        self.core.keys.extents.insert(extent.key >> 8, extent);
     }
 
     /// The agent's handle of the region.
@@ -146,16 +146,16 @@ impl Mr {
     /// # Errors
     /// EBUSY while a window is bound to it; the agent's refusal.
     pub fn dereg(&self) -> Result<()> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         let extent = self.extent.read().clone();
         extent.windows.close(extent.key)?;
         let body = DeregMr { mr_handle: self.handle };
-        if let Some(lint) = self.engine.lint() {
-            lint.deregisters(&self.engine, "ibv_dereg_mr", &extent);
+        if let Some(lint) = self.core.lint() {
+            lint.deregisters(&self.core, "ibv_dereg_mr", &extent);
         }
-        let answer = self.engine.call(&request::legacy(command::DEREG_MR, &body, 0));
+        let answer = self.core.call(&request::legacy(command::DEREG_MR, &body, 0));
         match answer {
-            Err(error) if !self.engine.has_lost(&error) => {
+            Err(error) if !self.core.has_lost(&error) => {
                 extent.windows.open();
                 Err(error)
             }
@@ -169,8 +169,8 @@ impl Mr {
     /// Makes the key invalid. Waits for copies under way.
     pub(crate) fn withdraw(&self) {
         let key = self.lkey();
-        self.engine.extents.remove(key >> 8);
-        self.engine.withdraw_grants(key);
+        self.core.keys.extents.remove(key >> 8);
+        self.core.keys.withdraw_grants(key);
     }
 
     /// Changes the translation (1), the PD (2) or the access rights (4), as `flags` says. The keys
@@ -180,7 +180,7 @@ impl Mr {
     /// As for registration; EBUSY while a window is bound to the region. A refused call changes
     /// nothing.
     pub fn rereg(&self, flags: u32, pd: Option<&Arc<Pd>>, addr: u64, length: u64, access: u32) -> Result<()> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         let old = self.extent.read().clone();
         if flags & 1 != 0 && length == 0 {
             return Err(refusal(Errno::EINVAL, "a memory region cannot be changed to length 0"));
@@ -211,14 +211,14 @@ impl Mr {
             access_flags: new_access,
         };
         old.windows.close(old.key)?;
-        let asked = self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()));
+        let asked = self.core.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()));
         old.windows.open();
         let answer: ReregMrAnswer = asked?.get(0)?;
-        if let Some(lint) = self.engine.lint() {
-            lint.deregisters(&self.engine, "ibv_rereg_mr", &old);
+        if let Some(lint) = self.core.lint() {
+            lint.deregisters(&self.core, "ibv_rereg_mr", &old);
         }
-        self.engine.extents.remove(old.key >> 8);
-        self.engine.withdraw_grants(old.key);
+        self.core.keys.extents.remove(old.key >> 8);
+        self.core.keys.withdraw_grants(old.key);
         let extent = Extent {
             key: answer.lkey,
             pd: new_pd.handle(),
@@ -235,6 +235,25 @@ impl Mr {
         *self.pd.write() = new_pd;
         self.publish();
         Ok(())
+    }
+}
+
+impl Pd {
+    /// Registers `length` bytes at `addr`. Work requests and peers address them from `iova` on.
+    ///
+    /// # Errors
+    /// EFAULT for unmapped memory or a missing right; EINVAL for contradictory flags.
+    pub fn reg_mr(self: &Arc<Self>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
+        Mr::register(self, addr, length, iova, access)
+    }
+
+    /// A region without memory (`ibv_alloc_null_mr`): reads give zeros, and writes are dropped. It
+    /// has only an lkey.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn null_mr(self: &Arc<Self>) -> Result<Arc<Mr>> {
+        Mr::nothing(self)
     }
 }
 

@@ -12,10 +12,9 @@ use abi::errno::Errno;
 use parking_lot::Mutex;
 use shm::region::Region;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::error::{Result, refusal};
 use crate::memory::View;
-use crate::pd::Pd;
 use crate::wqe::Layout;
 
 /// The purpose of a queue's memory.
@@ -51,18 +50,18 @@ pub(crate) struct Parent {
 
 /// A thread domain.
 pub struct Td {
-    engine: Arc<Engine>,
+    core: Arc<Core>,
     users: Token,
 }
 
-impl Engine {
+impl Core {
     /// Allocates a thread domain.
     ///
     /// # Errors
     /// EIO after a fork.
     pub fn alloc_td(self: &Arc<Self>) -> Result<Arc<Td>> {
         self.check_process()?;
-        Ok(Arc::new(Td { engine: Arc::clone(self), users: Token::default() }))
+        Ok(Arc::new(Td { core: Arc::clone(self), users: Token::default() }))
     }
 }
 
@@ -72,72 +71,27 @@ impl Td {
     /// # Errors
     /// EBUSY while a parent domain uses it.
     pub fn dealloc(&self) -> Result<()> {
-        self.engine.check_process()?;
+        self.core.check_process()?;
         unused(&self.users, "a thread domain is part of a parent domain")
     }
 }
 
-impl Pd {
-    /// Allocates a parent domain on this PD.
-    ///
-    /// # Errors
-    /// EINVAL when this is a parent domain itself.
-    pub fn parent(self: &Arc<Self>, td: Option<&Arc<Td>>, allocator: Option<Box<dyn Allocator>>) -> Result<Arc<Self>> {
-        self.engine().check_process()?;
-        if self.parent.is_some() {
-            return Err(refusal(Errno::EINVAL, "a parent domain is not made of another one"));
-        }
-        let parts = td.map(|td| &td.users).into_iter().chain([&self.users]).map(Arc::clone).collect();
-        let parent = Parent { allocator, parts: Mutex::new(parts) };
-        Ok(Self::with_parent(self.engine(), self.handle(), Some(parent)))
+impl Parent {
+    /// A parent domain on the PD with the token `pd`.
+    pub(crate) fn new(td: Option<&Td>, pd: &Token, allocator: Option<Box<dyn Allocator>>) -> Self {
+        let parts = td.map(|td| &td.users).into_iter().chain([pd]).map(Arc::clone).collect();
+        Self { allocator, parts: Mutex::new(parts) }
     }
 
-    /// Whether it is a parent domain.
-    #[must_use]
-    pub fn is_parent(&self) -> bool {
-        self.parent.is_some()
+    /// Releases the PD and the thread domain.
+    pub(crate) fn release(&self) {
+        self.parts.lock().clear();
     }
 
-    /// The token that an object of this domain holds during its life.
-    pub(crate) fn token(&self) -> Token {
-        Arc::clone(&self.users)
-    }
-
-    /// Refuses while a parent domain is on this PD, or an object is in this parent domain.
-    /// Otherwise releases the parts of the parent domain.
-    pub(crate) fn part(&self) -> Result<()> {
-        unused(&self.users, "a parent domain is on the PD, or something is in the parent domain")?;
-        if let Some(parent) = &self.parent {
-            parent.parts.lock().clear();
-        }
-        Ok(())
-    }
-
-    /// The memory for the entries of a queue, for which the agent has reserved `layout` in `view`.
-    pub(crate) fn settle(&self, view: &View, layout: Layout, purpose: Purpose) -> Result<(View, Layout)> {
-        let len = layout.count as usize * layout.stride as usize;
-        Ok(lie(self.lend(len, purpose)?, view, layout))
-    }
-
-    /// Memory from the domain's allocator; `None` means the default queue memory.
-    fn lend(&self, len: usize, purpose: Purpose) -> Result<Option<Region>> {
-        let allocator = self.parent.as_ref().and_then(|parent| parent.allocator.as_ref()).filter(|_| len > 0);
+    /// Memory from the allocator; `None` means the default queue memory.
+    pub(crate) fn lend(&self, len: usize, purpose: Purpose) -> Result<Option<Region>> {
+        let allocator = self.allocator.as_ref().filter(|_| len > 0);
         Ok(allocator.map(|allocator| allocator.allocate(len, purpose)).transpose()?.flatten())
-    }
-
-    /// As [`Pd::lend`], for a queue that shall have `count` entries, of at most `most`, before the
-    /// agent is asked to change it. If the allocator fails, nothing has changed. A request that the
-    /// agent will refuse needs no memory.
-    pub(crate) fn lend_ahead(
-        &self,
-        (count, most): (u32, u32),
-        stride: usize,
-        purpose: Purpose,
-    ) -> Result<Option<Region>> {
-        let sound = count != 0 && count <= most;
-        // The agent rounds up in the same way.
-        let rounded = if sound { count.checked_next_power_of_two().unwrap_or(0) } else { 0 };
-        self.lend(rounded as usize * stride, purpose)
     }
 }
 
@@ -151,7 +105,8 @@ pub(crate) fn lie(lent: Option<Region>, view: &View, layout: Layout) -> (View, L
     }
 }
 
-fn unused(users: &Token, what: &'static str) -> Result<()> {
+/// Refuses while an object holds the token.
+pub(crate) fn unused(users: &Token, what: &'static str) -> Result<()> {
     if Arc::strong_count(users) > 1 {
         return Err(refusal(Errno::EBUSY, what));
     }

@@ -6,7 +6,7 @@
 
 mod ending;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use abi::command::number as command;
@@ -19,7 +19,8 @@ use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
 use protocol::{Requester, Responder, Service, State, Time};
 
 use crate::board::Place;
-use crate::cq::{Cq, Cqe};
+use crate::cq::Cq;
+use crate::cqe::Cqe;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::event::{Object, Read};
@@ -36,6 +37,7 @@ use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::CqPair;
+use crate::queue_use::QueueUse;
 use crate::remote_srq::RemoteSrq;
 use crate::request;
 use crate::rnr_grace::RnrGraceQueue;
@@ -86,13 +88,6 @@ pub struct RecvWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// How far the program has polled. The entries before these indices may be used again.
-#[derive(Default)]
-pub(crate) struct Freed {
-    pub(crate) send: AtomicU32,
-    pub(crate) recv: AtomicU32,
-}
-
 /// A queue pair.
 pub struct Qp {
     engine: Arc<Engine>,
@@ -114,8 +109,8 @@ pub struct Qp {
     pub(crate) lane_index: u32,
     /// Whether strict mode is on. Kept here, where the data path looks anyway.
     strict: bool,
-    pub(crate) freed: Freed,
-    pub(crate) read: Read,
+    pub(crate) queue_use: Arc<QueueUse>,
+    read: Read,
     /// Why its requests failed.
     pub(crate) why: Why,
     itself: Weak<Self>,
@@ -382,6 +377,7 @@ impl Engine {
             max_inline_data: answer.max_inline_data,
         };
         let qp = self.assemble_with(parts, answer, caps, Some(view), (sq, rq), token);
+        self.queue_uses.insert(qp.qpn, Arc::clone(&qp.queue_use));
         self.qps.insert(qp.qpn, Arc::clone(&qp));
         Ok(qp)
     }
@@ -447,6 +443,7 @@ impl Engine {
             direct: Default::default(),
             token,
         };
+        let queue_use = Arc::new(QueueUse { srq: parts.srq.as_ref().map(|srq| srq.handle()), ..QueueUse::default() });
         let is_connected = matches!(parts.service, Service::Rc | Service::Uc);
         Arc::new_cyclic(|itself| Qp {
             lane_index: if is_connected { 0 } else { self.lanes.next_lane_index(0) },
@@ -463,7 +460,7 @@ impl Engine {
             caps,
             sq_sig_all: parts.sq_sig_all,
             strict: self.lint().is_some(),
-            freed: Freed::default(),
+            queue_use,
             read: Read::default(),
             why: Why::default(),
             itself: itself.clone(),
@@ -475,7 +472,7 @@ impl Engine {
     /// Destroys a QP at the agent, because its queues got no memory.
     fn give_back_qp(&self, qp_handle: u32) {
         let body = DestroyQp { response: 1, qp_handle, reserved: 0 };
-        let _order = self.allocation.lock();
+        let _order = self.memory.allocation.lock();
         // If the agent is gone, so is the QP.
         let _ = self.tell(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
     }
@@ -528,7 +525,7 @@ impl Qp {
 
     pub(crate) fn raise(&self, event: u32) {
         match &self.target {
-            None => self.engine.events.raise(event, self.cookie, Object::Qp(self.itself.clone())),
+            None => self.engine.events.raise(event, self.cookie, Some(self.itself.clone())),
             Some(target) => {
                 target.raise(&self.engine.events, event);
                 self.announce(event);
@@ -543,14 +540,6 @@ impl Qp {
     /// A weak reference to the QP, for waiting lists that must not keep it alive.
     pub(crate) fn weak(&self) -> Weak<Self> {
         Weak::clone(&self.itself)
-    }
-
-    /// Counts an async event that the program has read, also in the agent's count, which other
-    /// libraries use.
-    pub(crate) fn tell_async(&self) {
-        if let Some(view) = &self.lock().view {
-            view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// The agent's attributes of the QP, with the current state.
@@ -587,5 +576,17 @@ impl Qp {
     /// Whether its completions go to this CQ.
     pub(crate) fn uses(&self, cq: &Arc<Cq>) -> bool {
         self.send_cq.iter().chain(&self.recv_cq).any(|own| Arc::ptr_eq(own, cq))
+    }
+}
+
+impl Object for Qp {
+    fn read(&self) -> &Read {
+        &self.read
+    }
+
+    fn tell_async(&self) {
+        if let Some(view) = &self.lock().view {
+            view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

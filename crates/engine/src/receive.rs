@@ -73,7 +73,7 @@ impl Qp {
             return refuse(PostCause::TooManySges { given: wr.sges.len(), most: self.caps.max_recv_sge });
         }
         if inner.rq.count() == 0
-            || inner.rq.used(self.freed.recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr
+            || inner.rq.used(self.queue_use.freed_recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr
         {
             return refuse(PostCause::QueueFull { depth: self.caps.max_recv_wr });
         }

@@ -227,7 +227,7 @@ impl Qp {
                 None => {
                     away.stage = Stage::Asked;
                     if let Some(qp) = self.arc() {
-                        self.engine().unlocated.lock().push(qp);
+                        self.engine().errands.unlocated.lock().push(qp);
                         self.engine().waker.kick();
                     }
                 }
@@ -462,7 +462,7 @@ impl Engine {
     /// Finds the engines for which targets wait, and opens lanes to them. Waits for the agent, so
     /// it runs on the helper thread.
     pub(crate) fn locate_srqs(self: &Arc<Self>) {
-        let waiting = std::mem::take(&mut *self.unlocated.lock());
+        let waiting = std::mem::take(&mut *self.errands.unlocated.lock());
         for qp in waiting {
             let Some(number) = qp.asks_for() else { continue };
             let body = XrcFind { qp_handle: qp.handle(), srqn: number };

@@ -53,8 +53,8 @@ impl Engine {
     /// Opens the routes for which QPs wait. Waits for the agent and for other callers: for the
     /// helper thread, and for verbs that may wait.
     pub(crate) fn open_routes(self: &Arc<Self>) {
-        let _turn = self.opening.lock();
-        let waiting = std::mem::take(&mut *self.unrouted.lock());
+        let _turn = self.errands.opening.lock();
+        let waiting = std::mem::take(&mut *self.errands.unrouted.lock());
         for qp in waiting {
             qp.open_route();
         }
@@ -121,7 +121,7 @@ impl Qp {
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
         inner.place = place;
         let owner = engine.board.owner(peer);
-        if owner == 0 || engine.lanes.has_ended(owner) {
+        if owner == 0 || engine.keys.has_ended(owner) {
             return false;
         }
         let lane_index = inner.lane_index_to(engine, owner);
@@ -183,7 +183,7 @@ impl Qp {
     pub(crate) fn wait_for_route(&self, inner: &mut Inner, slot: u32) {
         inner.route = Route::Opening(slot);
         if let Some(qp) = self.arc() {
-            self.engine().unrouted.lock().push(qp);
+            self.engine().errands.unrouted.lock().push(qp);
             self.engine().waker.kick();
         }
     }

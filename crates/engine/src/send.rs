@@ -17,11 +17,11 @@ use wire::{Feth, Qpn};
 
 use crate::access;
 use crate::ah::Ah;
-use crate::cq::{Cqe, FREES_SEND};
+use crate::cqe::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
-use crate::mw::Bind;
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp};
+use crate::window::Bind;
 use crate::wqe::{DatagramEntry, SendBrief};
 
 /// A send request.
@@ -148,7 +148,7 @@ impl SendBatch<'_> {
             return refuse(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
         }
         if inner.sq.count() == 0
-            || inner.sq.used(qp.freed.send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr
+            || inner.sq.used(qp.queue_use.freed_send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr
         {
             return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
         }
@@ -234,7 +234,7 @@ impl SendBatch<'_> {
         if self.inner.sq.count() == 0 {
             return 0;
         }
-        let used = self.inner.sq.used(self.qp.freed.send.load(Ordering::Acquire), self.inner.sq_tail);
+        let used = self.inner.sq.used(self.qp.queue_use.freed_send.load(Ordering::Acquire), self.inner.sq_tail);
         self.qp.caps.max_send_wr.saturating_sub(used)
     }
 

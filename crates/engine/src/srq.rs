@@ -47,7 +47,7 @@ pub struct Srq {
     itself: Weak<Self>,
     /// Its membership, if it belongs to an XRC domain.
     pub(crate) xrc: Option<Membership>,
-    pub(crate) read: Read,
+    read: Read,
     queue: Mutex<Queue>,
 }
 
@@ -124,7 +124,7 @@ impl Engine {
             Ok(found) => found,
             Err(error) => {
                 let body = DestroySrq { response: 1, srq_handle: answer.srq_handle, reserved: 0 };
-                let _order = self.allocation.lock();
+                let _order = self.memory.allocation.lock();
                 // If the agent is gone, so is the SRQ.
                 let _ = self.tell(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()));
                 return Err(error);
@@ -260,7 +260,7 @@ impl Srq {
     /// Raises an event, unless the SRQ is destroyed. A destroyed SRQ must leave no event behind.
     fn raise(&self, queue: &Queue, event: u32) {
         if queue.view.is_some() {
-            self.engine.events.raise(event, self.cookie, Object::Srq(self.itself.clone()));
+            self.engine.events.raise(event, self.cookie, Some(self.itself.clone()));
         }
     }
 
@@ -289,7 +289,7 @@ impl Srq {
 
     /// Moves the queue to new memory. The waiting requests keep their order.
     fn resize(&self, body: &ModifySrq) -> Result<()> {
-        let _order = self.engine.allocation.lock();
+        let _order = self.engine.memory.allocation.lock();
         let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_srq_wr);
         // The queue's lock is not held while the engine asks the agent, so receivers still take
         // requests. Requests that are posted during the call must fit the old queue and the new
@@ -348,21 +348,13 @@ impl Srq {
         Ok(answer)
     }
 
-    /// Counts an async event that the program has read, also in the agent's count, which other
-    /// libraries use.
-    pub(crate) fn tell_async(&self) {
-        if let Some(view) = &self.queue.lock().view {
-            view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Destroys the queue. Returns how many of its events were read.
     ///
     /// # Errors
     /// EBUSY while a QP uses it.
     pub fn destroy(&self) -> Result<u32> {
         self.engine.check_process()?;
-        let _order = self.engine.allocation.lock();
+        let _order = self.engine.memory.allocation.lock();
         let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
         self.engine.give_up(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?;
         self.leave();
@@ -381,9 +373,21 @@ impl Srq {
             queue.token = None;
         }
         // Last: after this nothing raises an event of the SRQ.
-        self.engine.forget_events(|object| matches!(object, Object::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
+        self.engine.events.forget(self);
         if let Some(lint) = self.engine.lint() {
             lint.emptied_shared(self.handle);
+        }
+    }
+}
+
+impl Object for Srq {
+    fn read(&self) -> &Read {
+        &self.read
+    }
+
+    fn tell_async(&self) {
+        if let Some(view) = &self.queue.lock().view {
+            view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -349,8 +349,8 @@ impl Qp {
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
         (inner.sq_tail, inner.rq_head, inner.rq_tail) = (0, 0, 0);
-        self.freed.send.store(0, Ordering::Relaxed);
-        self.freed.recv.store(0, Ordering::Relaxed);
+        self.queue_use.freed_send.store(0, Ordering::Relaxed);
+        self.queue_use.freed_recv.store(0, Ordering::Relaxed);
         inner.receive = None;
         inner.arrived.clear();
         inner.arrived_at.clear();

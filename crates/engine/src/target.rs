@@ -93,7 +93,7 @@ impl Engine {
     fn try_adopt(self: &Arc<Self>, qpn: u32) -> Result<()> {
         self.open_inbox();
         // Targets are opened under this lock, too, so an opened target has its QP here.
-        let _order = self.allocation.lock();
+        let _order = self.memory.allocation.lock();
         let Some(qp) = self.targets.find(qpn) else { return Ok(()) };
         let body = XrcAdopt { qpn, reserved: 0 };
         let request = request::private(command::XRC_ADOPT, &body, size_of::<XrcAdoptAnswer>());
@@ -213,7 +213,7 @@ impl Qp {
     /// the caller may hold locks.
     pub(crate) fn announce(&self, event: u32) {
         if self.token() != 0 {
-            self.engine().untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
+            self.engine().errands.untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
             self.engine().waker.kick();
         }
     }
@@ -302,7 +302,7 @@ impl Engine {
     /// thread.
     pub(crate) fn tell_holders(&self) {
         // Not in the head of the loop, where the lock would be held until the loop ends.
-        let untold = std::mem::take(&mut *self.untold.lock());
+        let untold = std::mem::take(&mut *self.errands.untold.lock());
         for event in untold {
             // Without an agent, no other holder can be told.
             let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));

@@ -80,7 +80,7 @@ pub struct Hold {
     qp: Arc<Qp>,
     handle: u32,
     cookie: u64,
-    pub(crate) read: Read,
+    read: Read,
 }
 
 impl Engine {
@@ -193,7 +193,7 @@ impl Engine {
         };
         let request = request::legacy(command::OPEN_QP, &body, size_of::<CreateQpAnswer>());
         // Its server may end at once; then this engine must know the QP.
-        let _order = self.allocation.lock();
+        let _order = self.memory.allocation.lock();
         let answer: CreateQpAnswer = self.call(&request)?.get(0)?;
         let qp = match self.qps.find(qpn) {
             Some(qp) => qp,
@@ -270,7 +270,7 @@ impl Hold {
     pub fn destroy(&self) -> Result<u32> {
         let engine = self.qp.engine();
         engine.check_process()?;
-        let _order = engine.allocation.lock();
+        let _order = engine.memory.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
         // From here on, another engine may serve the QP. The lock makes packets wait until the
@@ -290,19 +290,24 @@ impl Hold {
         // requests.
         let is_ours = !inner.is_dead();
         if is_last && is_ours {
-            engine.qps.remove(self.qp.qpn());
+            engine.forget_qp(self.qp.qpn());
             self.qp.let_go(&mut inner);
         }
         drop(inner);
         if is_last && is_ours {
             self.qp.left();
         }
-        engine.forget_events(|object| matches!(object, Object::Hold(hold) if std::ptr::eq(hold.as_ptr(), self)));
+        engine.events.forget(self);
         Ok(self.read.asynchronous())
     }
+}
 
-    /// The program has read an async event of this handle; updates the count for the agent, too.
-    pub(crate) fn tell_async(&self) {
+impl Object for Hold {
+    fn read(&self) -> &Read {
+        &self.read
+    }
+
+    fn tell_async(&self) {
         self.qp.tell_async();
     }
 }
@@ -356,7 +361,7 @@ impl Target {
     pub(crate) fn raise(&self, events: &Events, event: u32) {
         for hold in self.holders.lock().iter() {
             if let Some(cookie) = hold.upgrade().map(|hold| hold.cookie) {
-                events.raise(event, cookie, Object::Hold(hold.clone()));
+                events.raise(event, cookie, Some(hold.clone()));
             }
         }
     }

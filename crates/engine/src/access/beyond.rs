@@ -9,15 +9,15 @@ use abi::post::Sge;
 use shm::{Sink, Source};
 
 use super::{Atomic, Use, open};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::extent::{LOCAL_READ, Matter};
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
 /// Whether the whole list can be read (or written), as far as that can be known without an access.
-pub(crate) fn is_sound(engine: &Engine, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
+pub(crate) fn is_sound(core: &Core, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let sound = |sge: Sge| {
-        let found = open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length)));
+        let found = open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length)));
         sge.length == 0 || found.is_ok_and(|(extent, _)| extent.matter != Matter::Nothing)
     };
     elements.all(sound)
@@ -25,7 +25,7 @@ pub(crate) fn is_sound(engine: &Engine, pd: u32, mut elements: impl Iterator<Ite
 
 /// Copies the `elements` to the peer's memory at `to`, which has room for all of them.
 pub(crate) fn gather(
-    engine: &Engine,
+    core: &Core,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
@@ -35,7 +35,7 @@ pub(crate) fn gather(
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
         let (_held, from) =
-            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+            open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
         let to = to.part(done, sge.length as usize);
         // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a file
         // that a peer has granted for this. Faults are survived.
@@ -47,7 +47,7 @@ pub(crate) fn gather(
 
 /// Copies the peer's memory at `from` to the `elements`, as many bytes as they have.
 pub(crate) fn scatter(
-    engine: &Engine,
+    core: &Core,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
@@ -57,7 +57,7 @@ pub(crate) fn scatter(
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
         let (_held, to) =
-            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+            open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
         let from = from.part(done, sge.length as usize);
         // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a file
         // that a peer has granted for this. Faults are survived.

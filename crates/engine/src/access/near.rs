@@ -15,20 +15,20 @@ use parking_lot::MappedRwLockReadGuard;
 use shm::{Sink, Source};
 
 use super::{Use, check};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::extent::{Extent, LOCAL_READ, Matter};
 use crate::usermem;
 
 /// The region that was used last.
 pub(crate) struct Near<'a> {
-    engine: &'a Engine,
+    core: &'a Core,
     region: Option<MappedRwLockReadGuard<'a, Arc<Extent>>>,
 }
 
 impl<'a> Near<'a> {
     /// Holds no region yet.
-    pub(crate) fn new(engine: &'a Engine) -> Self {
-        Self { engine, region: None }
+    pub(crate) fn new(core: &'a Core) -> Self {
+        Self { core, region: None }
     }
 
     /// Releases the region.
@@ -44,7 +44,7 @@ impl<'a> Near<'a> {
         if self.region.as_ref().is_none_or(|region| region.key != key) {
             // Release the old one first, so that no thread holds two regions at once.
             self.region = None;
-            self.region = self.engine.extents.hold(key >> 8);
+            self.region = self.core.keys.extents.hold(key >> 8);
         }
         let region = self.region.as_ref()?;
         let host = check(region, wanted, key, addr, len as u64).ok()?;

@@ -27,30 +27,30 @@ impl Engine {
     /// A capture begins, as the agent's push says.
     pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
         let Some(ring) = fds.first() else { return };
-        if let Err(error) = self.capture_hook.begin(wanted, ring) {
+        if let Err(error) = self.capture.hook.begin(wanted, ring) {
             tracing::warn!("packets cannot be captured: {error}");
         }
-        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
+        self.capture.is_on.store(self.capture.hook.is_on(), Ordering::Relaxed);
         // The reader counts packets from here on, so the program's other threads must see
         // `is_capturing` first.
-        self.capture_hook.attach(wanted.lane);
+        self.capture.hook.attach(wanted.lane);
     }
 
     pub(crate) fn end_capture(&self, number: u32) {
-        self.capture_hook.end(number);
-        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
+        self.capture.hook.end(number);
+        self.capture.is_on.store(self.capture.hook.is_on(), Ordering::Relaxed);
     }
 
     /// Whether a capture runs. The word is next to others that every round of work reads.
     #[inline]
     pub(crate) fn is_capturing(&self) -> bool {
-        self.is_capturing.load(Ordering::Relaxed)
+        self.capture.is_on.load(Ordering::Relaxed)
     }
 
     /// A packet was dropped.
     #[cold]
     pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {
-        self.capture_hook.dropped(cause, dropped);
+        self.capture.hook.dropped(cause, dropped);
     }
 
     /// A packet of another host has come in. `id` is its IPv4 identification, as far as known.
@@ -60,13 +60,13 @@ impl Engine {
         let path = path::WIRE_IN;
         let about =
             CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.capture_hook.packet(&about, bytes, "");
+        self.capture.hook.packet(&about, bytes, "");
     }
 
     /// A packet has come over a lane.
     #[cold]
     pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: Source<'_>) {
-        if !self.capture_hook.wants_lanes_in() {
+        if !self.capture.hook.wants_lanes_in() {
             return;
         }
         let Ok(bytes) = access::copied(payload) else { return };
@@ -79,7 +79,7 @@ impl Engine {
             }),
         };
         let ends = Ends { qpn: packet.src_qp.value(), ..ends };
-        self.capture_hook.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
+        self.capture.hook.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
     }
 }
 
@@ -130,7 +130,7 @@ impl Qp {
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture_hook.packet(&about, &assembled(headers, &payload), "");
+            self.engine().capture.hook.packet(&about, &assembled(headers, &payload), "");
         }
         sent
     }
@@ -146,7 +146,7 @@ impl Qp {
                 Some(lane) => of_lane(lane, path::LANE_OUT, &ends),
                 None => CaptureRecord { path: path::WIRE_OUT, ..of_ends(&ends) },
             };
-            engine.capture_hook.packet(&about, &assembled(headers, payload), "");
+            engine.capture.hook.packet(&about, &assembled(headers, payload), "");
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use abi::cq::{Wc, status};
 
-use super::{Armed, Cq, CqRing, Cqe, word};
+use super::{Armed, Cq, CqRing};
+use crate::cqe::{Cqe, word};
 use crate::engine::Deferred;
 use crate::moderation::Verdict;
 use crate::reason::{Kind, note};
@@ -82,7 +83,7 @@ impl Cq {
         ring.armed = Armed::Nothing;
         ring.store(word::ARMED, 0);
         if let Some(channel) = &self.channel {
-            channel.raise(&self.itself);
+            channel.raise(self.itself.clone());
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use abi::queue::CqOut;
 
-use super::{Cqe, word};
+use crate::cqe::{Cqe, word};
 use crate::error::{Result, refusal};
 use crate::memory::View;
 use crate::parent::Purpose;

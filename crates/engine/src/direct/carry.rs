@@ -12,9 +12,9 @@ use protocol::{Operation, SendOp, Service, Status};
 use shm::life::ENDED;
 use shm::{Sink, Source};
 
-use super::grant_table::{LIFE, LINE, field};
 use super::{Ask, Way};
 use crate::access::{self, Atomic, beyond};
+use crate::grant_table::{LIFE, LINE, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::usermem::guarded::{GuardWord, NotDone};
 use crate::wqe::SendBrief;

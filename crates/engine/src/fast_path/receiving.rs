@@ -11,7 +11,7 @@ use shm::{LaneRx, Source};
 
 use crate::access::Near;
 use crate::cell::Payload;
-use crate::cq::{Cqe, FREES_RECV};
+use crate::cqe::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::fast_path::{FastRecord, Partition, Record, What, destination};
 use crate::lane::Lane;

@@ -39,7 +39,7 @@ impl Engine {
             let started = std::thread::Builder::new().name("softhca".into()).stack_size(256 * 1024).spawn(move || {
                 // A panic is a bug. Without this thread, the program would wait for ever.
                 let helped = catch_unwind(AssertUnwindSafe(|| {
-                    engine.control.enter();
+                    engine.agent.control.enter();
                     Arc::clone(&engine).help();
                 }));
                 if helped.is_err() {
@@ -114,10 +114,10 @@ impl Engine {
 
     /// Work that waits for the agent, so only the thread may do it.
     fn do_pending_work(self: &Arc<Self>) {
-        if !self.unrouted.lock().is_empty() {
+        if !self.errands.unrouted.lock().is_empty() {
             self.open_routes();
         }
-        if !self.unlocated.lock().is_empty() {
+        if !self.errands.unlocated.lock().is_empty() {
             self.locate_srqs();
         }
         self.tell_holders();
@@ -180,9 +180,9 @@ impl Engine {
     /// hides new work.
     fn looks_once_more(self: &Arc<Self>) -> bool {
         self.progress(true)
-            || !self.unrouted.lock().is_empty()
-            || !self.unlocated.lock().is_empty()
-            || !self.untold.lock().is_empty()
+            || !self.errands.unrouted.lock().is_empty()
+            || !self.errands.unlocated.lock().is_empty()
+            || !self.errands.untold.lock().is_empty()
             || self.direct.has_asks()
     }
 
@@ -258,6 +258,7 @@ impl Engine {
             },
             push::LANE_GONE => {
                 self.lanes.bury(message.lane.engine);
+                self.keys.engine_ended(message.lane.engine);
                 self.lose_lane(message.lane.lane);
             }
             push::TARGET => self.adopt_target(message.lane.lane),

@@ -10,14 +10,14 @@ use shm::Sink;
 use super::finding::{Check, Finding};
 use super::shadow::Posted;
 use crate::access;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::qp::Qp;
 
 /// Bytes per copy.
 const PIECE: u32 = 64 * 1024;
 
 /// The checksum of a list's bytes; `None` if they cannot be read.
-pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
+pub(super) fn sum(core: &Core, pd: u32, sges: &[Sge]) -> Option<u64> {
     let mut piece = vec![0u8; PIECE.min(sges.iter().map(|sge| sge.length).max().unwrap_or(0)) as usize];
     let mut sum = 0u64;
     for sge in sges {
@@ -25,7 +25,7 @@ pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
         while at < sge.length {
             let len = (sge.length - at).min(PIECE);
             let piece = &mut piece[..len as usize];
-            access::gather(engine, pd, std::iter::once(*sge), at, &mut Sink::from(&mut *piece)).ok()?;
+            access::gather(core, pd, std::iter::once(*sge), at, &mut Sink::from(&mut *piece)).ok()?;
             sum = add(sum, piece);
             at += len;
         }

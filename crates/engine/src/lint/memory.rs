@@ -12,16 +12,16 @@ use super::Lint;
 use super::finding::{Check, Finding};
 use super::shadow::{Receives, Shadow};
 use super::site::Site;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::extent::{Extent, Matter};
 use crate::usermem::mappings::{self, MappingError};
 
 /// The keys in a list that were deregistered before.
-pub(super) fn stale_keys(shadow: &Shadow, engine: &Engine, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
+pub(super) fn stale_keys(shadow: &Shadow, core: &Core, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
     let is_stale = |sge: &&Sge| {
         sge.length > 0
             && shadow.dead_keys.contains(&sge.lkey)
-            && engine.extents.find(sge.lkey >> 8).is_none_or(|extent| extent.key != sge.lkey)
+            && core.keys.extents.find(sge.lkey >> 8).is_none_or(|extent| extent.key != sge.lkey)
     };
     let told = |sge: &Sge| {
         let queue = if call == "ibv_post_srq_recv" { format!("SRQ {number}") } else { format!("QP {number:#x}") };
@@ -34,7 +34,7 @@ pub(super) fn stale_keys(shadow: &Shadow, engine: &Engine, call: &str, number: u
 impl Lint {
     /// A region is about to be deregistered, or to get another key.
     #[cold]
-    pub(crate) fn deregisters(&self, engine: &Engine, call: &str, extent: &Extent) {
+    pub(crate) fn deregisters(&self, core: &Core, call: &str, extent: &Extent) {
         let key = extent.key;
         let mut findings = Vec::new();
         let own = extent.matter == Matter::Memory && extent.backing.is_none() && extent.access & right::ON_DEMAND == 0;
@@ -46,8 +46,8 @@ impl Lint {
             findings.push(Finding::here(Check::UnmappedMemory, key, what));
         }
         let shared: Vec<u32> = {
-            let qps = engine.qps.all();
-            qps.iter().filter_map(|qp| qp.srq.as_ref().map(|srq| srq.handle())).collect()
+            let queue_uses = core.queue_uses.all();
+            queue_uses.iter().filter_map(|queue_use| queue_use.srq).collect()
         };
         {
             let shadow = &mut *self.shadow.lock();

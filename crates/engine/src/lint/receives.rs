@@ -9,7 +9,7 @@ use protocol::{Service, State, Status};
 use super::finding::{Check, Finding};
 use super::shadow::{Awaiting, Landed, common, first, spans};
 use super::{Lint, completions, conduct, memory};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::qp::{Inner, Qp, Receive, RecvWr};
 
 /// The bytes before each datagram in the buffer.
@@ -54,11 +54,11 @@ impl Lint {
 
     /// A receive request was posted to an SRQ.
     #[cold]
-    pub(crate) fn posted_shared(&self, engine: &Engine, srq: u32, wr: &RecvWr<'_>) {
+    pub(crate) fn posted_shared(&self, core: &Core, srq: u32, wr: &RecvWr<'_>) {
         let awaiting = awaiting(wr.wr_id, wr);
         let findings = {
             let shadow = &mut *self.shadow.lock();
-            let mut findings = memory::stale_keys(shadow, engine, "ibv_post_srq_recv", srq, wr.sges);
+            let mut findings = memory::stale_keys(shadow, core, "ibv_post_srq_recv", srq, wr.sges);
             let receives = shadow.shared.entry(srq).or_default();
             findings.extend(receives.go_on());
             receives.waiting.push_back(awaiting);
@@ -90,7 +90,7 @@ impl Lint {
             }
             None => inner.shared.clone(),
         };
-        let spans = first(&spans(&qp.engine().extents, &list), u64::from(bytes));
+        let spans = first(&spans(&qp.engine().keys.extents, &list), u64::from(bytes));
         let wr_id = qp.user_wr_id(receive.wr_id);
         let mut findings = Vec::new();
         if receive.index.is_none() && qp.service == Service::Ud && u64::from(receive.length) < GRH {

@@ -29,7 +29,7 @@ impl Lint {
             wr_id: qp.user_wr_id(wr.wr_id),
             work,
             sges: touched.to_vec(),
-            spans: spans(&engine.extents, touched),
+            spans: spans(&engine.keys.extents, touched),
             remote: has_remote(wr.opcode)
                 .then(|| (wr.rkey, Span { start: wr.remote_addr, len: if work == Work::Atomic { 8 } else { length } })),
             owed,

@@ -7,7 +7,6 @@ use abi::qp::{DestroyQp, DestroyQpAnswer};
 
 use super::{Inner, Qp, Route};
 use crate::error::{Result, refusal};
-use crate::event::Object;
 use crate::request;
 
 impl Qp {
@@ -22,7 +21,7 @@ impl Qp {
             return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
         }
         self.send_off();
-        let _order = self.engine.allocation.lock();
+        let _order = self.engine.memory.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
         // Only a multicast group can make the agent refuse.
@@ -39,7 +38,7 @@ impl Qp {
 
     /// Removes the QP from everything that refers to it.
     pub(crate) fn leave(&self) {
-        self.engine.qps.remove(self.qpn);
+        self.engine.forget_qp(self.qpn);
         self.abandon();
         self.left();
     }
@@ -48,7 +47,7 @@ impl Qp {
     pub(crate) fn left(&self) {
         self.purge();
         self.engine.groups.forget(self.qpn);
-        self.engine.forget_events(|object| matches!(object, Object::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
+        self.engine.events.forget(self);
     }
 
     /// Removes the QP's completions from its CQs. The completions of an XRC target belong to its

@@ -20,15 +20,15 @@ use shm::life::Life;
 /// Lines, including the first.
 const LINES: usize = 1024;
 /// Bytes of a line.
-pub(super) const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Bytes of the grant table.
-pub(super) const LEN: usize = LINES * LINE;
+pub(crate) const LEN: usize = LINES * LINE;
 
 /// The offset of the word that says whether the granter is alive.
-pub(super) const LIFE: usize = 0;
+pub(crate) const LIFE: usize = 0;
 
 /// Offsets in a line.
-pub(super) mod field {
+pub(crate) mod field {
     pub(crate) const NUMBER: usize = 0;
     pub(crate) const AT_IT: usize = 4;
     pub(crate) const TERMS: usize = 8;
@@ -37,20 +37,20 @@ pub(super) mod field {
 /// What is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// The region's key.
-    pub(super) key: u32,
+    pub(crate) key: u32,
     /// Remote rights, as an MR's.
-    pub(super) rights: u32,
+    pub(crate) rights: u32,
     /// The address of the first byte in work requests.
-    pub(super) addr: u64,
+    pub(crate) addr: u64,
     /// Bytes.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// The offset of the memory in the file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// The grantee's QP, and the granter's.
-    pub(super) asker: u32,
-    pub(super) qpn: u32,
+    pub(crate) asker: u32,
+    pub(crate) qpn: u32,
 }
 const _: () = assert!(size_of::<Terms>() == 40);
 
@@ -76,9 +76,9 @@ struct Given {
 }
 
 /// All grants of an engine.
-pub(super) struct GrantTable {
+pub(crate) struct GrantTable {
     region: Arc<Region>,
-    pub(super) file: OwnedFd,
+    pub(crate) file: OwnedFd,
     book: Mutex<Book>,
 }
 
@@ -96,7 +96,7 @@ struct Book {
 
 impl GrantTable {
     /// A grant table that is valid as long as the calling thread lives and makes no other one.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let (region, file) = Region::create("softhca-direct", LEN)?;
         let region = Arc::new(region);
         LIVES.with_borrow_mut(|life| {
@@ -108,7 +108,7 @@ impl GrantTable {
     }
 
     /// Enters a grant; returns its line and number, or `None` if the table is full.
-    pub(super) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
+    pub(crate) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
         let mut book = self.book.lock();
         book.given.retain(|given| {
             if has_ended(given.to) {
@@ -130,7 +130,7 @@ impl GrantTable {
 
     /// Revokes the grants of a key. When this returns, no grantee uses them, except those that are
     /// stopped or have ended.
-    pub(super) fn withdraw(&self, key: u32, has_ended: impl Fn(u32) -> bool) {
+    pub(crate) fn withdraw(&self, key: u32, has_ended: impl Fn(u32) -> bool) {
         let gone: Vec<Given> = {
             let mut book = self.book.lock();
             let gone = book.given.iter().filter(|given| given.key == key).copied().collect();
@@ -180,22 +180,22 @@ impl GrantTable {
 }
 
 /// One grant, as stored by the QP for which it was given.
-pub(super) struct Line {
+pub(crate) struct Line {
     region: Arc<Region>,
-    pub(super) line: u32,
-    pub(super) number: u32,
+    pub(crate) line: u32,
+    pub(crate) number: u32,
 }
 
 impl Line {
     /// Revokes the grant.
-    pub(super) fn shut(&self) {
+    pub(crate) fn shut(&self) {
         let word = self.region.word(self.line as usize * LINE + field::NUMBER);
         let _ = word.compare_exchange(self.number, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 
     /// Revokes several grants. When this returns, no grantee uses them, except grantees that are
     /// stopped.
-    pub(super) fn shut_all(lines: &[Line]) {
+    pub(crate) fn shut_all(lines: &[Line]) {
         lines.iter().for_each(Self::shut);
         // As in `GrantTable::withdraw`.
         fence(Ordering::SeqCst);
@@ -210,7 +210,7 @@ impl Line {
         self.region.word(self.line as usize * LINE + field::AT_IT).load(Ordering::Acquire) == self.number
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.region.word(self.line as usize * LINE + field::NUMBER).load(Ordering::Relaxed) == self.number
     }
 }

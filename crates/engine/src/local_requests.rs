@@ -1,0 +1,112 @@
+//! Requests of a send queue that send nothing: BIND_MW and LOCAL_INV. Adds to [`SendBatch`] and
+//! [`Qp`].
+
+use abi::queue::qp as word;
+use protocol::{Operation, SendOp, Status};
+
+use crate::post_error::{PostCause, PostError};
+use crate::qp::{Inner, Qp};
+use crate::send::{SendBatch, SendWr};
+use crate::window::{Bind, Binder};
+use crate::wqe::SendBrief;
+
+/// What a program can do about a window that was not bound or not invalidated.
+const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND right";
+
+impl Bind {
+    /// Stores it in a request, in fields that other operations use.
+    fn put_into(&self, op: &mut SendOp) {
+        (op.imm, op.rkey, op.remote_addr) = (self.window, self.rkey, self.addr);
+        (op.swap_add, op.compare, op.dest.qkey) = (self.mr.into(), self.length, self.access);
+    }
+
+    /// Reads the fields that [`Bind::put_into`] has stored.
+    fn of(op: &SendOp) -> Self {
+        Self {
+            window: op.imm,
+            rkey: op.rkey,
+            mr: op.swap_add as u32,
+            addr: op.remote_addr,
+            length: op.compare,
+            access: op.dest.qkey,
+        }
+    }
+}
+
+impl SendBatch<'_> {
+    /// Adds a request that sends nothing. The queue has room for it.
+    #[cold]
+    pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), PostError> {
+        let (qp, inner) = (self.qp, &mut *self.inner);
+        let brief = SendBrief {
+            wr_id: wr.wr_id,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(qp.signals(wr.send_flags)),
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let index = inner.sq_tail;
+        let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
+        let mut op = SendOp { slot: index, operation, fence, imm: wr.imm, ..SendOp::default() };
+        if operation == Operation::BindMw {
+            let Some(bind) = wr.bind else {
+                return Err(qp.refused_send(wr.wr_id, PostCause::NoWindow));
+            };
+            bind.put_into(&mut op);
+        }
+        if inner.requester.post(op).is_err() {
+            return Err(qp.refused_send(wr.wr_id, PostCause::QueueFull { depth: qp.caps.max_send_wr }));
+        }
+        inner.sq.write(index, &brief);
+        inner.sq_tail = inner.sq.advance(index);
+        inner.store(word::SQ_TAIL, inner.sq_tail);
+        Ok(())
+    }
+}
+
+impl Qp {
+    /// Executes local requests while they are next in the queue. Returns whether there was one.
+    #[cold]
+    pub(crate) fn carry_out(&self, inner: &mut Inner) -> bool {
+        let mut any = false;
+        while inner.requester.has_local() {
+            let now = self.time(inner);
+            let Some(op) = inner.requester.poll_local(now) else { break };
+            any = true;
+            let done = if op.operation == Operation::BindMw {
+                self.bind(&Bind::of(&op))
+            } else {
+                self.invalidate(op.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", op.imm))
+            };
+            let done = done.map_err(|why| {
+                // The IBA has one status for all errors with keys: memory management operation
+                // error.
+                self.explain(inner, op.slot, Status::MwBindErr, &why, Some(BIND_ADVICE));
+                Status::MwBindErr
+            });
+            inner.requester.local_done(done);
+        }
+        any
+    }
+
+    fn bind(&self, bind: &Bind) -> Result<(), String> {
+        let keys = &self.engine().keys;
+        let window = keys.windows.find(bind.window >> 8).filter(|window| window.number == bind.window);
+        window.ok_or("the window was deallocated")?.bind(&keys.extents, self.binder(), bind)
+    }
+
+    /// Invalidates a key, for a request of this side or of the peer.
+    pub(crate) fn invalidate(&self, key: u32) -> Result<(), String> {
+        let keys = &self.engine().keys;
+        let window = keys.windows.find(key >> 8);
+        window.ok_or("it is no memory window's key")?.invalidate(&keys.extents, self.binder(), key)
+    }
+
+    fn binder(&self) -> Binder {
+        Binder { qpn: self.qpn(), pd: self.pd }
+    }
+
+    /// Whether a request with these flags gives a completion.
+    fn signals(&self, flags: u32) -> bool {
+        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
+    }
+}
