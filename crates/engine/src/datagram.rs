@@ -12,10 +12,11 @@ use wire::grh::Network;
 use crate::access::Refusal;
 use crate::board::Place;
 use crate::cell::Path;
-use crate::faults::{Far, Towards};
-use crate::lane::Lane;
+use crate::faults::packets::{Far, Towards};
 use crate::mcast::is_group;
-use crate::net::flow::{Flow, NoWay, Vector};
+use crate::net::flow::{NoWay, Vector};
+use crate::qp::Flow;
+use crate::qp::Lane;
 use crate::qp::{Inner, Qp, Route};
 use crate::transmit::{Origin, Sent};
 use crate::wqe::DatagramEntry;
@@ -107,7 +108,7 @@ impl Qp {
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
                         inner.requester.untransmit();
                         inner.blocked = true;
-                        lane.block(self);
+                        lane.block(self, &self.engine().waker);
                         break;
                     }
                     sent

@@ -70,11 +70,11 @@ pub struct Engine {
     /// The engines that own SRQs which targets of this engine serve.
     pub(crate) ways: Mutex<Ways>,
     pub(crate) groups: Groups,
-    pub(crate) lanes: Lanes,
-    pub(crate) net: Net,
+    pub(crate) lanes: Lanes<Qp>,
+    pub(crate) net: Net<Qp>,
     pub(crate) timers: Timers,
     /// Faults on demand.
-    pub(crate) faults: Faults,
+    pub(crate) faults: Faults<Qp>,
     /// The memory that was granted to it.
     pub(crate) direct: Direct,
     /// The CQs that are or were moderated.
@@ -143,7 +143,7 @@ impl Engine {
 
         shm::register_barrier();
         let (waker, wake_word) = Waker::new().map_err(by_system)?;
-        let flags = if is_home { Faults::ask(&page)? } else { 0 };
+        let flags = if is_home { Faults::<Qp>::ask(&page)? } else { 0 };
         let hello = EngineHello { pid: std::process::id(), flags };
         let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
         let answer = control.call(&request, &[wake_word.as_fd(), waker.kick_fd()])?;

@@ -15,7 +15,6 @@ use shm::RECORD_MAX;
 use wire::{Opcode, Operation, Psn, Qpn, Transport, pkey};
 
 use crate::cell::{self, Path, Payload, flag};
-use crate::qp::Qp;
 
 /// A record of a lane, copied to private memory.
 pub(crate) type Record = [u8; RECORD_MAX];
@@ -173,15 +172,6 @@ pub struct Count {
     pub sent: u64,
     /// Messages and ACKs received.
     pub taken: u64,
-}
-
-impl Qp {
-    /// How many messages have taken the fast path since the QP was made.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn fast_path(&self) -> Count {
-        self.lock().fast_path
-    }
 }
 
 /// The fields that all fast-path records of one QP share.

@@ -4,8 +4,8 @@
 //! A [`Lane`] is one side. Its sending half and its receiving half have a lock each, so a thread
 //! that posts never waits for a thread that receives. No thread waits for a full lane: the QP goes
 //! to the lane's blocked list, and continues when there is room. The bytes of a cell are in
-//! `cell.rs`, the handling of received cells in `progress.rs`. Principal types: [`Lane`] and
-//! [`Lanes`].
+//! `cell.rs`, the handling of received cells in `progress.rs`. `Q` is the type of queue pairs, which
+//! a lane lists and never looks into. Principal types: [`Lane`] and [`Lanes`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +20,9 @@ use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, Side, WakeWordView};
 use crate::capture::Ends;
 use crate::cell::Notice;
 use crate::error::{Result, by_system, refusal};
+use crate::helper::Waker;
 use crate::lock::{Mutex, MutexGuard};
 use crate::pollers::{CqPair, CqPairCell};
-use crate::qp::Qp;
 
 /// The largest packet on a lane: the path MTU of the state machines there.
 pub(crate) const LANE_MTU: u32 = 32 * 1024;
@@ -39,12 +39,12 @@ const MUCH: u32 = 512 * 1024;
 const NOTICES: usize = 4096;
 
 /// The receiving half, with the QPs that one batch of cells has touched.
-pub(crate) struct Receiver {
+pub(crate) struct Receiver<Q> {
     pub(crate) rx: LaneRx,
-    pub(crate) touched: Vec<Arc<Qp>>,
+    pub(crate) touched: Vec<Arc<Q>>,
     /// The QP of the last packet, which is probably also the next one's. It may be destroyed by
     /// then.
-    pub(crate) recent: Option<Arc<Qp>>,
+    pub(crate) recent: Option<Arc<Q>>,
     /// A record is copied here before anything in it is checked.
     pub(crate) record: [u8; shm::RECORD_MAX],
 }
@@ -103,14 +103,14 @@ impl Sender {
 }
 
 /// One side of a lane.
-pub(crate) struct Lane {
+pub(crate) struct Lane<Q> {
     pub(crate) id: u32,
     /// The engine at the other end.
     pub(crate) peer: u32,
     pub(crate) pid: u32,
     pub(crate) lane_index: u32,
     pub(crate) sender: Mutex<Sender>,
-    pub(crate) receiver: Mutex<Receiver>,
+    pub(crate) receiver: Mutex<Receiver<Q>>,
     /// Shows threads without the receiving half whether something has come.
     glance: Glance,
     /// The position of the receiving half in the ring.
@@ -118,7 +118,7 @@ pub(crate) struct Lane {
     /// The CQs of the last packet's QP. All polling threads read this word, and the words beside it
     /// change with each message; so it has a cache line of its own.
     cqs: CqPairCell,
-    blocked: Mutex<Blocked>,
+    blocked: Mutex<Blocked<Q>>,
     pub(crate) has_blocked: AtomicBool,
     peer_wake_word: WakeWordView,
     peer_wake: Notifier,
@@ -128,13 +128,12 @@ pub(crate) struct Lane {
     dead: AtomicBool,
 }
 
-#[derive(Default)]
-struct Blocked {
-    qps: VecDeque<Arc<Qp>>,
+struct Blocked<Q> {
+    qps: VecDeque<Arc<Q>>,
     notices: VecDeque<Notice>,
 }
 
-impl Lane {
+impl<Q> Lane<Q> {
     /// Takes this engine's side of the lane that the agent describes. `fds` are its memory, our
     /// notifier, the peer's notifier and the peer's wake word.
     pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
@@ -160,7 +159,7 @@ impl Lane {
             glance,
             position: AtomicU32::new(0),
             cqs: CqPairCell::default(),
-            blocked: Mutex::default(),
+            blocked: Mutex::new(Blocked { qps: VecDeque::new(), notices: VecDeque::new() }),
             has_blocked: AtomicBool::new(false),
             peer_wake_word: WakeWordView::map(wake_word.as_fd()).map_err(by_system)?,
             peer_wake: Notifier::from(peer_wake),
@@ -224,24 +223,26 @@ impl Lane {
     }
 
     /// Puts a QP that found the lane full on the list of blocked QPs.
-    pub(crate) fn block(&self, qp: &Arc<Qp>) {
+    pub(crate) fn block(&self, qp: &Arc<Q>, waker: &Waker) {
         self.blocked.lock().qps.push_back(Arc::clone(qp));
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
-            qp.engine().waker.attend();
+            waker.attend();
         }
     }
 
     /// There is no room any more: puts the remaining QPs back in front of the list. Trying each of
     /// them would often cost more than their packets.
-    pub(crate) fn wait_on(&self, mut qps: VecDeque<Arc<Qp>>) {
-        let Some(first) = qps.front().cloned() else { return };
+    pub(crate) fn wait_on(&self, mut qps: VecDeque<Arc<Q>>, waker: &Waker) {
+        if qps.is_empty() {
+            return;
+        }
         {
             let mut blocked = self.blocked.lock();
             qps.append(&mut blocked.qps);
             blocked.qps = qps;
         }
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
-            first.engine().waker.attend();
+            waker.attend();
         }
     }
 
@@ -255,7 +256,7 @@ impl Lane {
     }
 
     /// Takes the waiting QPs and notices off the list.
-    pub(crate) fn unblock(&self) -> (VecDeque<Arc<Qp>>, VecDeque<Notice>) {
+    pub(crate) fn unblock(&self) -> (VecDeque<Arc<Q>>, VecDeque<Notice>) {
         self.sender.lock().wanted = 0;
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::Relaxed);
@@ -301,21 +302,23 @@ impl Lane {
 const WALKERS: usize = 8;
 
 /// The list as a poller has seen it, and the count of changes at that time.
-type Seen = Option<(u64, Arc<Vec<Arc<Lane>>>)>;
+type Seen<Q> = Option<(u64, List<Q>)>;
+
+/// A list of lanes.
+type List<Q> = Arc<Vec<Arc<Lane<Q>>>>;
 
 /// What one poller remembers. Each poll writes to its lock, so it has cache lines of its own.
 #[repr(align(128))]
-#[derive(Default)]
-struct Memory(Mutex<Seen>);
+struct Memory<Q>(Mutex<Seen<Q>>);
 
 /// The lanes of one engine, for one pass over them.
-pub(crate) enum Walk<'a> {
-    Seen(MutexGuard<'a, Seen>),
-    Loaded(arc_swap::Guard<Arc<Vec<Arc<Lane>>>>),
+pub(crate) enum Walk<'a, Q> {
+    Seen(MutexGuard<'a, Seen<Q>>),
+    Loaded(arc_swap::Guard<List<Q>>),
 }
 
-impl std::ops::Deref for Walk<'_> {
-    type Target = [Arc<Lane>];
+impl<Q> std::ops::Deref for Walk<'_, Q> {
+    type Target = [Arc<Lane<Q>>];
 
     #[inline]
     fn deref(&self) -> &Self::Target {
@@ -327,38 +330,38 @@ impl std::ops::Deref for Walk<'_> {
 }
 
 /// The lanes of one engine.
-pub(crate) struct Lanes {
+pub(crate) struct Lanes<Q> {
     /// The lanes for the rounds of `progress.rs`.
-    list: ArcSwap<Vec<Arc<Lane>>>,
+    list: ArcSwap<Vec<Arc<Lane<Q>>>>,
     /// How often the list has changed.
     changes: AtomicU64,
     /// The pollers' copies of the list: a pass costs one locked instruction, where loading the list
     /// costs three.
-    seen: [Memory; WALKERS + 1],
+    seen: [Memory<Q>; WALKERS + 1],
     /// The lane to (engine, lane index).
-    routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
+    routes: Mutex<HashMap<(u32, u32), Arc<Lane<Q>>>>,
     /// How many connections have taken a lane index, by engine.
     taken: Mutex<HashMap<u32, u32>>,
 }
 
-impl Lanes {
+impl<Q> Lanes<Q> {
     pub(crate) fn new() -> Self {
         Self {
             list: ArcSwap::default(),
             changes: AtomicU64::new(0),
-            seen: Default::default(),
+            seen: std::array::from_fn(|_| Memory(Mutex::new(None))),
             routes: Mutex::new(HashMap::new()),
             taken: Mutex::default(),
         }
     }
 
-    pub(crate) fn list(&self) -> arc_swap::Guard<Arc<Vec<Arc<Lane>>>> {
+    pub(crate) fn list(&self) -> arc_swap::Guard<List<Q>> {
         self.list.load()
     }
 
     /// The list for a caller that needs it often; each poller has its own number.
     #[inline]
-    pub(crate) fn walk(&self, poller: Option<u32>) -> Walk<'_> {
+    pub(crate) fn walk(&self, poller: Option<u32>) -> Walk<'_, Q> {
         let who = poller.map_or(WALKERS, |number| number as usize % WALKERS);
         let Some(mut seen) = self.seen[who].0.try_lock() else { return Walk::Loaded(self.list()) };
         // Acquire: pairs with the release in `set`, so that the list is at least as new as the
@@ -370,7 +373,7 @@ impl Lanes {
         Walk::Seen(seen)
     }
 
-    fn set(&self, list: Vec<Arc<Lane>>) {
+    fn set(&self, list: Vec<Arc<Lane<Q>>>) {
         self.list.store(Arc::new(list));
         self.changes.fetch_add(1, Ordering::Release);
         // No copy should keep a dead lane. A poller whose copy is locked now sees the new count on
@@ -391,19 +394,19 @@ impl Lanes {
         lane_index
     }
 
-    pub(crate) fn route(&self, engine: u32, lane_index: u32) -> Option<Arc<Lane>> {
+    pub(crate) fn route(&self, engine: u32, lane_index: u32) -> Option<Arc<Lane<Q>>> {
         self.routes.lock().get(&(engine, lane_index)).cloned()
     }
 
     /// Any lane to an engine.
-    pub(crate) fn any_to(&self, engine: u32) -> Option<Arc<Lane>> {
+    pub(crate) fn any_to(&self, engine: u32) -> Option<Arc<Lane<Q>>> {
         let routes = self.routes.lock();
         routes.iter().find(|((to, _), lane)| *to == engine && !lane.is_dead()).map(|(_, lane)| Arc::clone(lane))
     }
 
     /// Adds a lane. If both sides opened it at once, a lane with this number and this peer exists
     /// already and is returned.
-    pub(crate) fn add(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
+    pub(crate) fn add(&self, lane: Arc<Lane<Q>>, route: bool) -> Arc<Lane<Q>> {
         let mut routes = self.routes.lock();
         let known = routes.get(&(lane.peer, lane.lane_index)).filter(|known| route && known.id == lane.id).cloned();
         if let Some(known) = known {
@@ -424,7 +427,7 @@ impl Lanes {
     }
 
     /// Removes a lane; its QPs keep it, dead.
-    pub(crate) fn remove(&self, id: u32) -> Vec<Arc<Lane>> {
+    pub(crate) fn remove(&self, id: u32) -> Vec<Arc<Lane<Q>>> {
         let mut routes = self.routes.lock();
         routes.retain(|_, lane| lane.id != id);
         let (gone, kept): (Vec<_>, Vec<_>) = self.list.load_full().iter().cloned().partition(|lane| lane.id == id);

@@ -5,16 +5,19 @@
 //! scheduler ([`scheduler`]) chooses the next connection. Packets arrive from the agent through a
 //! ring, or from the agent's sockets while this engine holds the lease ([`inbox`], [`lease`]).
 //! [`deliver`] parses datagrams. The state machines are the ones of the lanes; only losses and
-//! packet lengths differ. Principal type: [`Net`].
+//! packet lengths differ. `Q` is the type of queue pairs, which this state lists and never looks into.
+//! Principal type: [`Net`].
 
 pub(crate) mod alike;
 pub(crate) mod batch;
-pub(crate) mod congestion;
+mod congestion;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;
-pub(crate) mod delayed_ack;
+pub(crate) mod datagrams;
+mod delayed_ack;
 pub(crate) mod deliver;
+pub(crate) mod ecn;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
@@ -22,6 +25,7 @@ pub(crate) mod next_segments;
 pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
+pub(crate) mod reply_pattern;
 pub(crate) mod scheduler;
 mod segment_run;
 pub(crate) mod unanswered;
@@ -35,7 +39,6 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::capture::CaptureHook;
 use crate::network::Network;
-use crate::qp::Qp;
 use flow::{Flow, Vector};
 use inbox::Inbox;
 use peer::Peer;
@@ -48,19 +51,19 @@ const FLOWS: usize = 4096;
 type Gid = [u8; 16];
 
 /// The wire state of one engine.
-pub(crate) struct Net {
+pub(crate) struct Net<Q> {
     network: Arc<dyn Network>,
     capture_hook: Arc<CaptureHook>,
     /// By source address and lane index.
     ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,
     /// By address.
-    peers: Mutex<HashMap<Gid, Arc<Peer>>>,
-    flows: RwLock<HashMap<Vector, Arc<Flow>>>,
+    peers: Mutex<HashMap<Gid, Arc<Peer<Q>>>>,
+    flows: RwLock<HashMap<Vector, Arc<Flow<Q>>>>,
     /// The queue of received packets. Absent until the first QP, and with an agent that has no
     /// wire.
-    inbox: OnceLock<Option<Inbox>>,
+    inbox: OnceLock<Option<Inbox<Q>>>,
     /// QPs with a delayed ACK, and whether there are any.
-    delayed_acks: Mutex<Vec<Arc<Qp>>>,
+    delayed_acks: Mutex<Vec<Arc<Q>>>,
     has_delayed_acks: AtomicBool,
     /// Whether connections wait for the send scheduler.
     pub(crate) crowded: AtomicBool,
@@ -68,7 +71,7 @@ pub(crate) struct Net {
     pub(crate) idle: AtomicU32,
 }
 
-impl Net {
+impl<Q> Net<Q> {
     pub(crate) fn new(network: Arc<dyn Network>, capture_hook: Arc<CaptureHook>) -> Self {
         Self {
             network,
@@ -85,7 +88,7 @@ impl Net {
     }
 
     /// The queue of received packets.
-    pub(crate) fn inbox(&self) -> Option<&Inbox> {
+    pub(crate) fn inbox(&self) -> Option<&Inbox<Q>> {
         self.inbox.get()?.as_ref()
     }
 
@@ -94,7 +97,7 @@ impl Net {
         if let Some(inbox) = self.inbox() {
             inbox.forget_sockets();
             if let Some(lease) = &inbox.lease {
-                lease.release(number, inbox);
+                lease.release(number, &inbox.agent);
             }
         }
         self.flows.write().clear();

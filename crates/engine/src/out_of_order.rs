@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use protocol::{OutOfOrder, Time};
 use shm::{Sink, Source};
-use wire::Psn;
 
 use crate::access;
 use crate::cell::Packet;
-use crate::qp::{Inner, Qp};
+
+mod keeping;
 
 /// How long a packet waits for a missing one, in nanoseconds: longer than most reordered packets
 /// are late, and short compared with the cost of a loss.
@@ -68,98 +68,5 @@ impl OutOfOrderBuffer {
 
     fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.answers.is_empty()
-    }
-}
-
-impl Qp {
-    /// A request came out of order.
-    #[cold]
-    pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
-        let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().requests;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
-            self.miss_request(inner);
-        }
-    }
-
-    /// A response came before data of an earlier one.
-    #[cold]
-    pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
-        let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().answers;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
-            self.miss_answer(inner, packet.headers.psn);
-        }
-    }
-
-    /// The missing packet may have come: continues with the packets that waited for it.
-    #[cold]
-    pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
-        loop {
-            let (waits, expected) = (!inner.rnr_grace.is_empty(), inner.responder.expected_psn());
-            let Some(buffer) = &mut inner.rnr_grace.out_of_order else { break };
-            // While the RNR grace queue holds a packet, all later packets wait, too.
-            let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
-            let Some(kept) = next else { break };
-            let payload = Source::from(&kept.payload[..]);
-            if inner.rnr_grace.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
-                self.on_request(inner, &kept.packet, payload);
-            }
-        }
-        while let Some(buffer) = &mut inner.rnr_grace.out_of_order {
-            if buffer.answers.first().is_none_or(|(_, kept)| inner.requester.lacks_data_before(&kept.packet.headers)) {
-                break;
-            }
-            let Some(kept) = buffer.answers.take_first() else { break };
-            self.on_response(inner, &kept.packet, Source::from(&kept.payload[..]));
-        }
-        self.drop_empty_buffer(inner);
-    }
-
-    /// The wait may be over: packets that have not come by now count as lost.
-    #[cold]
-    pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
-        let Some(buffer) = &inner.rnr_grace.out_of_order else { return };
-        let answer = buffer.answers.first().filter(|_| buffer.answers.until() <= now).map(|(psn, _)| psn);
-        if buffer.requests.until() <= now {
-            self.miss_request(inner);
-        }
-        if let Some(psn) = answer {
-            self.miss_answer(inner, psn);
-        }
-        self.drop_empty_buffer(inner);
-    }
-
-    /// A request before an out-of-order one is lost.
-    fn miss_request(&self, inner: &mut Inner) {
-        let until = self.engine().now().after(AFTERWARDS);
-        if inner
-            .rnr_grace
-            .out_of_order
-            .as_mut()
-            .is_none_or(|buffer| buffer.requests.is_empty() || buffer.requests.run_out(until))
-        {
-            inner.responder.missed();
-        }
-    }
-
-    /// Response data before the packet `psn` is lost: the requester asks for it again.
-    fn miss_answer(&self, inner: &mut Inner, psn: Psn) {
-        let now = self.engine().now();
-        let until = now.after(AFTERWARDS);
-        if inner
-            .rnr_grace
-            .out_of_order
-            .as_mut()
-            .is_none_or(|buffer| buffer.answers.is_empty() || buffer.answers.run_out(until))
-        {
-            inner.requester.missed_data(now, psn);
-        }
-    }
-
-    fn drop_empty_buffer(&self, inner: &mut Inner) {
-        if inner.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
-            inner.rnr_grace.out_of_order = None;
-        }
     }
 }

@@ -16,10 +16,11 @@ use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
 use crate::fast_path::receiving::{Done, RunEnd};
 use crate::faults::DELAYED_PACKETS;
-use crate::lane::{Lane, Receiver};
+use crate::lane::Receiver;
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
 use crate::pollers::{CqPair, Poller, PollingThread};
+use crate::qp::Lane;
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
 
@@ -175,7 +176,7 @@ impl Engine {
     }
 
     /// Receives from a lane, up to a batch.
-    pub(crate) fn receive(self: &Arc<Self>, lane: &Arc<Lane>, receiver: &mut Receiver) -> bool {
+    pub(crate) fn receive(self: &Arc<Self>, lane: &Arc<Lane>, receiver: &mut Receiver<Qp>) -> bool {
         if lane.is_dead() {
             return false;
         }
@@ -386,7 +387,7 @@ impl Engine {
             qp.unblock();
             // The lane is full again. No QP waits for a dead lane.
             if lane.has_blocked.load(Ordering::Acquire) && !lane.is_dead() {
-                return lane.wait_on(qps);
+                return lane.wait_on(qps, &self.waker);
             }
         }
     }

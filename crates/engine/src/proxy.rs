@@ -19,7 +19,7 @@ use wire::Headers;
 use crate::access::{self, Refusal};
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::lane::Lane;
+use crate::qp::Lane;
 use crate::qp::{Inner, Qp};
 use crate::remote_srq::{Done, PIECE};
 use crate::srq::Srq;
@@ -202,7 +202,7 @@ impl Qp {
             {
                 remote.replies.push_front((Arc::clone(&lane), reply, bytes));
                 inner.blocked = true;
-                lane.block(self);
+                lane.block(self, &self.engine().waker);
                 return;
             }
         }

@@ -24,13 +24,14 @@ use crate::cqe::Cqe;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::event::{Object, Read};
-use crate::lane::Lane;
+use crate::fast_path::Count;
+use crate::lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::migration::Migration;
-use crate::net::delayed_ack::ReplyPattern;
-use crate::net::flow::{Flow, Vector};
+use crate::net::flow::{self, Vector};
+use crate::net::reply_pattern::ReplyPattern;
 use crate::net::scheduler::SendQuantum;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
@@ -38,13 +39,20 @@ use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::CqPair;
 use crate::queue_use::QueueUse;
-use crate::remote_srq::RemoteSrq;
+use crate::remote_srq;
 use crate::request;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::srq::Srq;
 use crate::why::Why;
 use crate::wqe::{Layout, Ring};
 use crate::xrc::Target;
+
+/// A lane whose lists hold queue pairs.
+pub(crate) type Lane = lane::Lane<Qp>;
+/// A flow to a host for which queue pairs wait.
+pub(crate) type Flow = flow::Flow<Qp>;
+/// What an XRC target keeps for requests at other engines.
+pub(crate) type RemoteSrq = remote_srq::RemoteSrq<Qp>;
 
 /// The parameters of `create_qp`.
 pub struct QpSpec<'a> {
@@ -205,7 +213,7 @@ pub(crate) struct Inner {
     pub(crate) lossy: bool,
     /// Whether a rule of this engine may concern its packets.
     pub(crate) ruled: bool,
-    pub(crate) fast_path: crate::fast_path::Count,
+    pub(crate) fast_path: Count,
     /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
@@ -500,6 +508,13 @@ impl Qp {
     #[must_use]
     pub fn caps(&self) -> Caps {
         self.caps
+    }
+
+    /// How many messages have taken the fast path since the QP was made.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn fast_path(&self) -> Count {
+        self.lock().fast_path
     }
 
     /// Its current state (IBV numbering).

@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abi::reason::Cause;
-use protocol::{OUT_OF_ORDER_MAX, Outcome, Service, Time, timeout};
+use protocol::{OUT_OF_ORDER_MAX, Time};
 use shm::Source;
 use wire::Psn;
 
 use crate::access;
 use crate::cell::Packet;
 use crate::out_of_order::OutOfOrderBuffer;
-use crate::qp::{Inner, Qp};
+
+mod serving;
 
 /// The RNR grace time in nanoseconds: less than most ACK timeouts, and longer than processes
 /// usually wait for a processor.
@@ -109,73 +109,5 @@ impl RnrGraceQueue {
 impl Drop for RnrGraceQueue {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-impl Qp {
-    /// A request needs a receive request, and there is none.
-    #[cold]
-    pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
-        let psn = packet.headers.psn;
-        let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.rnr_grace.refused != Some(psn);
-        if !(may_wait && inner.rnr_grace.keep(0, packet, payload)) {
-            self.lint().inspect(|lint| lint.not_ready(self, inner));
-            if !self.service.is_reliable() {
-                self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
-            }
-            return inner.responder.finish(Outcome::Rnr);
-        }
-        inner.responder.finish(Outcome::Dropped);
-        // The peer's timeout is probably the same as ours; it should not have to retransmit
-        // meanwhile.
-        let grace = timeout(inner.attributes.timeout).map_or(RNR_GRACE, |timeout| timeout.min(RNR_GRACE));
-        inner.rnr_grace.until = self.engine().now().after(grace);
-        self.look_again(inner, inner.rnr_grace.until);
-    }
-
-    /// Whether a request has to wait behind others; if so, keeps it.
-    #[cold]
-    pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> bool {
-        let psn = packet.headers.psn;
-        if inner.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
-            return false;
-        }
-        // Packets may come out of order while others wait, too.
-        if let Some(before) = inner.rnr_grace.before(psn)
-            && !inner.rnr_grace.keep(before, packet, payload)
-        {
-            self.end_rnr_grace(inner);
-        }
-        true
-    }
-
-    /// There is a receive request now: serves waiting requests until one is missing again.
-    #[cold]
-    pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
-        let mut packets = inner.rnr_grace.take();
-        while let Some((packet, payload)) = packets.pop_front() {
-            if inner.is_dead() || !inner.state.serves() {
-                return;
-            }
-            self.on_request(inner, &packet, Source::from(&payload[..]));
-            if !inner.rnr_grace.is_empty() {
-                for kept in packets {
-                    inner.rnr_grace.add(inner.rnr_grace.packets.len(), kept);
-                }
-                return;
-            }
-        }
-        if inner.rnr_grace.out_of_order.is_some() {
-            self.take_out_of_order(inner);
-        }
-    }
-
-    /// The grace time is over: the peer gets an RNR NAK and retransmits all of them.
-    #[cold]
-    pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
-        if let Some((packet, payload)) = inner.rnr_grace.take().pop_front() {
-            inner.rnr_grace.refused = Some(packet.headers.psn);
-            self.on_request(inner, &packet, Source::from(&payload[..]));
-        }
     }
 }

@@ -16,9 +16,9 @@ use protocol::Service;
 
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
-use crate::lane::Lane;
 use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
+use crate::qp::Lane;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;

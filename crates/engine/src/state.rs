@@ -19,7 +19,7 @@ use crate::board::Place;
 use crate::error::{Result, refusal};
 use crate::lane::LANE_MTU;
 use crate::migration::Migration;
-use crate::net::delayed_ack::ReplyPattern;
+use crate::net::reply_pattern::ReplyPattern;
 use crate::net::unanswered::Unanswered;
 use crate::pace::RateLimit;
 use crate::qp::{Inner, Qp, Route};

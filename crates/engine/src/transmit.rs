@@ -15,13 +15,14 @@ use wire::{Operation, Qpn};
 use crate::access::{self, Refusal, Stretch};
 use crate::cell::{Envelope, Path};
 use crate::engine::Deferred;
-use crate::faults::Far;
-use crate::lane::{Lane, Sender};
+use crate::faults::packets::Far;
+use crate::lane::Sender;
 use crate::lock::MutexGuard;
 use crate::net::batch::Batch;
-use crate::net::flow::Flow;
 use crate::net::next_segments::NextSegments;
 use crate::progress_mode::Wake;
+use crate::qp::Flow;
+use crate::qp::Lane;
 use crate::qp::{Inner, Qp, Route};
 use crate::remote_srq::Fetched;
 use crate::wqe::SendBrief;
@@ -47,7 +48,7 @@ impl Exit<'_> {
         match self {
             Exit::Lane(lane, sender, ..) => {
                 if blocked {
-                    lane.block(qp);
+                    lane.block(qp, &qp.engine().waker);
                 }
                 drop(sender);
                 sent && lane.is_called_for()

@@ -14,8 +14,8 @@ use crate::cell::Payload;
 use crate::cqe::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::fast_path::{FastRecord, Partition, Record, What, destination};
-use crate::lane::Lane;
 use crate::progress::{BATCH, BULK_BATCH, place};
+use crate::qp::Lane;
 use crate::qp::{Inner, Qp};
 use crate::wqe::RecvEntry;
 

@@ -17,7 +17,7 @@ use crate::access::{self, Refusal};
 use crate::capture::Ends;
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::net::flow::Flow;
+use crate::qp::Flow;
 use crate::qp::{Inner, Qp};
 use crate::receive;
 use crate::transmit::{Exit, Origin, Sent};
@@ -219,7 +219,7 @@ impl Qp {
 /// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub(crate) enum Towards<'a> {
-    Lane(&'a Arc<crate::lane::Lane>, crate::cell::Path, Option<[u8; 40]>),
+    Lane(&'a Arc<crate::qp::Lane>, crate::cell::Path, Option<[u8; 40]>),
     Host(&'a Arc<Flow>),
 }
 

@@ -17,7 +17,7 @@ use super::{BEAT, UNSURE};
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::idle::{IdlePolicy, QUIET};
-use crate::lane::Lane;
+use crate::qp::Lane;
 use crate::stall::{SHARED_FOR, StallDetector};
 use crate::tsc;
 use crate::watchdog::GAP;

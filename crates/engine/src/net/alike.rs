@@ -13,7 +13,7 @@ use udp::Received;
 use wire::icrc::Envelope;
 
 use crate::net::batch::ICRC;
-use crate::net::deliver::SHORTEST;
+use crate::net::datagrams::SHORTEST;
 
 /// After this many uniform datagrams in a row, the engine expects the next one to be uniform too.
 const ALIKE: i32 = 64;

@@ -11,10 +11,6 @@
 //! other socket. Only the engine that may read the sockets connects.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-
-use crate::engine::Engine;
-use crate::net::inbox::{Inbox, Reception, Shared};
 
 /// Datagrams of one sender in a row on the unconnected socket, after which the engine connects the
 /// second socket to this sender.
@@ -26,8 +22,6 @@ const PAUSE: u64 = 10_000_000;
 const FIXED: u32 = 64;
 /// Ticks between two reads of the other sockets: about twenty microseconds.
 const GLANCE: u64 = 50_000;
-/// After this many datagrams a drain ends, because senders may go on sending.
-const DRAIN: usize = 4096;
 
 /// The traffic of the senders so far.
 #[derive(Default)]
@@ -85,36 +79,6 @@ impl ConnectedReceiver {
             self.connected = now;
         }
         is_time
-    }
-}
-
-impl Engine {
-    /// Connects the second socket of the address of `shared`, if there is one, to the sender `at`.
-    /// Returns how many datagrams it received meanwhile.
-    #[cold]
-    pub(crate) fn connect_receiver(
-        self: &Arc<Self>,
-        inbox: &Inbox,
-        reception: &mut Reception,
-        (sockets, shared): (&[Shared], &Shared),
-        at: &SocketAddr,
-    ) -> usize {
-        let Some(connected) = sockets.iter().find(|one| one.is_connected() && one.gid() == shared.gid()) else {
-            return 0;
-        };
-        if connected.socket().connect_receiver(None).is_err() {
-            return 0;
-        }
-        reception.alike.forget();
-        let before = self.drain(inbox, reception, connected);
-        if let Err(error) = connected.socket().connect_receiver(Some(at)) {
-            tracing::debug!("the receive socket cannot be connected to {at}: {error}");
-        }
-        before + self.drain(inbox, reception, shared)
-    }
-
-    fn drain(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, shared: &Shared) -> usize {
-        (0..DRAIN).take_while(|_| self.take_datagrams(inbox, reception, shared, false).is_some()).count()
     }
 }
 

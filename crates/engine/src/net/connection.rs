@@ -10,8 +10,9 @@ use wire::Qpn;
 use wire::probe::{self, Probe};
 
 use crate::net::batch::Batch;
-use crate::net::flow::{Flow, Vector};
+use crate::net::flow::Vector;
 use crate::net::unanswered::Asked;
+use crate::qp::Flow;
 use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.

@@ -5,7 +5,7 @@
 //! connection has shown this pattern, its ACK waits. It leaves when the program posts, when the
 //! program polls and finds nothing, or when the helper thread looks, which is within a millisecond.
 //! Queue memory records that an ACK is owed, so that the agent can send it if the process ends
-//! meanwhile. Principal type: [`ReplyPattern`].
+//! meanwhile. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,34 +15,6 @@ use protocol::Service;
 
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp, Route};
-
-/// How often in a row a program must have posted after a receive.
-const REPLIES: u8 = 2;
-
-/// What a program does after a receive.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReplyPattern {
-    replies: u8,
-    /// The program has received and not posted since.
-    received: bool,
-}
-
-impl ReplyPattern {
-    /// The program gets a message; returns whether it is likely to reply.
-    fn receive(&mut self) -> bool {
-        if std::mem::replace(&mut self.received, true) {
-            self.replies = 0;
-        }
-        self.replies >= REPLIES
-    }
-
-    /// The program posts.
-    pub(crate) fn post(&mut self) {
-        if std::mem::take(&mut self.received) {
-            self.replies = (self.replies + 1).min(REPLIES);
-        }
-    }
-}
 
 impl Engine {
     /// Sends the delayed acknowledgements.
@@ -102,24 +74,5 @@ impl Qp {
         {
             qp.pump(inner);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_pattern_takes_two_replies_and_ends_with_one_missing() {
-        let mut pattern = ReplyPattern::default();
-        assert!(!pattern.receive());
-        pattern.post();
-        assert!(!pattern.receive());
-        pattern.post();
-        pattern.post();
-        assert!(pattern.receive(), "it has replied twice");
-        assert!(!pattern.receive(), "and now it has not");
-        pattern.post();
-        assert!(!pattern.receive());
     }
 }

@@ -2,15 +2,12 @@
 //! QPs.
 //!
 //! The data comes from strangers, so all of it is a claim. A packet with a wrong ICRC, or for a QP
-//! that is not here, changes only a counter. Principal type: [`Datagrams`].
+//! that is not here, changes only a counter. Principal type: [`Packets`].
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use abi::reason::Cause;
-use abi::wire::{Arrival, arrival_kind};
 use shm::Source;
-use udp::Received;
 use wire::cnp::{self, Cnp};
 use wire::grh::Network;
 use wire::icrc::Envelope;
@@ -21,13 +18,11 @@ use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
 use crate::lid::NO_GRH;
 use crate::net::batch::ICRC;
+use crate::net::datagrams::{Datagrams, SHORTEST};
 use crate::net::inbox::Reception;
 use crate::network::address;
 use crate::qp::Qp;
 use crate::receive::{Arrival as Outcome, Origin};
-
-/// The shortest packet: a BTH and an ICRC.
-pub(super) const SHORTEST: usize = 12 + ICRC;
 /// The length of a UDP header.
 const UDP: usize = 8;
 /// The board's value for a number that no engine owns.
@@ -36,58 +31,6 @@ const NOBODY: u32 = 0;
 const AGENT: u32 = u32::MAX;
 /// The agent serves the QPNs of management, up to this one.
 const MANAGEMENT: u32 = 1;
-
-/// Datagrams of one source that arrived together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Datagrams {
-    pub(crate) from: [u8; 16],
-    pub(crate) from_port: u16,
-    pub(crate) to: [u8; 16],
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-    /// The length of each but the last.
-    pub(crate) segment: usize,
-}
-
-impl From<&Arrival> for Datagrams {
-    fn from(arrival: &Arrival) -> Self {
-        Self {
-            from: arrival.from,
-            from_port: arrival.from_port,
-            to: arrival.to,
-            traffic_class: arrival.traffic_class,
-            hop_limit: arrival.hop_limit,
-            segment: usize::from(arrival.segment),
-        }
-    }
-}
-
-impl Datagrams {
-    /// The metadata of datagrams that a socket of the address `to` has received.
-    pub(crate) fn of(received: &Received, to: &[u8; 16]) -> Self {
-        let from = match received.from.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
-        let Received { traffic_class, hop_limit, segment, .. } = *received;
-        Self { from, from_port: received.from.port(), to: *to, traffic_class, hop_limit, segment }
-    }
-
-    /// The record of these datagrams on a wire lane, with `len` bytes.
-    pub(crate) fn arrival(&self, len: usize) -> Arrival {
-        Arrival {
-            kind: arrival_kind::DATAGRAMS,
-            traffic_class: self.traffic_class,
-            hop_limit: self.hop_limit,
-            segment: self.segment.min(len) as u16,
-            from_port: self.from_port,
-            len: len as u32,
-            from: self.from,
-            to: self.to,
-            ..Arrival::default()
-        }
-    }
-}
 
 /// The QP to which a packet is addressed.
 fn destination(packet: &[u8]) -> u32 {
@@ -205,7 +148,11 @@ impl<'a> Packets<'a> {
         let run = misdelivered.map(<[u8]>::len).sum::<usize>();
         self.misdelivered += run.div_ceil(self.segment) as u32;
         if let Some(inbox) = self.engine.net.inbox() {
-            inbox.give_back(self.engine, self.datagrams, &rest[..run]);
+            let (datagrams, bytes) = (self.datagrams, &rest[..run]);
+            if !inbox.give_back(datagrams, bytes) {
+                tracing::debug!("{run} bytes for another engine were dropped: the way to the agent is full");
+                self.engine.drop_datagram(datagrams, bytes, (Cause::NoRoom, 0), (0, 0));
+            }
         }
         self.at += run;
         self.id = 0;
@@ -232,7 +179,7 @@ impl Engine {
     /// there were.
     pub(crate) fn deliver(
         self: &Arc<Self>,
-        reception: &mut Reception,
+        reception: &mut Reception<Qp>,
         datagrams: &Datagrams,
         len: usize,
         polled: bool,

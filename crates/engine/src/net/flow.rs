@@ -5,21 +5,21 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::qp::Dest;
 use wire::icrc::Envelope;
 
-use crate::engine::Engine;
-use crate::net::FLOWS;
 use crate::net::batch::Target;
-use crate::net::congestion::capable;
+use crate::net::ecn::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{PORTS_PER_ADDRESS, Port};
-use crate::network::{address, scope};
+use crate::network::address;
 use crate::wqe::DatagramEntry;
+
+mod finding;
 
 /// The fields of an address that decide where packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -94,18 +94,18 @@ impl fmt::Display for NoWay {
 }
 
 /// A way to a host.
-pub(crate) struct Flow {
+pub(crate) struct Flow<Q> {
     pub(crate) source: [u8; 16],
     pub(crate) target: Target,
     pub(crate) envelope: Envelope,
     pub(crate) port: Arc<Port>,
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) peer: Arc<Peer<Q>>,
     /// The epoch of the tables for which the flow is valid.
     epoch: u32,
     complained: AtomicBool,
 }
 
-impl Flow {
+impl<Q> Flow<Q> {
     /// Sending has failed: reports the reason, once.
     pub(crate) fn complain(&self, error: &io::Error) {
         if !self.complained.swap(true, Ordering::Relaxed) {
@@ -115,74 +115,5 @@ impl Flow {
             };
             crate::reason!("packets from {} to {} are lost: {error}{hint}", address(self.source), self.target.to.ip());
         }
-    }
-}
-
-impl Engine {
-    /// Whether a flow is still valid.
-    pub(crate) fn holds(&self, flow: &Flow) -> bool {
-        flow.epoch == self.board.wire_epoch()
-    }
-
-    /// The flow for `vector`: found now or earlier.
-    pub(crate) fn flow(&self, vector: &Vector) -> Result<Arc<Flow>, NoWay> {
-        if let Some(flow) = self.net.flows.read().get(vector).filter(|flow| self.holds(flow)) {
-            return Ok(Arc::clone(flow));
-        }
-        let flow = Arc::new(self.find_flow(vector)?);
-        let mut flows = self.net.flows.write();
-        if flows.len() >= FLOWS {
-            flows.clear();
-        }
-        flows.insert(*vector, Arc::clone(&flow));
-        Ok(flow)
-    }
-
-    fn find_flow(&self, vector: &Vector) -> Result<Flow, NoWay> {
-        let epoch = self.board.wire_epoch();
-        let (port_num, index) = (u32::from(vector.port_num), u32::from(vector.sgid_index));
-        let source = self.board.gid(self.device(), port_num, index).filter(|gid| gid != &[0; 16]);
-        let source = source.ok_or(NoWay::NoSource(vector.sgid_index))?;
-        if self.board.gid_wire(self.device(), port_num, index) == 0 {
-            // Index 0 is made from the port's GUID, not from an address.
-            return Err(if index == 0 { NoWay::NotAnAddress(source) } else { NoWay::Deaf(source) });
-        }
-        let (from, to) = (address(source), address(vector.dgid));
-        if from.is_ipv4() != to.is_ipv4() {
-            return Err(NoWay::Families(source, vector.dgid));
-        }
-        let ifindex = self.board.gid_ifindex(self.device(), port_num, index);
-        let port = self.net_port(source, ifindex, vector.port_index).map_err(|error| NoWay::Socket(source, error))?;
-        if let Some(inbox) = self.net.inbox() {
-            inbox.expect_at(&source);
-        }
-        let to_socket = match to {
-            IpAddr::V4(v4) => SocketAddr::from((v4, udp::PORT)),
-            IpAddr::V6(v6) => SocketAddrV6::new(v6, udp::PORT, 0, scope(to, ifindex)).into(),
-        };
-        Ok(Flow {
-            source,
-            target: Target {
-                to: to_socket,
-                traffic_class: vector.traffic_class,
-                hop_limit: vector.hop_limit,
-                interface: if to.is_multicast() { ifindex } else { 0 },
-            },
-            envelope: Envelope::new(&source, &vector.dgid, port.outlet.port()),
-            port,
-            peer: self.net_peer(vector.dgid),
-            epoch,
-            complained: AtomicBool::new(false),
-        })
-    }
-
-    fn net_peer(&self, gid: [u8; 16]) -> Arc<Peer> {
-        let mut peers = self.net.peers.lock();
-        Arc::clone(peers.entry(gid).or_default())
-    }
-
-    /// The peer at an address, if this engine has ever sent there.
-    pub(crate) fn known_peer(&self, gid: &[u8; 16]) -> Option<Arc<Peer>> {
-        self.net.peers.lock().get(gid).cloned()
     }
 }

@@ -10,10 +10,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abi::wire::{GRANTED, lease as word};
-use shm::Region;
+use shm::{Notifier, Region};
 
-use crate::engine::Engine;
-use crate::net::inbox::Inbox;
+use crate::core::Core;
 use crate::tsc;
 
 /// Without a packet for this long, in nanoseconds, the engine gives the lease back. The agent can
@@ -57,21 +56,21 @@ impl ReceiveLease {
     }
 
     /// A packet came.
-    pub(crate) fn note_traffic(&self, engine: &Engine) {
+    pub(crate) fn note_traffic(&self, core: &Core) {
         let ticks = tsc::now();
         if ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed)) < MOMENT {
             return;
         }
         self.ticks.store(ticks, Ordering::Relaxed);
-        self.traffic.store(engine.now().0, Ordering::Relaxed);
+        self.traffic.store(core.now().0, Ordering::Relaxed);
     }
 
     /// Whether this engine may read the sockets now; also shows the agent that the engine is alive.
-    pub(crate) fn holds(&self, engine: &Engine) -> bool {
+    pub(crate) fn holds(&self, core: &Core) -> bool {
         // Acquire: pairs with the agent's release when it grants the lease, so that this engine
         // sees packets that the agent handed over before the grant.
         let held = self.word().load(Ordering::Acquire);
-        if held != engine.number() | GRANTED {
+        if held != core.number() | GRANTED {
             return false;
         }
         let beats = self.page.word(word::BEATS);
@@ -79,16 +78,17 @@ impl ReceiveLease {
         true
     }
 
-    /// Asks for the lease if it would help: packets come, or the program polls.
-    pub(crate) fn want(&self, engine: &Engine, inbox: &Inbox, busy: bool) {
+    /// Asks for the lease if nobody holds it and it would help, which the caller says: there is a
+    /// socket to read, and packets come or the program polls.
+    pub(crate) fn want(&self, core: &Core, agent: &Notifier, is_used: bool) {
         let is_free = self.word().load(Ordering::Relaxed) == 0;
-        if is_free && (busy || engine.waker.is_watching()) && inbox.has_hot() {
-            self.ask(engine, inbox);
+        if is_free && is_used {
+            self.ask(core, agent);
         }
     }
 
-    fn ask(&self, engine: &Engine, inbox: &Inbox) {
-        let now = engine.about_now().0;
+    fn ask(&self, core: &Core, agent: &Notifier) {
+        let now = core.about_now().0;
         let since = now.saturating_sub(self.traffic.load(Ordering::Relaxed));
         // A program that does not poll keeps the lease only for this long. With a longer limit, a
         // program that polls now and then would ask and give back by turns.
@@ -96,43 +96,43 @@ impl ReceiveLease {
             return;
         }
         self.misdelivered.store(0, Ordering::Relaxed);
-        if self.word().compare_exchange(0, engine.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            tracing::debug!("engine {} asks to read the agent's sockets", engine.number());
-            inbox.notify_agent();
+        if self.word().compare_exchange(0, core.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            tracing::debug!("engine {} asks to read the agent's sockets", core.number());
+            agent.notify();
         }
     }
 
     /// Whether this engine holds the lease.
-    pub(crate) fn is_ours(&self, engine: &Engine) -> bool {
-        self.word().load(Ordering::Relaxed) == engine.number() | GRANTED
+    pub(crate) fn is_ours(&self, core: &Core) -> bool {
+        self.word().load(Ordering::Relaxed) == core.number() | GRANTED
     }
 
     /// Gives the lease back if nothing has come for long enough.
-    pub(crate) fn rest(&self, engine: &Engine, inbox: &Inbox) {
-        let limit = if engine.waker.is_watching() { IDLE_POLLING } else { IDLE };
-        if engine.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
-            self.release(engine.number(), inbox);
+    pub(crate) fn rest(&self, core: &Core, agent: &Notifier) {
+        let limit = if core.waker.is_watching() { IDLE_POLLING } else { IDLE };
+        if core.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
+            self.release(core.number(), agent);
         }
     }
 
     /// Gives the lease back.
-    pub(crate) fn release(&self, number: u32, inbox: &Inbox) {
+    pub(crate) fn release(&self, number: u32, agent: &Notifier) {
         for mine in [number | GRANTED, number] {
             // Release: pairs with the agent's acquire, so that the agent sees misdelivered packets
             // that were given back before.
             if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 tracing::debug!("engine {number} gives the agent's sockets back");
-                inbox.notify_agent();
+                agent.notify();
                 return;
             }
         }
     }
 
     /// Some packets belong to other engines.
-    pub(crate) fn note_misdelivered(&self, engine: &Engine, inbox: &Inbox, count: u32) {
+    pub(crate) fn note_misdelivered(&self, core: &Core, agent: &Notifier, count: u32) {
         if self.misdelivered.fetch_add(count, Ordering::Relaxed) + count >= MISDELIVERED {
-            self.pause.store(engine.now().0 + PAUSE, Ordering::Relaxed);
-            self.release(engine.number(), inbox);
+            self.pause.store(core.now().0 + PAUSE, Ordering::Relaxed);
+            self.release(core.number(), agent);
         }
     }
 }

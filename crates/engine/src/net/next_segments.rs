@@ -11,7 +11,7 @@ use wire::{Opcode, Operation};
 use crate::access::{self, Stretch, Use};
 use crate::extent::LOCAL_READ;
 use crate::net::batch::Batch;
-use crate::net::flow::Flow;
+use crate::qp::Flow;
 use crate::qp::{Inner, Qp};
 use crate::transmit::Sent;
 use crate::wqe::SendBrief;

@@ -4,7 +4,7 @@
 
 use wire::icrc::Envelope;
 
-use crate::net::deliver::Datagrams;
+use crate::net::datagrams::Datagrams;
 
 /// How many senders are remembered; each source port has one place.
 const PLACES: usize = 16;

@@ -5,7 +5,8 @@
 //! ([`crate::net::scheduler`]). Unreliable traffic is never acknowledged, so softhca hosts meter it
 //! with probes. A probe is a small packet with an opcode of the manufacturers' range. The remote
 //! engine answers it when it has received everything before it. A host that never answers is
-//! foreign, and traffic to it is not metered. Principal type: [`Peer`].
+//! foreign, and traffic to it is not metered. `Q` is the type of
+//! queue pairs, which a peer only lists. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -13,10 +14,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::net::congestion::Told;
+use crate::net::ecn::Told;
 use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
-use crate::qp::Qp;
 
 /// Unanswered bytes of unreliable traffic, at most; fewer if the window is narrower.
 const UNANSWERED: u32 = 96 * 1024;
@@ -32,20 +32,18 @@ const SILENCES: u32 = 4;
 const AGAIN: u64 = 60_000_000_000;
 
 /// A host, as one engine sees it.
-#[derive(Default)]
-pub(crate) struct Peer {
+pub(crate) struct Peer<Q> {
     /// What all connections together may have under way.
     pub(crate) window: Window,
     /// How the connections share the window.
-    pub(crate) scheduler: SendScheduler,
+    pub(crate) scheduler: SendScheduler<Q>,
     /// When the host last got a CNP.
     pub(crate) told: Told,
-    meter: Mutex<Meter>,
+    meter: Mutex<Meter<Q>>,
 }
 
 /// The metering of unreliable traffic.
-#[derive(Default)]
-struct Meter {
+struct Meter<Q> {
     /// The host has answered before.
     answers: bool,
     silences: u32,
@@ -59,7 +57,7 @@ struct Meter {
     /// Probes under way: number, bytes covered, time of sending.
     probes: VecDeque<(u64, u32, Time)>,
     /// Weak, so that a QP that is destroyed while it waits is freed.
-    waiting: Vec<Weak<Qp>>,
+    waiting: Vec<Weak<Q>>,
 }
 
 /// What the sender of an unreliable packet has to do.
@@ -73,7 +71,28 @@ pub(crate) struct Admission {
 
 const GO: Admission = Admission { probe: None, wait: None };
 
-impl Peer {
+impl<Q> Default for Peer<Q> {
+    fn default() -> Self {
+        let meter = Meter {
+            answers: false,
+            silences: 0,
+            foreign_until: None,
+            unanswered: 0,
+            since: 0,
+            next: 0,
+            probes: VecDeque::new(),
+            waiting: Vec::new(),
+        };
+        Self {
+            window: Window::default(),
+            scheduler: SendScheduler::default(),
+            told: Told::default(),
+            meter: Mutex::new(meter),
+        }
+    }
+}
+
+impl<Q> Peer<Q> {
     /// Whether an unreliable packet of `bytes` may be sent now.
     pub(crate) fn admit(&self, bytes: u32, now: Time) -> Admission {
         let mut meter = self.meter.lock();
@@ -101,7 +120,7 @@ impl Peer {
     }
 
     /// A QP waits for an answer.
-    pub(crate) fn wait(&self, qp: &Arc<Qp>) {
+    pub(crate) fn wait(&self, qp: &Arc<Q>) {
         let mut meter = self.meter.lock();
         meter.waiting.retain(|other| other.strong_count() > 0);
         if !meter.waiting.iter().any(|other| std::ptr::eq(other.as_ptr(), &raw const **qp)) {
@@ -111,7 +130,7 @@ impl Peer {
 
     /// Handles the answer to probe `number`, which also answers all probes before it. Returns the
     /// QPs that may go on.
-    pub(crate) fn answered(&self, number: u64) -> Vec<Arc<Qp>> {
+    pub(crate) fn answered(&self, number: u64) -> Vec<Arc<Q>> {
         let mut meter = self.meter.lock();
         if number >= meter.next {
             // This probe was never sent.
@@ -129,7 +148,7 @@ impl Peer {
     }
 }
 
-impl Meter {
+impl<Q> Meter<Q> {
     /// The number of a new probe that covers everything since the last one.
     fn probe(&mut self, now: Time) -> u64 {
         let (number, covers) = (self.next, std::mem::take(&mut self.since));
@@ -155,7 +174,7 @@ mod tests {
     use super::*;
 
     /// Sends packets of 4 KiB until one has to wait; returns the numbers of the probes.
-    fn fill(peer: &Peer, now: Time) -> Vec<u64> {
+    fn fill(peer: &Peer<()>, now: Time) -> Vec<u64> {
         let mut probes = Vec::new();
         for _ in 0..1000 {
             let admission = peer.admit(4096, now);
@@ -169,7 +188,7 @@ mod tests {
 
     #[test]
     fn unanswered_bytes_have_a_bound_and_an_answer_frees_some() {
-        let peer = Peer::default();
+        let peer = Peer::<()>::default();
         let probes = fill(&peer, Time(1));
         assert_eq!(probes, [0, 1, 2, 3, 4, 5]);
         assert!(peer.answered(7).is_empty(), "a number that was never sent answers nothing");
@@ -182,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_host_that_never_answers_is_not_waited_for_for_long() {
-        let peer = Peer::default();
+        let peer = Peer::<()>::default();
         fill(&peer, Time(0));
         let until = peer.admit(1, Time(1)).wait.expect("it waits");
         assert_eq!(until, Time(FIRST_ANSWER));
@@ -198,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_host_that_has_answered_may_be_silent_a_few_times() {
-        let peer = Peer::default();
+        let peer = Peer::<()>::default();
         let mut now = Time(0);
         let first = fill(&peer, now);
         peer.answered(first[0]);

@@ -7,8 +7,7 @@
 //! checks it before it calls these functions. Principal functions: [`compare_swap`] and
 //! [`fetch_add`].
 
-use super::Fault;
-use super::fault::{Outcome, Range};
+use super::outcome::{Fault, Outcome, Range};
 use std::arch::global_asm;
 
 /// Replaces the word with `swap` if it holds `compare`. Returns the old value in both cases.

@@ -3,8 +3,7 @@
 //! not be read again. A fault returns an error, as in [`super::copy()`]. Principal function:
 //! [`copy_folding`].
 
-use super::Fault;
-use super::fault::{Outcome, Range};
+use super::outcome::{Fault, Outcome, Range};
 use std::arch::global_asm;
 use wire::icrc::{Folding, Width};
 

@@ -18,7 +18,7 @@ use std::arch::{asm, global_asm};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
-use super::fault::{Outcome, Range};
+use super::outcome::{Outcome, Range};
 
 /// The word to check, the number that it must hold, and the life word of its owner, who must be
 /// alive.

@@ -18,6 +18,7 @@ mod fold;
 mod fork;
 pub mod guarded;
 pub mod mappings;
+mod outcome;
 mod populate;
 mod previous;
 #[cfg(test)]
@@ -25,7 +26,8 @@ mod tests;
 
 pub use atomic::{compare_swap, fetch_add, load, swap};
 pub use copy::{copy, stage};
-pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
+pub use fault::{block_other_signals, install, prepare_thread};
 pub use fold::copy_folding;
 pub use fork::ForkMark;
+pub use outcome::{Fault, FaultSignal, Side};
 pub use populate::populate;
