@@ -97,7 +97,7 @@ const USUAL: [usize; 3] = [4, 20, 0];
 const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [4, 26, 0]),
     ("softhca-protocol", [4, 21, 0]),
-    ("softhca-engine", [42, 45, 15]),
+    ("softhca-engine", [6, 20, 14]),
     ("softhca-agent", [4, 33, 12]),
     ("softhca", [35, 20, 0]),
     ("softhca-cli", [4, 24, 0]),

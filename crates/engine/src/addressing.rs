@@ -26,23 +26,23 @@ impl Qp {
         }
         match origin {
             Origin::Lane => {
-                !inner.on_wire
+                !inner.link.on_wire
                     && inner.attributes.dest_qp_num == packet.src_qp.value()
                     && (packet.path.port == inner.attributes.port_num || self.shares_port(inner, packet.path.port))
             }
             Origin::Host { from, to } => {
-                if !inner.on_wire {
+                if !inner.link.on_wire {
                     return false;
                 }
                 let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
                 let by_path = &inner.attributes.dest.dgid == from
-                    && (leads_there(&inner.route) || {
+                    && (leads_there(&inner.link.route) || {
                         // The route was lost while a port was down, and a QP with nothing to send
                         // has not looked for it since.
                         self.find_route(inner);
-                        leads_there(&inner.route)
+                        leads_there(&inner.link.route)
                     });
-                by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
+                by_path || (inner.link.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
             }
         }
     }
@@ -64,12 +64,12 @@ impl Qp {
             Origin::Host { to, .. } => *to,
         };
         let own = (to, board.gid_epoch(), port);
-        if inner.own_gid == Some(own) {
+        if inner.ud.own_gid == Some(own) {
             return true;
         }
         let is_own = board.index_of(device, port.into(), &to).is_some();
         if is_own {
-            inner.own_gid = Some(own);
+            inner.ud.own_gid = Some(own);
         }
         is_own
     }

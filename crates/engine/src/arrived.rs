@@ -22,20 +22,20 @@ const SL_IPV4: u8 = 2;
 impl Qp {
     /// Takes the next receive request, from the QP's own queue or the SRQ.
     pub(crate) fn take_receive(&self, inner: &mut Inner) -> bool {
-        if let Some(srq) = self.srq.as_ref().or(inner.named.as_ref()) {
-            let Some(entry) = srq.take(&mut inner.shared) else { return false };
-            inner.receive =
+        if let Some(srq) = self.srq.as_ref().or(inner.xrc.named.as_ref()) {
+            let Some(entry) = srq.take(&mut inner.incoming.shared) else { return false };
+            inner.incoming.receive =
                 Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
             return true;
         }
-        if inner.rq_head == inner.rq_tail {
+        if inner.queues.rq_head == inner.queues.rq_tail {
             return false;
         }
-        let index = inner.rq_head;
-        let entry: RecvEntry = inner.rq.read(index);
-        inner.rq_head = inner.rq.advance(index);
-        inner.store(word::RQ_HEAD, inner.rq_head);
-        inner.receive = Some(Receive {
+        let index = inner.queues.rq_head;
+        let entry: RecvEntry = inner.queues.rq.read(index);
+        inner.queues.rq_head = inner.queues.rq.advance(index);
+        inner.store(word::RQ_HEAD, inner.queues.rq_head);
+        inner.incoming.receive = Some(Receive {
             wr_id: entry.wr_id,
             length: entry.length,
             num_sge: entry.num_sge.min(self.caps.max_recv_sge),
@@ -83,10 +83,10 @@ impl Qp {
             let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
             lint.receive_over(self, inner, receive, bytes, status);
         }
-        let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
-        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
-        if let Some(member) = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
-            inner.arrived_at.push(Arc::clone(&member.cq));
+        let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.queues.rq.advance(index), FREES_RECV));
+        inner.incoming.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
+        if let Some(member) = inner.xrc.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
+            inner.xrc.arrived_at.push(Arc::clone(&member.cq));
         }
     }
 
@@ -94,21 +94,21 @@ impl Qp {
     /// message may end at once, and the peer must still learn that the message came.
     #[inline]
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
-        if inner.arrived.is_empty() {
+        if inner.incoming.arrived.is_empty() {
             return;
         }
         if let Some(cq) = &self.recv_cq {
-            cq.push_all(&inner.arrived);
-            return inner.arrived.clear();
+            cq.push_all(&inner.incoming.arrived);
+            return inner.incoming.arrived.clear();
         }
-        for ((cqe, solicited), cq) in inner.arrived.drain(..).zip(inner.arrived_at.drain(..)) {
+        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
             cq.push(&cqe, solicited);
         }
     }
 
     /// Flushes all waiting receive requests. Requests of an SRQ stay there (V-53).
     pub(crate) fn flush_receives(&self, inner: &mut Inner) {
-        if let Some(receive) = inner.receive.take() {
+        if let Some(receive) = inner.incoming.receive.take() {
             self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
         }
         if self.srq.is_some() || self.target.is_some() {
@@ -116,7 +116,7 @@ impl Qp {
             return;
         }
         while self.take_receive(inner) {
-            if let Some(receive) = inner.receive.take() {
+            if let Some(receive) = inner.incoming.receive.take() {
                 self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
             }
         }

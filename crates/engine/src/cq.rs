@@ -1,13 +1,12 @@
 //! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
 //! drives the engine. Entries are added in `cq/adding.rs`. Principal type: [`Cq`].
 
+mod adding;
 mod place;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::event::{Object, Read};
-use crate::lock::Mutex;
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
 use abi::errno::Errno;
@@ -19,7 +18,9 @@ use crate::channel::{Channel, Completes};
 use crate::cqe::{Cqe, FREES_SEND, word};
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
+use crate::event::{Object, Read};
 use crate::lint::Lint;
+use crate::lock::Mutex;
 use crate::memory::View;
 use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
@@ -28,8 +29,6 @@ use crate::pollers::Poller;
 use crate::queue_use::QueueUse;
 use crate::request;
 use crate::wheel::Wheel;
-
-mod adding;
 
 /// The kind of completion for which a program has armed a CQ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -12,13 +12,11 @@ use wire::grh::Network;
 use crate::access::Refusal;
 use crate::board::Place;
 use crate::cell::Path;
-use crate::faults::packets::{Far, Towards};
+use crate::exit::{Far, Origin, Sent};
+use crate::faults::packets::Towards;
 use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
-use crate::qp::Flow;
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp, Route};
-use crate::transmit::{Origin, Sent};
+use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::wqe::DatagramEntry;
 
 /// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
@@ -47,10 +45,14 @@ impl Qp {
         path: Path,
         grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
-        let from =
-            Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
+        let from = Origin::Request {
+            sq: &inner.queues.sq,
+            entry: &entry.brief,
+            index: transmit.slot,
+            offset: transmit.offset,
+        };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if inner.ruled {
+        if inner.link.ruled {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Lane(lane, path, grh);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
@@ -70,14 +72,14 @@ impl Qp {
 
     /// Sends datagrams; each has its own route.
     pub(crate) fn pump_datagrams(self: &Arc<Self>, inner: &mut Inner) {
-        if matches!(inner.route, Route::Opening(_)) {
+        if matches!(inner.link.route, Route::Opening(_)) {
             return;
         }
         let now = self.engine().about_now();
         // Packets of this flow may still be in its batch.
         let mut leaving: Option<Arc<Flow>> = None;
         while let Some(transmit) = inner.requester.poll_transmit(now) {
-            let entry: DatagramEntry = inner.sq.read(transmit.slot);
+            let entry: DatagramEntry = inner.queues.sq.read(transmit.slot);
             if entry.foreign != 0 {
                 self.explain(
                     inner,
@@ -107,7 +109,7 @@ impl Qp {
                     let sent = self.send_datagram(inner, &lane, &transmit, &entry, place);
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
                         inner.requester.untransmit();
-                        inner.blocked = true;
+                        inner.link.blocked = true;
                         lane.block(self, &self.engine().waker);
                         break;
                     }
@@ -146,7 +148,7 @@ impl Qp {
                     put.map(|()| true)
                 }
             };
-            inner.no_way = None;
+            inner.ud.no_way = None;
             if let Ok(true) = refused {
                 self.charge_datagram(inner, transmit.len, entry.static_rate, now);
             }
@@ -162,7 +164,7 @@ impl Qp {
 
     fn ways(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> Ways {
         let engine = self.engine();
-        let hopeless = inner.no_way == Some(slot);
+        let hopeless = inner.ud.no_way == Some(slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return Ways::None(Cause::PortDown);
         }
@@ -180,11 +182,11 @@ impl Qp {
             return if hopeless || lanes.len() == engines.len() { Ways::Group(lanes, place) } else { Ways::Opening };
         }
         let epoch = engine.board.gid_epoch();
-        let place = match inner.last_place {
+        let place = match inner.ud.last_place {
             Some((gid, at, place)) if gid == entry.dgid && at == epoch => place,
             _ => match engine.board.find(&entry.dgid) {
                 Some(place) => {
-                    inner.last_place = Some((entry.dgid, epoch, place));
+                    inner.ud.last_place = Some((entry.dgid, epoch, place));
                     place
                 }
                 None => {
@@ -226,14 +228,14 @@ impl Qp {
     /// The flow to another host, or to a group's members on other hosts.
     fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoWay> {
         let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
-        if let Some((known, flow)) = &inner.last_flow
+        if let Some((known, flow)) = &inner.ud.last_flow
             && *known == vector
             && self.engine().holds(flow)
         {
             return Ok(Arc::clone(flow));
         }
         let flow = self.engine().flow(&vector)?;
-        inner.last_flow = Some((vector, Arc::clone(&flow)));
+        inner.ud.last_flow = Some((vector, Arc::clone(&flow)));
         Ok(flow)
     }
 
@@ -244,10 +246,14 @@ impl Qp {
         transmit: &Transmit,
         entry: &DatagramEntry,
     ) -> Result<(), Refusal> {
-        let from =
-            Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
+        let from = Origin::Request {
+            sq: &inner.queues.sq,
+            entry: &entry.brief,
+            index: transmit.slot,
+            offset: transmit.offset,
+        };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if inner.ruled {
+        if inner.link.ruled {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Host(flow);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {

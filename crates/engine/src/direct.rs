@@ -1,12 +1,11 @@
 //! Direct access: an initiator carries out requests on its peer's memory itself, if that is shared
 //! memory and the peer has granted it.
 //!
-//! This file makes grants. The initiator asks through the agent ([`Engine::ask_agent`]). The target
-//! checks whether it would carry out such requests, and answers with a line of its grant table and
-//! two descriptors ([`Engine::grant`]). The initiator maps them ([`Engine::take_way`]). `carry.rs`
-//! uses a grant, `grant_table.rs` (above) revokes it, and `backing.rs` finds memory that can be granted.
-//! `docs/decisions/0024-direct.md` gives the reasons. Principal types: [`Direct`], of an engine,
-//! and [`Ways`], of a QP.
+//! The initiator asks for a grant through the agent. The target checks whether it would carry out
+//! such requests, and answers with a line of its grant table and two descriptors, which the
+//! initiator maps. All of this is in `granting.rs`. `carry.rs` uses a grant, `grant_table.rs`
+//! revokes it, and `backing.rs` finds memory that can be granted. `docs/decisions/0024-direct.md`
+//! gives the reasons. Principal types: [`Direct`], of an engine, and [`Ways`], of a QP.
 
 mod backing;
 mod carry;

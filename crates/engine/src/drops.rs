@@ -5,6 +5,8 @@
 //! costs only a few words in it. Only the 1st, 10th, 100th … packet of a cause makes a sentence.
 //! Principal type: [`Drops`].
 
+mod dropping;
+
 use abi::layout::Record;
 use abi::queue::{CONTEXT_LEN, DROP_LEN, DROPS, context_page};
 use abi::reason::{Cause, DropRecord};
@@ -12,8 +14,6 @@ use parking_lot::Mutex;
 use protocol::Fault;
 
 use crate::memory::View;
-
-mod dropping;
 
 /// The packets that one engine has dropped.
 pub(crate) struct Drops {

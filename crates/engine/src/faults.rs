@@ -21,13 +21,13 @@ use abi::private::hello;
 use abi::queue::CONTEXT_LEN;
 use abi::queue::context_page::FAULTS;
 use arc_swap::ArcSwap;
+use delayed_packets::DelayedPackets;
 
 use crate::board::Board;
 use crate::error::{Result, refusal};
 use crate::memory::View;
 
 pub(crate) use delayed_packets::DELAYED_PACKETS;
-use delayed_packets::DelayedPackets;
 
 /// The rules that concern one engine, and the rules that concern its peers. `Q` is the type of
 /// queue pairs, whose packets wait here.

@@ -35,6 +35,7 @@ mod engine;
 mod error;
 mod event;
 mod event_file;
+mod exit;
 mod extent;
 mod fast_path;
 mod faults;

@@ -44,7 +44,7 @@ impl SendBatch<'_> {
             signaled: u8::from(qp.signals(wr.send_flags)),
             ..bytemuck::Zeroable::zeroed()
         };
-        let index = inner.sq_tail;
+        let index = inner.queues.sq_tail;
         let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
         let mut op = SendOp { slot: index, operation, fence, imm: wr.imm, ..SendOp::default() };
         if operation == Operation::BindMw {
@@ -56,9 +56,9 @@ impl SendBatch<'_> {
         if inner.requester.post(op).is_err() {
             return Err(qp.refused_send(wr.wr_id, PostCause::QueueFull { depth: qp.caps.max_send_wr }));
         }
-        inner.sq.write(index, &brief);
-        inner.sq_tail = inner.sq.advance(index);
-        inner.store(word::SQ_TAIL, inner.sq_tail);
+        inner.queues.sq.write(index, &brief);
+        inner.queues.sq_tail = inner.queues.sq.advance(index);
+        inner.store(word::SQ_TAIL, inner.queues.sq_tail);
         Ok(())
     }
 }

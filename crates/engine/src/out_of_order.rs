@@ -7,6 +7,8 @@
 //! later handed to the state machines as if they had just arrived. All functions here are cold: a
 //! connection with packets in order has only an empty box. Principal type: [`OutOfOrderBuffer`].
 
+mod keeping;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,8 +17,6 @@ use shm::{Sink, Source};
 
 use crate::access;
 use crate::cell::Packet;
-
-mod keeping;
 
 /// How long a packet waits for a missing one, in nanoseconds: longer than most reordered packets
 /// are late, and short compared with the cost of a loss.

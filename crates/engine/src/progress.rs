@@ -20,8 +20,7 @@ use crate::lane::Receiver;
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
 use crate::pollers::{CqPair, Poller, PollingThread};
-use crate::qp::Lane;
-use crate::qp::Qp;
+use crate::qp::{Lane, Qp};
 use crate::receive::{Arrival, Origin};
 
 /// How many records one round takes from a lane, so that all lanes get their share.

@@ -19,12 +19,11 @@ use wire::Headers;
 use crate::access::{self, Refusal};
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp};
+use crate::exit::Sent;
+use crate::qp::{Inner, Lane, Qp};
 use crate::remote_srq::{Done, PIECE};
 use crate::srq::Srq;
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
-use crate::transmit::Sent;
 
 impl Engine {
     /// Handles a request that another engine sends for its target.
@@ -77,7 +76,7 @@ impl Engine {
     pub(crate) fn lose_targets(&self, peer: u32) {
         for place in &self.targets.all() {
             let mut inner = place.lock();
-            if inner.is_dead() && std::mem::take(&mut inner.blocked) {
+            if inner.is_dead() && std::mem::take(&mut inner.link.blocked) {
                 // The replies may wait for room on that lane, with replies to other engines behind
                 // them.
                 place.send_srq_replies(&mut inner);
@@ -103,7 +102,7 @@ impl Qp {
         request: &SrqRequest,
     ) -> SrqReply {
         let psn = packet.headers.psn;
-        let before = inner.remote_srq.as_ref().and_then(|remote| remote.done);
+        let before = inner.xrc.remote_srq.as_ref().and_then(|remote| remote.done);
         if let Some(done) = before
             && done.by != lane.peer
             && (done.psn, done.connection) == (psn, request.connection)
@@ -135,7 +134,7 @@ impl Qp {
             self.end_message(inner, Some(status.unwrap_or_else(|| Fault::Executor.receive_status())));
         }
         let reply = SrqReply { id: request.id, outcome, status };
-        let remote = inner.remote_srq.get_or_insert_default();
+        let remote = inner.xrc.remote_srq.get_or_insert_default();
         let done = Done { by: lane.peer, psn, connection: request.connection, reply };
         remote.done = (outcome != Outcome::Rnr).then_some(done);
         reply
@@ -143,7 +142,7 @@ impl Qp {
 
     /// Ends the current receive request, if there is one.
     fn end_message(&self, inner: &mut Inner, status: Option<Status>) {
-        if let Some(receive) = inner.receive.take() {
+        if let Some(receive) = inner.incoming.receive.take() {
             self.complete_receive(inner, &receive, status.unwrap_or(Status::WrFlushErr), None, wc_opcode::RECV, None);
         }
     }
@@ -180,8 +179,8 @@ impl Qp {
     }
 
     fn reply(self: &Arc<Self>, inner: &mut Inner, lane: &Arc<Lane>, reply: SrqReply, bytes: Box<[u8]>) {
-        inner.remote_srq.get_or_insert_default().replies.push_back((Arc::clone(lane), reply, bytes));
-        if !inner.blocked {
+        inner.xrc.remote_srq.get_or_insert_default().replies.push_back((Arc::clone(lane), reply, bytes));
+        if !inner.link.blocked {
             self.send_srq_replies(inner);
         }
     }
@@ -189,7 +188,9 @@ impl Qp {
     /// Sends the waiting replies.
     #[cold]
     pub(crate) fn send_srq_replies(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some((lane, reply, bytes)) = inner.remote_srq.as_mut().and_then(|remote| remote.replies.pop_front()) {
+        while let Some((lane, reply, bytes)) =
+            inner.xrc.remote_srq.as_mut().and_then(|remote| remote.replies.pop_front())
+        {
             if lane.is_dead() {
                 continue;
             }
@@ -198,10 +199,10 @@ impl Qp {
                 self.push_record(&lane, packet, SrqReply::LEN, &bytes, |packet, record| reply.encode(packet, record));
             if let Sent::Full = sent
                 && !lane.is_dead()
-                && let Some(remote) = &mut inner.remote_srq
+                && let Some(remote) = &mut inner.xrc.remote_srq
             {
                 remote.replies.push_front((Arc::clone(&lane), reply, bytes));
-                inner.blocked = true;
+                inner.link.blocked = true;
                 lane.block(self, &self.engine().waker);
                 return;
             }

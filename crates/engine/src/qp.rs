@@ -5,6 +5,7 @@
 //! received packets in `receive.rs`, the end of a QP in `qp/ending.rs`.
 
 mod ending;
+mod inner;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,11 +17,11 @@ use abi::qp::{
     CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, kind as qp_type,
 };
 use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
-use protocol::{Requester, Responder, Service, State, Time};
+use inner::{Link, Queues, Receiving};
+use protocol::{Requester, Responder, Service, State};
 
 use crate::board::Place;
 use crate::cq::Cq;
-use crate::cqe::Cqe;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::event::{Object, Read};
@@ -30,11 +31,8 @@ use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::migration::Migration;
-use crate::net::flow::{self, Vector};
-use crate::net::reply_pattern::ReplyPattern;
-use crate::net::scheduler::SendQuantum;
+use crate::net::flow::{self};
 use crate::net::unanswered::Unanswered;
-use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::CqPair;
@@ -46,6 +44,8 @@ use crate::srq::Srq;
 use crate::why::Why;
 use crate::wqe::{Layout, Ring};
 use crate::xrc::Target;
+
+pub(crate) use inner::{Inner, Receive, Route};
 
 /// A lane whose lists hold queue pairs.
 pub(crate) type Lane = lane::Lane<Qp>;
@@ -139,153 +139,6 @@ pub(crate) struct Parts {
     pub(crate) target: Option<Target>,
     /// The PD itself, if it may be a parent domain.
     pub(crate) home: Option<Arc<Pd>>,
-}
-
-/// The path of outgoing packets.
-pub(crate) enum Route {
-    /// Not yet looked for.
-    Unknown,
-    /// The helper thread opens a lane. UD: for the request in this slot.
-    Opening(u32),
-    Lane(Arc<Lane>),
-    Wire(Arc<Flow>),
-}
-
-/// A receive request into which a message is being placed.
-pub(crate) struct Receive {
-    pub(crate) wr_id: u64,
-    pub(crate) length: u32,
-    pub(crate) num_sge: u32,
-    /// The entry of the QP's own queue. `None` for an entry of the SRQ, whose elements are in
-    /// [`Inner::shared`].
-    pub(crate) index: Option<u32>,
-}
-
-/// The state that the lock guards.
-pub(crate) struct Inner {
-    /// `None` after the QP is destroyed.
-    pub(crate) view: Option<View>,
-    pub(crate) state: State,
-    pub(crate) attributes: ModifyQp,
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
-    pub(crate) sq: Ring,
-    pub(crate) sq_tail: u32,
-    pub(crate) rq: Ring,
-    pub(crate) rq_head: u32,
-    pub(crate) rq_tail: u32,
-    pub(crate) receive: Option<Receive>,
-    /// Requests that found no receive request.
-    pub(crate) rnr_grace: RnrGraceQueue,
-    /// Probes of other hosts that wait for receive requests.
-    pub(crate) unanswered: Unanswered,
-    /// Receive completions that are not yet in the CQ, each with whether it is solicited.
-    pub(crate) arrived: Vec<(Cqe, bool)>,
-    /// XRC target: the CQ of each entry of `arrived`.
-    pub(crate) arrived_at: Vec<Arc<Cq>>,
-    /// XRC target: the last named SRQ.
-    pub(crate) named: Option<Arc<Srq>>,
-    /// XRC target: present when it serves another engine's target, or another engine serves it.
-    pub(crate) remote_srq: Option<Box<RemoteSrq>>,
-    /// The scatter list of a request from the SRQ.
-    pub(crate) shared: Vec<Sge>,
-    pub(crate) route: Route,
-    /// Connection: the engine of its peer, and the index of its lane among the lanes to that
-    /// engine.
-    pub(crate) lane_index: Option<(u32, u32)>,
-    /// The state of path migration.
-    pub(crate) migration: Migration,
-    /// The location of the peer's address.
-    pub(crate) place: Place,
-    /// UD: the request for which no lane could be opened.
-    pub(crate) no_way: Option<u32>,
-    /// Whether it is on its lane's blocked list.
-    pub(crate) blocked: bool,
-    /// UD: a destination address of a received datagram, the epoch of the GID tables, and the port
-    /// that has the address in this epoch.
-    pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
-    /// The location of the last datagram's destination, for one epoch of the GID tables.
-    pub(crate) last_place: Option<([u8; 16], u32, Place)>,
-    /// Whether the peer is on another host: the path MTU holds, and packets may be lost. Decided
-    /// with the address.
-    pub(crate) on_wire: bool,
-    /// Whether packets on a lane may be lost, by faults on demand.
-    pub(crate) lossy: bool,
-    /// Whether a rule of this engine may concern its packets.
-    pub(crate) ruled: bool,
-    pub(crate) fast_path: Count,
-    /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
-    pub(crate) lane_mtu: u8,
-    pub(crate) peer_mtu: u8,
-    /// The flow of the last datagram to another host.
-    pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
-    /// The requester's count of losses at the last look.
-    pub(crate) losses: u32,
-    /// Its unacknowledged bytes towards another host, and whether it waits for the send scheduler.
-    pub(crate) quantum: SendQuantum,
-    /// What the program does after it has received something from another host.
-    pub(crate) reply_pattern: ReplyPattern,
-    /// Whether the missing path has been reported.
-    pub(crate) complained: bool,
-    /// The next deadline, if any.
-    pub(crate) deadline: Option<Time>,
-    /// When the timers will next look at this QP.
-    pub(crate) alarm: Option<Time>,
-    /// Whether the first message has come (or the QP is in RTS): no further COMM_EST.
-    pub(crate) established: bool,
-    /// `Some` while the send queue drains; `true` if the program wants an event at the end.
-    pub(crate) draining: Option<bool>,
-    /// The rate limit, if any.
-    pub(crate) pace: Option<Box<Pace>>,
-    pub(crate) direct: crate::direct::Ways,
-    /// On a parent domain: held while the QP exists.
-    pub(crate) token: Option<Token>,
-    /// When to wake a peer that asks to be woken.
-    pub(crate) wake: crate::progress_mode::Wake,
-}
-
-impl Inner {
-    /// The index of this connection's lane among the lanes to the peer's engine. It stays the same
-    /// after the first use.
-    pub(crate) fn lane_index_to(&mut self, engine: &Engine, owner: u32) -> u32 {
-        match self.lane_index {
-            Some((known, lane_index)) if known == owner => lane_index,
-            _ => {
-                let lane_index = engine.lanes.next_lane_index(owner);
-                self.lane_index = Some((owner, lane_index));
-                lane_index
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn store(&self, offset: usize, value: u32) {
-        if let Some(view) = &self.view {
-            view.word(offset).store(value, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn set_state(&mut self, state: State) {
-        self.state = state;
-        if !state.serves() {
-            self.direct.withdraw();
-            self.rnr_grace.clear();
-        }
-        if let Some(view) = &self.view {
-            // Release: the agent, which reads the word, sees all earlier writes.
-            view.word(word::STATE).store(state as u32, Ordering::Release);
-        }
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.view.is_none()
-    }
-
-    /// Whether changes of the QP have no effect now, by the agent's word after FREEZE_QP.
-    pub(crate) fn is_frozen(&self) -> bool {
-        // Acquire pairs with the agent's store: a thread that knows of the freeze sees it here.
-        self.view.as_ref().is_some_and(|view| view.word(word::FROZEN).load(Ordering::Acquire) != 0)
-    }
 }
 
 impl Engine {
@@ -405,43 +258,35 @@ impl Engine {
         token: Option<Token>,
     ) -> Arc<Qp> {
         let inner = Inner {
-            requester: Requester::new(parts.service, caps.max_send_wr),
-            responder: Responder::new(parts.service),
             view,
             state: State::Reset,
             attributes: ModifyQp::default(),
-            sq,
-            sq_tail: 0,
-            rq,
-            rq_head: 0,
-            rq_tail: 0,
-            receive: None,
-            rnr_grace: RnrGraceQueue::new(Arc::clone(&self.waiting_bytes)),
-            unanswered: Unanswered::default(),
-            arrived: Vec::new(),
-            arrived_at: Vec::new(),
-            named: None,
-            remote_srq: None,
-            shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
-            route: Route::Unknown,
-            lane_index: None,
-            migration: Migration::default(),
-            place: Place::default(),
-            no_way: None,
-            blocked: false,
-            own_gid: None,
-            last_place: None,
-            on_wire: false,
-            lossy: false,
-            ruled: false,
+            requester: Requester::new(parts.service, caps.max_send_wr),
+            responder: Responder::new(parts.service),
+            queues: Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, token },
+            incoming: Receiving {
+                receive: None,
+                rnr_grace: RnrGraceQueue::new(Arc::clone(&self.waiting_bytes)),
+                unanswered: Unanswered::default(),
+                arrived: Vec::new(),
+                shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
+            },
+            xrc: Default::default(),
+            link: Link {
+                route: Route::Unknown,
+                lane_index: None,
+                migration: Migration::default(),
+                place: Place::default(),
+                blocked: false,
+                on_wire: false,
+                lossy: false,
+                ruled: false,
+                lane_mtu: 0,
+                peer_mtu: 0,
+            },
+            ud: Default::default(),
             fast_path: Default::default(),
-            lane_mtu: 0,
-            peer_mtu: 0,
-            last_flow: None,
-            losses: 0,
-            quantum: SendQuantum::default(),
-            wake: Default::default(),
-            reply_pattern: ReplyPattern::default(),
+            wire: Default::default(),
             complained: false,
             deadline: None,
             alarm: None,
@@ -449,7 +294,7 @@ impl Engine {
             draining: None,
             pace: None,
             direct: Default::default(),
-            token,
+            wake: Default::default(),
         };
         let queue_use = Arc::new(QueueUse { srq: parts.srq.as_ref().map(|srq| srq.handle()), ..QueueUse::default() });
         let is_connected = matches!(parts.service, Service::Rc | Service::Uc);

@@ -72,27 +72,28 @@ impl Qp {
         if wr.sges.len() > self.caps.max_recv_sge as usize {
             return refuse(PostCause::TooManySges { given: wr.sges.len(), most: self.caps.max_recv_sge });
         }
-        if inner.rq.count() == 0
-            || inner.rq.used(self.queue_use.freed_recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr
+        if inner.queues.rq.count() == 0
+            || inner.queues.rq.used(self.queue_use.freed_recv.load(Ordering::Acquire), inner.queues.rq_tail)
+                >= self.caps.max_recv_wr
         {
             return refuse(PostCause::QueueFull { depth: self.caps.max_recv_wr });
         }
-        let index = inner.rq_tail;
-        write_recv(&inner.rq, index, wr);
-        inner.rq_tail = inner.rq.advance(index);
-        inner.store(word::RQ_TAIL, inner.rq_tail);
+        let index = inner.queues.rq_tail;
+        write_recv(&inner.queues.rq, index, wr);
+        inner.queues.rq_tail = inner.queues.rq.advance(index);
+        inner.store(word::RQ_TAIL, inner.queues.rq_tail);
         if let Some(lint) = self.lint() {
             lint.posted_receive(self, &inner, wr);
         }
         if self.service != Service::Rc {
             let left = self.receives_left(&inner);
-            inner.unanswered.posted(left);
+            inner.incoming.unanswered.posted(left);
             self.answer_probes(&mut inner);
         }
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
             self.show_arrived(&mut inner);
-        } else if !inner.rnr_grace.is_empty()
+        } else if !inner.incoming.rnr_grace.is_empty()
             && let Some(qp) = self.arc()
         {
             self.serve_rnr_grace(&mut inner);
@@ -129,27 +130,27 @@ impl Qp {
         {
             return self.turn_down(inner, packet, origin);
         }
-        if packet.path.mtu != inner.peer_mtu && !self.follow_mtu(inner, packet) {
+        if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {
             return Arrival::Taken;
         }
-        if inner.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
+        if inner.link.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
             return Arrival::NotTaken;
         }
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
-            if inner.remote_srq.is_some()
+            if inner.xrc.remote_srq.is_some()
                 && let Some(waits) = self.waits_for_remote_srq(inner, packet, payload)
             {
                 return if waits { Arrival::Taken } else { Arrival::NotTaken };
             }
-            if inner.rnr_grace.is_empty() || !self.waits_behind(inner, packet, payload) {
+            if inner.incoming.rnr_grace.is_empty() || !self.waits_behind(inner, packet, payload) {
                 self.on_request(inner, packet, payload);
             }
         } else {
             return self.turn_down(inner, packet, origin);
         }
-        if inner.rnr_grace.out_of_order.is_some() {
+        if inner.incoming.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);
         }
         Arrival::Taken
@@ -190,7 +191,7 @@ impl Qp {
         if let Some(bytes) = bytes {
             self.place(inner, slot, offset, bytes, now);
         }
-        if plain && let Route::Wire(flow) = &inner.route {
+        if plain && let Route::Wire(flow) = &inner.link.route {
             let acked = before.saturating_sub(inner.requester.under_way());
             flow.peer.window.progress(acked * inner.requester.mtu());
         }
@@ -199,8 +200,8 @@ impl Qp {
 
     /// Copies the data of a READ or atomic response to the request's scatter list.
     fn place(&self, inner: &mut Inner, slot: u32, offset: u32, bytes: Source<'_>, now: protocol::Time) {
-        let entry: SendBrief = inner.sq.read(slot);
-        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
+        let entry: SendBrief = inner.queues.sq.read(slot);
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(slot, number));
         let end = u64::from(offset) + bytes.len() as u64;
         let placed = if end > u64::from(entry.length) {
             let why = format_args!("the answer of {end} bytes does not fit in a scatter list of {}", entry.length);
@@ -233,7 +234,7 @@ impl Qp {
                     return self.after_refusal(inner, None);
                 }
             };
-            if inner.remote_srq.is_some()
+            if inner.xrc.remote_srq.is_some()
                 && let Some((outcome, status)) = self.done_before(inner, packet.headers.psn)
             {
                 inner.responder.finish(outcome);
@@ -374,7 +375,7 @@ impl Qp {
         }
         let status = status.unwrap_or_else(|| {
             let status = refusal.fault.receive_status();
-            if let Some(receive) = &inner.receive {
+            if let Some(receive) = &inner.incoming.receive {
                 let why = format_args!("its message was refused: {}", refusal.fault);
                 self.failed(receive.wr_id, status, &why, refusal.fault.advice());
             }
@@ -384,7 +385,7 @@ impl Qp {
     }
 
     fn end_receiving(&self, inner: &mut Inner, status: Status) {
-        if let Some(receive) = inner.receive.take() {
+        if let Some(receive) = inner.incoming.receive.take() {
             self.complete_receive(inner, &receive, status, None, wc_opcode::RECV, None);
         }
         self.abandon_remote_srq(inner);
@@ -405,14 +406,14 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
-        if first && inner.receive.is_none() && inner.ruled && self.starves(inner, packet) {
+        if first && inner.incoming.receive.is_none() && inner.link.ruled && self.starves(inner, packet) {
             return None;
         }
-        if first && inner.receive.is_none() && !self.take_receive(inner) {
+        if first && inner.incoming.receive.is_none() && !self.take_receive(inner) {
             self.lacks_receive(inner, packet, payload);
             return None;
         }
-        let Some(receive) = inner.receive.take() else {
+        let Some(receive) = inner.incoming.receive.take() else {
             inner.responder.finish(Outcome::Dropped);
             return None;
         };
@@ -443,7 +444,7 @@ impl Qp {
         };
         match (placed, last) {
             (Err((status, nak)), _) => {
-                inner.receive = Some(receive);
+                inner.incoming.receive = Some(receive);
                 inner.responder.finish(Outcome::Refused(nak));
                 Some(status)
             }
@@ -456,7 +457,7 @@ impl Qp {
                     let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
                     let advice = "the peer has to name a window of type 2 that this QP has open";
                     self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
-                    inner.receive = Some(receive);
+                    inner.incoming.receive = Some(receive);
                     inner.responder.finish(Outcome::Refused(Nak::RemoteAccess));
                     return Some(Status::RemInvReqErr);
                 }
@@ -466,7 +467,7 @@ impl Qp {
                 None
             }
             (Ok(()), None) => {
-                inner.receive = Some(receive);
+                inner.incoming.receive = Some(receive);
                 inner.responder.finish(Outcome::Done);
                 None
             }
@@ -481,7 +482,7 @@ impl Qp {
         inner.responder.finish(Outcome::Dropped);
         self.drop_packet(inner, Cause::Length, packet, (came, receive.length));
         if receive.index.is_some() {
-            inner.receive = Some(receive);
+            inner.incoming.receive = Some(receive);
             return None;
         }
         let grh = if self.service == Service::Ud { " (datagrams need 40 bytes for the GRH)" } else { "" };
@@ -496,19 +497,19 @@ impl Qp {
     fn scatter(&self, inner: &Inner, receive: &Receive, offset: u32, from: Source<'_>) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
-                let elements = (0..receive.num_sge as usize).map(|number| inner.rq.element(index, number));
+                let elements = (0..receive.num_sge as usize).map(|number| inner.queues.rq.element(index, number));
                 access::scatter(self.engine(), self.pd, elements, offset, from)
             }
             None => {
                 let pd = self.shared_queue(inner).map_or(self.pd, |srq| srq.pd());
-                access::scatter(self.engine(), pd, inner.shared.iter().copied(), offset, from)
+                access::scatter(self.engine(), pd, inner.incoming.shared.iter().copied(), offset, from)
             }
         }
     }
 
     /// The SRQ from which the QP takes receive requests.
     fn shared_queue<'a>(&'a self, inner: &'a Inner) -> Option<&'a Arc<Srq>> {
-        self.srq.as_ref().or(inner.named.as_ref())
+        self.srq.as_ref().or(inner.xrc.named.as_ref())
     }
 
     /// Handles a packet of a WRITE.
@@ -523,10 +524,10 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
     ) {
-        if imm.is_some() && inner.receive.is_none() && inner.ruled && self.starves(inner, packet) {
+        if imm.is_some() && inner.incoming.receive.is_none() && inner.link.ruled && self.starves(inner, packet) {
             return;
         }
-        if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {
+        if imm.is_some() && inner.incoming.receive.is_none() && !self.take_receive(inner) {
             return self.lacks_receive(inner, packet, payload);
         }
         let mut written = Ok(());
@@ -551,7 +552,7 @@ impl Qp {
         let outcome = self.outcome(written, "RDMA WRITE");
         inner.responder.finish(outcome);
         if let Some(end) = imm.filter(|_| done)
-            && let Some(receive) = inner.receive.take()
+            && let Some(receive) = inner.incoming.receive.take()
         {
             self.complete_receive(
                 inner,

@@ -6,6 +6,8 @@
 //! ([`crate::proxy`]), and no engine waits for a process: if a process dies, its lane ends.
 //! Principal type: [`RemoteSrq`].
 
+mod requests;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -15,8 +17,6 @@ use wire::Psn;
 use crate::cell::Packet;
 use crate::lane::{LANE_MTU, Lane};
 use crate::srq_request::{SrqReply, SrqRequest};
-
-mod requests;
 
 /// Bytes that wait at one target, and at all targets of an engine, at most.
 const AT_ONE: usize = 1 << 20;

@@ -8,6 +8,8 @@
 //! posted. The peer gets an RNR NAK only after that time. To the peer it looks like a late answer.
 //! Principal type: [`RnrGraceQueue`].
 
+mod serving;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +21,6 @@ use wire::Psn;
 use crate::access;
 use crate::cell::Packet;
 use crate::out_of_order::OutOfOrderBuffer;
-
-mod serving;
 
 /// The RNR grace time in nanoseconds: less than most ACK timeouts, and longer than processes
 /// usually wait for a processor.

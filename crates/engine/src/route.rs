@@ -18,8 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;
 
@@ -100,33 +99,33 @@ impl Qp {
     /// until [`Qp::open_route`] has opened it, posts queue.
     pub(crate) fn look_for_route(&self, inner: &mut Inner) -> bool {
         let engine = self.engine();
-        if matches!(&inner.route, Route::Wire(flow) if !engine.holds(flow)) {
+        if matches!(&inner.link.route, Route::Wire(flow) if !engine.holds(flow)) {
             self.uncount(inner);
-            inner.route = Route::Unknown;
+            inner.link.route = Route::Unknown;
         }
         let peer = inner.attributes.dest_qp_num;
-        if matches!(&inner.route, Route::Lane(lane) if lane.is_dead()) && self.has_moved(inner) {
-            inner.route = Route::Unknown;
+        if matches!(&inner.link.route, Route::Lane(lane) if lane.is_dead()) && self.has_moved(inner) {
+            inner.link.route = Route::Unknown;
         }
-        if !matches!(inner.route, Route::Unknown) || self.service == Service::Ud {
+        if !matches!(inner.link.route, Route::Unknown) || self.service == Service::Ud {
             return false;
         }
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return false;
         }
-        if inner.on_wire {
+        if inner.link.on_wire {
             self.find_flow(inner);
             return false;
         }
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
-        inner.place = place;
+        inner.link.place = place;
         let owner = engine.board.owner(peer);
         if owner == 0 || engine.keys.has_ended(owner) {
             return false;
         }
-        let lane_index = inner.lane_index_to(engine, owner);
+        let lane_index = inner.lane_index_to(&engine.lanes, owner);
         let Some(lane) = engine.lanes.route(owner, lane_index) else {
-            inner.route = Route::Opening(0);
+            inner.link.route = Route::Opening(0);
             return true;
         };
         self.take_route(inner, lane);
@@ -136,12 +135,14 @@ impl Qp {
     /// Whether another engine owns the peer's number now: an XRC target can move to another engine.
     pub(crate) fn has_moved(&self, inner: &Inner) -> bool {
         let owner = self.engine().board.owner(inner.attributes.dest_qp_num);
-        matches!(&inner.route, Route::Lane(lane) if lane.peer != owner) && owner != 0 && self.service == Service::XrcIni
+        matches!(&inner.link.route, Route::Lane(lane) if lane.peer != owner)
+            && owner != 0
+            && self.service == Service::XrcIni
     }
 
     /// Whether this QP's packets use a lane.
     pub(crate) fn goes_by(&self, lane: &Lane) -> bool {
-        matches!(&self.lock().route, Route::Lane(ours) if ours.id == lane.id)
+        matches!(&self.lock().link.route, Route::Lane(ours) if ours.id == lane.id)
     }
 
     /// Finds the flow to another host.
@@ -150,7 +151,7 @@ impl Qp {
         match self.engine().flow(&vector) {
             Ok(flow) => {
                 inner.store(word::LANE, ON_WIRE);
-                inner.route = Route::Wire(flow);
+                inner.link.route = Route::Wire(flow);
             }
             Err(no_way) => self.complain(inner, &vector.dgid, &no_way),
         }
@@ -175,13 +176,13 @@ impl Qp {
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
-        inner.route = Route::Lane(lane);
+        inner.link.route = Route::Lane(lane);
         // The new owner of the peer's number may have fault rules that the old one had not.
         self.look_for_losses(inner);
     }
 
     pub(crate) fn wait_for_route(&self, inner: &mut Inner, slot: u32) {
-        inner.route = Route::Opening(slot);
+        inner.link.route = Route::Opening(slot);
         if let Some(qp) = self.arc() {
             self.engine().errands.unrouted.lock().push(qp);
             self.engine().waker.kick();
@@ -190,7 +191,7 @@ impl Qp {
 
     /// The peer moved to another engine, which may not have received the requests under way.
     pub(crate) fn look_for_peer(&self, inner: &mut Inner) {
-        inner.route = Route::Unknown;
+        inner.link.route = Route::Unknown;
         if inner.requester.outstanding() > 0 {
             if inner.attributes.timeout == 0 {
                 // "Wait for ever" is for requests that cannot be lost.
@@ -207,14 +208,14 @@ impl Qp {
         let mut way = (0, self.lane_index);
         let (dest, next) = {
             let mut inner = self.lock();
-            match inner.route {
+            match inner.link.route {
                 Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
-                    (None, Some(inner.sq.read::<DatagramEntry>(slot)))
+                    (None, Some(inner.queues.sq.read::<DatagramEntry>(slot)))
                 }
                 Route::Opening(_) if !inner.is_dead() => {
                     let peer = inner.attributes.dest_qp_num;
                     let owner = engine.board.owner(peer);
-                    way = (owner, inner.lane_index_to(engine, owner));
+                    way = (owner, inner.lane_index_to(&engine.lanes, owner));
                     (Some(peer), None)
                 }
                 _ => return,
@@ -233,12 +234,12 @@ impl Qp {
             (None, None) => return,
         };
         let mut inner = self.lock();
-        let Route::Opening(slot) = inner.route else { return };
-        inner.route = Route::Unknown;
+        let Route::Opening(slot) = inner.link.route else { return };
+        inner.link.route = Route::Unknown;
         match opened {
             Ok(Some(lane)) if dest == Some(inner.attributes.dest_qp_num) => self.take_route(&mut inner, lane),
             Err(_) if dest == Some(inner.attributes.dest_qp_num) => return self.give_up_route(&mut inner),
-            Err(_) if dest.is_none() => inner.no_way = Some(slot),
+            Err(_) if dest.is_none() => inner.ud.no_way = Some(slot),
             // The result belongs to an earlier connection of the QP.
             _ => {}
         }
@@ -251,7 +252,7 @@ impl Qp {
     pub(crate) fn send_off(&self) {
         let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
         for _ in 0..MOST_WAYS {
-            if !matches!(qp.lock().route, Route::Opening(_)) {
+            if !matches!(qp.lock().link.route, Route::Opening(_)) {
                 return;
             }
             qp.open_route();
@@ -264,9 +265,9 @@ impl Qp {
         self.follow_partition(&mut inner);
         // Continues QPs that waited for a port that was down. Their answers leave, too; on a lane,
         // no peer would ask for them again.
-        let waited = matches!(inner.route, Route::Unknown) && inner.state.serves();
-        if !inner.is_dead() && (waited || matches!(inner.route, Route::Lane(_))) {
-            inner.route = Route::Unknown;
+        let waited = matches!(inner.link.route, Route::Unknown) && inner.state.serves();
+        if !inner.is_dead() && (waited || matches!(inner.link.route, Route::Lane(_))) {
+            inner.link.route = Route::Unknown;
             // Requests under way may have met a port that was down at either end.
             let now = self.engine().now();
             inner.requester.note_loss(now);
@@ -281,24 +282,24 @@ impl Qp {
             return;
         }
         self.lose_srq_requests(&mut inner, id);
-        if let Route::Lane(lane) = &inner.route {
+        if let Route::Lane(lane) = &inner.link.route {
             if lane.id == id {
                 if self.has_moved(&inner) {
                     self.look_for_peer(&mut inner);
                 } else {
                     self.note(format_args!("has lost its peer: process {} is gone", lane.pid));
                 }
-                inner.blocked = false;
+                inner.link.blocked = false;
                 self.pump(&mut inner);
             }
-        } else if self.service == Service::Ud && inner.blocked {
-            inner.blocked = false;
+        } else if self.service == Service::Ud && inner.link.blocked {
+            inner.link.blocked = false;
             self.pump(&mut inner);
         }
         if self.token() != 0 {
             // A request for a remote SRQ went over this lane, or waited for room on it. The
             // target's initiator gets the answer now.
-            inner.blocked = false;
+            inner.link.blocked = false;
             self.pump(&mut inner);
         }
     }

@@ -126,7 +126,7 @@ impl SendBatch<'_> {
     /// EINVAL for a state, opcode or list that is not valid for the QP; ENOMEM when the queue is
     /// full.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let slot = self.inner.sq_tail;
+        let slot = self.inner.queues.sq_tail;
         let added = self.add(wr);
         if let Some(lint) = self.qp.lint() {
             lint.posted_send(self.qp, &self.inner, slot, wr, added.is_ok());
@@ -147,8 +147,9 @@ impl SendBatch<'_> {
         if wr.sges.len() > qp.caps.max_send_sge as usize && wr.send_flags & send_flags::INLINE == 0 {
             return refuse(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
         }
-        if inner.sq.count() == 0
-            || inner.sq.used(qp.queue_use.freed_send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr
+        if inner.queues.sq.count() == 0
+            || inner.queues.sq.used(qp.queue_use.freed_send.load(Ordering::Acquire), inner.queues.sq_tail)
+                >= qp.caps.max_send_wr
         {
             return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
         }
@@ -176,7 +177,7 @@ impl SendBatch<'_> {
             inline: u8::from(inline),
             num_sge: wr.sges.len() as u8,
         };
-        let index = inner.sq_tail;
+        let index = inner.queues.sq_tail;
         let mut dest = Destination::default();
         if qp.service == Service::Ud {
             let Some((ah, qpn, qkey)) = wr.ud else {
@@ -188,17 +189,17 @@ impl SendBatch<'_> {
             entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
             entry.foreign = u8::from(ah.pd() != qp.pd);
             dest = Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey };
-            inner.sq.write(index, &entry);
+            inner.queues.sq.write(index, &entry);
         } else {
-            inner.sq.write(index, &brief);
+            inner.queues.sq.write(index, &brief);
         }
         if inline {
-            if let Err(addr) = access::inline(wr.sges, &mut inner.sq.inline_room(index, length as usize)) {
+            if let Err(addr) = access::inline(wr.sges, &mut inner.queues.sq.inline_room(index, length as usize)) {
                 return refuse(PostCause::InlineFault { addr });
             }
         } else {
             for (number, sge) in wr.sges.iter().enumerate() {
-                inner.sq.set_element(index, number, sge);
+                inner.queues.sq.set_element(index, number, sge);
             }
         }
         let op = SendOp {
@@ -223,44 +224,45 @@ impl SendBatch<'_> {
         if inner.requester.post(op).is_err() {
             return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
         }
-        inner.sq_tail = inner.sq.advance(index);
-        inner.store(word::SQ_TAIL, inner.sq_tail);
+        inner.queues.sq_tail = inner.queues.sq.advance(index);
+        inner.store(word::SQ_TAIL, inner.queues.sq_tail);
         Ok(())
     }
 
     /// How many more requests the queue can take.
     #[must_use]
     pub fn room(&self) -> u32 {
-        if self.inner.sq.count() == 0 {
+        if self.inner.queues.sq.count() == 0 {
             return 0;
         }
-        let used = self.inner.sq.used(self.qp.queue_use.freed_send.load(Ordering::Acquire), self.inner.sq_tail);
+        let used =
+            self.inner.queues.sq.used(self.qp.queue_use.freed_send.load(Ordering::Acquire), self.inner.queues.sq_tail);
         self.qp.caps.max_send_wr.saturating_sub(used)
     }
 
     /// The current position of the batch, for [`SendBatch::take_back`].
     #[must_use]
     pub fn mark(&self) -> Mark {
-        Mark { posted: self.inner.requester.posted(), tail: self.inner.sq_tail }
+        Mark { posted: self.inner.requester.posted(), tail: self.inner.queues.sq_tail }
     }
 
     /// Takes back the requests that were added after `mark`. No packet of these requests has left.
     pub fn take_back(&mut self, mark: Mark) {
         let inner = &mut *self.inner;
         inner.requester.take_back(mark.posted);
-        inner.sq_tail = mark.tail;
+        inner.queues.sq_tail = mark.tail;
         inner.store(word::SQ_TAIL, mark.tail);
     }
 
     /// Sends the posted requests.
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
-        inner.reply_pattern.post();
+        inner.wire.reply_pattern.post();
         if qp.engine().waker.progress_mode.is_on() {
             return qp.send_in_shared_mode(inner);
         }
         qp.pump(&mut inner);
-        let (on_wire, blocked) = (inner.on_wire, inner.blocked);
+        let (on_wire, blocked) = (inner.link.on_wire, inner.link.blocked);
         drop(inner);
         if on_wire {
             qp.engine().waker.sent();
@@ -336,7 +338,7 @@ impl Qp {
                 }
                 _ => {}
             }
-            let entry: SendBrief = inner.sq.read(index);
+            let entry: SendBrief = inner.queues.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
             if let Some(lint) = self.lint() {
                 lint.send_over(self, index, completion.status, shown);
@@ -356,13 +358,13 @@ impl Qp {
                 qp_num: self.qpn(),
                 ..Wc::default()
             };
-            let cqe = Cqe { wc, timestamp: 0, freed: inner.sq.advance(index), frees: FREES_SEND };
+            let cqe = Cqe { wc, timestamp: 0, freed: inner.queues.sq.advance(index), frees: FREES_SEND };
             if let Some(cq) = &self.send_cq {
                 cq.push(&cqe, false);
             }
         }
         if let Some(index) = last {
-            inner.store(word::SQ_HEAD, inner.sq.advance(index));
+            inner.store(word::SQ_HEAD, inner.queues.sq.advance(index));
             // Stored together with `SQ_HEAD`, for requests that took the fast path.
             inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
@@ -382,7 +384,7 @@ impl Qp {
     /// error state.
     fn end_sending(&self, inner: &mut Inner) {
         let next = self.service.after_send_error();
-        if !inner.rnr_grace.is_empty() {
+        if !inner.incoming.rnr_grace.is_empty() {
             // The peer has had no answer to the requests in the RNR grace queue.
             self.say_gone(inner);
         }
@@ -425,7 +427,7 @@ impl Qp {
         why: &dyn std::fmt::Display,
         advice: Option<&str>,
     ) {
-        let entry: SendBrief = inner.sq.read(slot);
+        let entry: SendBrief = inner.queues.sq.read(slot);
         self.failed(entry.wr_id, status, why, advice);
     }
 }

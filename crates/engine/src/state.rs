@@ -125,7 +125,7 @@ impl Qp {
             lint.modified(self, &attributes);
         }
         qp.pump(&mut inner);
-        let opens = matches!(inner.route, Route::Opening(_)) && self.service != Service::Ud;
+        let opens = matches!(inner.link.route, Route::Opening(_)) && self.service != Service::Ud;
         drop(inner);
         if opens {
             qp.open_route();
@@ -182,7 +182,7 @@ impl Qp {
             }
             (State::Init, State::Rtr) => {
                 let dgid = &inner.attributes.dest.dgid;
-                inner.on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
+                inner.link.on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
                 self.ready_to_receive(inner);
             }
             (State::Rtr, State::Rts) => self.ready_to_send(inner),
@@ -211,7 +211,7 @@ impl Qp {
         }
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
             self.uncount(inner);
-            inner.route = Route::Unknown;
+            inner.link.route = Route::Unknown;
             if how == How::Deferred {
                 self.find_route(inner);
             } else {
@@ -241,7 +241,7 @@ impl Qp {
             access: Access(a.qp_access_flags),
             qkey: a.qkey,
             service: self.service,
-            migrated: inner.migration.is_migrated(),
+            migrated: inner.link.migration.is_migrated(),
         });
         if self.service == Service::Rc {
             inner.responder.keep_out_of_order();
@@ -252,8 +252,8 @@ impl Qp {
         let a = inner.attributes;
         inner.established = true;
         self.begin_lossy(inner);
-        let loses = inner.on_wire || inner.lossy;
-        let mtu = abi::device::mtu_bytes(inner.lane_mtu).unwrap_or_else(|| self.mtu(inner));
+        let loses = inner.link.on_wire || inner.link.lossy;
+        let mtu = abi::device::mtu_bytes(inner.link.lane_mtu).unwrap_or_else(|| self.mtu(inner));
         inner.requester.configure(RequesterConfig {
             mtu,
             src_qp: Qpn::new(self.qpn()),
@@ -268,7 +268,7 @@ impl Qp {
             read_piece: if loses { (READ_PIECE / mtu).max(1) } else { 0 },
             patience: if loses { PATIENCE } else { 1 },
             probe_after: if loses { SILENCE } else { 0 },
-            migrated: inner.migration.is_migrated(),
+            migrated: inner.link.migration.is_migrated(),
             ..RequesterConfig::default()
         });
         inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
@@ -319,7 +319,7 @@ impl Qp {
         let a = &inner.attributes;
         if self.service == Service::Ud {
             self.engine().board.mtu(self.engine().device(), u32::from(a.port_num))
-        } else if inner.on_wire {
+        } else if inner.link.on_wire {
             abi::device::mtu_bytes(self.wire_mtu(a)).unwrap_or(1024)
         } else {
             LANE_MTU
@@ -348,23 +348,23 @@ impl Qp {
         self.forget_why();
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
-        (inner.sq_tail, inner.rq_head, inner.rq_tail) = (0, 0, 0);
+        (inner.queues.sq_tail, inner.queues.rq_head, inner.queues.rq_tail) = (0, 0, 0);
         self.queue_use.freed_send.store(0, Ordering::Relaxed);
         self.queue_use.freed_recv.store(0, Ordering::Relaxed);
-        inner.receive = None;
-        inner.arrived.clear();
-        inner.arrived_at.clear();
-        inner.named = None;
+        inner.incoming.receive = None;
+        inner.incoming.arrived.clear();
+        inner.xrc.arrived_at.clear();
+        inner.xrc.named = None;
         self.uncount(inner);
-        (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
-        (inner.lossy, inner.lane_mtu, inner.peer_mtu) = (false, 0, 0);
-        inner.reply_pattern = ReplyPattern::default();
-        inner.unanswered = Unanswered::default();
-        inner.migration = Migration::default();
-        inner.route = Route::Unknown;
+        (inner.link.on_wire, inner.ud.last_flow, inner.wire.losses, inner.complained) = (false, None, 0, false);
+        (inner.link.lossy, inner.link.lane_mtu, inner.link.peer_mtu) = (false, 0, 0);
+        inner.wire.reply_pattern = ReplyPattern::default();
+        inner.incoming.unanswered = Unanswered::default();
+        inner.link.migration = Migration::default();
+        inner.link.route = Route::Unknown;
         // The QP may still be on a lane's list, which does no harm.
-        (inner.blocked, inner.no_way) = (false, None);
-        inner.remote_srq = None;
+        (inner.link.blocked, inner.ud.no_way) = (false, None);
+        inner.xrc.remote_srq = None;
         inner.direct.forget();
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline, inner.pace) = (false, None, None, None);
@@ -380,7 +380,8 @@ impl Qp {
     pub(crate) fn say_gone(&self, inner: &Inner) {
         // A peer that has sent no request loses nothing. Its packets under way will be refused when
         // they arrive.
-        let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.rnr_grace.is_empty();
+        let asked =
+            inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.incoming.rnr_grace.is_empty();
         if self.service.is_reliable() && asked {
             self.tell_peer_of_loss(inner);
         }

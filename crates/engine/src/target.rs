@@ -167,7 +167,7 @@ impl Qp {
     /// that request again.
     pub(crate) fn done_before(&self, inner: &mut Inner, psn: Psn) -> Option<(Outcome, Option<protocol::Status>)> {
         let connection = self.connection(inner);
-        let done = inner.remote_srq.as_mut()?.done.take()?;
+        let done = inner.xrc.remote_srq.as_mut()?.done.take()?;
         ((done.psn, done.connection) == (psn, connection)).then_some((done.reply.outcome, done.reply.status))
     }
 
@@ -178,7 +178,7 @@ impl Qp {
         }
         let Some(view) = &inner.view else { return };
         let expected = inner.responder.expected_psn();
-        let Some(remote) = &mut inner.remote_srq else {
+        let Some(remote) = &mut inner.xrc.remote_srq else {
             // No other engine has executed requests, so the expected PSN and the MSN suffice.
             view.word(target_word::MSN).store(inner.responder.msn(), Ordering::Relaxed);
             view.word(target_word::EXPECTED).store(TARGET_KNOWN | expected.value(), Ordering::Release);

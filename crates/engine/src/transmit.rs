@@ -2,7 +2,7 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet goes back to its state machine and the QP to the lane's blocked list; no thread waits.
-//! [`Exit`] hides the difference between lane and wire. Datagrams are in `datagram.rs`.
+//! Datagrams are in `datagram.rs`.
 
 use std::sync::Arc;
 
@@ -12,86 +12,22 @@ use shm::memory::CELL_DATA;
 use shm::{Sink, Source};
 use wire::{Operation, Qpn};
 
-use crate::access::{self, Refusal, Stretch};
+use crate::access::{self, Refusal};
 use crate::cell::{Envelope, Path};
 use crate::engine::Deferred;
-use crate::faults::packets::Far;
+use crate::exit::{Exit, Far, Origin, Sent};
 use crate::lane::Sender;
-use crate::lock::MutexGuard;
 use crate::net::batch::Batch;
 use crate::net::next_segments::NextSegments;
 use crate::progress_mode::Wake;
-use crate::qp::Flow;
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
 use crate::wqe::SendBrief;
-
-/// The result of sending one packet.
-pub(crate) enum Sent {
-    Yes,
-    /// The lane is full.
-    Full,
-    /// The payload could not be read.
-    Refused(Refusal),
-}
-
-/// Where a connection's packets leave. `Far` is for the fault rules, where there are some.
-pub(crate) enum Exit<'a> {
-    Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
-    Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),
-}
-
-impl Exit<'_> {
-    /// Sends or queues the packets that were put in. Returns whether the peer must be woken.
-    fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) -> bool {
-        match self {
-            Exit::Lane(lane, sender, ..) => {
-                if blocked {
-                    lane.block(qp, &qp.engine().waker);
-                }
-                drop(sender);
-                sent && lane.is_called_for()
-            }
-            Exit::Wire(flow, mut batch, _) => {
-                if let Err(error) = batch.flush(&*flow.port.outlet) {
-                    flow.complain(&error);
-                }
-                false
-            }
-        }
-    }
-}
-
-/// The source of a packet's payload.
-pub(crate) enum Origin<'a> {
-    Nothing,
-    /// The engine's own bytes.
-    Bytes(&'a [u8]),
-    /// Part of a request's gather list, or its inline data.
-    Request {
-        sq: &'a crate::wqe::Ring,
-        entry: &'a SendBrief,
-        index: u32,
-        offset: u32,
-    },
-    /// Registered memory that a peer reads.
-    Memory {
-        pd: u32,
-        rkey: u32,
-        addr: u64,
-    },
-    /// Part of a gather list whose memory is already looked up.
-    Held {
-        stretch: &'a Stretch<'a>,
-        at: usize,
-    },
-}
 
 /// Wakes the peer at the far end of the QP's lane.
 #[cold]
 pub(crate) fn wake_peer(inner: &mut Inner) {
-    match (&inner.route, inner.wake) {
+    match (&inner.link.route, inner.wake) {
         (Route::Lane(lane), Wake::AtOnce) => lane.wake_peer(),
         (Route::Lane(_), _) => inner.wake = Wake::Owed,
         _ => {}
@@ -105,7 +41,7 @@ impl Qp {
         inner.wake = Wake::Later;
         self.pump(inner);
         let owed = std::mem::replace(&mut inner.wake, Wake::AtOnce) == Wake::Owed;
-        match &inner.route {
+        match &inner.link.route {
             Route::Lane(lane) if owed => Some(Arc::clone(lane)),
             _ => None,
         }
@@ -121,7 +57,7 @@ impl Qp {
         {
             return self.pump_target(inner);
         }
-        if !inner.blocked {
+        if !inner.link.blocked {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
             } else {
@@ -139,9 +75,9 @@ impl Qp {
     fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
         self.write_down(inner);
         // Each further round follows a refused request or answer, so there are few rounds.
-        while !inner.blocked && self.is_served_here() {
+        while !inner.link.blocked && self.is_served_here() {
             self.pump_connection(inner);
-            if inner.blocked || !self.send_srq_requests(inner) {
+            if inner.link.blocked || !self.send_srq_requests(inner) {
                 break;
             }
             self.write_down(inner);
@@ -156,7 +92,7 @@ impl Qp {
         self.complete_sends(inner);
         // This includes the receives that a failed send has flushed.
         self.show_arrived(inner);
-        if inner.on_wire {
+        if inner.link.on_wire {
             self.recount(inner);
         }
         inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
@@ -172,15 +108,16 @@ impl Qp {
             self.fail_over(inner);
         }
         self.find_route(inner);
-        if inner.lossy {
+        if inner.link.lossy {
             self.adopt_mtu(inner);
         }
-        let far = if inner.ruled { Some(self.far(inner)) } else { None };
-        let mtu = inner.lane_mtu;
-        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, mtu, ..Path::default() };
+        let far = if inner.link.ruled { Some(self.far(inner)) } else { None };
+        let mtu = inner.link.lane_mtu;
+        let path =
+            Path { device: inner.link.place.device as u8, port: inner.link.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);
         // Taken from the QP for the loop, and put back below.
-        let route = std::mem::replace(&mut inner.route, Route::Unknown);
+        let route = std::mem::replace(&mut inner.link.route, Route::Unknown);
         let mut may_ask = !inner.direct.holds;
         let mut exit = match &route {
             Route::Lane(lane) if !lane.is_dead() => {
@@ -196,7 +133,7 @@ impl Qp {
             }
             _ => {
                 let opening = matches!(route, Route::Opening(_));
-                inner.route = route;
+                inner.link.route = route;
                 if answer.is_some() {
                     inner.responder.untransmit();
                 }
@@ -211,7 +148,7 @@ impl Qp {
         // On the wire an ACK or NAK goes last: a shorter segment can only end a segment run.
         let mut last_word = None;
         while let Some(response) = answer {
-            if inner.on_wire && response.headers.opcode.operation == Operation::Acknowledge {
+            if inner.link.on_wire && response.headers.opcode.operation == Operation::Acknowledge {
                 last_word = Some(response);
                 break;
             }
@@ -235,7 +172,7 @@ impl Qp {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.responder.untransmit();
-                    inner.blocked = true;
+                    inner.link.blocked = true;
                 }
                 Sent::Refused(refusal) => {
                     let asking = inner.attributes.dest_qp_num;
@@ -249,9 +186,9 @@ impl Qp {
                     self.after_refusal(inner, None);
                 }
             }
-            answer = if inner.blocked { None } else { inner.responder.poll_transmit() };
+            answer = if inner.link.blocked { None } else { inner.responder.poll_transmit() };
         }
-        while may_ask && !inner.blocked {
+        while may_ask && !inner.link.blocked {
             let fresh = inner.requester.sq_psn();
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
             if self.must_wait(inner, &transmit, fresh, now) {
@@ -279,7 +216,7 @@ impl Qp {
                 }
                 Sent::Full => {
                     inner.requester.untransmit();
-                    inner.blocked = true;
+                    inner.link.blocked = true;
                 }
                 Sent::Refused(refusal) => {
                     self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
@@ -291,8 +228,8 @@ impl Qp {
             self.send_response(&mut exit, &response);
             inner.store(word::OWED, 0);
         }
-        let wakes = exit.finish(self, inner.blocked, sent);
-        inner.route = route;
+        let wakes = exit.finish(self, inner.link.blocked, sent);
+        inner.link.route = route;
         if wakes {
             wake_peer(inner);
         }
@@ -300,8 +237,8 @@ impl Qp {
 
     /// The state machines' time, read only for a running timer: a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
-        let timed = inner.on_wire
-            || inner.lossy
+        let timed = inner.link.on_wire
+            || inner.link.lossy
             || inner.deadline.is_some()
             || inner.pace.is_some()
             || inner.requester.poll_timeout().is_some();
@@ -342,8 +279,9 @@ impl Qp {
         if transmit.len == 0 {
             return Ok(());
         }
-        let entry: SendBrief = inner.sq.read(transmit.slot);
-        let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
+        let entry: SendBrief = inner.queues.sq.read(transmit.slot);
+        let origin =
+            Origin::Request { sq: &inner.queues.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
         self.fill(&origin, &mut Sink::from(&mut vec![0; transmit.len as usize][..]))
     }
 
@@ -363,11 +301,12 @@ impl Qp {
         {
             return self.leave_by(exit, &transmit.headers, transmit.len, &Origin::Held { stretch, at });
         }
-        let entry: SendBrief = inner.sq.read(transmit.slot);
+        let entry: SendBrief = inner.queues.sq.read(transmit.slot);
         if matches!(exit, Exit::Wire(..)) {
             *next_segments = NextSegments::find(self, inner, transmit, &entry);
         }
-        let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
+        let origin =
+            Origin::Request { sq: &inner.queues.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
         self.leave_by(exit, &transmit.headers, transmit.len, &origin)
     }
 
@@ -537,9 +476,14 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        let reordered = inner.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until());
-        let waits =
-            [inner.deadline, inner.rnr_grace.until(), reordered, inner.unanswered.until(), Self::waits_until(inner)];
+        let reordered = inner.incoming.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until());
+        let waits = [
+            inner.deadline,
+            inner.incoming.rnr_grace.until(),
+            reordered,
+            inner.incoming.unanswered.until(),
+            Self::waits_until(inner),
+        ];
         for at in waits.into_iter().flatten() {
             self.look_again(inner, at);
         }
@@ -564,14 +508,14 @@ impl Qp {
         if inner.is_dead() {
             return;
         }
-        if inner.on_wire || inner.last_flow.is_some() {
+        if inner.link.on_wire || inner.ud.last_flow.is_some() {
             // The QP may have waited for an answer long enough.
-            inner.blocked = false;
+            inner.link.blocked = false;
         }
-        if inner.rnr_grace.until().is_some_and(|until| until <= now) {
+        if inner.incoming.rnr_grace.until().is_some_and(|until| until <= now) {
             self.end_rnr_grace(&mut inner);
         }
-        if inner.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.until() <= now) {
+        if inner.incoming.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.until() <= now) {
             self.miss(&mut inner, now);
         }
         self.answer_probes(&mut inner);
@@ -590,7 +534,7 @@ impl Qp {
     /// The lane has room again: sends what waits.
     pub(crate) fn unblock(self: &Arc<Self>) {
         let mut inner = self.lock();
-        inner.blocked = false;
+        inner.link.blocked = false;
         self.pump(&mut inner);
     }
 }

@@ -401,13 +401,13 @@ impl Qp {
             return Err(Nak::RemoteOperational);
         }
         if let Step::Receive { first: false, .. } = step
-            && inner.named.as_ref().is_none_or(|named| named.number() != number)
+            && inner.xrc.named.as_ref().is_none_or(|named| named.number() != number)
         {
             self.happened(format_args!("refused a message for SRQ {number} whose first packet named another SRQ"));
             return Err(Nak::InvalidRequest);
         }
         let pd = srq.pd();
-        inner.named = Some(Arc::clone(srq));
+        inner.xrc.named = Some(Arc::clone(srq));
         Ok(Some(pd))
     }
 

@@ -17,11 +17,10 @@ use crate::access;
 use crate::cell::{Packet, Path};
 use crate::clock;
 use crate::engine::Engine;
+use crate::exit::{Origin, Sent};
 use crate::lane::Sender;
 use crate::net::datagrams::Datagrams;
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp};
-use crate::transmit::{Origin, Sent};
+use crate::qp::{Inner, Lane, Qp};
 use crate::wqe::DatagramEntry;
 
 impl Engine {

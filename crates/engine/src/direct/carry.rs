@@ -54,13 +54,13 @@ impl Qp {
 
     fn try_direct(self: &Arc<Self>, inner: &mut Inner) {
         let engine = self.engine();
-        let odd = inner.on_wire
-            || inner.lossy
+        let odd = inner.link.on_wire
+            || inner.link.lossy
             || inner.pace.is_some()
-            || inner.ruled
+            || inner.link.ruled
             || engine.is_capturing()
             || engine.lint().is_some();
-        let peer = match &inner.route {
+        let peer = match &inner.link.route {
             Route::Lane(lane) if !odd && !lane.is_dead() => lane.peer,
             _ => return,
         };
@@ -93,9 +93,9 @@ impl Qp {
 
     fn carry(&self, inner: &Inner, op: &SendOp, way: &Way) -> Carried {
         let Some(mut place) = way.place(op) else { return Carried::Unfit };
-        let entry: SendBrief = inner.sq.read(op.slot);
+        let entry: SendBrief = inner.queues.sq.read(op.slot);
         let engine = self.engine();
-        let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(op.slot, number));
+        let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(op.slot, number));
         let inline = entry.inline != 0;
         let write = op.operation != Operation::Write;
         let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();
@@ -114,7 +114,9 @@ impl Qp {
         let guard = GuardWord { word, number: way.number, life: way.grant_table.word(LIFE) };
         let mut before = None;
         let done = match op.operation {
-            Operation::Write if inline => beyond::put(guard, &place, inner.sq.inline(op.slot, op.length as usize)),
+            Operation::Write if inline => {
+                beyond::put(guard, &place, inner.queues.sq.inline(op.slot, op.length as usize))
+            }
             Operation::Write => beyond::gather(engine, self.pd, elements(), guard, &mut place),
             Operation::Read => beyond::scatter(engine, self.pd, elements(), guard, place.source()),
             Operation::FetchAdd => {

@@ -1,13 +1,10 @@
 //! How grants are made: the initiator asks through the agent, the target checks and answers, and the
 //! initiator maps what it got. Adds to [`Engine`].
 
-use super::backing;
-use super::{ASKS, Ask, MAPPED, RIGHTS, WAYS, Way};
-use crate::engine::Engine;
-use crate::extent::{Extent, Matter};
-use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
-use crate::qp::{Inner, Qp, Route};
-use crate::request;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
 use abi::command::number as command;
 use abi::mr::access as right;
 use abi::private::{DirectAsk, DirectGrant, LaneOut};
@@ -15,9 +12,13 @@ use protocol::Service;
 use rustix::process::DumpableBehavior;
 use shm::Region;
 use shm::share::Share;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+
+use super::{ASKS, Ask, MAPPED, RIGHTS, WAYS, Way, backing};
+use crate::engine::Engine;
+use crate::extent::{Extent, Matter};
+use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
+use crate::qp::{Inner, Qp, Route};
+use crate::request;
 
 /// The initiator's side: how it gets a grant.
 impl Engine {
@@ -81,7 +82,7 @@ impl Engine {
             _counted: Arc::clone(&self.direct.mapped),
         };
         let mut inner = qp.lock();
-        let fits = matches!(&inner.route, Route::Lane(lane) if lane.peer == engine);
+        let fits = matches!(&inner.link.route, Route::Lane(lane) if lane.peer == engine);
         if !fits || inner.is_dead() || inner.attributes.dest_qp_num != terms.qpn {
             return Err("its QP has another peer".into());
         }
@@ -172,9 +173,9 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
     let connected = qp.service == Service::Rc
         && !inner.is_dead()
         && inner.state.serves()
-        && !inner.on_wire
-        && !inner.lossy
-        && !inner.ruled
+        && !inner.link.on_wire
+        && !inner.link.lossy
+        && !inner.link.ruled
         && inner.attributes.dest_qp_num == asker
         && engine.board.owner(asker) == to;
     let own = extent.pd == qp.pd

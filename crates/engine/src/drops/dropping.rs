@@ -1,18 +1,20 @@
 //! Dropping a packet: what is known of it goes to the counts, the capture and the log. Adds to
 //! [`Engine`] and [`Qp`].
 
+use std::sync::Arc;
+
+use abi::queue::context_page;
+use abi::reason::{Cause, DropRecord, Kind};
+use protocol::{Service, State};
+use wire::Qpn;
+use wire::grh::Network;
+
 use crate::cell::{Notice, Packet};
 use crate::engine::Engine;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Note, note};
 use crate::receive::{Arrival, Origin};
-use abi::queue::context_page;
-use abi::reason::{Cause, DropRecord, Kind};
-use protocol::{Service, State};
-use std::sync::Arc;
-use wire::Qpn;
-use wire::grh::Network;
 
 impl Engine {
     /// The drops of this engine so far, by cause and QP, each with its last packet.
@@ -108,7 +110,7 @@ impl Qp {
     ) -> bool {
         let address = match packet.grh.as_ref().map(Network::parse) {
             Some(Ok(network)) => network.gids().0,
-            _ if inner.on_wire => inner.attributes.dest.dgid,
+            _ if inner.link.on_wire => inner.attributes.dest.dgid,
             _ => [0; 16],
         };
         // Packets of a connection do not name their source QP.
@@ -137,8 +139,8 @@ impl Qp {
     #[cold]
     pub(crate) fn tell_peer_of_loss(&self, inner: &Inner) {
         let (engine, peer) = (self.engine(), inner.attributes.dest_qp_num);
-        let lane = match &inner.route {
-            _ if inner.on_wire => None,
+        let lane = match &inner.link.route {
+            _ if inner.link.on_wire => None,
             Route::Lane(lane) => Some(Arc::clone(lane)).filter(|lane| !lane.is_dead()),
             _ => engine.lanes.any_to(engine.board.owner(peer)),
         };
@@ -177,12 +179,12 @@ impl Qp {
             Cause::PortDown
         } else if self.service == Service::Ud
             || (matches!(origin, Origin::Lane)
-                && !inner.on_wire
+                && !inner.link.on_wire
                 && packet.src_qp.value() == inner.attributes.dest_qp_num)
         {
             dropped.expected = inner.attributes.port_num.into();
             Cause::Port
-        } else if matches!(origin, Origin::Lane) && !inner.on_wire {
+        } else if matches!(origin, Origin::Lane) && !inner.link.on_wire {
             (dropped.got, dropped.expected) = (packet.src_qp.value(), inner.attributes.dest_qp_num);
             Cause::SourceQp
         } else {

@@ -15,8 +15,7 @@ use crate::cqe::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::fast_path::{FastRecord, Partition, Record, What, destination};
 use crate::progress::{BATCH, BULK_BATCH, place};
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, Lane, Qp};
 use crate::wqe::RecvEntry;
 
 /// How many records are taken under one lock, and after how many bytes of bulk the run ends,
@@ -135,11 +134,11 @@ impl Qp {
             && self.service == Service::Rc
             && inner.state.serves()
             && (inner.established || inner.state != State::Rtr)
-            && !inner.on_wire
-            && !inner.ruled
-            && inner.remote_srq.is_none()
-            && inner.rnr_grace.is_empty()
-            && inner.rnr_grace.out_of_order.is_none()
+            && !inner.link.on_wire
+            && !inner.link.ruled
+            && inner.xrc.remote_srq.is_none()
+            && inner.incoming.rnr_grace.is_empty()
+            && inner.incoming.rnr_grace.out_of_order.is_none()
             && self.lint().is_none()
     }
 
@@ -147,9 +146,9 @@ impl Qp {
     /// general path; then nothing has changed.
     #[inline]
     fn take_fast_path(&self, inner: &mut Inner, fast: &FastRecord, payload: Source<'_>, near: &mut Near<'_>) -> bool {
-        if fast.path.mtu != inner.peer_mtu
+        if fast.path.mtu != inner.link.peer_mtu
             || fast.path.port != inner.attributes.port_num
-            || inner.migration.heeds(fast.migrated)
+            || inner.link.migration.heeds(fast.migrated)
         {
             return false;
         }
@@ -173,24 +172,24 @@ impl Qp {
 
     #[inline]
     fn take_send(&self, inner: &mut Inner, fast: &FastRecord, payload: Source<'_>, near: &mut Near<'_>) -> bool {
-        let index = inner.rq_head;
+        let index = inner.queues.rq_head;
         let len = u32::from(fast.len);
         if self.srq.is_some()
             || self.recv_cq.is_none()
-            || index == inner.rq_tail
-            || inner.receive.is_some()
+            || index == inner.queues.rq_tail
+            || inner.incoming.receive.is_some()
             || !inner.responder.awaits_fast_message(fast.psn, len)
         {
             return false;
         }
-        let entry: RecvEntry = inner.rq.read(index);
-        let element = || inner.rq.element(index, 0);
+        let entry: RecvEntry = inner.queues.rq.read(index);
+        let element = || inner.queues.rq.element(index, 0);
         let fits = len == 0 || entry.num_sge == 1 && near.scatter(self.pd, &element(), payload);
         if !fits {
             return false;
         }
-        let freed = inner.rq.advance(index);
-        inner.rq_head = freed;
+        let freed = inner.queues.rq.advance(index);
+        inner.queues.rq_head = freed;
         inner.store(word::RQ_HEAD, freed);
         inner.responder.took_fast_message(fast.ack_req);
         let wc = Wc {
@@ -205,7 +204,7 @@ impl Qp {
             slid: fast.path.slid,
             ..Wc::default()
         };
-        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees: FREES_RECV }, fast.solicited));
+        inner.incoming.arrived.push((Cqe { wc, timestamp: 0, freed, frees: FREES_RECV }, fast.solicited));
         true
     }
 }

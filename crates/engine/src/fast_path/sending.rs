@@ -23,10 +23,10 @@ impl Qp {
             return false;
         }
         let unsent = inner.requester.has_unsent();
-        if !unsent && !inner.responder.has_answers() && !inner.on_wire {
+        if !unsent && !inner.responder.has_answers() && !inner.link.on_wire {
             // If the lane has ended, the general path must fail the requests that are under way.
             return inner.requester.outstanding() == 0
-                || matches!(&inner.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.may_use_fast_path());
+                || matches!(&inner.link.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.may_use_fast_path());
         }
         let (all, called) = self.send_fast_path(inner);
         if called {
@@ -50,16 +50,17 @@ impl Qp {
     /// the peer.
     fn send_fast_path(&self, inner: &mut Inner) -> (bool, bool) {
         let engine = self.engine();
-        let odd = inner.on_wire
-            || inner.lossy
+        let odd = inner.link.on_wire
+            || inner.link.lossy
             || inner.direct.holds
             || inner.pace.is_some()
-            || inner.ruled
+            || inner.link.ruled
             || engine.is_capturing()
             || !inner.requester.may_use_fast_path()
                 && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
-        let Inner { requester, responder, sq, route, place, lane_mtu, fast_path, .. } = inner;
-        let lane = match route {
+        let Inner { requester, responder, queues, link, fast_path, .. } = inner;
+        let (sq, place) = (&queues.sq, link.place);
+        let lane = match &link.route {
             Route::Lane(lane) if !odd && !lane.is_dead() => lane,
             _ => return (false, false),
         };
@@ -69,7 +70,7 @@ impl Qp {
             return (false, false);
         }
         let (dest_qp, pkey, migrated) = requester.addresses();
-        let path = Path { device: place.device as u8, port: place.port as u8, mtu: *lane_mtu, ..Path::default() };
+        let path = Path { device: place.device as u8, port: place.port as u8, mtu: link.lane_mtu, ..Path::default() };
         let envelope = Envelope { path, src_qp: wire::Qpn::new(self.qpn()), dest_qp, pkey, migrated };
         let mut sender = lane.sender.lock();
         let Sender { tx, record, load, .. } = &mut *sender;

@@ -5,6 +5,8 @@
 //! program's memory do not affect it. No thread waits for delayed packets; a timer fires when one
 //! is due. Principal type: [`DelayedPackets`].
 
+mod sending;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,8 +17,6 @@ use wire::Headers;
 use crate::cell::{Packet, Path};
 use crate::lane::Lane;
 use crate::net::flow::Flow;
-
-mod sending;
 
 /// The timer key of delayed packets.
 pub(crate) const DELAYED_PACKETS: u32 = u32::MAX - 1;

@@ -24,10 +24,10 @@ impl Qp {
     /// timers start, also for requests under way.
     pub(crate) fn look_for_losses(&self, inner: &mut Inner) {
         // Connections that are not ready to send yet are checked when they are.
-        if inner.lossy || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
+        if inner.link.lossy || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
             return;
         }
-        inner.lossy = true;
+        inner.link.lossy = true;
         let now = self.engine().now();
         inner.requester.doubt(now, PATIENCE, SILENCE);
         inner.requester.set_window(WINDOW);
@@ -41,7 +41,7 @@ impl Qp {
     /// Whether a rule of this engine, or of the engine that owns the peer's QPN, may make this
     /// connection lose packets.
     fn may_lose(&self, inner: &Inner) -> bool {
-        if inner.on_wire || !self.service.is_reliable() && self.service != protocol::Service::Uc {
+        if inner.link.on_wire || !self.service.is_reliable() && self.service != protocol::Service::Uc {
             return false;
         }
         let engine = self.engine();
@@ -51,20 +51,20 @@ impl Qp {
 
     /// Sets the initial state of a connection over a lane: whether it is lossy, and its MTU.
     pub(crate) fn begin_lossy(&self, inner: &mut Inner) {
-        inner.lossy = self.may_lose(inner);
-        inner.lane_mtu = if inner.lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
+        inner.link.lossy = self.may_lose(inner);
+        inner.link.lane_mtu = if inner.link.lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
     }
 
     /// Whether the connection runs timers over its lane, because a rule may concern it.
     #[doc(hidden)]
     #[must_use]
     pub fn expects_losses(&self) -> bool {
-        self.lock().lossy
+        self.lock().link.lossy
     }
 
     /// Sets the initial window of a lossy connection.
     pub(crate) fn narrow(&self, inner: &mut Inner) {
-        if inner.lossy {
+        if inner.link.lossy {
             inner.requester.set_window(WINDOW);
         }
     }
@@ -73,10 +73,10 @@ impl Qp {
     #[cold]
     pub(crate) fn adopt_mtu(&self, inner: &mut Inner) {
         let code = inner.attributes.path_mtu;
-        let wants = inner.lossy && inner.lane_mtu == 0 && self.has_mtu_of_its_own();
-        if wants && matches!(inner.route, Route::Lane(_)) && inner.requester.is_between_messages() {
+        let wants = inner.link.lossy && inner.link.lane_mtu == 0 && self.has_mtu_of_its_own();
+        if wants && matches!(inner.link.route, Route::Lane(_)) && inner.requester.is_between_messages() {
             let Some(bytes) = abi::device::mtu_bytes(code) else { return };
-            inner.lane_mtu = code;
+            inner.link.lane_mtu = code;
             inner.requester.set_mtu(bytes, (READ_PIECE / bytes).max(1));
         }
     }
@@ -92,7 +92,7 @@ impl Qp {
         let expected = inner.responder.expected_psn();
         let is_reliable = self.service.is_reliable();
         if opcode.place().begins() && (!is_reliable || psn == expected) {
-            inner.peer_mtu = packet.path.mtu;
+            inner.link.peer_mtu = packet.path.mtu;
             inner.responder.set_mtu(abi::device::mtu_bytes(packet.path.mtu).unwrap_or(LANE_MTU));
             return true;
         }

@@ -17,20 +17,12 @@ use crate::access::{self, Refusal};
 use crate::capture::Ends;
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::qp::Flow;
-use crate::qp::{Inner, Qp};
+use crate::exit::{Exit, Far, Origin, Sent};
+use crate::qp::{Flow, Inner, Qp};
 use crate::receive;
-use crate::transmit::{Exit, Origin, Sent};
 
 /// How long a late packet waits for the next one, in nanoseconds.
 const LATE: u64 = 1_000_000;
-
-/// The address and port of the other end, for the rules.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Far {
-    pub(crate) gid: [u8; 16],
-    pub(crate) port: u32,
-}
 
 fn facts(direction: Direction, device: u32, qpn: u32, far: &Far, headers: &Headers, len: u32) -> Facts {
     let syndrome = if headers.opcode.has_aeth() {
@@ -240,7 +232,7 @@ impl Engine {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
         let (gid, port, peer) = {
             let inner = qp.lock();
-            if !inner.ruled {
+            if !inner.link.ruled {
                 return false;
             }
             let gid = match origin {

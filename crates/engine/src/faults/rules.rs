@@ -1,17 +1,19 @@
 //! What the rules decide, and their effect on queue pairs. Adds to [`Qp`] and [`Engine`].
 
-use super::{Faults, Losses};
-use crate::engine::Engine;
-use crate::qp::{Inner, Qp};
-use crate::reason::{Kind, Note, note};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use abi::fault::{Armed, Direction, Facts, Fate, Kind as Fault, Pair, Verdict, area, decide, state};
 use abi::queue::context_page::FAULTS;
 use abi::reason::{Cause, DropRecord};
 use protocol::Service;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::{Headers, Opcode, Operation, Qpn};
+
+use super::{Faults, Losses};
+use crate::engine::Engine;
+use crate::qp::{Inner, Qp};
+use crate::reason::{Kind, Note, note};
 
 impl Faults<Qp> {
     /// Decides what happens to a packet, and reports the fault.
@@ -75,14 +77,14 @@ impl Qp {
             peer_qpn: is_connected.then_some(a.dest_qp_num),
             paths: is_connected.then(|| [path(a.port_num, &a.dest), path(a.alt_port_num, &a.alt_dest)]),
         };
-        inner.ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
+        inner.link.ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
     }
 
     /// Whether a rule of this engine may concern packets of this queue pair.
     #[doc(hidden)]
     #[must_use]
     pub fn is_ruled(&self) -> bool {
-        self.lock().ruled
+        self.lock().link.ruled
     }
 }
 

@@ -86,9 +86,9 @@ impl Lint {
         let list = match receive.index {
             Some(index) => {
                 let count = receive.num_sge as usize;
-                (0..count).map(|number| inner.rq.element(index, number)).collect()
+                (0..count).map(|number| inner.queues.rq.element(index, number)).collect()
             }
-            None => inner.shared.clone(),
+            None => inner.incoming.shared.clone(),
         };
         let spans = first(&spans(&qp.engine().keys.extents, &list), u64::from(bytes));
         let wr_id = qp.user_wr_id(receive.wr_id);
@@ -102,7 +102,7 @@ impl Lint {
                 findings.extend(shadow.queue(qp.qpn()).receives.take(status == Status::WrFlushErr));
             } else {
                 // An SRQ belongs to no CQ. Which CQ gets the completion is known only now.
-                let named = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
+                let named = inner.xrc.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
                 if let Some(cq) = qp.recv_cq.as_ref().or(named) {
                     shadow.cq(cq.handle()).owed += 1;
                 }

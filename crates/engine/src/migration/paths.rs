@@ -24,7 +24,7 @@ impl Qp {
             inner.attributes.alt_dest = dest;
         }
         if new.attr_mask & attr::PATH_MIG_STATE != 0 {
-            match (inner.migration.state, new.path_mig_state) {
+            match (inner.link.migration.state, new.path_mig_state) {
                 (_, migration::REARM) => self.set_migration(inner, migration::REARM),
                 (migration::ARMED, migration::MIGRATED) => self.migrate(inner, &"its program asks for it"),
                 _ => {}
@@ -38,8 +38,8 @@ impl Qp {
             migration::ARMED => MIGRATED,
             _ => NOTHING,
         };
-        let told = inner.migration.told && state != migration::REARM;
-        inner.migration = Migration { state, heeds, told };
+        let told = inner.link.migration.told && state != migration::REARM;
+        inner.link.migration = Migration { state, heeds, told };
         let migrated = state == migration::MIGRATED;
         inner.responder.set_migrated(migrated);
         inner.requester.set_migration(migrated, state == migration::ARMED);
@@ -87,7 +87,7 @@ impl Qp {
         if !packet.headers.migrated || !inner.state.serves() {
             return false;
         }
-        if inner.migration.state != migration::ARMED {
+        if inner.link.migration.state != migration::ARMED {
             self.cannot_migrate(inner, from, "this side is not armed yet");
         } else if !self.is_alternate(inner, from, to) {
             self.cannot_migrate(inner, from, "that is not the way of its alternate path");
@@ -107,7 +107,7 @@ impl Qp {
     }
 
     fn cannot_migrate(&self, inner: &mut Inner, from: &[u8; 16], why: &str) {
-        if !std::mem::replace(&mut inner.migration.told, true) {
+        if !std::mem::replace(&mut inner.link.migration.told, true) {
             crate::reason!("QP {:#x} was asked to migrate by a packet from {}: {why}", self.qpn(), address(*from));
             self.raise(kind::PATH_MIG_ERR);
         }
@@ -116,7 +116,7 @@ impl Qp {
     /// All retries of the requester on this path have failed.
     #[cold]
     pub(crate) fn fail_over(&self, inner: &mut Inner) {
-        if inner.migration.state == migration::ARMED {
+        if inner.link.migration.state == migration::ARMED {
             self.migrate(inner, &"nobody answers by its path");
         }
     }
@@ -139,12 +139,12 @@ impl Qp {
         if let Some(view) = &inner.view {
             view.word(word::MIGRATION).fetch_xor(QP_PATHS_SWAPPED, Ordering::AcqRel);
         }
-        if inner.on_wire {
+        if inner.link.on_wire {
             // It was blocked on the other path.
-            inner.blocked = false;
+            inner.link.blocked = false;
         }
         inner.complained = false;
-        inner.route = Route::Unknown;
+        inner.link.route = Route::Unknown;
         self.find_route(inner);
         self.raise(kind::PATH_MIG);
     }

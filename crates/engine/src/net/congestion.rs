@@ -13,14 +13,13 @@ use wire::cnp::{self, Cnp};
 use wire::{Opcode, Operation, Qpn};
 
 use crate::net::batch::Target;
-use crate::qp::Flow;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Flow, Inner, Qp, Route};
 
 impl Qp {
     /// A marked packet came.
     #[cold]
     pub(crate) fn note_mark(&self, inner: &Inner, opcode: Opcode) {
-        let Route::Wire(flow) = &inner.route else { return };
+        let Route::Wire(flow) = &inner.link.route else { return };
         if self.service == Service::Ud || opcode.operation == Operation::Acknowledge {
             return;
         }
@@ -50,7 +49,7 @@ impl Qp {
     #[cold]
     pub(crate) fn hear_mark(&self, from: &[u8; 16]) {
         let inner = self.lock();
-        if let Route::Wire(flow) = &inner.route
+        if let Route::Wire(flow) = &inner.link.route
             && self.service != Service::Ud
             && &inner.attributes.dest.dgid == from
         {

@@ -12,8 +12,7 @@ use wire::probe::{self, Probe};
 use crate::net::batch::Batch;
 use crate::net::flow::Vector;
 use crate::net::unanswered::Asked;
-use crate::qp::Flow;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Flow, Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
@@ -39,7 +38,7 @@ impl Qp {
             self.put_probe(flow, batch, &probe);
         }
         let Some(until) = admission.wait else { return true };
-        inner.blocked = true;
+        inner.link.blocked = true;
         flow.peer.wait(self);
         self.look_again(inner, until);
         false
@@ -62,18 +61,18 @@ impl Qp {
         }
         let (asked, left) = ((*probe, *from, *to), self.receives_left(&inner));
         let now = self.engine().now();
-        if self.srq.is_some() || !inner.unanswered.waits(&asked, left, self.caps.max_recv_wr, now) {
+        if self.srq.is_some() || !inner.incoming.unanswered.waits(&asked, left, self.caps.max_recv_wr, now) {
             self.answer_probe(&inner, &asked);
-        } else if let Some(until) = inner.unanswered.until() {
+        } else if let Some(until) = inner.incoming.unanswered.until() {
             self.look_again(&mut inner, until);
         }
     }
 
     /// Answers the probes whose wait for receive requests is over.
     pub(crate) fn answer_probes(&self, inner: &mut Inner) {
-        if inner.unanswered.until().is_some() {
+        if inner.incoming.unanswered.until().is_some() {
             let (left, now) = (self.receives_left(inner), self.engine().now());
-            for asked in inner.unanswered.due(left, now) {
+            for asked in inner.incoming.unanswered.due(left, now) {
                 self.answer_probe(inner, &asked);
             }
         }
@@ -81,12 +80,12 @@ impl Qp {
 
     /// The number of unused receive requests.
     pub(crate) fn receives_left(&self, inner: &Inner) -> u32 {
-        if inner.rq.count() == 0 { 0 } else { inner.rq.used(inner.rq_head, inner.rq_tail) }
+        if inner.queues.rq.count() == 0 { 0 } else { inner.queues.rq.used(inner.queues.rq_head, inner.queues.rq_tail) }
     }
 
     fn answer_probe(&self, inner: &Inner, (probe, from, to): &Asked) {
         let port_num = inner.attributes.port_num;
-        let vector = match (self.service, &inner.route) {
+        let vector = match (self.service, &inner.link.route) {
             (Service::Uc, Route::Wire(_)) if &inner.attributes.dest.dgid == from => {
                 Vector::of_connection(&inner.attributes.dest, port_num, self.qpn())
             }

@@ -1,10 +1,12 @@
 //! What is known of received datagrams besides their bytes. Principal type: [`Datagrams`].
 
+use std::net::IpAddr;
+
+use abi::wire::{Arrival, arrival_kind};
+use udp::Received;
+
 use crate::net::batch::ICRC;
 use crate::net::ecn;
-use abi::wire::{Arrival, arrival_kind};
-use std::net::IpAddr;
-use udp::Received;
 
 /// The shortest packet: a BTH and an ICRC.
 pub(crate) const SHORTEST: usize = 12 + ICRC;

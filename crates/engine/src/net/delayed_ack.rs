@@ -43,11 +43,11 @@ impl Qp {
     /// Called after packets from another host. Answers and sends, or delays a mere ACK until the
     /// program posts.
     pub(crate) fn pump_or_delay_ack(self: &Arc<Self>, inner: &mut Inner) {
-        let receives = !inner.arrived.is_empty();
-        let replies = receives && inner.reply_pattern.receive();
+        let receives = !inner.incoming.arrived.is_empty();
+        let replies = receives && inner.wire.reply_pattern.receive();
         let idle = !inner.requester.has_unsent() && !inner.responder.has_answers();
         let may_wait = replies && inner.responder.owes_only_ack() && !inner.requester.has_unsent();
-        if inner.is_dead() || self.service != Service::Rc || !inner.on_wire || !(idle || may_wait) {
+        if inner.is_dead() || self.service != Service::Rc || !inner.link.on_wire || !(idle || may_wait) {
             return self.pump(inner);
         }
         if may_wait {
@@ -66,10 +66,10 @@ impl Qp {
     /// Sends the acknowledgement that is owed, if it has not been sent yet.
     pub(crate) fn send_delayed_ack(&self, inner: &mut Inner) {
         if self.service == Service::Rc
-            && inner.on_wire
+            && inner.link.on_wire
             && !inner.is_dead()
             && inner.responder.has_answers()
-            && matches!(inner.route, Route::Wire(_))
+            && matches!(inner.link.route, Route::Wire(_))
             && let Some(qp) = self.arc()
         {
             qp.pump(inner);

@@ -23,6 +23,7 @@ use crate::net::inbox::Reception;
 use crate::network::address;
 use crate::qp::Qp;
 use crate::receive::{Arrival as Outcome, Origin};
+
 /// The length of a UDP header.
 const UDP: usize = 8;
 /// The board's value for a number that no engine owns.
@@ -254,7 +255,7 @@ impl Engine {
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),
             }
             match packets.next() {
-                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !inner.ruled => {
+                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !inner.link.ruled => {
                     (packet, payload) = (next, bytes);
                 }
                 next => break next,
@@ -304,7 +305,7 @@ impl Engine {
         if probe.answer {
             let waiting = self.known_peer(&datagrams.from).map(|peer| peer.answered(probe.cookie)).unwrap_or_default();
             for qp in waiting {
-                qp.lock().blocked = false;
+                qp.lock().link.blocked = false;
                 touched.push(qp);
             }
         } else if let Some(qp) = self.qps.find(probe.dest_qp.value()) {

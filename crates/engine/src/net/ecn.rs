@@ -1,8 +1,9 @@
 //! ECN: the bits of a traffic class, and when a host last got a CNP. What a QP does with marks is in
 //! `congestion.rs`. Principal type: [`Told`].
 
-use protocol::Time;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::Time;
 
 /// The ECN bits of a traffic class.
 const ECN: u8 = 3;

@@ -3,6 +3,8 @@
 //! A flow is found once. It stays valid until the GID tables or the agent's sockets change.
 //! Principal type: [`Flow`]; its input is a [`Vector`], and [`NoWay`] says why there is no flow.
 
+mod finding;
+
 use std::fmt;
 use std::io;
 use std::net::Ipv6Addr;
@@ -18,8 +20,6 @@ use crate::net::peer::Peer;
 use crate::net::port::{PORTS_PER_ADDRESS, Port};
 use crate::network::address;
 use crate::wqe::DatagramEntry;
-
-mod finding;
 
 /// The fields of an address that decide where packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

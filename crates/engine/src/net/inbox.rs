@@ -5,6 +5,8 @@
 //! sockets directly, and gives packets of other engines back over the same lane. Parsing is in
 //! [`crate::net::deliver`]. Principal type: [`Inbox`].
 
+mod receiving;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,8 +27,6 @@ use crate::net::datagrams::Datagrams;
 use crate::net::lease::ReceiveLease;
 use crate::net::origins::Origins;
 use crate::request;
-
-mod receiving;
 
 /// Room for the largest datagram.
 const BUFFER: usize = 64 * 1024;

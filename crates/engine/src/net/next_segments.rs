@@ -9,11 +9,10 @@ use wire::bth::SegmentRunHeader;
 use wire::{Opcode, Operation};
 
 use crate::access::{self, Stretch, Use};
+use crate::exit::Sent;
 use crate::extent::LOCAL_READ;
 use crate::net::batch::Batch;
-use crate::qp::Flow;
-use crate::qp::{Inner, Qp};
-use crate::transmit::Sent;
+use crate::qp::{Flow, Inner, Qp};
 use crate::wqe::SendBrief;
 
 /// The memory after a packet, as far as it is contiguous. The packets that follow probably come
@@ -35,7 +34,7 @@ impl<'a> NextSegments<'a> {
         if entry.inline != 0 || offset >= entry.length {
             return None;
         }
-        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(slot, number));
         let Sge { addr, length, lkey } = access::piece(elements, offset)?;
         let len = length.min(entry.length - offset);
         let stretch =
@@ -76,7 +75,7 @@ impl Qp {
             _ => return Sent::Yes,
         };
         // Tracing and fault rules must see each packet.
-        if tracing::enabled!(tracing::Level::TRACE) || inner.ruled {
+        if tracing::enabled!(tracing::Level::TRACE) || inner.link.ruled {
             return Sent::Yes;
         }
         let header = SegmentRunHeader::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)

@@ -12,6 +12,8 @@
 //! Both may fail if those with packets under way wait for ever. For this case, a waiting connection
 //! sends one packet now and then all the same. Principal types: [`SendScheduler`], [`SendQuantum`].
 
+mod quanta;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,8 +21,6 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 use udp::BATCH_MAX;
-
-mod quanta;
 
 /// Places in the receiver's ring, in eighths. A packet of a long message takes an eighth, because
 /// it comes with others.

@@ -56,7 +56,7 @@ impl Qp {
     pub(crate) fn take_segment_run(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Tracing, captures and fault rules must see each packet.
         let engine = self.engine();
-        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.ruled {
+        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.link.ruled {
             return;
         }
         let Some(run) = self.awaited_segment_run(inner) else { return };
@@ -75,7 +75,11 @@ impl Qp {
     /// The segment run that may come next, if it can be carried out at once.
     fn awaited_segment_run(&self, inner: &Inner) -> Option<AwaitedSegmentRun> {
         let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
-        if inner.is_dead() || !serves || !inner.rnr_grace.is_empty() || inner.rnr_grace.out_of_order.is_some() {
+        if inner.is_dead()
+            || !serves
+            || !inner.incoming.rnr_grace.is_empty()
+            || inner.incoming.rnr_grace.out_of_order.is_some()
+        {
             return None;
         }
         inner.responder.awaited_segment_run()
@@ -89,17 +93,17 @@ impl Qp {
                 Some((access::hold(self.engine(), self.remote(self.pd, right::REMOTE_WRITE), place)?, most))
             }
             Place::Receive { offset } => {
-                let receive = inner.receive.as_ref()?;
+                let receive = inner.incoming.receive.as_ref()?;
                 let most = most.min(receive.length.checked_sub(offset)? / run.len);
                 let (pd, found) = match receive.index {
                     Some(index) => {
                         let count = receive.num_sge as usize;
-                        let elements = (0..count).map(|number| inner.rq.element(index, number));
+                        let elements = (0..count).map(|number| inner.queues.rq.element(index, number));
                         (self.pd, access::piece(elements, offset)?)
                     }
                     None => {
                         let pd = self.srq.as_ref().map_or(self.pd, |srq| srq.pd());
-                        (pd, access::piece(inner.shared.iter().copied(), offset)?)
+                        (pd, access::piece(inner.incoming.shared.iter().copied(), offset)?)
                     }
                 };
                 let most = most.min(found.length / run.len);

@@ -1,18 +1,19 @@
 //! What a QP does with packets that come out of order. All functions here are cold. Adds to [`Qp`].
 
-use super::{AFTERWARDS, Kept, REORDER_TIME};
-use crate::cell::Packet;
-use crate::qp::{Inner, Qp};
 use protocol::Time;
 use shm::Source;
 use wire::Psn;
+
+use super::{AFTERWARDS, Kept, REORDER_TIME};
+use crate::cell::Packet;
+use crate::qp::{Inner, Qp};
 
 impl Qp {
     /// A request came out of order.
     #[cold]
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().requests;
+        let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().requests;
         if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
             self.miss_request(inner);
         }
@@ -22,7 +23,7 @@ impl Qp {
     #[cold]
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().answers;
+        let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().answers;
         if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
             self.miss_answer(inner, packet.headers.psn);
         }
@@ -32,17 +33,17 @@ impl Qp {
     #[cold]
     pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
         loop {
-            let (waits, expected) = (!inner.rnr_grace.is_empty(), inner.responder.expected_psn());
-            let Some(buffer) = &mut inner.rnr_grace.out_of_order else { break };
+            let (waits, expected) = (!inner.incoming.rnr_grace.is_empty(), inner.responder.expected_psn());
+            let Some(buffer) = &mut inner.incoming.rnr_grace.out_of_order else { break };
             // While the RNR grace queue holds a packet, all later packets wait, too.
             let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
             let Some(kept) = next else { break };
             let payload = Source::from(&kept.payload[..]);
-            if inner.rnr_grace.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
+            if inner.incoming.rnr_grace.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
                 self.on_request(inner, &kept.packet, payload);
             }
         }
-        while let Some(buffer) = &mut inner.rnr_grace.out_of_order {
+        while let Some(buffer) = &mut inner.incoming.rnr_grace.out_of_order {
             if buffer.answers.first().is_none_or(|(_, kept)| inner.requester.lacks_data_before(&kept.packet.headers)) {
                 break;
             }
@@ -55,7 +56,7 @@ impl Qp {
     /// The wait may be over: packets that have not come by now count as lost.
     #[cold]
     pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
-        let Some(buffer) = &inner.rnr_grace.out_of_order else { return };
+        let Some(buffer) = &inner.incoming.rnr_grace.out_of_order else { return };
         let answer = buffer.answers.first().filter(|_| buffer.answers.until() <= now).map(|(psn, _)| psn);
         if buffer.requests.until() <= now {
             self.miss_request(inner);
@@ -70,6 +71,7 @@ impl Qp {
     fn miss_request(&self, inner: &mut Inner) {
         let until = self.engine().now().after(AFTERWARDS);
         if inner
+            .incoming
             .rnr_grace
             .out_of_order
             .as_mut()
@@ -84,6 +86,7 @@ impl Qp {
         let now = self.engine().now();
         let until = now.after(AFTERWARDS);
         if inner
+            .incoming
             .rnr_grace
             .out_of_order
             .as_mut()
@@ -94,8 +97,8 @@ impl Qp {
     }
 
     fn drop_empty_buffer(&self, inner: &mut Inner) {
-        if inner.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
-            inner.rnr_grace.out_of_order = None;
+        if inner.incoming.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
+            inner.incoming.rnr_grace.out_of_order = None;
         }
     }
 }

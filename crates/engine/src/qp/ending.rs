@@ -71,13 +71,13 @@ impl Qp {
         self.send_delayed_ack(inner);
         self.uncount(inner);
         self.abandon_remote_srq(inner);
-        (inner.last_flow, inner.named) = (None, None);
-        inner.rnr_grace.clear();
+        (inner.ud.last_flow, inner.xrc.named) = (None, None);
+        inner.incoming.rnr_grace.clear();
         inner.direct.forget();
         inner.view = None;
-        inner.route = Route::Unknown;
-        inner.sq.forget();
-        inner.rq.forget();
-        inner.token = None;
+        inner.link.route = Route::Unknown;
+        inner.queues.sq.forget();
+        inner.queues.rq.forget();
+        inner.queues.token = None;
     }
 }

@@ -1,22 +1,23 @@
 //! How a target asks other engines, and what it does with their replies. Adds to [`Qp`] and
 //! [`Engine`].
 
-use super::{AT_ALL, AT_ONE, Fetched, RemoteSrq, Wanted};
-use crate::access;
-use crate::cell::{Packet, Payload};
-use crate::engine::Engine;
-use crate::qp::Lane;
-use crate::qp::{Inner, Qp};
-use crate::request;
-use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
-use crate::transmit::Sent;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use abi::command::number as command;
 use abi::target::{XrcFind, XrcFindAnswer};
 use protocol::{Nak, Outcome, Response, ResponseData, Status, Step};
 use shm::Source;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::{Headers, Opcode, Operation, Psn, Transport};
+
+use super::{AT_ALL, AT_ONE, Fetched, RemoteSrq, Wanted};
+use crate::access;
+use crate::cell::{Packet, Payload};
+use crate::engine::Engine;
+use crate::exit::Sent;
+use crate::qp::{Inner, Lane, Qp};
+use crate::request;
+use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 
 type Away = super::Away<Qp>;
 type Stage = super::Stage<Qp>;
@@ -26,7 +27,7 @@ impl Qp {
     /// room for it.
     #[cold]
     pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> Option<bool> {
-        let remote = inner.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
+        let remote = inner.xrc.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
         let takes = size_of::<Packet>() + usize::from(packet.len);
         let all = self.engine().waiting_bytes.load(Ordering::Relaxed);
         if remote.bytes + takes > AT_ONE || all + takes > AT_ALL {
@@ -44,7 +45,7 @@ impl Qp {
     pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, step: &Step) {
         // The SRQ's engine checks whether a message continues with the SRQ of its first packet. No
         // message continues with an SRQ of this engine any more.
-        inner.named = None;
+        inner.xrc.named = None;
         let request = SrqRequest {
             port: inner.attributes.port_num,
             sl: packet.path.sl,
@@ -61,7 +62,7 @@ impl Qp {
                 return self.after_refusal(inner, None);
             }
         };
-        let remote = inner.remote_srq.get_or_insert_default();
+        let remote = inner.xrc.remote_srq.get_or_insert_default();
         let request = SrqRequest { id: remote.next_id(), ..request };
         remote.current = Some(Away { request, packet: *packet, payload, stage: Stage::New });
     }
@@ -85,7 +86,7 @@ impl Qp {
     #[cold]
     fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: Wanted, psn: Psn) -> Fetched<'a> {
         let (port, peer) = (inner.attributes.port_num, inner.attributes.dest_qp_num);
-        let remote = inner.remote_srq.get_or_insert_default();
+        let remote = inner.xrc.remote_srq.get_or_insert_default();
         if remote.fetch.is_none() && remote.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
             let opcode = Opcode::new(Transport::Xrc, Operation::ReadRequest);
             let headers = Headers { opcode, xrc_srq: wanted.0, psn, ..Headers::default() };
@@ -112,13 +113,13 @@ impl Qp {
     /// is to be sent.
     #[cold]
     pub(crate) fn send_srq_requests(&self, inner: &mut Inner) -> bool {
-        let Some(mut remote) = inner.remote_srq.take() else { return false };
+        let Some(mut remote) = inner.xrc.remote_srq.take() else { return false };
         // The other engine may carry out the request before any peer learns of it, but not before
         // it is recorded.
         if remote.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
-            inner.remote_srq = Some(remote);
+            inner.xrc.remote_srq = Some(remote);
             self.write_down(inner);
-            let Some(taken) = inner.remote_srq.take() else { return false };
+            let Some(taken) = inner.xrc.remote_srq.take() else { return false };
             remote = taken;
         }
         let RemoteSrq { current, fetch, .. } = &mut *remote;
@@ -145,11 +146,11 @@ impl Qp {
                 },
             }
         }
-        inner.remote_srq = Some(remote);
+        inner.xrc.remote_srq = Some(remote);
         if let Some(lane) = full
             && let Some(qp) = self.arc()
         {
-            inner.blocked = true;
+            inner.link.blocked = true;
             lane.block(&qp, &qp.engine().waker);
         }
         self.refuse_lost(inner, (lost, lost_fetch));
@@ -230,7 +231,7 @@ impl Qp {
         reply: &SrqReply,
     ) {
         let mut inner = self.lock();
-        let Some(remote) = &mut inner.remote_srq else { return };
+        let Some(remote) = &mut inner.xrc.remote_srq else { return };
         let from_here = |away: &Away| {
             away.request.id == reply.id && matches!(&away.stage, Stage::Sent(sent) if Arc::ptr_eq(sent, lane))
         };
@@ -265,7 +266,7 @@ impl Qp {
             (outcome, _) => outcome,
         };
         let goes_on = away.request.kind == Kind::Receive && !away.packet.headers.opcode.place().ends();
-        if let Some(remote) = &mut inner.remote_srq
+        if let Some(remote) = &mut inner.xrc.remote_srq
             && outcome == Outcome::Done
         {
             remote.half = goes_on.then(|| (away.packet.headers.xrc_srq, Arc::clone(lane)));
@@ -285,7 +286,7 @@ impl Qp {
 
     /// Continues with waiting requests, until one is at another engine again.
     fn go_on_queued(&self, inner: &mut Inner) {
-        while let Some(remote) = inner.remote_srq.as_mut().filter(|remote| remote.current.is_none()) {
+        while let Some(remote) = inner.xrc.remote_srq.as_mut().filter(|remote| remote.current.is_none()) {
             let Some((packet, payload)) = remote.queue.pop_front() else { return };
             let takes = size_of::<Packet>() + payload.len();
             remote.bytes -= takes;
@@ -299,7 +300,7 @@ impl Qp {
 
     /// The reply to the current request, or to the fetch, will not come any more.
     fn refuse_lost(&self, inner: &mut Inner, (current, fetch): (bool, bool)) {
-        let Some(remote) = &mut inner.remote_srq else { return };
+        let Some(remote) = &mut inner.xrc.remote_srq else { return };
         if fetch && let Some((wanted, _)) = remote.fetch.take() {
             remote.fetched = Some((wanted, Err(Nak::RemoteAccess)));
         }
@@ -319,7 +320,7 @@ impl Qp {
 
     /// The other end of a lane is gone, so its requests are lost.
     pub(crate) fn lose_srq_requests(&self, inner: &mut Inner, lane: u32) {
-        let Some(remote) = &mut inner.remote_srq else { return };
+        let Some(remote) = &mut inner.xrc.remote_srq else { return };
         let by = |away: &Away| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
         if remote.half.as_ref().is_some_and(|(_, half)| half.id == lane) {
             remote.half = None;
@@ -331,7 +332,7 @@ impl Qp {
     /// The target stops serving: tells the engine that has part of a message that the rest will not
     /// come.
     pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
-        let Some(remote) = &mut inner.remote_srq else { return };
+        let Some(remote) = &mut inner.xrc.remote_srq else { return };
         self.engine().waiting_bytes.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
         remote.queue.clear();
         (remote.fetch, remote.fetched) = (None, None);
@@ -357,7 +358,7 @@ impl Qp {
     /// The number of an SRQ whose engine must be found.
     fn asks_for(&self) -> Option<u32> {
         let inner = self.lock();
-        let remote = inner.remote_srq.as_ref()?;
+        let remote = inner.xrc.remote_srq.as_ref()?;
         let asked = |away: &&Away| matches!(away.stage, Stage::Asked);
         let away =
             remote.current.as_ref().filter(asked).or(remote.fetch.as_ref().map(|(_, away)| away).filter(asked))?;
@@ -383,7 +384,7 @@ impl Engine {
             }
             let mut inner = qp.lock();
             let mut lost = (false, false);
-            if let Some(remote) = &mut inner.remote_srq {
+            if let Some(remote) = &mut inner.xrc.remote_srq {
                 let RemoteSrq { current, fetch, .. } = &mut **remote;
                 let mut answer = |away: &mut Away| {
                     let asked = matches!(away.stage, Stage::Asked) && away.packet.headers.xrc_srq == number;

@@ -1,19 +1,21 @@
 //! What a QP does with requests that find no receive request. Adds to [`Qp`].
 
-use super::RNR_GRACE;
-use crate::cell::Packet;
-use crate::qp::{Inner, Qp};
 use abi::reason::Cause;
 use protocol::{Outcome, Service, timeout};
 use shm::Source;
+
+use super::RNR_GRACE;
+use crate::cell::Packet;
+use crate::qp::{Inner, Qp};
 
 impl Qp {
     /// A request needs a receive request, and there is none.
     #[cold]
     pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let psn = packet.headers.psn;
-        let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.rnr_grace.refused != Some(psn);
-        if !(may_wait && inner.rnr_grace.keep(0, packet, payload)) {
+        let may_wait =
+            self.service == Service::Rc && self.srq.is_none() && inner.incoming.rnr_grace.refused != Some(psn);
+        if !(may_wait && inner.incoming.rnr_grace.keep(0, packet, payload)) {
             self.lint().inspect(|lint| lint.not_ready(self, inner));
             if !self.service.is_reliable() {
                 self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
@@ -24,20 +26,20 @@ impl Qp {
         // The peer's timeout is probably the same as ours; it should not have to retransmit
         // meanwhile.
         let grace = timeout(inner.attributes.timeout).map_or(RNR_GRACE, |timeout| timeout.min(RNR_GRACE));
-        inner.rnr_grace.until = self.engine().now().after(grace);
-        self.look_again(inner, inner.rnr_grace.until);
+        inner.incoming.rnr_grace.until = self.engine().now().after(grace);
+        self.look_again(inner, inner.incoming.rnr_grace.until);
     }
 
     /// Whether a request has to wait behind others; if so, keeps it.
     #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> bool {
         let psn = packet.headers.psn;
-        if inner.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
+        if inner.incoming.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
             return false;
         }
         // Packets may come out of order while others wait, too.
-        if let Some(before) = inner.rnr_grace.before(psn)
-            && !inner.rnr_grace.keep(before, packet, payload)
+        if let Some(before) = inner.incoming.rnr_grace.before(psn)
+            && !inner.incoming.rnr_grace.keep(before, packet, payload)
         {
             self.end_rnr_grace(inner);
         }
@@ -47,20 +49,20 @@ impl Qp {
     /// There is a receive request now: serves waiting requests until one is missing again.
     #[cold]
     pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
-        let mut packets = inner.rnr_grace.take();
+        let mut packets = inner.incoming.rnr_grace.take();
         while let Some((packet, payload)) = packets.pop_front() {
             if inner.is_dead() || !inner.state.serves() {
                 return;
             }
             self.on_request(inner, &packet, Source::from(&payload[..]));
-            if !inner.rnr_grace.is_empty() {
+            if !inner.incoming.rnr_grace.is_empty() {
                 for kept in packets {
-                    inner.rnr_grace.add(inner.rnr_grace.packets.len(), kept);
+                    inner.incoming.rnr_grace.add(inner.incoming.rnr_grace.packets.len(), kept);
                 }
                 return;
             }
         }
-        if inner.rnr_grace.out_of_order.is_some() {
+        if inner.incoming.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);
         }
     }
@@ -68,8 +70,8 @@ impl Qp {
     /// The grace time is over: the peer gets an RNR NAK and retransmits all of them.
     #[cold]
     pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
-        if let Some((packet, payload)) = inner.rnr_grace.take().pop_front() {
-            inner.rnr_grace.refused = Some(packet.headers.psn);
+        if let Some((packet, payload)) = inner.incoming.rnr_grace.take().pop_front() {
+            inner.incoming.rnr_grace.refused = Some(packet.headers.psn);
             self.on_request(inner, &packet, Source::from(&payload[..]));
         }
     }

@@ -7,8 +7,9 @@
 //! checks it before it calls these functions. Principal functions: [`compare_swap`] and
 //! [`fetch_add`].
 
-use super::outcome::{Fault, Outcome, Range};
 use std::arch::global_asm;
+
+use super::outcome::{Fault, Outcome, Range};
 
 /// Replaces the word with `swap` if it holds `compare`. Returns the old value in both cases.
 ///

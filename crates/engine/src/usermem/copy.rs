@@ -18,10 +18,11 @@
 //! told of them, as in a lane. There `rep movsb` copies all lines. Ordinary stores to the first and
 //! the last line would wait for lines that the reader has in its cache.
 
-use super::outcome::{Fault, Outcome, Range};
 use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::outcome::{Fault, Outcome, Range};
 
 /// Copies `len` bytes from `src` to `dst`. Either range may turn out not to be accessible.
 ///

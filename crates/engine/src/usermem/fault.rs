@@ -5,10 +5,11 @@
 //! that were sent with kill or the like, go to the previous handler (`previous.rs`), as if this
 //! handler did not exist. Principal function: [`resolve`].
 
-use super::outcome::{BUS, FAULTED, PAGE_FAULT, Range, WRITE};
-use super::{atomic, copy, fold, guarded, previous};
 use std::io;
 use std::mem::MaybeUninit;
+
+use super::outcome::{BUS, FAULTED, PAGE_FAULT, Range, WRITE};
+use super::{atomic, copy, fold, guarded, previous};
 
 /// Ensures that the fault handler is the process's handler for SIGSEGV and SIGBUS.
 ///

@@ -3,9 +3,11 @@
 //! not be read again. A fault returns an error, as in [`super::copy()`]. Principal function:
 //! [`copy_folding`].
 
-use super::outcome::{Fault, Outcome, Range};
 use std::arch::global_asm;
+
 use wire::icrc::{Folding, Width};
+
+use super::outcome::{Fault, Outcome, Range};
 
 const _: () = assert!(Folding::STRIDE == 256 && Folding::SUMS == 0 && Folding::WEIGHTS == 256 && Folding::LAST == 320);
 

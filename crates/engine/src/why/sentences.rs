@@ -165,7 +165,7 @@ impl Qp {
 
     /// The peer's location, for a sentence.
     pub(crate) fn peer_in_words(&self, inner: &Inner) -> String {
-        match &inner.route {
+        match &inner.link.route {
             Route::Lane(lane) => format!(" (peer: process {} on this host)", lane.pid),
             Route::Wire(flow) => format!(" (peer: {})", flow.target.to.ip()),
             Route::Unknown | Route::Opening(_) if inner.attributes.dest.dgid != [0; 16] => {

@@ -1,13 +1,15 @@
 //! When delayed packets leave or are delivered. Adds to [`Engine`].
 
-use super::{DELAYED_PACKETS, DelayedPacket, To};
-use crate::engine::Engine;
-use crate::qp::Qp;
-use crate::receive;
-use crate::transmit::{Origin, Sent};
+use std::sync::Arc;
+
 use protocol::Time;
 use shm::Source;
-use std::sync::Arc;
+
+use super::{DELAYED_PACKETS, DelayedPacket, To};
+use crate::engine::Engine;
+use crate::exit::{Origin, Sent};
+use crate::qp::Qp;
+use crate::receive;
 
 /// When a delayed packet whose lane was full is tried again, in nanoseconds.
 const AGAIN: u64 = 50_000;

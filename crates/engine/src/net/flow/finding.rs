@@ -1,21 +1,21 @@
 //! How flows and their ports are found. Adds to [`Engine`].
 
-use super::{Flow, NoWay, Vector};
-use crate::engine::Engine;
-use crate::lock::Mutex;
-use crate::net::FLOWS;
-use crate::net::batch::Batch;
-use crate::net::batch::Target;
-use crate::net::peer::Peer;
-use crate::net::port::FIRST;
-use crate::net::port::Port;
-use crate::network::{address, scope};
-use crate::qp::Qp;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
 use wire::icrc::Envelope;
+
+use super::{Flow, NoWay, Vector};
+use crate::engine::Engine;
+use crate::lock::Mutex;
+use crate::net::FLOWS;
+use crate::net::batch::{Batch, Target};
+use crate::net::peer::Peer;
+use crate::net::port::{FIRST, Port};
+use crate::network::{address, scope};
+use crate::qp::Qp;
 
 impl Engine {
     /// Whether a flow is still valid.

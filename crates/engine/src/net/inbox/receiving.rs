@@ -1,6 +1,17 @@
 //! How the engine takes packets from its inbox: from the agent's ring, and from the sockets while it
 //! holds the lease. Adds to [`Engine`].
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::command::number as command;
+use abi::layout::Record;
+use abi::reason::{Cause, DropRecord};
+use abi::wire::{Arrival, SOCKETS_MAX, WireSockets, WireSocketsAnswer, arrival_flags, arrival_kind, socket_flags};
+use shm::RECORD_MAX;
+use udp::Received;
+
 use super::{BUFFER, Inbox, OTHERS, Reception, Shared};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -9,15 +20,6 @@ use crate::net::ecn::{STREAK, marked};
 use crate::qp::Qp;
 use crate::request;
 use crate::tsc;
-use abi::command::number as command;
-use abi::layout::Record;
-use abi::reason::{Cause, DropRecord};
-use abi::wire::{Arrival, SOCKETS_MAX, WireSockets, WireSocketsAnswer, arrival_flags, arrival_kind, socket_flags};
-use shm::RECORD_MAX;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use udp::Received;
 
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;

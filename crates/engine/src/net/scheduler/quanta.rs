@@ -1,15 +1,16 @@
 //! How a connection keeps to its window: when it sends, how much, and when it stands in line. Adds to
 //! [`Qp`] and [`Engine`].
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use protocol::{Service, Time};
+use udp::BATCH_MAX;
+
 use super::{PLACES, SINGLE, STILL, Scheduled, SendScheduler, load};
 use crate::engine::Engine;
 use crate::net::peer::Peer;
-use crate::qp::Flow;
-use crate::qp::{Inner, Qp, Route};
-use protocol::{Service, Time};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use udp::BATCH_MAX;
+use crate::qp::{Flow, Inner, Qp, Route};
 
 /// Bytes of a middle packet beside its payload: a BTH and an ICRC.
 const MIDDLE: u32 = 16;
@@ -80,7 +81,7 @@ impl Engine {
                 let Some(qp) = peer.scheduler.next(peer.window.bytes(), now) else { break };
                 had = true;
                 let mut inner = qp.lock();
-                inner.quantum.scheduled = Scheduled::Has;
+                inner.wire.quantum.scheduled = Scheduled::Has;
                 qp.pump(&mut inner);
             }
             if peer.scheduler.is_crowded() {
@@ -96,8 +97,8 @@ impl Qp {
     /// none before its quantum.
     pub(crate) fn open_window(&self, inner: &mut Inner, flow: &Flow, now: Time) -> bool {
         let losses = inner.requester.losses();
-        if losses != inner.losses {
-            inner.losses = losses;
+        if losses != inner.wire.losses {
+            inner.wire.losses = losses;
             flow.peer.window.lose(now);
             if let Err(error) = flow.port.batch.lock().doubt(&*flow.port.outlet) {
                 flow.complain(&error);
@@ -108,19 +109,19 @@ impl Qp {
         }
         let mtu = inner.requester.mtu();
         let is_long = inner.requester.next_length() >= LONG * mtu;
-        inner.quantum.long = is_long;
+        inner.wire.quantum.long = is_long;
         let scheduler = &flow.peer.scheduler;
         let now_under_way = Self::load(inner);
-        scheduler.change(&mut inner.quantum.load, now_under_way);
+        scheduler.change(&mut inner.wire.quantum.load, now_under_way);
         let measure = Measure::of(&flow.peer, mtu, is_long);
         let (whole, burst) = (measure.whole(), measure.burst());
         let under_way = inner.requester.under_way();
-        let window = match std::mem::take(&mut inner.quantum.scheduled) {
+        let window = match std::mem::take(&mut inner.wire.quantum.scheduled) {
             Scheduled::Has => under_way + measure.quantum(inner.requester.left_of_message()),
             Scheduled::Alone => under_way + 1,
             waits @ (Scheduled::None | Scheduled::Waits) => {
                 let is_crowded = waits == Scheduled::Waits || scheduler.is_crowded();
-                let is_alone = scheduler.load.load(Ordering::Relaxed) == inner.quantum.load;
+                let is_alone = scheduler.load.load(Ordering::Relaxed) == inner.wire.quantum.load;
                 let room = if is_alone { whole.saturating_sub(under_way) } else { measure.room(scheduler) };
                 let wanted = if is_long { burst } else { 1 };
                 if is_alone && !is_crowded {
@@ -137,7 +138,7 @@ impl Qp {
                 } else if !is_crowded && room >= wanted {
                     under_way + room
                 } else if under_way == 0 && !is_long && measure.has_reserve(scheduler) {
-                    inner.quantum.scheduled = waits;
+                    inner.wire.quantum.scheduled = waits;
                     LONG.min(burst)
                 } else {
                     self.stand_in_line(inner, flow, waits, now);
@@ -155,13 +156,13 @@ impl Qp {
             return 0;
         }
         let under_way = inner.requester.under_way();
-        load(under_way * inner.requester.mtu(), under_way * if inner.quantum.long { 1 } else { SINGLE })
+        load(under_way * inner.requester.mtu(), under_way * if inner.wire.quantum.long { 1 } else { SINGLE })
     }
 
     fn stand_in_line(&self, inner: &mut Inner, flow: &Flow, before: Scheduled, now: Time) {
-        inner.quantum.scheduled = Scheduled::Waits;
+        inner.wire.quantum.scheduled = Scheduled::Waits;
         if before != Scheduled::Waits {
-            inner.quantum.since = now;
+            inner.wire.quantum.since = now;
             if let Some(qp) = self.arc() {
                 flow.peer.scheduler.join(Arc::downgrade(&qp));
             }
@@ -174,17 +175,17 @@ impl Qp {
     /// Counts what this connection has under way after packets were sent or acknowledged. Puts it
     /// in line if it has more to send than there is room for.
     pub(crate) fn recount(&self, inner: &mut Inner) {
-        let Route::Wire(flow) = &inner.route else { return };
-        let (flow, before) = (Arc::clone(flow), inner.quantum.load);
+        let Route::Wire(flow) = &inner.link.route else { return };
+        let (flow, before) = (Arc::clone(flow), inner.wire.quantum.load);
         let scheduler = &flow.peer.scheduler;
         let now_under_way = Self::load(inner);
-        scheduler.change(&mut inner.quantum.load, now_under_way);
+        scheduler.change(&mut inner.wire.quantum.load, now_under_way);
         // A connection that got a quantum and sent nothing waits for something else.
-        let has_sent = inner.quantum.load > before;
+        let has_sent = inner.wire.quantum.load > before;
         if has_sent
             && inner.requester.has_unsent()
-            && inner.quantum.scheduled == Scheduled::None
-            && scheduler.load.load(Ordering::Relaxed) != inner.quantum.load
+            && inner.wire.quantum.scheduled == Scheduled::None
+            && scheduler.load.load(Ordering::Relaxed) != inner.wire.quantum.load
         {
             let now = self.time(inner);
             self.stand_in_line(inner, &flow, Scheduled::None, now);
@@ -193,8 +194,8 @@ impl Qp {
 
     /// The connection ends or changes its route.
     pub(crate) fn uncount(&self, inner: &mut Inner) {
-        let mut quantum = std::mem::take(&mut inner.quantum);
-        if let Route::Wire(flow) = &inner.route {
+        let mut quantum = std::mem::take(&mut inner.wire.quantum);
+        if let Route::Wire(flow) = &inner.link.route {
             flow.peer.scheduler.change(&mut quantum.load, 0);
             if flow.peer.scheduler.is_crowded() {
                 // No packet from the peer will report this room.
@@ -206,18 +207,18 @@ impl Qp {
 
     /// When this connection must check whether the line stands still.
     pub(crate) fn waits_until(inner: &Inner) -> Option<Time> {
-        (inner.quantum.scheduled == Scheduled::Waits).then(|| inner.quantum.since.after(STILL))
+        (inner.wire.quantum.scheduled == Scheduled::Waits).then(|| inner.wire.quantum.since.after(STILL))
     }
 
     /// If no connection in its line had a quantum for long, this one sends a packet all the same.
     pub(crate) fn see_line(&self, inner: &mut Inner, now: Time) {
         if Self::waits_until(inner).is_some_and(|until| until <= now)
-            && let Route::Wire(flow) = &inner.route
+            && let Route::Wire(flow) = &inner.link.route
         {
-            inner.quantum.since = now;
+            inner.wire.quantum.since = now;
             if flow.peer.scheduler.stands_still(now) {
                 flow.peer.scheduler.scheduled_at.store(now.0, Ordering::Relaxed);
-                inner.quantum.scheduled = Scheduled::Alone;
+                inner.wire.quantum.scheduled = Scheduled::Alone;
             }
         }
     }

@@ -1,0 +1,80 @@
+//! Where a packet leaves, where its payload comes from, and how that ended. An [`Exit`] hides the
+//! difference between lane and wire. Principal type: [`Exit`].
+
+use std::sync::Arc;
+
+use crate::access::{Refusal, Stretch};
+use crate::cell::Path;
+use crate::lane::Sender;
+use crate::lock::MutexGuard;
+use crate::net::batch::Batch;
+use crate::qp::{Flow, Lane, Qp};
+use crate::wqe::SendBrief;
+
+/// The result of sending one packet.
+pub(crate) enum Sent {
+    Yes,
+    /// The lane is full.
+    Full,
+    /// The payload could not be read.
+    Refused(Refusal),
+}
+
+/// The address and port of the other end, for the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub(crate) gid: [u8; 16],
+    pub(crate) port: u32,
+}
+
+/// Where a connection's packets leave. `Far` is for the fault rules, where there are some.
+pub(crate) enum Exit<'a> {
+    Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
+    Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),
+}
+
+impl Exit<'_> {
+    /// Sends or queues the packets that were put in. Returns whether the peer must be woken.
+    pub(crate) fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) -> bool {
+        match self {
+            Exit::Lane(lane, sender, ..) => {
+                if blocked {
+                    lane.block(qp, &qp.engine().waker);
+                }
+                drop(sender);
+                sent && lane.is_called_for()
+            }
+            Exit::Wire(flow, mut batch, _) => {
+                if let Err(error) = batch.flush(&*flow.port.outlet) {
+                    flow.complain(&error);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// The source of a packet's payload.
+pub(crate) enum Origin<'a> {
+    Nothing,
+    /// The engine's own bytes.
+    Bytes(&'a [u8]),
+    /// Part of a request's gather list, or its inline data.
+    Request {
+        sq: &'a crate::wqe::Ring,
+        entry: &'a SendBrief,
+        index: u32,
+        offset: u32,
+    },
+    /// Registered memory that a peer reads.
+    Memory {
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+    },
+    /// Part of a gather list whose memory is already looked up.
+    Held {
+        stretch: &'a Stretch<'a>,
+        at: usize,
+    },
+}

@@ -1,0 +1,209 @@
+//! The state of a queue pair that its lock guards. Principal type: [`Inner`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::post::Sge;
+use abi::qp::ModifyQp;
+use abi::queue::qp as word;
+use protocol::{Requester, Responder, State, Time};
+
+use super::{Flow, Lane, Qp, RemoteSrq};
+use crate::board::Place;
+use crate::cq::Cq;
+use crate::cqe::Cqe;
+use crate::direct::Ways;
+use crate::fast_path::Count;
+use crate::lane::Lanes;
+use crate::memory::View;
+use crate::migration::Migration;
+use crate::net::flow::Vector;
+use crate::net::reply_pattern::ReplyPattern;
+use crate::net::scheduler::SendQuantum;
+use crate::net::unanswered::Unanswered;
+use crate::pace::Pace;
+use crate::parent::Token;
+use crate::progress_mode::Wake;
+use crate::rnr_grace::RnrGraceQueue;
+use crate::srq::Srq;
+use crate::wqe::Ring;
+
+/// The path of outgoing packets.
+pub(crate) enum Route {
+    /// Not yet looked for.
+    Unknown,
+    /// The helper thread opens a lane. UD: for the request in this slot.
+    Opening(u32),
+    Lane(Arc<Lane>),
+    Wire(Arc<Flow>),
+}
+
+/// A receive request into which a message is being placed.
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pub(crate) length: u32,
+    pub(crate) num_sge: u32,
+    /// The entry of the QP's own queue. `None` for an entry of the SRQ, whose elements are in
+    /// [`Receiving::shared`].
+    pub(crate) index: Option<u32>,
+}
+
+/// The state that the lock guards.
+pub(crate) struct Inner {
+    /// `None` after the QP is destroyed.
+    pub(crate) view: Option<View>,
+    pub(crate) state: State,
+    pub(crate) attributes: ModifyQp,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) queues: Queues,
+    pub(crate) incoming: Receiving,
+    pub(crate) xrc: XrcPart,
+    pub(crate) link: Link,
+    pub(crate) ud: UdPart,
+    pub(crate) fast_path: Count,
+    pub(crate) wire: WirePart,
+    /// Whether the missing path has been reported.
+    pub(crate) complained: bool,
+    /// The next deadline, if any.
+    pub(crate) deadline: Option<Time>,
+    /// When the timers will next look at this QP.
+    pub(crate) alarm: Option<Time>,
+    /// Whether the first message has come (or the QP is in RTS): no further COMM_EST.
+    pub(crate) established: bool,
+    /// `Some` while the send queue drains; `true` if the program wants an event at the end.
+    pub(crate) draining: Option<bool>,
+    /// The rate limit, if any.
+    pub(crate) pace: Option<Box<Pace>>,
+    pub(crate) direct: Ways,
+    /// When to wake a peer that asks to be woken.
+    pub(crate) wake: Wake,
+}
+
+/// The work queues.
+pub(crate) struct Queues {
+    pub(crate) sq: Ring,
+    pub(crate) sq_tail: u32,
+    pub(crate) rq: Ring,
+    pub(crate) rq_head: u32,
+    pub(crate) rq_tail: u32,
+    /// On a parent domain: held while the QP exists.
+    pub(crate) token: Option<Token>,
+}
+
+/// What is being received.
+pub(crate) struct Receiving {
+    pub(crate) receive: Option<Receive>,
+    /// Requests that found no receive request.
+    pub(crate) rnr_grace: RnrGraceQueue,
+    /// Probes of other hosts that wait for receive requests.
+    pub(crate) unanswered: Unanswered,
+    /// Receive completions that are not yet in the CQ, each with whether it is solicited.
+    pub(crate) arrived: Vec<(Cqe, bool)>,
+    /// The scatter list of a request from the SRQ.
+    pub(crate) shared: Vec<Sge>,
+}
+
+/// The way to the peer, and the rules for packets on it.
+pub(crate) struct Link {
+    pub(crate) route: Route,
+    /// Connection: the engine of its peer, and the index of its lane among the lanes to that
+    /// engine.
+    pub(crate) lane_index: Option<(u32, u32)>,
+    /// The state of path migration.
+    pub(crate) migration: Migration,
+    /// The location of the peer's address.
+    pub(crate) place: Place,
+    /// Whether it is on its lane's blocked list.
+    pub(crate) blocked: bool,
+    /// Whether the peer is on another host: the path MTU holds, and packets may be lost. Decided
+    /// with the address.
+    pub(crate) on_wire: bool,
+    /// Whether packets on a lane may be lost, by faults on demand.
+    pub(crate) lossy: bool,
+    /// Whether a rule of this engine may concern its packets.
+    pub(crate) ruled: bool,
+    /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
+    pub(crate) lane_mtu: u8,
+    pub(crate) peer_mtu: u8,
+}
+
+/// What only an XRC target has.
+#[derive(Default)]
+pub(crate) struct XrcPart {
+    /// The CQ of each entry of `arrived`.
+    pub(crate) arrived_at: Vec<Arc<Cq>>,
+    /// The last named SRQ.
+    pub(crate) named: Option<Arc<Srq>>,
+    /// Present when it serves another engine's target, or another engine serves it.
+    pub(crate) remote_srq: Option<Box<RemoteSrq>>,
+}
+
+/// What only a UD QP has.
+#[derive(Default)]
+pub(crate) struct UdPart {
+    /// The request for which no lane could be opened.
+    pub(crate) no_way: Option<u32>,
+    /// A destination address of a received datagram, the epoch of the GID tables, and the port
+    /// that has the address in this epoch.
+    pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
+    /// The location of the last datagram's destination, for one epoch of the GID tables.
+    pub(crate) last_place: Option<([u8; 16], u32, Place)>,
+    /// The flow of the last datagram to another host.
+    pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
+}
+
+/// What only matters towards another host.
+#[derive(Default)]
+pub(crate) struct WirePart {
+    /// The requester's count of losses at the last look.
+    pub(crate) losses: u32,
+    /// Its unacknowledged bytes towards another host, and whether it waits for the send scheduler.
+    pub(crate) quantum: SendQuantum,
+    /// What the program does after it has received something from another host.
+    pub(crate) reply_pattern: ReplyPattern,
+}
+
+impl Inner {
+    /// The index of this connection's lane among the lanes to the peer's engine. It stays the same
+    /// after the first use.
+    pub(crate) fn lane_index_to(&mut self, lanes: &Lanes<Qp>, owner: u32) -> u32 {
+        match self.link.lane_index {
+            Some((known, lane_index)) if known == owner => lane_index,
+            _ => {
+                let lane_index = lanes.next_lane_index(owner);
+                self.link.lane_index = Some((owner, lane_index));
+                lane_index
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, offset: usize, value: u32) {
+        if let Some(view) = &self.view {
+            view.word(offset).store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set_state(&mut self, state: State) {
+        self.state = state;
+        if !state.serves() {
+            self.direct.withdraw();
+            self.incoming.rnr_grace.clear();
+        }
+        if let Some(view) = &self.view {
+            // Release: the agent, which reads the word, sees all earlier writes.
+            view.word(word::STATE).store(state as u32, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.view.is_none()
+    }
+
+    /// Whether changes of the QP have no effect now, by the agent's word after FREEZE_QP.
+    pub(crate) fn is_frozen(&self) -> bool {
+        // Acquire pairs with the agent's store: a thread that knows of the freeze sees it here.
+        self.view.as_ref().is_some_and(|view| view.word(word::FROZEN).load(Ordering::Acquire) != 0)
+    }
+}
