@@ -99,7 +99,6 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-protocol", [4, 21, 0]),
     ("softhca-engine", [6, 20, 14]),
     ("softhca-agent", [4, 33, 12]),
-    ("softhca", [35, 20, 0]),
     ("softhca-cli", [4, 24, 0]),
     ("libibverbs", [4, 31, 0]),
 ];

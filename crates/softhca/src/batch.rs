@@ -13,12 +13,12 @@ use abi::errno::Errno;
 use abi::post::send_flags;
 use engine::{PostCause, PostError};
 
-use crate::completion::Operation;
 use crate::connected::{Connected, Qp, Reliable};
 use crate::datagram::{Datagram, DatagramQp, Peer};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::message::{Message, Part, Parts};
+use crate::operation::Operation;
 use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request, Sges};
 use crate::rejected::Rejected;

@@ -11,14 +11,14 @@ use abi::qp::{ModifyQp, attr, state};
 use engine::{Caps, Engine, QpSpec, Service};
 use parking_lot::Mutex;
 
-use crate::connected::{Connected, Unconnected};
+use crate::about::About;
+use crate::connected::{Connected, Reliable, Unconnected, Unreliable};
 use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::datagram::{Datagram, DatagramQp};
 use crate::endpoint::{DatagramEndpoint, Endpoint};
 use crate::error::{Error, Result};
-use crate::event::About;
-use crate::gid::Gid;
+use crate::gid::{GIDS, Gid};
 use crate::mtu::Mtu;
 use crate::pd::Pd;
 use crate::pending::{Queues, Slots};
@@ -30,9 +30,6 @@ use crate::timing::{Patience, Retries, RnrRetries, Timing};
 const QKEY: u32 = 0x1111_1111;
 /// PSNs have 24 bits.
 const PSN_MASK: u32 = 0x00ff_ffff;
-/// Maximum number of entries in a GID table.
-pub(crate) const GIDS: u8 = 64;
-
 /// Builds a queue pair; from [`Pd::reliable`], [`Pd::unreliable`] or [`Pd::datagrams`].
 #[must_use = "a builder makes nothing until it is told to build"]
 pub struct QpBuilder<'a, Kind> {
@@ -342,4 +339,23 @@ impl QpBuilder<'_, Datagram> {
 /// A random PSN, so that late packets of an earlier connection do not match.
 fn random(engine: &Engine) -> u32 {
     engine.chance() as u32 & PSN_MASK
+}
+
+impl Pd {
+    /// Builds a connected queue pair whose messages arrive once and in order (RC): SEND, RDMA WRITE
+    /// and READ, atomics.
+    pub fn reliable<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Reliable> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Builds a connected queue pair whose messages may be lost (UC): SEND and RDMA WRITE.
+    pub fn unreliable<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Unreliable> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Builds a queue pair that sends to, and receives from, any number of peers, one packet per
+    /// message (UD).
+    pub fn datagrams<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Datagram> {
+        QpBuilder::new(self, cq)
+    }
 }

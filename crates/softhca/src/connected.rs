@@ -10,10 +10,10 @@ use abi::errno::Errno;
 use abi::qp::{Dest, ModifyQp, attr, state};
 use engine::Service;
 
-use crate::completion::Operation;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::message::{Message, Part};
+use crate::operation::Operation;
 use crate::queue_pair::{Agreed, QpInner, Request};
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;

@@ -11,13 +11,11 @@ use abi::errno::Errno;
 use engine::{Control, Engine};
 use parking_lot::Mutex;
 
-use crate::cm::{self, Manager, Opener};
-use crate::cq::Cq;
+use crate::about::About;
+use crate::cm::manager::{self, Manager, Opener};
 use crate::error::{Error, Result};
-use crate::event::About;
 use crate::gid::Gid;
 use crate::mtu::Mtu;
-use crate::pd::Pd;
 
 /// An open device. Clones refer to the same device. It is closed when the last clone and the last
 /// object made with it are dropped.
@@ -39,7 +37,7 @@ pub(crate) struct ContextInner {
 impl ContextInner {
     /// The connection manager of this device, opened if necessary.
     pub(crate) fn manager(&self) -> Result<Arc<Manager>> {
-        let opener = self.opener.as_ref().ok_or_else(cm::none)?;
+        let opener = self.opener.as_ref().ok_or_else(manager::none)?;
         let mut manager = self.manager.lock();
         match &*manager {
             Some(open) => Ok(Arc::clone(open)),
@@ -236,22 +234,6 @@ impl Context {
     #[must_use]
     pub fn drops(&self) -> Vec<String> {
         self.inner.engine.drops().iter().map(abi::reason::DropRecord::sentence).collect()
-    }
-
-    /// Creates a protection domain. Objects that are used together share a domain.
-    ///
-    /// # Errors
-    /// ENOMEM beyond the device's limit.
-    pub fn pd(&self) -> Result<Pd> {
-        Pd::new(&self.inner)
-    }
-
-    /// Creates a completion queue with room for at least this many completions.
-    ///
-    /// # Errors
-    /// EINVAL for a size beyond the device's limit.
-    pub fn cq(&self, completions: u32) -> Result<Cq> {
-        Cq::new(&self.inner, completions)
     }
 }
 

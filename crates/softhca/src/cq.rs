@@ -16,15 +16,15 @@ use abi::cq::Wc;
 use abi::errno::Errno;
 use engine::{Channel, CqSpec, PostCause, PostError, WorkQueue};
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::about::About;
 #[cfg(feature = "tokio")]
-use crate::aio::Tasks;
+use crate::aio::tasks::{Tasks, Told};
 use crate::completion::Completion;
-use crate::context::ContextInner;
+use crate::context::{Context, ContextInner};
 use crate::error::{Error, Result};
-use crate::event::About;
 use crate::pending::{Owner, Queues, is_receive};
+use crate::wait::readable;
 
 /// Number of completions taken from the adapter at once.
 const BATCH: usize = 16;
@@ -65,13 +65,13 @@ enum Ended {
     Polled(Completion),
     /// A task is told of the completion.
     #[cfg(feature = "tokio")]
-    Told(crate::aio::Told),
+    Told(Told),
     /// A scope was told of the completion, or its queue pair is gone.
     Over,
 }
 
 impl Cq {
-    pub(crate) fn new(ctx: &Arc<ContextInner>, completions: u32) -> Result<Self> {
+    fn new(ctx: &Arc<ContextInner>, completions: u32) -> Result<Self> {
         let channel = ctx.engine.create_channel()?;
         let flags = rustix::fs::fcntl_getfl(channel.fd())?;
         rustix::fs::fcntl_setfl(channel.fd(), flags | rustix::fs::OFlags::NONBLOCK)?;
@@ -214,6 +214,16 @@ impl fmt::Debug for Cq {
     }
 }
 
+impl Context {
+    /// Creates a completion queue with room for at least this many completions.
+    ///
+    /// # Errors
+    /// EINVAL for a size beyond the device's limit.
+    pub fn cq(&self, completions: u32) -> Result<Cq> {
+        Cq::new(&self.inner, completions)
+    }
+}
+
 impl CqInner {
     pub(crate) fn poll(&self) -> Result<Option<Completion>> {
         // Completions for tasks stay in order only if one thread at a time takes them.
@@ -276,7 +286,7 @@ impl CqInner {
             // The wakers run without the lock: they may call this CQ again.
             #[cfg(feature = "tokio")]
             if let Some(tasks) = self.tasks.get() {
-                telling.into_iter().for_each(crate::aio::Told::tell);
+                telling.into_iter().for_each(Told::tell);
                 tasks.gathered(taken, kept);
             }
             if taken < BATCH {
@@ -304,18 +314,21 @@ impl CqInner {
             #[cfg(feature = "tokio")]
             Owner::Poller if is_receive(wc.wr_id) && queues.inbox.get().is_some() => {
                 let inbox = queues.inbox.get().map(Arc::clone);
-                let completion = Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine);
-                inbox.map_or(Ended::Over, |inbox| Ended::Told(inbox.put(completion)))
+                let completion = Completion::new(&wc, pending.posted(), queues.datagrams, &self.ctx.engine);
+                inbox.map_or(Ended::Over, |inbox| {
+                    inbox.put(completion);
+                    Ended::Told(Told::Inbox(inbox))
+                })
             }
-            Owner::Poller => Ended::Polled(Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine)),
+            Owner::Poller => Ended::Polled(Completion::new(&wc, pending.posted(), queues.datagrams, &self.ctx.engine)),
             Owner::Scope(tally) => {
                 tally.done(&wc, pending.id, &self.ctx.engine);
                 Ended::Over
             }
             #[cfg(feature = "tokio")]
             Owner::Task(task) => {
-                let completion = Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine);
-                Ended::Told(crate::aio::Told::Task(task, completion))
+                let completion = Completion::new(&wc, pending.posted(), queues.datagrams, &self.ctx.engine);
+                Ended::Told(Told::Task(task, completion))
             }
         }
     }
@@ -367,17 +380,5 @@ impl Drop for CqInner {
         let _ = self.cq.destroy();
         let _ = self.channel.destroy();
         self.ctx.named.lock().remove(&self.cookie);
-    }
-}
-
-/// Waits until a descriptor is readable, at most until `end`. Returns whether it is readable.
-pub(crate) fn readable(fd: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
-    let limit = end.map(|end| end.saturating_duration_since(Instant::now()));
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        // After an interruption the caller checks again.
-        Err(rustix::io::Errno::INTR) => Ok(end.is_none_or(|end| end > Instant::now())),
-        Err(error) => Err(error.into()),
     }
 }

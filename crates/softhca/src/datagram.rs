@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use abi::ah::AhAttr;
 
-use crate::builder::GIDS;
-use crate::completion::{DATAGRAM_HEADER, Operation};
+use crate::completion::DATAGRAM_HEADER;
 use crate::endpoint::{DatagramEndpoint, Source};
 use crate::error::Result;
-use crate::gid::Gid;
+use crate::gid::{GIDS, Gid};
 use crate::message::Message;
+use crate::operation::Operation;
 use crate::pd::PdInner;
 use crate::queue_pair::{QpInner, Request};
 use crate::rejected::Rejected;

@@ -7,25 +7,10 @@ use std::time::{Duration, Instant};
 use abi::errno::Errno;
 use abi::event::EventType;
 
+use crate::about::About;
 use crate::context::Context;
-use crate::cq::readable;
 use crate::error::{Error, Result};
-
-/// The object of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum About {
-    /// The device.
-    Device,
-    /// A port, by number.
-    Port(u8),
-    /// A queue pair, by number.
-    Qp(u32),
-    /// A completion queue, by [`Cq::number`](crate::Cq::number).
-    Cq(u32),
-    /// A shared receive queue, by [`Srq::number`](crate::Srq::number).
-    Srq(u32),
-}
+use crate::wait::readable;
 
 /// An async event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

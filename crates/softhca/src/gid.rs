@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
+/// Maximum number of entries in a GID table.
+pub(crate) const GIDS: u8 = 64;
+
 /// The address of a port, or a multicast group. An IPv4 address is `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Gid(pub [u8; 16]);

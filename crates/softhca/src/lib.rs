@@ -89,6 +89,7 @@
 //! time.
 #![deny(unsafe_code)]
 
+mod about;
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod batch;
@@ -108,19 +109,24 @@ mod gid;
 mod memory;
 mod message;
 mod mtu;
+mod operation;
 mod pd;
 mod pending;
 mod queue_pair;
+mod range;
 mod rejected;
 mod remote;
 mod scope;
 mod srq;
+mod tally;
 mod timing;
+mod wait;
 
 pub use abi::event::EventType as EventKind;
+pub use about::About;
 pub use batch::Batch;
 pub use builder::QpBuilder;
-pub use completion::{Completion, Operation};
+pub use completion::Completion;
 pub use connected::{Connected, Qp, Reliable, Unconnected, Unreliable};
 pub use context::{Context, DeviceInfo, GidEntry, PortInfo};
 pub use cq::Cq;
@@ -129,11 +135,12 @@ pub use device::{Device, devices, devices_in, open};
 pub use endpoint::{DatagramEndpoint, Endpoint, Source};
 pub use engine::{Control, PostCause, PostError, WorkQueue};
 pub use error::{Error, Result, reasons};
-pub use event::{About, Event};
+pub use event::Event;
 pub use gid::Gid;
 pub use memory::{Buffer, Exposed, Kept, Mapping, Memory};
 pub use message::{Message, Part};
 pub use mtu::Mtu;
+pub use operation::Operation;
 pub use pd::Pd;
 pub use protocol::{Service, State, Status};
 pub use rejected::Rejected;

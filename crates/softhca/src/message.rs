@@ -1,9 +1,12 @@
 //! Messages: parts of memory, and a message made of parts and flags. Principal types: [`Part`],
 //! [`Message`].
 
+use std::ops::RangeBounds;
+
 use abi::post::Sge;
 
 use crate::memory::{Buffer, Exposed};
+use crate::range::inside;
 
 /// A part of a [`Buffer`] or of [`Exposed`] memory, as one element of a request.
 #[derive(Debug)]
@@ -68,6 +71,30 @@ impl Part {
             Memory::Owned(buffer) => Some(buffer),
             Memory::Shared(_) => None,
         }
+    }
+}
+
+impl Buffer {
+    /// A part of the buffer, to post. The completion gives back the whole buffer.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    #[must_use]
+    pub fn part(self, range: impl RangeBounds<usize>) -> Part {
+        let (at, len) = inside(range, self.len());
+        Part::of(self, at, len)
+    }
+}
+
+impl Exposed {
+    /// A part of the memory, to send from or to receive or read into.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    #[must_use]
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Part {
+        let (at, len) = inside(range, self.len());
+        Part::shared(self.clone(), at, len)
     }
 }
 

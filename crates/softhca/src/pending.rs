@@ -8,6 +8,7 @@
 //! before its last one share one name. They have no completion unless one fails.
 
 use std::sync::Arc;
+
 #[cfg(feature = "tokio")]
 use std::sync::OnceLock;
 
@@ -15,10 +16,13 @@ use abi::cq::Wc;
 use parking_lot::Mutex;
 
 #[cfg(feature = "tokio")]
-use crate::aio::Inbox;
-use crate::completion::Operation;
+use crate::aio::inbox::Inbox;
+#[cfg(feature = "tokio")]
+use crate::completion::Completion;
+use crate::completion::Posted;
 use crate::message::Parts;
-use crate::scope::Tally;
+use crate::operation::Operation;
+use crate::tally::Tally;
 
 /// Set in the names of receives.
 const RECEIVE: u64 = 1 << 63;
@@ -50,12 +54,17 @@ pub(crate) enum Owner {
     Scope(Arc<Tally>),
     /// A task, unless it has dropped its future.
     #[cfg(feature = "tokio")]
-    Task(tokio::sync::oneshot::Sender<crate::Completion>),
+    Task(tokio::sync::oneshot::Sender<Completion>),
 }
 
 impl Pending {
     pub(crate) fn new(id: u64, operation: Operation, parts: Parts, owner: Owner) -> Self {
         Self { id, operation, parts, owner, weight: 1, earlier: None }
+    }
+
+    /// What was posted.
+    pub(crate) fn posted(self) -> Posted {
+        Posted { id: self.id, operation: self.operation, parts: self.parts }
     }
 }
 

@@ -10,13 +10,13 @@ use abi::qp::{ModifyQp, attr, state};
 use engine::{PostCause, PostError, RecvWr, SendWr, WorkQueue};
 use parking_lot::Mutex;
 
-use crate::completion::Operation;
 use crate::cq::CqInner;
 use crate::endpoint::{DatagramEndpoint, Endpoint};
 use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::message::{Message, Part, Parts};
 use crate::mtu::Mtu;
+use crate::operation::Operation;
 use crate::pd::PdInner;
 use crate::pending::{Owner, Pending, Queues};
 use crate::rejected::Rejected;

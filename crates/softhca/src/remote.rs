@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use abi::mr::access as right;
 
 use crate::error::{Error, Result};
-use crate::memory::checked;
+use crate::range::checked;
 
 /// What peers may do with [`Exposed`](crate::Exposed) memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

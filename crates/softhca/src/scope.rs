@@ -10,52 +10,21 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::cq::Wc;
 use abi::mr::access as right;
 use abi::post::Sge;
-use engine::Engine;
-use parking_lot::{Condvar, Mutex};
-use protocol::Status;
+use parking_lot::Mutex;
 
-use crate::completion::{Operation, failure, status};
 use crate::connected::{Connected, Qp, Reliable};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::message::Parts;
+use crate::operation::Operation;
 use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request};
 use crate::remote::RemoteRegion;
+use crate::tally::Tally;
 
 /// The longest time between two polls of the CQs while a scope waits.
 const LOOK: Duration = Duration::from_micros(500);
-
-/// Counts the requests of a scope.
-#[derive(Default)]
-pub(crate) struct Tally {
-    state: Mutex<Count>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Count {
-    under_way: usize,
-    received: Vec<(u64, usize)>,
-    failed: Option<Error>,
-}
-
-impl Tally {
-    /// Counts the end of one request.
-    pub(crate) fn done(&self, wc: &Wc, id: u64, engine: &Engine) {
-        let mut count = self.state.lock();
-        count.under_way -= 1;
-        match status(wc.status) {
-            Status::Success => count.received.push((id, wc.byte_len as usize)),
-            // The first failure is the cause; the others follow from it.
-            _ if count.failed.is_none() => count.failed = Some(failure(wc, id, engine)),
-            _ => {}
-        }
-        self.changed.notify_all();
-    }
-}
 
 /// Posts requests on borrowed memory; see [`Qp::scope`].
 pub struct Scope<'env, S> {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use abi::srq::attr;
 use engine::{RecvWr, SrqSpec};
 
-use crate::completion::Operation;
+use crate::about::About;
 use crate::error::Result;
-use crate::event::About;
 use crate::message::{Message, Parts};
-use crate::pd::PdInner;
+use crate::operation::Operation;
+use crate::pd::{Pd, PdInner};
 use crate::pending::{Owner, Pending, Slots};
 use crate::rejected::Rejected;
 
@@ -91,5 +91,16 @@ impl Srq {
 impl fmt::Debug for Srq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Srq({}, {} receives)", self.number(), self.capacity())
+    }
+}
+
+impl Pd {
+    /// Creates a shared receive queue for at least this many receives, from which several queue
+    /// pairs take.
+    ///
+    /// # Errors
+    /// EINVAL or ENOMEM beyond the device's limits.
+    pub fn srq(&self, receives: u32) -> Result<Srq> {
+        Srq::new(&self.inner, receives)
     }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use ::cm::EventKind;
 
-use crate::aio::{DatagramQp, Qp};
+use crate::aio::datagram::DatagramQp;
+use crate::aio::queue_pair::Qp;
 use crate::builder::QpBuilder;
 use crate::cm;
 use crate::cm::Tie;

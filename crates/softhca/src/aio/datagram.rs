@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::aio::Inbox;
+use crate::aio::inbox::Inbox;
 use crate::batch::Batch;
 use crate::completion::Completion;
 use crate::datagram::{Datagram, Peer};

@@ -1,6 +1,6 @@
 //! Drives a CQ for tasks: waiting tasks poll for a while and then sleep, and one task of the
-//! runtime owns the descriptor. Principal types: [`Tasks`], a CQ's state about its tasks, and
-//! [`Drive`], a future that drives the CQ while it waits for another future.
+//! runtime owns the descriptor. Principal type: [`Drive`], a future that drives the CQ while it
+//! waits for another future.
 //!
 //! No completion depends on the polling of an unrelated future. A task that takes completions
 //! delivers each to its owner, and the runtime's task is always there to take them.
@@ -17,10 +17,9 @@ use abi::errno::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
-use tokio::task::AbortHandle;
+use tokio::sync::Notify;
 
-use crate::aio::Inbox;
+use crate::aio::tasks::Tasks;
 use crate::completion::Completion;
 use crate::cq::{Cq, CqInner};
 use crate::error::{Error, Result};
@@ -29,59 +28,6 @@ use crate::pending::Owner;
 /// Number of polls before a waiting task sleeps; other tasks run in between. They take some tens of
 /// microseconds.
 const LOOKS: u32 = 100;
-
-/// A CQ's state about the tasks that wait on it.
-pub(crate) struct Tasks {
-    /// Notified when completions were taken, because queues have room then.
-    pub(crate) room: Notify,
-    /// Notified when there are stashed completions.
-    stashed: Notify,
-    /// Number of tasks that sleep, or are about to sleep: they need the CQ to be armed.
-    sleepers: AtomicUsize,
-    /// The CQ is armed, or a task is arming it and polls afterwards.
-    armed: AtomicBool,
-    /// Set while one of the tasks polls before it sleeps.
-    looking: AtomicBool,
-    /// Set when no more completions can come; the reason.
-    ended: OnceLock<Error>,
-    /// The task that owns the descriptor.
-    driver: AbortHandle,
-}
-
-/// The owner of a completion.
-pub(crate) enum Told {
-    Task(oneshot::Sender<Completion>, Completion),
-    Inbox(Arc<Inbox>),
-}
-
-impl Told {
-    /// Wakes the owner. If the task has dropped its future, the completion and its buffers are
-    /// freed here.
-    pub(crate) fn tell(self) {
-        match self {
-            Self::Task(task, completion) => drop(task.send(completion)),
-            Self::Inbox(inbox) => inbox.tell(),
-        }
-    }
-}
-
-impl Tasks {
-    /// Wakes waiters after `taken` completions were taken, of which `kept` are stashed.
-    pub(crate) fn gathered(&self, taken: usize, kept: usize) {
-        if taken > 0 {
-            self.room.notify_waiters();
-        }
-        for _ in 0..kept {
-            self.stashed.notify_one();
-        }
-    }
-}
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
 
 impl Cq {
     /// Waits for the next completion of a request that was posted with an id, and lets other tasks

@@ -69,12 +69,11 @@ mod connect;
 mod datagram;
 mod driver;
 mod events;
-mod inbox;
+pub(crate) mod inbox;
 mod post;
 mod queue_pair;
-
-pub(crate) use driver::{Tasks, Told};
-pub(crate) use inbox::Inbox;
+mod receiving;
+pub(crate) mod tasks;
 
 pub use connect::{Connection, Connector, DatagramListener, Incoming, Listener, Outgoing, Request, Route};
 pub use datagram::DatagramQp;

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::aio::Inbox;
+use crate::aio::inbox::Inbox;
 use crate::batch::Batch;
-use crate::completion::{Completion, Operation};
+use crate::completion::Completion;
 use crate::connected::{Connected, Reliable};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::message::{Message, Part};
+use crate::operation::Operation;
 use crate::queue_pair::Request;
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;

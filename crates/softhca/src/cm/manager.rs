@@ -17,9 +17,8 @@ use abi::qp::{ModifyQp, attr, state};
 use engine::usermem;
 use parking_lot::{Condvar, Mutex};
 
-use crate::cq::readable;
 use crate::error::{Error, Result};
-use crate::queue_pair::QpInner;
+use crate::wait::readable;
 
 /// Opens a channel to the agent of a device.
 pub(crate) type Opener = Box<dyn Fn() -> ::cm::Result<Channel> + Send + Sync>;
@@ -166,8 +165,8 @@ impl Shared {
 
 impl Mailbox {
     /// Sets the queue pair that ends with the connection.
-    pub(crate) fn guard(&self, qp: &QpInner) {
-        let guarded = Guarded { qp: Arc::downgrade(&qp.qp), engine: Arc::downgrade(&qp.pd.ctx.engine) };
+    pub(crate) fn guard(&self, qp: &Arc<engine::Qp>, engine: &Arc<engine::Engine>) {
+        let guarded = Guarded { qp: Arc::downgrade(qp), engine: Arc::downgrade(engine) };
         let mut mail = self.mail.lock();
         if mail.closed {
             drop(mail);

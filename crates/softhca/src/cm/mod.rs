@@ -61,12 +61,11 @@ mod datagrams;
 mod hearing;
 mod id;
 mod listener;
-mod manager;
+pub(crate) mod manager;
 mod prepared;
 
 #[cfg(feature = "tokio")]
 pub(crate) use connection::Tie;
-pub(crate) use manager::{Manager, Opener, none};
 
 pub use connection::Connection;
 pub use connector::{Connector, Route};

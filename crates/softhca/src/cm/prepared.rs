@@ -102,7 +102,7 @@ impl Prepared {
     }
 
     fn finish(self, (own, peer): (Endpoint, Endpoint), private_data: Vec<u8>) -> Connection {
-        self.id.mailbox.guard(&self.inner);
+        self.id.mailbox.guard(&self.inner.qp, &self.inner.pd.ctx.engine);
         let qp = Qp::connected(self.inner, own, peer);
         Connection::new(self.id, qp, self.ends, private_data)
     }

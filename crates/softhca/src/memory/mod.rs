@@ -11,7 +11,7 @@ mod own;
 mod region;
 
 use std::fmt;
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 
 use abi::post::Sge;
@@ -20,8 +20,8 @@ use engine::usermem;
 use self::own::Block;
 use self::region::Region;
 use crate::error::Result;
-use crate::message::Part;
-use crate::pd::PdInner;
+use crate::pd::{Pd, PdInner};
+use crate::range::inside;
 use crate::remote::{Access, RemoteRegion};
 
 pub use self::own::{Kept, Mapping, Memory};
@@ -109,16 +109,6 @@ impl Buffer {
         assert!(size > 0, "pieces of no bytes");
         let piece = |index| Self { region: Arc::clone(&self.region), at: self.at + index * size, len: size };
         (0..self.len / size).map(piece).collect()
-    }
-
-    /// A part of the buffer, to post. The completion gives back the whole buffer.
-    ///
-    /// # Panics
-    /// When the range is not inside.
-    #[must_use]
-    pub fn part(self, range: impl RangeBounds<usize>) -> Part {
-        let (at, len) = inside(range, self.len);
-        Part::of(self, at, len)
     }
 
     pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
@@ -289,16 +279,6 @@ impl Exposed {
         unsafe { usermem::compare_swap(self.word(at), expected, new) }.expect("our own memory")
     }
 
-    /// A part of the memory, to send from or to receive or read into.
-    ///
-    /// # Panics
-    /// When the range is not inside.
-    #[must_use]
-    pub fn part(&self, range: impl RangeBounds<usize>) -> Part {
-        let (at, len) = inside(range, self.len());
-        Part::shared(self.clone(), at, len)
-    }
-
     pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
         self.region.sge(at, len)
     }
@@ -324,26 +304,71 @@ impl fmt::Debug for Exposed {
     }
 }
 
-/// Start and length of a range inside `len` bytes.
-///
-/// # Panics
-/// When the range is not inside.
-pub(crate) fn inside(range: impl RangeBounds<usize>, len: usize) -> (usize, usize) {
-    let shown = (range.start_bound().cloned(), range.end_bound().cloned());
-    checked(range, len).unwrap_or_else(|| panic!("the range {shown:?} is outside the {len} bytes of the memory"))
-}
+impl Pd {
+    /// Allocates registered memory, zeroed. Registration needs a command to the agent: allocate
+    /// buffers beforehand, or split a large one with [`Buffer::pieces`].
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    ///
+    /// # Panics
+    /// If this length of memory is impossible.
+    pub fn buffer(&self, len: usize) -> Result<Buffer> {
+        Buffer::new(&self.inner, len)
+    }
 
-/// Start and length of a range if it is inside `len` bytes.
-pub(crate) fn checked(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.checked_add(1)?,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&end) => end.checked_add(1)?,
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => len,
-    };
-    (start <= end && end <= len).then(|| (start, end - start))
+    /// Allocates registered memory that peers may access, zeroed.
+    ///
+    /// # Errors
+    /// The errors of [`Pd::buffer`].
+    ///
+    /// # Panics
+    /// As [`Pd::buffer`].
+    pub fn expose(&self, len: usize, access: Access) -> Result<Exposed> {
+        Exposed::new(&self.inner, len, access)
+    }
+
+    /// Registers existing memory of the program, such as a `Vec<u8>`, and takes ownership of it,
+    /// without a copy. [`Buffer::into_inner`] gives the memory back.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = fabric::Fabric::start()?;
+    /// # let device = fabric.open()?;
+    /// # let (pd, cq, received) = (device.pd()?, device.cq(16)?, device.cq(16)?);
+    /// # let (left, right) = (pd.reliable(&cq).build()?, pd.reliable(&received).build()?);
+    /// # let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    /// # let (left, right) = (left.connect(&to_right)?, right.connect(&to_left)?);
+    /// # right.receive(2, pd.buffer(64)?)?;
+    /// let words: Vec<u8> = b"as it is".to_vec();
+    /// left.send(1, pd.register(words)?)?;
+    /// let buffer = cq.wait()?.ok()?.into_buffer();
+    /// let words: Vec<u8> = buffer.into_inner()?;
+    /// assert_eq!(words, b"as it is");
+    /// # drop(right); Ok(()) }
+    /// ```
+    ///
+    /// ```compile_fail,E0382
+    /// # fn example(pd: softhca::Pd, words: Vec<u8>) -> softhca::Result<()> {
+    /// let buffer = pd.register(words)?;
+    /// println!("{words:?}"); // The buffer owns `words`.
+    /// # drop(buffer); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// EINVAL for memory of 0 bytes, ENOMEM beyond the device's limit. The error contains the
+    /// memory.
+    pub fn register<M: Memory>(&self, memory: M) -> Result<Buffer, Kept<M>> {
+        Buffer::over(&self.inner, memory)
+    }
+
+    /// Registers existing memory of the program, such as a [`Mapping`](crate::Mapping), takes
+    /// ownership of it, and lets peers access it. [`Exposed::into_inner`] gives the memory back
+    /// when no peer can access it any more.
+    ///
+    /// # Errors
+    /// The errors of [`Pd::register`].
+    pub fn expose_memory<M: Memory>(&self, memory: M, access: Access) -> Result<Exposed, Kept<M>> {
+        Exposed::over(&self.inner, memory, access)
+    }
 }
