@@ -98,7 +98,7 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [4, 26, 0]),
     ("softhca-protocol", [4, 21, 0]),
     ("softhca-engine", [6, 20, 14]),
-    ("softhca-agent", [4, 33, 12]),
+    ("softhca-agent", [4, 20, 11]),
     ("softhca-cli", [4, 24, 0]),
     ("libibverbs", [4, 31, 0]),
 ];

@@ -110,26 +110,42 @@ pub(crate) struct Manager {
     ports: Ports,
     first_free_port: u16,
     locals: Locals,
-    routes: Option<Routes>,
-    /// Searches for neighbours, ordered by when to look again.
-    searches: BTreeSet<(Time, u32)>,
-    pending: BTreeMap<u32, search::Search>,
+    lookups: Lookups,
     /// Requests to services that have no listener yet.
     before_listen: before_listen::BeforeListen,
     /// Datagrams that fault rules delay.
     late: late::Late,
-    /// Channels whose clients must be notified.
-    to_notify: Vec<ChannelId>,
-    /// Channels whose event socket is full.
-    full: Vec<ChannelId>,
-    inlet: Arc<Inlet>,
-    outlets: Outlets,
+    notices: Notices,
+    mail: Mail,
     /// Datagrams between ids of this agent.
     inner: VecDeque<Passed>,
     outside: Outside,
     /// Users are kept apart.
     apart: bool,
     counts: Counts,
+}
+
+/// How routes and neighbours are found.
+struct Lookups {
+    routes: Option<Routes>,
+    /// Searches for neighbours, ordered by when to look again.
+    searches: BTreeSet<(Time, u32)>,
+    pending: BTreeMap<u32, search::Search>,
+}
+
+/// Channels that have something for their clients.
+#[derive(Default)]
+struct Notices {
+    /// Their clients must be notified.
+    to_notify: Vec<ChannelId>,
+    /// Their event sockets are full.
+    full: Vec<ChannelId>,
+}
+
+/// Where datagrams come in and go out.
+struct Mail {
+    inlet: Arc<Inlet>,
+    outlets: Outlets,
 }
 
 /// A datagram from this agent to itself.
@@ -197,15 +213,18 @@ impl Manager {
             ports: Ports::new(first..=last, rover),
             first_free_port,
             locals: Locals::default(),
-            routes: if off { None } else { routes() },
-            searches: BTreeSet::new(),
-            pending: BTreeMap::new(),
+            lookups: Lookups {
+                routes: if off { None } else { routes() },
+                searches: BTreeSet::new(),
+                pending: BTreeMap::new(),
+            },
             before_listen: before_listen::BeforeListen::default(),
             late: late::Late::default(),
-            to_notify: Vec::new(),
-            full: Vec::new(),
-            inlet: Arc::clone(world.wire.inlet()),
-            outlets: Outlets::new(off, world.captures.watchers().clone()),
+            notices: Notices::default(),
+            mail: Mail {
+                inlet: Arc::clone(world.wire.inlet()),
+                outlets: Outlets::new(off, world.captures.watchers().clone()),
+            },
             inner: VecDeque::new(),
             outside,
             apart: world.users.apart,
@@ -289,17 +308,17 @@ impl Manager {
 
     /// The inlet becomes readable when datagrams arrive.
     pub(crate) fn inlet(&self) -> &Arc<Inlet> {
-        &self.inlet
+        &self.mail.inlet
     }
 
     /// Sends through this network from now on.
     pub(crate) fn set_network(&mut self, network: Arc<dyn Network>) {
-        self.outlets.set_network(network);
+        self.mail.outlets.set_network(network);
     }
 
     /// Handles datagrams that have arrived.
     pub(crate) fn on_datagrams(&mut self, world: &World) {
-        let arrivals = self.inlet.take_some(ARRIVALS);
+        let arrivals = self.mail.inlet.take_some(ARRIVALS);
         if !headroom::is_there() {
             self.counts.received += arrivals.len() as u64;
             self.counts.dropped += arrivals.len() as u64;
@@ -346,7 +365,7 @@ impl Manager {
         if !self.inner.is_empty() {
             return Some(Time(0));
         }
-        let search = self.searches.first().map(|(at, _)| *at);
+        let search = self.lookups.searches.first().map(|(at, _)| *at);
         self.core
             .next_time()
             .into_iter()
@@ -359,7 +378,7 @@ impl Manager {
     /// Handles a change of addresses or GIDs.
     pub(crate) fn follow_addresses(&mut self, world: &World) {
         self.locals = Locals::new(&world.host, &world.addresses, world.wire.is_external(), &world.devices);
-        self.outlets.forget();
+        self.mail.outlets.forget();
         let gone: Vec<u32> = self
             .ids
             .iter()
@@ -415,13 +434,13 @@ impl Manager {
         for member in &id.members {
             self.remove_member(id.channel, *member);
         }
-        self.pending.remove(&name);
-        let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.reported, 0) };
+        self.lookups.pending.remove(&name);
+        let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.events.reported, 0) };
         owner.ids.remove(&name);
         let uid = owner.channel.peer.uid;
         // The backlog bounds the number of requests.
         let mut requests = Vec::new();
-        let notified = match id.queued {
+        let notified = match id.events.queued {
             0 => 0,
             _ => owner.channel.take_out(|of, _| of == name, |event| requests.extend(event.request)).1,
         };
@@ -432,7 +451,7 @@ impl Manager {
         for request in requests {
             self.end(request);
         }
-        (id.reported, notified)
+        (id.events.reported, notified)
     }
 
     /// Queues an event about an id. If the program does not know the id yet, there is no event:
@@ -465,16 +484,16 @@ impl Manager {
             tracing::warn!(id = name, event = kind, "an event is lost: there is no memory");
             return;
         }
-        id.queued += 1;
-        if self.to_notify.last() != Some(&id.channel) {
-            self.to_notify.push(id.channel);
+        id.events.queued += 1;
+        if self.notices.to_notify.last() != Some(&id.channel) {
+            self.notices.to_notify.push(id.channel);
         }
     }
 
     /// Sends the datagrams and delivers the events that a command or an arrival has caused.
     fn settle(&mut self, world: &World) {
         self.take_outputs(world);
-        while let Some(channel) = self.to_notify.pop() {
+        while let Some(channel) = self.notices.to_notify.pop() {
             self.announce(world, channel);
         }
     }
@@ -542,7 +561,7 @@ impl Manager {
             self.pass(path.origin(), mad, told);
             return;
         }
-        match self.outlets.send(&way, mad, told) {
+        match self.mail.outlets.send(&way, mad, told) {
             Ok(()) => self.counts.sent += 1,
             Err(error) => {
                 self.counts.not_sent += 1;
@@ -566,7 +585,7 @@ impl Manager {
             self.counts.not_sent += 1;
             return;
         }
-        let psn = self.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
+        let psn = self.mail.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
     }
 }

@@ -8,6 +8,7 @@
 //! [`Server`].
 
 mod messages;
+mod parts;
 mod passing;
 mod scheduler;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use abi::envelope::REQUEST_MAX;
 use rustix::event::epoll::EventFlags;
-use shm::socket::{Listener, Socket};
+use shm::socket::Socket;
 
 use crate::account;
 use crate::addresses::{AddressWatch, host_addresses, host_links};
@@ -33,7 +34,6 @@ use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::dispatch::Reply;
 use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor};
-use crate::fair::Fair;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::mirror::Mirror;
@@ -43,8 +43,9 @@ use crate::slow::Paths;
 use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
+use parts::{Idle, Listeners, Local, Registry, Schedule, Surroundings};
 use scheduler::{Account, Work};
-use visitors::{Connections, Visitor};
+use visitors::Visitor;
 
 /// How often the agent offers records again to a client that had no room for them.
 const RETRY: Duration = Duration::from_millis(200);
@@ -63,48 +64,24 @@ pub(crate) struct Server {
     world: World,
     manager: Manager,
     poller: Poller,
-    nodes: Vec<Listener>,
-    manager_node: Option<Listener>,
-    admin: Option<Listener>,
-    netlink_node: Option<Listener>,
+    listeners: Listeners,
     clients: BTreeMap<u32, Client>,
     /// Clients whose replies wait until the kernel passes descriptors again.
     starving: BTreeSet<u32>,
     admins: BTreeMap<u32, Visitor>,
-    /// How many connections each user has.
-    connections: BTreeMap<u32, Connections>,
-    /// The connection of each engine's client.
-    by_engine: BTreeMap<ContextId, u32>,
-    /// The work that waits.
-    queue: Fair<Account, Work>,
-    /// Events that are already in the queue.
-    queued: BTreeSet<Token>,
-    timers_queued: bool,
-    /// When the poller was last asked for events.
-    polled: Instant,
-    /// When records without room were last offered again.
-    retried: Instant,
-    /// Contexts of clients in this process, which have no socket.
-    locals: BTreeSet<ContextId>,
-    /// Event channels of clients in this process.
-    local_channels: BTreeSet<ChannelId>,
-    last_connection: u32,
-    /// The thread has carried out a command since its last wait.
-    served: bool,
+    registry: Registry,
+    schedule: Schedule,
+    local: Local,
     /// A spare descriptor, for the case that no other one is left.
     spare: Option<OwnedFd>,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
-    paths: Paths,
+    surroundings: Surroundings,
     inbox: Inbox,
-    idle_exit: Option<Duration>,
-    idle_since: Instant,
+    idle: Idle,
     buffer: Vec<u8>,
-    mirror: Option<Mirror>,
     /// Reads datagrams of other hosts.
     _wire: Option<WireThread>,
-    /// Becomes readable when the run directory is removed.
-    lost: Option<OwnedFd>,
     /// Must be dropped last: it removes the nodes and releases the lock.
     run_dir: Option<RunDir>,
 }
@@ -144,35 +121,21 @@ impl Server {
             world,
             manager,
             poller,
-            nodes: Vec::new(),
-            manager_node: None,
-            admin: None,
-            netlink_node: None,
+            listeners: Listeners::default(),
             clients: BTreeMap::new(),
             starving: BTreeSet::new(),
             admins: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            by_engine: BTreeMap::new(),
-            queue: Fair::new(scheduler::CREDIT),
-            queued: BTreeSet::new(),
-            timers_queued: false,
-            polled: Instant::now(),
-            retried: Instant::now(),
-            locals: BTreeSet::new(),
-            local_channels: BTreeSet::new(),
-            last_connection: 0,
-            served: false,
+            registry: Registry::default(),
+            schedule: Schedule::new(),
+            local: Local::default(),
             spare: spare_descriptor(),
             watch,
             messages,
-            paths: Paths::new(inbox.clone()),
+            surroundings: Surroundings { paths: Paths::new(inbox.clone()), mirror: None, lost: None },
             inbox,
-            idle_exit: config.idle_exit,
-            idle_since: Instant::now(),
+            idle: Idle { exit: config.idle_exit, since: Instant::now() },
             buffer: vec![0; REQUEST_MAX + 1],
-            mirror: None,
             _wire: wire,
-            lost: None,
             run_dir: None,
         };
         if let Some(run_dir) = run_dir {
@@ -193,29 +156,29 @@ impl Server {
             inbox.send(Message::Room(uid));
         };
         self.world.closers = Closers::threads(room, users::waiting(descriptors));
-        self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
+        self.surroundings.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;
             self.poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
-            self.nodes.push(listener);
+            self.listeners.devices.push(listener);
         }
         let manager = listen_at(&run_dir, abi::ucma::NODE)?;
         self.poller.watch(manager.as_fd(), Token::ManagerNode, EventFlags::IN)?;
-        self.manager_node = Some(manager);
+        self.listeners.manager = Some(manager);
         let netlink = listen_at(&run_dir, abi::netlink::NODE)?;
         self.poller.watch(netlink.as_fd(), Token::NetlinkNode, EventFlags::IN)?;
-        self.netlink_node = Some(netlink);
+        self.listeners.netlink = Some(netlink);
         let admin = listen_at(&run_dir, ADMIN)?;
         self.poller.watch(admin.as_fd(), Token::AdminNode, EventFlags::IN)?;
-        self.admin = Some(admin);
+        self.listeners.admin = Some(admin);
         match run_dir.watch() {
             Ok(watch) => {
                 self.poller.watch(watch.as_fd(), Token::RunDir, EventFlags::IN)?;
-                self.lost = Some(watch);
+                self.surroundings.lost = Some(watch);
             }
             Err(error) => tracing::debug!(%error, "it will not be noticed if the run directory goes"),
         }
-        tracing::info!(path = %run_dir.path().display(), devices = self.nodes.len(), "the agent serves");
+        tracing::info!(path = %run_dir.path().display(), devices = self.listeners.devices.len(), "the agent serves");
         self.run_dir = Some(run_dir);
         Ok(())
     }
@@ -224,10 +187,10 @@ impl Server {
     /// the agent ends when its current programs have ended.
     fn lose_run_dir(&mut self) {
         let mut events = [0; 4096];
-        while self.lost.as_ref().is_some_and(|lost| rustix::io::read(lost, &mut events).is_ok()) {}
-        if self.run_dir.as_ref().is_some_and(|run_dir| !run_dir.is_there()) && self.lost.take().is_some() {
+        while self.surroundings.lost.as_ref().is_some_and(|lost| rustix::io::read(lost, &mut events).is_ok()) {}
+        if self.run_dir.as_ref().is_some_and(|run_dir| !run_dir.is_there()) && self.surroundings.lost.take().is_some() {
             tracing::warn!("the run directory is gone: the agent ends when its programs have");
-            self.idle_exit = Some(Duration::ZERO);
+            self.idle.exit = Some(Duration::ZERO);
         }
     }
 
@@ -236,8 +199,8 @@ impl Server {
     fn accept(&mut self, node: Node) {
         for _ in 0..ACCEPTED {
             let listener = match node {
-                Node::Device(device) => self.nodes.get(device),
-                Node::Manager => self.manager_node.as_ref(),
+                Node::Device(device) => self.listeners.devices.get(device),
+                Node::Manager => self.listeners.manager.as_ref(),
             };
             let closers = &mut self.world.closers;
             let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
@@ -250,7 +213,7 @@ impl Server {
                 }
                 Ok(client) => match self.poller.watch(client.socket(), Token::Client(id), EventFlags::IN) {
                     Ok(()) => {
-                        self.connections.entry(client.uid()).or_default().clients += 1;
+                        self.registry.users.entry(client.uid()).or_default().clients += 1;
                         self.clients.insert(id, client);
                     }
                     Err(error) => tracing::warn!(%error, "a client cannot be watched and is sent away"),
@@ -274,7 +237,7 @@ impl Server {
     /// messages may be there.
     fn serve_one(&mut self, id: u32) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
-        self.served = true;
+        self.schedule.served = true;
         let mut buffer = std::mem::take(&mut self.buffer);
         let next = client.next(&mut self.world, &mut self.manager, &mut buffer);
         let goes_on = self.do_next(id, next);
@@ -297,7 +260,7 @@ impl Server {
             }
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
-                let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
+                let reply = self.surroundings.paths.carry_out(&mut self.world, context, request, fds, to);
                 // When the client gets the reply to ATTACH_MCAST, its host must already receive for
                 // the group.
                 self.world.follow_wire(Instant::now);
@@ -380,17 +343,17 @@ impl Server {
             Some(Session::Channel(channel)) => self.close_channel(channel),
             None => {}
         }
-        self.idle_since = Instant::now();
+        self.idle.since = Instant::now();
     }
 
     /// Ends a context. If it has too many objects for one piece of work, several pieces end it,
     /// before other work of its user.
     fn close(&mut self, context: ContextId) {
-        self.paths.forget(context);
-        self.by_engine.remove(&context);
+        self.surroundings.paths.forget(context);
+        self.registry.by_engine.remove(&context);
         let account = self.account_of_context(context);
         if !self.world.close_some(context, PIECE) {
-            self.queue.push_first(account, Work::Ending(context));
+            self.schedule.queue.push_first(account, Work::Ending(context));
         }
     }
 
@@ -398,7 +361,7 @@ impl Server {
     fn close_channel(&mut self, channel: ChannelId) {
         let account = Account::User(self.manager.user_of(channel));
         if !self.manager.close_some(&self.world, channel, PIECE) {
-            self.queue.push_first(account, Work::EndingChannel(channel));
+            self.schedule.queue.push_first(account, Work::EndingChannel(channel));
         }
     }
 
@@ -408,7 +371,7 @@ impl Server {
             && !std::mem::replace(&mut engine.watched, true)
         {
             let _ = self.poller.watch(engine.socket(), Token::Push(context.0), EventFlags::OUT | EventFlags::ET);
-            self.by_engine.extend(connection.map(|connection| (context, connection)));
+            self.registry.by_engine.extend(connection.map(|connection| (context, connection)));
         }
     }
 
@@ -436,7 +399,7 @@ impl Server {
                 "the program has taken nothing for so long that thousands of messages about lanes wait for it: its device is closed; \
                  is its thread \"softhca\" stopped?"
             );
-            match self.by_engine.get(context).copied() {
+            match self.registry.by_engine.get(context).copied() {
                 Some(id) => self.disconnect(id),
                 None => self.close(*context),
             }
@@ -456,7 +419,7 @@ impl Server {
     fn show_changes(&mut self, changed: bool) {
         self.manager.follow_addresses(&self.world);
         if changed
-            && let Some(mirror) = &self.mirror
+            && let Some(mirror) = &self.surroundings.mirror
             && let Err(error) = mirror.update(&self.world.devices)
         {
             tracing::warn!(%error, "the device mirror could not be brought up to date");
@@ -468,23 +431,23 @@ impl Server {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
         let retry = [retry, bind, self.manager.next_time(), self.world.faults.next_time()].into_iter().flatten().min();
-        let Some(limit) = self.idle_exit.filter(|_| {
+        let Some(limit) = self.idle.exit.filter(|_| {
             // Fault rules wait for programs to come, so they keep the agent alive.
             !self.world.faults.is_on()
                 && self.clients.is_empty()
                 && self.admins.is_empty()
-                && self.locals.is_empty()
-                && self.local_channels.is_empty()
+                && self.local.contexts.is_empty()
+                && self.local.channels.is_empty()
         }) else {
             return Some(retry);
         };
-        let rest = limit.checked_sub(self.idle_since.elapsed()).filter(|rest| !rest.is_zero())?;
+        let rest = limit.checked_sub(self.idle.since.elapsed()).filter(|rest| !rest.is_zero())?;
         Some(Some(retry.map_or(rest, |retry| retry.min(rest))))
     }
 
     fn next_connection(&mut self) -> u32 {
-        self.last_connection = self.last_connection.wrapping_add(1);
-        self.last_connection
+        self.registry.last = self.registry.last.wrapping_add(1);
+        self.registry.last
     }
 }
 

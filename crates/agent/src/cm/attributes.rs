@@ -144,7 +144,7 @@ fn ready_to_send(base: QpAttr, id: &Id, connection: &Connection) -> QpAttr {
     let mut answer = QpAttr { qp_attr_mask: attr::STATE | attr::SQ_PSN, sq_psn: connection.send_psn.value(), ..base };
     if id.kind == kind::RC {
         answer.qp_attr_mask |= attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
-        answer.timeout = id.ack_timeout.unwrap_or(connection.ack_timeout);
+        answer.timeout = id.options.ack_timeout.unwrap_or(connection.ack_timeout);
         answer.retry_cnt = connection.retry_count;
         answer.rnr_retry = connection.rnr_retry_count;
         answer.max_rd_atomic = connection.initiator_depth;

@@ -41,7 +41,7 @@ impl Manager {
         let privileged = self.owner(call.channel)?.channel.peer.uid == 0;
         let first = self.first_free_port;
         let id = self.id(call, name)?;
-        let (space, reuse, af_only) = (id.space, id.reuse, id.af_only);
+        let (space, reuse, af_only) = (id.space, id.options.reuse, id.options.af_only);
         let (spot, attachment) = self.place(&address)?;
         // For IPv4, this is the default: programs do not expect IPv6 peers at an IPv4 address.
         let af_only = af_only.unwrap_or(spot.family == Family::V4);

@@ -56,7 +56,7 @@ impl Manager {
         if param.qkey != 0 && id.is_datagram() {
             id.qkey = param.qkey;
         }
-        let (datagram, transport, timeout) = (id.is_datagram(), transport(id.kind), id.ack_timeout);
+        let (datagram, transport, timeout) = (id.is_datagram(), transport(id.kind), id.options.ack_timeout);
         let outcome = if datagram {
             self.core.sidr_request(
                 now,

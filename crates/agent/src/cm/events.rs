@@ -51,24 +51,24 @@ impl Manager {
                 && whole
                 && let Some(id) = self.ids.get_mut(id)
             {
-                id.queued = id.queued.saturating_sub(1);
-                id.reported += 1;
-                id.untaken += u32::from(request);
+                id.events.queued = id.events.queued.saturating_sub(1);
+                id.events.reported += 1;
+                id.events.untaken += u32::from(request);
             }
         }
-        if !self.full.contains(&name) {
-            self.full.push(name);
+        if !self.notices.full.contains(&name) {
+            self.notices.full.push(name);
         }
     }
 
     /// Channels whose event socket was found full since the last call.
     pub(crate) fn take_full(&mut self) -> Vec<ChannelId> {
-        std::mem::take(&mut self.full)
+        std::mem::take(&mut self.notices.full)
     }
 
     /// Whether there are such channels.
     pub(crate) fn has_full(&self) -> bool {
-        !self.full.is_empty()
+        !self.notices.full.is_empty()
     }
 
     /// A channel's event socket.
@@ -94,8 +94,8 @@ impl Manager {
     pub(super) fn taken(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Taken { id: name, count } = call.command.body();
         let id = self.id(call, name)?;
-        let count = count.min(id.untaken);
-        id.untaken -= count;
+        let count = count.min(id.events.untaken);
+        id.events.untaken -= count;
         id.backlog += count;
         Ok(Vec::new())
     }
@@ -109,7 +109,7 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("{count} notifications without an event: not supported"));
         }
         owner.channel.owe_notifications(count);
-        self.to_notify.push(call.channel);
+        self.notices.to_notify.push(call.channel);
         Ok(Vec::new())
     }
 
@@ -129,11 +129,11 @@ impl Manager {
         let Some(Event { answer, id: name, member, request, sentence }) = owner.channel.pop() else {
             return refuse(Errno::EAGAIN, "there is no event");
         };
-        self.to_notify.push(call.channel);
+        self.notices.to_notify.push(call.channel);
         if let Some(id) = self.ids.get_mut(name) {
-            id.queued = id.queued.saturating_sub(1);
+            id.events.queued = id.events.queued.saturating_sub(1);
             // An event of a membership counts at the membership.
-            id.reported += u32::from(member.is_none());
+            id.events.reported += u32::from(member.is_none());
             id.backlog += u32::from(request.is_some());
         }
         if let Some(member) = member.and_then(|member| self.members.get_mut(member)) {

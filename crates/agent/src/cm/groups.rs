@@ -58,7 +58,7 @@ impl Manager {
                 format!("id {name:#x} is not for datagrams or not bound to a device yet; resolve its address first"),
             );
         };
-        let (tos, qkey, members) = (id.tos, id.qkey, id.members.clone());
+        let (tos, qkey, members) = (id.options.tos, id.qkey, id.members.clone());
         let present: BTreeSet<[u8; 16]> =
             members.iter().filter_map(|member| self.members.get(*member)).map(|member| member.gid).collect();
         if present.contains(&gid) {
@@ -99,7 +99,7 @@ impl Manager {
         let (dropped, event_bytes) = self.owner(call.channel)?.channel.take_out(|_, member| member == Some(name), drop);
         if let Some(id) = self.ids.get_mut(id) {
             id.members.retain(|member| *member != name);
-            id.queued = id.queued.saturating_sub(dropped);
+            id.events.queued = id.events.queued.saturating_sub(dropped);
         }
         Ok(call.command.answer(&DestroyIdAnswer { events_reported, event_bytes }))
     }

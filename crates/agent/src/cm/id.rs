@@ -80,11 +80,7 @@ pub(crate) struct Id {
     pub(crate) target: Option<[u8; 16]>,
     /// The path to the peer.
     pub(crate) path: Option<Path>,
-    pub(crate) tos: u8,
-    pub(crate) reuse: bool,
-    /// AFONLY, if the program has set it: the id takes addresses of its own family only.
-    pub(crate) af_only: Option<bool>,
-    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) options: Options,
     pub(crate) qkey: u32,
     /// The program's QP, once the program has named it.
     pub(crate) qpn: u32,
@@ -94,14 +90,30 @@ pub(crate) struct Id {
     pub(crate) established: bool,
     /// Most requests that may wait.
     pub(crate) backlog: u32,
-    /// Requests that were sent through the event socket, and that the client may not have read yet.
-    pub(crate) untaken: u32,
+    pub(crate) events: EventCounts,
+    /// Its memberships.
+    pub(crate) members: Vec<u32>,
+}
+
+/// What the program has set with `rdma_set_option`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Options {
+    pub(crate) tos: u8,
+    pub(crate) reuse: bool,
+    /// AFONLY, if the program has set it: the id takes addresses of its own family only.
+    pub(crate) af_only: Option<bool>,
+    pub(crate) ack_timeout: Option<u8>,
+}
+
+/// The id's events, by where they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EventCounts {
     /// Events that were given out.
     pub(crate) reported: u32,
     /// Events that wait.
     pub(crate) queued: u32,
-    /// Its memberships.
-    pub(crate) members: Vec<u32>,
+    /// Requests that were sent through the event socket, and that the client may not have read yet.
+    pub(crate) untaken: u32,
 }
 
 impl Id {
@@ -119,18 +131,13 @@ impl Id {
             attachment: None,
             target: None,
             path: None,
-            tos: 0,
-            reuse: false,
-            af_only: None,
-            ack_timeout: None,
+            options: Options::default(),
             qkey: if space == port_space::IPOIB { IPOIB_QKEY } else { UDP_QKEY },
             qpn: 0,
             connection: None,
             established: false,
             backlog: 0,
-            untaken: 0,
-            reported: 0,
-            queued: 0,
+            events: EventCounts::default(),
             members: Vec::new(),
         }
     }

@@ -74,7 +74,7 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("no event channel of this user has the number {token:#x}"));
         };
         let (reported, queued) = match self.ids.get(name) {
-            Some(id) if id.channel == from => (id.reported, id.queued as usize),
+            Some(id) if id.channel == from => (id.events.reported, id.events.queued as usize),
             _ => {
                 return refuse(Errno::ENOENT, format!("id {name:#x} is none of the event channel that it is to leave"));
             }
@@ -101,7 +101,7 @@ impl Manager {
                     owner.channel.push(event);
                 }
             }
-            self.to_notify.push(to);
+            self.notices.to_notify.push(to);
         }
         Ok(call.command.answer(&DestroyIdAnswer { events_reported: reported, event_bytes }))
     }
@@ -132,11 +132,11 @@ impl Manager {
         let wrong = || refuse(Errno::EINVAL, format!("option {optname} of level {level} has not {optlen} bytes"));
         match (level, optname) {
             (level::ID, option::TOS) => match *value {
-                [tos] => id.tos = tos,
+                [tos] => id.options.tos = tos,
                 _ => return wrong(),
             },
             (level::ID, option::ACK_TIMEOUT) => match *value {
-                [code] if code <= 31 && !id.is_datagram() => id.ack_timeout = Some(code),
+                [code] if code <= 31 && !id.is_datagram() => id.options.ack_timeout = Some(code),
                 [_] => return refuse(Errno::EINVAL, "an acknowledge timeout is 0 to 31, and datagrams have none"),
                 _ => return wrong(),
             },
@@ -154,8 +154,8 @@ impl Manager {
     fn set_sharing(&mut self, call: &Call<'_>, name: u32, optname: u32, on: bool) -> Outcome<Vec<u8>> {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {
-            option::REUSEADDR => id.reuse = on,
-            _ => id.af_only = Some(on),
+            option::REUSEADDR => id.options.reuse = on,
+            _ => id.options.af_only = Some(on),
         }
         if let Some(service) = id.service {
             self.ports.update(service, name, |holder| match optname {

@@ -180,7 +180,8 @@ impl Manager {
         let uid = listener.uid;
         let mut id = Id::new(listener.channel, 0, listener.space, asked.kind);
         (id.known, id.stage) = (false, Stage::Connecting);
-        (id.tos, id.ack_timeout, id.qkey) = (listener.tos, listener.ack_timeout, listener.qkey);
+        (id.options.tos, id.options.ack_timeout, id.qkey) =
+            (listener.options.tos, listener.options.ack_timeout, listener.qkey);
         (id.local, id.remote) = (Some(taken.local), Some(taken.remote));
         (id.attachment, id.target, id.path) = (Some(taken.attachment), Some(asked.path.dgid), Some(asked.path));
         id.connection = Some(asked.connection);

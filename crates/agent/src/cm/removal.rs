@@ -34,7 +34,7 @@ impl Manager {
         if let Some(service) = id.service.take() {
             self.ports.release(service, name);
         }
-        self.pending.remove(&name);
+        self.lookups.pending.remove(&name);
         if let Some(connection) = connection {
             self.connections.remove(&connection);
             let now = self.now();

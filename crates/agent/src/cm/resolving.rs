@@ -173,7 +173,7 @@ impl Manager {
             return Ok(elsewhere);
         }
         // If the kernel cannot be asked, only packets can show whether there is a route.
-        let Some(routes) = &mut self.routes else { return Ok(elsewhere) };
+        let Some(routes) = &mut self.lookups.routes else { return Ok(elsewhere) };
         // The address may be another agent's on this host. The kernel has no route from a loopback
         // address to another interface.
         let from = from.filter(|from| from.is_loopback() == to.is_loopback());
@@ -185,21 +185,21 @@ impl Manager {
 
     /// Starts the search for a neighbour: looks now and, if necessary, again later.
     fn search(&mut self, world: &World, name: u32, search: Search) {
-        if self.pending.len() >= SEARCHES_MAX {
+        if self.lookups.pending.len() >= SEARCHES_MAX {
             let text = format!("{SEARCHES_MAX} addresses are being looked for already");
             return self.address_not_found(name, Refusal::new(Errno::EAGAIN, text));
         }
-        self.pending.insert(name, search);
+        self.lookups.pending.insert(name, search);
         self.look(world, name);
     }
 
     /// Continues the searches that are due.
     pub(super) fn search_on(&mut self, world: &World, now: Time) {
-        while let Some((at, name)) = self.searches.first().copied()
+        while let Some((at, name)) = self.lookups.searches.first().copied()
             && at <= now
         {
-            self.searches.remove(&(at, name));
-            if self.pending.contains_key(&name) {
+            self.lookups.searches.remove(&(at, name));
+            if self.lookups.pending.contains_key(&name) {
                 self.look(world, name);
             }
         }
@@ -207,9 +207,9 @@ impl Manager {
 
     fn look(&mut self, _world: &World, name: u32) {
         let now = self.now();
-        let Some(search) = self.pending.get_mut(&name) else { return };
+        let Some(search) = self.lookups.pending.get_mut(&name) else { return };
         let (hop, ifindex, found) = (search.hop, search.ifindex, search.found);
-        let state = match &mut self.routes {
+        let state = match &mut self.lookups.routes {
             Some(routes) => routes.neighbour(hop, ifindex).unwrap_or(Neighbour::There),
             None => Neighbour::There,
         };
@@ -240,16 +240,16 @@ impl Manager {
         }
         let at = now.after(search.wait).min(search.deadline);
         search.wait = (search.wait * 2).min(LAST_LOOK);
-        self.searches.insert((at, name));
+        self.lookups.searches.insert((at, name));
     }
 
     fn found_at_last(&mut self, name: u32, found: &Found) {
-        self.pending.remove(&name);
+        self.lookups.pending.remove(&name);
         self.address_found(name, found);
     }
 
     fn not_found_at_last(&mut self, name: u32, errno: Errno, text: String) {
-        self.pending.remove(&name);
+        self.lookups.pending.remove(&name);
         self.address_not_found(name, Refusal::new(errno, text));
     }
 
@@ -274,7 +274,7 @@ impl Manager {
         let (Some(at), Some(target)) = (id.attachment, id.target) else {
             return refuse(Errno::EINVAL, format!("the address that id {name:#x} had is gone"));
         };
-        let (tos, ack_timeout) = (id.tos, id.ack_timeout);
+        let (tos, ack_timeout) = (id.options.tos, id.options.ack_timeout);
         let inside = self.locals.with_gid(&target).is_some();
         let path = path_between(&at, target, inside, tos, ack_timeout);
         let id = self.id(call, name)?;

@@ -88,7 +88,7 @@ impl Manager {
                 "local": id.local.map(|address| address.to_string()),
                 "remote": id.remote.map(|address| address.to_string()),
                 "qpn": full.then_some(id.qpn),
-                "events": id.queued + id.untaken,
+                "events": id.events.queued + id.events.untaken,
                 "groups": id.members.len(),
             }))
         });
@@ -115,7 +115,7 @@ impl Manager {
             "received": self.counts.received,
             "not_sent": self.counts.not_sent,
             "dropped": self.counts.dropped,
-            "lost": self.inlet.lost(),
+            "lost": self.mail.inlet.lost(),
         })
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Watched {
 impl Manager {
     /// Begins the delivery of a datagram. Returns `None` if no user captures.
     pub(super) fn watch(&self, origin: &Origin, mad: &Mad) -> Option<Watched> {
-        if !self.outlets.watchers().have_users() {
+        if !self.mail.outlets.watchers().have_users() {
             return None;
         }
         Some(Watched { time: now(), user: self.core.addressee(origin, mad) })
@@ -40,7 +40,7 @@ impl Manager {
         let Some(watched) = watched else { return };
         let user = self.known_user(&watched, origin, &arrived.mad);
         let about = CaptureRecord { time: watched.time, ..as_it_came(arrived) };
-        self.outlets.watchers().show_user(user, &about, &arrived.packet(), "");
+        self.mail.outlets.watchers().show_user(user, &about, &arrived.packet(), "");
     }
 
     /// Shows a delivered datagram of this agent to its owner, unless the owner also sent it.
@@ -53,7 +53,7 @@ impl Manager {
         let way = Way::of(&passed.origin);
         let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&way, SOURCE_PORT) };
         if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), way.pkey, passed.psn, &passed.mad) {
-            self.outlets.watchers().show_user(user, &about, &packet, "");
+            self.mail.outlets.watchers().show_user(user, &about, &packet, "");
         }
     }
 
@@ -61,12 +61,12 @@ impl Manager {
     pub(super) fn show_lost(&mut self, path: &Path, mad: &Mad, told: &Told<'_>) {
         let Some(way) = self.way(path) else { return };
         let inside = self.locals.with_gid(&path.dgid).is_some();
-        self.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &way, mad, told);
+        self.mail.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &way, mad, told);
     }
 
     /// Shows a datagram that this rule dropped on its way in.
     pub(super) fn show_drop(&self, origin: &Origin, arrived: &Arrived, rule: u32) {
-        let watchers = self.outlets.watchers();
+        let watchers = self.mail.outlets.watchers();
         if !watchers.are_there() {
             return;
         }

@@ -116,7 +116,7 @@ impl Host {
     pub(super) fn arriving(&mut self) -> Vec<u8> {
         let (Origin { source, destination, .. }, mad) = asked(None);
         let packet = emit(&Envelope::new(&source, &destination, 0xc100), 0xffff, 7, &mad).expect("whole");
-        assert_eq!(self.manager.inlet.take(source, 0xc100, destination, packet.len(), &packet), 0);
+        assert_eq!(self.manager.mail.inlet.take(source, 0xc100, destination, packet.len(), &packet), 0);
         packet.to_vec()
     }
 }

@@ -35,7 +35,7 @@ impl Server {
                 Message::Room(uid) => Account::User(*uid),
                 _ => Account::User(rustix::process::getuid().as_raw()),
             };
-            self.queue.push(account, Work::Message(message));
+            self.schedule.queue.push(account, Work::Message(message));
         }
         self.inbox.wake_again();
     }
@@ -45,14 +45,14 @@ impl Server {
         match message {
             Message::Open { device, profile, answer } => {
                 let opened = self.world.open(device, profile, ourselves());
-                self.locals.extend(opened.as_ref().ok());
+                self.local.contexts.extend(opened.as_ref().ok());
                 let _ = answer.send(opened);
             }
             Message::Call { context, inner, request, fds, answer } => {
                 let to = ReplyTo::Local(answer.clone());
                 let reply = match inner {
                     true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
-                    false => self.paths.carry_out(&mut self.world, context, &request, passed(fds), to),
+                    false => self.surroundings.paths.carry_out(&mut self.world, context, &request, passed(fds), to),
                 };
                 self.watch_push(context, None);
                 self.world.follow_wire(Instant::now);
@@ -62,16 +62,16 @@ impl Server {
             }
             Message::OpenChannel { answer } => {
                 let opened = self.manager.open(ourselves(), true);
-                self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
+                self.local.channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
                 let _ = answer.send(opened);
             }
             Message::CallChannel { channel, request, answer } => {
                 let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request));
             }
             Message::CloseChannel(channel) => {
-                if self.local_channels.remove(&channel) {
+                if self.local.channels.remove(&channel) {
                     self.close_channel(channel);
-                    self.idle_since = Instant::now();
+                    self.idle.since = Instant::now();
                 }
             }
             Message::Admin(socket) => self.take_visitor(socket, Door::Admin),
@@ -87,13 +87,13 @@ impl Server {
                 let _ = answer.send(self.take_fault(&question));
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
-            Message::Starting(context) => self.paths.go_on(&mut self.world, context),
+            Message::Starting(context) => self.surroundings.paths.go_on(&mut self.world, context),
             Message::Room(uid) => self.read_again(uid),
             Message::Reply { to, reply } => self.hand_on(to, reply),
             Message::Close(context) => {
-                if self.locals.remove(&context) {
+                if self.local.contexts.remove(&context) {
                     self.close(context);
-                    self.idle_since = Instant::now();
+                    self.idle.since = Instant::now();
                 }
             }
             Message::Stop => return false,

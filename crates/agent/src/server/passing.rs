@@ -52,7 +52,7 @@ impl Server {
             left -= 1;
         }
         if left == 0 {
-            self.queue.push(Account::User(uid), Work::Message(Message::Room(uid)));
+            self.schedule.queue.push(Account::User(uid), Work::Message(Message::Room(uid)));
         }
     }
 }

@@ -79,12 +79,12 @@ impl Server {
     /// must end.
     pub(super) fn turn(&mut self, events: &mut Vec<Event>) -> bool {
         let backlog = self.follow();
-        if self.queue.is_empty() && !backlog.more {
+        if self.schedule.queue.is_empty() && !backlog.more {
             // Makes the queue forget the used time.
-            self.queue.next();
+            self.schedule.queue.next();
             let timeout = self.timeout(backlog.waits);
             events.clear();
-            if std::mem::take(&mut self.served) {
+            if std::mem::take(&mut self.schedule.served) {
                 self.linger(events);
             }
             if events.is_empty()
@@ -99,27 +99,27 @@ impl Server {
                 return false;
             }
             self.collect(events);
-        } else if self.polled.elapsed() >= SLICE {
+        } else if self.schedule.polled.elapsed() >= SLICE {
             events.clear();
             // If the wait fails, the next one reports it.
             let _ = self.poller.wait(events, Some(Duration::ZERO));
             self.collect(events);
         }
-        let Some((account, work)) = self.queue.next() else { return true };
+        let Some((account, work)) = self.schedule.queue.next() else { return true };
         let began = Instant::now();
         account::enter(if let Account::User(uid) = account { Some(uid) } else { None });
         let goes_on = self.carry_out(work);
         account::enter(None);
         let used = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.queue.charge(account, used.saturating_add(OVERHEAD));
+        self.schedule.queue.charge(account, used.saturating_add(OVERHEAD));
         goes_on
     }
 
     /// Does what earlier pieces of work have left to do. Returns what is still left.
     fn follow(&mut self) -> Backlog {
-        let again = self.retried.elapsed() >= super::RETRY;
+        let again = self.schedule.retried.elapsed() >= super::RETRY;
         if again {
-            self.retried = Instant::now();
+            self.schedule.retried = Instant::now();
         }
         let mut backlog = self.world.flush(again);
         self.cut_off(&backlog.broken);
@@ -132,7 +132,7 @@ impl Server {
             self.manager.follow_removals(&self.world);
         }
         for context in std::mem::take(&mut self.world.removed) {
-            self.queue.push(self.account_of_context(context), Work::EndingLanes(context));
+            self.schedule.queue.push(self.account_of_context(context), Work::EndingLanes(context));
         }
         self.world.follow_wire(Instant::now);
         for channel in self.manager.take_full() {
@@ -154,24 +154,24 @@ impl Server {
 
     /// Puts events into the queue.
     fn collect(&mut self, events: &[Event]) {
-        self.polled = Instant::now();
+        self.schedule.polled = Instant::now();
         for event in events {
             match Token::from(event.data) {
                 Token::Wake => self.take_messages(),
                 token => self.enqueue(token),
             }
         }
-        if self.manager.next_time().is_some_and(|wait| wait.is_zero()) && !self.timers_queued {
-            self.timers_queued = true;
-            self.queue.push(Account::Timers, Work::Timers);
+        if self.manager.next_time().is_some_and(|wait| wait.is_zero()) && !self.schedule.timers_queued {
+            self.schedule.timers_queued = true;
+            self.schedule.queue.push(Account::Timers, Work::Timers);
         }
     }
 
     /// Puts an event into the queue, once.
     pub(super) fn enqueue(&mut self, token: Token) {
-        let is_new = self.queued.insert(token);
+        let is_new = self.schedule.queued.insert(token);
         if is_new {
-            self.queue.push(self.account(token), Work::Event(token));
+            self.schedule.queue.push(self.account(token), Work::Event(token));
         }
         // A death is reported as long as it is watched.
         if !is_new || matches!(token, Token::Death(_)) {
@@ -228,7 +228,7 @@ impl Server {
     fn carry_out(&mut self, work: Work) -> bool {
         match work {
             Work::Event(token) => {
-                self.queued.remove(&token);
+                self.schedule.queued.remove(&token);
                 return self.handle(token);
             }
             Work::Message(message) => return self.take_message(message),
@@ -236,11 +236,11 @@ impl Server {
             Work::EndingChannel(channel) => self.close_channel(channel),
             Work::EndingLanes(context) => {
                 if self.world.end_some_lanes(context, super::PIECE) > 0 {
-                    self.queue.push_first(self.account_of_context(context), Work::EndingLanes(context));
+                    self.schedule.queue.push_first(self.account_of_context(context), Work::EndingLanes(context));
                 }
             }
             Work::Timers => {
-                self.timers_queued = false;
+                self.schedule.timers_queued = false;
                 self.manager.on_time(&self.world);
             }
         }

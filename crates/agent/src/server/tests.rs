@@ -36,7 +36,7 @@ fn client(server: &mut Server, uid: u32) -> (u32, Socket) {
     let client = Client::new(ours, Node::Device(0), &mut server.world.closers).expect("a client").of_user(uid);
     let id = server.next_connection();
     server.poller.watch(client.socket(), Token::Client(id), EventFlags::IN).expect("watched");
-    server.connections.entry(uid).or_default().clients += 1;
+    server.registry.users.entry(uid).or_default().clients += 1;
     server.clients.insert(id, client);
     (id, theirs)
 }
@@ -45,7 +45,7 @@ fn client(server: &mut Server, uid: u32) -> (u32, Socket) {
 fn visitor(server: &mut Server, door: Door) -> (u32, Socket) {
     let (theirs, ours) = Socket::pair().expect("a pair");
     server.take_visitor(ours, door);
-    (server.last_connection, theirs)
+    (server.registry.last, theirs)
 }
 
 /// The number of the hostile user's connections that the server reads.
@@ -158,7 +158,7 @@ fn each_piece_of_an_answer_asks_for_memory_anew() {
             assert!(server.serve_admin(id), "the first piece");
             (id, socket)
         });
-        let queued = [Token::Admin(one), Token::Admin(other)].map(|token| server.queued.contains(&token));
+        let queued = [Token::Admin(one), Token::Admin(other)].map(|token| server.schedule.queued.contains(&token));
         assert_eq!(queued, [true, true], "{door:?}: the rest is a piece of work of its own");
         let (mut begun, mut whole) = (Vec::new(), Vec::new());
         assert!(!take(&its_end, &mut begun));

@@ -61,8 +61,8 @@ impl Server {
         for _ in 0..ACCEPTED {
             let closers = &mut self.world.closers;
             let listener = match door {
-                Door::Admin => self.admin.as_ref(),
-                Door::Netlink => self.netlink_node.as_ref(),
+                Door::Admin => self.listeners.admin.as_ref(),
+                Door::Netlink => self.listeners.netlink.as_ref(),
             };
             let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
                 return;
@@ -84,7 +84,7 @@ impl Server {
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
         {
-            self.connections.entry(uid).or_default().visitors += 1;
+            self.registry.users.entry(uid).or_default().visitors += 1;
             let interest = Some(EventFlags::IN);
             self.admins.insert(id, Visitor { door, uid, socket, interest, telling: None, held_up: false });
         }
@@ -106,7 +106,7 @@ impl Server {
                 self.watch_visitor(id, EventFlags::empty());
                 return true;
             }
-            let has = self.connections.entry(uid).or_default();
+            let has = self.registry.users.entry(uid).or_default();
             if self.world.users.apart && has.tellings >= TELLINGS {
                 has.parked.push_back(id);
                 if visitor.interest.take().is_some() {
@@ -168,14 +168,14 @@ impl Server {
 
     /// An answer has ended: starts the next waiting request of the user.
     fn end_telling(&mut self, uid: u32) {
-        if let Some(has) = self.connections.get_mut(&uid) {
+        if let Some(has) = self.registry.users.get_mut(&uid) {
             has.tellings = has.tellings.saturating_sub(1);
         }
         self.unpark(uid);
     }
 
     fn unpark(&mut self, uid: u32) {
-        if let Some(id) = self.connections.get_mut(&uid).and_then(|has| has.parked.pop_front()) {
+        if let Some(id) = self.registry.users.get_mut(&uid).and_then(|has| has.parked.pop_front()) {
             self.enqueue(Token::Admin(id));
         }
     }
@@ -211,16 +211,16 @@ impl Server {
         }
         self.count_out(visitor.uid, |has| &mut has.visitors);
         // The idle time begins only now: `softhca run` keeps its connection while its program runs.
-        self.idle_since = Instant::now();
+        self.idle.since = Instant::now();
     }
 
     /// Counts the end of a user's connection.
     pub(super) fn count_out(&mut self, uid: u32, which: impl FnOnce(&mut Connections) -> &mut usize) {
-        let Some(has) = self.connections.get_mut(&uid) else { return };
+        let Some(has) = self.registry.users.get_mut(&uid) else { return };
         let count = which(has);
         *count = count.saturating_sub(1);
         if (has.clients, has.visitors) == (0, 0) {
-            self.connections.remove(&uid);
+            self.registry.users.remove(&uid);
         }
     }
 
@@ -232,7 +232,7 @@ impl Server {
             return true;
         }
         let share = self.world.users.contexts as usize;
-        let Some(has) = self.connections.get(&uid) else { return false };
+        let Some(has) = self.registry.users.get(&uid) else { return false };
         self.world.users.apart && (has.visitors >= share || has.clients >= 2 * share)
     }
 }
