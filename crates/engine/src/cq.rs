@@ -286,7 +286,7 @@ impl Cq {
         self.stamps.store(true, Ordering::Relaxed);
     }
 
-    /// Takes one completion, with its arrival time (see [`Engine::raw_clock`]; 0 on a CQ without
+    /// Takes one completion, with its arrival time (see [`crate::Core::raw_clock`]; 0 on a CQ without
     /// timestamps).
     ///
     /// # Errors

@@ -329,6 +329,9 @@ impl<Q> std::ops::Deref for Walk<'_, Q> {
     }
 }
 
+/// The lane to (engine, lane index).
+type Routes<Q> = HashMap<(u32, u32), Arc<Lane<Q>>>;
+
 /// The lanes of one engine.
 pub(crate) struct Lanes<Q> {
     /// The lanes for the rounds of `progress.rs`.
@@ -338,8 +341,7 @@ pub(crate) struct Lanes<Q> {
     /// The pollers' copies of the list: a pass costs one locked instruction, where loading the list
     /// costs three.
     seen: [Memory<Q>; WALKERS + 1],
-    /// The lane to (engine, lane index).
-    routes: Mutex<HashMap<(u32, u32), Arc<Lane<Q>>>>,
+    routes: Mutex<Routes<Q>>,
     /// How many connections have taken a lane index, by engine.
     taken: Mutex<HashMap<u32, u32>>,
 }

@@ -72,6 +72,9 @@ pub(crate) enum Fetched<'a> {
     Waits,
 }
 
+/// A reply for which the lane had no room, with its payload.
+type Reply<Q> = (Arc<Lane<Q>>, SrqReply, Box<[u8]>);
+
 /// The state of a target that uses other engines' SRQs, or that other engines serve.
 pub(crate) struct RemoteSrq<Q> {
     /// The request that is being carried out.
@@ -91,7 +94,7 @@ pub(crate) struct RemoteSrq<Q> {
     /// At an SRQ's engine: the last request that was carried out.
     pub(crate) done: Option<Done>,
     /// Replies for which a lane had no room.
-    pub(crate) replies: VecDeque<(Arc<Lane<Q>>, SrqReply, Box<[u8]>)>,
+    pub(crate) replies: VecDeque<Reply<Q>>,
 }
 
 impl<Q> RemoteSrq<Q> {

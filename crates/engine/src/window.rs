@@ -18,7 +18,7 @@ const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATO
 /// The parameters of BIND_MW that other requests do not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
-    /// The window: [`Mw::number`].
+    /// The window: [`crate::Mw::number`].
     pub window: u32,
     /// The new key. Only the lower 8 bits count; the others are the window's own.
     pub rkey: u32,
