@@ -44,7 +44,7 @@ pub struct Hosts {
     pub left: Host,
     /// The host where clients run.
     pub right: Host,
-    /// The namespace between the hosts, in which no softhca runs. It holds a bridge or a bad cable.
+    /// The namespace between the hosts, in which no softhca runs. It holds a bridge or a bad link.
     middle: Option<Namespace>,
     _claim: Option<UnixListener>,
 }

@@ -12,12 +12,12 @@
 //! * Every wait has a limit. The error at the limit says what the test waited for.
 #![forbid(unsafe_code)]
 
-pub mod cable;
 pub mod cprogram;
 pub mod dist;
 pub mod figures;
 pub mod hosts;
 pub mod lists;
+pub mod lossy_link;
 pub mod manager;
 pub mod namespace;
 pub mod package;
@@ -29,9 +29,9 @@ pub mod pyverbs;
 pub mod room;
 pub mod wait;
 
-pub use cable::{Cable, Harm};
 pub use dist::Dist;
 pub use hosts::{Family, Host, Hosts};
+pub use lossy_link::{Harm, LossyLink};
 pub use manager::Place;
 pub use namespace::Namespace;
 pub use pair::{Pair, Sides};

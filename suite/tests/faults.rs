@@ -42,7 +42,7 @@ fn perftest_gets_over_losses_of_each_kind_and_of_all() {
     }
 }
 
-/// Between two agents, where rules take the place of a bad cable (`wire_bad`). Each rule alone, and
+/// Between two agents, where rules take the place of a bad link (`wire_bad`). Each rule alone, and
 /// all rules together.
 #[test]
 fn perftest_gets_over_the_same_between_hosts() {

@@ -20,7 +20,7 @@ impl Host {
                 "ip link add near type veth peer name far; ip address add 10.9.0.1/24 dev near; ip link set near up; \
                  ip link set far up",
             )
-            .expect("a cable");
+            .expect("a link");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("agent.toml");
         let config = "[[devices]]\nname = \"softhca0\"\n[[devices.ports]]\ninterfaces = [\"near\"]\n";

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use softhca_suite::{Cable, Family, Harm, Hosts, User, cprogram, lists, process, wait};
+use softhca_suite::{Family, Harm, Hosts, LossyLink, User, cprogram, lists, process, wait};
 
 const NO_HARM: Harm = Harm { lost: 0.0, held: 0.0, twice: 0.0, spoilt: 0.0 };
 const EVERYTHING: Harm = Harm { lost: 5.0, held: 5.0, twice: 1.0, spoilt: 0.1 };
 
-/// Runs pairs on a bad cable. Each count in `harmed` must be greater than zero.
+/// Runs pairs on a bad link. Each count in `harmed` must be greater than zero.
 #[track_caller]
 fn complete(mtu: u32, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&str]) {
     let Some(hosts) = Hosts::apart(mtu, User::Me).expect("namespaces") else { return };
@@ -20,11 +20,11 @@ fn complete(mtu: u32, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&
 /// As [`complete`], between these hosts.
 #[track_caller]
 fn complete_between(hosts: &Hosts, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&str]) {
-    let cable = Cable::lay(hosts, 11, harm).expect("a cable");
+    let link = LossyLink::lay(hosts, 11, harm).expect("a link");
     for words in pairs {
         lists::expect_figures(words, &hosts.must_succeed(family, words));
     }
-    let count = cable.take_away().expect("a count");
+    let count = link.take_away().expect("a count");
     for what in harmed {
         assert!(count.of(what) > 0, "nothing was {what}, nothing is proved: {count:?}");
     }
@@ -64,12 +64,12 @@ fn packets_overtake_each_other_and_come_twice() {
 fn every_byte_is_right_when_everything_goes_wrong() {
     for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
         let Some(hosts) = Hosts::apart(mtu, User::Me).expect("namespaces") else { return };
-        let cable = Cable::lay(&hosts, 5, Harm { spoilt: 1.0, ..EVERYTHING }).expect("a cable");
+        let link = LossyLink::lay(&hosts, 5, Harm { spoilt: 1.0, ..EVERYTHING }).expect("a link");
         let path = cprogram::build(hosts.left.room(), "onesided").expect("it compiles");
         hosts.must_succeed(family, &[path.to_str().expect("a plain path"), "-m", "read"]);
         let line = "-a ADDRESS -p PORT -V -S 30000 -C 50";
         hosts.place(family).must_meet(&format!("rping -s {line}"), &format!("rping -c {line}"));
-        let count = cable.take_away().expect("a count");
+        let count = link.take_away().expect("a count");
         for what in ["lost", "held", "twice", "spoilt", "refitted"] {
             assert!(count.of(what) > 0, "nothing was {what}, nothing is proved: {count:?}");
         }
@@ -80,7 +80,7 @@ fn every_byte_is_right_when_everything_goes_wrong() {
 #[test]
 fn a_link_goes_and_comes_back() {
     let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
-    let cable = Cable::lay(&hosts, 1, NO_HARM).expect("a cable");
+    let link = LossyLink::lay(&hosts, 1, NO_HARM).expect("a link");
     let words = ["ib_write_bw", "-s", "4096", "-n", "60000"];
     let mut pair = hosts.start(Family::V4, &words).expect("they start");
     let (_, client) = pair.traffic(words[0], hosts.left.room(), hosts.right.room()).expect("traffic");
@@ -96,7 +96,7 @@ fn a_link_goes_and_comes_back() {
     }
     let sides = pair.wait(softhca_suite::HANG).expect("they end");
     assert!(sides.client.succeeded() && sides.server.succeeded(), "{}{}", sides.client.told(), sides.server.told());
-    assert!(cable.take_away().expect("a count").of("carried") > 0);
+    assert!(link.take_away().expect("a count").of("carried") > 0);
 }
 
 /// A router sets the CE mark on packets. softhca accepts these packets like any others.

@@ -23,8 +23,8 @@ use shm::capture_ring::{CAPTURE_RING_MIN, create_capture_ring};
 use shm::socket::FDS_MAX;
 
 use crate::asker::Asker;
-use crate::burial;
 use crate::context::Context;
+use crate::deferred_free;
 use crate::device::Device;
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
@@ -211,7 +211,7 @@ impl Captures {
         // Engines may have written megabytes to each ring, so another thread frees them.
         let waiting = std::mem::take(&mut capture.waiting);
         if !waiting.is_empty() {
-            burial::later(move || drop(waiting));
+            deferred_free::later(move || drop(waiting));
         }
         self.watchers.end(capture.asker, number);
         let goodbye =

@@ -39,7 +39,7 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
-use crate::burial;
+use crate::deferred_free;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
 
@@ -77,7 +77,7 @@ enum Place {
     /// On the thread of their user.
     User(Arc<User>),
     /// On the thread that frees shared memory. These descriptors are the agent's own.
-    Burial,
+    Deferred,
 }
 
 struct User {
@@ -158,15 +158,15 @@ impl Closers {
 
 impl Closer {
     /// The closer for the agent's own shared memory.
-    pub(crate) fn burial() -> Self {
-        Self(Place::Burial)
+    pub(crate) fn deferred() -> Self {
+        Self(Place::Deferred)
     }
 
     /// Closes a descriptor without waiting.
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
             Place::User(user) => user.submit(Job::Close(fd)),
-            Place::Burial => burial::close(fd),
+            Place::Deferred => deferred_free::close(fd),
             Place::Here => drop(fd),
         }
     }

@@ -20,7 +20,7 @@ use crate::foreign::Foreign;
 use crate::headroom;
 use crate::host::Host;
 pub use crate::ids::{ContextId, Peer};
-use crate::owing::Owing;
+use crate::pending::PendingContext;
 use crate::queue_memory::{Block, QueueMemory};
 
 /// One open of a device node.
@@ -108,7 +108,7 @@ pub struct AsyncFile {
     head: u32,
     /// Records for which the ring had no room, oldest first.
     waiting: VecDeque<AsyncRecord>,
-    owing: Option<Owing>,
+    pending: Option<PendingContext>,
 }
 
 /// Most records that wait. Beyond that, the oldest one, which the program has not read for so long,
@@ -121,7 +121,7 @@ impl AsyncFile {
         let inode = host.inode(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
         let eventfd = Foreign::new(host.event_file()?, closer);
-        Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), owing: None })
+        Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
     }
 
     /// A descriptor for the client.
@@ -155,15 +155,15 @@ impl AsyncFile {
         }
         self.waiting.push_back(record);
         if !self.flush()
-            && let Some(owing) = &self.owing
+            && let Some(pending) = &self.pending
         {
-            owing.note();
+            pending.note();
         }
     }
 
     /// Sets where this file notes that records wait.
-    pub fn note_at(&mut self, owing: Owing) {
-        self.owing = Some(owing);
+    pub fn note_at(&mut self, pending: PendingContext) {
+        self.pending = Some(pending);
     }
 
     /// Whether records wait for room.

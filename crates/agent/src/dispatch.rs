@@ -4,7 +4,7 @@
 //! all commands (docs/abi.md, "Command headers"). Then the file of the command's object, in
 //! [`crate::commands`], carries the command out. Then the outcome becomes a reply. A request may
 //! contain any bytes; the worst result is a refusal. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an
-//! engine, so the proxy engine serves them elsewhere (`slow.rs`).
+//! engine, so the proxy engine serves them elsewhere (`proxy.rs`).
 //!
 //! A command takes random numbers, memory, event files and push sockets from the world's
 //! [`Host`](crate::host::Host).

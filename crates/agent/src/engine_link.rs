@@ -19,7 +19,7 @@ use shm::socket::Socket;
 
 use crate::foreign::Foreign;
 use crate::host::Host;
-use crate::owing::Owing;
+use crate::pending::PendingContext;
 use crate::wire::link::Waker;
 
 /// Most pushes that wait for one engine. Most of them are about lanes and targets, of which
@@ -41,7 +41,7 @@ pub struct EngineLink {
     socket: Arc<Socket>,
     backlog: Backlog,
     state: State,
-    owing: Option<Owing>,
+    pending: Option<PendingContext>,
     /// Whether the push socket is watched for room.
     pub watched: bool,
 }
@@ -66,7 +66,7 @@ impl EngineLink {
         let (ours, theirs) = host.push_socket(IN_FLIGHT)?;
         let (wake_word, kick) = (Arc::new(wake_word), Arc::new(kick));
         let (backlog, state) = (Backlog::default(), State::Listens);
-        let link = Self { wake_word, kick, socket: Arc::new(ours), backlog, state, owing: None, watched: false };
+        let link = Self { wake_word, kick, socket: Arc::new(ours), backlog, state, pending: None, watched: false };
         Ok((link, theirs))
     }
 
@@ -106,15 +106,15 @@ impl EngineLink {
             self.backlog = Backlog::default();
         }
         if (self.is_broken() || self.waits())
-            && let Some(owing) = &self.owing
+            && let Some(pending) = &self.pending
         {
-            owing.note();
+            pending.note();
         }
     }
 
     /// Sets where this link notes that pushes wait, or that the engine is broken.
-    pub fn note_at(&mut self, owing: Owing) {
-        self.owing = Some(owing);
+    pub fn note_at(&mut self, pending: PendingContext) {
+        self.pending = Some(pending);
     }
 
     /// Whether pushes wait.

@@ -57,7 +57,7 @@ impl<T: Close> Foreign<T> {
 
     /// Shared memory of this process's own, which may have many pages to free.
     pub(crate) fn memory(fd: T) -> Self {
-        Self::new(fd, Closer::burial())
+        Self::new(fd, Closer::deferred())
     }
 
     /// The closer that closes it.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::queue::Mapping;
 use parking_lot::Mutex;
 
-use crate::burial::{self, Buried};
+use crate::deferred_free::{self, FreedLater};
 use crate::host::Host;
 
 /// Objects start on cache lines.
@@ -44,7 +44,7 @@ pub struct QueueMemory {
 }
 
 struct Slab {
-    region: Arc<Buried>,
+    region: Arc<FreedLater>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
     /// Free ranges whose memory another thread has returned to the system.
@@ -57,7 +57,7 @@ struct Slab {
 /// The place of one object.
 #[derive(Clone)]
 pub struct Block {
-    region: Arc<Buried>,
+    region: Arc<FreedLater>,
     id: u32,
     offset: usize,
     len: usize,
@@ -160,7 +160,7 @@ impl QueueMemory {
         }
         let (region, fd) = self.host.memory("softhca-queues", len)?;
         self.last_id += 1;
-        let region = Arc::new(Buried::new(region, fd));
+        let region = Arc::new(FreedLater::new(region, fd));
         let free = BTreeMap::from([(0, len)]);
         let slab = Slab { region, free, punched: Arc::default(), objects: 0, left: 0 };
         self.bytes += slab.region.len() as u64;
@@ -215,7 +215,7 @@ impl Slab {
         // If the memory cannot be returned, it is merely kept.
         if len >= SLOW_PUNCH {
             let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
-            return burial::later(move || {
+            return deferred_free::later(move || {
                 let _ = region.punch(start, end - start);
                 // The range is not reused before this push.
                 punched.lock().push((offset, len));

@@ -33,13 +33,15 @@ use crate::closer::Closers;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::dispatch::Reply;
-use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor};
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
+use crate::listening::{
+    accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
+};
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
+use crate::proxy::Proxies;
 use crate::rundir::{ADMIN, RunDir, node};
-use crate::slow::Paths;
 use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
@@ -76,6 +78,7 @@ pub(crate) struct Server {
     spare: Option<OwnedFd>,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
+    proxies: Proxies,
     surroundings: Surroundings,
     inbox: Inbox,
     idle: Idle,
@@ -131,7 +134,8 @@ impl Server {
             spare: spare_descriptor(),
             watch,
             messages,
-            surroundings: Surroundings { paths: Paths::new(inbox.clone()), mirror: None, lost: None },
+            proxies: Proxies::new(inbox.clone()),
+            surroundings: Surroundings::default(),
             inbox,
             idle: Idle { exit: config.idle_exit, since: Instant::now() },
             buffer: vec![0; REQUEST_MAX + 1],
@@ -260,7 +264,7 @@ impl Server {
             }
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
-                let reply = self.surroundings.paths.carry_out(&mut self.world, context, request, fds, to);
+                let reply = self.proxies.carry_out(&mut self.world, context, request, fds, to);
                 // When the client gets the reply to ATTACH_MCAST, its host must already receive for
                 // the group.
                 self.world.follow_wire(Instant::now);
@@ -349,7 +353,7 @@ impl Server {
     /// Ends a context. If it has too many objects for one piece of work, several pieces end it,
     /// before other work of its user.
     fn close(&mut self, context: ContextId) {
-        self.surroundings.paths.forget(context);
+        self.proxies.forget(context);
         self.registry.by_engine.remove(&context);
         let account = self.account_of_context(context);
         if !self.world.close_some(context, PIECE) {

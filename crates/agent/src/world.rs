@@ -32,7 +32,7 @@ use crate::lanes::Lanes;
 use crate::lids;
 use crate::numbers::Numbers;
 use crate::objects::tables::Tables;
-use crate::owing::Owed;
+use crate::pending::PendingContexts;
 use crate::reasons::Ended;
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
@@ -74,7 +74,7 @@ pub struct World {
     /// What each user holds and may hold.
     pub users: Users,
     /// Contexts with waiting records or pushes.
-    pub owing: Owed,
+    pub pending: PendingContexts,
     /// Relays that wake engines of other users.
     pub relays: Relays,
     /// Close the descriptors that clients pass. Without a server, the thread that drops a
@@ -136,7 +136,7 @@ impl World {
             relays: Relays::new()?,
             closers: Closers::default(),
             users: Users::new(config.system),
-            owing: Owed::default(),
+            pending: PendingContexts::default(),
             removed: Vec::new(),
             offers_again: false,
             last_context: 0,
@@ -251,11 +251,11 @@ impl World {
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
         if again {
-            self.owing.begin_round();
+            self.pending.begin_round();
             self.offers_again = false;
         }
         for _ in 0..LOOKED_AT {
-            let Some((id, again)) = self.owing.next_due() else { break };
+            let Some((id, again)) = self.pending.next_due() else { break };
             let Some(context) = self.contexts.get_mut(&id) else { continue };
             let mut waits = false;
             if let Some(events) = &mut context.events {
@@ -275,11 +275,11 @@ impl World {
                 waits |= engine.waits();
             }
             if waits {
-                self.owing.wait(id);
+                self.pending.wait(id);
             }
         }
         backlog.waits = self.offers_again;
-        backlog.more = self.owing.has_more();
+        backlog.more = self.pending.has_more();
         backlog
     }
 
@@ -288,7 +288,7 @@ impl World {
         if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
             engine.flush();
             if engine.is_broken() {
-                self.owing.note(id);
+                self.pending.note(id);
             }
         }
     }

@@ -329,7 +329,7 @@ fn an_xrc_initiator_s_requests_have_to_name_a_queue_and_one_that_there_is() {
 }
 
 #[test]
-fn a_client_in_the_process_has_the_slow_path_too() {
+fn a_client_in_the_process_has_a_proxy_engine_too() {
     let handle = agent::Agent::start(&agent::Config::default(), None).expect("an agent");
     let control = handle.connect(0, 0).expect("open");
     let done = |request: &[u8]| control.command(request, &[]).expect("carried out").bytes;
@@ -352,7 +352,7 @@ fn a_posting_client_that_is_killed_leaves_no_thread_and_no_object() {
             .expect("there")
             .flatten()
             .filter(|task| {
-                std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("softhca-slow"))
+                std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("softhca-proxy"))
             })
             .count()
     };
@@ -369,7 +369,7 @@ fn a_posting_client_that_is_killed_leaves_no_thread_and_no_object() {
     let end = Instant::now() + Duration::from_secs(60);
     // Other tests of this file run at the same time and have a few of their own.
     while slow() > 10 {
-        assert!(Instant::now() < end, "{} threads of the slow path are left", slow());
+        assert!(Instant::now() < end, "{} threads of proxy engines are left", slow());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

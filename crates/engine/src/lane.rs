@@ -123,7 +123,7 @@ pub(crate) struct Lane<Q> {
     peer_wake_word: WakeWordView,
     peer_wake: Notifier,
     /// The arming for which the peer has been notified.
-    rung: AtomicU32,
+    notified: AtomicU32,
     /// The peer is gone or has written invalid data: nothing is sent or received any more.
     dead: AtomicBool,
 }
@@ -163,7 +163,7 @@ impl<Q> Lane<Q> {
             has_blocked: AtomicBool::new(false),
             peer_wake_word: WakeWordView::map(wake_word.as_fd()).map_err(by_system)?,
             peer_wake: Notifier::from(peer_wake),
-            rung: AtomicU32::new(0),
+            notified: AtomicU32::new(0),
             dead: AtomicBool::new(false),
         }))
     }
@@ -213,7 +213,7 @@ impl<Q> Lane<Q> {
     #[inline]
     pub(crate) fn is_called_for(&self) -> bool {
         shm::poster_fence();
-        self.peer_wake_word.armed().is_some_and(|word| self.rung.swap(word, Ordering::Relaxed) != word)
+        self.peer_wake_word.armed().is_some_and(|word| self.notified.swap(word, Ordering::Relaxed) != word)
     }
 
     /// Wakes the peer.
@@ -424,7 +424,7 @@ impl<Q> Lanes<Q> {
     }
 
     /// An engine has ended: no lane to it will be opened any more.
-    pub(crate) fn bury(&self, engine: u32) {
+    pub(crate) fn engine_ended(&self, engine: u32) {
         self.taken.lock().remove(&engine);
     }
 

@@ -111,7 +111,7 @@ impl Pd {
     }
 
     /// The memory for the entries of a queue, for which the agent has reserved `layout` in `view`.
-    pub(crate) fn settle(&self, view: &View, layout: Layout, purpose: Purpose) -> Result<(View, Layout)> {
+    pub(crate) fn place_queue(&self, view: &View, layout: Layout, purpose: Purpose) -> Result<(View, Layout)> {
         let len = layout.count as usize * layout.stride as usize;
         Ok(lie(self.lend(len, purpose)?, view, layout))
     }

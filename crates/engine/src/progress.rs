@@ -137,7 +137,7 @@ impl Engine {
             crate::usermem::prepare_thread();
             for work in self.deferred() {
                 worked = true;
-                self.settle(work);
+                self.carry_out_deferred(work);
             }
         }
         worked
@@ -410,7 +410,7 @@ impl Engine {
         !due.is_empty()
     }
 
-    fn settle(self: &Arc<Self>, work: Deferred) {
+    fn carry_out_deferred(self: &Arc<Self>, work: Deferred) {
         match work {
             Deferred::Overrun(cq) => {
                 if let Some(cq) = cq.upgrade() {

@@ -218,7 +218,8 @@ impl Engine {
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
         let home = parts.home.as_ref().filter(|pd| pd.is_parent());
-        let settled = home.map(|pd| Ok((pd.settle(&view, sq, Purpose::Qp)?, pd.settle(&view, rq, Purpose::Qp)?)));
+        let settled =
+            home.map(|pd| Ok((pd.place_queue(&view, sq, Purpose::Qp)?, pd.place_queue(&view, rq, Purpose::Qp)?)));
         let ((sq_view, sq), (rq_view, rq)) =
             match settled.unwrap_or_else(|| Ok(((view.clone(), sq), (view.clone(), rq)))) {
                 Ok(settled) => settled,

@@ -394,7 +394,7 @@ impl Object for Srq {
 
 /// Checks the layout from the agent. Returns the ring and its number of entries.
 fn sound(pd: &Pd, out: &SrqOut, view: &View) -> Result<(Ring, u32)> {
-    ring(pd.settle(view, layout(out), Purpose::Srq)?, out)
+    ring(pd.place_queue(view, layout(out), Purpose::Srq)?, out)
 }
 
 fn layout(out: &SrqOut) -> Layout {

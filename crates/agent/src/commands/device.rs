@@ -20,7 +20,7 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
-    let (apart, owing) = (world.users.apart, world.owing.of(call.context));
+    let (apart, pending) = (world.users.apart, world.pending.of(call.context));
     let system = Arc::clone(&world.system);
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
@@ -34,7 +34,7 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             return Err(by_system(error));
         }
     };
-    file.note_at(owing);
+    file.note_at(pending);
     context.events = Some(file);
     let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: vectors };
     let out = ContextOut { rev: REV, device: index, page: page.mapping };

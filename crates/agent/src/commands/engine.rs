@@ -28,7 +28,7 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
     let device = world.device_of(call.context).index as u32;
     let board = world.board.descriptor().map_err(by_system)?;
-    let owing = world.owing.of(call.context);
+    let pending = world.pending.of(call.context);
     let system = Arc::clone(&world.system);
     let context = world.context(call.context)?;
     if context.engine.is_some() {
@@ -36,7 +36,7 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
     let (wake_word, kick) = two(fds)?;
     let (mut link, theirs) = EngineLink::new(&*system, wake_word, kick).map_err(by_system)?;
-    link.note_at(owing);
+    link.note_at(pending);
     context.engine = Some(link);
     {
         let World { contexts, devices, captures, .. } = &mut *world;

@@ -10,9 +10,9 @@ use super::scheduler::{Account, Work};
 use super::visitors::Door;
 use crate::asker::Asker;
 use crate::dispatch::dispatch;
-use crate::doors::ourselves;
 use crate::faults::manage;
 use crate::inbox::{Message, ReplyTo};
+use crate::listening::ourselves;
 use crate::pkeys::BadPkeys;
 
 /// Most messages that are taken at once.
@@ -52,7 +52,7 @@ impl Server {
                 let to = ReplyTo::Local(answer.clone());
                 let reply = match inner {
                     true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
-                    false => self.surroundings.paths.carry_out(&mut self.world, context, &request, passed(fds), to),
+                    false => self.proxies.carry_out(&mut self.world, context, &request, passed(fds), to),
                 };
                 self.watch_push(context, None);
                 self.world.follow_wire(Instant::now);
@@ -87,7 +87,7 @@ impl Server {
                 let _ = answer.send(self.take_fault(&question));
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
-            Message::Starting(context) => self.surroundings.paths.go_on(&mut self.world, context),
+            Message::Starting(context) => self.proxies.go_on(&mut self.world, context),
             Message::Room(uid) => self.read_again(uid),
             Message::Reply { to, reply } => self.hand_on(to, reply),
             Message::Close(context) => {

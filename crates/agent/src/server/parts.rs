@@ -13,7 +13,6 @@ use crate::fair::Fair;
 use crate::ids::ContextId;
 use crate::mirror::Mirror;
 use crate::poller::Token;
-use crate::slow::Paths;
 
 /// The sockets on which clients connect.
 #[derive(Default)]
@@ -78,8 +77,8 @@ pub(super) struct Idle {
 }
 
 /// What the server shows in the file system.
+#[derive(Default)]
 pub(super) struct Surroundings {
-    pub(super) paths: Paths,
     pub(super) mirror: Option<Mirror>,
     /// Becomes readable when the run directory is removed.
     pub(super) lost: Option<OwnedFd>,

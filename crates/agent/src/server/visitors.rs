@@ -11,9 +11,9 @@ use shm::socket::Socket;
 use super::{ACCEPTED, Server, scheduler};
 use crate::admin::telling::Tell;
 use crate::admin::{self, Answer, Verdict};
-use crate::doors::accepted;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::listening::accepted;
 use crate::netlink;
 use crate::poller::Token;
 

@@ -145,5 +145,5 @@ fn an_engine_of_ones_own_and_the_slow_path_exclude_each_other() {
     let mut other = Client::alone();
     let cq = other.make(Kind::Cq);
     other.done(&format!("15000000 0600 0e00 0100000000000000 {cq} 01000000"));
-    other.refused(&crate::private::hello(), -17, "ENGINE_HELLO on the slow path");
+    other.refused(&crate::private::hello(), -17, "ENGINE_HELLO of a client with a proxy engine");
 }

@@ -16,7 +16,7 @@ use crate::wqe::Layout;
 /// The view and the offset of a CQ's entries.
 pub(super) fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {
     let (view, layout) = match domain {
-        Some(pd) => pd.settle(view, layout(capacity), Purpose::Cq)?,
+        Some(pd) => pd.place_queue(view, layout(capacity), Purpose::Cq)?,
         None => (view.clone(), layout(capacity)),
     };
     Ok((view, layout.offset as usize))

@@ -65,7 +65,7 @@ impl Engine {
             }
             self.do_pending_work();
             if waker.watching.load(Ordering::Relaxed) {
-                self.settle_down(&mut idle);
+                self.end_restlessness(&mut idle);
                 let watched = waker.watch();
                 told = watched.told;
                 idle.watched(tsc::now());
@@ -79,7 +79,7 @@ impl Engine {
             }
             if self.progress(false) {
                 if idle.worked() {
-                    self.settle_down(&mut idle);
+                    self.end_restlessness(&mut idle);
                 }
                 continue;
             }
@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// The thread no longer sleeps often, so posters need no fences any more.
-    fn settle_down(&self, idle: &mut IdlePolicy) {
+    fn end_restlessness(&self, idle: &mut IdlePolicy) {
         if idle.restless && !self.waker.progress_mode.is_on() {
             idle.restless = false;
             self.waker.wake_word.set_restless(false);
@@ -257,7 +257,7 @@ impl Engine {
                 Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
             },
             push::LANE_GONE => {
-                self.lanes.bury(message.lane.engine);
+                self.lanes.engine_ended(message.lane.engine);
                 self.keys.engine_ended(message.lane.engine);
                 self.lose_lane(message.lane.lane);
             }

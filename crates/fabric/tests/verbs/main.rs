@@ -24,5 +24,5 @@ mod states;
 mod why;
 mod windows;
 mod xrc;
+mod xrc_proxy;
 mod xrc_shared;
-mod xrc_slow;

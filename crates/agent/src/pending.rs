@@ -1,8 +1,8 @@
-//! The contexts to which the agent owes something: records or pushes for which there was no room.
+//! The contexts for which records or pushes wait, because there was no room for them.
 //!
 //! Code that finds no room notes the context here. Only noted contexts are looked at again, so the
 //! agent's thread never walks over all contexts at once. A context that still waits then is looked
-//! at in the next round. The principal type is [`Owed`].
+//! at in the next round. The principal type is [`PendingContexts`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::ids::ContextId;
 
 /// The contexts.
 #[derive(Debug, Default)]
-pub struct Owed {
+pub struct PendingContexts {
     /// Contexts that were noted and not looked at yet.
     noted: Noted,
     /// Contexts that were looked at and wait for the next round.
@@ -26,15 +26,15 @@ type Noted = Arc<Mutex<BTreeSet<ContextId>>>;
 
 /// A handle with which one context is noted.
 #[derive(Debug)]
-pub struct Owing {
+pub struct PendingContext {
     noted: Noted,
     context: ContextId,
 }
 
-impl Owed {
+impl PendingContexts {
     /// The handle for `context`.
-    pub fn of(&self, context: ContextId) -> Owing {
-        Owing { noted: Arc::clone(&self.noted), context }
+    pub fn of(&self, context: ContextId) -> PendingContext {
+        PendingContext { noted: Arc::clone(&self.noted), context }
     }
 
     /// Begins a round: each waiting context will be looked at again.
@@ -66,7 +66,7 @@ impl Owed {
     }
 }
 
-impl Owing {
+impl PendingContext {
     /// Notes the context.
     pub fn note(&self) {
         self.noted.lock().insert(self.context);
@@ -101,11 +101,11 @@ mod tests {
             turns += 1;
         }
         assert!((4..=6).contains(&turns), "{CONTEXTS} contexts take several turns: {turns}");
-        assert!(world.owing.next_due().is_none(), "nobody is looked at");
+        assert!(world.pending.next_due().is_none(), "nobody is looked at");
         assert!(world.flush(false).waits, "and all wait");
-        world.owing.begin_round();
+        world.pending.begin_round();
         assert_eq!(
-            std::iter::from_fn(|| world.owing.next_due()).filter(|(_, again)| *again).count(),
+            std::iter::from_fn(|| world.pending.next_due()).filter(|(_, again)| *again).count(),
             CONTEXTS as usize
         );
     }

@@ -1,7 +1,7 @@
-//! A bad cable between two hosts: the program `programs/relay.c`, which loses, holds back,
+//! A lossy link between two hosts: the program `programs/relay.c`, which loses, holds back,
 //! duplicates and corrupts RoCE packets at random.
 //!
-//! The relay runs in a process of its own and does not parse RoCE. The principal type is [`Cable`].
+//! The relay runs in a process of its own and does not parse RoCE. The principal type is [`LossyLink`].
 
 use rustix::process::Signal;
 
@@ -12,7 +12,7 @@ use crate::{HANG, cprogram};
 /// The UDP port of RoCEv2.
 const ROCE: &str = "4791";
 
-/// What the cable does to packets, in percent of all packets.
+/// What the link does to packets, in percent of all packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Harm {
     /// Packets that are lost.
@@ -26,16 +26,16 @@ pub struct Harm {
     pub spoilt: f64,
 }
 
-/// How many packets the cable has carried, and how many it has harmed, by kind of harm.
+/// How many packets the link has carried, and how many it has harmed, by kind of harm.
 #[derive(Debug, Clone, Default)]
 pub struct Count(Vec<(String, u64)>);
 
-/// A cable in use.
+/// A link in use.
 #[derive(Debug)]
-pub struct Cable(Program);
+pub struct LossyLink(Program);
 
-impl Cable {
-    /// Starts the cable between hosts that are not connected yet ([`Hosts::apart`]).
+impl LossyLink {
+    /// Starts the link between hosts that are not connected yet ([`Hosts::apart`]).
     pub fn lay(hosts: &Hosts, seed: u64, harm: Harm) -> Result<Self, String> {
         hosts.cut_packets()?;
         let room = hosts.left.room();
@@ -51,7 +51,7 @@ impl Cable {
         Ok(Self(program))
     }
 
-    /// Ends the cable and returns its counts.
+    /// Ends the link and returns its counts.
     pub fn take_away(mut self) -> Result<Count, String> {
         self.0.signal(Signal::TERM);
         let outcome = self.0.wait(HANG)?;

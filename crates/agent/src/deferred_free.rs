@@ -2,7 +2,7 @@
 //!
 //! The thread that closes the last reference to a file in memory frees its pages. With many pages
 //! this takes the kernel milliseconds, so the agent's thread must not do it. The principal type is
-//! [`Buried`].
+//! [`FreedLater`].
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -47,11 +47,11 @@ pub(crate) fn close(fd: OwnedFd) {
 }
 
 /// A region with its descriptor. When it is dropped, the thread frees both.
-pub(crate) struct Buried {
+pub(crate) struct FreedLater {
     whole: Option<(Region, OwnedFd)>,
 }
 
-impl Buried {
+impl FreedLater {
     pub(crate) fn new(region: Region, fd: OwnedFd) -> Self {
         Self { whole: Some((region, fd)) }
     }
@@ -66,7 +66,7 @@ impl Buried {
     }
 }
 
-impl Deref for Buried {
+impl Deref for FreedLater {
     type Target = Region;
 
     fn deref(&self) -> &Region {
@@ -74,7 +74,7 @@ impl Deref for Buried {
     }
 }
 
-impl Drop for Buried {
+impl Drop for FreedLater {
     fn drop(&mut self) {
         let Some(whole) = self.whole.take() else { return };
         if whole.0.len() >= LARGE {
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn large_memory_goes_without_anybody_waiting_for_it() {
-        let (region, fd) = Region::create("softhca-test-burial", 64 << 20).expect("memory");
+        let (region, fd) = Region::create("softhca-test-deferred", 64 << 20).expect("memory");
         let number = fd.as_raw_fd();
-        drop(Buried::new(region, fd));
+        drop(FreedLater::new(region, fd));
         let end = Instant::now() + Duration::from_secs(30);
         let is_there = || {
             let link = fs::read_link(format!("/proc/self/fd/{number}"));
-            link.is_ok_and(|link| link.to_string_lossy().contains("softhca-test-burial"))
+            link.is_ok_and(|link| link.to_string_lossy().contains("softhca-test-deferred"))
         };
         while is_there() {
             assert!(Instant::now() < end, "it is kept");

@@ -26,7 +26,7 @@ const LEN: usize = 64 * 1024;
 const BASE: u64 = 0x7000_0000;
 
 /// A client that uses only commands.
-struct Slow {
+struct Proxied {
     control: SocketControl,
     memory: Region,
     key: u32,
@@ -37,7 +37,7 @@ struct Slow {
     srqn: u32,
 }
 
-impl Slow {
+impl Proxied {
     fn new(fabric: &Fabric, file: &std::fs::File) -> Self {
         let control = SocketControl::open(&fabric.node(0), 0).expect("an agent");
         let mut this = Self {
@@ -165,24 +165,25 @@ impl Slow {
 }
 
 /// A SEND, a WRITE, a READ and an atomic for the client's queue and memory.
-fn serves(slow: &Slow, asker: &Asker, qpn: u32) {
-    slow.post(5, 0, 8000);
+fn serves(proxied: &Proxied, asker: &Asker, qpn: u32) {
+    proxied.post(5, 0, 8000);
     asker.memory.pattern(0, 8000, 9);
-    assert_eq!(asker.outcome(slow.srqn, &SendWr { sges: &asker.sge(0, 8000), ..SendWr::default() }), 0);
-    let wc = slow.next();
+    assert_eq!(asker.outcome(proxied.srqn, &SendWr { sges: &asker.sge(0, 8000), ..SendWr::default() }), 0);
+    let wc = proxied.next();
     assert_eq!((wc.wr_id, wc.status, wc.byte_len, wc.qp_num), (5, 0, 8000, qpn));
-    assert_eq!(slow.bytes(0, 8000), asker.memory.get(0, 8000));
-    let at = |number, at: u64| SendWr { opcode: number, remote_addr: BASE + at, rkey: slow.key, ..SendWr::default() };
+    assert_eq!(proxied.bytes(0, 8000), asker.memory.get(0, 8000));
+    let at =
+        |number, at: u64| SendWr { opcode: number, remote_addr: BASE + at, rkey: proxied.key, ..SendWr::default() };
     let write = SendWr { sges: &asker.sge(0, 4000), ..at(opcode::RDMA_WRITE, 16_000) };
-    assert_eq!(asker.outcome(slow.srqn, &write), 0);
+    assert_eq!(asker.outcome(proxied.srqn, &write), 0);
     let read = SendWr { sges: &asker.sge(20_000, 4000), ..at(opcode::RDMA_READ, 16_000) };
-    assert_eq!(asker.outcome(slow.srqn, &read), 0);
+    assert_eq!(asker.outcome(proxied.srqn, &read), 0);
     assert_eq!(asker.memory.get(20_000, 4000), asker.memory.get(0, 4000));
-    let before = u64::from_le_bytes(slow.memory.read(32_000));
+    let before = u64::from_le_bytes(proxied.memory.read(32_000));
     let word = asker.sge(32_000, 8);
     let add = SendWr { sges: &word, compare_add: 3, ..at(opcode::ATOMIC_FETCH_AND_ADD, 32_000) };
-    assert_eq!(asker.outcome(slow.srqn, &add), 0);
-    assert_eq!(u64::from_le_bytes(slow.memory.read(32_000)), before + 3);
+    assert_eq!(asker.outcome(proxied.srqn, &add), 0);
+    assert_eq!(u64::from_le_bytes(proxied.memory.read(32_000)), before + 3);
 }
 
 fn domain(engine: &Arc<Engine>, file: &std::fs::File) -> Arc<engine::Xrcd> {
@@ -193,18 +194,18 @@ fn domain(engine: &Arc<Engine>, file: &std::fs::File) -> Arc<engine::Xrcd> {
 fn xrc_shared_a_client_without_an_engine_has_targets_and_queues() {
     let fabric = Fabric::start();
     let file = tempfile::tempfile().expect("a file");
-    let slow = Slow::new(&fabric, &file);
+    let proxied = Proxied::new(&fabric, &file);
     let asker = Asker::new(fabric.engine());
-    let (handle, qpn) = slow.target(&asker);
-    serves(&slow, &asker, qpn);
+    let (handle, qpn) = proxied.target(&asker);
+    serves(&proxied, &asker, qpn);
     // The target also serves the queue of a process that runs an engine.
     let other = fabric.engine();
     let queue = Queue::new(&other, &domain(&other, &file), 16);
     queue.post(1, 0, 100);
     assert_eq!(asker.outcome(queue.number(), &SendWr { sges: &asker.sge(0, 100), ..SendWr::default() }), 0);
     assert_eq!(next(&queue.cq).qp_num, qpn);
-    slow.destroy(handle);
-    asker.post(slow.srqn, &SendWr::default());
+    proxied.destroy(handle);
+    asker.post(proxied.srqn, &SendWr::default());
     assert_ne!(next(&asker.cq).status, 0, "the target is gone");
 }
 
@@ -212,11 +213,11 @@ fn xrc_shared_a_client_without_an_engine_has_targets_and_queues() {
 fn xrc_shared_a_queue_of_a_client_without_an_engine_is_reached() {
     let fabric = Fabric::start();
     let file = tempfile::tempfile().expect("a file");
-    let slow = Slow::new(&fabric, &file);
+    let proxied = Proxied::new(&fabric, &file);
     let server = fabric.engine();
     let xrcd = domain(&server, &file);
     let target = server.create_target(&xrcd, 1).expect("a target");
     let asker = Asker::new(fabric.engine());
     asker.connect(&server, target.qp(), 7);
-    serves(&slow, &asker, target.qp().qpn());
+    serves(&proxied, &asker, target.qp().qpn());
 }

@@ -1,6 +1,6 @@
 //! The thread of one client with a proxy engine: the engine, and the client's objects in it.
 //!
-//! It carries out in order what [`super::Paths`] hands over. It follows the agent's changes and
+//! It carries out in order what [`super::Proxies`] hands over. It follows the agent's changes and
 //! carries out the commands that need an engine. All data of the client is checked as in the
 //! client's own process: the engine checks keys, ranges and queue sizes; this file checks the
 //! lengths of lists. The principal type is [`Worker`].
@@ -95,7 +95,7 @@ impl Worker {
     /// missing later, and work requests complete in error, as after its destruction.
     fn follow(&mut self, change: Change) {
         if let Err(error) = self.take_over(change) {
-            tracing::warn!(%error, "the slow path could not take an object over");
+            tracing::warn!(%error, "the proxy engine could not take an object over");
         }
     }
 
@@ -300,7 +300,7 @@ impl Worker {
         if wr.send_flags & send_flags::INLINE != 0 {
             return refuse(
                 Errno::EINVAL,
-                "inline data lies in the client's memory, where the slow path cannot read it",
+                "inline data lies in the client's memory, where the proxy engine cannot read it",
             );
         }
         let mut request = engine::SendWr {

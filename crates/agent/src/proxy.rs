@@ -1,7 +1,7 @@
 //! The proxy engine: POST_*, POLL_CQ and REQ_NOTIFY_CQ for clients that run no engine. The agent
 //! runs an engine for them.
 //!
-//! [`Paths`] stands between the clients and [`dispatch`]. A client that never sends ENGINE_HELLO
+//! [`Proxies`] stands between the clients and [`dispatch`]. A client that never sends ENGINE_HELLO
 //! gets a [`worker`] thread with its own engine when it first needs one. This is when it posts,
 //! polls or arms a CQ; when one of its QPs leaves INIT, because then a peer may reach it; or when
 //! it opens an XRC target, which it may have to serve later. The engine takes over the existing
@@ -53,13 +53,13 @@ struct Starting {
 }
 
 /// The clients with a proxy engine.
-pub(crate) struct Paths {
+pub(crate) struct Proxies {
     inbox: Inbox,
     workers: BTreeMap<ContextId, Sender<Job>>,
     starting: BTreeMap<ContextId, Starting>,
 }
 
-impl Paths {
+impl Proxies {
     pub(crate) fn new(inbox: Inbox) -> Self {
         Self { inbox, workers: BTreeMap::new(), starting: BTreeMap::new() }
     }
@@ -153,13 +153,13 @@ impl Paths {
             let uid = context.peer.uid;
             let control = LocalControl::inner(self.inbox.clone(), client, uid);
             let running = world.users.run(uid);
-            let name = format!("softhca-slow-{}", client.0);
+            let name = format!("softhca-proxy-{}", client.0);
             let started = headroom::start_for(uid, name, headroom::STACK, move || {
                 worker::run(control, answer, profile, &jobs, &inbox);
                 drop(running);
             });
             if let Err(error) = started {
-                tracing::warn!(context = client.0, %error, "no thread for the slow path");
+                tracing::warn!(context = client.0, %error, "no thread for a proxy engine");
                 return refuse(Errno::ENOMEM, format!("the agent cannot start a thread for an engine: {error}"));
             }
             world.context(client)?.has_proxy = true;
