@@ -1,8 +1,8 @@
 //! Whether a packet is for a queue pair: it must come from the connection's peer, and through the
 //! QP's port.
 //!
-//! This file only decides. Packets that are not for the QP are handled in `drops.rs` and
-//! `progress.rs`. Principal method: [`Qp::is_connected`].
+//! This file only decides. Packets that are not for the QP are handled in `drops/dropping.rs`
+//! and `progress.rs`. Principal method: [`Qp::is_connected`].
 
 use protocol::Service;
 use wire::grh::Network;

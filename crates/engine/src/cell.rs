@@ -11,6 +11,7 @@
 //! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is a peer's claim; the
 //! caller checks who may send it. Principal type: [`Cell`].
 
+use shm::{LaneRx, RECORD_MAX, Source};
 use wire::{Headers, Psn, Qpn};
 
 use crate::srq_request::{self, SrqReply, SrqRequest};
@@ -199,6 +200,20 @@ fn srq_request(record: &[u8], flags: u8, (src_qp, len): (Qpn, u16), bulk: Option
     }
     let (request, headers, own) = SrqRequest::decode(rest)?;
     Some(Cell::SrqRequest(Packet { headers, payload: place(own)?, ..packet }, request))
+}
+
+/// A payload of `len` bytes; `None` if the place is invalid.
+#[inline]
+pub(crate) fn place<'a>(
+    rx: &'a LaneRx,
+    record: &'a [u8; RECORD_MAX],
+    payload: Payload,
+    len: u16,
+) -> Option<Source<'a>> {
+    match payload {
+        Payload::Inline(at) => record.get(at..at + usize::from(len)).map(Source::from),
+        Payload::Bulk(offset) => rx.bulk.piece(offset, u32::from(len)),
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What an engine has before it has a queue: its connection to the agent, its clock, the tables of
-//! keys, the agent's board, and the files of its events.
+//! The part of an engine that does not depend on queues: the connection to the agent, the clock,
+//! the tables of keys, the agent's board, and the event files.
 //!
 //! Protection domains, memory regions, address handles and completion channels need only this. A
 //! [`Core`] knows no queue pair and no lane. [`crate::Engine`] has one and dereferences to it.
@@ -56,7 +56,8 @@ pub struct Core {
     /// The page for its reasons.
     pub(crate) reasons: Attached,
     pub(crate) capture: Capture,
-    /// Bytes of requests in the RNR grace queues.
+    /// Bytes of packets that wait at all QPs: in RNR grace queues, in out-of-order buffers, and for
+    /// remote SRQs.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     pub(crate) clock: Clock,
     /// The strict mode's checks, if the environment asks for them.
@@ -71,7 +72,7 @@ pub(crate) struct Agent {
     pub(crate) may_refuse: AtomicBool,
 }
 
-/// What the agent has told about this engine.
+/// What the agent reported about this engine and its device.
 pub(crate) struct Identity {
     pub(crate) number: u32,
     pub(crate) device: u32,

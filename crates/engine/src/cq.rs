@@ -1,5 +1,6 @@
 //! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
-//! drives the engine. Entries are added in `cq/adding.rs`. Principal type: [`Cq`].
+//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `cqe.rs`. Principal
+//! type: [`Cq`].
 
 mod adding;
 mod place;
@@ -286,8 +287,8 @@ impl Cq {
         self.stamps.store(true, Ordering::Relaxed);
     }
 
-    /// Takes one completion, with its arrival time (see [`crate::Core::raw_clock`]; 0 on a CQ without
-    /// timestamps).
+    /// Takes one completion, with its arrival time (see [`crate::Core::raw_clock`]; 0 on a CQ
+    /// without timestamps).
     ///
     /// # Errors
     /// As [`Cq::poll`].

@@ -3,7 +3,7 @@
 //!
 //! A stranger may send any number of bad packets. So the table is bounded, and a dropped packet
 //! costs only a few words in it. Only the 1st, 10th, 100th … packet of a cause makes a sentence.
-//! Principal type: [`Drops`].
+//! Packets are counted in `drops/dropping.rs`. Principal type: [`Drops`].
 
 mod dropping;
 

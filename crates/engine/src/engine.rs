@@ -1,8 +1,8 @@
 //! The engine: one HCA context inside a process, from opening to closing.
 //!
-//! An [`Engine`] is a value without statics: one connection to an agent, its queue memory and
-//! lanes, and the tables of the program's objects. This file opens and closes the engine and makes
-//! its control calls. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread
+//! An [`Engine`] consists of a [`Core`] (the agent's connection, memory and keys), the lanes, the
+//! wire and the tables of QPs. It has no statics. This file opens and closes it. Control calls are
+//! in `core.rs`. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread
 //! that works while the program does not poll is in `helper.rs`.
 
 use std::ops::Deref;

@@ -1,5 +1,5 @@
-//! Where a packet leaves, where its payload comes from, and how that ended. An [`Exit`] hides the
-//! difference between lane and wire. Principal type: [`Exit`].
+//! Where a packet is sent, where its payload comes from, and the result of sending it. An [`Exit`]
+//! is either a lane or the wire. Principal type: [`Exit`].
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ pub(crate) enum Sent {
     Refused(Refusal),
 }
 
-/// The address and port of the other end, for the rules.
+/// The address and port of the other end, for the fault rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Far {
     pub(crate) gid: [u8; 16],
     pub(crate) port: u32,
 }
 
-/// Where a connection's packets leave. `Far` is for the fault rules, where there are some.
+/// Where a connection's packets leave. `Far` is present only if fault rules may apply.
 pub(crate) enum Exit<'a> {
     Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
     Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),

@@ -1,7 +1,7 @@
 //! The memory behind a key: an address range, the rights of its users, and the windows on it.
 //!
-//! The registration of regions is in `mr.rs`, the binding of windows in `mw.rs`. Principal type:
-//! [`Extent`].
+//! The registration of regions is in `mr.rs`, the binding of windows in `window.rs`. Principal
+//! type: [`Extent`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,12 +1,12 @@
 //! Faults on demand: which rules touch this engine, and what they decide.
 //!
 //! The agent writes the rules behind the context page and announces them by a push. Each queue pair
-//! has a flag, `Inner::ruled`, which says whether a rule may concern its packets
+//! has a flag, `Link::ruled`, which says whether a rule may concern its packets
 //! ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes
-//! change. The data path reads the flag under the queue pair's lock; all further code is cold. The
-//! effect on a packet is in `faults/packets.rs`, delayed packets are in
-//! `faults/delayed_packets.rs`, and losses on lanes in `faults/lossy.rs`. Principal type:
-//! [`Faults`].
+//! change. The data path reads the flag under the queue pair's lock; all further code is cold. What
+//! the rules decide is in `faults/rules.rs`, the effect on a packet in `faults/packets.rs`, delayed
+//! packets are in `faults/delayed_packets.rs`, and losses on lanes in `faults/lossy.rs`. Principal
+//! type: [`Faults`].
 
 mod delayed_packets;
 mod lossy;

@@ -1,5 +1,5 @@
-//! The target's side of direct access: the table of grants, in memory that the grantees see, and
-//! how the target withdraws them.
+//! The table of grants that a target has given, in memory that the grantees map, and how the target
+//! revokes them. Requests for grants are handled in `direct/granting.rs`.
 //!
 //! The first line of the table says whether this engine is alive ([`shm::life`]). Each other line
 //! is one grant. It has a number, which is 0 when the grant is revoked, and a word with which the

@@ -4,8 +4,9 @@
 //! A [`Lane`] is one side. Its sending half and its receiving half have a lock each, so a thread
 //! that posts never waits for a thread that receives. No thread waits for a full lane: the QP goes
 //! to the lane's blocked list, and continues when there is room. The bytes of a cell are in
-//! `cell.rs`, the handling of received cells in `progress.rs`. `Q` is the type of queue pairs, which
-//! a lane lists and never looks into. Principal types: [`Lane`] and [`Lanes`].
+//! `cell.rs`, the handling of received cells in `progress.rs`. `Q` is the type of queue pairs: a
+//! lane keeps lists of them and never accesses their fields. Principal types: [`Lane`] and
+//! [`Lanes`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,8 +2,9 @@
 //!
 //! Work requests go from queue memory through the transport's state machines to lanes. Data from
 //! lanes goes the other way, into the program's memory. [`Engine`] is one context; its [`Core`] is
-//! the part without queues. Its objects are `Arc`s: [`Pd`], [`Mr`], [`Cq`], [`Channel`], [`Srq`], [`Qp`], [`Ah`]. The engine asks the agent
-//! through [`Control`] and does none of the agent's work.
+//! the part without queues. Its objects are `Arc`s: [`Pd`], [`Mr`], [`Cq`], [`Channel`], [`Srq`],
+//! [`Qp`] and [`Ah`]. The engine asks the agent through [`Control`] and does none of the agent's
+//! work.
 //!
 //! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms
 //! its addresses), `lock` and `tsc`.

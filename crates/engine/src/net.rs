@@ -5,8 +5,8 @@
 //! scheduler ([`scheduler`]) chooses the next connection. Packets arrive from the agent through a
 //! ring, or from the agent's sockets while this engine holds the lease ([`inbox`], [`lease`]).
 //! [`deliver`] parses datagrams. The state machines are the ones of the lanes; only losses and
-//! packet lengths differ. `Q` is the type of queue pairs, which this state lists and never looks
-//! into. Principal type: [`Net`].
+//! packet lengths differ. `Q` is the type of queue pairs: this state keeps lists of them and
+//! never accesses their fields. Principal type: [`Net`].
 
 pub(crate) mod alike;
 pub(crate) mod batch;

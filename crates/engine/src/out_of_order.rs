@@ -4,8 +4,9 @@
 //! The state machines decide which packets to keep (`protocol::OutOfOrder` gives the reasons). This
 //! file has the memory for them: a few packets for each end of a connection, and a limited number
 //! of bytes for the engine. The packets have passed the usual checks before they get here, and are
-//! later handed to the state machines as if they had just arrived. All functions here are cold: a
-//! connection with packets in order has only an empty box. Principal type: [`OutOfOrderBuffer`].
+//! later handed to the state machines as if they had just arrived. What a QP does with them is in
+//! `out_of_order/keeping.rs`. A connection whose packets arrive in order has only an empty box.
+//! Principal type: [`OutOfOrderBuffer`].
 
 mod keeping;
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
-use shm::{LaneRx, RECORD_MAX, Source};
+use shm::{RECORD_MAX, Source};
 use wire::Qpn;
 
+use crate::cell::place;
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
 use crate::fast_path::receiving::{Done, RunEnd};
@@ -22,13 +23,6 @@ use crate::net::inbox::{Inbox, OTHERS};
 use crate::pollers::{CqPair, Poller, PollingThread};
 use crate::qp::{Lane, Qp};
 use crate::receive::{Arrival, Origin};
-
-/// How many records one round takes from a lane, so that all lanes get their share.
-pub(crate) const BATCH: usize = 64;
-
-/// About how many bytes of bulk one round takes at most. Then the engine acknowledges what has come
-/// while the sender still has work.
-pub(crate) const BULK_BATCH: u32 = 256 * 1024;
 
 /// Rounds in which a polling program finds nothing, before it yields the processor.
 const YIELD: u32 = 32;
@@ -45,20 +39,6 @@ enum Caller {
     Found,
     /// The helper thread, or a thread that needs something done.
     Helps,
-}
-
-/// A payload of `len` bytes; `None` if the place is invalid.
-#[inline]
-pub(crate) fn place<'a>(
-    rx: &'a LaneRx,
-    record: &'a [u8; RECORD_MAX],
-    payload: Payload,
-    len: u16,
-) -> Option<Source<'a>> {
-    match payload {
-        Payload::Inline(at) => record.get(at..at + usize::from(len)).map(Source::from),
-        Payload::Bulk(offset) => rx.bulk.piece(offset, u32::from(len)),
-    }
 }
 
 impl Engine {

@@ -1,8 +1,9 @@
-//! Queue pairs: their parts, their control verbs, and their locks.
+//! Queue pairs: construction, control verbs, and the lock of each QP.
 //!
 //! One lock guards all state of a QP, so threads with separate QPs share no lock. The agent decides
 //! which transitions are legal; `state.rs` makes them take effect. Posting is in `send.rs`,
-//! received packets in `receive.rs`, the end of a QP in `qp/ending.rs`.
+//! received packets in `receive.rs`, the end of a QP in `qp/ending.rs`, the state under the lock in
+//! `qp/inner.rs`.
 
 mod ending;
 mod inner;

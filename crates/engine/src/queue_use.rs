@@ -1,5 +1,5 @@
-//! What others than the QP must know of its queues: a CQ that is polled frees entries of them, and
-//! the strict mode asks for the SRQ. Principal type: [`QueueUse`].
+//! Queue-pair state that other objects need: polling a CQ frees entries of the work queues, and
+//! strict mode needs the SRQ. Principal type: [`QueueUse`].
 
 use std::sync::atomic::AtomicU32;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 pub(crate) struct QueueUse {
     /// The entries of the send queue before this index may be used again.
     pub(crate) freed_send: AtomicU32,
-    /// The same of the receive queue.
+    /// The same for the receive queue.
     pub(crate) freed_recv: AtomicU32,
     /// The handle of the SRQ from which it takes receive requests.
     pub(crate) srq: Option<u32>,

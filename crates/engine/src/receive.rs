@@ -102,8 +102,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Handles one packet. `payload` has `packet.len` bytes. With `more` packets to come, the answer
-    /// waits, so that one answer acknowledges many packets; the caller then pumps the QP.
+    /// Handles one packet. `payload` has `packet.len` bytes. With `more` packets to come, the
+    /// answer waits, so that one answer acknowledges many packets; the caller then pumps the QP.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         packet: &Packet,

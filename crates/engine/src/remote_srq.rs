@@ -3,8 +3,8 @@
 //!
 //! A target has one request at another engine at a time. Later requests wait here, up to a limit.
 //! Data for READs is fetched packet by packet. Each engine accesses only its own program's memory
-//! ([`crate::proxy`]), and no engine waits for a process: if a process dies, its lane ends.
-//! Principal type: [`RemoteSrq`].
+//! ([`crate::proxy`]), and no engine waits for a process: if a process dies, its lane ends. The
+//! protocol is in `remote_srq/requests.rs`. Principal type: [`RemoteSrq`].
 
 mod requests;
 

@@ -6,7 +6,7 @@
 //! because it was interrupted. So a request of a reliable connection that finds no receive request
 //! is kept for a short time, together with the requests behind it, and is served when one is
 //! posted. The peer gets an RNR NAK only after that time. To the peer it looks like a late answer.
-//! Principal type: [`RnrGraceQueue`].
+//! A QP serves the queue in `rnr_grace/serving.rs`. Principal type: [`RnrGraceQueue`].
 
 mod serving;
 

@@ -1,6 +1,6 @@
 //! Requests and replies for a remote SRQ, as records on a lane: what the engine of an XRC target
-//! asks the engine of an SRQ to do, and its reply. They are sent in `remote_srq.rs` and carried out
-//! in `proxy.rs`.
+//! asks the engine of an SRQ to do, and its reply. They are sent in `remote_srq/requests.rs` and
+//! carried out in `proxy.rs`.
 //!
 //! ```text
 //! request: 0  as a packet's first 16 bytes, the source QPN being the target's

@@ -2,7 +2,7 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet goes back to its state machine and the QP to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`.
+//! Datagrams are in `datagram.rs`, the destinations and payload sources of packets in `exit.rs`.
 
 use std::sync::Arc;
 

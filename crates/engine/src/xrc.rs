@@ -7,8 +7,8 @@
 //! target; each of them gets its events. Principal types: [`Xrcd`] and [`Hold`].
 //!
 //! Processes can share a domain that a file names. Requests of a target for an SRQ of another
-//! engine go there (`remote_srq.rs`). If another engine serves a target, this engine may have to
-//! take it over (`target.rs`).
+//! engine go there (`remote_srq/requests.rs`). If another engine serves a target, this engine may
+//! have to take it over (`target.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -76,8 +76,8 @@
 //!
 //! # Errors and failed requests
 //!
-//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. If a
-//! queue does not take a request, the error has a [`PostError`] with the cause and its numbers. A
+//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. If
+//! a queue does not take a request, the error has a [`PostError`] with the cause and its numbers. A
 //! failed request has a completion like any other request, because the completion gives its buffers
 //! back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`]. [`reasons`]
 //! lists the other failures of this process.

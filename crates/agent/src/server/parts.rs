@@ -1,4 +1,5 @@
-//! The parts of the server: what it listens on, who is connected, what waits, and what surrounds it.
+//! The parts of the server: what it listens on, who is connected, what waits, and what surrounds
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;

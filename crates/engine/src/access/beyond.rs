@@ -37,8 +37,8 @@ pub(crate) fn gather(
         let (_held, from) =
             open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
         let to = to.part(done, sge.length as usize);
-        // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a file
-        // that a peer has granted for this. Faults are survived.
+        // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a
+        // file that a peer has granted for this. Faults are survived.
         unsafe { guarded::copy(guard, to.start(), from, to.len()) }?;
         done += to.len();
     }
@@ -59,8 +59,8 @@ pub(crate) fn scatter(
         let (_held, to) =
             open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
         let from = from.part(done, sge.length as usize);
-        // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a file
-        // that a peer has granted for this. Faults are survived.
+        // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a
+        // file that a peer has granted for this. Faults are survived.
         unsafe { guarded::copy(guard, to, from.start(), from.len()) }?;
         done += from.len();
     }
@@ -70,8 +70,8 @@ pub(crate) fn scatter(
 /// Copies bytes of the engine to the peer's memory, which is as long.
 pub(crate) fn put(guard: GuardWord<'_>, to: &Sink<'_>, from: Source<'_>) -> Result<(), NotDone> {
     assert_eq!(to.len(), from.len(), "the peer's memory and the bytes that go there");
-    // SAFETY: `from` is readable; `to` lies in a mapping of a file that a peer has granted for this.
-    // Faults are survived.
+    // SAFETY: `from` is readable; `to` lies in a mapping of a file that a peer has granted for
+    // this. Faults are survived.
     unsafe { guarded::copy(guard, to.start(), from.start(), from.len()) }
 }
 

@@ -60,8 +60,8 @@ impl<'a> Near<'a> {
             return false;
         }
         let Some(from) = self.open(wanted, (element.lkey, element.addr, to.len())) else { return false };
-        // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a registered
-        // range, which is held; faults are survived.
+        // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a
+        // registered range, which is held; faults are survived.
         unsafe { usermem::stage(to.start(), from, to.len()) }.is_ok()
     }
 

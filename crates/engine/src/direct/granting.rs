@@ -1,5 +1,5 @@
-//! How grants are made: the initiator asks through the agent, the target checks and answers, and the
-//! initiator maps what it got. Adds to [`Engine`].
+//! How grants are made: the initiator asks through the agent, the target checks and answers, and
+//! the initiator maps what it got. Adds to [`Engine`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -41,8 +41,8 @@ impl Engine {
         }
     }
 
-    /// A grant has come: `told` names the granter, our QP, the line and the number. All of it is a
-    /// claim.
+    /// A grant has come: `told` identifies the granter, our QP, the line and the number. All of it
+    /// is a claim.
     pub(crate) fn take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) {
         if self.direct.on
             && let Err(why) = self.try_take_way(told, fds)

@@ -1,5 +1,5 @@
-//! Dropping a packet: what is known of it goes to the counts, the capture and the log. Adds to
-//! [`Engine`] and [`Qp`].
+//! Drops packets: records each in the counters, the capture and the log. Adds to [`Engine`] and
+//! [`Qp`].
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ impl Qp {
         self.engine().drop_packet(cause, dropped)
     }
 
-    /// There is no path for the answers: drops them.
+    /// Drops the answers, because there is no path for them.
     #[cold]
     pub(crate) fn lose_answers(&self, inner: &mut Inner) {
         let mut lost = false;

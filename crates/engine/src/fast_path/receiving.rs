@@ -10,14 +10,18 @@ use protocol::{Service, State, Status};
 use shm::{LaneRx, Source};
 
 use crate::access::Near;
-use crate::cell::Payload;
+use crate::cell::{Payload, place};
 use crate::cqe::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::fast_path::{FastRecord, Partition, Record, What, destination};
-use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Lane, Qp};
 use crate::wqe::RecvEntry;
 
+/// How many records one round takes from a lane, so that all lanes get their share.
+const BATCH: usize = 64;
+/// About how many bytes of bulk one round takes at most. Then the engine acknowledges what has come
+/// while the sender still has work.
+const BULK_BATCH: u32 = 256 * 1024;
 /// How many records are taken under one lock, and after how many bytes of bulk the run ends,
 /// because other threads wait for the lock.
 const RUN: usize = 16;

@@ -3,7 +3,7 @@
 //!
 //! A packet's bytes are copied when it would have left or arrived. So later changes of the
 //! program's memory do not affect it. No thread waits for delayed packets; a timer fires when one
-//! is due. Principal type: [`DelayedPackets`].
+//! is due. `delayed_packets/sending.rs` sends them. Principal type: [`DelayedPackets`].
 
 mod sending;
 

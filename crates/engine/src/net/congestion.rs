@@ -3,10 +3,10 @@
 //! Connections send packets as ECN-capable. A switch with a growing queue marks packets (CE)
 //! instead of dropping them. A receiver here does so too when more than half of its own buffer is
 //! full. The receiver of a marked packet sends a CNP to the packet's sender, as adapters do, at
-//! most one per host in 50 µs. The sender then narrows the window for that host
+//! most one CNP per host in 50 µs. The sender then narrows the window for that host
 //! ([`crate::net::window`]). Responses to READs are paced by the window of the requester, so the
-//! requester narrows its own window as well. The window itself is not here, and the bits are in `ecn.rs`.
-//! Adds to [`Qp`].
+//! requester narrows its own window as well. The window itself is not here; the bits are in
+//! `ecn.rs`. Adds to [`Qp`].
 
 use protocol::Service;
 use wire::cnp::{self, Cnp};
@@ -26,7 +26,7 @@ impl Qp {
         if opcode.is_read_response() {
             flow.peer.window.mark();
         }
-        if flow.peer.told.tells(self.engine().about_now()) {
+        if flow.peer.last_cnp.should_send(self.engine().about_now()) {
             self.tell_mark(inner, flow);
         }
     }

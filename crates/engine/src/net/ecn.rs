@@ -1,5 +1,5 @@
-//! ECN: the bits of a traffic class, and when a host last got a CNP. What a QP does with marks is in
-//! `congestion.rs`. Principal type: [`Told`].
+//! ECN: the bits of a traffic class, and when this engine last sent a CNP to a host. What a QP does
+//! with marks is in `congestion.rs`. Principal type: [`LastCnp`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,9 +13,6 @@ const CE: u8 = 3;
 const CAPABLE: u8 = 2;
 /// Nanoseconds between two CNPs to one host, as adapters do.
 const PAUSE: u64 = 50_000;
-/// After this many datagrams in a row without an empty receive, the engine checks how full the
-/// socket's buffer is.
-pub(crate) const STREAK: u32 = 16;
 
 /// The traffic class of a connection: the program's, made ECN-capable if the program leaves the ECN
 /// bits 0.
@@ -33,19 +30,19 @@ pub(crate) const fn is_marked(traffic_class: u8) -> bool {
     traffic_class & ECN == CE
 }
 
-/// When a host last got a CNP.
+/// When this engine last sent a CNP to a host.
 #[derive(Debug, Default)]
-pub(crate) struct Told(AtomicU64);
+pub(crate) struct LastCnp(AtomicU64);
 
-impl Told {
+impl LastCnp {
     /// Whether to send a CNP now.
-    pub(crate) fn tells(&self, now: Time) -> bool {
+    pub(crate) fn should_send(&self, now: Time) -> bool {
         let last = self.0.load(Ordering::Relaxed);
-        let tells = last == 0 || now.0 >= last + PAUSE;
-        if tells {
+        let is_due = last == 0 || now.0 >= last + PAUSE;
+        if is_due {
             self.0.store(now.0.max(1), Ordering::Relaxed);
         }
-        tells
+        is_due
     }
 }
 
@@ -67,8 +64,12 @@ mod tests {
 
     #[test]
     fn a_host_is_told_once_in_a_while() {
-        let told = Told::default();
-        assert!(told.tells(Time(0)) && told.tells(Time(PAUSE + 1)));
-        assert!(!told.tells(Time(PAUSE + 2)) && !told.tells(Time(2 * PAUSE)) && told.tells(Time(2 * PAUSE + 1)));
+        let last = LastCnp::default();
+        assert!(last.should_send(Time(0)) && last.should_send(Time(PAUSE + 1)));
+        assert!(
+            !last.should_send(Time(PAUSE + 2))
+                && !last.should_send(Time(2 * PAUSE))
+                && last.should_send(Time(2 * PAUSE + 1))
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Flows: from an address vector to what a packet needs to get to its destination.
 //!
-//! A flow is found once. It stays valid until the GID tables or the agent's sockets change.
-//! Principal type: [`Flow`]; its input is a [`Vector`], and [`NoWay`] says why there is no flow.
+//! A flow is found once. It stays valid until the GID tables or the agent's sockets change. Flows
+//! are found in `flow/finding.rs`. Principal type: [`Flow`]; its input is a [`Vector`], and
+//! [`NoWay`] says why there is no flow.
 
 mod finding;
 

@@ -2,8 +2,8 @@
 //!
 //! The agent receives for all engines and hands each engine its packets over a wire lane. If the
 //! agent lets this engine read its sockets ([`crate::net::lease`]), the engine receives from the
-//! sockets directly, and gives packets of other engines back over the same lane. Parsing is in
-//! [`crate::net::deliver`]. Principal type: [`Inbox`].
+//! sockets directly, and gives packets of other engines back over the same lane. Receiving is in
+//! `inbox/receiving.rs`, parsing in [`crate::net::deliver`]. Principal type: [`Inbox`].
 
 mod receiving;
 

@@ -5,8 +5,8 @@
 //! ([`crate::net::scheduler`]). Unreliable traffic is never acknowledged, so softhca hosts meter it
 //! with probes. A probe is a small packet with an opcode of the manufacturers' range. The remote
 //! engine answers it when it has received everything before it. A host that never answers is
-//! foreign, and traffic to it is not metered. `Q` is the type of
-//! queue pairs, which a peer only lists. Principal type: [`Peer`].
+//! foreign, and traffic to it is not metered. `Q` is the type of queue pairs, of which it keeps
+//! lists. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::net::ecn::Told;
+use crate::net::ecn::LastCnp;
 use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
 
@@ -37,8 +37,8 @@ pub(crate) struct Peer<Q> {
     pub(crate) window: Window,
     /// How the connections share the window.
     pub(crate) scheduler: SendScheduler<Q>,
-    /// When the host last got a CNP.
-    pub(crate) told: Told,
+    /// When this engine last sent it a CNP.
+    pub(crate) last_cnp: LastCnp,
     meter: Mutex<Meter<Q>>,
 }
 
@@ -86,7 +86,7 @@ impl<Q> Default for Peer<Q> {
         Self {
             window: Window::default(),
             scheduler: SendScheduler::default(),
-            told: Told::default(),
+            last_cnp: LastCnp::default(),
             meter: Mutex::new(meter),
         }
     }

@@ -10,7 +10,8 @@
 //!
 //! While a connection waits in line, something is under way, so an answer or a timer will come.
 //! Both may fail if those with packets under way wait for ever. For this case, a waiting connection
-//! sends one packet now and then all the same. Principal types: [`SendScheduler`], [`SendQuantum`].
+//! sends one packet now and then all the same. What a connection does with its quantum is in
+//! `scheduler/quanta.rs`. Principal types: [`SendScheduler`], [`SendQuantum`].
 
 mod quanta;
 

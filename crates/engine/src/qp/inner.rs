@@ -91,7 +91,7 @@ pub(crate) struct Queues {
     pub(crate) token: Option<Token>,
 }
 
-/// What is being received.
+/// Messages that are being received.
 pub(crate) struct Receiving {
     pub(crate) receive: Option<Receive>,
     /// Requests that found no receive request.
@@ -104,7 +104,7 @@ pub(crate) struct Receiving {
     pub(crate) shared: Vec<Sge>,
 }
 
-/// The way to the peer, and the rules for packets on it.
+/// The path to the peer, and what is known about it.
 pub(crate) struct Link {
     pub(crate) route: Route,
     /// Connection: the engine of its peer, and the index of its lane among the lanes to that
@@ -128,7 +128,7 @@ pub(crate) struct Link {
     pub(crate) peer_mtu: u8,
 }
 
-/// What only an XRC target has.
+/// State of XRC targets only.
 #[derive(Default)]
 pub(crate) struct XrcPart {
     /// The CQ of each entry of `arrived`.
@@ -139,7 +139,7 @@ pub(crate) struct XrcPart {
     pub(crate) remote_srq: Option<Box<RemoteSrq>>,
 }
 
-/// What only a UD QP has.
+/// State of UD QPs only.
 #[derive(Default)]
 pub(crate) struct UdPart {
     /// The request for which no lane could be opened.
@@ -153,7 +153,7 @@ pub(crate) struct UdPart {
     pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
 }
 
-/// What only matters towards another host.
+/// State that is used only on the wire.
 #[derive(Default)]
 pub(crate) struct WirePart {
     /// The requester's count of losses at the last look.

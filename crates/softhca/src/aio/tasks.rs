@@ -1,4 +1,4 @@
-//! What a CQ knows about the tasks that wait on it. How they wait is in `driver.rs`. Principal types:
+//! State of a CQ for the tasks that wait on it. How they wait is in `driver.rs`. Principal types:
 //! [`Tasks`] and [`Told`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};

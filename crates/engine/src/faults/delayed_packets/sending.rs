@@ -1,4 +1,4 @@
-//! When delayed packets leave or are delivered. Adds to [`Engine`].
+//! Sends or delivers delayed packets when they are due. Adds to [`Engine`].
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Engine {
         kept
     }
 
-    /// A packet of a QP has passed: late packets of the QP follow now.
+    /// A packet of the QP has passed, so its late packets become due now.
     pub(in crate::faults) fn follow_with_delayed_packets(&self, qpn: u32) {
         let now = self.now();
         if self.faults.delayed.follow(qpn, now.0) && self.timers.set(now, DELAYED_PACKETS) {
@@ -39,7 +39,7 @@ impl Engine {
         while let Some((key, packet)) = self.faults.delayed.take(now.0) {
             let Some(qp) = packet.qp.upgrade() else { continue };
             if !send(&qp, &packet) {
-                // First again, before the packets behind it.
+                // Goes back to the front, ahead of later packets.
                 self.faults.delayed.put_back(key, packet);
                 if self.timers.set(now.after(AGAIN), DELAYED_PACKETS) {
                     self.waker.attend();

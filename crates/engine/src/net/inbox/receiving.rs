@@ -1,5 +1,5 @@
-//! How the engine takes packets from its inbox: from the agent's ring, and from the sockets while it
-//! holds the lease. Adds to [`Engine`].
+//! How the engine takes packets from its inbox: from the agent's ring, and from the sockets while
+//! it holds the lease. Adds to [`Engine`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +16,14 @@ use super::{BUFFER, Inbox, OTHERS, Reception, Shared};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::net::datagrams::Datagrams;
-use crate::net::ecn::{STREAK, marked};
+use crate::net::ecn::marked;
 use crate::qp::Qp;
 use crate::request;
 use crate::tsc;
 
+/// After this many datagrams in a row without an empty receive, the engine checks how full the
+/// socket's buffer is.
+const STREAK: u32 = 16;
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;
 /// After this many bytes, a round takes at most one datagram of each socket. Then the engine

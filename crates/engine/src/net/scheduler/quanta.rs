@@ -1,5 +1,5 @@
-//! How a connection keeps to its window: when it sends, how much, and when it stands in line. Adds to
-//! [`Qp`] and [`Engine`].
+//! How a connection respects the window: when it sends, how much, and when it waits in line. Adds
+//! to [`Qp`] and [`Engine`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
