@@ -6,7 +6,7 @@
 //! Principal type: [`Core`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
@@ -28,6 +28,7 @@ use crate::error::{Error, Result, refusal};
 use crate::event::{AsyncEvent, Events};
 use crate::event_file::Closable;
 use crate::helper::Waker;
+use crate::kept::KeptBytes;
 use crate::keys::Keys;
 use crate::lint::Lint;
 use crate::memory::{QueueMemory, View};
@@ -56,9 +57,8 @@ pub struct Core {
     /// The page for its reasons.
     pub(crate) reasons: Attached,
     pub(crate) capture: Capture,
-    /// Bytes of packets that wait at all QPs: in RNR grace queues, in out-of-order buffers, and for
-    /// remote SRQs.
-    pub(crate) waiting_bytes: Arc<AtomicUsize>,
+    /// Bytes of packets that are kept for later.
+    pub(crate) kept_bytes: Arc<KeptBytes>,
     pub(crate) clock: Clock,
     /// The strict mode's checks, if the environment asks for them.
     pub(crate) lint: Option<Box<Lint>>,

@@ -173,7 +173,7 @@ impl Engine {
             waker,
             reasons: Attached::new(page.clone(), is_home),
             capture: Capture { hook: CaptureHook::new(), is_on: AtomicBool::new(false) },
-            waiting_bytes: Arc::default(),
+            kept_bytes: Arc::default(),
             clock: Clock::new(simulated),
             lint: Lint::from_environment(hello.engine),
         };

@@ -44,6 +44,7 @@ mod grant_table;
 mod helper;
 mod idle;
 mod import;
+mod kept;
 mod keys;
 mod lane;
 mod lid;

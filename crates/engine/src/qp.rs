@@ -268,7 +268,7 @@ impl Engine {
             queues: Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, token },
             incoming: Receiving {
                 receive: None,
-                rnr_grace: RnrGraceQueue::new(Arc::clone(&self.waiting_bytes)),
+                rnr_grace: RnrGraceQueue::new(Arc::clone(&self.kept_bytes)),
                 unanswered: Unanswered::default(),
                 arrived: Vec::new(),
                 shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),

@@ -15,12 +15,12 @@ use protocol::{Nak, Standing};
 use wire::Psn;
 
 use crate::cell::Packet;
+use crate::kept::Kept;
 use crate::lane::{LANE_MTU, Lane};
 use crate::srq_request::{SrqReply, SrqRequest};
 
-/// Bytes that wait at one target, and at all targets of an engine, at most.
+/// Bytes that wait at one target, at most.
 const AT_ONE: usize = 1 << 20;
-const AT_ALL: usize = 8 << 20;
 
 /// The engine that has an SRQ, by the domain's token and the SRQ's number.
 pub(crate) type Ways = HashMap<(u64, u32), u32>;
@@ -84,7 +84,7 @@ pub(crate) struct RemoteSrq<Q> {
     /// The range that was read, and its data.
     fetched: Option<(Wanted, Read)>,
     /// Requests that came meanwhile.
-    queue: VecDeque<(Packet, Box<[u8]>)>,
+    queue: VecDeque<Kept>,
     bytes: usize,
     last_id: u32,
     /// The SRQ, and the lane to its engine, that has part of a message.

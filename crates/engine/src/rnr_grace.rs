@@ -12,32 +12,27 @@ mod serving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use protocol::{OUT_OF_ORDER_MAX, Time};
 use shm::Source;
 use wire::Psn;
 
-use crate::access;
 use crate::cell::Packet;
+use crate::kept::{Kept, KeptBytes};
 use crate::out_of_order::OutOfOrderBuffer;
 
 /// The RNR grace time in nanoseconds: less than most ACK timeouts, and longer than processes
 /// usually wait for a processor.
 const RNR_GRACE: u64 = 50_000_000;
-/// Bytes that wait at one QP, and at all QPs of an engine, at most.
+/// Bytes that wait at one QP, at most.
 const AT_ONE: usize = 512 * 1024;
-const AT_ALL: usize = 8 << 20;
-
-/// A packet and its payload.
-type Kept = (Packet, Box<[u8]>);
 
 /// The waiting requests of one QP.
 pub(crate) struct RnrGraceQueue {
     packets: VecDeque<Kept>,
     bytes: usize,
-    /// Bytes that wait at all QPs of the engine.
-    all: Arc<AtomicUsize>,
+    /// Bytes that the engine keeps.
+    all: Arc<KeptBytes>,
     /// When the peer gets an RNR NAK.
     until: Time,
     /// Out-of-order packets, if there are any.
@@ -47,7 +42,7 @@ pub(crate) struct RnrGraceQueue {
 }
 
 impl RnrGraceQueue {
-    pub(crate) fn new(all: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(all: Arc<KeptBytes>) -> Self {
         Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, out_of_order: None, refused: None }
     }
 
@@ -69,21 +64,15 @@ impl RnrGraceQueue {
 
     /// Keeps a packet behind `before` others, if there is room.
     fn keep(&mut self, before: usize, packet: &Packet, payload: Source<'_>) -> bool {
-        let len = usize::from(packet.len);
-        let takes = size_of::<Kept>() + len;
-        let all = self.all.load(Ordering::Relaxed);
-        if self.bytes + takes > AT_ONE || all + takes > AT_ALL {
+        if self.bytes + Kept::bytes_of(payload.len()) > AT_ONE {
             return false;
         }
-        let Ok(bytes) = access::copied(payload) else { return false };
-        self.add(before, (*packet, bytes));
-        true
+        let kept = Kept::new(&self.all, packet, payload);
+        kept.map(|kept| self.add(before, kept)).is_some()
     }
 
     fn add(&mut self, before: usize, kept: Kept) {
-        let takes = size_of::<Kept>() + kept.1.len();
-        self.all.fetch_add(takes, Ordering::Relaxed);
-        self.bytes += takes;
+        self.bytes += kept.bytes();
         self.packets.insert(before, kept);
     }
 
@@ -95,19 +84,13 @@ impl RnrGraceQueue {
             .iter()
             .rev()
             .take(OUT_OF_ORDER_MAX + 1)
-            .position(|(kept, _)| kept.headers.psn.since(psn) <= 0)?;
+            .position(|kept| kept.packet.headers.psn.since(psn) <= 0)?;
         let before = self.packets.len() - overtaken;
-        (self.packets[before - 1].0.headers.psn != psn).then_some(before)
+        (self.packets[before - 1].packet.headers.psn != psn).then_some(before)
     }
 
     fn take(&mut self) -> VecDeque<Kept> {
-        self.all.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.bytes = 0;
         std::mem::take(&mut self.packets)
-    }
-}
-
-impl Drop for RnrGraceQueue {
-    fn drop(&mut self) {
-        self.clear();
     }
 }

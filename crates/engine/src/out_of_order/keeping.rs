@@ -4,8 +4,9 @@ use protocol::Time;
 use shm::Source;
 use wire::Psn;
 
-use super::{AFTERWARDS, Kept, REORDER_TIME};
+use super::{AFTERWARDS, REORDER_TIME};
 use crate::cell::Packet;
+use crate::kept::Kept;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
@@ -14,7 +15,7 @@ impl Qp {
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().requests;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().kept_bytes, packet, payload)) {
             self.miss_request(inner);
         }
     }
@@ -24,7 +25,7 @@ impl Qp {
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().answers;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().kept_bytes, packet, payload)) {
             self.miss_answer(inner, packet.headers.psn);
         }
     }

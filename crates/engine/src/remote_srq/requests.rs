@@ -2,7 +2,6 @@
 //! [`Engine`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use abi::command::number as command;
 use abi::target::{XrcFind, XrcFindAnswer};
@@ -10,11 +9,12 @@ use protocol::{Nak, Outcome, Response, ResponseData, Status, Step};
 use shm::Source;
 use wire::{Headers, Opcode, Operation, Psn, Transport};
 
-use super::{AT_ALL, AT_ONE, Fetched, RemoteSrq, Wanted};
+use super::{AT_ONE, Fetched, RemoteSrq, Wanted};
 use crate::access;
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
 use crate::exit::Sent;
+use crate::kept::Kept;
 use crate::qp::{Inner, Lane, Qp};
 use crate::request;
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
@@ -28,15 +28,12 @@ impl Qp {
     #[cold]
     pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> Option<bool> {
         let remote = inner.xrc.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
-        let takes = size_of::<Packet>() + usize::from(packet.len);
-        let all = self.engine().waiting_bytes.load(Ordering::Relaxed);
-        if remote.bytes + takes > AT_ONE || all + takes > AT_ALL {
+        if remote.bytes + Kept::bytes_of(payload.len()) > AT_ONE {
             return Some(false);
         }
-        let Ok(payload) = access::copied(payload) else { return Some(false) };
-        self.engine().waiting_bytes.fetch_add(takes, Ordering::Relaxed);
-        remote.bytes += takes;
-        remote.queue.push_back((*packet, payload));
+        let Some(kept) = Kept::new(&self.engine().kept_bytes, packet, payload) else { return Some(false) };
+        remote.bytes += kept.bytes();
+        remote.queue.push_back(kept);
         Some(true)
     }
 
@@ -287,14 +284,12 @@ impl Qp {
     /// Continues with waiting requests, until one is at another engine again.
     fn go_on_queued(&self, inner: &mut Inner) {
         while let Some(remote) = inner.xrc.remote_srq.as_mut().filter(|remote| remote.current.is_none()) {
-            let Some((packet, payload)) = remote.queue.pop_front() else { return };
-            let takes = size_of::<Packet>() + payload.len();
-            remote.bytes -= takes;
-            self.engine().waiting_bytes.fetch_sub(takes, Ordering::Relaxed);
+            let Some(kept) = remote.queue.pop_front() else { return };
+            remote.bytes -= kept.bytes();
             if inner.is_dead() || !inner.state.serves() {
                 continue;
             }
-            self.on_request(inner, &packet, Source::from(&payload[..]));
+            self.on_request(inner, &kept.packet, Source::from(&kept.payload[..]));
         }
     }
 
@@ -333,7 +328,7 @@ impl Qp {
     /// come.
     pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
         let Some(remote) = &mut inner.xrc.remote_srq else { return };
-        self.engine().waiting_bytes.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
+        remote.bytes = 0;
         remote.queue.clear();
         (remote.fetch, remote.fetched) = (None, None);
         let by_current = remote.current.take().and_then(|away| match away.stage {

@@ -50,11 +50,11 @@ impl Qp {
     #[cold]
     pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
         let mut packets = inner.incoming.rnr_grace.take();
-        while let Some((packet, payload)) = packets.pop_front() {
+        while let Some(kept) = packets.pop_front() {
             if inner.is_dead() || !inner.state.serves() {
                 return;
             }
-            self.on_request(inner, &packet, Source::from(&payload[..]));
+            self.on_request(inner, &kept.packet, Source::from(&kept.payload[..]));
             if !inner.incoming.rnr_grace.is_empty() {
                 for kept in packets {
                     inner.incoming.rnr_grace.add(inner.incoming.rnr_grace.packets.len(), kept);
@@ -70,9 +70,9 @@ impl Qp {
     /// The grace time is over: the peer gets an RNR NAK and retransmits all of them.
     #[cold]
     pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
-        if let Some((packet, payload)) = inner.incoming.rnr_grace.take().pop_front() {
-            inner.incoming.rnr_grace.refused = Some(packet.headers.psn);
-            self.on_request(inner, &packet, Source::from(&payload[..]));
+        if let Some(kept) = inner.incoming.rnr_grace.take().pop_front() {
+            inner.incoming.rnr_grace.refused = Some(kept.packet.headers.psn);
+            self.on_request(inner, &kept.packet, Source::from(&kept.payload[..]));
         }
     }
 }
