@@ -115,7 +115,10 @@ pub(crate) fn run(workspace: &Workspace, shows_figures: bool) -> Result<(), Stri
             let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
             let shown = path.strip_prefix(workspace.root()).unwrap_or(&path).display().to_string();
             let inside = path.strip_prefix(package.folder()).unwrap_or(&path);
-            file(package, &shown, inside, &Source::read(&text), &mut wrong);
+            match Source::read(&text) {
+                Ok(source) => file(package, &shown, inside, &source, &mut wrong),
+                Err(error) => wrong.push(format!("{shown}: {error}")),
+            }
         }
     }
     configuration(workspace, &mut wrong);
@@ -157,7 +160,8 @@ fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<
     let source = package.folder().join("src");
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok((path.strip_prefix(&source).unwrap_or(&path).to_owned(), text))
+        let parsed = Source::read(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok((path.strip_prefix(&source).unwrap_or(&path).to_owned(), parsed))
     };
     let files = rust_files(&source).into_iter().map(read).collect::<Result<Vec<_>, String>>()?;
     let Figures { cycle, widest, long } = Figures::of(&files);
@@ -208,8 +212,14 @@ fn file(package: &Package, shown: &str, inside: &Path, source: &Source, wrong: &
         wrong.push(format!("{shown}: #![forbid(unsafe_code)] is missing"));
     }
     if PURE.contains(&name) && !place.ends_with("tests.rs") {
-        for (line, word) in source.mentions(IMPURE) {
-            wrong.push(format!("{shown}:{line}: names {word}; time and chance are arguments here"));
+        for (line, path) in source.paths() {
+            let is_there = |word: &&&str| {
+                let names: Vec<&str> = word.split("::").collect();
+                path.windows(names.len()).any(|part| part.iter().eq(&names))
+            };
+            if let Some(word) = IMPURE.iter().find(is_there) {
+                wrong.push(format!("{shown}:{line}: names {word}; time and chance are arguments here"));
+            }
         }
     }
 }

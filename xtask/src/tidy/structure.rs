@@ -1,14 +1,15 @@
 //! The structure of one package: files that import each other in a cycle, the widest struct, and
 //! the number of long functions. Each figure has a limit that only goes down.
 //!
-//! It reads `use` trees and paths that begin with `crate`, `self` or `super`, and counts fields and
-//! lines. It is not a parser: it ignores code that is only for tests, and does not see the output
-//! of macros. The principal type is [`Figures`].
+//! What is only for tests does not count. The principal type is [`Figures`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::source::Source;
+use syn::visit::{self, Visit};
+use syn::{Fields, ImplItemFn, Item, ItemFn, ItemStruct, TraitItemFn};
+
+use super::source::{Source, attributes, is_for_tests};
 
 /// A function with more lines is long.
 const LONG: usize = 60;
@@ -29,80 +30,89 @@ pub(super) struct Figures {
 type Names = Vec<String>;
 
 impl Figures {
-    /// Measures the sources of a package: the path below `src` and the text of each file.
-    pub(super) fn of(files: &[(PathBuf, String)]) -> Self {
-        let mut modules: BTreeMap<Names, Vec<String>> = BTreeMap::new();
+    /// Measures the sources of a package: the path below `src` and the syntax of each file.
+    pub(super) fn of(files: &[(PathBuf, Source)]) -> Self {
+        let mut modules: BTreeMap<Names, &Source> = BTreeMap::new();
         let mut figures = Self::default();
         let mut tests = BTreeSet::new();
-        for (path, text) in files {
-            let (own, only_tests) = Source::read(text).without_tests();
+        for (path, source) in files {
             let module = module_of(path);
-            tests.extend(only_tests.into_iter().map(|name| [module.clone(), vec![name]].concat()));
-            modules.insert(module, own);
+            let only_tests = source.items().iter().filter(|item| is_for_tests(attributes(item)));
+            tests.extend(only_tests.filter_map(|item| match item {
+                Item::Mod(child) => Some([module.clone(), vec![child.ident.to_string()]].concat()),
+                _ => None,
+            }));
+            modules.insert(module, source);
         }
         let is_test = |module: &Names| (1..=module.len()).any(|len| tests.contains(&module[..len]));
         modules.retain(|module, _| !is_test(module));
-        for (module, lines) in &modules {
-            figures.count(&module.join("::"), lines);
+        for (module, source) in &modules {
+            let mut counter = Counter { figures: &mut figures, module: module.join("::") };
+            source.items().iter().for_each(|item| counter.visit_item(item));
         }
         let known: BTreeSet<&Names> = modules.keys().collect();
-        let edges = modules.iter().map(|(module, lines)| (module, imports(module, lines, &known))).collect();
+        let imports = |module: &Names, source: &Source| -> BTreeSet<Names> {
+            // A macro may name its test's module behind a `cfg`.
+            let is_for_tests = |path: &Names| path.iter().any(|name| name == "tests");
+            let paths = source.paths_without_tests().into_iter().map(|(_, path)| path);
+            let targets = paths.filter(|path| !is_for_tests(path)).filter_map(|path| target(module, &path, &known));
+            targets.filter(|found| found != module).collect()
+        };
+        let edges = modules.iter().map(|(module, source)| (module, imports(module, source))).collect();
         figures.cycle = largest_cycle(&edges).into_iter().map(|module| module.join("::")).collect();
         figures
     }
+}
 
-    /// Finds wide structs and long functions.
-    fn count(&mut self, module: &str, lines: &[String]) {
-        for (at, line) in lines.iter().enumerate() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let named = |keyword: &str| {
-                let at = words.iter().position(|word| *word == keyword)?;
-                let is_item = words[..at].iter().all(|word| word.starts_with("pub") || QUALIFIERS.contains(word));
-                let name = words.get(at + 1)?.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
-                is_item.then(|| format!("{module}::{name}"))
-            };
-            if let Some(name) = named("struct") {
-                let fields = body(&lines[at..]).iter().filter(|line| is_field(line)).count();
-                if fields > self.widest.0 {
-                    self.widest = (fields, name);
-                }
-            } else if let Some(name) = named("fn") {
-                let length = body(&lines[at..]).len();
-                if length > LONG {
-                    self.long.push((length, name));
-                }
-            }
+/// Finds wide structs and long functions.
+struct Counter<'f> {
+    figures: &'f mut Figures,
+    module: String,
+}
+
+impl Counter<'_> {
+    fn function(&mut self, name: &syn::Ident, first: usize, last: usize) {
+        let length = last + 1 - first;
+        if length > LONG {
+            self.figures.long.push((length, format!("{}::{name}", self.module)));
         }
     }
 }
 
-/// Words that may come before `fn` or `struct`.
-const QUALIFIERS: [&str; 6] = ["in", "const", "async", "unsafe", "extern", "super)"];
-
-/// The lines of an item up to its closing brace. For an item without braces, up to the semicolon.
-fn body(lines: &[String]) -> &[String] {
-    let mut depth = 0_i32;
-    for (at, line) in lines.iter().enumerate() {
-        for letter in line.chars() {
-            depth += match letter {
-                '{' | '(' | '[' => 1,
-                '}' | ')' | ']' => -1,
-                _ => 0,
-            };
-            if depth == 0 && matches!(letter, '}' | ';') {
-                return &lines[..=at];
-            }
+impl<'a> Visit<'a> for Counter<'_> {
+    fn visit_item(&mut self, item: &'a Item) {
+        if !is_for_tests(attributes(item)) {
+            visit::visit_item(self, item);
         }
     }
-    lines
-}
 
-/// Whether a line of a struct is a field, in rustfmt's layout.
-fn is_field(line: &str) -> bool {
-    let Some(line) = line.strip_prefix("    ").filter(|line| !line.starts_with(' ')) else { return false };
-    let name = line.split(": ").next().unwrap_or_default();
-    let name = name.rsplit(' ').next().unwrap_or_default();
-    line.contains(": ") && !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '#')
+    fn visit_item_struct(&mut self, item: &'a ItemStruct) {
+        if let Fields::Named(fields) = &item.fields
+            && fields.named.len() > self.figures.widest.0
+        {
+            self.figures.widest = (fields.named.len(), format!("{}::{}", self.module, item.ident));
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'a ItemFn) {
+        let last = item.block.brace_token.span.close().start().line;
+        self.function(&item.sig.ident, item.sig.fn_token.span.start().line, last);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a ImplItemFn) {
+        let last = item.block.brace_token.span.close().start().line;
+        self.function(&item.sig.ident, item.sig.fn_token.span.start().line, last);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'a TraitItemFn) {
+        if let Some(block) = &item.default {
+            let last = block.brace_token.span.close().start().line;
+            self.function(&item.sig.ident, item.sig.fn_token.span.start().line, last);
+        }
+        visit::visit_trait_item_fn(self, item);
+    }
 }
 
 /// The module of a file. `a/b.rs` and `a/b/mod.rs` are the module a::b; `lib.rs` and `main.rs` are
@@ -113,61 +123,6 @@ fn module_of(path: &Path) -> Names {
         names.pop();
     }
     names
-}
-
-/// The other files of the package that a file mentions.
-fn imports(module: &Names, lines: &[String], known: &BTreeSet<&Names>) -> BTreeSet<Names> {
-    let text = lines.join("\n");
-    let mut paths = Vec::new();
-    let mut code = String::new();
-    let mut rest = text.as_str();
-    while let Some(at) = word_at(rest, "use") {
-        let end = rest[at..].find(';').map_or(rest.len(), |len| at + len);
-        spread(&[], &rest[at + 3..end], &mut paths);
-        code += &rest[..at];
-        rest = &rest[end..];
-    }
-    code += rest;
-    let separated = |c: char| !(c.is_alphanumeric() || c == '_' || c == ':');
-    paths.extend(code.split(separated).filter(|word| word.contains("::")).map(names));
-    paths.iter().filter_map(|path| target(module, path, known)).filter(|found| found != module).collect()
-}
-
-/// The position of a word that is not part of a longer word.
-fn word_at(text: &str, word: &str) -> Option<usize> {
-    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    let mut places = text.match_indices(word).map(|(at, _)| at);
-    places.find(|at| !part(text[..*at].chars().next_back()) && !part(text[at + word.len()..].chars().next()))
-}
-
-fn names(path: &str) -> Names {
-    path.split("::").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
-}
-
-/// Parses a tree of `use`.
-fn spread(before: &[String], tree: &str, paths: &mut Vec<Names>) {
-    let tree = tree.trim();
-    let Some(open) = tree.find('{') else {
-        let path = tree.split(" as ").next().unwrap_or_default();
-        paths.push([before, &names(path)].concat());
-        return;
-    };
-    let before = [before, &names(&tree[..open])].concat();
-    let inside = &tree[open + 1..tree.rfind('}').unwrap_or(tree.len())];
-    let (mut depth, mut start) = (0_i32, 0);
-    for (at, letter) in inside.char_indices().chain([(inside.len(), ',')]) {
-        match letter {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                if !inside[start..at].trim().is_empty() {
-                    spread(&before, &inside[start..at], paths);
-                }
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
 }
 
 /// The file that a path leads to: the deepest module with a file. `None` for other crates.
@@ -223,7 +178,8 @@ mod tests {
     use super::*;
 
     fn figures(files: &[(&str, &str)]) -> Figures {
-        Figures::of(&files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect::<Vec<_>>())
+        let parsed = |text: &str| Source::read(text).expect("Rust");
+        Figures::of(&files.iter().map(|(path, text)| (PathBuf::from(path), parsed(text))).collect::<Vec<_>>())
     }
 
     #[test]
