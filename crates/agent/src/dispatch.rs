@@ -94,39 +94,44 @@ fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
     Ok(call)
 }
 
+/// [`carry_out`] for extended commands.
+fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    match call.command.row.number {
+        number::EX_QUERY_DEVICE => ex::query_device(world, call),
+        number::EX_CREATE_CQ => ex::create_cq(world, call),
+        number::EX_MODIFY_CQ => ex::modify_cq(world, call),
+        number::EX_CREATE_QP => ex::create_qp(world, call),
+        number::EX_MODIFY_QP => ex::modify_qp(world, call),
+
+        number::ENGINE_HELLO => engine::hello(world, call),
+        number::LANE_OPEN => engine::open_lane(world, call),
+        number::MCAST_RESOLVE => mcast::resolve(world, call),
+        number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
+        number::GID_ENTRY => device::gid_entry(world, call),
+        number::WIRE_OPEN => wire::open(world, call),
+        number::WIRE_SOCKETS => wire::sockets(world, call),
+        number::DIRECT_ASK => direct::ask(world, call),
+        number::DIRECT_GRANT => direct::grant(world, call),
+        number::ALLOC_DM => dm::alloc(world, call),
+        number::FREE_DM => dm::free(world, call),
+        number::IMPORT_CONTEXT => import::context(world, call),
+        number::IMPORT_PD => import::domain(world, call),
+        number::IMPORT_MR => import::region(world, call),
+        number::IMPORT_DM => import::memory(world, call),
+        number::XRC_FIND => target::locate(world, call),
+        number::XRC_ADOPT => target::adopt(world, call),
+        number::XRC_EVENT => target::tell(world, call),
+        _ => unserved(call),
+    }
+}
+
 /// Calls the function that carries out an admitted command.
 fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if !gives_back(call) {
         headroom::check()?;
     }
     if call.command.is_extended() {
-        return match call.command.row.number {
-            number::EX_QUERY_DEVICE => ex::query_device(world, call),
-            number::EX_CREATE_CQ => ex::create_cq(world, call),
-            number::EX_MODIFY_CQ => ex::modify_cq(world, call),
-            number::EX_CREATE_QP => ex::create_qp(world, call),
-            number::EX_MODIFY_QP => ex::modify_qp(world, call),
-
-            number::ENGINE_HELLO => engine::hello(world, call),
-            number::LANE_OPEN => engine::open_lane(world, call),
-            number::MCAST_RESOLVE => mcast::resolve(world, call),
-            number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
-            number::GID_ENTRY => device::gid_entry(world, call),
-            number::WIRE_OPEN => wire::open(world, call),
-            number::WIRE_SOCKETS => wire::sockets(world, call),
-            number::DIRECT_ASK => direct::ask(world, call),
-            number::DIRECT_GRANT => direct::grant(world, call),
-            number::ALLOC_DM => dm::alloc(world, call),
-            number::FREE_DM => dm::free(world, call),
-            number::IMPORT_CONTEXT => import::context(world, call),
-            number::IMPORT_PD => import::domain(world, call),
-            number::IMPORT_MR => import::region(world, call),
-            number::IMPORT_DM => import::memory(world, call),
-            number::XRC_FIND => target::locate(world, call),
-            number::XRC_ADOPT => target::adopt(world, call),
-            number::XRC_EVENT => target::tell(world, call),
-            _ => unserved(call),
-        };
+        return carry_out_extended(world, call);
     }
     match call.command.row.number {
         number::GET_CONTEXT => device::get_context(world, call),

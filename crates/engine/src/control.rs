@@ -144,25 +144,7 @@ impl SocketControl {
             return Err(turned_away());
         }
         let answer: OpenAnswer = bytemuck::pod_read_unaligned(&bytes);
-        if received.len != bytes.len() || answer.magic != MAGIC {
-            return Err(refusal(Errno::EPROTO, format!("what answers at {} is not a softhca agent", path.display())));
-        }
-        if answer.version != VERSION {
-            // Not noted as a reason: the caller that cannot open the device reports it.
-            return Err(Error::new(
-                Errno::EPROTONOSUPPORT,
-                format!(
-                    "this library speaks agent ABI {VERSION}, the agent at {} (pid {}) speaks {}: stop it with `softhca agent --stop` and \
-                     use a library and an agent of one release",
-                    path.display(),
-                    answer.pid,
-                    answer.version
-                ),
-            ));
-        }
-        if answer.status != 0 {
-            return Err(refusal(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
-        }
+        check(path, &answer, received.len)?;
         let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
         let control = Self {
             socket,
@@ -172,6 +154,30 @@ impl SocketControl {
         };
         Ok((control, received.fds))
     }
+}
+
+/// Checks the agent's answer of `len` bytes.
+fn check(path: &Path, answer: &OpenAnswer, len: usize) -> Result<()> {
+    if len != size_of::<OpenAnswer>() || answer.magic != MAGIC {
+        return Err(refusal(Errno::EPROTO, format!("what answers at {} is not a softhca agent", path.display())));
+    }
+    if answer.version != VERSION {
+        // Not noted as a reason: the caller that cannot open the device reports it.
+        return Err(Error::new(
+            Errno::EPROTONOSUPPORT,
+            format!(
+                "this library speaks agent ABI {VERSION}, the agent at {} (pid {}) speaks {}: stop it with `softhca agent --stop` and \
+                 use a library and an agent of one release",
+                path.display(),
+                answer.pid,
+                answer.version
+            ),
+        ));
+    }
+    if answer.status != 0 {
+        return Err(refusal(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
+    }
+    Ok(())
 }
 
 /// How long a call polls for its answer before it sleeps, which is enough for most commands.

@@ -2,10 +2,10 @@
 //! come.
 //!
 //! The state machines decide which packets to keep (`protocol::OutOfOrder` gives the reasons). This
-//! file has a few places for them, for each end of a connection. The packets have passed the usual checks before they get here, and are
-//! later handed to the state machines as if they had just arrived. What a QP does with them is in
-//! `out_of_order/keeping.rs`. A connection whose packets arrive in order has only an empty box.
-//! Principal type: [`OutOfOrderBuffer`].
+//! file has a few places for them, for each end of a connection. The packets have passed the usual
+//! checks before they get here, and are later handed to the state machines as if they had just
+//! arrived. What a QP does with them is in `out_of_order/keeping.rs`. A connection whose packets
+//! arrive in order has only an empty box. Principal type: [`OutOfOrderBuffer`].
 
 mod keeping;
 

@@ -238,6 +238,16 @@ impl Engine {
         true
     }
 
+    /// Delivers a multicast packet of a lane to the members of its group.
+    fn accept_multicast(&self, packet: &Packet, payload: Source<'_>) {
+        let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
+        for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
+            if let Some(qp) = self.qps.find(qpn) {
+                qp.arrive(packet, payload, Origin::Lane, false);
+            }
+        }
+    }
+
     /// Handles a packet from the lane's peer engine. The packet counts only if the peer owns its
     /// source QPN.
     fn accept(
@@ -254,13 +264,7 @@ impl Engine {
             self.capture_from_lane(lane, packet, payload);
         }
         if packet.headers.dest_qp == Qpn::MULTICAST && packet.headers.opcode.has_deth() {
-            let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
-            for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
-                if let Some(qp) = self.qps.find(qpn) {
-                    qp.arrive(packet, payload, Origin::Lane, false);
-                }
-            }
-            return;
+            return self.accept_multicast(packet, payload);
         }
         if u32::from(packet.path.device) != self.device() {
             // The address belongs to another device, so the owner of the QPN does not matter.

@@ -14,14 +14,11 @@ use std::sync::{Arc, Weak};
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::post::Sge;
-use abi::qp::{
-    CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, kind as qp_type,
-};
+use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind as qp_type};
 use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
-use inner::{Link, Queues, Receiving};
-use protocol::{Requester, Responder, Service, State};
+use inner::{Queues, Receiving};
+use protocol::Service;
 
-use crate::board::Place;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
@@ -31,16 +28,13 @@ use crate::lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
-use crate::migration::Migration;
 use crate::net::flow::{self};
-use crate::net::unanswered::Unanswered;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::CqPair;
 use crate::queue_use::QueueUse;
 use crate::remote_srq;
 use crate::request;
-use crate::rnr_grace::RnrGraceQueue;
 use crate::srq::Srq;
 use crate::why::Why;
 use crate::wqe::{Layout, Ring};
@@ -259,45 +253,10 @@ impl Engine {
         (sq, rq): (Ring, Ring),
         token: Option<Token>,
     ) -> Arc<Qp> {
-        let inner = Inner {
-            view,
-            state: State::Reset,
-            attributes: ModifyQp::default(),
-            requester: Requester::new(parts.service, caps.max_send_wr),
-            responder: Responder::new(parts.service),
-            queues: Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, token },
-            incoming: Receiving {
-                receive: None,
-                rnr_grace: RnrGraceQueue::new(Arc::clone(&self.kept_bytes)),
-                unanswered: Unanswered::default(),
-                arrived: Vec::new(),
-                shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
-            },
-            xrc: Default::default(),
-            link: Link {
-                route: Route::Unknown,
-                lane_index: None,
-                migration: Migration::default(),
-                place: Place::default(),
-                blocked: false,
-                on_wire: false,
-                lossy: false,
-                ruled: false,
-                lane_mtu: 0,
-                peer_mtu: 0,
-            },
-            ud: Default::default(),
-            fast_path: Default::default(),
-            wire: Default::default(),
-            complained: false,
-            deadline: None,
-            alarm: None,
-            established: false,
-            draining: None,
-            pace: None,
-            direct: Default::default(),
-            wake: Default::default(),
-        };
+        let srq_sges = parts.srq.as_ref().map_or(0, |srq| srq.max_sge());
+        let queues = Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, token };
+        let incoming = Receiving::new(&self.kept_bytes, srq_sges);
+        let inner = Inner::new(parts.service, caps.max_send_wr, view, queues, incoming);
         let queue_use = Arc::new(QueueUse { srq: parts.srq.as_ref().map(|srq| srq.handle()), ..QueueUse::default() });
         let is_connected = matches!(parts.service, Service::Rc | Service::Uc);
         Arc::new_cyclic(|itself| Qp {

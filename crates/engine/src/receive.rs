@@ -304,13 +304,7 @@ impl Qp {
                 inner.responder.finish(outcome);
             }
             Step::AtomicWrite { va, rkey } => {
-                let mut word = [0; 8];
-                let wanted = self.remote(pd, right::REMOTE_WRITE);
-                let written = access::copy(&Sink::from(&mut word[..]), payload).and_then(|()| {
-                    let value = Atomic::Write(u64::from_ne_bytes(word));
-                    access::atomic(self.engine(), wanted, (rkey, va), value).map(drop)
-                });
-                let outcome = self.outcome(written, "ATOMIC WRITE");
+                let outcome = self.outcome(self.atomic_write(pd, (rkey, va), payload), "ATOMIC WRITE");
                 inner.responder.finish(outcome);
             }
             Step::Flush { va, rkey, len, region, access } => {
@@ -322,6 +316,14 @@ impl Qp {
             }
         }
         status
+    }
+
+    /// Carries out an ATOMIC WRITE.
+    fn atomic_write(&self, pd: u32, place: (u32, u64), payload: Source<'_>) -> Result<(), Refusal> {
+        let mut word = [0; 8];
+        access::copy(&Sink::from(&mut word[..]), payload)?;
+        let value = Atomic::Write(u64::from_ne_bytes(word));
+        access::atomic(self.engine(), self.remote(pd, right::REMOTE_WRITE), place, value).map(drop)
     }
 
     /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request

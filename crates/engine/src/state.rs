@@ -150,14 +150,46 @@ impl Qp {
         self.take_over(inner, new, rate, How::Deferred);
     }
 
+    /// A destination without a GRH: finds the GID for its LID.
+    fn resolve_lid(&self, inner: &mut Inner) {
+        if inner.attributes.dest.is_global == 0 {
+            let mut dest = inner.attributes.dest;
+            self.direct_by_lid(inner, &mut dest);
+            inner.attributes.dest = dest;
+        }
+    }
+
+    /// The program moves the QP to the error state.
+    fn enter_error(&self, inner: &mut Inner) {
+        self.abandon_remote_srq(inner);
+        self.say_gone(inner);
+        self.send_delayed_ack(inner);
+        self.flushes(inner, format_args!("the program moved it there"));
+        inner.set_state(State::Err);
+        inner.requester.flush();
+        self.uncount(inner);
+        self.complete_sends(inner);
+        self.flush_receives(inner);
+    }
+
+    /// The QP has a new peer, or a new path to it.
+    fn change_route(&self, inner: &mut Inner, how: How) {
+        self.uncount(inner);
+        inner.link.route = Route::Unknown;
+        if how == How::Deferred {
+            self.find_route(inner);
+        } else {
+            // The caller opens a missing lane, without the QP's lock.
+            self.look_for_route(inner);
+        }
+    }
+
     /// Applies a change that the agent has allowed, or is sure to allow.
     fn take_over(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
-        if mask & attr::AV != 0 && inner.attributes.dest.is_global == 0 {
-            let mut dest = inner.attributes.dest;
-            self.direct_by_lid(inner, &mut dest);
-            inner.attributes.dest = dest;
+        if mask & attr::AV != 0 {
+            self.resolve_lid(inner);
         }
         let before = inner.state;
         let next =
@@ -168,18 +200,7 @@ impl Qp {
                 return self.reset(inner);
             }
             (State::Err, State::Err) => return,
-            (_, State::Err) => {
-                self.abandon_remote_srq(inner);
-                self.say_gone(inner);
-                self.send_delayed_ack(inner);
-                self.flushes(inner, format_args!("the program moved it there"));
-                inner.set_state(State::Err);
-                inner.requester.flush();
-                self.uncount(inner);
-                self.complete_sends(inner);
-                self.flush_receives(inner);
-                return;
-            }
+            (_, State::Err) => return self.enter_error(inner),
             (State::Init, State::Rtr) => {
                 let dgid = &inner.attributes.dest.dgid;
                 inner.link.on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
@@ -210,14 +231,7 @@ impl Qp {
             self.change_paths(inner, new);
         }
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
-            self.uncount(inner);
-            inner.link.route = Route::Unknown;
-            if how == How::Deferred {
-                self.find_route(inner);
-            } else {
-                // The caller opens a missing lane, without the QP's lock.
-                self.look_for_route(inner);
-            }
+            self.change_route(inner, how);
         }
         self.look_for_rules(inner);
         match how {

@@ -7,7 +7,7 @@ use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece as EceRecord, Notify, Reject};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::{Errno, Refusal};
-use protocol::cm::{Ece, Error, Reason, Reply, Request, SidrReply, SidrRequest, State, TransportType};
+use protocol::cm::{Ece, Error, Path, Reason, Reply, Request, SidrReply, SidrRequest, State, TransportType};
 use wire::Psn;
 use wire::Qpn;
 use wire::cm::SidrStatus;
@@ -46,11 +46,7 @@ impl Manager {
         let (Some(path), Some(at), Some(remote)) = (id.path, id.attachment, id.remote) else {
             return refuse(Errno::EINVAL, format!("the address that id {name:#x} had is gone"));
         };
-        let service_id = u64::from(id.space) << 16 | u64::from(port(&remote));
-        let service_id = match remote {
-            Sockaddr::Ib(record) if record.sid != [0; 8] => u64::from_be_bytes(record.sid),
-            _ => service_id,
-        };
+        let service_id = service_id(id.space, &remote);
         let private = private_data(id, &param)?;
         id.qpn = param.qp_num;
         if param.qkey != 0 && id.is_datagram() {
@@ -58,17 +54,7 @@ impl Manager {
         }
         let (datagram, transport, timeout) = (id.is_datagram(), transport(id.kind), id.options.ack_timeout);
         let outcome = if datagram {
-            self.core.sidr_request(
-                now,
-                &SidrRequest {
-                    owner,
-                    path,
-                    service_id,
-                    remote_response_timeout: RESPONSE_TIMEOUT,
-                    max_cm_retries: CM_RETRIES,
-                    private_data: &private,
-                },
-            )
+            self.core.sidr_request(now, &sidr_request(owner, path, service_id, &private))
         } else {
             self.core.request(
                 now,
@@ -135,18 +121,7 @@ impl Manager {
         let alternate = facts.as_ref().and_then(|facts| self.alternate(facts));
         let has_alternate = alternate.is_some_and(|from| at.is_some_and(|at| at.device == from.device));
         let outcome = if datagram {
-            self.core.sidr_reply(
-                now,
-                connection,
-                &SidrReply {
-                    status: SidrStatus::OK,
-                    qpn: Qpn::new(param.qp_num),
-                    qkey,
-                    ece: ece_of(&ece),
-                    info: &[],
-                    private_data: private,
-                },
-            )
+            self.core.sidr_reply(now, connection, &sidr_reply(param.qp_num, qkey, &ece, private))
         } else {
             self.core.reply(
                 now,
@@ -170,14 +145,19 @@ impl Manager {
         };
         outcome.map_err(|error| impossible(name, &error))?;
         let user = self.owner(call.channel)?.channel.peer.uid;
-        let Some(id) = self.ids.get_mut(name) else { return Ok(Vec::new()) };
+        self.make_known(name, uid, user);
+        Ok(Vec::new())
+    }
+
+    /// The program has accepted a request: it knows the id from now on, by the name `uid`.
+    fn make_known(&mut self, name: u32, uid: u64, user: u32) {
+        let Some(id) = self.ids.get_mut(name) else { return };
         id.uid = uid;
         if !std::mem::replace(&mut id.known, true)
             && let Some(share) = self.users.get_mut(&user)
         {
             share.undecided -= 1;
         }
-        Ok(Vec::new())
     }
 
     pub(super) fn reject(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
@@ -299,4 +279,27 @@ pub(super) fn impossible(name: u32, error: &Error) -> Refusal {
         _ => Errno::EINVAL,
     };
     Refusal::new(errno, format!("id {name:#x}: {error}"))
+}
+
+/// The service id of a peer's address.
+fn service_id(space: u16, remote: &Sockaddr) -> u64 {
+    match remote {
+        Sockaddr::Ib(record) if record.sid != [0; 8] => u64::from_be_bytes(record.sid),
+        _ => u64::from(space) << 16 | u64::from(port(remote)),
+    }
+}
+
+fn sidr_request(owner: u32, path: Path, service_id: u64, private_data: &[u8]) -> SidrRequest<'_> {
+    SidrRequest {
+        owner,
+        path,
+        service_id,
+        remote_response_timeout: RESPONSE_TIMEOUT,
+        max_cm_retries: CM_RETRIES,
+        private_data,
+    }
+}
+
+fn sidr_reply<'a>(qpn: u32, qkey: u32, ece: &EceRecord, private_data: &'a [u8]) -> SidrReply<'a> {
+    SidrReply { status: SidrStatus::OK, qpn: Qpn::new(qpn), qkey, ece: ece_of(ece), info: &[], private_data }
 }

@@ -36,13 +36,8 @@ const KNOWN: u32 = access::LOCAL_WRITE
     | access::FLUSH_GLOBAL;
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// REG_MR.
-pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
-    let fds = std::mem::take(&mut call.fds);
-    let (body, tail) = call.body_and_tail::<RegMr>()?;
-    let pd = find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
-    check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
-    let said = MrIn::read_zero_extended(tail);
+/// What a region is made of, if its range and its rights fit that.
+fn matter(world: &World, owner: ContextId, body: &RegMr, said: &MrIn) -> Outcome<Matter> {
     if said.flags & mr_flags::DEVICE == 0 {
         check_range(body.start, body.length, body.hca_va, body.access_flags)?;
     }
@@ -52,22 +47,32 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
     let everything =
         (body.start, body.hca_va, body.length) == (0, 0, u64::MAX) && body.access_flags & access::ON_DEMAND != 0;
-    let device = world.device_of(call.context);
+    let device = world.device_of(owner);
     if !nothing && !everything && body.length > device.limits.max_mr_size {
         let most = device.limits.max_mr_size;
         return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
     }
-    let matter = match () {
-        () if nothing => Matter::Nothing,
+    match () {
+        () if nothing => Ok(Matter::Nothing),
         () if said.flags & mr_flags::DEVICE != 0 => {
             if (body.access_flags & access::ZERO_BASED, body.hca_va) != (access::ZERO_BASED, 0) {
                 return refuse(Errno::EINVAL, "an MR of device memory is zero-based");
             }
-            let piece = dm::range(world, call.context, said.dm_handle, body.start, body.length)?;
-            Matter::Device(piece, Some(said.dm_handle))
+            let piece = dm::range(world, owner, said.dm_handle, body.start, body.length)?;
+            Ok(Matter::Device(piece, Some(said.dm_handle)))
         }
-        () => Matter::Memory,
-    };
+        () => Ok(Matter::Memory),
+    }
+}
+
+/// REG_MR.
+pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let fds = std::mem::take(&mut call.fds);
+    let (body, tail) = call.body_and_tail::<RegMr>()?;
+    let pd = find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
+    check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
+    let said = MrIn::read_zero_extended(tail);
+    let matter = matter(world, call.context, &body, &said)?;
     let memory = handed_over(&said, fds, body.length)?;
     shares::room_for(world, call.context, Kind::Mr)?;
     if memory.is_some() {

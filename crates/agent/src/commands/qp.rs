@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
-use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
+use abi::queue::{CONTROL_LEN, Mapping, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
 use abi::target::TARGET_LEN;
 use abi::{Errno, Refusal};
 use protocol::{Service, State};
@@ -75,6 +75,18 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&answer, &out, fd))
 }
 
+/// Takes a QP number: of the targets of all processes, for a domain that a file names.
+fn take_number(world: &mut World, owner: ContextId, domain: Option<u32>) -> Outcome<u32> {
+    let (qpn, change) = match domain {
+        Some(domain) if world.tables.domains.is_of_file(domain) => target::number(world, owner)?,
+        _ => world.numbers.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?,
+    };
+    if let Some(change) = change {
+        world.board.show_block(change);
+    }
+    Ok(qpn)
+}
+
 /// Creates a QP. Returns its answer, its tail, and the descriptor of its region if the region is
 /// new to the client.
 pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
@@ -83,13 +95,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let device = world.device_of(owner);
     let shape = Shape::new(device, service, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
-    let (qpn, change) = match domain {
-        Some(domain) if world.tables.domains.is_of_file(*domain) => target::number(world, owner)?,
-        _ => world.numbers.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?,
-    };
-    if let Some(change) = change {
-        world.board.show_block(change);
-    }
+    let qpn = take_number(world, owner, *domain)?;
     let Allocation { block, mapping, fd } =
         match world.context(owner)?.memory.allocate(if domain.is_some() { TARGET_LEN } else { shape.bytes() }) {
             Ok(allocation) => allocation,
@@ -98,15 +104,6 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
                 return Err(by_system(error));
             }
         };
-    let attributes = QueryQpAnswer {
-        max_send_wr: shape.sq_count,
-        max_recv_wr: shape.rq_count,
-        max_send_sge: shape.send_sge,
-        max_recv_sge: shape.recv_sge,
-        max_inline_data: shape.inline,
-        sq_sig_all: u8::from(wanted.sq_sig_all != 0),
-        ..QueryQpAnswer::default()
-    };
     let qp = Qp {
         qpn,
         service,
@@ -119,7 +116,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         send_cq: wanted.send_cq,
         recv_cq: wanted.recv_cq,
         srq: wanted.srq,
-        attributes,
+        attributes: shape.attributes(wanted.sq_sig_all != 0),
         rate_limit: 0,
         frozen: false,
         groups: BTreeSet::new(),
@@ -144,28 +141,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     {
         tracing::warn!(%error, "datagrams come without their traffic class and hop limit");
     }
-    let answer = CreateQpAnswer {
-        qp_handle: handle,
-        qpn,
-        max_send_wr: shape.sq_count,
-        max_recv_wr: shape.rq_count,
-        max_send_sge: shape.send_sge,
-        max_recv_sge: shape.recv_sge,
-        max_inline_data: shape.inline,
-        reserved: 0,
-    };
-    let out = QpOut {
-        rev: REV,
-        qpn,
-        mapping,
-        sq_offset: CONTROL_LEN as u32,
-        sq_count: shape.sq_count,
-        sq_stride: shape.sq_stride as u32,
-        rq_offset: shape.rq_offset() as u32,
-        rq_count: shape.rq_count,
-        rq_stride: shape.rq_stride as u32,
-        reserved: [0; 2],
-    };
+    let (answer, out) = shape.answers(handle, qpn, mapping);
     Ok((answer, out, fd))
 }
 
@@ -279,6 +255,46 @@ struct Shape {
 }
 
 impl Shape {
+    /// The attributes of a new QP.
+    fn attributes(&self, sq_sig_all: bool) -> QueryQpAnswer {
+        QueryQpAnswer {
+            max_send_wr: self.sq_count,
+            max_recv_wr: self.rq_count,
+            max_send_sge: self.send_sge,
+            max_recv_sge: self.recv_sge,
+            max_inline_data: self.inline,
+            sq_sig_all: u8::from(sq_sig_all),
+            ..QueryQpAnswer::default()
+        }
+    }
+
+    /// What the client learns of a new QP.
+    fn answers(&self, qp_handle: u32, qpn: u32, mapping: Mapping) -> (CreateQpAnswer, QpOut) {
+        let answer = CreateQpAnswer {
+            qp_handle,
+            qpn,
+            max_send_wr: self.sq_count,
+            max_recv_wr: self.rq_count,
+            max_send_sge: self.send_sge,
+            max_recv_sge: self.recv_sge,
+            max_inline_data: self.inline,
+            reserved: 0,
+        };
+        let out = QpOut {
+            rev: REV,
+            qpn,
+            mapping,
+            sq_offset: CONTROL_LEN as u32,
+            sq_count: self.sq_count,
+            sq_stride: self.sq_stride as u32,
+            rq_offset: self.rq_offset() as u32,
+            rq_count: self.rq_count,
+            rq_stride: self.rq_stride as u32,
+            reserved: [0; 2],
+        };
+        (answer, out)
+    }
+
     fn new(device: &Device, service: Service, wanted: &Wanted) -> Outcome<Self> {
         let limits = &device.limits;
         let mut checks = vec![

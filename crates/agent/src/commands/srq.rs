@@ -12,6 +12,7 @@ use abi::{Errno, Refusal};
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused, xrc};
 use crate::ids::ContextId;
+use crate::limits::Limits;
 use crate::objects::{Srq, Xrc};
 use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, by_system, refuse};
@@ -51,16 +52,8 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer_with(&answer, &out, fd))
 }
 
-/// Creates an SRQ. Returns its answer, its tail, and the descriptor of its region if the region is
-/// new to the client.
-pub fn make(
-    world: &mut World,
-    owner: ContextId,
-    wanted: Wanted,
-) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
-    find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
-    let device = world.device_of(owner);
-    let limits = &device.limits;
+/// Checks the size and the limit of a new SRQ.
+fn check_size(limits: &Limits, wanted: &Wanted) -> Outcome<()> {
     within("max_wr", wanted.max_wr, limits.max_srq_wr)?;
     within("max_sge", wanted.max_sge, limits.max_srq_sge)?;
     if wanted.limit > wanted.max_wr {
@@ -69,6 +62,18 @@ pub fn make(
             format!("the limit {} of an SRQ is above its {} work requests", wanted.limit, wanted.max_wr),
         );
     }
+    Ok(())
+}
+
+/// Creates an SRQ. Returns its answer, its tail, and the descriptor of its region if the region is
+/// new to the client.
+pub fn make(
+    world: &mut World,
+    owner: ContextId,
+    wanted: Wanted,
+) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
+    find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
+    check_size(&world.device_of(owner).limits, &wanted)?;
     shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = wanted.max_wr.next_power_of_two();
     let stride = recv_stride(wanted.max_sge);

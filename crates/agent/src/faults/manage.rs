@@ -40,6 +40,26 @@ pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Valu
 }
 
 impl World {
+    /// The entry of a new rule. Rules about ports and devices act at once; the flag says whether a
+    /// port has changed.
+    fn fault_entry(&mut self, (id, scope): (u32, Scope), rule: &Rule, device: Option<usize>) -> (Entry, bool) {
+        let armed = Armed::new(id, resolved(rule, device));
+        let mut entry = Entry { armed, scope, device, port: None, counted: (0, 0) };
+        let mut has_changed = false;
+        match rule.kind {
+            Kind::PortDown { lasts } => {
+                let port = rule.select.port.unwrap_or(1);
+                let until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
+                entry.port = Some((device.unwrap_or(0), port, until));
+                has_changed = self.set_port(device.unwrap_or(0), port, false);
+                entry.counted = (1, 1);
+            }
+            Kind::Remove => entry.counted = self.remove_device(&entry),
+            _ => {}
+        }
+        (entry, has_changed)
+    }
+
     /// Adds all rules of a text, or none. Returns their numbers, and whether ports have changed.
     pub(crate) fn add_faults(&mut self, scope: Scope, text: &str) -> Result<(Vec<u32>, bool), String> {
         let rules = parse_all(text).map_err(|error| error.to_string())?;
@@ -73,24 +93,8 @@ impl World {
                 book.last += 1;
                 let id = book.last;
                 tracing::warn!(target: "softhca::fault", "rule {id}: {rule}");
-                let mut entry = Entry {
-                    armed: Armed::new(id, resolved(&rule, device)),
-                    scope,
-                    device,
-                    port: None,
-                    counted: (0, 0),
-                };
-                match rule.kind {
-                    Kind::PortDown { lasts } => {
-                        let port = rule.select.port.unwrap_or(1);
-                        let until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
-                        entry.port = Some((device.unwrap_or(0), port, until));
-                        changed |= self.set_port(device.unwrap_or(0), port, false);
-                        entry.counted = (1, 1);
-                    }
-                    Kind::Remove => entry.counted = self.remove_device(&entry),
-                    _ => {}
-                }
+                let (entry, has_changed) = self.fault_entry((id, scope), &rule, device);
+                changed |= has_changed;
                 match own {
                     Some(context) => book.own.entry(context).or_default().push(entry),
                     None => book.entries.push(entry),

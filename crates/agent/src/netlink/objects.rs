@@ -16,7 +16,9 @@ use crate::asker::Asker;
 use crate::cm::Manager;
 use crate::cm::show::Listed;
 use crate::context::Context;
+use crate::device::Device;
 use crate::ids::ContextId;
+use crate::objects::Qp;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -109,6 +111,39 @@ impl Cursor {
         self.only.is_some()
     }
 
+    /// A piece of the ids of the connection manager: as many as fit, even if all of them have the
+    /// longest entry.
+    fn ids_piece(&mut self, page: &mut Page<'_>, start: usize, asker: Asker, manager: &Manager) -> bool {
+        let (ids, next) = manager.listed(start, PLACES.min((ANSWER_MAX - 2 * ENTRY_MAX) / ENTRY_MAX));
+        for id in ids.filter(|id| id.device.is_none_or(|at| at == self.device)) {
+            if self.only.is_none_or(|only| only == id.name)
+                && self.port.is_none_or(|port| id.port.is_none_or(|at| u32::from(at) == port))
+            {
+                page.entry(|to| cm_id(to, &id, asker));
+            }
+        }
+        page.close();
+        self.place = Place::Ids(next.unwrap_or(usize::MAX));
+        next.is_some()
+    }
+
+    /// The next context after `before`.
+    fn context_piece(&mut self, page: &mut Page<'_>, before: Option<ContextId>, world: &World) -> bool {
+        let from = before.map_or(Bound::Unbounded, Bound::Excluded);
+        let Some((id, context)) = world.contexts.range((from, Bound::Unbounded)).next() else {
+            page.close();
+            return false;
+        };
+        self.place = Place::After(Some(*id));
+        if context.device == self.device && self.only.is_none_or(|only| only == id.0) {
+            page.entry(|to| {
+                to.word(attribute::RES_CTXN, id.0);
+                to.word(attribute::RES_PID, context.peer.pid);
+            });
+        }
+        true
+    }
+
     /// Does one piece, and writes a message if it finds an object. Returns false after the last
     /// piece.
     pub(super) fn piece(
@@ -120,30 +155,9 @@ impl Cursor {
         manager: &Manager,
     ) -> bool {
         let Some(device) = world.devices.get(self.device) else { return false };
-        let mut page = Page { table: None, to };
-        let begin = |page: &mut Page<'_>, only: bool| {
-            if page.table.is_none() && (page.to.is_empty() || !only) {
-                page.to.begin(header, if only { 0 } else { flag::MULTI });
-                facts::handle(page.to, device);
-                if !only {
-                    page.table = Some(page.to.nest(self.class.table));
-                }
-            }
-        };
+        let mut page = Page { table: None, to, header, device, class: self.class, only: self.only.is_some() };
         if let Place::Ids(start) = self.place {
-            // As many as fit, even if all of them have the longest entry.
-            let (ids, next) = manager.listed(start, PLACES.min((ANSWER_MAX - 2 * ENTRY_MAX) / ENTRY_MAX));
-            for id in ids.filter(|id| id.device.is_none_or(|at| at == self.device)) {
-                if self.only.is_none_or(|only| only == id.name)
-                    && self.port.is_none_or(|port| id.port.is_none_or(|at| u32::from(at) == port))
-                {
-                    begin(&mut page, self.only.is_some());
-                    page.entry(self.class.entry(), self.only.is_some(), |to| cm_id(to, &id, asker));
-                }
-            }
-            page.close();
-            self.place = Place::Ids(next.unwrap_or(usize::MAX));
-            return next.is_some();
+            return self.ids_piece(&mut page, start, asker, manager);
         }
         let (mut left, mut slots) = (PIECE, SLOTS);
         while left > 0 && slots > 0 {
@@ -168,27 +182,14 @@ impl Cursor {
                     let wanted = self.only.is_none_or(|only| only == number)
                         && self.port.is_none_or(|wanted| port.is_none_or(|port| port == wanted));
                     if wanted {
-                        begin(&mut page, self.only.is_some());
-                        page.entry(self.class.entry(), self.only.is_some(), |to| {
-                            object(to, world, context, kind, handle, asker)
-                        });
+                        page.entry(|to| object(to, world, context, kind, handle, asker));
                     }
                 }
                 Place::After(before) => {
                     left -= 1;
-                    let from = before.map_or(Bound::Unbounded, Bound::Excluded);
-                    let Some((id, context)) = world.contexts.range((from, Bound::Unbounded)).next() else {
-                        page.close();
+                    let before = *before;
+                    if !self.context_piece(&mut page, before, world) {
                         return false;
-                    };
-                    self.place = Place::After(Some(*id));
-                    let is_wanted = context.device == self.device && self.only.is_none_or(|only| only == id.0);
-                    if is_wanted {
-                        begin(&mut page, self.only.is_some());
-                        page.entry(self.class.entry(), self.only.is_some(), |to| {
-                            to.word(attribute::RES_CTXN, id.0);
-                            to.word(attribute::RES_PID, context.peer.pid);
-                        });
                     }
                 }
                 Place::Ids(_) => break,
@@ -199,18 +200,30 @@ impl Cursor {
     }
 }
 
-/// A message with entries.
+/// A message with entries. It begins with its first entry.
 struct Page<'a> {
     to: &'a mut Writer,
     table: Option<abi::netlink::Nest>,
+    header: &'a Header,
+    device: &'a Device,
+    class: Class,
+    /// The message is about one object, which needs no table.
+    only: bool,
 }
 
 impl Page<'_> {
-    fn entry(&mut self, number: u16, only: bool, fill: impl FnOnce(&mut Writer)) {
-        if only {
+    fn entry(&mut self, fill: impl FnOnce(&mut Writer)) {
+        if self.table.is_none() && (self.to.is_empty() || !self.only) {
+            self.to.begin(self.header, if self.only { 0 } else { flag::MULTI });
+            facts::handle(self.to, self.device);
+            if !self.only {
+                self.table = Some(self.to.nest(self.class.table));
+            }
+        }
+        if self.only {
             return fill(self.to);
         }
-        let nest = self.to.nest(number);
+        let nest = self.to.nest(self.class.entry());
         fill(self.to);
         self.to.end(nest);
     }
@@ -236,6 +249,25 @@ fn identity(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<(u3
         Kind::Mr => (handle & 0xf_ffff, None),
         _ => return None,
     })
+}
+
+/// The attributes that only a QP has. `full`: for somebody who may see its PSNs.
+fn queue_pair(to: &mut Writer, qp: &Qp, number: u32, full: bool) {
+    let now = qp.attributes_now();
+    let word = |at: usize| qp.block.read(at);
+    to.word(attribute::RES_LQPN, number);
+    if matches!(qp.service, Service::Rc | Service::Uc) {
+        to.word(attribute::RES_RQPN, now.dest_qp_num);
+        if full {
+            to.word(attribute::RES_RQ_PSN, word(qp_word::RQ_PSN));
+        }
+    }
+    to.word(attribute::RES_SQ_PSN, if full { word(qp_word::SQ_PSN) } else { 0 });
+    if qp.service != Service::Ud {
+        to.byte(attribute::RES_PATH_MIG_STATE, now.path_mig_state);
+    }
+    to.byte(attribute::RES_TYPE, kind_of(qp.service));
+    to.byte(attribute::RES_STATE, qp.state() as u8);
 }
 
 /// The attributes of an object.
@@ -281,22 +313,8 @@ fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle:
         }
         Kind::Qp => {
             let Some(qp) = world.tables.qps.find(id, handle) else { return };
-            let now = qp.attributes_now();
-            let word = |at: usize| qp.block.read(at);
             port.into_iter().for_each(|port| to.word(attribute::PORT_INDEX, port));
-            to.word(attribute::RES_LQPN, number);
-            if matches!(qp.service, Service::Rc | Service::Uc) {
-                to.word(attribute::RES_RQPN, now.dest_qp_num);
-                if full {
-                    to.word(attribute::RES_RQ_PSN, word(qp_word::RQ_PSN));
-                }
-            }
-            to.word(attribute::RES_SQ_PSN, if full { word(qp_word::SQ_PSN) } else { 0 });
-            if qp.service != Service::Ud {
-                to.byte(attribute::RES_PATH_MIG_STATE, now.path_mig_state);
-            }
-            to.byte(attribute::RES_TYPE, kind_of(qp.service));
-            to.byte(attribute::RES_STATE, qp.state() as u8);
+            queue_pair(to, qp, number, full);
             pd(to, qp.pd);
         }
         _ => return,

@@ -231,10 +231,6 @@ pub(super) fn modify_body(request: &[u8]) -> Option<ModifyQp> {
 }
 
 fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change> {
-    let with_region = |bytes: Vec<u8>, block: &Block| {
-        let fds = vec![world.contexts.get(&id)?.memory.descriptor(block).ok()?];
-        Some(Made { bytes, fds })
-    };
     match kind {
         Kind::Pd => Some(Change::Pd(handle)),
         // Binding needs an engine in the client itself.
@@ -256,58 +252,9 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             let channel = world.tables.channels.find(id, handle)?;
             Some(Change::Channel { handle, eventfd: channel.eventfd.try_clone().ok()? })
         }
-        Kind::Cq => {
-            let cq = world.tables.cqs.find(id, handle)?;
-            let answer = CreateCqAnswer { cq_handle: handle, cqe: cq.entries };
-            let out = CqOut {
-                rev: REV,
-                number: cq.number,
-                mapping: cq.block.mapping(true),
-                cqe_count: cq.entries,
-                cqe_size: CQE_LEN as u32,
-                reserved: [0; 2],
-            };
-            let made = with_region([answer.bytes(), out.bytes()].concat(), &cq.block)?;
-            Some(Change::Cq { handle, cookie: cq.user_handle, channel: cq.channel, made })
-        }
-        Kind::Srq => {
-            let srq = world.tables.srqs.find(id, handle)?;
-            let answer = CreateSrqAnswer { srq_handle: handle, max_wr: srq.max_wr, max_sge: srq.max_sge, srqn: 0 };
-            let out = SrqOut {
-                rev: REV,
-                number: srq.number,
-                mapping: srq.block.mapping(true),
-                offset: CONTROL_LEN as u32,
-                count: srq.max_wr,
-                stride: recv_stride(srq.max_sge) as u32,
-                reserved: 0,
-            };
-            let made = with_region([answer.bytes(), out.bytes()].concat(), &srq.block)?;
-            let member =
-                srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.tables.domains.token(xrc.domain)), cq: xrc.cq });
-            Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made, member })
-        }
-        Kind::Qp => {
-            let qp = world.tables.qps.find(id, handle).filter(|qp| !qp.offered)?;
-            if let Some((domain, _)) = qp.domain {
-                let made = with_region(pair_answer(qp, handle), &qp.block)?;
-                return Some(Change::Target {
-                    cookie: qp.user_handle,
-                    made,
-                    domain: (domain, world.tables.domains.token(domain)),
-                });
-            }
-            let spec = PairSpec {
-                service: qp.service,
-                pd: qp.pd,
-                send_cq: qp.send_cq,
-                recv_cq: qp.recv_cq,
-                srq: qp.srq,
-                sq_sig_all: qp.attributes.sq_sig_all != 0,
-                cookie: qp.user_handle,
-            };
-            Some(Change::Qp { handle, spec, made: with_region(pair_answer(qp, handle), &qp.block)? })
-        }
+        Kind::Cq => cq(world, id, handle),
+        Kind::Srq => srq(world, id, handle),
+        Kind::Qp => qp(world, id, handle),
         Kind::Xrcd => None,
         Kind::Opened => {
             let (server, qp) = world.tables.opened.find(id, handle)?.qp;
@@ -320,6 +267,69 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             Some(Change::Ah { handle, pd: ah.pd, attr: ah.attr })
         }
     }
+}
+
+/// A CQ.
+fn cq(world: &World, id: ContextId, handle: u32) -> Option<Change> {
+    let cq = world.tables.cqs.find(id, handle)?;
+    let answer = CreateCqAnswer { cq_handle: handle, cqe: cq.entries };
+    let out = CqOut {
+        rev: REV,
+        number: cq.number,
+        mapping: cq.block.mapping(true),
+        cqe_count: cq.entries,
+        cqe_size: CQE_LEN as u32,
+        reserved: [0; 2],
+    };
+    let made = with_region(world, id, [answer.bytes(), out.bytes()].concat(), &cq.block)?;
+    Some(Change::Cq { handle, cookie: cq.user_handle, channel: cq.channel, made })
+}
+
+/// An SRQ.
+fn srq(world: &World, id: ContextId, handle: u32) -> Option<Change> {
+    let srq = world.tables.srqs.find(id, handle)?;
+    let answer = CreateSrqAnswer { srq_handle: handle, max_wr: srq.max_wr, max_sge: srq.max_sge, srqn: 0 };
+    let out = SrqOut {
+        rev: REV,
+        number: srq.number,
+        mapping: srq.block.mapping(true),
+        offset: CONTROL_LEN as u32,
+        count: srq.max_wr,
+        stride: recv_stride(srq.max_sge) as u32,
+        reserved: 0,
+    };
+    let made = with_region(world, id, [answer.bytes(), out.bytes()].concat(), &srq.block)?;
+    let member = srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.tables.domains.token(xrc.domain)), cq: xrc.cq });
+    Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made, member })
+}
+
+/// A QP that no other engine serves.
+fn qp(world: &World, id: ContextId, handle: u32) -> Option<Change> {
+    let qp = world.tables.qps.find(id, handle).filter(|qp| !qp.offered)?;
+    if let Some((domain, _)) = qp.domain {
+        let made = with_region(world, id, pair_answer(qp, handle), &qp.block)?;
+        return Some(Change::Target {
+            cookie: qp.user_handle,
+            made,
+            domain: (domain, world.tables.domains.token(domain)),
+        });
+    }
+    let spec = PairSpec {
+        service: qp.service,
+        pd: qp.pd,
+        send_cq: qp.send_cq,
+        recv_cq: qp.recv_cq,
+        srq: qp.srq,
+        sq_sig_all: qp.attributes.sq_sig_all != 0,
+        cookie: qp.user_handle,
+    };
+    Some(Change::Qp { handle, spec, made: with_region(world, id, pair_answer(qp, handle), &qp.block)? })
+}
+
+/// An answer with the descriptor of its region.
+fn with_region(world: &World, id: ContextId, bytes: Vec<u8>, block: &Block) -> Option<Made> {
+    let fds = vec![world.contexts.get(&id)?.memory.descriptor(block).ok()?];
+    Some(Made { bytes, fds })
 }
 
 fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {

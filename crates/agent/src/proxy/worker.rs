@@ -22,7 +22,7 @@ use engine::{
 use shm::region::Region;
 
 use super::Job;
-use super::inventory::{Change, Made};
+use super::inventory::{Change, Made, PairSpec};
 use crate::commands::extended::MODERATION;
 use crate::dispatch::Reply;
 use crate::inbox::{Inbox, Message};
@@ -99,6 +99,24 @@ impl Worker {
         }
     }
 
+    /// Takes over a QP that is no XRC target.
+    fn take_over_pair(&mut self, handle: u32, spec: &PairSpec, made: Made) -> engine::Result<()> {
+        let pd = known(&self.pds, spec.pd)?;
+        let send_cq = known(&self.cqs, spec.send_cq)?;
+        let (sq_sig_all, cookie, caps) = (spec.sq_sig_all, spec.cookie, Caps::default());
+        let qp = if spec.service == Service::XrcIni {
+            let initiator = InitiatorSpec { send_cq, caps, sq_sig_all, cookie };
+            self.engine.adopt_initiator(pd, &initiator, &made.bytes, made.fds)?
+        } else {
+            let recv_cq = known(&self.cqs, spec.recv_cq)?;
+            let srq = spec.srq.map(|srq| known(&self.srqs, srq)).transpose()?;
+            let pair = QpSpec { service: spec.service, send_cq, recv_cq, srq, caps, sq_sig_all, cookie };
+            self.engine.adopt_pair(pd, &pair, &made.bytes, made.fds)?
+        };
+        self.qps.insert(handle, (qp, spec.service));
+        Ok(())
+    }
+
     fn take_over(&mut self, change: Change) -> engine::Result<()> {
         match change {
             Change::Pd(handle) => drop(self.pds.insert(handle, Pd::adopt(&self.engine, handle))),
@@ -137,28 +155,7 @@ impl Worker {
                 self.forget(Kind::Qp, handle);
                 self.engine.adopt_left(&targets);
             }
-            Change::Qp { handle, spec, made } if spec.service == Service::XrcIni => {
-                let send_cq = known(&self.cqs, spec.send_cq)?;
-                let (sq_sig_all, cookie) = (spec.sq_sig_all, spec.cookie);
-                let initiator = InitiatorSpec { send_cq, caps: Caps::default(), sq_sig_all, cookie };
-                let pd = known(&self.pds, spec.pd)?;
-                let qp = self.engine.adopt_initiator(pd, &initiator, &made.bytes, made.fds)?;
-                self.qps.insert(handle, (qp, spec.service));
-            }
-            Change::Qp { handle, spec, made } => {
-                let pair = QpSpec {
-                    service: spec.service,
-                    send_cq: known(&self.cqs, spec.send_cq)?,
-                    recv_cq: known(&self.cqs, spec.recv_cq)?,
-                    srq: spec.srq.map(|srq| known(&self.srqs, srq)).transpose()?,
-                    caps: Caps::default(),
-                    sq_sig_all: spec.sq_sig_all,
-                    cookie: spec.cookie,
-                };
-                let pd = known(&self.pds, spec.pd)?;
-                let qp = self.engine.adopt_pair(pd, &pair, &made.bytes, made.fds)?;
-                self.qps.insert(handle, (qp, spec.service));
-            }
+            Change::Qp { handle, spec, made } => self.take_over_pair(handle, &spec, made)?,
             Change::Ah { handle, pd, attr } => {
                 self.ahs.insert(handle, Ah::adopt(known(&self.pds, pd)?, handle, &attr));
             }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use abi::fault::{Direction, Facts, Fate};
+use abi::fault::{Direction, Facts, Fate, Verdict};
 use protocol::Outcome;
 use shm::{Sink, Source};
 use wire::grh::Network;
@@ -80,28 +80,10 @@ impl Qp {
         let waits =
             verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.delayed.has_line(self.qpn()));
         if late || waits {
-            let bytes = match self.gather(from, len) {
-                Ok(bytes) => bytes,
-                Err(refusal) => return Sent::Refused(refusal),
+            return match self.gather(from, len) {
+                Ok(bytes) => self.delay(exit, headers, bytes, &verdict),
+                Err(refusal) => Sent::Refused(refusal),
             };
-            let at = verdict.until.unwrap_or(0).max(if late { engine.now().0 + LATE } else { 0 });
-            let mut keep = |headers: &Headers| {
-                let to = match exit {
-                    Exit::Lane(lane, _, path, _) => {
-                        To::Lane { lane: Arc::clone(lane), path: *path, headers: *headers, grh: None }
-                    }
-                    Exit::Wire(flow, ..) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
-                };
-                let packet = DelayedPacket { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late };
-                engine.keep_delayed_packet(at, packet);
-            };
-            keep(headers);
-            match verdict.fate {
-                Fate::Twice => keep(headers),
-                Fate::Ghost => keep(&ghost(headers)),
-                _ => {}
-            }
-            return Sent::Yes;
         }
         let sent = self.leave_now(exit, headers, len, from);
         if !matches!(sent, Sent::Yes) {
@@ -118,6 +100,31 @@ impl Qp {
         };
         engine.follow_with_delayed_packets(self.qpn());
         sent
+    }
+
+    /// Keeps a packet of a connection until later, and its copy or its ghost, if there is one.
+    fn delay(&self, exit: &Exit<'_>, headers: &Headers, bytes: Box<[u8]>, verdict: &Verdict) -> Sent {
+        let engine = self.engine();
+        let damage = if let Fate::Damaged(bit) = verdict.fate { Some(bit) } else { None };
+        let late = verdict.fate == Fate::Late;
+        let at = verdict.until.unwrap_or(0).max(if late { engine.now().0 + LATE } else { 0 });
+        let keep = |headers: &Headers| {
+            let to = match exit {
+                Exit::Lane(lane, _, path, _) => {
+                    To::Lane { lane: Arc::clone(lane), path: *path, headers: *headers, grh: None }
+                }
+                Exit::Wire(flow, ..) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
+            };
+            let packet = DelayedPacket { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late };
+            engine.keep_delayed_packet(at, packet);
+        };
+        keep(headers);
+        match verdict.fate {
+            Fate::Twice => keep(headers),
+            Fate::Ghost => keep(&ghost(headers)),
+            _ => {}
+        }
+        Sent::Yes
     }
 
     /// Applies the rules to an outgoing datagram; returns true if it goes on unchanged. `to` is its

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use abi::post::Sge;
 use abi::qp::ModifyQp;
 use abi::queue::qp as word;
-use protocol::{Requester, Responder, State, Time};
+use protocol::{Requester, Responder, Service, State, Time};
 
 use super::{Flow, Lane, Qp, RemoteSrq};
 use crate::board::Place;
@@ -14,6 +14,7 @@ use crate::cq::Cq;
 use crate::cqe::Cqe;
 use crate::direct::Ways;
 use crate::fast_path::Count;
+use crate::kept::KeptBytes;
 use crate::lane::Lanes;
 use crate::memory::View;
 use crate::migration::Migration;
@@ -104,6 +105,19 @@ pub(crate) struct Receiving {
     pub(crate) shared: Vec<Sge>,
 }
 
+impl Receiving {
+    /// `srq_sges`: the most scatter elements of a request from the SRQ; 0 without one.
+    pub(crate) fn new(kept: &Arc<KeptBytes>, srq_sges: u32) -> Self {
+        Self {
+            receive: None,
+            rnr_grace: RnrGraceQueue::new(Arc::clone(kept)),
+            unanswered: Unanswered::default(),
+            arrived: Vec::new(),
+            shared: Vec::with_capacity(srq_sges as usize),
+        }
+    }
+}
+
 /// The path to the peer, and what is known about it.
 pub(crate) struct Link {
     pub(crate) route: Route,
@@ -165,6 +179,49 @@ pub(crate) struct WirePart {
 }
 
 impl Inner {
+    /// The state of a new QP.
+    pub(crate) fn new(
+        service: Service,
+        max_send_wr: u32,
+        view: Option<View>,
+        queues: Queues,
+        incoming: Receiving,
+    ) -> Self {
+        Self {
+            view,
+            state: State::Reset,
+            attributes: ModifyQp::default(),
+            requester: Requester::new(service, max_send_wr),
+            responder: Responder::new(service),
+            queues,
+            incoming,
+            xrc: XrcPart::default(),
+            link: Link {
+                route: Route::Unknown,
+                lane_index: None,
+                migration: Migration::default(),
+                place: Place::default(),
+                blocked: false,
+                on_wire: false,
+                lossy: false,
+                ruled: false,
+                lane_mtu: 0,
+                peer_mtu: 0,
+            },
+            ud: UdPart::default(),
+            fast_path: Count::default(),
+            wire: WirePart::default(),
+            complained: false,
+            deadline: None,
+            alarm: None,
+            established: false,
+            draining: None,
+            pace: None,
+            direct: Ways::default(),
+            wake: Wake::default(),
+        }
+    }
+
     /// The index of this connection's lane among the lanes to the peer's engine. It stays the same
     /// after the first use.
     pub(crate) fn lane_index_to(&mut self, lanes: &Lanes<Qp>, owner: u32) -> u32 {
