@@ -11,7 +11,7 @@ use abi::private::ChannelDestroy;
 
 use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::event::Read;
+use crate::event::Object;
 use crate::event_file::{Closable, EventFile};
 use crate::request;
 
@@ -25,9 +25,7 @@ pub struct Channel {
 }
 
 /// A CQ, as its channel sees it.
-pub(crate) trait Completes: Send + Sync {
-    /// Its count of read events.
-    fn read(&self) -> &Read;
+pub(crate) trait Completes: Object {
     /// Counts a completion event that the program has read, also in the agent's count, which other
     /// libraries use.
     fn tell_event(&self);

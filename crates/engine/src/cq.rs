@@ -518,10 +518,6 @@ impl Object for Cq {
 }
 
 impl Completes for Cq {
-    fn read(&self) -> &Read {
-        &self.read
-    }
-
     fn tell_event(&self) {
         self.count(word::COMP_EVENTS);
     }

@@ -308,9 +308,6 @@ impl Engine {
         for srq in self.xrc_srqs.all() {
             self.xrc_srqs.remove(srq.number());
         }
-        for window in self.keys.windows.all() {
-            self.keys.windows.remove(window.number >> 8);
-        }
     }
 }
 

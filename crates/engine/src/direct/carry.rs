@@ -54,14 +54,14 @@ impl Qp {
 
     fn try_direct(self: &Arc<Self>, inner: &mut Inner) {
         let engine = self.engine();
-        let odd = inner.link.on_wire
+        let needs_lane = inner.link.on_wire
             || inner.link.lossy
             || inner.pace.is_some()
             || inner.link.ruled
             || engine.is_capturing()
             || engine.lint().is_some();
         let peer = match &inner.link.route {
-            Route::Lane(lane) if !odd && !lane.is_dead() => lane.peer,
+            Route::Lane(lane) if !needs_lane && !lane.is_dead() => lane.peer,
             _ => return,
         };
         let now = self.time(inner);

@@ -50,7 +50,7 @@ impl Qp {
     /// the peer.
     fn send_fast_path(&self, inner: &mut Inner) -> (bool, bool) {
         let engine = self.engine();
-        let odd = inner.link.on_wire
+        let needs_general_path = inner.link.on_wire
             || inner.link.lossy
             || inner.direct.holds
             || inner.pace.is_some()
@@ -61,7 +61,7 @@ impl Qp {
         let Inner { requester, responder, queues, link, fast_path, .. } = inner;
         let (sq, place) = (&queues.sq, link.place);
         let lane = match &link.route {
-            Route::Lane(lane) if !odd && !lane.is_dead() => lane,
+            Route::Lane(lane) if !needs_general_path && !lane.is_dead() => lane,
             _ => return (false, false),
         };
         let answers = responder.has_answers();

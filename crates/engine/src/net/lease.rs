@@ -80,9 +80,9 @@ impl ReceiveLease {
 
     /// Asks for the lease if nobody holds it and it would help, which the caller says: there is a
     /// socket to read, and packets come or the program polls.
-    pub(crate) fn want(&self, core: &Core, agent: &Notifier, is_used: bool) {
+    pub(crate) fn want(&self, core: &Core, agent: &Notifier, is_useful: bool) {
         let is_free = self.word().load(Ordering::Relaxed) == 0;
-        if is_free && is_used {
+        if is_free && is_useful {
             self.ask(core, agent);
         }
     }

@@ -9,7 +9,7 @@ use crate::cell::Packet;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// A request needs a receive request, and there is none.
+    /// Keeps a request for which there is no receive request, or answers it with an RNR NAK.
     #[cold]
     pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let psn = packet.headers.psn;
