@@ -81,8 +81,9 @@ fn every_byte_is_right_when_everything_goes_wrong() {
 fn a_link_goes_and_comes_back() {
     let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
     let link = LossyLink::lay(&hosts, 1, NO_HARM).expect("a link");
-    // Enough to last until the link has gone twice, also on a busy machine.
-    let words = ["ib_write_bw", "-s", "4096", "-n", "200000"];
+    // Enough to last until the link has gone twice, also on a busy machine. There, the link may be
+    // away for longer than the default timeouts last: 4 s for each of eight tries.
+    let words = ["ib_write_bw", "-s", "4096", "-n", "200000", "-u", "18"];
     let mut pair = hosts.start(Family::V4, &words).expect("they start");
     let (_, client) = pair.traffic(words[0], hosts.left.room(), hosts.right.room()).expect("traffic");
     let used = || process::cpu_time(client).expect("the client goes on, because it has more to send");
