@@ -37,6 +37,34 @@ pub(crate) struct Path {
     pub(crate) mtu: u8,
 }
 
+/// The first 16 bytes of every record, of which the peer may have written any value.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a>(pub(crate) &'a [u8; 16]);
+
+impl Head<'_> {
+    #[inline]
+    pub(crate) fn path(self) -> Path {
+        let [device, port, a, b, c, d, sl, _, _, _, _, _, _, _, mtu, _] = *self.0;
+        Path { device, port, slid: u16::from_le_bytes([a, b]), dlid: u16::from_le_bytes([c, d]), sl, mtu }
+    }
+
+    #[inline]
+    pub(crate) fn flags(self) -> u8 {
+        self.0[7]
+    }
+
+    #[inline]
+    pub(crate) fn src_qp(self) -> Qpn {
+        Qpn::new(u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]]))
+    }
+
+    /// The length of the payload.
+    #[inline]
+    pub(crate) fn len(self) -> u16 {
+        u16::from_le_bytes([self.0[12], self.0[13]])
+    }
+}
+
 /// A packet on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
@@ -143,12 +171,10 @@ pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
 
 /// Parses a record; returns `None` if it is invalid.
 pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
-    let head: &[u8; 16] = record.first_chunk()?;
-    let flags = head[7];
+    let head = Head(record.first_chunk()?);
+    let (flags, src_qp, len) = (head.flags(), head.src_qp(), head.len());
     let word =
         |at: usize| record.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-    let src_qp = Qpn::new(word(8)?);
-    let len = u16::from_le_bytes([head[12], head[13]]);
     if flags & flag::NOTICE != 0 {
         return Some(Cell::Notice(Notice { from: src_qp, to: Qpn::new(word(16)?), psn: Psn::new(word(20)?) }));
     }
@@ -173,15 +199,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
         None if at + usize::from(len) <= record.len() => Payload::Inline(at),
         None => return None,
     };
-    let path = Path {
-        device: head[0],
-        port: head[1],
-        slid: u16::from_le_bytes([head[2], head[3]]),
-        dlid: u16::from_le_bytes([head[4], head[5]]),
-        sl: head[6],
-        mtu: head[14],
-    };
-    Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
+    Some(Cell::Packet(Packet { path: head.path(), src_qp, headers, grh, len, payload }))
 }
 
 /// Parses a request for a remote SRQ, or the reply to one; its own fields begin at `at`.

@@ -12,9 +12,9 @@ pub(crate) mod receiving;
 mod sending;
 
 use shm::RECORD_MAX;
-use wire::{Opcode, Operation, Psn, Qpn, Transport, pkey};
+use wire::{Aeth, Opcode, Operation, Psn, Qpn, Reth, Syndrome, Transport, bth, pkey};
 
-use crate::cell::{self, Path, Payload, flag};
+use crate::cell::{self, Head, Path, Payload, flag};
 
 /// A record of a lane, copied to private memory.
 pub(crate) type Record = [u8; RECORD_MAX];
@@ -24,15 +24,9 @@ const BTH: usize = 16;
 /// The offset of the headers in a record with a place in the bulk area.
 const BTH_OF_BULK: usize = BTH + 4;
 
-const SEND_ONLY: u8 = Opcode::new(Transport::Rc, Operation::SendOnly).as_u8();
-const WRITE_ONLY: u8 = Opcode::new(Transport::Rc, Operation::WriteOnly).as_u8();
-const ACKNOWLEDGE: u8 = Opcode::new(Transport::Rc, Operation::Acknowledge).as_u8();
-
-const SOLICITED: u8 = 0x80;
-const MIGRATED: u8 = 0x40;
-const ACK_REQ: u8 = 0x80;
-/// The syndrome of an ACK without credits.
-const ACK: u8 = 31;
+const SEND_ONLY: Opcode = Opcode::new(Transport::Rc, Operation::SendOnly);
+const WRITE_ONLY: Opcode = Opcode::new(Transport::Rc, Operation::WriteOnly);
+const ACKNOWLEDGE: Opcode = Opcode::new(Transport::Rc, Operation::Acknowledge);
 
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,23 +36,16 @@ pub(crate) enum What {
     Ack { msn: u32 },
 }
 
-/// The P_Key of fast-path records for a QP, as the first word of their BTH has it. In the general
-/// path, packets of limited members are accepted, too.
+/// The P_Key of fast-path records for a QP. In the general path, packets of limited members are
+/// accepted, too.
 #[derive(Clone, Copy)]
 pub(crate) struct Partition(u32);
 
 impl Partition {
-    /// The P_Key, and the padding and version of the headers, which must be 0.
-    const MASK: u32 = 0xffff_3f00;
-
-    /// The partition of a QP with the P_Key `own`.
+    /// The partition of a QP with the P_Key `own`. If that names no partition, no record matches.
     #[inline]
     pub(crate) fn of(own: u16) -> Self {
-        match pkey::is_valid(own) {
-            true => Self(u32::from((own | pkey::FULL).swap_bytes()) << 16),
-            // No record matches.
-            false => Self(u32::MAX),
-        }
+        Self(if pkey::is_valid(own) { u32::from(own | pkey::FULL) } else { u32::MAX })
     }
 }
 
@@ -78,23 +65,27 @@ pub(crate) struct FastRecord {
     pub(crate) what: What,
 }
 
-fn be32(record: &Record, at: usize) -> u32 {
-    u32::from_be_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]])
+/// The header at `at`.
+#[inline(always)]
+fn header<const N: usize>(record: &Record, at: usize) -> &[u8; N] {
+    record[at..].first_chunk().expect("a record has room for every header")
 }
 
-fn le32(record: &Record, at: usize) -> u32 {
-    be32(record, at).swap_bytes()
+/// Room for the header at `at`.
+#[inline(always)]
+fn header_mut<const N: usize, const R: usize>(record: &mut [u8; R], at: usize) -> &mut [u8; N] {
+    record[at..].first_chunk_mut().expect("a record has room for every header")
 }
 
 /// The destination QP of a record that may be for the fast path.
 #[inline]
 pub(crate) fn destination(record: &Record) -> Option<u32> {
-    let bth = match record[7] {
+    let bth = match Head(header(record, 0)).flags() {
         0 => BTH,
         flag::BULK => BTH_OF_BULK,
         _ => return None,
     };
-    Some(be32(record, bth + 4) & 0xff_ffff)
+    Some(bth::View(header(record, bth)).dest_qp().value())
 }
 
 impl FastRecord {
@@ -102,7 +93,7 @@ impl FastRecord {
     /// or is not of this partition.
     #[inline(always)]
     pub(crate) fn decode(record: &Record, bytes: usize, partition: Partition) -> Option<Self> {
-        match record[7] {
+        match Head(header(record, 0)).flags() {
             0 => Self::decode_at(record, bytes, BTH, None, partition),
             flag::BULK => Self::decode_bulk(record, bytes, partition),
             _ => None,
@@ -113,52 +104,42 @@ impl FastRecord {
     /// case stays short.
     #[inline(never)]
     fn decode_bulk(record: &Record, bytes: usize, partition: Partition) -> Option<Self> {
-        Self::decode_at(record, bytes, BTH_OF_BULK, Some(le32(record, BTH)), partition)
+        Self::decode_at(record, bytes, BTH_OF_BULK, Some(u32::from_le_bytes(*header(record, BTH))), partition)
     }
 
-    /// Parses a record with its headers at `bth`, and its payload at `bulk` of the bulk area, if
+    /// Parses a record with its headers at `start`, and its payload at `bulk` of the bulk area, if
     /// given.
     #[inline(always)]
-    fn decode_at(record: &Record, bytes: usize, bth: usize, bulk: Option<u32>, partition: Partition) -> Option<Self> {
-        if le32(record, bth) & Partition::MASK != partition.0 {
+    fn decode_at(record: &Record, bytes: usize, start: usize, bulk: Option<u32>, partition: Partition) -> Option<Self> {
+        let (head, view) = (Head(header(record, 0)), bth::View(header(record, start)));
+        if view.pkey_pad_version() != partition.0 {
             return None;
         }
-        let behind = bth + wire::bth::LEN;
-        let (at, what) = match record[bth] {
-            SEND_ONLY => (behind, What::Send),
-            WRITE_ONLY => {
-                let va = u64::from(be32(record, behind)) << 32 | u64::from(be32(record, behind + 4));
-                let (rkey, total) = (be32(record, behind + 8), be32(record, behind + 12));
-                (behind + wire::reth::LEN, What::Write { va, rkey, total })
-            }
-            ACKNOWLEDGE if record[behind] == ACK => {
-                (behind + wire::aeth::LEN, What::Ack { msn: be32(record, behind) & 0xff_ffff })
-            }
-            _ => return None,
+        let behind = start + bth::LEN;
+        let (at, what) = if view.opcode() == SEND_ONLY.as_u8() {
+            (behind, What::Send)
+        } else if view.opcode() == WRITE_ONLY.as_u8() {
+            let Reth { va, rkey, len: total } = Reth::parse(header(record, behind));
+            (behind + wire::reth::LEN, What::Write { va, rkey, total })
+        } else if view.opcode() == ACKNOWLEDGE.as_u8() && record[behind] == Syndrome::ACK.as_u8() {
+            (behind + wire::aeth::LEN, What::Ack { msn: Aeth::parse(header(record, behind)).msn })
+        } else {
+            return None;
         };
-        let len = u16::from_le_bytes([record[12], record[13]]);
         let payload = match bulk {
             Some(offset) => Payload::Bulk(offset),
-            None if at + usize::from(len) <= bytes => Payload::Inline(at),
+            None if at + usize::from(head.len()) <= bytes => Payload::Inline(at),
             None => return None,
         };
-        let number = be32(record, bth + 8);
         Some(Self {
-            path: Path {
-                device: record[0],
-                port: record[1],
-                slid: u16::from_le_bytes([record[2], record[3]]),
-                dlid: u16::from_le_bytes([record[4], record[5]]),
-                sl: record[6],
-                mtu: record[14],
-            },
-            src_qp: le32(record, 8) & 0xff_ffff,
-            dest_qp: be32(record, bth + 4) & 0xff_ffff,
-            psn: Psn::new(number & 0xff_ffff),
-            solicited: record[bth + 1] & SOLICITED != 0,
-            migrated: record[bth + 1] & MIGRATED != 0,
-            ack_req: number >> 31 != 0,
-            len,
+            path: head.path(),
+            src_qp: head.src_qp().value(),
+            dest_qp: view.dest_qp().value(),
+            psn: view.psn(),
+            solicited: view.solicited(),
+            migrated: view.migrated(),
+            ack_req: view.ack_req(),
+            len: head.len(),
             payload,
             what,
         })
@@ -212,37 +193,28 @@ impl Envelope {
         self.headers(BTH_OF_BULK, numbers, what, record)
     }
 
-    /// Writes the headers at `bth`, with the packet's PSN and solicited flag.
+    /// Writes the headers at `start`, with the packet's PSN and solicited flag.
     #[inline(always)]
     fn headers<const N: usize>(
         &self,
-        bth: usize,
+        start: usize,
         (psn, solicited): (Psn, bool),
         what: What,
         record: &mut [u8; N],
     ) -> usize {
-        let behind = bth + wire::bth::LEN;
         let (opcode, ack_req) = match what {
-            What::Send => (SEND_ONLY, ACK_REQ),
-            What::Write { .. } => (WRITE_ONLY, ACK_REQ),
-            What::Ack { .. } => (ACKNOWLEDGE, 0),
+            What::Send => (SEND_ONLY, true),
+            What::Write { .. } => (WRITE_ONLY, true),
+            What::Ack { .. } => (ACKNOWLEDGE, false),
         };
-        let [high, low] = self.pkey.to_be_bytes();
-        let flags = if solicited { SOLICITED } else { 0 } | if self.migrated { MIGRATED } else { 0 };
-        record[bth..bth + 4].copy_from_slice(&[opcode, flags, high, low]);
-        record[bth + 4..bth + 8].copy_from_slice(&self.dest_qp.value().to_be_bytes());
-        record[bth + 8..behind].copy_from_slice(&(u32::from(ack_req) << 24 | psn.value()).to_be_bytes());
+        let Self { dest_qp, pkey, migrated, .. } = *self;
+        let header = bth::Header { opcode, solicited, migrated, pkey, dest_qp, ack_req, psn, ..bth::Header::default() };
+        header.emit(header_mut(record, start));
+        let behind = start + bth::LEN;
         match what {
             What::Send => {}
-            What::Write { va, rkey, total } => {
-                record[behind..behind + 8].copy_from_slice(&va.to_be_bytes());
-                record[behind + 8..behind + 12].copy_from_slice(&rkey.to_be_bytes());
-                record[behind + 12..behind + wire::reth::LEN].copy_from_slice(&total.to_be_bytes());
-            }
-            What::Ack { msn } => {
-                let word = u32::from(ACK) << 24 | msn & 0xff_ffff;
-                record[behind..behind + wire::aeth::LEN].copy_from_slice(&word.to_be_bytes());
-            }
+            What::Write { va, rkey, total } => Reth { va, rkey, len: total }.emit(header_mut(record, behind)),
+            What::Ack { msn } => Aeth { syndrome: Syndrome::ACK, msn }.emit(header_mut(record, behind)),
         }
         behind + what.second_header()
     }
@@ -262,7 +234,7 @@ impl What {
     /// The length of a record with `len` bytes of inline payload.
     #[inline]
     pub(crate) fn record_with(self, len: u32) -> usize {
-        BTH + wire::bth::LEN + self.second_header() + len as usize
+        BTH + bth::LEN + self.second_header() + len as usize
     }
 }
 

@@ -106,12 +106,14 @@ pub const fn credits(code: u8) -> Option<u32> {
 
 impl Header {
     /// Parses the header.
+    #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { syndrome: Syndrome::from_u8(bytes[0]), msn: be24(bytes, 1) }
     }
 
     /// Encodes the header.
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes[0] = self.syndrome.as_u8();
         put24(bytes, 1, self.msn);

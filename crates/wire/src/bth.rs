@@ -14,7 +14,7 @@
 //! [`Opcode`] says which headers follow. [`crate::Headers`] is the whole stack. Read this module
 //! first: the other headers have the same shape.
 
-use crate::bytes::{be16, be24, be32, put16, put24, put32};
+use crate::bytes::{be16, be32, put32};
 use crate::error::Error;
 use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
@@ -62,33 +62,90 @@ impl Header {
     /// # Errors
     /// The opcode is unknown to softhca, or the transport version is not 0.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Header, Error> {
-        let opcode = Opcode::from_u8(bytes[0]).ok_or(Error::Opcode(bytes[0]))?;
+        let view = View(bytes);
+        let opcode = Opcode::from_u8(view.opcode()).ok_or(Error::Opcode(view.opcode()))?;
         if bytes[1] & VERSION != 0 {
             return Err(Error::Version(bytes[1] & VERSION));
         }
         Ok(Header {
             opcode,
-            solicited: bytes[1] & SOLICITED != 0,
-            migrated: bytes[1] & MIGRATION != 0,
+            solicited: view.solicited(),
+            migrated: view.migrated(),
             pad: bytes[1] >> PAD_SHIFT & 3,
             pkey: be16(bytes, 2),
             fecn: bytes[4] & FECN != 0,
             becn: bytes[4] & BECN != 0,
-            dest_qp: Qpn::new(be24(bytes, 5)),
-            ack_req: bytes[8] & ACK_REQ != 0,
-            psn: Psn::new(be24(bytes, 9)),
+            dest_qp: view.dest_qp(),
+            ack_req: view.ack_req(),
+            psn: view.psn(),
         })
     }
 
     /// Encodes the header.
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
-        bytes[0] = self.opcode.as_u8();
-        bytes[1] = bit(self.solicited, SOLICITED) | bit(self.migrated, MIGRATION) | (self.pad & 3) << PAD_SHIFT;
-        put16(bytes, 2, self.pkey);
-        bytes[4] = bit(self.fecn, FECN) | bit(self.becn, BECN);
-        put24(bytes, 5, self.dest_qp.value());
-        bytes[8] = bit(self.ack_req, ACK_REQ);
-        put24(bytes, 9, self.psn.value());
+        let flags = bit(self.solicited, SOLICITED) | bit(self.migrated, MIGRATION) | (self.pad & 3) << PAD_SHIFT;
+        let congestion = bit(self.fecn, FECN) | bit(self.becn, BECN);
+        let upper = |byte: u8| u32::from(byte) << 24;
+        put32(bytes, 0, upper(self.opcode.as_u8()) | u32::from(flags) << 16 | u32::from(self.pkey));
+        put32(bytes, 4, upper(congestion) | self.dest_qp.value());
+        put32(bytes, 8, upper(bit(self.ack_req, ACK_REQ)) | self.psn.value());
+    }
+}
+
+/// The fields of a header, each read from the bytes when it is needed. Nothing is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a>(pub &'a [u8; LEN]);
+
+impl View<'_> {
+    /// The opcode's byte.
+    #[inline]
+    #[must_use]
+    pub const fn opcode(self) -> u8 {
+        self.0[0]
+    }
+
+    /// [`Header::solicited`].
+    #[inline]
+    #[must_use]
+    pub const fn solicited(self) -> bool {
+        self.0[1] & SOLICITED != 0
+    }
+
+    /// [`Header::migrated`].
+    #[inline]
+    #[must_use]
+    pub const fn migrated(self) -> bool {
+        self.0[1] & MIGRATION != 0
+    }
+
+    /// The P_Key in the lower 16 bits, and above them the padding and the version. So this is the
+    /// P_Key alone if the header has no padding and a version that [`Header::parse`] accepts.
+    #[inline]
+    #[must_use]
+    pub fn pkey_pad_version(self) -> u32 {
+        be32(self.0, 0) & (u32::from(3 << PAD_SHIFT | VERSION) << 16 | 0xffff)
+    }
+
+    /// [`Header::dest_qp`].
+    #[inline]
+    #[must_use]
+    pub fn dest_qp(self) -> Qpn {
+        Qpn::new(be32(self.0, 4))
+    }
+
+    /// [`Header::ack_req`].
+    #[inline]
+    #[must_use]
+    pub const fn ack_req(self) -> bool {
+        self.0[8] & ACK_REQ != 0
+    }
+
+    /// [`Header::psn`].
+    #[inline]
+    #[must_use]
+    pub fn psn(self) -> Psn {
+        Psn::new(be32(self.0, 8))
     }
 }
 
@@ -191,6 +248,16 @@ mod tests {
         let mut bytes = [0xaa; LEN];
         header().emit(&mut bytes);
         assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn a_view_shows_padding_and_version_beside_the_pkey() {
+        assert_eq!(View(&BYTES).pkey_pad_version(), 0x30_ffff);
+        let mut bytes = BYTES;
+        bytes[1] = SOLICITED | MIGRATION;
+        assert_eq!(View(&bytes).pkey_pad_version(), 0xffff);
+        bytes[1] = 5;
+        assert_eq!(View(&bytes).pkey_pad_version(), 0x05_ffff);
     }
 
     #[test]

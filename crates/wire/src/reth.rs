@@ -20,12 +20,14 @@ pub struct Header {
 
 impl Header {
     /// Parses the header.
+    #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { va: be64(bytes, 0), rkey: be32(bytes, 8), len: be32(bytes, 12) }
     }
 
     /// Encodes the header.
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put64(bytes, 0, self.va);
         put32(bytes, 8, self.rkey);

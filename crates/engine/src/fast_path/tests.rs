@@ -2,7 +2,7 @@
 //! alike.
 
 use protocol::{Destination, Operation as Op, Requester, RequesterConfig, SendOp, Service, Time};
-use wire::{Aeth, Headers, Opcode, Reth, Syndrome};
+use wire::Headers;
 
 use super::*;
 use crate::cell::Cell;
@@ -103,8 +103,8 @@ fn unusual_records_are_left_to_the_general_path() {
             }
             assert!(bulk.is_some() || !odd(12, 1), "a payload that ends outside of the record");
             if matches!(what, What::Ack { .. }) {
-                for syndrome in (0..=u8::MAX).filter(|syndrome| *syndrome != ACK) {
-                    assert!(!odd(bth + wire::bth::LEN, syndrome), "syndrome {syndrome:#x}");
+                for syndrome in (0..=u8::MAX).filter(|syndrome| *syndrome != Syndrome::ACK.as_u8()) {
+                    assert!(!odd(bth + bth::LEN, syndrome), "syndrome {syndrome:#x}");
                 }
             }
         }
