@@ -26,12 +26,12 @@ impl Qp {
         }
         match origin {
             Origin::Lane => {
-                !inner.link.on_wire
+                !inner.link.on_wire()
                     && inner.attributes.dest_qp_num == packet.src_qp.value()
                     && (packet.path.port == inner.attributes.port_num || self.shares_port(inner, packet.path.port))
             }
             Origin::Host { from, to } => {
-                if !inner.link.on_wire {
+                if !inner.link.on_wire() {
                     return false;
                 }
                 let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);

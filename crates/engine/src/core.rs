@@ -35,6 +35,7 @@ use crate::memory::{QueueMemory, View};
 use crate::queue_use::QueueUse;
 use crate::reason::Attached;
 use crate::request;
+use crate::special::SpecialWord;
 use crate::table::Table;
 use crate::usermem::ForkMark;
 
@@ -56,7 +57,9 @@ pub struct Core {
     pub(crate) waker: Waker,
     /// The page for its reasons.
     pub(crate) reasons: Attached,
-    pub(crate) capture: Capture,
+    pub(crate) capture: Arc<CaptureHook>,
+    /// Why packets of this engine cannot take every path.
+    pub(crate) special: SpecialWord,
     /// Bytes of packets that are kept for later.
     pub(crate) kept_bytes: Arc<KeptBytes>,
     pub(crate) clock: Clock,
@@ -92,12 +95,6 @@ pub(crate) struct Memory {
     pub(crate) queues: QueueMemory,
     /// Held while queue memory is allocated or freed, so that both sides count its users alike.
     pub(crate) allocation: Mutex<()>,
-}
-
-/// Where copies of packets go, and whether a capture runs.
-pub(crate) struct Capture {
-    pub(crate) hook: Arc<CaptureHook>,
-    pub(crate) is_on: AtomicBool,
 }
 
 impl Core {

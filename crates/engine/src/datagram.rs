@@ -52,7 +52,7 @@ impl Qp {
             offset: transmit.offset,
         };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if inner.link.ruled {
+        if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Lane(lane, path, grh);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
@@ -253,7 +253,7 @@ impl Qp {
             offset: transmit.offset,
         };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if inner.link.ruled {
+        if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Host(flow);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {

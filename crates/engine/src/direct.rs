@@ -79,9 +79,6 @@ pub(crate) struct Ways {
     next: usize,
     /// The number of checks to skip, because none has found a grant so far.
     pause: u32,
-    /// The next request could be carried out directly if nothing were under way, and only short
-    /// requests are. So it waits for that.
-    pub(crate) holds: bool,
     /// Requests that were carried out directly.
     pub(crate) carried: u64,
     /// Grants to the peer.

@@ -22,7 +22,7 @@ use crate::board::Board;
 use crate::capture::CaptureHook;
 use crate::clock::Clock;
 use crate::control::{Answer, Control};
-use crate::core::{Agent, Capture, Core, Fork, Identity, Memory};
+use crate::core::{Agent, Core, Fork, Identity, Memory};
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::drops::Drops;
@@ -42,6 +42,7 @@ use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
 use crate::remote_srq::Ways;
 use crate::request;
+use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::timers::Timers;
@@ -145,23 +146,22 @@ impl Engine {
         let (waker, wake_word) = Waker::new().map_err(by_system)?;
         let flags = if is_home { Faults::<Qp>::ask(&page)? } else { 0 };
         let hello = EngineHello { pid: std::process::id(), flags };
-        let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
-        let answer = control.call(&request, &[wake_word.as_fd(), waker.kick_fd()])?;
+        let hello = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
+        let answer = control.call(&hello, &[wake_word.as_fd(), waker.kick_fd()])?;
         let hello: EngineHelloAnswer = answer.get(0)?;
         let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
             .map_err(|_| refusal(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let simulated = control.simulated();
-        let identity = Identity {
-            number: hello.engine,
-            device: hello.device,
-            comp_vectors: fixed.num_comp_vectors,
-            facts: OnceLock::new(),
-        };
         let core = Core {
             agent: Agent { control, is_gone: AtomicBool::new(false), may_refuse: AtomicBool::new(false) },
-            identity,
+            identity: Identity {
+                number: hello.engine,
+                device: hello.device,
+                comp_vectors: fixed.num_comp_vectors,
+                facts: OnceLock::new(),
+            },
             fork: Fork { mark: ForkMark::new(), told: AtomicBool::new(false) },
             shared,
             memory: Memory { queues: memory, allocation: Mutex::new(()) },
@@ -172,7 +172,8 @@ impl Engine {
             channels: Mutex::default(),
             waker,
             reasons: Attached::new(page.clone(), is_home),
-            capture: Capture { hook: CaptureHook::new(), is_on: AtomicBool::new(false) },
+            capture: CaptureHook::new(),
+            special: SpecialWord::default(),
             kept_bytes: Arc::default(),
             clock: Clock::new(simulated),
             lint: Lint::from_environment(hello.engine),
@@ -195,6 +196,7 @@ impl Engine {
 
     /// An engine without queues.
     fn over(core: Arc<Core>, network: Arc<dyn Network>, page: View) -> Self {
+        core.special.set(Special::STRICT, core.lint.is_some());
         Self {
             qps: Table::new(),
             xrc_srqs: Table::new(),
@@ -202,7 +204,7 @@ impl Engine {
             ways: Mutex::default(),
             groups: Groups::new(),
             lanes: Lanes::new(),
-            net: Net::new(network, Arc::clone(&core.capture.hook)),
+            net: Net::new(network, Arc::clone(&core.capture)),
             timers: Timers::new(),
             faults: Faults::new(page.clone()),
             direct: Direct::new(core.clock.simulated().is_some()),

@@ -1,7 +1,7 @@
 //! Faults on demand: which rules touch this engine, and what they decide.
 //!
 //! The agent writes the rules behind the context page and announces them by a push. Each queue pair
-//! has a flag, `Link::ruled`, which says whether a rule may concern its packets
+//! has a flag, `Special::RULED`, which says whether a rule may concern its packets
 //! ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes
 //! change. The data path reads the flag under the queue pair's lock; all further code is cold. What
 //! the rules decide is in `faults/rules.rs`, the effect on a packet in `faults/packets.rs`, delayed

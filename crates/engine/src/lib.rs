@@ -82,6 +82,7 @@ mod route;
 pub mod rundir;
 mod send;
 mod simulated;
+mod special;
 mod srq;
 mod srq_request;
 mod stall;

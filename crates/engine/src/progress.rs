@@ -161,18 +161,17 @@ impl Engine {
         }
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
-        let fast_path = !self.is_capturing();
         let mut done = Done::default();
         while done.may_go_on() {
-            let popped = rx.ring.pop(record);
-            if matches!(popped, Ok(None)) {
-                break;
-            }
+            let len = match rx.ring.pop(record) {
+                Ok(None) => break,
+                Ok(Some(len)) => Some(len),
+                Err(shm::Broken) => None,
+            };
             done.records += 1;
-            let run = match popped {
-                Ok(Some(len)) if fast_path => self.take_run(lane, (rx, record, len), &mut done, touched, recent),
-                Ok(len) => RunEnd::Other(len.unwrap_or(0)),
-                Err(shm::Broken) => RunEnd::Broken,
+            let run = match len {
+                Some(len) => self.take_run(lane, (rx, record, len), &mut done, touched, recent),
+                None => RunEnd::Broken,
             };
             let cell = match run {
                 RunEnd::Over => continue,

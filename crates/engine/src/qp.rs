@@ -35,6 +35,7 @@ use crate::pollers::CqPair;
 use crate::queue_use::QueueUse;
 use crate::remote_srq;
 use crate::request;
+use crate::special::Special;
 use crate::srq::Srq;
 use crate::why::Why;
 use crate::wqe::{Layout, Ring};
@@ -331,6 +332,12 @@ impl Qp {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Why packets of this QP cannot take every path.
+    #[inline]
+    pub(crate) fn special(&self, inner: &Inner) -> Special {
+        inner.link.special.and(self.engine.special.get())
     }
 
     /// The strict mode's checks.

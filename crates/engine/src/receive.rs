@@ -408,7 +408,7 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
-        if first && inner.incoming.receive.is_none() && inner.link.ruled && self.starves(inner, packet) {
+        if first && inner.incoming.receive.is_none() && inner.link.is_ruled() && self.starves(inner, packet) {
             return None;
         }
         if first && inner.incoming.receive.is_none() && !self.take_receive(inner) {
@@ -526,7 +526,7 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
     ) {
-        if imm.is_some() && inner.incoming.receive.is_none() && inner.link.ruled && self.starves(inner, packet) {
+        if imm.is_some() && inner.incoming.receive.is_none() && inner.link.is_ruled() && self.starves(inner, packet) {
             return;
         }
         if imm.is_some() && inner.incoming.receive.is_none() && !self.take_receive(inner) {

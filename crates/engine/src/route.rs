@@ -113,7 +113,7 @@ impl Qp {
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return false;
         }
-        if inner.link.on_wire {
+        if inner.link.on_wire() {
             self.find_flow(inner);
             return false;
         }

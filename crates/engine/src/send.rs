@@ -262,7 +262,7 @@ impl SendBatch<'_> {
             return qp.send_in_shared_mode(inner);
         }
         qp.pump(&mut inner);
-        let (on_wire, blocked) = (inner.link.on_wire, inner.link.blocked);
+        let (on_wire, blocked) = (inner.link.on_wire(), inner.link.blocked);
         drop(inner);
         if on_wire {
             qp.engine().waker.sent();

@@ -24,6 +24,7 @@ use crate::net::unanswered::Unanswered;
 use crate::pace::RateLimit;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
+use crate::special::Special;
 
 /// Bytes of a READ that are requested at once from another host. Nothing else would keep the
 /// response within our buffers.
@@ -203,7 +204,8 @@ impl Qp {
             (_, State::Err) => return self.enter_error(inner),
             (State::Init, State::Rtr) => {
                 let dgid = &inner.attributes.dest.dgid;
-                inner.link.on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
+                let on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
+                inner.link.special.set(Special::WIRE, on_wire);
                 self.ready_to_receive(inner);
             }
             (State::Rtr, State::Rts) => self.ready_to_send(inner),
@@ -266,7 +268,7 @@ impl Qp {
         let a = inner.attributes;
         inner.established = true;
         self.begin_lossy(inner);
-        let loses = inner.link.on_wire || inner.link.lossy;
+        let loses = inner.link.special.has(Special::WIRE.and(Special::LOSSY));
         let mtu = abi::device::mtu_bytes(inner.link.lane_mtu).unwrap_or_else(|| self.mtu(inner));
         inner.requester.configure(RequesterConfig {
             mtu,
@@ -333,7 +335,7 @@ impl Qp {
         let a = &inner.attributes;
         if self.service == Service::Ud {
             self.engine().board.mtu(self.engine().device(), u32::from(a.port_num))
-        } else if inner.link.on_wire {
+        } else if inner.link.on_wire() {
             abi::device::mtu_bytes(self.wire_mtu(a)).unwrap_or(1024)
         } else {
             LANE_MTU
@@ -370,8 +372,8 @@ impl Qp {
         inner.xrc.arrived_at.clear();
         inner.xrc.named = None;
         self.uncount(inner);
-        (inner.link.on_wire, inner.ud.last_flow, inner.wire.losses, inner.complained) = (false, None, 0, false);
-        (inner.link.lossy, inner.link.lane_mtu, inner.link.peer_mtu) = (false, 0, 0);
+        (inner.ud.last_flow, inner.wire.losses, inner.complained) = (None, 0, false);
+        (inner.link.lane_mtu, inner.link.peer_mtu) = (0, 0);
         inner.wire.reply_pattern = ReplyPattern::default();
         inner.incoming.unanswered = Unanswered::default();
         inner.link.migration = Migration::default();
@@ -382,6 +384,7 @@ impl Qp {
         inner.direct.forget();
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline, inner.pace) = (false, None, None, None);
+        inner.link.special = Special::default();
         for offset in RESET_WORDS {
             inner.store(offset, 0);
         }

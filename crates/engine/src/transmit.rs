@@ -22,6 +22,7 @@ use crate::net::next_segments::NextSegments;
 use crate::progress_mode::Wake;
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
+use crate::special::Special;
 use crate::wqe::SendBrief;
 
 /// Wakes the peer at the far end of the QP's lane.
@@ -92,7 +93,7 @@ impl Qp {
         self.complete_sends(inner);
         // This includes the receives that a failed send has flushed.
         self.show_arrived(inner);
-        if inner.link.on_wire {
+        if inner.link.on_wire() {
             self.recount(inner);
         }
         inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
@@ -108,17 +109,17 @@ impl Qp {
             self.fail_over(inner);
         }
         self.find_route(inner);
-        if inner.link.lossy {
+        if inner.link.is_lossy() {
             self.adopt_mtu(inner);
         }
-        let far = if inner.link.ruled { Some(self.far(inner)) } else { None };
+        let far = if inner.link.is_ruled() { Some(self.far(inner)) } else { None };
         let mtu = inner.link.lane_mtu;
         let path =
             Path { device: inner.link.place.device as u8, port: inner.link.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);
         // Taken from the QP for the loop, and put back below.
         let route = std::mem::replace(&mut inner.link.route, Route::Unknown);
-        let mut may_ask = !inner.direct.holds;
+        let mut may_ask = !inner.link.special.has(Special::HELD);
         let mut exit = match &route {
             Route::Lane(lane) if !lane.is_dead() => {
                 let mut sender = lane.sender.lock();
@@ -148,7 +149,7 @@ impl Qp {
         // On the wire an ACK or NAK goes last: a shorter segment can only end a segment run.
         let mut last_word = None;
         while let Some(response) = answer {
-            if inner.link.on_wire && response.headers.opcode.operation == Operation::Acknowledge {
+            if inner.link.on_wire() && response.headers.opcode.operation == Operation::Acknowledge {
                 last_word = Some(response);
                 break;
             }
@@ -205,7 +206,6 @@ impl Qp {
             if matches!(done, Sent::Yes)
                 && let Exit::Wire(flow, batch, _) = &mut exit
                 && let Some(next_segments) = &next_segments
-                && inner.pace.is_none()
             {
                 done = self.send_segment_run(inner, (flow, batch), &transmit, next_segments, now);
             }
@@ -237,11 +237,9 @@ impl Qp {
 
     /// The state machines' time, read only for a running timer: a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
-        let timed = inner.link.on_wire
-            || inner.link.lossy
-            || inner.deadline.is_some()
-            || inner.pace.is_some()
-            || inner.requester.poll_timeout().is_some();
+        const TIMED: Special = Special::WIRE.and(Special::LOSSY).and(Special::PACED);
+        let timed =
+            inner.link.special.has(TIMED) || inner.deadline.is_some() || inner.requester.poll_timeout().is_some();
         if timed { self.engine().about_now() } else { Time(0) }
     }
 
@@ -508,7 +506,7 @@ impl Qp {
         if inner.is_dead() {
             return;
         }
-        if inner.link.on_wire || inner.ud.last_flow.is_some() {
+        if inner.link.on_wire() || inner.ud.last_flow.is_some() {
             // The QP may have waited for an answer long enough.
             inner.link.blocked = false;
         }

@@ -3,7 +3,6 @@
 //! Adds to [`Engine`] and [`Qp`].
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 
 use abi::capture::{CaptureRecord, path, record_flag};
 use abi::private::LaneOut;
@@ -21,36 +20,37 @@ use crate::exit::{Origin, Sent};
 use crate::lane::Sender;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Lane, Qp};
+use crate::special::Special;
 use crate::wqe::DatagramEntry;
 
 impl Engine {
     /// A capture begins, as the agent's push says.
     pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
         let Some(ring) = fds.first() else { return };
-        if let Err(error) = self.capture.hook.begin(wanted, ring) {
+        if let Err(error) = self.capture.begin(wanted, ring) {
             tracing::warn!("packets cannot be captured: {error}");
         }
-        self.capture.is_on.store(self.capture.hook.is_on(), Ordering::Relaxed);
+        self.special.set(Special::CAPTURED, self.capture.is_on());
         // The reader counts packets from here on, so the program's other threads must see
         // `is_capturing` first.
-        self.capture.hook.attach(wanted.lane);
+        self.capture.attach(wanted.lane);
     }
 
     pub(crate) fn end_capture(&self, number: u32) {
-        self.capture.hook.end(number);
-        self.capture.is_on.store(self.capture.hook.is_on(), Ordering::Relaxed);
+        self.capture.end(number);
+        self.special.set(Special::CAPTURED, self.capture.is_on());
     }
 
-    /// Whether a capture runs. The word is next to others that every round of work reads.
+    /// Whether a capture runs.
     #[inline]
     pub(crate) fn is_capturing(&self) -> bool {
-        self.capture.is_on.load(Ordering::Relaxed)
+        self.special.get().has(Special::CAPTURED)
     }
 
     /// A packet was dropped.
     #[cold]
     pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {
-        self.capture.hook.dropped(cause, dropped);
+        self.capture.dropped(cause, dropped);
     }
 
     /// A packet of another host has come in. `id` is its IPv4 identification, as far as known.
@@ -60,13 +60,13 @@ impl Engine {
         let path = path::WIRE_IN;
         let about =
             CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.capture.hook.packet(&about, bytes, "");
+        self.capture.packet(&about, bytes, "");
     }
 
     /// A packet has come over a lane.
     #[cold]
     pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: Source<'_>) {
-        if !self.capture.hook.wants_lanes_in() {
+        if !self.capture.wants_lanes_in() {
             return;
         }
         let Ok(bytes) = access::copied(payload) else { return };
@@ -79,7 +79,7 @@ impl Engine {
             }),
         };
         let ends = Ends { qpn: packet.src_qp.value(), ..ends };
-        self.capture.hook.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
+        self.capture.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
     }
 }
 
@@ -130,7 +130,7 @@ impl Qp {
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture.hook.packet(&about, &assembled(headers, &payload), "");
+            self.engine().capture.packet(&about, &assembled(headers, &payload), "");
         }
         sent
     }
@@ -146,7 +146,7 @@ impl Qp {
                 Some(lane) => of_lane(lane, path::LANE_OUT, &ends),
                 None => CaptureRecord { path: path::WIRE_OUT, ..of_ends(&ends) },
             };
-            engine.capture.hook.packet(&about, &assembled(headers, payload), "");
+            engine.capture.packet(&about, &assembled(headers, payload), "");
         }
     }
 }

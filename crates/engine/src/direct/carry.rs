@@ -16,6 +16,7 @@ use super::{Ask, Way};
 use crate::access::{self, Atomic, beyond};
 use crate::grant_table::{LIFE, LINE, field};
 use crate::qp::{Inner, Qp, Route};
+use crate::special::Special;
 use crate::usermem::guarded::{GuardWord, NotDone};
 use crate::wqe::SendBrief;
 
@@ -38,11 +39,11 @@ enum Carried {
 }
 
 impl Qp {
-    /// Carries out the requests that the peer's grants cover. `direct.holds` then says whether the
-    /// next request should wait until it can be carried out directly.
+    /// Carries out the requests that the peer's grants cover. `HELD` then says whether the next
+    /// request should wait until it can be carried out directly.
     #[inline]
     pub(crate) fn go_direct(self: &Arc<Self>, inner: &mut Inner) {
-        inner.direct.holds = false;
+        inner.link.special.set(Special::HELD, false);
         if self.service == Service::Rc
             && inner.requester.may_be_direct()
             && self.engine().direct.is_on()
@@ -53,15 +54,9 @@ impl Qp {
     }
 
     fn try_direct(self: &Arc<Self>, inner: &mut Inner) {
-        let engine = self.engine();
-        let needs_lane = inner.link.on_wire
-            || inner.link.lossy
-            || inner.pace.is_some()
-            || inner.link.ruled
-            || engine.is_capturing()
-            || engine.lint().is_some();
+        let is_special = self.special(inner).has_beside(Special::default());
         let peer = match &inner.link.route {
-            Route::Lane(lane) if !needs_lane && !lane.is_dead() => lane.peer,
+            Route::Lane(lane) if !is_special && !lane.is_dead() => lane.peer,
             _ => return,
         };
         let now = self.time(inner);
@@ -84,7 +79,8 @@ impl Qp {
             match inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) {
                 Some(index) => {
                     let fits = inner.direct.ways[index].place(&op).is_some();
-                    inner.direct.holds = fits && inner.requester.awaits_only_direct_kinds();
+                    let holds = fits && inner.requester.awaits_only_direct_kinds();
+                    inner.link.special.set(Special::HELD, holds);
                 }
                 None => self.count_use(inner, op.rkey, peer),
             }

@@ -19,6 +19,7 @@ use crate::extent::{Extent, Matter};
 use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
+use crate::special::Special;
 
 /// The initiator's side: how it gets a grant.
 impl Engine {
@@ -125,7 +126,7 @@ impl Engine {
     }
 
     fn try_grant(&self, to: u32, asker: u32, qpn: u32, key: u32) -> Option<(DirectGrant, OwnedFd)> {
-        if !self.direct.on || self.lint().is_some() || self.is_capturing() {
+        if !self.direct.on {
             return None;
         }
         let qp = self.qps.find(qpn)?;
@@ -173,9 +174,7 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
     let connected = qp.service == Service::Rc
         && !inner.is_dead()
         && inner.state.serves()
-        && !inner.link.on_wire
-        && !inner.link.lossy
-        && !inner.link.ruled
+        && !qp.special(inner).has_beside(Special::PACED.and(Special::HELD))
         && inner.attributes.dest_qp_num == asker
         && engine.board.owner(asker) == to;
     let own = extent.pd == qp.pd

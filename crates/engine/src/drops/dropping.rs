@@ -110,7 +110,7 @@ impl Qp {
     ) -> bool {
         let address = match packet.grh.as_ref().map(Network::parse) {
             Some(Ok(network)) => network.gids().0,
-            _ if inner.link.on_wire => inner.attributes.dest.dgid,
+            _ if inner.link.on_wire() => inner.attributes.dest.dgid,
             _ => [0; 16],
         };
         // Packets of a connection do not name their source QP.
@@ -140,7 +140,7 @@ impl Qp {
     pub(crate) fn tell_peer_of_loss(&self, inner: &Inner) {
         let (engine, peer) = (self.engine(), inner.attributes.dest_qp_num);
         let lane = match &inner.link.route {
-            _ if inner.link.on_wire => None,
+            _ if inner.link.on_wire() => None,
             Route::Lane(lane) => Some(Arc::clone(lane)).filter(|lane| !lane.is_dead()),
             _ => engine.lanes.any_to(engine.board.owner(peer)),
         };
@@ -179,12 +179,12 @@ impl Qp {
             Cause::PortDown
         } else if self.service == Service::Ud
             || (matches!(origin, Origin::Lane)
-                && !inner.link.on_wire
+                && !inner.link.on_wire()
                 && packet.src_qp.value() == inner.attributes.dest_qp_num)
         {
             dropped.expected = inner.attributes.port_num.into();
             Cause::Port
-        } else if matches!(origin, Origin::Lane) && !inner.link.on_wire {
+        } else if matches!(origin, Origin::Lane) && !inner.link.on_wire() {
             (dropped.got, dropped.expected) = (packet.src_qp.value(), inner.attributes.dest_qp_num);
             Cause::SourceQp
         } else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abi::cq::{Wc, opcode as wc_opcode};
 use abi::mr::access as right;
 use abi::queue::qp as word;
-use protocol::{Service, State, Status};
+use protocol::{Service, Status};
 use shm::{LaneRx, Source};
 
 use crate::access::Near;
@@ -15,6 +15,7 @@ use crate::cqe::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::fast_path::{FastRecord, Partition, Record, What, destination};
 use crate::qp::{Inner, Lane, Qp};
+use crate::special::Special;
 use crate::wqe::RecvEntry;
 
 /// How many records one round takes from a lane, so that all lanes get their share.
@@ -71,7 +72,7 @@ impl Engine {
         }
         let Some(qp) = recent else { return RunEnd::Other(len) };
         let mut inner = qp.lock();
-        if !qp.takes_fast_path(&inner) {
+        if !qp.takes_fast_path(&inner, self.special.get()) {
             return RunEnd::Other(len);
         }
         let mut near = Near::new(self);
@@ -133,17 +134,10 @@ impl Engine {
 impl Qp {
     /// Whether no state of this QP requires the general path.
     #[inline]
-    fn takes_fast_path(&self, inner: &Inner) -> bool {
-        !inner.is_dead()
-            && self.service == Service::Rc
-            && inner.state.serves()
-            && (inner.established || inner.state != State::Rtr)
-            && !inner.link.on_wire
-            && !inner.link.ruled
-            && inner.xrc.remote_srq.is_none()
-            && inner.incoming.rnr_grace.is_empty()
-            && inner.incoming.rnr_grace.out_of_order.is_none()
-            && self.lint().is_none()
+    fn takes_fast_path(&self, inner: &Inner, engine: Special) -> bool {
+        // These concern only what this side sends.
+        const SENDS: Special = Special::LOSSY.and(Special::PACED).and(Special::HELD);
+        self.service == Service::Rc && !inner.link.special.and(engine).has_beside(SENDS) && inner.awaits_next()
     }
 
     /// Takes one fast-path record whose sender has been checked. Returns false if it needs the

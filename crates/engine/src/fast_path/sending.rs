@@ -11,6 +11,7 @@ use crate::cell::Path;
 use crate::fast_path::{Envelope, What};
 use crate::lane::Sender;
 use crate::qp::{Inner, Qp, Route};
+use crate::special::Special;
 use crate::transmit::wake_peer;
 use crate::wqe::{Ring, SendBrief};
 
@@ -23,7 +24,7 @@ impl Qp {
             return false;
         }
         let unsent = inner.requester.has_unsent();
-        if !unsent && !inner.responder.has_answers() && !inner.link.on_wire {
+        if !unsent && !inner.responder.has_answers() && !inner.link.on_wire() {
             // If the lane has ended, the general path must fail the requests that are under way.
             return inner.requester.outstanding() == 0
                 || matches!(&inner.link.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.may_use_fast_path());
@@ -50,12 +51,7 @@ impl Qp {
     /// the peer.
     fn send_fast_path(&self, inner: &mut Inner) -> (bool, bool) {
         let engine = self.engine();
-        let needs_general_path = inner.link.on_wire
-            || inner.link.lossy
-            || inner.direct.holds
-            || inner.pace.is_some()
-            || inner.link.ruled
-            || engine.is_capturing()
+        let needs_general_path = self.special(inner).has_beside(Special::STRICT)
             || !inner.requester.may_use_fast_path()
                 && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
         let Inner { requester, responder, queues, link, fast_path, .. } = inner;

@@ -13,6 +13,7 @@ use protocol::State;
 use crate::cell::Packet;
 use crate::lane::LANE_MTU;
 use crate::qp::{Inner, Qp, Route};
+use crate::special::Special;
 use crate::state::{PATIENCE, READ_PIECE, SILENCE};
 
 /// Packets under way on a lossy lane, at most: after a loss, all packets behind it are
@@ -24,10 +25,10 @@ impl Qp {
     /// timers start, also for requests under way.
     pub(crate) fn look_for_losses(&self, inner: &mut Inner) {
         // Connections that are not ready to send yet are checked when they are.
-        if inner.link.lossy || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
+        if inner.link.is_lossy() || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
             return;
         }
-        inner.link.lossy = true;
+        inner.link.special.set(Special::LOSSY, true);
         let now = self.engine().now();
         inner.requester.doubt(now, PATIENCE, SILENCE);
         inner.requester.set_window(WINDOW);
@@ -41,7 +42,7 @@ impl Qp {
     /// Whether a rule of this engine, or of the engine that owns the peer's QPN, may make this
     /// connection lose packets.
     fn may_lose(&self, inner: &Inner) -> bool {
-        if inner.link.on_wire || !self.service.is_reliable() && self.service != protocol::Service::Uc {
+        if inner.link.on_wire() || !self.service.is_reliable() && self.service != protocol::Service::Uc {
             return false;
         }
         let engine = self.engine();
@@ -51,20 +52,21 @@ impl Qp {
 
     /// Sets the initial state of a connection over a lane: whether it is lossy, and its MTU.
     pub(crate) fn begin_lossy(&self, inner: &mut Inner) {
-        inner.link.lossy = self.may_lose(inner);
-        inner.link.lane_mtu = if inner.link.lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
+        let is_lossy = self.may_lose(inner);
+        inner.link.special.set(Special::LOSSY, is_lossy);
+        inner.link.lane_mtu = if is_lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
     }
 
     /// Whether the connection runs timers over its lane, because a rule may concern it.
     #[doc(hidden)]
     #[must_use]
     pub fn expects_losses(&self) -> bool {
-        self.lock().link.lossy
+        self.lock().link.is_lossy()
     }
 
     /// Sets the initial window of a lossy connection.
     pub(crate) fn narrow(&self, inner: &mut Inner) {
-        if inner.link.lossy {
+        if inner.link.is_lossy() {
             inner.requester.set_window(WINDOW);
         }
     }
@@ -73,7 +75,7 @@ impl Qp {
     #[cold]
     pub(crate) fn adopt_mtu(&self, inner: &mut Inner) {
         let code = inner.attributes.path_mtu;
-        let wants = inner.link.lossy && inner.link.lane_mtu == 0 && self.has_mtu_of_its_own();
+        let wants = inner.link.is_lossy() && inner.link.lane_mtu == 0 && self.has_mtu_of_its_own();
         if wants && matches!(inner.link.route, Route::Lane(_)) && inner.requester.is_between_messages() {
             let Some(bytes) = abi::device::mtu_bytes(code) else { return };
             inner.link.lane_mtu = code;

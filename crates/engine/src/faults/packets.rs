@@ -239,7 +239,7 @@ impl Engine {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
         let (gid, port, peer) = {
             let inner = qp.lock();
-            if !inner.link.ruled {
+            if !inner.link.is_ruled() {
                 return false;
             }
             let gid = match origin {

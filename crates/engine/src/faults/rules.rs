@@ -14,6 +14,7 @@ use super::{Faults, Losses};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp};
 use crate::reason::{Kind, Note, note};
+use crate::special::Special;
 
 impl Faults<Qp> {
     /// Decides what happens to a packet, and reports the fault.
@@ -46,7 +47,7 @@ impl Faults<Qp> {
                         dest_qp: Qpn::new(facts.peer_qpn),
                         ..*headers
                     };
-                    engine.capture.hook.note(&answer, words(armed));
+                    engine.capture.note(&answer, words(armed));
                 }
             }
         }
@@ -77,14 +78,15 @@ impl Qp {
             peer_qpn: is_connected.then_some(a.dest_qp_num),
             paths: is_connected.then(|| [path(a.port_num, &a.dest), path(a.alt_port_num, &a.alt_dest)]),
         };
-        inner.link.ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
+        let is_ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
+        inner.link.special.set(Special::RULED, is_ruled);
     }
 
     /// Whether a rule of this engine may concern packets of this queue pair.
     #[doc(hidden)]
     #[must_use]
     pub fn is_ruled(&self) -> bool {
-        self.lock().link.ruled
+        self.lock().link.is_ruled()
     }
 }
 
@@ -152,7 +154,7 @@ impl Engine {
     fn show_fault(&self, armed: &Armed, facts: &Facts, verdict: &Verdict, headers: &Headers) {
         let is_lost = matches!(verdict.fate, Fate::Lost | Fate::Damaged(_));
         if facts.direction == Direction::Out {
-            self.capture.hook.note(headers, words(armed));
+            self.capture.note(headers, words(armed));
         } else if is_lost {
             let dropped = DropRecord {
                 qpn: facts.qpn,

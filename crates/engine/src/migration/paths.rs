@@ -139,7 +139,7 @@ impl Qp {
         if let Some(view) = &inner.view {
             view.word(word::MIGRATION).fetch_xor(QP_PATHS_SWAPPED, Ordering::AcqRel);
         }
-        if inner.link.on_wire {
+        if inner.link.on_wire() {
             // It was blocked on the other path.
             inner.link.blocked = false;
         }

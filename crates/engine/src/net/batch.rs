@@ -303,7 +303,7 @@ impl Batch {
     }
 
     /// A sent packet may not have arrived: sends the batch and disconnects the port.
-    pub(crate) fn doubt(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
+    pub(crate) fn disconnect(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let sent = self.flush(outlet);
         self.connected_sender.leave(outlet);
         sent

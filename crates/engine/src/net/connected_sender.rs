@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_disconnects_and_it_may_connect_again() {
+    fn it_may_connect_again_after_it_has_disconnected() {
         let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
         connected_sender.leave(&outlet);
         for lost in [false, true] {

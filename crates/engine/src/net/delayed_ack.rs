@@ -47,7 +47,7 @@ impl Qp {
         let replies = receives && inner.wire.reply_pattern.receive();
         let idle = !inner.requester.has_unsent() && !inner.responder.has_answers();
         let may_wait = replies && inner.responder.owes_only_ack() && !inner.requester.has_unsent();
-        if inner.is_dead() || self.service != Service::Rc || !inner.link.on_wire || !(idle || may_wait) {
+        if inner.is_dead() || self.service != Service::Rc || !inner.link.on_wire() || !(idle || may_wait) {
             return self.pump(inner);
         }
         if may_wait {
@@ -66,7 +66,7 @@ impl Qp {
     /// Sends the acknowledgement that is owed, if it has not been sent yet.
     pub(crate) fn send_delayed_ack(&self, inner: &mut Inner) {
         if self.service == Service::Rc
-            && inner.link.on_wire
+            && inner.link.on_wire()
             && !inner.is_dead()
             && inner.responder.has_answers()
             && matches!(inner.link.route, Route::Wire(_))

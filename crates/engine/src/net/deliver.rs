@@ -255,7 +255,7 @@ impl Engine {
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),
             }
             match packets.next() {
-                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !inner.link.ruled => {
+                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !inner.link.is_ruled() => {
                     (packet, payload) = (next, bytes);
                 }
                 next => break next,

@@ -13,6 +13,7 @@ use crate::exit::Sent;
 use crate::extent::LOCAL_READ;
 use crate::net::batch::Batch;
 use crate::qp::{Flow, Inner, Qp};
+use crate::special::Special;
 use crate::wqe::SendBrief;
 
 /// The memory after a packet, as far as it is contiguous. The packets that follow probably come
@@ -56,6 +57,9 @@ impl<'a> NextSegments<'a> {
     }
 }
 
+/// What a segment run supports. Tracing, fault rules and rate limits must see each packet.
+const SUPPORTED: Special = Special::WIRE.and(Special::CAPTURED).and(Special::STRICT);
+
 impl Qp {
     /// Sends the packets that follow the one just sent, as long as they are middle packets of the
     /// same message and lie in `next_segments`.
@@ -74,8 +78,7 @@ impl Qp {
             Operation::WriteFirst | Operation::WriteMiddle => Operation::WriteMiddle,
             _ => return Sent::Yes,
         };
-        // Tracing and fault rules must see each packet.
-        if tracing::enabled!(tracing::Level::TRACE) || inner.link.ruled {
+        if tracing::enabled!(tracing::Level::TRACE) || self.special(inner).has_beside(SUPPORTED) {
             return Sent::Yes;
         }
         let header = SegmentRunHeader::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)

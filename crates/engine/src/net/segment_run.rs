@@ -8,7 +8,7 @@
 //! packet. Adds to [`Packets`] and [`Qp`].
 
 use abi::mr::access as right;
-use protocol::{AwaitedSegmentRun, Place, State};
+use protocol::{AwaitedSegmentRun, Place};
 use wire::bth::{LEN as BTH, SegmentRunHeader};
 use wire::{Psn, Qpn};
 
@@ -16,6 +16,7 @@ use crate::access::{self, Stretch, Use};
 use crate::net::batch::ICRC;
 use crate::net::deliver::Packets;
 use crate::qp::{Inner, Qp};
+use crate::special::Special;
 
 impl Packets<'_> {
     /// How many packets of `size` bytes come next, by their lengths.
@@ -55,11 +56,12 @@ impl Qp {
     /// Takes the packets after one that this QP has just taken, as long as they make a segment run.
     pub(crate) fn take_segment_run(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Tracing, captures and fault rules must see each packet.
-        let engine = self.engine();
-        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.link.ruled {
+        const SUPPORTED: Special = Special::WIRE.and(Special::PACED).and(Special::STRICT);
+        let is_special = self.special(inner).has_beside(SUPPORTED);
+        if tracing::enabled!(tracing::Level::TRACE) || is_special || !inner.awaits_next() {
             return;
         }
-        let Some(run) = self.awaited_segment_run(inner) else { return };
+        let Some(run) = inner.responder.awaited_segment_run() else { return };
         let most = run.most.min(packets.coming(BTH + run.len as usize + ICRC));
         if most == 0 {
             return;
@@ -70,19 +72,6 @@ impl Qp {
             stretch.write((number * run.len) as usize, payload).is_ok()
         });
         inner.responder.finish_segment_run(taken, asked);
-    }
-
-    /// The segment run that may come next, if it can be carried out at once.
-    fn awaited_segment_run(&self, inner: &Inner) -> Option<AwaitedSegmentRun> {
-        let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
-        if inner.is_dead()
-            || !serves
-            || !inner.incoming.rnr_grace.is_empty()
-            || inner.incoming.rnr_grace.out_of_order.is_some()
-        {
-            return None;
-        }
-        inner.responder.awaited_segment_run()
     }
 
     /// The contiguous memory for the next packets of a run, at most `most`, and how many fit.

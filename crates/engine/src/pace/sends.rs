@@ -6,6 +6,7 @@ use wire::Psn;
 
 use super::{RateLimit, slow_path};
 use crate::qp::{Inner, Qp};
+use crate::special::Special;
 
 impl Qp {
     /// The rate that the program has set.
@@ -20,10 +21,11 @@ impl Qp {
         let limit = limit.unwrap_or_else(|| inner.pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit));
         if limit.kbps == 0 && path == 0 {
             inner.pace = None;
-            return;
+            return inner.link.special.set(Special::PACED, false);
         }
         let now = self.engine().now();
         inner.pace.get_or_insert_default().change(now, limit, path);
+        inner.link.special.set(Special::PACED, true);
     }
 
     /// Applies a change of attributes to the rates.
@@ -72,6 +74,7 @@ impl Qp {
         let path = if static_rate == 0 { 0 } else { slow_path(static_rate) };
         if inner.pace.is_some() || path != 0 {
             inner.pace.get_or_insert_default().charge(now, len, path);
+            inner.link.special.set(Special::PACED, true);
         }
     }
 

@@ -83,7 +83,7 @@ impl Qp {
     pub(crate) fn send_in_shared_mode(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         self.engine().waker.polled_in_shared_mode(false);
         let peer = self.pump_quietly(&mut inner);
-        let on_wire = inner.link.on_wire;
+        let on_wire = inner.link.on_wire();
         drop(inner);
         if let Some(lane) = peer {
             lane.wake_peer();

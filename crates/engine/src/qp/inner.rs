@@ -26,6 +26,7 @@ use crate::pace::Pace;
 use crate::parent::Token;
 use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
+use crate::special::Special;
 use crate::srq::Srq;
 use crate::wqe::Ring;
 
@@ -130,16 +131,31 @@ pub(crate) struct Link {
     pub(crate) place: Place,
     /// Whether it is on its lane's blocked list.
     pub(crate) blocked: bool,
-    /// Whether the peer is on another host: the path MTU holds, and packets may be lost. Decided
-    /// with the address.
-    pub(crate) on_wire: bool,
-    /// Whether packets on a lane may be lost, by faults on demand.
-    pub(crate) lossy: bool,
-    /// Whether a rule of this engine may concern its packets.
-    pub(crate) ruled: bool,
+    /// Why packets cannot take every path. [`Qp::special`] has the engine's reasons, too.
+    pub(crate) special: Special,
     /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
+}
+
+impl Link {
+    /// Whether the peer is on another host. Decided with the address.
+    #[inline]
+    pub(crate) fn on_wire(&self) -> bool {
+        self.special.has(Special::WIRE)
+    }
+
+    /// Whether packets on a lane may be lost, by faults on demand.
+    #[inline]
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.special.has(Special::LOSSY)
+    }
+
+    /// Whether a fault rule of this engine may concern the packets.
+    #[inline]
+    pub(crate) fn is_ruled(&self) -> bool {
+        self.special.has(Special::RULED)
+    }
 }
 
 /// State of XRC targets only.
@@ -202,9 +218,7 @@ impl Inner {
                 migration: Migration::default(),
                 place: Place::default(),
                 blocked: false,
-                on_wire: false,
-                lossy: false,
-                ruled: false,
+                special: Special::default(),
                 lane_mtu: 0,
                 peer_mtu: 0,
             },
@@ -256,6 +270,16 @@ impl Inner {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.view.is_none()
+    }
+
+    /// Whether the QP serves requests, and no request waits that must be served before the next.
+    #[inline]
+    pub(crate) fn awaits_next(&self) -> bool {
+        !self.is_dead()
+            && self.state.serves()
+            && (self.established || self.state != State::Rtr)
+            && self.incoming.rnr_grace.is_empty()
+            && self.incoming.rnr_grace.out_of_order.is_none()
     }
 
     /// Whether changes of the QP have no effect now, by the agent's word after FREEZE_QP.

@@ -100,7 +100,7 @@ impl Qp {
         if losses != inner.wire.losses {
             inner.wire.losses = losses;
             flow.peer.window.lose(now);
-            if let Err(error) = flow.port.batch.lock().doubt(&*flow.port.outlet) {
+            if let Err(error) = flow.port.batch.lock().disconnect(&*flow.port.outlet) {
                 flow.complain(&error);
             }
         }
