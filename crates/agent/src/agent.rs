@@ -105,8 +105,8 @@ impl AgentHandle {
     }
 
     /// Takes a port down, as if its cable were pulled, or makes it active again: for tests of
-    /// programs that must survive this. A port with named interfaces follows them again at their
-    /// next change.
+    /// programs that must survive this. If the port has named interfaces, its state follows them
+    /// again at their next change.
     pub fn set_port(&self, device: usize, port: u32, up: bool) {
         self.inbox.send(Message::Port { device, port, up });
     }
@@ -142,7 +142,8 @@ impl AgentHandle {
         Ok(ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
     }
 
-    /// Clears all faults that were added this way, and waits until all engines know it.
+    /// Clears all faults, except those that programs brought for themselves. Waits until all
+    /// engines know it.
     pub fn clear_faults(&self) {
         let _ = self.ask_faults(json!({"do": "clear"}));
         self.await_faults();

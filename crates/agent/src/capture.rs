@@ -1,12 +1,13 @@
 //! Captures: the clients that want copies of packets, and the capture rings to which engines write
 //! the copies.
 //!
-//! No packet passes through the agent. For each capture, the agent creates one capture ring per
-//! engine. It pushes one end to the engine, and gives the other end to the capturing client when
-//! the client asks. A user gets the capture rings of their own programs. Root and the agent's own
-//! user get all. The datagrams of the connection manager belong to the agent, so each capture has a
-//! capture ring for them too; [`watchers`] decides what goes there. If a capture does not see every
-//! engine, its engines also copy packets that arrive over lanes. The principal type is
+//! Packets between engines do not pass through the agent, so each engine copies its own packets.
+//! For each capture, the agent creates one capture ring per engine. It pushes one end to the
+//! engine, and gives the other end to the capturing client when the client asks. A user gets the
+//! capture rings of their own programs. Root and the agent's own user get all. The datagrams of the
+//! connection manager belong to the agent, so each capture has a capture ring for them too;
+//! [`watchers`] decides what goes there. If a capture does not see every engine, its engines also
+//! copy packets that arrive over lanes. The principal type is [`Captures`].
 //! [`Captures`].
 
 pub(crate) mod watchers;
@@ -30,15 +31,15 @@ use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use watchers::Watchers;
 
-/// Most captures at a time: of all users, and of one user who is not root.
+/// Maximum number of captures at a time: of all users, and of one user who is not root.
 const CAPTURES_MAX: usize = 12;
 const USER_CAPTURES_MAX: usize = 3;
 /// The largest capture ring that a client may ask for.
 const ROOM_MAX: usize = 64 << 20;
 /// The size of a capture ring if the client asks for none.
 const ROOM: usize = 4 << 20;
-/// Most capture rings that wait for a client, for any number of descriptors. Further engines are
-/// not captured.
+/// Maximum number of capture rings that wait for a client, for any number of descriptors. Further
+/// engines are not captured.
 const WAITING_MAX: usize = 1024;
 /// How many capture rings may wait for each capture of a user whose share is this many descriptors.
 pub(crate) fn waiting(descriptors: u64) -> usize {

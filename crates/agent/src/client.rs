@@ -43,8 +43,8 @@ pub(crate) struct Client {
     session: Option<Session>,
     /// A reply for which the socket had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
-    /// The kernel takes no descriptors for the unsent reply, and no event will tell when it does
-    /// again.
+    /// The kernel accepts no descriptors for the unsent reply, and no event reports when it accepts
+    /// them again.
     starves: bool,
     busy: bool,
     /// The command that another thread carries out has no reply.
@@ -191,7 +191,7 @@ impl Client {
         }
     }
 
-    /// Whether it waits for room, not for a message.
+    /// Whether a reply waits until the socket has room.
     pub(crate) fn is_stuck(&self) -> bool {
         self.unsent.is_some()
     }
@@ -325,8 +325,8 @@ impl Client {
     fn identify(&mut self) {
         self.peer.comm = program_name(self.peer.pid);
         let pid = i32::try_from(self.peer.pid).ok().and_then(Pid::from_raw);
-        // Without a pidfd (the process is in another PID namespace), the end of the stream tells of
-        // the end.
+        // Without a pidfd (the process is in another PID namespace), only the end of the stream
+        // shows that the process has ended.
         self.death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         self.death_is_new = self.death.is_some();
     }

@@ -219,7 +219,7 @@ impl User {
         self.add(&mut work);
     }
 
-    /// Adds one thing to do.
+    /// Counts one more job or socket, and makes the thread run.
     fn add(self: &Arc<Self>, work: &mut Work) {
         work.waiting += 1;
         self.start(work);
@@ -285,7 +285,7 @@ impl User {
         }
     }
 
-    /// Counts one thing as done. Returns true if messages can be read again.
+    /// Counts one job or socket as done. Returns true if messages can be read again.
     fn has_room(&self) -> bool {
         let mut work = self.work.lock();
         work.waiting -= 1;
@@ -348,7 +348,7 @@ mod tests {
     use crate::account;
     use std::sync::mpsc::channel;
 
-    /// Otherwise these log lines would count for no user, and would crowd out other lines.
+    /// If the log lines of a closer thread counted for no user, they would crowd out other lines.
     #[test]
     fn log_lines_of_a_closer_thread_count_for_its_user() {
         let mut closers = Closers::threads(|_| {}, 4);

@@ -21,6 +21,9 @@ mod before_listen;
 mod binding;
 mod channel;
 mod connecting;
+#[cfg(test)]
+mod delay_tests;
+mod delayed_datagrams;
 mod dispatch;
 mod events;
 mod faults;
@@ -28,7 +31,6 @@ mod groups;
 mod id;
 mod ids;
 mod incoming;
-mod late;
 mod locals;
 mod news;
 mod outside;
@@ -43,8 +45,6 @@ mod shown;
 mod slab;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod unpunctual;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -76,23 +76,23 @@ use crate::ids::Peer;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::world::World;
 
-/// Most ids of all clients together, and of one user if users are kept apart.
+/// Maximum number of ids of all clients together, and of one user if users are kept apart.
 const IDS_MAX: usize = 1 << 17;
 const USER_IDS_MAX: usize = IDS_MAX / 8;
-/// Most undecided requests of one user, if users are kept apart. It is a part of the requests that
-/// the protocol holds.
+/// Maximum number of undecided requests of one user, if users are kept apart. It is a part of the
+/// requests that the protocol holds.
 const USER_UNDECIDED_MAX: usize = 1024;
-/// Most memberships of all ids, and of one id.
+/// Maximum number of memberships of all ids, and of one id.
 const MEMBERS_MAX: usize = 1 << 14;
 const ID_MEMBERS_MAX: usize = 64;
-/// Most datagrams between ids of this agent that are delivered at once. The others wait for the
-/// next piece of work.
+/// Maximum number of datagrams between ids of this agent that are delivered at once. The others
+/// wait for the next piece of work.
 const TURN: usize = 64;
-/// Most datagrams of other hosts that are delivered at once.
+/// Maximum number of datagrams of other hosts that are delivered at once.
 const ARRIVALS: usize = 64;
-/// Most timers that are handled at once.
+/// Maximum number of timers that are handled at once.
 const DUE: usize = 64;
-/// Most waiting events and memberships of one user, if users are kept apart.
+/// Maximum number of waiting events and memberships of one user, if users are kept apart.
 const USER_EVENTS_MAX: usize = 1 << 16;
 const USER_MEMBERS_MAX: usize = MEMBERS_MAX / 8;
 
@@ -114,7 +114,7 @@ pub(crate) struct Manager {
     /// Requests to services that have no listener yet.
     before_listen: before_listen::BeforeListen,
     /// Datagrams that fault rules delay.
-    late: late::Late,
+    delayed: delayed_datagrams::DelayedDatagrams,
     notices: Notices,
     mail: Mail,
     /// Datagrams between ids of this agent.
@@ -219,7 +219,7 @@ impl Manager {
                 pending: BTreeMap::new(),
             },
             before_listen: before_listen::BeforeListen::default(),
-            late: late::Late::default(),
+            delayed: delayed_datagrams::DelayedDatagrams::default(),
             notices: Notices::default(),
             mail: Mail {
                 inlet: Arc::clone(world.wire.inlet()),
@@ -371,7 +371,7 @@ impl Manager {
             .into_iter()
             .chain(search)
             .chain(self.before_listen.next_time())
-            .chain(self.late.next_time())
+            .chain(self.delayed.next_time())
             .min()
     }
 
@@ -520,7 +520,7 @@ impl Manager {
     fn take_all(&mut self, world: &World) {
         loop {
             self.take_each(world);
-            if self.late.is_empty() || !self.bring_late() {
+            if self.delayed.is_empty() || !self.bring_delayed() {
                 return;
             }
         }

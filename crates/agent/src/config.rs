@@ -19,9 +19,9 @@ use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
 
-/// The most devices one agent serves, as in the kernel agent that this ABI comes from.
+/// The maximum number of devices of one agent.
 pub const MAX_DEVICES: usize = 16;
-/// The most ports of one device; the board has room for two.
+/// The maximum number of ports of one device; the board has room for two.
 pub const MAX_PORTS: usize = 2;
 
 /// The whole configuration of an agent.

@@ -111,8 +111,8 @@ pub struct AsyncFile {
     pending: Option<PendingContext>,
 }
 
-/// Most records that wait. Beyond that, the oldest one, which the program has not read for so long,
-/// is dropped.
+/// Maximum number of records that wait. Beyond that, the oldest one, which the program has not read
+/// for so long, is dropped.
 const WAITING_MAX: usize = 256;
 
 impl AsyncFile {

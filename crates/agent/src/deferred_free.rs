@@ -16,8 +16,8 @@ use crate::headroom;
 
 /// Smaller memory is freed at once.
 const LARGE: usize = 1 << 20;
-/// Most descriptors that wait for the thread. Beyond that the caller closes them itself, so that a
-/// client cannot open them faster than they are closed.
+/// Maximum number of descriptors that wait for the thread. Beyond that the caller closes them
+/// itself, so that a client cannot open them faster than they are closed.
 const WAITING_MAX: usize = 4096;
 
 /// A job for the thread.

@@ -123,7 +123,7 @@ impl Device {
         refuse(Errno::ENOMEM, format!("{} has all the {kind}s that it can have: {most}", self.name))
     }
 
-    /// The most objects of a kind that can exist.
+    /// The maximum number of objects of a kind that can exist.
     pub fn most(&self, kind: Kind) -> u32 {
         let limits = &self.limits;
         match kind {

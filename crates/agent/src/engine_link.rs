@@ -1,8 +1,8 @@
 //! The agent's end of one engine: the means to wake it, and the pushes to it.
 //!
 //! If an engine has no room for a push, the push waits here. The backlog holds only what the engine
-//! does not know yet, and each fact once. A lane that ends before its engine knows it leaves
-//! nothing. A state that changes a thousand times leaves one push. So a stopped program gets
+//! does not know yet, and each fact once. If a lane ends before its engine knows it, no push is
+//! left. If a state changes a thousand times, one push is left. So a stopped program gets
 //! everything when it continues. Only an engine whose backlog is far longer than that of real
 //! programs is disconnected. The principal type is [`EngineLink`].
 
@@ -22,13 +22,13 @@ use crate::host::Host;
 use crate::pending::PendingContext;
 use crate::wire::link::Waker;
 
-/// Most pushes that wait for one engine. Most of them are about lanes and targets, of which
-/// programs have fewer.
+/// Maximum number of pushes that wait for one engine. Most of them are about lanes and targets, of
+/// which programs have fewer.
 const BACKLOG_MAX: usize = 16 * 1024;
 
 /// Size of the push socket's buffer, as the kernel counts: about sixteen pushes. The descriptors in
-/// these pushes count for the agent's user. If there were more than one process may have open, no
-/// program of that user could pass any.
+/// these pushes count for the agent's user. If more of them were in flight than one process may
+/// have open, no program of that user could pass a descriptor.
 const IN_FLIGHT: usize = 6 * 1024;
 
 /// The agent's end of one engine.
@@ -125,7 +125,7 @@ impl EngineLink {
     /// Pushes an unimportant record: it is dropped if the engine has no room now.
     pub fn offer(&mut self, record: Push, fds: &[BorrowedFd<'_>]) {
         if self.backlog.len() == 0 && !self.is_over() {
-            // The next important push notices an end that is closed.
+            // If the other end is closed, the next important push notices that.
             let _ = self.socket.try_send(record.bytes(), fds);
         }
     }

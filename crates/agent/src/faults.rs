@@ -27,9 +27,11 @@ use crate::refusal::{Outcome, refuse};
 
 pub use toml::rules as rules_of;
 
-/// Most rules at a time. An engine gets the rules of the admin node and those of one program.
+/// Maximum number of rules at a time. An engine gets the rules of the admin node and those of one
+/// program.
 const RULES_MAX: usize = abi::fault::RULES / 2;
-/// Most rules that the programs of one user bring for themselves, if users are kept apart.
+/// Maximum number of rules that the programs of one user bring for themselves, if users are kept
+/// apart.
 const USER_OWN_MAX: usize = 64 * RULES_MAX;
 
 /// The programs that a rule touches.

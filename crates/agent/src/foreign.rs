@@ -203,7 +203,7 @@ impl Facts {
             is_on_tmpfs: is_on_tmpfs(fd.as_fd()),
             is_eventfd: match name {
                 Ok(name) => name.as_os_str() == "anon_inode:[eventfd]",
-                // Without /proc: an inode without a type is anonymous, and a write to any such
+                // Without /proc: if the inode has no type, it is anonymous. A write to an anonymous
                 // inode neither blocks nor harms.
                 Err(_) => FileType::from_raw_mode(stat.st_mode) == FileType::Unknown,
             },

@@ -14,8 +14,8 @@ use abi::Errno;
 use crate::account;
 use crate::refusal::{Outcome, refuse};
 
-/// Most memory that one piece of work allocates. The largest parts are a request and a reply of 64
-/// KiB each.
+/// Maximum memory that one piece of work allocates. The largest parts are a request and a reply of
+/// 64 KiB each.
 pub(crate) const BYTES: usize = 128 << 10;
 
 /// What a new thread allocates besides its stack.
@@ -49,7 +49,7 @@ pub(crate) fn start(name: String, stack: usize, run: impl FnOnce() + Send + 'sta
     Builder::new().name(name).stack_size(stack).spawn(run)
 }
 
-/// The same for a thread that works for one user alone: its log lines count for that user.
+/// Like [`start`], for a thread that works for one user: its log lines count for that user.
 pub(crate) fn start_for(
     uid: u32,
     name: String,

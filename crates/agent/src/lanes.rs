@@ -16,7 +16,7 @@ use crate::foreign::Foreign;
 use crate::host::Host;
 use crate::ids::ContextId;
 
-/// Most lanes of one pair of engines.
+/// Maximum number of lanes of one pair of engines.
 pub const LANES_PER_PAIR: u32 = 64;
 /// The record for one end of a lane, and its descriptors.
 pub struct LaneEnd {
@@ -69,9 +69,9 @@ impl Lanes {
         Self { host, lanes, by_pair, by_end, by_user, last: 0 }
     }
 
-    /// The lane of a pair with this lane index. The user `opener` pays for it if it is created now,
-    /// which the second value tells. The order of the pair does not matter. `proxy`: one of the two
-    /// engines is a proxy engine.
+    /// Opens the lane of a pair with this lane index. The second value is true if the lane was
+    /// created now; then it counts for the user `opener`. The order of the pair does not matter.
+    /// `proxy`: one of the two engines is a proxy engine.
     pub fn open(
         &mut self,
         (from, to): (ContextId, ContextId),

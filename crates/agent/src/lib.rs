@@ -2,10 +2,11 @@
 //! test.
 //!
 //! The agent owns devices and their ports. It checks every command that a program's engine sends,
-//! keeps the tables of objects, allocates queue memory, and introduces engines to each other. No
-//! data passes through it. [`world::World`] is all of its state, and [`dispatch::dispatch`] carries
-//! out commands. [`Agent`] runs them behind sockets in a run directory, or without one for clients
-//! in the same process. The `abi` crate defines the commands. The engine moves the data.
+//! keeps the tables of objects, allocates queue memory, and creates the lanes between engines. Data
+//! on lanes does not pass through it. It forwards packets of other hosts, unless an engine reads
+//! the sockets. [`world::World`] is all of its state, and [`dispatch::dispatch`] carries out
+//! commands. [`Agent`] runs them behind sockets in a run directory, or without one for clients in
+//! the same process. The `abi` crate defines the commands. The engine moves the data.
 #![forbid(unsafe_code)]
 
 pub mod account;

@@ -60,7 +60,7 @@ impl World {
         ];
         let Some(context) = self.contexts.get_mut(&id) else { return true };
         if !std::mem::replace(&mut context.ends, true) {
-            crate::wire::last_words::say(self, id);
+            crate::wire::delayed_acks::send(self, id);
         }
         let mut left = most;
         for step in steps {

@@ -28,8 +28,8 @@ use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 use crate::capture::watchers::Watchers;
 use crate::gids::ip_of;
 
-/// Most datagrams that wait for the agent's thread. Further ones are lost, and their senders repeat
-/// them.
+/// Maximum number of datagrams that wait for the agent's thread. Further ones are lost, and their
+/// senders repeat them.
 const WAITING_MAX: usize = 4096;
 /// Length of BTH and DETH.
 const HEADERS_LEN: usize = 20;
@@ -260,7 +260,7 @@ impl Outlets {
         self.open.clear();
     }
 
-    /// Sends one datagram. If sending fails, a timer repeats the datagram.
+    /// Sends one datagram. If sending fails, the protocol's timer repeats the datagram.
     pub(crate) fn send(&mut self, way: &Way, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
         if self.off {
             return Err(io::ErrorKind::NetworkUnreachable.into());
@@ -299,8 +299,8 @@ impl Outlets {
         sent
     }
 
-    /// Shows captures a datagram that does not leave; `path` is where it would have gone. Returns
-    /// the PSN with which it is shown.
+    /// Shows captures a datagram that is not sent; `path` is the path that it would have taken.
+    /// Returns the PSN with which the datagram is shown.
     pub(crate) fn show_only(&mut self, path: u32, way: &Way, mad: &Mad, told: &Told<'_>) -> u32 {
         if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);

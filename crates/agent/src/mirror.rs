@@ -1,11 +1,11 @@
 //! The mirror in the run directory: `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, the
 //! connection manager's entries beside them, and `/dev/infiniband`.
 //!
-//! Programs and scripts that read files there instead of asking the agent find the kernel's words.
-//! The path redirector (`capi/preload`) shows the mirror to programs under the official names. The
-//! agent writes the mirror and never reads it. It replaces a file as a whole, so that a reader sees
-//! either the old fact or the new one. Traffic counters are missing, because no traffic passes
-//! through the agent. The principal type is [`Mirror`].
+//! Some programs and scripts read these files and do not ask the agent. They find the text that the
+//! kernel would show. The path redirector (`capi/preload`) shows the mirror to programs under the
+//! official names. The agent writes the mirror and never reads it. It replaces a file as a whole,
+//! so that a reader sees either the old fact or the new one. Traffic counters are missing, because
+//! the agent does not see the traffic of lanes. The principal type is [`Mirror`].
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -101,7 +101,7 @@ impl Mirror {
                     let kind = at.join(format!("gid_attrs/types/{index}"));
                     let interface = at.join(format!("gid_attrs/ndevs/{index}"));
                     match entry {
-                        // These are the kernel's words for both cases; its InfiniBand ports have no
+                        // The kernel shows this text for both cases; its InfiniBand ports have no
                         // interfaces there.
                         Some(_) if port.is_infiniband() => self.write(&kind, "IB/RoCE v1")?,
                         Some(entry) => {

@@ -8,7 +8,7 @@ use std::fmt;
 use abi::board::PKEY_MAX;
 use wire::pkey;
 
-/// The most P_Keys of one port; the board has room for as many.
+/// The maximum number of P_Keys of one port; the board has room for as many.
 pub const PKEY_TABLE_LEN: usize = PKEY_MAX as usize;
 
 /// The P_Keys of one port, by index.

@@ -2,13 +2,14 @@
 //! runs an engine for them.
 //!
 //! [`Proxies`] stands between the clients and [`dispatch`]. A client that never sends ENGINE_HELLO
-//! gets a [`worker`] thread with its own engine when it first needs one. This is when it posts,
-//! polls or arms a CQ; when one of its QPs leaves INIT, because then a peer may reach it; or when
-//! it opens an XRC target, which it may have to serve later. The engine takes over the existing
-//! objects ([`inventory`]), in pieces, while the client's commands wait. It also takes over every
-//! object that is created later. The engine is like any other: its control calls arrive through
-//! [`LocalControl`], in the client's own context. The worker carries out the commands of its client
-//! in order, one at a time, so the agent's thread never waits for an engine.
+//! gets a [`worker`] thread with its own engine when it first needs one. It needs an engine when it
+//! posts, when it polls or arms a CQ, and when one of its QPs leaves INIT, because then a peer may
+//! reach the QP. It also needs one when it opens an XRC target, which it may have to serve later.
+//! The engine takes over the existing objects ([`inventory`]), in pieces, while the client's
+//! commands wait. It also takes over every object that is created later. The engine is like any
+//! other: its control calls arrive through [`LocalControl`], in the client's own context. The
+//! worker carries out the commands of its client in order, one at a time, so the agent's thread
+//! never waits for an engine.
 
 mod inventory;
 mod worker;
@@ -42,7 +43,7 @@ enum Job {
     Execute { request: Vec<u8>, to: ReplyTo },
 }
 
-/// Most objects that a worker is told of in one piece of work.
+/// Maximum number of objects that a worker is told of in one piece of work.
 const PIECE: usize = 256;
 
 /// A worker that does not know all objects of its client yet.
@@ -80,7 +81,8 @@ impl Proxies {
                 Err(refusal) => return Some(Reply::refused(number, refusal)),
             },
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
-            // Before the command: a peer that reaches a QP without an engine would wait forever.
+            // Checked before the command: a peer that reaches a QP without an engine would wait
+            // forever.
             _ if reaches(request) => match self.room(world, client) {
                 Ok(()) => false,
                 Err(refusal) => return Some(refusal.into()),
@@ -170,8 +172,8 @@ impl Proxies {
         Ok(true)
     }
 
-    /// Gives the worker a job. If the worker has ended, its client gets no reply, as from a device
-    /// that is gone.
+    /// Gives the worker a job. If the worker has ended, its client gets no reply, as if the device
+    /// were gone.
     fn submit(&mut self, client: ContextId, job: Job) -> Option<Reply> {
         if let Some(worker) = self.workers.get(&client) {
             let _ = worker.send(job);

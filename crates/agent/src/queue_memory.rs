@@ -28,8 +28,8 @@ const PUNCH: usize = 1 << 20;
 /// Returning this much takes so long that another thread does it.
 const SLOW_PUNCH: usize = 4 << 20;
 const PAGE: usize = 4096;
-/// Most bytes of one context. The limit protects the agent's address space and mappings. Memory
-/// belongs to the client once the client touches it.
+/// Maximum number of bytes of one context. The limit protects the agent's address space and
+/// mappings. Memory belongs to the client once the client touches it.
 const MOST: u64 = 256 << 30;
 /// The flag of [`Mapping`] for "the region's descriptor is attached".
 const ATTACHED: u32 = 1;
@@ -212,7 +212,7 @@ impl Slab {
     fn put(&mut self, offset: usize, len: usize) {
         let start = offset.next_multiple_of(PAGE);
         let end = (offset + len) / PAGE * PAGE;
-        // If the memory cannot be returned, it is merely kept.
+        // If the memory cannot be returned, the agent keeps it.
         if len >= SLOW_PUNCH {
             let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
             return deferred_free::later(move || {

@@ -21,12 +21,12 @@ use crate::ids::Peer;
 use crate::queue_memory::Block;
 use crate::wire::Forwarder;
 
-/// Most ended contexts whose reasons are kept, of all users and of one user.
+/// Maximum number of ended contexts whose reasons are kept, of all users and of one user.
 const KEPT: usize = 64;
 const KEPT_OF_ONE: usize = 16;
 /// How often a record that its engine is writing is read again.
 const LOOKS: u32 = 4;
-/// Most bytes of a program's name.
+/// Maximum number of bytes of a program's name.
 const NAME_MAX: usize = 64;
 
 /// One reason.
@@ -113,8 +113,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Keeps the failures of a context. If the user has too many, the user's oldest goes; if all
-    /// users together have too many, the oldest of all goes.
+    /// Keeps the failures of a context. If the user has too many, the oldest ones of this user are
+    /// removed. If all users together have too many, the oldest ones of all are removed.
     pub(crate) fn keep(&mut self, told: Told) {
         let uid = told.peer.uid;
         if self.told.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {

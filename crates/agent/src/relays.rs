@@ -19,7 +19,7 @@ use crate::engine_link::EngineLink;
 use crate::ids::ContextId;
 use crate::wire::link::Waker;
 
-/// Most eventfds that are handled at once. The next piece of work handles the rest.
+/// Maximum number of eventfds that are handled at once. The next piece of work handles the rest.
 const EVENTS: usize = 64;
 
 /// All relays from a user to another user's engine.

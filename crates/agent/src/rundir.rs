@@ -127,7 +127,7 @@ impl RunDir {
     }
 
     /// Whether the directory is still at its path. Otherwise the path belongs to another agent, or
-    /// to none.
+    /// no longer exists.
     pub(crate) fn is_there(&self) -> bool {
         let ours = self.lock.metadata().map(|meta| (meta.dev(), meta.ino()));
         let found = fs::symlink_metadata(self.file(LOCK)).map(|meta| (meta.dev(), meta.ino()));

@@ -1,19 +1,19 @@
-//! The agent's thread: one epoll over nodes, clients, deaths of programs, push sockets, addresses
-//! and messages of this process.
+//! The agent's thread: one epoll over nodes, clients, ends of programs, push sockets, addresses and
+//! messages of this process.
 //!
-//! It moves bytes and notices ends. [`crate::dispatch`] decides what a command means, and
-//! [`scheduler`] decides the order of the work. Each piece of work is small and belongs to an
-//! account. The thread blocks only in its one wait. This wait has a timeout only while a record
-//! waits for room, while a timer runs, or if the agent ends when it is idle. The principal type is
-//! [`Server`].
+//! The thread moves bytes and notices when clients end. [`crate::dispatch`] decides what a command
+//! means, and [`scheduler`] decides the order of the work. Each piece of work is small and belongs
+//! to an account. The thread blocks only when it waits for events. This wait has a timeout only
+//! while a record waits for room, while a timer runs, or if the agent ends when it is idle. The
+//! principal type is [`Server`].
 
+mod admin_connections;
 mod messages;
 mod parts;
 mod passing;
 mod scheduler;
 #[cfg(test)]
 mod tests;
-mod visitors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,20 +45,20 @@ use crate::rundir::{ADMIN, RunDir, node};
 use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
+use admin_connections::AdminConnection;
 use parts::{Idle, Listeners, Local, Registry, Schedule, Surroundings};
 use scheduler::{Account, Work};
-use visitors::Visitor;
 
 /// How often the agent offers records again to a client that had no room for them.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Most messages of one client that are served in one piece of work.
+/// Maximum number of messages of one client that are served in one piece of work.
 const BUNCH: u32 = 8;
 
-/// Most connections to one node that are accepted in one piece of work.
+/// Maximum number of connections to one node that are accepted in one piece of work.
 const ACCEPTED: u32 = 16;
 
-/// Most objects that are destroyed in one piece of work.
+/// Maximum number of objects that are destroyed in one piece of work.
 const PIECE: usize = 256;
 
 /// Everything that the agent's thread owns.
@@ -70,7 +70,7 @@ pub(crate) struct Server {
     clients: BTreeMap<u32, Client>,
     /// Clients whose replies wait until the kernel passes descriptors again.
     starving: BTreeSet<u32>,
-    admins: BTreeMap<u32, Visitor>,
+    admins: BTreeMap<u32, AdminConnection>,
     registry: Registry,
     schedule: Schedule,
     local: Local,
@@ -286,8 +286,8 @@ impl Server {
             return self.disconnect(id);
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
-        // If a reply waits for room, only room matters. While a reply is being made, or if no event
-        // will tell of room, only the end of the client matters.
+        // If a reply waits for room, the server waits only for room. While a reply is being made,
+        // or if no event reports room, the server waits only for the end of the client.
         let interest = match (client.is_busy() || client.is_held_up() || client.starves(), client.is_stuck()) {
             (true, _) => EventFlags::empty(),
             (false, true) => EventFlags::OUT,
@@ -361,7 +361,7 @@ impl Server {
         }
     }
 
-    /// Ends an event channel in the same way.
+    /// Ends an event channel in the same way as [`Server::close`] ends a context.
     fn close_channel(&mut self, channel: ChannelId) {
         let account = Account::User(self.manager.user_of(channel));
         if !self.manager.close_some(&self.world, channel, PIECE) {
@@ -380,7 +380,7 @@ impl Server {
     }
 
     /// Watches a full event socket until it has room.
-    fn watch_bell(&mut self, channel: ChannelId) {
+    fn watch_event_socket(&mut self, channel: ChannelId) {
         let Some(event_socket) = self.manager.event_socket(channel) else { return };
         let (token, interest) = (Token::EventSocket(channel.0), EventFlags::OUT | EventFlags::ONESHOT);
         // A socket that was watched before is still registered.

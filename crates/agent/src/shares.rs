@@ -2,16 +2,16 @@
 //!
 //! A user's share of each kind of object is a quarter of the device's limit. Contexts and
 //! descriptors are shared in the same way. Besides the count of each kind, there is a limit on the
-//! bytes of the agent that all objects of a user take. The counts that every new object needs are
-//! kept at the [`crate::users::User`], as objects come and go. An agent that serves only its own
-//! user has no shares, except for lanes into processes of other users.
+//! agent's memory that all objects of a user take. The [`crate::users::User`] keeps the counts that
+//! every new object needs, and updates them when objects are created and destroyed. An agent that
+//! serves only its own user has no shares, except for lanes into processes of other users.
 //!
 //! One user can make the agent hold at most:
 //!
 //! * [`crate::users::USER_BYTES`] for objects
 //! * for each connection, of which there are three times the contexts of
 //!   [`crate::users::contexts`]: an unread answer (64 KiB), its descriptors and some hundred bytes
-//! * for each engine: the bounded backlog of pushes of [`crate::lanes`]
+//! * for each engine: the bounded backlog of pushes of [`crate::engine_link`]
 //! * the ids, events and memberships of the connection manager, which `cm.rs` bounds for each user
 //! * three captures, with one capture ring for each of its engines
 //! * the reasons of 16 contexts
@@ -151,10 +151,11 @@ pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome
     refuse(Errno::ENOMEM, text)
 }
 
-/// Checks whether an engine may open one more lane to another engine. Each lane costs the agent a
-/// descriptor, and it costs the process at the other end one. Other users could make a process pay
-/// for many lanes. So all engines of one user together may have as many lanes into another user's
-/// process as a pair of engines may have, but no more than leaves enough for all others.
+/// Checks whether an engine may open one more lane to another engine. Each lane costs the agent one
+/// descriptor, and the process at the other end one descriptor. So other users could exhaust the
+/// descriptors of that process. Therefore all engines of one user together may have as many lanes
+/// into another user's process as a pair of engines may have. If few lanes are left, they may have
+/// no more than the number that is left.
 pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
     let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
     let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };

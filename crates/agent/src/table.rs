@@ -199,8 +199,8 @@ impl<T> Table<T> {
     }
 
     /// Owner and handle of the object at an index, or `Some(None)` for a free index. `None`: there
-    /// are no more indices. A walk over all objects can be made in pieces, while objects are
-    /// created and destroyed.
+    /// are no more indices. A caller can look at all objects in pieces, while objects are created
+    /// and destroyed.
     pub fn at(&self, index: usize) -> Option<Option<(ContextId, u32)>> {
         let slot = self.slots.get(index)?;
         Some(slot.entry.as_ref().map(|(owner, _)| (*owner, handle(self.kind, slot.generation, index as u32))))

@@ -26,13 +26,14 @@ pub const USER_BYTES: u64 = 512 << 20;
 /// separately.
 const CONTEXT_MAPPINGS: u64 = 14;
 
-/// Most contexts of one user, for any number of descriptors.
+/// Maximum number of contexts of one user, for any number of descriptors.
 const CONTEXTS_MAX: u32 = 4096;
 
-/// Most descriptors of one user that may wait to be closed, for any number of descriptors.
+/// Maximum number of descriptors of one user that may wait to be closed, for any number of
+/// descriptors.
 const WAITING_MAX: usize = 1024;
 
-/// Most proxy engines for programs of one user; each is two threads.
+/// Maximum number of proxy engines for programs of one user; each is two threads.
 const PROXIES_MAX: u32 = 256;
 
 /// How many contexts one user may have, if a process may have this many descriptors and mappings.

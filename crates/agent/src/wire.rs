@@ -12,9 +12,9 @@
 //! ([`receivers`]) and a thread that reads them ([`thread`]). The engines send for themselves. The
 //! principal types are [`Forwarder`] and [`Wire`], the state of all this in the world.
 
+pub(crate) mod delayed_acks;
 pub mod forwarder;
 mod intake;
-pub(crate) mod last_words;
 mod lease;
 pub(crate) mod link;
 pub(crate) mod receivers;

@@ -100,7 +100,7 @@ pub struct Backlog {
     pub more: bool,
 }
 
-/// Most contexts that one call looks at.
+/// Maximum number of contexts that one call looks at.
 const LOOKED_AT: usize = 64;
 
 impl World {

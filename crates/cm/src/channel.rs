@@ -29,15 +29,16 @@ use crate::param::{Id, PortSpace, QpKind};
 /// How long a waiting thread polls for an event before it sleeps.
 const LINGER: Duration = Duration::from_micros(100);
 
-/// Longer than the time between the ends of an agent's two sockets.
-const A_MOMENT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The agent closes its two sockets one after the other. This time is longer than the pause between
+/// them.
+const SOCKET_CLOSE_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// An event channel.
 pub struct Channel {
     control: Box<dyn Control>,
     pub(crate) event_socket: EventSocket,
     agent: u32,
-    /// An id made in advance, with its cookie, port space and QP type.
+    /// An id that was created in advance, with its cookie, port space and QP type.
     pub(crate) kept: Mutex<Option<(u64, Id, PortSpace, QpKind)>>,
     /// The agent's number for this channel, used in commands on another channel.
     pub(crate) token: OnceLock<u32>,
@@ -101,7 +102,8 @@ impl Channel {
             if let Some(event) = self.try_event()? {
                 return Ok(event);
             }
-            // The event is mostly the peer's next step, which takes less time than being woken.
+            // Usually the event comes from the peer's next step, which takes less time than a
+            // wake-up.
             if !looked
                 && self.waits()
                 && let Some(event) = self.look()?
@@ -160,7 +162,7 @@ impl Channel {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut event_socket = [PollFd::new(&self.event_socket.fd, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut event_socket, Some(&A_MOMENT));
+        let _ = rustix::event::poll(&mut event_socket, Some(&SOCKET_CLOSE_TIMEOUT));
         let mut byte = [0u8; 1];
         matches!(
             rustix::net::recv(&self.event_socket.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT),
@@ -173,7 +175,7 @@ impl Channel {
         let (event, id) = (Event::read(bytes)?, event_socket::counts(bytes));
         reading.count(id);
         if event.kind == EventKind::CONNECT_REQUEST {
-            // If this fails, the agent has ended, and the count does not matter any more.
+            // If this fails, the agent has ended, and the count no longer matters.
             let _ = self.say(&build(command::TAKEN, &Taken { id, count: 1 }, &[], 0));
         }
         Ok(event)

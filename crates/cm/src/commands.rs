@@ -27,7 +27,7 @@ use crate::param::{
     SetOption,
 };
 
-/// The maximum number of paths that are asked for.
+/// The maximum number of paths that QUERY may return.
 const PATHS: usize = 6;
 
 impl Channel {
@@ -200,8 +200,8 @@ impl Channel {
         self.tell(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[])
     }
 
-    /// As [`Channel::establish`], directly after the id's CONNECT_RESPONSE and without an answer.
-    /// If something happened in between, an event reports it.
+    /// Like [`Channel::establish`], directly after the id's CONNECT_RESPONSE and without waiting
+    /// for a reply. If the state has changed meanwhile, an event reports it.
     ///
     /// # Errors
     /// EIO if the agent has ended.
@@ -227,8 +227,8 @@ impl Channel {
         self.tell(command::DISCONNECT, &Disconnect { id: id.0 }, &[])
     }
 
-    /// As [`Channel::disconnect`], without an answer. For an id that has reported ESTABLISHED,
-    /// because then the command cannot be refused.
+    /// Like [`Channel::disconnect`], without waiting for a reply. Use it only for an id that has
+    /// reported ESTABLISHED, because then the agent cannot refuse the command.
     ///
     /// # Errors
     /// EIO if the agent has ended.
@@ -365,9 +365,9 @@ impl Channel {
         self.tell(command::WRITE_CM_EVENT, &body, &[])
     }
 
-    /// Makes MODIFY_QP of one of the caller's own QPs have no effect, or ends this. Engines send
-    /// some changes without waiting for an answer. To make sure that the agent has seen an earlier
-    /// change before the freeze, send QUERY_QP first.
+    /// Freezes or unfreezes one of the caller's own QPs. MODIFY_QP has no effect on a frozen QP.
+    /// Engines send some changes without waiting for a reply. To make sure that the agent has seen
+    /// an earlier change before the freeze, send QUERY_QP first.
     ///
     /// # Errors
     /// EINVAL if the caller has no such QP.
@@ -387,7 +387,7 @@ impl Channel {
         self.ask(command, &DestroyId { response: RESPONSE, id: handle, reserved: 0 }, &[])
     }
 
-    /// Asks the agent for wake-ups for messages that are kept here.
+    /// Asks the agent for `count` wake-ups, one for each message that this channel keeps.
     fn wake(&self, count: u32) -> Result<()> {
         if count == 0 {
             return Ok(());

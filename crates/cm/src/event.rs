@@ -105,7 +105,7 @@ pub struct Event {
     pub status: i32,
     /// Enhanced connection establishment, in requests and responses.
     pub ece: Ece,
-    /// The reason for a failure in a sentence, which has been noted already.
+    /// The reason for a failure as a sentence; `engine::reason::note` has already recorded it.
     pub reason: Option<String>,
     /// What the agent knows about the id now, so that the caller need not ask.
     pub known: Known,
@@ -113,7 +113,7 @@ pub struct Event {
     param: Box<UdParam>,
 }
 
-/// Data that came with an event: answers to the questions that usually follow it.
+/// Facts that come with an event, so that the caller need not query them.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Comes with ADDR_RESOLVED and CONNECT_REQUEST.
@@ -181,7 +181,7 @@ pub struct UdEvent<'a> {
 
 impl Event {
     /// Parses an event from the event socket or from NEXT_EVENT's answer: the record, and possibly
-    /// a sentence, which is noted.
+    /// a sentence, which is recorded with `engine::reason::note`.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let short = || refusal(Errno::EIO, "the agent's event is too short");
         let next = NextEventAnswer::read(bytes).ok_or_else(short)?;

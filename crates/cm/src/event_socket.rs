@@ -2,10 +2,10 @@
 //! come through it.
 //!
 //! The event socket always has as many messages as there are events. Most messages are the events
-//! themselves; the others say that an event waits with the agent. When an id ends, its events go
-//! with it. For this, the event socket is emptied and the id's messages are dropped. The other
-//! messages are kept here, and the agent is asked to send one wake-up for each of them. This file
-//! sends no commands. The principal type is [`EventSocket`].
+//! themselves; the others say that an event waits with the agent. When an id ends, its events must
+//! go too. So this file empties the event socket, drops the id's messages, and keeps the others.
+//! The agent is then asked to send one wake-up for each kept message. This file sends no commands.
+//! The principal type is [`EventSocket`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -89,13 +89,14 @@ impl EventSocket {
         Ok(Some(taken.kept.pop_front()))
     }
 
-    /// Takes out the events of an id, if there are any. `told` events of the id have been sent or
-    /// handed out by the agent. `asks` messages belong to events that the agent has dropped.
+    /// Takes out the events of an id, if there are any. `told`: how many events of the id the agent
+    /// has sent or handed out. `asks`: how many messages belong to events that the agent has
+    /// dropped.
     pub(crate) fn purge(&self, taken: &mut Taken, id: u32, told: u32, asks: u32) -> Purged {
         if asks == 0 && told == taken.reported(id) {
             return Purged::default();
         }
-        // A wake-up for a kept message needs no place of its own.
+        // Drops the wake-ups in the socket: the agent sends new ones for all kept messages.
         while let Ok(len) = self.receive(&mut taken.buffer[..], RecvFlags::DONTWAIT) {
             let message = read(&taken.buffer[..len]);
             taken.kept.extend(message);

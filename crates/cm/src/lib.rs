@@ -3,8 +3,9 @@
 //!
 //! A [`Channel`] is one open of the node, as `rdma_create_event_channel(3)` makes one. Ids belong
 //! to a channel. Commands name an id by its [`Id`], a number from the agent. Events name it by the
-//! cookie that its creator chose. Every command of the kernel's `rdma_user_cm.h` is a method here.
-//! A refusal of the agent is an errno with a sentence ([`Error`]).
+//! cookie that its creator chose. The methods cover the commands that the kernel's `rdma_user_cm.h`
+//! defines and the agent serves. Of two forms of a command, they use the newer one. A refusal of
+//! the agent is an errno with a sentence ([`Error`]).
 //!
 //! This crate does not decide who owns an id and when it ends, and it handles neither QPs nor
 //! events. `librdmacm` and `softhca::cm` do this, each in its own way.

@@ -71,8 +71,8 @@ pub struct Id {
 /// The limits of a [`Cm`], and its secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// A number that nobody can guess. Communication ids, transaction ids and the order in the hash
-    /// tables depend on it.
+    /// A random number that peers cannot guess. Communication ids, transaction ids and the order in
+    /// the hash tables depend on it.
     pub secret: u64,
     /// Maximum number of ids, including resting ones; at most 2^20. Beyond that, requests fail with
     /// [`Error::Full`] and REQs are dropped.

@@ -155,7 +155,7 @@ pub struct Requester {
     pub(crate) losses: u32,
     /// An alternate path exists, to be tried when this path fails.
     pub(crate) spare: bool,
-    /// This path has failed. Everything that was not answered is sent again on the alternate path.
+    /// This path has failed. Every unanswered packet is sent again on the alternate path.
     pub(crate) failed_over: bool,
     /// The caller keeps out-of-order answers.
     pub(crate) keeps_out_of_order: bool,
@@ -246,9 +246,9 @@ impl Requester {
 
     /// The path has started to lose packets. From now on the timers run, also for packets under
     /// way, with this patience and these probes.
-    pub fn doubt(&mut self, now: Time, patience: u8, probe_after: u32) {
+    pub fn set_lossy(&mut self, now: Time, patience: u8, probe_after: u32) {
         self.config = RequesterConfig { lossless: false, patience, probe_after, ..self.config };
-        self.doubted(now);
+        self.became_lossy(now);
     }
 
     /// Whether every message that has begun is answered. Only then may the MTU change.

@@ -40,7 +40,7 @@ impl<'a> Source<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -52,7 +52,7 @@ impl<'a> Source<'a> {
         self.start
     }
 
-    /// `len` of the bytes, from `at` on. Panics when they are not all among these.
+    /// The `len` bytes from `at` on. Panics if they are not all in this range.
     #[inline]
     #[must_use]
     pub fn part(&self, at: usize, len: usize) -> Self {
@@ -84,7 +84,7 @@ impl<'a> Sink<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -102,7 +102,7 @@ impl<'a> Sink<'a> {
         Source { start: self.start, len: self.len, owner: PhantomData }
     }
 
-    /// `len` of the bytes, from `at` on. Panics when they are not all among these.
+    /// The `len` bytes from `at` on. Panics if they are not all in this range.
     #[inline]
     #[must_use]
     pub fn part(&mut self, at: usize, len: usize) -> Sink<'_> {

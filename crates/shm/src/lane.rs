@@ -99,9 +99,9 @@ impl LaneRx {
 pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
     control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
     if waiting {
-        // Pairs with the fence in `said_waiting`: of the two parties (the producer stores
-        // `waiting`, then loads a head; the consumer stores a head, then loads `waiting`) at least
-        // one sees what the other stored. The producer pays, because it has nothing better to do.
+        // Pairs with the fence in `said_waiting`. The producer stores `waiting`, then loads a head;
+        // the consumer stores a head, then loads `waiting`. At least one of them sees what the
+        // other stored. The producer executes the expensive barrier, because it has no other work.
         control.sleeper_barrier();
     }
 }

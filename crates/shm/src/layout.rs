@@ -2,7 +2,7 @@
 //! one direction, and [`cell_at`].
 //!
 //! ```text
-//! page 0                                 page 1                                    page 8
+//! page 0                                 page 1                   page 8        page 9
 //! [A: words, cells 0 to 27][B: the same] [A: cells 28 to 59][B] … [A: … 255][B] [bulk A][bulk B]
 //!
 //! A, B: the side that writes the cells

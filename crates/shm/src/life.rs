@@ -2,8 +2,8 @@
 //! kernel itself writes the word when the thread's process is killed or executes another program,
 //! before anybody can learn of it in another way. Principal type: [`Life`].
 //!
-//! This uses the thread's list of robust futexes (get_robust_list(2)), of which there is one. The C
-//! library's list is replaced meanwhile, so a thread with a life must not lock robust mutexes.
+//! A thread has only one list of robust futexes (get_robust_list(2)). While a [`Life`] exists, its
+//! list replaces the C library's list, so the thread must not lock robust mutexes.
 
 use std::io;
 use std::marker::PhantomData;
@@ -37,7 +37,8 @@ struct List {
     entry: Entry,
 }
 
-/// Registers the calling thread for a word. The same thread must drop the value, or nobody.
+/// Registers the calling thread for a word. Only this thread may drop the value; otherwise the
+/// value must never be dropped.
 pub struct Life {
     list: *mut List,
     /// The C library's list.
@@ -48,7 +49,8 @@ pub struct Life {
 }
 
 impl Life {
-    /// From now on the word at `offset` shows whether the calling thread has ended.
+    /// Starts a `Life`: from now on the word at `offset` shows whether the calling thread has
+    /// ended.
     ///
     /// # Errors
     /// The kernel does not support robust futexes.

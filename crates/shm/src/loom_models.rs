@@ -292,7 +292,7 @@ fn go_to_sleep(engine: &Engine, wake_word: &WakeWord<Model>) -> bool {
 }
 
 /// Posters with one lane each, a sleeper, and optionally an application that polls sometimes. In
-/// every order: at the end every record has been seen, or the notifier was notified.
+/// every order, either every record has been seen at the end, or the notifier was notified.
 fn wake(posts: &[usize], application_polls: bool) {
     let lanes = posts.iter().map(|_| ring::used_until(Model::new(), 0));
     let memory = Model::new();
@@ -345,19 +345,19 @@ fn wake_after_the_last_poll() {
     loom::model(|| wake(&[1], true));
 }
 
-/// What the program of a restless sleeper does meanwhile.
+/// What the program of a restless sleeper does while its helper thread goes to sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
-    /// It leaves all polling to the thread.
+    /// The program leaves all polling to the helper thread.
     Away,
-    /// It polls at first, finds a record, and arms the wake word.
+    /// The program polls at first, finds a record, and arms the wake word.
     Finds,
-    /// It polls at first and is about to disarm the wake word when it loses its processor: the
-    /// thread takes over after its timer.
+    /// The program polls at first. It loses its processor before it disarms the wake word, so the
+    /// helper thread takes over after its timer.
     IsLate,
 }
 
-/// A restless sleeper: its posters have only their own fence.
+/// Models a sleeper with the restless bit: its posters execute only their own fence.
 fn attend(posts: usize, does: Program) {
     let (mut ring, consumer) = ring::used_until(Model::new(), 0);
     let memory = Model::new();
@@ -403,8 +403,8 @@ fn attend(posts: usize, does: Program) {
             }))
         }
     };
-    // The thread, which was working just now: it arms the wake word (unless the program must do
-    // that), checks, and sleeps.
+    // The helper thread, which has just been working: it arms the wake word (unless the program
+    // must do that), checks the rings, and sleeps.
     let rest = || {
         wake_word.disarm();
         fence(Ordering::SeqCst);
@@ -417,7 +417,7 @@ fn attend(posts: usize, does: Program) {
     if does == Program::IsLate {
         attending.store(false, Ordering::Relaxed);
     }
-    // Again, if the last check found a record.
+    // If the last check found a record, the helper thread tries once more to sleep.
     let _ = rest() && rest();
     poster.join().unwrap();
     if let Some(program) = program {
@@ -432,8 +432,8 @@ fn wake_a_restless_sleeper() {
     loom::model(|| attend(2, Program::Away));
 }
 
-/// Three parties with one or two fences each: all orders would take hours, those with at most three
-/// preemptions take seconds.
+/// There are three parties with one or two fences each. All orders would take hours. The orders
+/// with at most three preemptions take seconds.
 fn attend_with_few_preemptions(does: Program) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -450,8 +450,8 @@ fn wake_after_the_program_was_late_to_disarm_the_wake_word() {
     attend_with_few_preemptions(Program::IsLate);
 }
 
-/// A thread goes to sleep while another thread leaves it work that no wake word announces: a
-/// blocked queue, or a nearer deadline.
+/// A thread goes to sleep while another thread gives it work that the wake word does not announce:
+/// a blocked queue, or an earlier deadline.
 #[test]
 fn wake_for_what_no_wake_word_tells() {
     loom::model(|| {

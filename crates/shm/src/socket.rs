@@ -48,8 +48,8 @@ pub struct Received {
 /// The next message, which stays in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peeked {
-    /// Bytes of the message that are in the buffer; 0 for an empty message, too, and not only when
-    /// the peer has closed.
+    /// Bytes of the message that are in the buffer; 0 if the message is empty or the peer has
+    /// closed.
     pub len: usize,
     /// Some bytes did not fit.
     pub truncated: bool,
@@ -175,8 +175,8 @@ impl Socket {
         })
     }
 
-    /// Removes the next message; never waits for a message. The kernel closes its descriptors in
-    /// this thread, and closing may block.
+    /// Removes the next message; fails with WouldBlock if there is no message. The kernel closes
+    /// the message's descriptors in this thread, and closing may block.
     pub fn discard(&self) -> io::Result<()> {
         Ok(rustix::net::recv(&self.fd, &mut [0; 1], RecvFlags::DONTWAIT).map(drop)?)
     }

@@ -30,7 +30,7 @@ impl Skip {
     fn spin<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let skip = self.0.load(Ordering::Relaxed);
         if skip > 0 {
-            // Not an atomic decrement: of several threads some may not count.
+            // This is not an atomic decrement, so calls of concurrent threads may be counted once.
             self.0.store(skip - 1, Ordering::Relaxed);
             return None;
         }

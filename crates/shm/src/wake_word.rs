@@ -78,7 +78,7 @@ impl<M: Memory> WakeWord<M> {
         self.memory.update(WORD, |word| word & !ARMED);
     }
 
-    /// Whether the word is armed.
+    /// Whether the wake word is armed.
     pub fn is_armed(&self) -> bool {
         // Relaxed: only this side writes the word.
         self.memory.load(WORD, Ordering::Relaxed) & ARMED != 0

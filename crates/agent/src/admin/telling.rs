@@ -20,12 +20,13 @@ use crate::show::{self, LISTS};
 use crate::table::Kind;
 use crate::world::World;
 
-/// Most objects that are shown to an ordinary user, who could otherwise keep the agent busy.
+/// Maximum number of objects that are shown to an ordinary user, who could otherwise keep the agent
+/// busy.
 const SHOWN: usize = 10_000;
-/// Most objects of one piece. A context costs as much as several objects.
+/// Maximum number of objects of one piece. A context costs as much as several objects.
 const PIECE: usize = 64;
 const CONTEXT_WORK: usize = 4;
-/// Most slots of ids that one piece looks at.
+/// Maximum number of slots of ids that one piece looks at.
 const PLACES: usize = 256;
 
 /// An answer that is made and sent in pieces.

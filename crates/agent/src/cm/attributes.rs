@@ -83,8 +83,8 @@ fn with_alternate(
     }
 }
 
-/// The attributes for one state. `None` if they are not known (yet), or if the state is none of the
-/// three.
+/// The attributes for one state. `None` if they are not known yet, or if `qp_state` is not INIT,
+/// RTR or RTS.
 pub(super) fn attributes(
     id: &Id,
     (at, pkey_index): (&Attachment, u16),

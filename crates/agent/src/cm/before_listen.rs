@@ -1,7 +1,7 @@
 //! Requests that arrive before there is a listener.
 //!
-//! On a network a route takes milliseconds to find, and programs rely on that. In perftest, the two
-//! sides greet each other; then one side listens while the other connects, and a rejection ends the
+//! On a network it takes milliseconds to find a route, and programs rely on that. In perftest, both
+//! sides synchronise; then one side listens while the other connects, and a rejection ends the
 //! test. Here a route takes microseconds. So a request without a listener waits for a short time
 //! before it is rejected. If a program begins to listen in this time, it gets the request. The
 //! principal type is [`BeforeListen`].
@@ -15,7 +15,7 @@ use wire::cm::{Req, SidrReq};
 /// How long a request waits, in nanoseconds. On a busy machine, a program may wait this long for a
 /// processor.
 pub(super) const GRACE: u64 = 20_000_000;
-/// Most requests that wait. Further requests are rejected at once.
+/// Maximum number of requests that wait. Further requests are rejected at once.
 const MOST: usize = 256;
 
 /// A request that has arrived.

@@ -15,7 +15,7 @@ use super::locals::Attachment;
 use super::ports::{Conflict, Family, Holder, Spot};
 use crate::refusal::{Outcome, refuse};
 
-/// Most requests that may wait for a listener (Linux's default).
+/// Maximum number of requests that may wait for a listener (Linux's default).
 const BACKLOG_MAX: u32 = 1024;
 
 impl Manager {

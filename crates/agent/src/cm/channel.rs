@@ -18,8 +18,8 @@ use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, s
 
 use crate::ids::Peer;
 
-/// Most events that wait in one channel. At this limit, commands that would cause more events are
-/// refused.
+/// Maximum number of events that wait in one channel. At this limit, commands that would cause more
+/// events are refused.
 pub(crate) const EVENTS_MAX: usize = 1 << 14;
 /// Bytes that are written to the event socket at once.
 const NOTIFICATIONS: [u8; 64] = [1; 64];
@@ -161,8 +161,8 @@ impl Channel {
         self.events.len()
     }
 
-    /// Queues an event; [`Channel::notify`] announces it. Returns false if there is no memory: the
-    /// event is lost.
+    /// Queues an event; [`Channel::notify`] announces it. Returns false if there is no memory, and
+    /// the event is then lost.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         if !self.reserve(1) {
             return false;

@@ -67,7 +67,7 @@ impl Host {
 
     /// The delayed datagrams arrive and cause no event.
     fn late_ones_come(&mut self) {
-        while self.manager.late.next_time().is_some() {
+        while self.manager.delayed.next_time().is_some() {
             let step = self.manager.next_time().expect("something is due") + Duration::from_micros(1);
             self.manager.outside.pass(step);
             self.manager.on_time(&self.world);
@@ -90,7 +90,7 @@ fn a_request_that_is_later_than_its_time_out_is_repeated() {
     let (asking, asked, took) = host.asked();
     assert!((Duration::from_secs(1)..Duration::from_secs(9)).contains(&took), "repeated after {took:?}");
     host.connects(asking, asked);
-    assert!(host.manager.late.is_empty(), "it has come");
+    assert!(host.manager.delayed.is_empty(), "it has come");
 }
 
 #[test]

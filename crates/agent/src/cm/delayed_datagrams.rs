@@ -1,7 +1,7 @@
 //! Datagrams of the connection manager that a fault rule delays or reorders.
 //!
-//! They wait in bounded number, on their way out or in. Nothing blocks while they wait. The
-//! principal type is [`Late`].
+//! A bounded number of outgoing and incoming datagrams wait. Nothing blocks while they wait. The
+//! principal type is [`DelayedDatagrams`].
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use protocol::cm::{Mad, Origin, Path};
 
 use crate::management::Arrived;
 
-/// Most datagrams that wait. Further ones are lost, as in a network whose queues are full.
+/// Maximum number of datagrams that wait. Further ones are lost, as in a network whose queues are
+/// full.
 const MOST: usize = 1024;
 /// How long a reordered datagram waits for the next one, in nanoseconds.
 const NEXT: u64 = 1_000_000;
@@ -32,12 +33,12 @@ impl Waiting {
 /// The waiting datagrams, by due time and order of arrival. The flag says whether the datagram
 /// becomes due as soon as another one has passed.
 #[derive(Default)]
-pub(super) struct Late {
+pub(super) struct DelayedDatagrams {
     waiting: BTreeMap<(Time, u64), (Waiting, bool)>,
     order: u64,
 }
 
-impl Late {
+impl DelayedDatagrams {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -47,8 +48,9 @@ impl Late {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Keeps a datagram until `until`, or until now if there is none. If `overtaken`, keeps it
-    /// until another datagram has passed. Returns false if it is lost.
+    /// Keeps a datagram until `until`; without `until`, the datagram is due at once. If
+    /// `overtaken`, it is due as soon as another datagram has passed. Returns false if the datagram
+    /// is lost.
     pub(super) fn keep(&mut self, now: Time, until: Option<Time>, overtaken: bool, waiting: Waiting) -> bool {
         if self.waiting.len() >= MOST {
             return false;
@@ -85,7 +87,7 @@ mod tests {
         Waiting::Out { path: Path::default(), mad: Box::new([0; 256]), owner, words: String::new() }
     }
 
-    fn taken(late: &mut Late, now: u64) -> Vec<u32> {
+    fn taken(late: &mut DelayedDatagrams, now: u64) -> Vec<u32> {
         std::iter::from_fn(|| late.take(Time(now)))
             .map(|waiting| match waiting {
                 Waiting::Out { owner, .. } => owner,
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn they_come_when_they_are_due_and_behind_the_next() {
-        let mut late = Late::default();
+        let mut late = DelayedDatagrams::default();
         assert!(late.keep(Time(0), Some(Time(70)), false, waiting(1)));
         assert!(late.keep(Time(0), Some(Time(30)), false, waiting(2)));
         assert!(late.keep(Time(0), None, true, waiting(3)));
@@ -106,14 +108,14 @@ mod tests {
         assert!(taken(&mut late, 72).is_empty(), "that one came in");
         late.pass(Time(72), true);
         assert_eq!((taken(&mut late, 72), late.is_empty()), (vec![3], true));
-        // Without a next datagram, it comes when its time is over.
+        // If no other datagram follows, it is due after `NEXT`.
         assert!(late.keep(Time(80), None, true, waiting(4)));
         assert_eq!((taken(&mut late, 79 + NEXT), taken(&mut late, 80 + NEXT)), (vec![], vec![4]));
     }
 
     #[test]
     fn late_datagrams_above_the_limit_are_lost() {
-        let mut late = Late::default();
+        let mut late = DelayedDatagrams::default();
         let kept = (0..2000).filter(|_| late.keep(Time(0), None, true, waiting(0))).count();
         assert_eq!(kept, MOST);
     }

@@ -19,8 +19,8 @@ use super::query::{addresses, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
-/// Most notifications without an event that one WAKE command may request.
-const RINGS_MAX: u32 = 1 << 16;
+/// Maximum number of notifications without an event that one WAKE command may request.
+const NOTIFICATIONS_MAX: u32 = 1 << 16;
 
 impl Manager {
     pub(super) fn get_event(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
@@ -42,7 +42,8 @@ impl Manager {
             let Some(owner) = self.channels.get(&name) else { return };
             let Some(event) = owner.channel.unsaid() else { return };
             let (id, request) = (event.id, event.request.is_some());
-            // Events of a membership count there, so the client asks for them.
+            // The client counts an event in a message against its id. An event of a membership
+            // counts against the membership, so the client must ask the agent for it.
             let whole = event.member.is_none();
             let message = if whole { self.told(world, event) } else { vec![event_message::ASK] };
             let Some(owner) = self.channels.get_mut(&name) else { return };
@@ -66,7 +67,7 @@ impl Manager {
         std::mem::take(&mut self.notices.full)
     }
 
-    /// Whether there are such channels.
+    /// Whether the event socket of a channel was found full since the last [`Manager::take_full`].
     pub(crate) fn has_full(&self) -> bool {
         !self.notices.full.is_empty()
     }
@@ -100,12 +101,13 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// The client has taken messages out of the event socket and has kept them. It asks for that
-    /// many notifications without an event, so that its program wakes for the kept messages.
+    /// The client keeps messages that it has read from the event socket. It asks for one
+    /// notification without an event for each of them, so that its program wakes for the kept
+    /// messages.
     pub(super) fn notify_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Wake { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;
-        if !owner.channel.told || count > RINGS_MAX {
+        if !owner.channel.told || count > NOTIFICATIONS_MAX {
             return refuse(Errno::EINVAL, format!("{count} notifications without an event: not supported"));
         }
         owner.channel.owe_notifications(count);
@@ -164,7 +166,8 @@ impl Manager {
         }
         let Some(at) = &id.attachment else { return };
         let connection = id.connection.and_then(|connection| self.core.connection(connection).ok());
-        // Otherwise the program asks, and is told why there are none.
+        // Without an index there are no attributes. The program then asks for them and gets the
+        // reason.
         let Some(pkey_index) = self.locals.pkey_index(at, id.pkey().unwrap_or(at.pkey)) else { return };
         let attributes = |bit: u32, state: u8| {
             (wanted & bit != 0)

@@ -1,5 +1,5 @@
 //! Faults of the connection manager. Rules reject or drop requests, and drop, duplicate or delay
-//! datagrams ([`super::late`]).
+//! datagrams ([`super::delayed_datagrams`]).
 //!
 //! A request of a local program meets the rules when it is sent, by the QP that it names. A request
 //! of another host meets them when it arrives. Adds to [`Manager`].
@@ -11,7 +11,7 @@ use wire::Qpn;
 use wire::cm::{Message, Reason, Rej, Req};
 
 use super::Manager;
-use super::late::Waiting;
+use super::delayed_datagrams::Waiting;
 use crate::faults::{Asked, By};
 use crate::ids::ContextId;
 use crate::management::{Arrived, Told};
@@ -75,7 +75,7 @@ impl Manager {
         let now = self.now();
         let Some((fate, until, By { words, .. })) = world.faults.check_datagram(&facts, now.0) else {
             self.send(path, mad, &Told { owner, words: "" });
-            return self.late.pass(now, true);
+            return self.delayed.pass(now, true);
         };
         let until = until.map(Time).filter(|until| *until > now);
         let wait = |words: &str| Waiting::Out { path: *path, mad: Box::new(*mad), owner, words: words.to_owned() };
@@ -86,15 +86,15 @@ impl Manager {
                 if fate == Fate::Twice {
                     self.send(path, mad, &Told { owner, words: "" });
                 }
-                self.late.pass(now, true);
+                self.delayed.pass(now, true);
             }
             _ => {
                 let overtaken = fate == Fate::Late;
-                if !self.late.keep(now, until, overtaken, wait(&words)) {
+                if !self.delayed.keep(now, until, overtaken, wait(&words)) {
                     self.show_lost(path, mad, &Told { owner, words: &words });
                 } else if fate == Fate::Twice {
                     // Without room for the duplicate, only the duplicate is lost.
-                    let _ = self.late.keep(now, until, overtaken, wait(""));
+                    let _ = self.delayed.keep(now, until, overtaken, wait(""));
                 }
             }
         }
@@ -102,8 +102,8 @@ impl Manager {
 
     /// Sends or delivers the first datagram that is due. Returns false if there is none.
     #[cold]
-    pub(super) fn bring_late(&mut self) -> bool {
-        match self.late.take(self.now()) {
+    pub(super) fn bring_delayed(&mut self) -> bool {
+        match self.delayed.take(self.now()) {
             None => return false,
             Some(Waiting::Out { path, mad, owner, words }) => self.send(&path, &mad, &Told { owner, words: &words }),
             Some(Waiting::In { origin, arrived }) => {
@@ -131,7 +131,7 @@ impl Manager {
         }
         let now = self.now();
         let Some((fate, until, by)) = world.faults.check_datagram(&facts, now.0) else {
-            self.late.pass(now, false);
+            self.delayed.pass(now, false);
             return false;
         };
         let until = until.map(Time).filter(|until| *until > now);
@@ -139,7 +139,7 @@ impl Manager {
         match fate {
             Fate::Lost | Fate::Damaged(_) => self.show_drop(origin, arrived, by.rule),
             Fate::Good | Fate::Ghost | Fate::Twice if until.is_none() => {
-                self.late.pass(now, false);
+                self.delayed.pass(now, false);
                 if fate == Fate::Twice {
                     self.deliver(origin, &arrived.mad);
                 }
@@ -147,10 +147,10 @@ impl Manager {
             }
             _ => {
                 let overtaken = fate == Fate::Late;
-                if !self.late.keep(now, until, overtaken, wait()) {
+                if !self.delayed.keep(now, until, overtaken, wait()) {
                     self.show_drop(origin, arrived, by.rule);
                 } else if fate == Fate::Twice {
-                    let _ = self.late.keep(now, until, overtaken, wait());
+                    let _ = self.delayed.keep(now, until, overtaken, wait());
                 }
             }
         }

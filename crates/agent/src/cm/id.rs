@@ -88,7 +88,7 @@ pub(crate) struct Id {
     pub(crate) connection: Option<protocol::cm::Id>,
     /// ESTABLISHED has been reported, or the program has sent RTU.
     pub(crate) established: bool,
-    /// Most requests that may wait.
+    /// Maximum number of requests that may wait.
     pub(crate) backlog: u32,
     pub(crate) events: EventCounts,
     /// Its memberships.

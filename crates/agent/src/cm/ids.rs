@@ -150,7 +150,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    /// Sets the options that decide with whom a port is shared.
+    /// Sets the options that decide which other ids may share the id's port.
     fn set_sharing(&mut self, call: &Call<'_>, name: u32, optname: u32, on: bool) -> Outcome<Vec<u8>> {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {

@@ -35,8 +35,8 @@ impl Manager {
             Kind::DisconnectWanted(_) | Kind::Disconnected { .. } => self.over(name, 0, String::new()),
             Kind::Rested => self.tell(name, event::TIMEWAIT_EXIT, 0, UdParam::default(), String::new()),
             Kind::SidrAnswered { rep, .. } => self.on_answer(name, &rep),
-            // `Later` changes nothing for a program. Alternate paths are neither suggested nor
-            // accepted, and no event tells of them.
+            // `Later` changes nothing for a program. softhca neither suggests nor accepts alternate
+            // paths for an established connection, and no event reports them.
             Kind::PathSuggested(_) => self.decline_path(news.id),
             Kind::Later(_) | Kind::PathAnswered(_) | Kind::Incoming { .. } | Kind::SidrIncoming { .. } => {}
         }
@@ -156,9 +156,10 @@ impl Manager {
     }
 
     /// Declines an alternate path. Programs have no call and no event for alternate paths of an
-    /// established connection. Linux's connection manager takes such a suggestion for a program's
-    /// id and never answers it; on Ethernet ports it drops the suggestion. There the peer waits in
-    /// vain. The IBA has an answer for this case (12.8), and softhca sends it.
+    /// established connection. Linux's connection manager accepts such a suggestion for a program's
+    /// id and never answers it; on Ethernet ports it drops the suggestion. There the peer waits
+    /// until its retries are used up. The IBA has an answer for this case (12.8), and softhca sends
+    /// it.
     fn decline_path(&mut self, connection: protocol::cm::Id) {
         if let Err(error) = self.core.answer_path(connection, wire::cm::AprStatus::UNSUPPORTED, &[], &[]) {
             tracing::debug!(%error, "the suggestion of a path could not be declined");

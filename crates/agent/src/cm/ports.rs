@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use crate::gids::gid_of;
 
-/// Most ids that may share a port.
+/// Maximum number of ids that may share a port.
 const SHARERS: usize = 1024;
 
 /// Where an id is bound.
@@ -120,8 +120,8 @@ impl Ports {
         Some(found)
     }
 
-    /// The first such port in a range. It is one walk over the ports in use, in their order: there
-    /// may be as many as the range has.
+    /// The first port of a range that [`Ports::free`] may return. Searches the ports in use only
+    /// once, in their order, because there may be as many as the range has.
     fn free_in(&self, space: u64, spot: Spot, range: RangeInclusive<u16>) -> Option<u16> {
         let service = |port: &u16| space | u64::from(*port);
         let mut next = *range.start();

@@ -36,7 +36,7 @@ pub(super) const PACKET_LIFE: u8 = 16;
 /// last value.
 const FIRST_LOOK: u64 = 2_000_000;
 const LAST_LOOK: u64 = 100_000_000;
-/// Most searches at a time; each search costs system calls.
+/// Maximum number of searches at a time; each search costs system calls.
 const SEARCHES_MAX: usize = 1024;
 
 /// The result for an address, or the neighbour to search for.

@@ -9,10 +9,10 @@ use super::Manager;
 use super::id::{Stage, space_name};
 use crate::asker::Asker;
 
-/// Most ids that are shown.
+/// Maximum number of ids that are shown.
 pub(crate) const SHOWN: usize = 10_000;
 
-/// What a kernel would tell of an id that belongs to a device, or that listens on all devices.
+/// What a kernel would report about an id that belongs to a device, or that listens on all devices.
 #[derive(Debug)]
 pub(crate) struct Listed {
     /// Its number.

@@ -1,6 +1,6 @@
-//! Captures of datagrams that are not simply sent. These are the datagrams that faults drop, and
-//! the datagrams to ids of a user who may capture only their own. The owner of a request is known
-//! once the request is an id. Adds to [`Manager`].
+//! Captures of datagrams that the ordinary send path does not show. These are the datagrams that
+//! faults drop, and the datagrams to ids of a user who may capture only their own. The owner of a
+//! request is known once the request is an id. Adds to [`Manager`].
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

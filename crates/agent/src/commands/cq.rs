@@ -30,7 +30,7 @@ use crate::world::World;
 pub struct Wanted {
     /// The client's name for it.
     pub user_handle: u64,
-    /// Least number of entries.
+    /// Minimum number of entries.
     pub cqe: u32,
     /// Completion vector.
     pub vector: u32,

@@ -24,7 +24,7 @@ pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// DIRECT_GRANT: grants this access.
+/// DIRECT_GRANT: grants the access for which a DIRECT_ASK has asked.
 pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let DirectGrant { engine, qpn, line, number } = call.body()?;

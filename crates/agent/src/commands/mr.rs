@@ -36,7 +36,8 @@ const KNOWN: u32 = access::LOCAL_WRITE
     | access::FLUSH_GLOBAL;
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// What a region is made of, if its range and its rights fit that.
+/// Determines what a region consists of. Checks that its range and its access rights are valid for
+/// that.
 fn matter(world: &World, owner: ContextId, body: &RegMr, said: &MrIn) -> Outcome<Matter> {
     if said.flags & mr_flags::DEVICE == 0 {
         check_range(body.start, body.length, body.hca_va, body.access_flags)?;
@@ -241,8 +242,8 @@ fn check_access(flags: u32) -> Result<(), (Errno, String)> {
     Ok(())
 }
 
-/// Checks that every bit has a meaning, for an MR or for a QP. FLUSH to persistence has one: the
-/// memory may refuse it, not the QP.
+/// Checks that every bit has a meaning, for an MR or for a QP. FLUSH_PERSISTENT has a meaning: a QP
+/// may have it, although MRs are refused with it.
 pub fn check_meaning(flags: u32) -> Result<(), (Errno, String)> {
     if flags & !(KNOWN | access::FLUSH_PERSISTENT | OPTIONAL) != 0 {
         return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));
@@ -267,7 +268,7 @@ fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> 
     Ok(())
 }
 
-/// The memfd that the private tail announces, if it does.
+/// The memfd, if the private tail announces one.
 fn handed_over(said: &MrIn, mut fds: Vec<Passed>, length: u64) -> Outcome<Option<Shared>> {
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {

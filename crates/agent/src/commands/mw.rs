@@ -40,8 +40,8 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&AllocMwAnswer { mw_handle: handle, rkey: key }))
 }
 
-/// DEALLOC_MW. The tail, if there is one, has the latest key, so that no key that peers may
-/// remember is reused soon.
+/// DEALLOC_MW. The tail, if there is one, contains the latest key. So a key that peers may remember
+/// is not reused soon.
 pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (DeallocMw { mw_handle }, tail) = call.body_and_tail()?;
     let mw = find(&world.tables.mws, call.context, mw_handle, Kind::Mw)?;

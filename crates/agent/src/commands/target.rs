@@ -26,7 +26,7 @@ use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Most targets of all shared domains. Each takes a block of numbers.
+/// Maximum number of targets of all shared domains. Each takes a block of numbers.
 const MOST: u32 = 16_384;
 
 /// A number for a target that others can open.
@@ -173,7 +173,7 @@ fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
     }
 }
 
-/// XRC_EVENT: tells the other holders of a target of an event.
+/// XRC_EVENT: reports an event of a target to the target's other holders.
 pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcEvent { qp_handle, event } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::asker::Asker;
 use crate::ids::Peer;
 
-/// The most rules that are kept, of all users and of one user.
+/// The maximum number of rules that are kept, of all users and of one user.
 const KEPT: usize = 512;
 const KEPT_OF_ONE: usize = 128;
 
@@ -36,16 +36,16 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Keeps a rule that has acted, and adds it to the same rule of an earlier open of this
-    /// program. If the user has too many rules, the user's oldest goes; if all users together have,
-    /// the oldest of all.
+    /// program. If the user has too many rules, the user's oldest rule is removed. If all users
+    /// together have too many, the oldest rule of all is removed.
     pub(super) fn keep(&mut self, row: Row) {
         if row.acted == 0 {
             return;
         }
         let (uid, pid) = (row.peer.uid, row.peer.pid);
         let is_same = |kept: &&mut Row| (kept.peer.uid, kept.peer.pid) == (uid, pid) && kept.rule == row.rule;
-        // Each open of a device brings the rules again. A program that opens often has one row for
-        // each rule.
+        // Each open of a device brings the rules again. So a program that opens a device often has
+        // only one row for each rule.
         if let Some(kept) = self.rows.iter_mut().find(is_same) {
             kept.seen += row.seen;
             kept.acted += row.acted;

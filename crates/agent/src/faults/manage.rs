@@ -14,8 +14,8 @@ use crate::ids::ContextId;
 use crate::shares;
 use crate::world::World;
 
-/// Most lanes of removed devices that end together with the rule's start. Separate pieces of work
-/// end the rest.
+/// Maximum number of lanes of removed devices that end together with the rule's start. Separate
+/// pieces of work end the rest.
 const LANES_AT_ONCE: usize = 256;
 
 /// Answers a `fault` request. The second value says whether ports have changed.
@@ -309,8 +309,8 @@ mod tests {
     use crate::config::Config;
     use crate::ids::Peer;
 
-    /// A program's own rules cause no work for other programs, and the programs of one user may
-    /// bring a bounded number.
+    /// A program's own rules cause no work for other programs. The programs of one user may bring a
+    /// bounded number of rules.
     #[test]
     fn own_rules_are_bounded_for_each_user_and_go_with_their_program() {
         let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!((listed(Asker::User(7)), listed(Asker::User(8))), (USER_OWN_MAX, RULES_MAX));
     }
 
-    /// `softhca run` prints how often they acted, after its program has ended.
+    /// `softhca run` prints the counts of these rules after its program has ended.
     #[test]
     fn counts_of_own_rules_outlive_their_program() {
         let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");

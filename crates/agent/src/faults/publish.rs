@@ -157,8 +157,8 @@ impl World {
         String::from_utf8(text).ok()
     }
 
-    /// Handles the end of a context. Its counts stay; its own rules go, but not their counts.
-    /// `neighbours` are the contexts to which it had lanes.
+    /// Handles the end of a context. Its counts stay. Its own rules are removed, but their counts
+    /// are kept. `neighbours` are the contexts to which it had lanes.
     pub(crate) fn forget_faults(&mut self, id: ContextId, neighbours: &[ContextId]) {
         if !self.faults.is_on() {
             return;

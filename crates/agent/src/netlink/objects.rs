@@ -22,11 +22,11 @@ use crate::objects::Qp;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Most objects, and most slots of ids, that one piece looks at.
+/// Maximum numbers of objects, and of slots of ids, that one piece looks at.
 const PIECE: usize = 64;
 const PLACES: usize = 256;
-/// Most slots of a table that one piece looks at. Many of them may be free, or belong to another
-/// device.
+/// Maximum number of slots of a table that one piece looks at. Many of them may be free, or belong
+/// to another device.
 const SLOTS: usize = 1024;
 /// Length of the longest entry: an id with two addresses.
 const ENTRY_MAX: usize = 400;

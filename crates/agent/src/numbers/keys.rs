@@ -72,8 +72,8 @@ impl KeySpace {
         Some(index << 8 | u32::from(block.generations[(index % BLOCK_LEN) as usize]))
     }
 
-    /// Frees the key of a memory window, whose latest form is `last`. The next key with this index
-    /// differs from all its forms, unless the window has had all 256.
+    /// Frees the key of a memory window, whose latest key is `last`. The next key with this index
+    /// differs from all keys of the window, unless the window has had all 256.
     pub fn retire(&mut self, key: u32, last: u32) {
         if let Some(generation) = self.generation(key) {
             *generation = (last & 0xff) as u8;

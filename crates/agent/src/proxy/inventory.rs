@@ -85,7 +85,7 @@ pub(super) struct PairSpec {
     pub(super) cookie: u64,
 }
 
-/// The answer to GET_CONTEXT, once again.
+/// Makes the answer to GET_CONTEXT again.
 pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
     let context = world.contexts.get(&id)?;
     let events = context.events.as_ref()?;
@@ -108,8 +108,8 @@ pub(super) struct Inventory {
     last: Option<u32>,
 }
 
-/// Most regions that are looked at in one piece. A client may have hundreds of thousands, but the
-/// agent reaches only the few thousand that were handed over.
+/// Maximum number of regions that are looked at in one piece. A client may have hundreds of
+/// thousands, but the agent reaches only the few thousand that were handed over.
 const LOOKED_AT: usize = 4096;
 
 /// A part of the inventory.

@@ -92,7 +92,7 @@ impl Worker {
     }
 
     /// Follows one change. If an object cannot be taken over (its memory cannot be mapped), it is
-    /// missing later, and work requests complete in error, as after its destruction.
+    /// missing later. Work requests that use it then complete in error, as after its destruction.
     fn follow(&mut self, change: Change) {
         if let Err(error) = self.take_over(change) {
             tracing::warn!(%error, "the proxy engine could not take an object over");

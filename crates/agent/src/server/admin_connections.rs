@@ -1,5 +1,5 @@
-//! Connections to the admin node and to the NETLINK_RDMA node: a request, its answer in as many
-//! pieces as needed, the next request. Adds to [`Server`].
+//! Connections to the admin node and to the NETLINK_RDMA node. Each connection sends a request,
+//! gets its answer in as many pieces as needed, and sends the next request. Adds to [`Server`].
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,19 +17,19 @@ use crate::listening::accepted;
 use crate::netlink;
 use crate::poller::Token;
 
-/// The most answers to one user that are sent at a time. Further requests wait.
+/// The maximum number of answers to one user that are sent at a time. Further requests wait.
 const TELLINGS: usize = 64;
 
 /// The node of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Door {
+pub(super) enum AdminNode {
     Admin,
     Netlink,
 }
 
 /// One connection.
-pub(super) struct Visitor {
-    door: Door,
+pub(super) struct AdminConnection {
+    node: AdminNode,
     pub(super) uid: u32,
     socket: Foreign<Socket>,
     /// The events for which its socket is watched, if any.
@@ -40,7 +40,7 @@ pub(super) struct Visitor {
     held_up: bool,
 }
 
-impl Visitor {
+impl AdminConnection {
     pub(super) fn watched(&mut self) -> (BorrowedFd<'_>, &mut Option<EventFlags>) {
         (self.socket.as_fd(), &mut self.interest)
     }
@@ -50,19 +50,19 @@ impl Visitor {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     pub(super) clients: usize,
-    pub(super) visitors: usize,
+    pub(super) admins: usize,
     tellings: usize,
     /// Connections whose requests wait.
     parked: VecDeque<u32>,
 }
 
 impl Server {
-    pub(super) fn accept_visitors(&mut self, door: Door) {
+    pub(super) fn accept_admins(&mut self, node: AdminNode) {
         for _ in 0..ACCEPTED {
             let closers = &mut self.world.closers;
-            let listener = match door {
-                Door::Admin => self.listeners.admin.as_ref(),
-                Door::Netlink => self.listeners.netlink.as_ref(),
+            let listener = match node {
+                AdminNode::Admin => self.listeners.admin.as_ref(),
+                AdminNode::Netlink => self.listeners.netlink.as_ref(),
             };
             let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
                 return;
@@ -73,54 +73,54 @@ impl Server {
                 drop(Foreign::new(socket, self.world.closers.of(uid)));
                 continue;
             }
-            self.take_visitor(socket, door);
+            self.take_admin(socket, node);
         }
     }
 
-    pub(super) fn take_visitor(&mut self, socket: Socket, door: Door) {
+    pub(super) fn take_admin(&mut self, socket: Socket, node: AdminNode) {
         let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
         let id = self.next_connection();
         let socket = Foreign::new(socket, self.world.closers.of(uid));
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
         {
-            self.registry.users.entry(uid).or_default().visitors += 1;
+            self.registry.users.entry(uid).or_default().admins += 1;
             let interest = Some(EventFlags::IN);
-            self.admins.insert(id, Visitor { door, uid, socket, interest, telling: None, held_up: false });
+            self.admins.insert(id, AdminConnection { node, uid, socket, interest, telling: None, held_up: false });
         }
     }
 
     /// Handles a request, or sends the next piece of an answer. Returns `false` if the agent must
     /// end.
     pub(super) fn serve_admin(&mut self, id: u32) -> bool {
-        let Some(visitor) = self.admins.get_mut(&id) else { return true };
-        let uid = visitor.uid;
-        if visitor.telling.is_none() {
+        let Some(admin) = self.admins.get_mut(&id) else { return true };
+        let uid = admin.uid;
+        if admin.telling.is_none() {
             // A held-up connection is not watched for requests, so this event is its end.
-            if visitor.held_up {
-                self.end_visit(id);
+            if admin.held_up {
+                self.end_admin(id);
                 return true;
             }
-            if visitor.socket.closer().is_full() {
-                visitor.held_up = true;
-                self.watch_visitor(id, EventFlags::empty());
+            if admin.socket.closer().is_full() {
+                admin.held_up = true;
+                self.watch_admin(id, EventFlags::empty());
                 return true;
             }
             let has = self.registry.users.entry(uid).or_default();
             if self.world.users.apart && has.tellings >= TELLINGS {
                 has.parked.push_back(id);
-                if visitor.interest.take().is_some() {
-                    let _ = self.poller.unwatch(visitor.socket.as_fd());
+                if admin.interest.take().is_some() {
+                    let _ = self.poller.unwatch(admin.socket.as_fd());
                 }
                 return true;
             }
-            let answer = match visitor.door {
-                Door::Admin => admin::serve(&mut self.world, &self.manager, (id, &visitor.socket), &mut self.buffer),
-                Door::Netlink => netlink::serve(&visitor.socket, &mut self.buffer),
+            let answer = match admin.node {
+                AdminNode::Admin => admin::serve(&mut self.world, &self.manager, (id, &admin.socket), &mut self.buffer),
+                AdminNode::Netlink => netlink::serve(&admin.socket, &mut self.buffer),
             };
             match answer {
                 Answer::Tell(telling, changed) => {
-                    visitor.telling = Some(telling);
+                    admin.telling = Some(telling);
                     has.tellings += 1;
                     if changed {
                         self.show_changes(true);
@@ -128,11 +128,11 @@ impl Server {
                 }
                 Answer::Over(Verdict::Goes) => {
                     self.unpark(uid);
-                    self.watch_visitor(id, EventFlags::IN);
+                    self.watch_admin(id, EventFlags::IN);
                     return true;
                 }
                 Answer::Over(Verdict::Ends) => {
-                    self.end_visit(id);
+                    self.end_admin(id);
                     return true;
                 }
                 Answer::Over(Verdict::Stop) => return false,
@@ -144,25 +144,25 @@ impl Server {
 
     /// Sends one piece of an answer.
     fn tell(&mut self, id: u32) {
-        let Some(visitor) = self.admins.get_mut(&id) else { return };
-        let Some(telling) = &mut visitor.telling else { return };
-        let uid = visitor.uid;
+        let Some(admin) = self.admins.get_mut(&id) else { return };
+        let Some(telling) = &mut admin.telling else { return };
+        let uid = admin.uid;
         // Each piece allocates. An answer that cannot be completed is ended at once.
         if !headroom::is_there() {
-            return self.end_visit(id);
+            return self.end_admin(id);
         }
         if !telling.go_on(&self.world, &self.manager) {
             return self.enqueue(Token::Admin(id));
         }
-        match visitor.socket.try_send(&telling.message(), &[]) {
+        match admin.socket.try_send(&telling.message(), &[]) {
             Ok(()) if telling.sent() => {
-                visitor.telling = None;
-                self.watch_visitor(id, EventFlags::IN);
+                admin.telling = None;
+                self.watch_admin(id, EventFlags::IN);
                 self.end_telling(uid);
             }
             Ok(()) => self.enqueue(Token::Admin(id)),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.watch_visitor(id, EventFlags::OUT),
-            Err(_) => self.end_visit(id),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.watch_admin(id, EventFlags::OUT),
+            Err(_) => self.end_admin(id),
         }
     }
 
@@ -182,34 +182,34 @@ impl Server {
 
     /// Reads the requests of a user again, from at most `most` connections. Returns their number.
     pub(super) fn ask_again(&mut self, uid: u32, most: usize) -> usize {
-        let held_up = self.admins.iter_mut().filter(|(_, visitor)| visitor.uid == uid && visitor.held_up);
+        let held_up = self.admins.iter_mut().filter(|(_, admin)| admin.uid == uid && admin.held_up);
         let mut count = 0;
-        for (id, visitor) in held_up.take(most) {
+        for (id, admin) in held_up.take(most) {
             count += 1;
-            visitor.held_up = false;
-            let (socket, now) = visitor.watched();
+            admin.held_up = false;
+            let (socket, now) = admin.watched();
             scheduler::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
         }
         count
     }
 
-    fn watch_visitor(&mut self, id: u32, interest: EventFlags) {
-        if let Some(visitor) = self.admins.get_mut(&id) {
-            let (socket, now) = visitor.watched();
+    fn watch_admin(&mut self, id: u32, interest: EventFlags) {
+        if let Some(admin) = self.admins.get_mut(&id) {
+            let (socket, now) = admin.watched();
             scheduler::watch_for(&self.poller, socket, Token::Admin(id), now, interest);
         }
     }
 
-    fn end_visit(&mut self, id: u32) {
-        let Some(visitor) = self.admins.remove(&id) else { return };
-        let _ = self.poller.unwatch(visitor.socket.as_fd());
+    fn end_admin(&mut self, id: u32) {
+        let Some(admin) = self.admins.remove(&id) else { return };
+        let _ = self.poller.unwatch(admin.socket.as_fd());
         self.world.captures.end(&mut self.world.contexts, id);
-        if visitor.telling.is_some() {
-            self.end_telling(visitor.uid);
+        if admin.telling.is_some() {
+            self.end_telling(admin.uid);
         } else {
-            self.unpark(visitor.uid);
+            self.unpark(admin.uid);
         }
-        self.count_out(visitor.uid, |has| &mut has.visitors);
+        self.count_out(admin.uid, |has| &mut has.admins);
         // The idle time begins only now: `softhca run` keeps its connection while its program runs.
         self.idle.since = Instant::now();
     }
@@ -219,20 +219,20 @@ impl Server {
         let Some(has) = self.registry.users.get_mut(&uid) else { return };
         let count = which(has);
         *count = count.saturating_sub(1);
-        if (has.clients, has.visitors) == (0, 0) {
+        if (has.clients, has.admins) == (0, 0) {
             self.registry.users.remove(&uid);
         }
     }
 
-    /// Whether a user has as many connections as it may, or there is no memory for another one.
-    /// `softhca run` has one connection per program, and a program one client per context; a client
-    /// that says nothing after the connect has no context yet.
+    /// Whether a user has as many connections as it may, or there is no memory for another one. One
+    /// `softhca run` keeps one connection open for each program. A program has one client
+    /// connection for each context; a client without a first message has no context yet.
     pub(super) fn is_one_too_many(&self, uid: u32) -> bool {
         if !headroom::is_there() {
             return true;
         }
         let share = self.world.users.contexts as usize;
         let Some(has) = self.registry.users.get(&uid) else { return false };
-        self.world.users.apart && (has.visitors >= share || has.clients >= 2 * share)
+        self.world.users.apart && (has.admins >= share || has.clients >= 2 * share)
     }
 }

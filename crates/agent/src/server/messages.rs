@@ -5,9 +5,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::Server;
+use super::admin_connections::AdminNode;
 use super::passing::passed;
 use super::scheduler::{Account, Work};
-use super::visitors::Door;
 use crate::asker::Asker;
 use crate::dispatch::dispatch;
 use crate::faults::manage;
@@ -15,7 +15,7 @@ use crate::inbox::{Message, ReplyTo};
 use crate::listening::ourselves;
 use crate::pkeys::BadPkeys;
 
-/// Most messages that are taken at once.
+/// Maximum number of messages that are taken at once.
 const MESSAGES: usize = 256;
 
 impl Server {
@@ -74,7 +74,7 @@ impl Server {
                     self.idle.since = Instant::now();
                 }
             }
-            Message::Admin(socket) => self.take_visitor(socket, Door::Admin),
+            Message::Admin(socket) => self.take_admin(socket, AdminNode::Admin),
             Message::Network(network) => self.manager.set_network(network),
             Message::Port { device, port, up } => {
                 let changed = self.world.set_port(device, port, up);

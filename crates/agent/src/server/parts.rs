@@ -1,5 +1,5 @@
-//! The parts of the server: what it listens on, who is connected, what waits, and what surrounds
-//! it.
+//! The parts of the server: the listening sockets, the connections, the waiting work, and the files
+//! that the server shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use shm::socket::Listener;
 
+use super::admin_connections::Connections;
 use super::scheduler::{self, Account, Work};
-use super::visitors::Connections;
 use crate::cm::ChannelId;
 use crate::fair::Fair;
 use crate::ids::ContextId;
@@ -25,7 +25,7 @@ pub(super) struct Listeners {
     pub(super) netlink: Option<Listener>,
 }
 
-/// Who is connected.
+/// The connections.
 #[derive(Default)]
 pub(super) struct Registry {
     /// How many connections each user has.

@@ -1,6 +1,6 @@
-//! The server's part in two matters: messages with descriptors, which another thread receives, and
-//! users whose messages the server reads again. [`crate::closer`] receives, checks and closes the
-//! descriptors. Adds to [`Server`].
+//! The server's part in two tasks: handling messages with descriptors, which another thread
+//! receives, and reading a user's messages again after a pause. [`crate::closer`] receives, checks
+//! and closes the descriptors. Adds to [`Server`].
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ impl Client {
     }
 }
 
-/// The most connections that one piece of work watches again.
+/// The maximum number of connections that one piece of work watches again.
 const AGAIN: usize = 256;
 
 impl Server {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{Event, EventFlags};
 
 use super::Server;
-use super::visitors::Door;
+use super::admin_connections::AdminNode;
 use crate::account;
 use crate::client::Node;
 use crate::cm::ChannelId;
@@ -26,7 +26,7 @@ use crate::world::Backlog;
 const LINGER: Duration = Duration::from_micros(200);
 /// After this time the thread asks for new events, even if there is other work.
 const SLICE: Duration = Duration::from_micros(250);
-/// Most events that are taken at once.
+/// Maximum number of events that are taken at once.
 const EVENTS: usize = 256;
 /// How far ahead of the others an account starts when it gets work, in nanoseconds: a long piece of
 /// work.
@@ -46,7 +46,7 @@ pub(super) enum Account {
     /// New connections.
     Newcomers,
     /// Wake-ups between users.
-    Rings,
+    Relays,
     /// The requests of a user.
     User(u32),
 }
@@ -136,7 +136,7 @@ impl Server {
         }
         self.world.follow_wire(Instant::now);
         for channel in self.manager.take_full() {
-            self.watch_bell(channel);
+            self.watch_event_socket(channel);
         }
         backlog
     }
@@ -188,7 +188,7 @@ impl Server {
                 None => return,
             },
             Token::Admin(id) => match self.admins.get_mut(&id) {
-                Some(visitor) => visitor.watched(),
+                Some(admin) => admin.watched(),
                 None => return,
             },
             Token::Death(id) => {
@@ -210,11 +210,11 @@ impl Server {
             Token::Client(id) | Token::Death(id) => {
                 self.clients.get(&id).map_or(Account::Newcomers, |client| Account::User(client.uid()))
             }
-            Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |visitor| Account::User(visitor.uid)),
+            Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |admin| Account::User(admin.uid)),
             Token::Push(context) => self.account_of_context(ContextId(context)),
             Token::EventSocket(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
             Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode => Account::Newcomers,
-            Token::Relays => Account::Rings,
+            Token::Relays => Account::Relays,
             Token::Management => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
         }
@@ -253,8 +253,8 @@ impl Server {
             Token::Wake => self.take_messages(),
             Token::Node(device) => self.accept(Node::Device(device as usize)),
             Token::ManagerNode => self.accept(Node::Manager),
-            Token::AdminNode => self.accept_visitors(Door::Admin),
-            Token::NetlinkNode => self.accept_visitors(Door::Netlink),
+            Token::AdminNode => self.accept_admins(AdminNode::Admin),
+            Token::NetlinkNode => self.accept_admins(AdminNode::Netlink),
             Token::Client(id) => self.serve(id),
             Token::Death(id) => self.disconnect(id),
             // An engine has made room.

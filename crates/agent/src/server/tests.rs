@@ -11,7 +11,7 @@ use shm::notifier::Notifier;
 use tracing::span::{Attributes, Id, Record as Values};
 use tracing::{Metadata, Subscriber};
 
-use super::visitors::Door;
+use super::admin_connections::AdminNode;
 use super::*;
 use crate::config::Wire;
 use crate::headroom::tests::WITHHELD;
@@ -42,9 +42,9 @@ fn client(server: &mut Server, uid: u32) -> (u32, Socket) {
 }
 
 /// A connection to the admin node or to the NETLINK_RDMA node.
-fn visitor(server: &mut Server, door: Door) -> (u32, Socket) {
+fn admin(server: &mut Server, node: AdminNode) -> (u32, Socket) {
     let (theirs, ours) = Socket::pair().expect("a pair");
-    server.take_visitor(ours, door);
+    server.take_admin(ours, node);
     (server.registry.last, theirs)
 }
 
@@ -52,29 +52,29 @@ fn visitor(server: &mut Server, door: Door) -> (u32, Socket) {
 fn read_from(server: &mut Server) -> usize {
     let clients = server.clients.values_mut().filter(|client| client.uid() == HOSTILE);
     let clients = clients.filter_map(|client| *client.watched().1);
-    let visitors = server.admins.values_mut().filter(|visitor| visitor.uid == HOSTILE);
-    let visitors = visitors.filter_map(|visitor| *visitor.watched().1);
-    clients.chain(visitors).filter(|interest| *interest == EventFlags::IN).count()
+    let admins = server.admins.values_mut().filter(|admin| admin.uid == HOSTILE);
+    let admins = admins.filter_map(|admin| *admin.watched().1);
+    clients.chain(admins).filter(|interest| *interest == EventFlags::IN).count()
 }
 
 /// Makes connections of the hostile user that the server does not read: `clients` of a device, and
-/// `visitors` others.
-fn held_up(server: &mut Server, clients: usize, visitors: usize) -> Vec<Socket> {
+/// `admins` others.
+fn held_up(server: &mut Server, clients: usize, admins: usize) -> Vec<Socket> {
     // With these closers, a user with one descriptor that waits to be closed already has too many.
     let closers = std::mem::replace(&mut server.world.closers, Closers::threads(|_| {}, 0));
     let mut theirs = Vec::new();
-    for number in 0..clients + visitors {
+    for number in 0..clients + admins {
         let (id, socket) = if number < clients {
             let (id, socket) = client(server, HOSTILE);
             server.serve(id);
             (id, socket)
         } else {
-            let (id, socket) = visitor(server, Door::Admin);
+            let (id, socket) = admin(server, AdminNode::Admin);
             assert!(server.serve_admin(id));
             (id, socket)
         };
-        if let Some(visitor) = server.admins.get_mut(&id) {
-            visitor.uid = HOSTILE;
+        if let Some(admin) = server.admins.get_mut(&id) {
+            admin.uid = HOSTILE;
         }
         theirs.push(socket);
     }
@@ -94,9 +94,9 @@ fn is_answered(socket: &Socket) -> bool {
 #[test]
 fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
     raise_descriptor_limit();
-    for (clients, visitors) in [(300, 0), (0, 300), (100, 200)] {
+    for (clients, admins) in [(300, 0), (0, 300), (100, 200)] {
         let mut server = server();
-        let _held = held_up(&mut server, clients, visitors);
+        let _held = held_up(&mut server, clients, admins);
         let (_, other) = client(&mut server, OTHER);
         other.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
         server.inbox.send(Message::Room(HOSTILE));
@@ -114,7 +114,7 @@ fn another_user_is_served_between_pieces_of_connections_that_are_read_again() {
                 more => panic!("{more} connections in one turn"),
             }
         }
-        assert_eq!(seen, ["256", "the other user", "the rest"], "{clients} clients, {visitors} visitors");
+        assert_eq!(seen, ["256", "the other user", "the rest"], "{clients} clients, {admins} admins");
     }
 }
 
@@ -146,39 +146,39 @@ fn take(socket: &Socket, answer: &mut Vec<Vec<u8>>) -> bool {
 #[test]
 fn each_piece_of_an_answer_asks_for_memory_anew() {
     let show = br#"{"request":"show"}"#.to_vec();
-    for (door, question) in [(Door::Admin, show), (Door::Netlink, two_requests())] {
+    for (node, question) in [(AdminNode::Admin, show), (AdminNode::Netlink, two_requests())] {
         let mut server = server();
         for _ in 0..100 {
             let peer = Peer { pid: 1, uid: OTHER, comm: String::new() };
             server.world.open(0, profile::MAINLINE, peer).expect("a context");
         }
         let [(one, its_end), (other, others_end)] = [(); 2].map(|()| {
-            let (id, socket) = visitor(&mut server, door);
+            let (id, socket) = admin(&mut server, node);
             socket.send(&question, &[]).expect("sent");
             assert!(server.serve_admin(id), "the first piece");
             (id, socket)
         });
         let queued = [Token::Admin(one), Token::Admin(other)].map(|token| server.schedule.queued.contains(&token));
-        assert_eq!(queued, [true, true], "{door:?}: the rest is a piece of work of its own");
+        assert_eq!(queued, [true, true], "{node:?}: the rest is a piece of work of its own");
         let (mut begun, mut whole) = (Vec::new(), Vec::new());
         assert!(!take(&its_end, &mut begun));
         WITHHELD.set(true);
         assert!(server.serve_admin(one), "the agent goes on");
         WITHHELD.set(false);
-        assert!(!server.admins.contains_key(&one), "{door:?}: more was told without memory");
+        assert!(!server.admins.contains_key(&one), "{node:?}: more was told without memory");
         let told = begun.len();
-        assert!(take(&its_end, &mut begun) && begun.len() == told, "{door:?}: the connection ends without the rest");
+        assert!(take(&its_end, &mut begun) && begun.len() == told, "{node:?}: the connection ends without the rest");
         for _ in 0..1000 {
             assert!(server.serve_admin(other));
-            assert!(!take(&others_end, &mut whole), "{door:?}: the other connection goes on");
+            assert!(!take(&others_end, &mut whole), "{node:?}: the other connection goes on");
         }
-        match door {
-            Door::Admin => {
+        match node {
+            AdminNode::Admin => {
                 // The answer is one short message in many pieces, so it needs no mark.
                 let shown: serde_json::Value = serde_json::from_slice(&whole.concat()).expect("JSON");
                 assert_eq!(shown["contexts"].as_array().map(Vec::len), Some(100));
             }
-            Door::Netlink => assert_eq!(netlink::messages(&whole.concat()).count(), 2),
+            AdminNode::Netlink => assert_eq!(netlink::messages(&whole.concat()).count(), 2),
         }
         assert!(server.admins.contains_key(&other));
     }

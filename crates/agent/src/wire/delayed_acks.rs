@@ -1,7 +1,7 @@
 //! Sends delayed ACKs that were outstanding in a process when it ended.
 //!
-//! The program has seen the messages, so their sender must learn that they arrived. The words about
-//! these ACKs are in queue memory, and so they are the client's claim. A false one can only cause a
+//! The program has seen the messages, so their sender must learn that they arrived. The words in
+//! queue memory that describe these ACKs are the client's claim. A false claim can only cause a
 //! false acknowledgement to the client's own peer.
 
 use std::io;
@@ -27,7 +27,7 @@ const SOURCE_PORT: u16 = 0xc000;
 const NO_CREDITS: u8 = 31;
 
 /// Sends the delayed ACKs of the connections of a context that ends.
-pub(crate) fn say(world: &World, id: ContextId) {
+pub(crate) fn send(world: &World, id: ContextId) {
     if !world.wire.is_on() || world.wire.is_external() {
         return;
     }

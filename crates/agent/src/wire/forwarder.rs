@@ -28,7 +28,7 @@ type Gid = [u8; 16];
 
 /// The shortest valid datagram: a BTH and an ICRC.
 const DATAGRAM_MIN: usize = 16;
-/// Most bytes of datagrams in one record.
+/// Maximum number of bytes of datagrams in one record.
 const RUN_MAX: usize = 64 * 1024;
 /// The destination QP of multicast datagrams.
 const MULTICAST: u32 = 0x00ff_ffff;

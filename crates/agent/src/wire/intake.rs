@@ -25,9 +25,9 @@ use super::forwarder::{Forwarder, Incoming};
 use super::receivers::Place;
 use crate::gids::gid_of;
 
-/// Most batches that are read from one socket before the next socket is read.
+/// Maximum number of batches that are read from one socket before the next socket is read.
 const BURST: u32 = 8;
-/// Most sockets that are handled at once.
+/// Maximum number of sockets that are handled at once.
 const READY: usize = 16;
 
 /// Tokens of the outer epoll; an engine's notifier is [`ENGINE`] and its number.
@@ -41,9 +41,9 @@ const ENGINE: u64 = 1 << 32;
 pub(crate) struct Intake {
     /// The epoll on which the wire thread sleeps.
     outer: OwnedFd,
-    /// The sockets of addresses, while the wire thread reads them. A sender to a socket in an epoll
-    /// must notify the epoll, even if no thread waits. This takes a twentieth of a small message's
-    /// latency.
+    /// The sockets of addresses, while the wire thread reads them. If a socket is in an epoll, each
+    /// sender to it must notify the epoll, even if no thread waits. This takes a twentieth of a
+    /// small message's latency.
     inner: OwnedFd,
     /// The sockets of groups. The wire thread always reads them, because their datagrams go to
     /// several engines.

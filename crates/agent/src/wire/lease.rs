@@ -12,16 +12,16 @@ use abi::wire::{GRANTED, lease};
 use shm::region::Region;
 
 /// How often the agent looks at a busy holder. On a machine with few processors, each look takes a
-/// processor from another thread. This thread is then the holder or its peer, because nothing else
-/// is running.
+/// processor from another thread, which is then the holder or its peer.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the agent looks at a holder that was seen idle.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How long a holder may be idle before the agent takes the lease back. The time is not short. A
-/// holder that only lost the processor for a while may be handling a packet, and the packets that
-/// the agent reads meanwhile would overtake it.
+/// How long a holder may be idle before the agent takes the lease back. A holder that only lost the
+/// processor may still be handling a packet. If the time were short, packets that the agent reads
+/// meanwhile would overtake that packet.
 const PATIENCE: Duration = Duration::from_millis(25);
-/// Most exchanges of the word in one call. A client that interferes more often is hostile.
+/// Maximum number of compare-and-swap attempts on the word in one call. A client that interferes
+/// more often is hostile.
 const TRIES: u32 = 8;
 
 /// The reader, as the agent knows it.

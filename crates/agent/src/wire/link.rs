@@ -1,9 +1,9 @@
 //! The agent's end of one engine's wire lane.
 //!
-//! An engine may write anything into its lane; at worst the agent stops using this lane. Datagrams
-//! for which the lane has no room wait here, in bounded amount, until the engine has made room. Its
-//! program may only be waiting for a processor. [`super::forwarder`] decides which engine gets
-//! which datagram. The principal type is [`Link`].
+//! An engine may write anything into its lane; at worst the agent stops using this lane. If the
+//! lane has no room for datagrams, a bounded amount of them waits here until the engine has made
+//! room: its program may only be waiting for a processor. [`super::forwarder`] decides which engine
+//! gets which datagram. The principal type is [`Link`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,14 +19,14 @@ use shm::{Broken, LANE_LEN, LaneRx, LaneTx, Notifier, PushError, RECORD_MAX, Reg
 
 use super::forwarder::Incoming;
 
-/// Most bytes of datagrams in one record.
+/// Maximum number of bytes of datagrams in one record.
 const INLINE_MAX: usize = inline_max(RECORD_MAX);
-/// Most bytes that wait for room on one lane.
+/// Maximum number of bytes that wait for room on one lane.
 const WAITING_MAX: usize = 1 << 20;
 /// The ECN bits of a traffic class. They are 0 if the sender does not support ECN. A CE mark has
 /// both bits set.
 const ECN: u8 = 3;
-/// Most records that are taken from one engine before the next engine is served.
+/// Maximum number of records that are taken from one engine before the next engine is served.
 const MISDELIVERED: usize = 64;
 
 /// The agent's end of a wire lane.
@@ -224,7 +224,7 @@ impl Link {
 }
 
 impl Waker {
-    /// Through its push socket if users are kept apart, and otherwise through its eventfd.
+    /// Wakes the engine, through its push socket or through its eventfd.
     pub(crate) fn wake(&self) {
         match self {
             Self::Eventfd(notifier) => notifier.notify(),
@@ -254,7 +254,7 @@ impl Sender {
         self.bytes += takes;
         let mut head = *head;
         if self.bytes > self.most / 2 && head.traffic_class & ECN != 0 {
-            // Like a switch whose queue grows, marks the datagrams. The engine then sends CNPs.
+            // Marks the datagrams, like a switch whose queue grows. The engine then sends CNPs.
             head.traffic_class |= ECN;
         }
         self.waiting.push_back((head, bytes.into()));

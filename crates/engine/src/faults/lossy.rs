@@ -30,7 +30,7 @@ impl Qp {
         }
         inner.link.special.set(Special::LOSSY, true);
         let now = self.engine().now();
-        inner.requester.doubt(now, PATIENCE, SILENCE);
+        inner.requester.set_lossy(now, PATIENCE, SILENCE);
         inner.requester.set_window(WINDOW);
         let deadline = inner.requester.poll_timeout();
         inner.deadline = deadline;

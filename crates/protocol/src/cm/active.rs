@@ -1,7 +1,7 @@
 //! The active side: REQ, the handling of REP, RTU. Adds to [`Cm`]; the passive side is in
 //! [`super::passive`]. IBA 12.9.5 (active states).
 
-use super::entry::{Entry, together};
+use super::entry::{Entry, sum_of_timeout_codes};
 use super::error::{Dropped, Error};
 use super::event::Kind;
 use super::messages::fit;
@@ -124,7 +124,7 @@ impl Cm {
         match facts.state {
             State::ReqSent | State::MraReqRcvd => self.agreed(now, index, origin, header, rep, ece),
             State::RepRcvd => {
-                self.calm(index);
+                self.answer_repetition(index);
                 Err(repeated)
             }
             // The last message was MRA or RTU.
@@ -172,7 +172,7 @@ impl Cm {
         facts.initiator_depth = facts.initiator_depth.min(rep.responder_resources);
         facts.responder_resources = facts.responder_resources.min(rep.initiator_depth);
         facts.rnr_retry_count = rep.rnr_retry_count;
-        facts.ack_timeout = together(facts.ack_timeout, rep.target_ack_delay);
+        facts.ack_timeout = sum_of_timeout_codes(facts.ack_timeout, rep.target_ack_delay);
         facts.srq = rep.srq;
         if rep.failover_accepted != 0 {
             facts.alternate = None;

@@ -162,8 +162,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Finds the id for a REJ with reason timeout from a peer that never learned our number. That
-    /// REJ names the peer's adapter and its own number.
+    /// Finds the id for a REJ with reason timeout from a peer that never learned our communication
+    /// id. Such a REJ contains the GUID of the peer's adapter and the peer's own communication id.
     pub(super) fn rejected_by_adapter(&self, origin: &Origin, rej: &Rej) -> Option<u32> {
         let ca_guid = rej.told().first_chunk::<8>()?;
         if rej.reason != Reason::TIMEOUT || rej.remote_comm_id != 0 {

@@ -8,12 +8,12 @@ use crate::time::Time;
 use wire::cm::{Attribute, Gid, PathInfo};
 use wire::mad::Mad;
 
-/// The shortest time that is used, whatever a peer asks for. With a shorter time, this side would
-/// send a message many times at once.
+/// The shortest time that this side uses, even if a peer asks for less. With a shorter time, this
+/// side would repeat a message many times in a row.
 const SHORTEST: u64 = span(8);
-/// The longest time that a peer's claims count for, about 17 seconds: how long the peer may take to
-/// answer, and how old its packets get. With a longer time, a peer could make this side keep things
-/// for hours.
+/// The upper limit, about 17 seconds, for times that a peer claims: how long the peer may take to
+/// answer, and how long its packets may be on their way. Without the limit, a peer could make this
+/// side keep state for hours.
 const LONGEST: u64 = span(22);
 
 /// The duration of a timeout code: 4.096 µs × 2^code. For the communication manager, code 0 is no
@@ -23,7 +23,7 @@ pub(super) const fn span(code: u8) -> u64 {
 }
 
 /// The smallest code whose time is about the sum of these two. IBA 12.7.34 (local ACK timeout).
-pub(super) fn together(first: u8, second: u8) -> u8 {
+pub(super) fn sum_of_timeout_codes(first: u8, second: u8) -> u8 {
     let sum = span(first) + span(second);
     (0..31).find(|code| sum < span(*code) / 2 * 3).unwrap_or(31)
 }
@@ -127,7 +127,8 @@ impl Entry {
         self.interval = self.interval.min(LONGEST);
     }
 
-    /// Sets how long the peer may repeat its request: the time of its first tries.
+    /// Sets how long the peer may repeat its request: the response timeouts of its first three
+    /// tries.
     pub(super) fn set_echo(&mut self, response_timeout: u8) {
         self.echo = (3 * span(response_timeout)).clamp(SHORTEST, LONGEST);
     }
@@ -199,10 +200,10 @@ mod tests {
     fn codes_and_their_sums() {
         assert_eq!(span(0), 4096);
         assert_eq!(span(20), 4_294_967_296);
-        assert_eq!(together(19, 15), 19);
-        assert_eq!(together(19, 18), 20);
-        assert_eq!(together(19, 19), 20);
-        assert_eq!(together(15, 19), 19);
-        assert_eq!(together(31, 31), 31);
+        assert_eq!(sum_of_timeout_codes(19, 15), 19);
+        assert_eq!(sum_of_timeout_codes(19, 18), 20);
+        assert_eq!(sum_of_timeout_codes(19, 19), 20);
+        assert_eq!(sum_of_timeout_codes(15, 19), 19);
+        assert_eq!(sum_of_timeout_codes(31, 31), 31);
     }
 }

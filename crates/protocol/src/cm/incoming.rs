@@ -70,7 +70,7 @@ impl Cm {
             return Err(self.reject_req(origin, header, req.local_comm_id, reason, &[]));
         }
         match known.state {
-            State::ReqRcvd => self.calm(index),
+            State::ReqRcvd => self.answer_repetition(index),
             // The last message was MRA, REP or REJ.
             State::MraReqSent | State::RepSent | State::MraRepRcvd | State::Declined => self.repeat(index),
             State::TimeWait if self.said(index, Attribute::Rej) => self.repeat(index),

@@ -48,7 +48,7 @@ impl Cm {
 
     /// The peer repeats a message about which the user has not decided: answers with MRA if
     /// configured.
-    pub(super) fn calm(&mut self, index: u32) {
+    pub(super) fn answer_repetition(&mut self, index: u32) {
         if self.config.patience != 0 {
             let _ = self.ask_for_time(index, self.config.patience, Data::default());
         }

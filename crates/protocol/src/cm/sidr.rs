@@ -13,7 +13,8 @@ use crate::time::Time;
 use wire::cm::{Message, SidrRep, SidrReq};
 use wire::mad::Header;
 
-/// How long the requester may repeat a SIDR_REQ, as far as is known: the code of a few seconds.
+/// A SIDR_REQ does not say how long its sender may repeat it. This side assumes a response timeout
+/// of about four seconds.
 const ECHO: u8 = 20;
 
 impl Cm {

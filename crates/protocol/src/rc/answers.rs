@@ -124,7 +124,7 @@ enum Taken {
 pub(crate) struct Answers {
     /// The last requests, as a ring.
     saved: Box<[Option<Saved>]>,
-    /// Where the next request goes: over the oldest one.
+    /// The index of the oldest request, which the next request replaces.
     oldest: usize,
     /// Requests in `saved` with packets to send.
     unsent: usize,
@@ -145,8 +145,8 @@ impl Answers {
     }
 
     /// Whether one more READ or atomic may come. It would replace the oldest remembered request,
-    /// which must have been answered. A requester that respects the agreed number has then gone on
-    /// from there.
+    /// which must have been answered. A requester that respects the agreed number sends one more
+    /// request only after it has received that answer.
     pub(crate) fn has_room(&self) -> bool {
         self.saved.get(self.oldest).is_some_and(|place| place.is_none_or(|saved| saved.answered))
     }
@@ -405,8 +405,8 @@ impl Answers {
         }
     }
 
-    /// The READ whose packet was polled last cannot be read. Returns its number if the requester
-    /// must be told. Then all other answers are dropped.
+    /// The READ whose packet was polled last cannot be read. Returns the packet's number if the
+    /// requester must get a NAK. Then all other answers are dropped.
     pub(super) fn give_up_read(&mut self) -> Option<Psn> {
         self.unpoll_packet().and_then(|(psn, answered)| {
             if answered {

@@ -4,11 +4,11 @@
 //!
 //! Messages are numbered as they begin. A responder that has completed `msn` messages and has `n`
 //! receive requests takes messages up to `msn + n`, the limit. Messages that need no receive
-//! request are not limited. A message beyond the limit is still sent, but *limited*: it waits until
-//! everything before it is answered, and then only one packet is sent, which requests an
-//! acknowledgement. So a queue never stops for good, and a receiver that is not ready gets one
-//! packet in vain, not a window of them. softhca's responders use code 31, no credits, because the
-//! executor looks for a receive request in the program's memory only at the last moment. While no
+//! request are not limited. The requester also sends a message beyond the limit, but *limited*: the
+//! message waits until everything before it is answered. Then only one packet is sent, which
+//! requests an acknowledgement. So a queue never stops for good, and a receiver that is not ready
+//! gets one useless packet instead of a whole window. softhca's responders use code 31, no credits,
+//! because the executor looks for a receive request only when it carries out the message. While no
 //! credits arrive, there is no limit.
 
 use crate::operation::Operation;
@@ -29,7 +29,8 @@ impl Requester {
         }
     }
 
-    /// Reads the credits of an answer that is not a ghost, or that repeats the last one.
+    /// Reads the credits in a response. The caller passes no ghost answers, except a repetition of
+    /// the last answer.
     pub(super) fn note_credits(&mut self, headers: &Headers) {
         let Syndrome::Ack(code) = headers.aeth.syndrome else { return };
         if !headers.opcode.has_aeth() {

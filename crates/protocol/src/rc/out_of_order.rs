@@ -16,8 +16,8 @@ use wire::Psn;
 /// How many packets one end of a connection keeps at most: one burst, which a late packet may
 /// follow.
 pub const OUT_OF_ORDER_MAX: usize = 64;
-/// How far the number of a kept packet may be from the expected number. This is as far as packets
-/// overtake each other, and no farther, because a forger of packets must hit a number.
+/// The largest distance from the expected number to the number of a kept packet. It covers the
+/// usual reordering. A larger value would help a sender of forged packets, who must guess a number.
 pub(super) const REACH: u32 = 128;
 
 /// Packets that came out of order, sorted by number.

@@ -36,7 +36,7 @@ use crate::time::Time;
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
 /// Progress steps after which a loss is forgotten.
-pub(super) const ROUGH: u16 = 1024;
+pub(super) const LOSS_MEMORY: u16 = 1024;
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,13 +75,14 @@ pub(crate) struct Reliable {
     pub(super) probing: bool,
     /// Probes since the last progress, or since the timer ended.
     pub(super) probes: u8,
-    /// A report of a loss came too soon to be of a new loss.
+    /// A report came so early that the requester took it for a repetition. It counts as a loss when
+    /// the timer ends.
     pub(super) reported: bool,
-    /// The packet of the last probe was the only one under way, and it was answered: only once, so
+    /// The last probe retransmitted the only packet under way, and exactly one answer has come so
     /// far.
-    pub(super) doubted: bool,
-    /// The path has recently lost a packet: how many progress steps remain until that is forgotten.
-    pub(super) rough: u16,
+    pub(super) probe_answered: bool,
+    /// Progress steps until a recent loss on the path is forgotten; 0 if there was no loss.
+    pub(super) recent_loss: u16,
     /// A path that is configured as lossless has lost a packet. The timer runs until everything
     /// sent is answered.
     pub(super) lossy: bool,
@@ -119,8 +120,8 @@ impl Reliable {
             probing: false,
             probes: 0,
             reported: false,
-            doubted: false,
-            rough: 0,
+            probe_answered: false,
+            recent_loss: 0,
             lossy: false,
             limit: None,
             out_of_order: false,
@@ -143,7 +144,7 @@ impl Requester {
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if is_ghost {
             // A probe was answered twice, so its packet was late and not lost.
-            self.rc.doubted = false;
+            self.rc.probe_answered = false;
             if psn + 1 == self.rc.unacked && headers.opcode.operation == wire::Operation::Acknowledge {
                 // The last answer is repeated, perhaps because there are more receive requests now.
                 self.note_credits(headers);
@@ -193,7 +194,8 @@ impl Requester {
     /// Whether this answer would be out of order now.
     #[must_use]
     pub fn lacks_data_before(&self, headers: &Headers) -> bool {
-        // A NAK says about the packet that it names only that it arrived.
+        // An ACK also answers the packet that it names. Every other response answers only packets
+        // before that packet, besides the data that it carries.
         let is_ack = headers.opcode.operation == wire::Operation::Acknowledge
             && matches!(headers.aeth.syndrome, Syndrome::Ack(_));
         let end = headers.psn + u32::from(is_ack);
@@ -248,10 +250,11 @@ impl Requester {
         self.note_passed(now, end);
     }
 
-    /// Counts the data as lost that an answer ending before `end` has passed.
+    /// An answer for everything before `end` has passed data of a READ or atomic. Counts that data
+    /// as lost.
     fn note_passed(&mut self, now: Time, end: Psn) {
-        // Further answers behind the first one say nothing new. But if the numbers start again from
-        // a lower one, the retransmission itself was lost.
+        // Further answers behind the first one report the same loss. But if the numbers start again
+        // from a lower one, the retransmission itself was lost.
         let anew = !self.rc.again || end.since(self.rc.passed) <= 0;
         self.rc.passed = end;
         if anew {
@@ -311,18 +314,19 @@ impl Requester {
         }
     }
 
-    /// The responder lacks a packet. Retransmits, unless that was done already. Reports that come
-    /// sooner than an answer can come are repetitions, and would use up all retries.
+    /// The responder lacks a packet. Retransmits, unless that was done already. A report that comes
+    /// sooner than an answer can come is a repetition. Counting repetitions would use up all
+    /// retries.
     fn hear_of_loss(&mut self, now: Time) {
-        // Half of it, because the timed packet may have waited behind others. Longer with each
-        // retry, because then many packets wait behind the retransmission.
+        // Half of the shortest time, because the timed packet may have waited behind others. The
+        // pause doubles with each retry, because then many packets wait behind the retransmission.
         let pause = (self.rc.soonest / 2) << (self.rc.retries.clamp(1, 8) - 1);
         let until = self.rc.again_since.after(pause);
         let known = self.rc.again && (self.has_gone_back() || now < until);
         if known || self.rc.wait == Wait::Ready || self.is_stopped() {
             if known && self.rc.retries > 1 && self.rc.wait == Wait::Answer && !self.has_gone_back() {
-                // If the report was of another loss after all, the peer may not report it again. So
-                // unless an answer comes before `until`, the report is believed then.
+                // If the report was of another loss after all, the peer may not report that loss
+                // again. So the report counts at `until`, unless an answer comes before.
                 self.rc.deadline = self.rc.deadline.min(until);
                 self.rc.reported = true;
             }
@@ -332,7 +336,7 @@ impl Requester {
             // No better estimate of the round trip exists yet.
             self.rc.soonest = now.0.saturating_sub(self.rc.timed.1.0) / 2;
         }
-        self.rc.rough = ROUGH;
+        self.rc.recent_loss = LOSS_MEMORY;
         self.retry(now);
     }
 
@@ -434,7 +438,7 @@ impl Requester {
         self.rc.again = false;
         self.rc.reported = false;
         self.rc.wait = Wait::Answer;
-        self.note_road();
+        self.update_loss_state();
         self.stop_watch(now);
         if self.rc.unacked == self.cursor.high {
             self.rc.deadline = Time::NEVER;

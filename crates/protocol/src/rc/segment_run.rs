@@ -1,4 +1,4 @@
-//! Segment runs of a requester: the middle packets of a message, requested many at a time. From one
+//! Segment runs of a requester: the middle packets of a message, polled many at a time. From one
 //! middle packet to the next, [`Requester::poll_transmit`] changes only the number, the offset and
 //! the request for an acknowledgement. First and last packets are not in a run. Principal type:
 //! [`SegmentRun`].

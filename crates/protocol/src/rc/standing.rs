@@ -63,8 +63,8 @@ impl Responder {
         self.answers.restore(standing.msn & 0xff_ffff, &standing.answers);
     }
 
-    /// The outcome of a step that this responder has not returned. When another responder's step is
-    /// carried out with this object, the object only stores the outcome.
+    /// Takes the outcome of a step that this responder has not returned. A caller that carries out
+    /// another responder's step uses this object only to get the outcome.
     pub fn take_outcome(&mut self) -> Option<Outcome> {
         self.unasked.take()
     }

@@ -9,11 +9,12 @@
 //! after twice that time, and so on. The other packets follow when an answer comes. So a peer that
 //! is only slow gets few extra packets. Probes count neither as retries nor as losses.
 //!
-//! A short time is long where every twentieth packet is lost, and short where a peer waits for a
-//! processor. So a path that has lost a packet recently is probed sooner. A probe recognises a loss
-//! that no other packet follows: a late packet is answered twice, a lost packet once.
+//! One short time does not suit all paths. It is too long if every twentieth packet is lost, and
+//! too short if the peer waits for a processor. So a path that has recently lost a packet is probed
+//! sooner. Probes also detect a loss that no other packet follows: a packet that was only late is
+//! answered twice, a lost packet once.
 
-use super::requester::{ROUGH, Wait};
+use super::requester::{LOSS_MEMORY, Wait};
 use crate::requester::Cursor;
 use crate::requester::Requester;
 use crate::time::{Time, timeout};
@@ -58,7 +59,7 @@ impl Requester {
     }
 
     /// The path turns out to lose packets.
-    pub(crate) fn doubted(&mut self, now: Time) {
+    pub(crate) fn became_lossy(&mut self, now: Time) {
         let is_waiting = self.rc.wait == Wait::Answer && self.rc.unacked != self.cursor.high;
         if self.service.is_reliable() && !self.is_stopped() && is_waiting {
             self.start_timer(now);
@@ -138,20 +139,21 @@ impl Requester {
         self.rc.deadline = self.rc.expiry.min(self.next_probe(now));
     }
 
-    /// Notes what the progress says about losses on the path.
-    pub(super) fn note_road(&mut self) {
-        self.rc.rough = if self.rc.doubted { ROUGH } else { self.rc.rough.saturating_sub(1) };
-        // Nothing was under way behind the probe, so any later answer belongs to a later packet.
-        self.rc.doubted = std::mem::take(&mut self.rc.probing) && self.rc.unacked == self.cursor.high;
+    /// Updates the record of losses on the path after progress.
+    pub(super) fn update_loss_state(&mut self) {
+        self.rc.recent_loss = if self.rc.probe_answered { LOSS_MEMORY } else { self.rc.recent_loss.saturating_sub(1) };
+        // No packet was under way behind the probe. So the next answer is either a second answer to
+        // the probe, which is a ghost answer, or belongs to a packet that is sent later.
+        self.rc.probe_answered = std::mem::take(&mut self.rc.probing) && self.rc.unacked == self.cursor.high;
     }
 
     fn next_probe(&self, now: Time) -> Time {
         if self.config.probe_after == 0 || self.rc.expiry == Time::NEVER {
             return Time::NEVER;
         }
-        // Several times the shortest response time. Otherwise the answer arrives while the probe is
-        // sent.
-        let quiet = u64::from(self.config.probe_after) / if self.rc.rough > 0 { SOONER } else { 1 };
+        // At least four times the shortest response time. Otherwise the requester would send probes
+        // while the answer is on its way.
+        let quiet = u64::from(self.config.probe_after) / if self.rc.recent_loss > 0 { SOONER } else { 1 };
         let first = quiet.max(4 * self.rc.soonest);
         now.after(first << self.rc.probes.min(16))
     }

@@ -5,11 +5,12 @@
 //!
 //! A window never stops a requester for good. With nothing under way, the next packet or piece is
 //! always admitted. The packet that fills the window requests an acknowledgement. If the window
-//! becomes smaller later, one more packet is admitted to request an acknowledgement, as long as no
-//! packet has requested one for the end of what is under way. On a shared path, the packets of
-//! other requesters may keep a requester from sending that packet. So there it must request an
-//! acknowledgement for its last packet each time. On a path of its own, it waits for the answer
-//! that it requested before.
+//! becomes smaller later, the last packets under way may not have requested one. Then one more
+//! packet is admitted, which requests an acknowledgement.
+//!
+//! On a shared path, the packets of other requesters may keep a requester from sending that packet.
+//! So there, every packet at the end of the window requests an acknowledgement. On a path of its
+//! own, a requester that awaits an answer does not request another one.
 
 use crate::operation::Operation;
 use crate::requester::Requester;
@@ -66,8 +67,8 @@ impl Requester {
         let (op, packet) = (&entry.op, self.cursor.packet);
         let takes = if op.operation == Operation::Read { self.piece_end(op, packet) - packet } else { 1 };
         let under_way = entry.first + packet - self.rc.unacked;
-        // No packet has requested an acknowledgement for the last packets. With nothing else under
-        // way, no answer would ever come.
+        // The last packets under way have not requested an acknowledgement. If no other packet was
+        // under way, no answer would ever come.
         let unheard = under_way <= self.cursor.unasked;
         under_way + takes <= if unheard { Psn::WINDOW } else { self.window() }
     }
@@ -76,7 +77,7 @@ impl Requester {
     /// message it is.
     pub(crate) fn must_ask(&self, psn: Psn) -> bool {
         let under_way = psn + 1 - self.rc.unacked;
-        // An answer is already awaited, and with it comes the next chance to request one.
+        // An answer is already awaited. When it comes, the requester can request the next one.
         let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
         self.cursor.unasked >= self.ask_every || (under_way >= self.window() && !is_heard)
     }

@@ -1,6 +1,6 @@
 //! Compares two equal ends: one always takes the general path, the other takes the fast path where
-//! possible. Their output and their state must be equal after each step, whatever happens in
-//! between. Not the tests of the transport itself, which are in `tests/two_hosts`.
+//! possible. After each step, their output and their state must be equal. The tests of the
+//! transport itself are in `tests/two_hosts`.
 
 use super::*;
 use crate::requester::RequesterConfig;
