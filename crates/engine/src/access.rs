@@ -27,7 +27,7 @@ pub(crate) use near::Near;
 /// Why memory was not accessed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// No region has the key (any more).
+    /// No region has the key.
     NoKey { key: u32 },
     /// The region is on another PD than the QP.
     Domain { key: u32, mr: u32, qp: u32 },
@@ -155,7 +155,7 @@ fn with<T>(
     act(host).map_err(|_| gone(core, key, addr))
 }
 
-/// The region, held, and the address of the range in this process.
+/// Looks up a region and holds it. Also returns the address of the range in this process.
 #[inline]
 fn open<'a>(
     core: &'a Core,
@@ -176,8 +176,7 @@ pub(crate) struct Stretch<'a> {
     len: usize,
 }
 
-/// Looks up `len` bytes at `addr` of a region. Returns `None` if they are not accessible, or not by
-/// plain copies.
+/// Looks up `len` bytes at `addr` of a region. Returns `None` if plain copies cannot access them.
 pub(crate) fn hold(core: &Core, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
     let (region, host) = open(core, wanted, (key, addr, len)).ok()?;
     (region.matter != Matter::Nothing).then_some(Stretch { _region: region, host, key, addr, len: len as usize })
@@ -233,7 +232,7 @@ pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<
     None
 }
 
-/// Checks a remote range without an access to it.
+/// Checks a remote range without accessing it.
 pub(crate) fn check_remote(core: &Core, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
     with(core, wanted, (key, addr, len), |_| Ok(()))
 }
@@ -249,7 +248,8 @@ pub(crate) fn write(core: &Core, wanted: Use, (key, addr): (u32, u64), from: Sou
     unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(core, key, addr))
 }
 
-/// Fills `to` with the bytes at `addr` of a region. No other thread reads `to` before it is told.
+/// Fills `to` with the bytes at `addr` of a region. No other thread reads `to` before the caller
+/// publishes it.
 pub(crate) fn read(core: &Core, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
     let (extent, from) = open(core, wanted, (key, addr, to.len() as u64))?;
     if extent.matter == Matter::Nothing {
@@ -296,8 +296,8 @@ pub(crate) enum Flushed {
     Region,
 }
 
-/// Makes the peers' writes visible to all on this host. The peers wrote by stores of this process,
-/// so a fence suffices; the key is checked all the same.
+/// Makes the peers' writes visible to all threads of this host. The writes were ordinary stores, so
+/// a fence suffices. The key is checked nevertheless.
 pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
     let extent = core.keys.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let (addr, len) = match what {
@@ -374,9 +374,9 @@ pub(crate) fn inline(elements: &[Sge], to: &mut Sink<'_>) -> Result<(), u64> {
     Ok(())
 }
 
-/// Copies bytes without a key, to room of the same length: the engine's own (queue memory, lane
-/// memory, private memory), or memory that the program hands over for this call. The engine's own
-/// fails only if the system cannot provide a page.
+/// Copies bytes without a key; both sides have the same length. Each side is memory of the engine
+/// (queue memory, lane memory, private memory), or memory that the program passes for this call. An
+/// access to the engine's memory fails only if the system cannot provide a page.
 #[inline]
 pub(crate) fn copy(to: &Sink<'_>, from: Source<'_>) -> Result<(), Refusal> {
     assert_eq!(to.len(), from.len(), "the room and the bytes that go there");
@@ -384,7 +384,7 @@ pub(crate) fn copy(to: &Sink<'_>, from: Source<'_>) -> Result<(), Refusal> {
     unsafe { usermem::copy(to.start(), from.start(), from.len()) }.map_err(Refusal::Keyless)
 }
 
-/// A private copy.
+/// Returns a private copy.
 pub(crate) fn copied(from: Source<'_>) -> Result<Box<[u8]>, Refusal> {
     let mut bytes = vec![0; from.len()].into_boxed_slice();
     copy(&Sink::from(&mut bytes[..]), from)?;

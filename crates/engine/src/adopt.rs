@@ -50,8 +50,8 @@ impl Engine {
         Cq::new(Arc::clone(self), fixed.cq_handle, &out, view, spec)
     }
 
-    /// An SRQ from the answer to CREATE_SRQ. For an XRC domain: with the domain's number and token,
-    /// and the CQ of its receives.
+    /// An SRQ from the answer to CREATE_SRQ. `member` is for an SRQ of an XRC domain: the domain's
+    /// number and token, and the CQ of the SRQ's receives.
     ///
     /// # Errors
     /// The answer does not describe an SRQ.
@@ -126,7 +126,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// Applies a MODIFY_QP that the agent has allowed. The rate counts if the mask names it.
+    /// Applies a MODIFY_QP that the agent has allowed. `kbps` applies only if the mask includes the
+    /// rate.
     pub fn adopt_modify(self: &Arc<Self>, attributes: &ModifyQp, kbps: u32) {
         let mut inner = self.lock();
         if !inner.is_dead() {

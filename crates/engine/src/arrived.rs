@@ -1,7 +1,6 @@
-//! Receive requests: the next one, from a QP's own queue or a shared one, and the completion with
-//! which it ends.
+//! Takes receive requests from a QP's own queue or from an SRQ, and completes them.
 //!
-//! Completions are collected first and shown after the answers have left. Adds to [`Qp`].
+//! Completions are collected first, and added to the CQ after the answers are sent. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -90,8 +89,8 @@ impl Qp {
         }
     }
 
-    /// Shows the arrived completions to the program. Answers go first: a program that sees its last
-    /// message may end at once, and the peer must still learn that the message came.
+    /// Adds the collected completions to the CQ. The answers must be sent first: a program that
+    /// polls its last message may exit at once, and the peer must still get the acknowledgement.
     #[inline]
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
         if inner.incoming.arrived.is_empty() {

@@ -4,8 +4,9 @@
 //! The agent decides which changes are legal, also in these cases. For the steps to RTS and to the
 //! error state, the engine knows everything that the agent checks: the transition table, the
 //! device's limits, and the board with ports and GIDs. All unusual changes wait for the agent's
-//! answer. If an address vanishes just now, the agent refuses the change. The QP then has no path
-//! out, as if the address had vanished a moment later. Principal method: [`Qp::can_modify_async`].
+//! answer. If an address is removed at that time, the agent refuses the change. The QP then has no
+//! route, as if the address had been removed after the change. Principal method:
+//! [`Qp::can_modify_async`].
 
 use abi::ah::{SL_MAX, rate_mbps};
 use abi::mr::access;

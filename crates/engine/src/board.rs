@@ -1,5 +1,5 @@
-//! The agent's board, read in place: the owners of QPNs, the GID tables and the epochs. Only the
-//! agent writes it. Principal type: [`Board`].
+//! The agent's board, read in place: the owners of QPNs, the GID and P_Key tables, and the epochs.
+//! Only the agent writes it. Principal type: [`Board`].
 
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -62,17 +62,17 @@ impl Board {
         self.word(word::GID_EPOCH)
     }
 
-    /// Moves when a GID table changes, or what the agent receives on.
+    /// Changes when a GID table changes, or the agent's sockets do.
     pub(crate) fn wire_epoch(&self) -> u32 {
         self.gid_epoch().wrapping_add(self.wire_sockets_epoch())
     }
 
-    /// Moves when the agent's sockets change.
+    /// Changes when the agent's sockets change.
     pub(crate) fn wire_sockets_epoch(&self) -> u32 {
         self.word(word::WIRE_EPOCH)
     }
 
-    /// The MTU code that a GID's network carries, 0 where the agent does not receive.
+    /// The MTU code of a GID's network; 0 if the agent does not receive on this GID.
     pub(crate) fn gid_wire(&self, device: u32, port: u32, index: u32) -> u32 {
         board::gid_wire(device, port, index).map_or(0, |at| self.word(at))
     }
@@ -91,7 +91,8 @@ impl Board {
         let length = self.word(board::port(device, port)? + board::port_word::GID_LEN);
         let offset = board::gid(device, port, index).filter(|_| index < length)?;
         let epoch = || self.word(word::GID_EPOCH);
-        // The table changes rarely: read until the epoch stood still, but never for ever.
+        // The table changes rarely: the read is repeated until the epoch has not changed meanwhile,
+        // up to a limit.
         for _ in 0..1000 {
             let before = epoch();
             let gid = self.region.read(offset);
@@ -114,7 +115,7 @@ impl Board {
         gids.filter(|gid| gid != &[0; 16]).any(|gid| self.index_of(device, other, &gid).is_some())
     }
 
-    /// Whether the port is active: nothing passes one that is not.
+    /// Whether the port is active. No packet passes a port that is not.
     pub(crate) fn is_up(&self, device: u32, port: u32) -> bool {
         board::port(device, port)
             .is_some_and(|at| self.word(at + board::port_word::STATE) == u32::from(port_state::ACTIVE))

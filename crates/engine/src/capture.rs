@@ -8,9 +8,9 @@
 //!                           do not see the peer's ring
 //! ```
 //!
-//! While no capture runs, each of these places tests one word. While one runs, a packet is gathered
-//! into memory of its own and sent from there, so that the capture shows exactly what was sent. A
-//! full capture ring loses copies and counts them; packets never wait for it.
+//! While no capture runs, each of these places tests one word. While one runs, a packet is first
+//! copied to a buffer and sent from there, so that the capture shows exactly what was sent. A full
+//! capture ring loses copies and counts them; packets never wait for it.
 
 mod copies;
 
@@ -36,7 +36,7 @@ const SINKS: usize = 16;
 /// The length of an ICRC.
 const ICRC: u32 = 4;
 
-/// How many packets are remembered with words to show when they are sent.
+/// The most notes about packets that have not been sent yet.
 const NOTES: usize = 64;
 
 /// Where copies of packets go while captures run.
@@ -44,7 +44,7 @@ const NOTES: usize = 64;
 pub struct CaptureHook {
     is_on: AtomicBool,
     sinks: Mutex<Vec<Sink>>,
-    /// Words about packets that have not been sent yet.
+    /// Notes about packets that have not been sent yet.
     notes: Mutex<VecDeque<(Name, String)>>,
 }
 
@@ -100,8 +100,8 @@ impl CaptureHook {
         Ok(())
     }
 
-    /// Tells the reader of this capture that all packets are written from now on; to be called when
-    /// all threads see that a capture runs.
+    /// Marks a capture as attached: its reader then knows that all packets are written. Call this
+    /// when all threads see that a capture runs.
     pub fn attach(&self, number: u32) {
         self.sinks.lock().iter().filter(|sink| sink.number == number).for_each(|sink| sink.ring.attach());
     }
@@ -113,7 +113,7 @@ impl CaptureHook {
         self.is_on.store(!sinks.is_empty(), Ordering::Relaxed);
     }
 
-    /// Stores words to show with a packet that will be sent later.
+    /// Stores a note to show with a packet that will be sent later.
     #[cold]
     pub(crate) fn note(&self, headers: &Headers, words: String) {
         let mut notes = self.notes.lock();
@@ -123,7 +123,7 @@ impl CaptureHook {
         notes.push_back(((headers.opcode.as_u8(), headers.dest_qp.value(), headers.psn.value()), words));
     }
 
-    /// The stored words for this packet.
+    /// The stored note about this packet.
     fn noted(&self, bytes: &[u8]) -> Option<String> {
         let mut notes = self.notes.lock();
         let at = notes.iter().position(|(known, _)| name(bytes) == Some(*known))?;

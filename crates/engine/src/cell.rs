@@ -8,8 +8,8 @@
 //!     is not in the bulk area
 //! ```
 //! There is no ICRC and no padding, because a lane is memory. Requests for a remote SRQ and their
-//! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is a peer's claim; the
-//! caller checks who may send it. Principal type: [`Cell`].
+//! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is untrusted; the caller
+//! checks whether the peer may send it. Principal type: [`Cell`].
 
 use shm::{LaneRx, RECORD_MAX, Source};
 use wire::{Headers, Psn, Qpn};
@@ -37,7 +37,7 @@ pub(crate) struct Path {
     pub(crate) mtu: u8,
 }
 
-/// The first 16 bytes of every record, of which the peer may have written any value.
+/// The first 16 bytes of every record. They are untrusted: the peer may have written any value.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a>(pub(crate) &'a [u8; 16]);
 
@@ -85,8 +85,8 @@ pub(crate) enum Payload {
     Bulk(u32),
 }
 
-/// The notice "your packet `psn` from `to` did not reach a QP that can take it". It makes timers
-/// run on a path that loses nothing.
+/// The notice "your packet `psn` from `to` did not reach a QP that can take it". The sender then
+/// runs its timers, although a lane loses nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The QP that could not take the packet.

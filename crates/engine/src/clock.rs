@@ -41,7 +41,8 @@ const FRESH: u64 = 2500;
 pub(crate) struct Clock {
     born: Instant,
     nanoseconds: AtomicU64,
-    /// The ticks of that reading. Stored after it, so that the reading is at least as new as this.
+    /// The time stamp counter just before that reading. It is stored after `nanoseconds`, so that
+    /// the reading is at least as new as this value.
     ticks: AtomicU64,
     /// The simulation that provides the time, if there is one.
     simulated: Option<Arc<dyn Simulated>>,

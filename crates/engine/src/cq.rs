@@ -51,7 +51,8 @@ pub struct CqSpec<'a> {
     pub cookie: u64,
 }
 
-/// How many events of an object were read. Its destroyer waits until all of them are acknowledged.
+/// How many events of an object were read. The call that destroys the object waits until all of
+/// them are acknowledged.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EventCounts {
     /// Completion events.
@@ -74,7 +75,7 @@ pub struct Cq {
     pub(crate) poller: Poller,
     /// Whether completions carry their arrival time.
     stamps: AtomicBool,
-    /// Whether strict mode is on. Kept here, where the data path looks anyway.
+    /// Whether strict mode is on. A copy, so that the data path need not ask the engine.
     strict: bool,
     read: Read,
     ring: Mutex<CqRing>,
@@ -92,7 +93,7 @@ struct CqRing {
     armed: Armed,
     moderation: Option<Moderation>,
     overrun: bool,
-    /// The completion that found no room. It is reported as an error, behind all others.
+    /// The completion for which there was no room. It is reported as an error, after all others.
     lost: Option<Cqe>,
     /// The QP of the last polled entry, which is likely to be the QP of the next one.
     recent: Option<(u32, Arc<QueueUse>)>,
@@ -272,8 +273,8 @@ impl Cq {
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
         let taken = self.take(wcs);
-        // A program that has completions to handle gets them at once. To find that nothing else
-        // came costs as much as a message.
+        // A program that has completions to handle gets them at once. A check that finds no more
+        // packets costs as much as a message.
         if taken > 0 && !self.engine.due(&self.poller) {
             return Ok(taken);
         }
@@ -447,7 +448,7 @@ impl Cq {
     /// EINVAL when more entries wait than would fit, or the size is beyond the device's limits.
     pub fn resize(&self, cqe: u32) -> Result<u32> {
         self.engine.check_process()?;
-        // Requests that were posted before the call count, also those whose lane is being opened.
+        // First handles requests that were posted before the call, also those that wait for a lane.
         self.engine.open_routes();
         self.engine.poll(false, &self.poller);
         // Lock order: before the ring. A thread that destroys a QP holds this lock when it purges

@@ -24,7 +24,7 @@ const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
 
 /// The routes of one datagram.
 enum Ways {
-    /// The destination does not exist, or the datagram cannot leave.
+    /// The destination does not exist, or the datagram cannot be sent.
     None(Cause),
     /// A lane has to be opened first.
     Opening,

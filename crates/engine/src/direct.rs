@@ -29,7 +29,7 @@ pub const VARIABLE: &str = "SOFTHCA_DIRECT";
 const WAYS: usize = 8;
 /// The most grants that an engine keeps mapped.
 const MAPPED: usize = 256;
-/// The most asks that wait for the helper thread.
+/// The most requests for grants that wait for the helper thread.
 const ASKS: usize = 64;
 /// Remote rights that a grant can have.
 const RIGHTS: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
@@ -40,11 +40,11 @@ pub(crate) struct Direct {
     asks: crate::lock::Mutex<Vec<Ask>>,
     /// The grant tables of the peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
-    /// Each way holds one reference.
+    /// Each mapped grant ([`Way`]) holds one reference, so this counts them.
     mapped: Arc<()>,
 }
 
-/// A grant to ask for.
+/// A grant to request from a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ask {
     /// The peer's engine.
@@ -77,7 +77,7 @@ pub(crate) struct Ways {
     /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,
-    /// The number of checks to skip, because none has found a grant so far.
+    /// The number of checks to skip, because no check has found a grant so far.
     pause: u32,
     /// Requests that were carried out directly.
     pub(crate) carried: u64,

@@ -1,9 +1,9 @@
 //! Dropped packets: counted by cause and QP, each with its last packet, where the agent can show
 //! them.
 //!
-//! A stranger may send any number of bad packets. So the table is bounded, and a dropped packet
-//! costs only a few words in it. Only the 1st, 10th, 100th … packet of a cause makes a sentence.
-//! Packets are counted in `drops/dropping.rs`. Principal type: [`Drops`].
+//! Any host may send any number of bad packets. So the table is bounded, and a dropped packet only
+//! updates a few words in it. Only the 1st, 10th, 100th … packet of a cause is reported. Packets
+//! are counted in `drops/dropping.rs`. Principal type: [`Drops`].
 
 mod dropping;
 
@@ -17,7 +17,7 @@ use crate::memory::View;
 
 /// The packets that one engine has dropped.
 pub(crate) struct Drops {
-    /// The memory behind the context page; `None` if the agent does not show drops.
+    /// The memory after the context page; `None` if the agent does not show drops.
     view: Option<View>,
     /// A private copy, which no other process writes. Empty until the first packet is dropped.
     table: Mutex<Vec<DropRecord>>,

@@ -2,8 +2,8 @@
 //!
 //! An [`Engine`] consists of a [`Core`] (the agent's connection, memory and keys), the lanes, the
 //! wire and the tables of QPs. It has no statics. This file opens and closes it. Control calls are
-//! in `core.rs`. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread
-//! that works while the program does not poll is in `helper.rs`.
+//! in `core.rs`. The data path is in `send.rs`, `receive.rs` and `progress.rs`. The thread that
+//! drives the engine while the program does not poll is in `helper.rs`.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,15 +48,15 @@ use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
 
-/// A program whose CQ is never empty drives the engine at every 16th poll: the bits of the poll
-/// count that are then 0.
+/// A program whose CQ is never empty drives the engine at every 16th poll: then these bits of the
+/// poll count are 0.
 const SELDOM: u32 = 15;
 
-/// Work that its finder must not do under its locks.
+/// Work that is put off, because the thread that finds it holds locks.
 pub(crate) enum Deferred {
-    /// A completion found its CQ full.
+    /// A CQ had no room for a completion.
     Overrun(Weak<Cq>),
-    /// The peer at the far end of this lane broke the lane's rules.
+    /// The peer at the other end of this lane has written invalid data.
     Broken(u32),
 }
 
@@ -76,7 +76,7 @@ pub struct Engine {
     pub(crate) timers: Timers,
     /// Faults on demand.
     pub(crate) faults: Faults<Qp>,
-    /// The memory that was granted to it.
+    /// Its state of direct access.
     pub(crate) direct: Direct,
     /// The CQs that are or were moderated.
     pub(crate) moderated: Mutex<Vec<Weak<Cq>>>,
@@ -93,16 +93,16 @@ pub struct Engine {
     pub(crate) drops: Drops,
 }
 
-/// Queue pairs that wait for the helper thread, which must ask the agent for them.
+/// Work for which the helper thread must call the agent.
 #[derive(Default)]
 pub(crate) struct Errands {
-    /// They need a lane.
+    /// QPs that need a lane.
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
     /// XRC targets for which the engine of an SRQ must be found.
     pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
     /// Events of XRC targets that must be reported to the agent.
     pub(crate) untold: crate::lock::Mutex<Vec<XrcEvent>>,
-    /// Held while lanes are opened for them.
+    /// Held while lanes are opened for `unrouted`.
     pub(crate) opening: Mutex<()>,
 }
 
@@ -186,8 +186,8 @@ impl Engine {
             crate::reason::went_on();
             crate::reason::opened();
         }
-        // Started at once: a program may only wait for async events, and then no other thread would
-        // see the agent end.
+        // Started at once: a program may do nothing but wait for async events, and then no other
+        // thread would detect the end of the agent.
         if engine.clock.simulated().is_none() {
             engine.start_helper()?;
         }
@@ -231,7 +231,7 @@ impl Engine {
         self.waker.kick();
     }
 
-    /// Wakes the helper thread: a deadline may be nearer than it knows.
+    /// Wakes the helper thread: a deadline may be earlier than the one for which it sleeps.
     pub(crate) fn timers_changed(&self) {
         self.waker.kick();
     }

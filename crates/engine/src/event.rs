@@ -24,8 +24,8 @@ pub(crate) trait Object: Send + Sync {
 /// The object of an event. It may end before the event is read.
 pub(crate) type WeakObject = Weak<dyn Object>;
 
-/// How many events of one object the program has read. Its destroyer waits until all of them are
-/// acknowledged.
+/// How many events of one object the program has read. The call that destroys the object waits
+/// until all of them are acknowledged.
 #[derive(Default)]
 pub(crate) struct Read {
     completion: AtomicU32,

@@ -1,4 +1,4 @@
-//! An event file: a descriptor that programs poll, and the records that wait behind it.
+//! An event file: a descriptor that programs poll, and a queue of records.
 //!
 //! The descriptor is an eventfd. Its counter is non-zero whenever records wait (checked under the
 //! lock). So `poll`, `epoll` (also edge-triggered, because every push writes) and O_NONBLOCK behave
@@ -74,7 +74,7 @@ impl<R> EventFile<R> {
             }
             let mut counter = [0u8; 8];
             // Blocks or returns EAGAIN, as the program has set. After a signal the read restarts or
-            // not, as the handler's flags say.
+            // returns EINTR, as the handler's flags say.
             rustix::io::read(&self.fd, &mut counter).map_err(|error| Errno(error.raw_os_error()))?;
         }
     }
@@ -85,8 +85,8 @@ impl<R> EventFile<R> {
         count: &mut impl FnMut(&R),
     ) -> Result<Option<R>, Errno> {
         let mut queue = self.queue.lock();
-        // Before the look: the agent writes the counter after its record, so a record that this
-        // look misses notifies again.
+        // Before `foreign` is called: the agent writes the counter after its record, so a record
+        // that this call misses makes the counter non-zero again.
         self.drain();
         let (record, more) = foreign();
         let record = record.or_else(|| queue.pop_front());

@@ -27,7 +27,8 @@ pub(crate) struct Far {
     pub(crate) port: u32,
 }
 
-/// Where a connection's packets leave. `Far` is present only if fault rules may apply.
+/// The lane or the flow over which a connection's packets are sent. `Far` is present only if fault
+/// rules may apply.
 pub(crate) enum Exit<'a> {
     Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
     Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),

@@ -11,8 +11,8 @@ use shm::region::Region;
 
 use crate::error::{Result, refusal};
 
-/// The right of its owner to read a memory region. Every region has it, and no memory window; no
-/// program requests it.
+/// The right of its owner to read a memory region. Every region has this right, and no memory
+/// window has it. Programs do not request it.
 pub(crate) const LOCAL_READ: u32 = 1 << 31;
 
 /// The PD of a window of type 2A, which is bound only to a QP number. No PD handle is that large.

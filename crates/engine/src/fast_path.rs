@@ -36,8 +36,8 @@ pub(crate) enum What {
     Ack { msn: u32 },
 }
 
-/// The P_Key of fast-path records for a QP. In the general path, packets of limited members are
-/// accepted, too.
+/// The P_Key of fast-path records for a QP. The general path also accepts packets of limited
+/// members.
 #[derive(Clone, Copy)]
 pub(crate) struct Partition(u32);
 
@@ -49,7 +49,7 @@ impl Partition {
     }
 }
 
-/// A parsed fast-path record: a peer's claim, like the result of [`cell::decode`].
+/// A parsed fast-path record. It is untrusted, like the result of [`cell::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FastRecord {
     pub(crate) path: Path,

@@ -1,6 +1,6 @@
-//! Faults on demand: which rules touch this engine, and what they decide.
+//! Faults on demand: which rules apply to this engine, and what they decide.
 //!
-//! The agent writes the rules behind the context page and announces them by a push. Each queue pair
+//! The agent writes the rules after the context page and announces them by a push. Each queue pair
 //! has a flag, `Special::RULED`, which says whether a rule may concern its packets
 //! ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes
 //! change. The data path reads the flag under the queue pair's lock; all further code is cold. What
@@ -34,7 +34,7 @@ pub(crate) use delayed_packets::DELAYED_PACKETS;
 pub(crate) struct Faults<Q> {
     /// Whether there are rules: then packets of the general path check their queue pair's flag.
     on: AtomicBool,
-    /// The context page; `None` if the agent knows no faults.
+    /// The context page; `None` if the agent does not support faults.
     page: Option<View>,
     rules: ArcSwap<Vec<Arc<Armed>>>,
     losses: ArcSwap<Losses>,
@@ -58,8 +58,8 @@ impl<Q> Faults<Q> {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Writes the rules of the environment to the page before the greeting. Returns the flags of
-    /// the greeting.
+    /// Writes the rules of the environment to the page, before ENGINE_HELLO is sent. Returns the
+    /// flags for ENGINE_HELLO.
     pub(crate) fn ask(page: &View) -> Result<u32> {
         let Some(wanted) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(0) };
         let bad = |why: String| refusal(abi::Errno::EINVAL, format!("{VARIABLE}: {why}"));

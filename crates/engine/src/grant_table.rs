@@ -4,8 +4,8 @@
 //! The first line of the table says whether this engine is alive ([`shm::life`]). Each other line
 //! is one grant. It has a number, which is 0 when the grant is revoked, and a word with which the
 //! grantee shows that it is using the grant. The grantee changes this word from 0 to the grant's
-//! number and back. So a late grantee harms no other grant that has the line by now. Principal
-//! type: [`GrantTable`].
+//! number and back. So a slow grantee cannot disturb a later grant that has the same line.
+//! Principal type: [`GrantTable`].
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -57,10 +57,10 @@ const _: () = assert!(size_of::<Terms>() == 40);
 /// A grantee that stays in the middle of a copy for this long counts as stopped. It finds the grant
 /// revoked when it continues.
 const STOPPED: Duration = Duration::from_secs(1);
-/// How long a QP that ends waits for its peer at most. It waits with locks held. One piece takes
-/// much less; a slower peer has lost its processor.
+/// The longest time that a QP that ends waits for its peer. It holds locks meanwhile. One piece of
+/// a copy takes much less time; a slower peer has lost its processor.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Checks before the waiting thread sleeps between them.
+/// After this many checks, the waiting thread sleeps between checks.
 const LOOKS: u32 = 1000;
 /// The least number of checks before a grantee counts as stopped.
 const ENOUGH: u32 = 2 * LOOKS;
@@ -83,8 +83,8 @@ pub(crate) struct GrantTable {
 }
 
 thread_local! {
-    /// The life word belongs to the helper thread. It ends with this thread, after all grants have
-    /// lost their use.
+    /// The life word belongs to the helper thread. When this thread ends, the word says so, and no
+    /// grantee uses a grant any more.
     static LIVES: RefCell<Option<Life>> = const { RefCell::new(None) };
 }
 
@@ -107,7 +107,7 @@ impl GrantTable {
         })
     }
 
-    /// Enters a grant; returns its line and number, or `None` if the table is full.
+    /// Adds a grant; returns its line and number, or `None` if the table is full.
     pub(crate) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
         let mut book = self.book.lock();
         book.given.retain(|given| {
@@ -152,7 +152,7 @@ impl GrantTable {
             if looks < LOOKS {
                 std::hint::spin_loop();
             } else if gone.iter().all(|given| !self.is_at_it(given) || has_ended(given.to)) {
-                // The grantee was killed in the middle.
+                // The grantee was killed during a copy.
                 break;
             } else {
                 std::thread::sleep(Duration::from_micros(20));
@@ -165,7 +165,7 @@ impl GrantTable {
     }
 
     fn shut(&self, given: &Given) {
-        // Only this grant: another one may have the line by now.
+        // Only this grant: the line may belong to a later grant.
         let _ = self.word(given, field::NUMBER).compare_exchange(given.number, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 

@@ -1,10 +1,10 @@
-//! The helper thread, and the wake word that tells peers whether it sleeps. Principal type:
+//! The helper thread, and the wake word that shows peers whether it sleeps. Principal type:
 //! [`Waker`].
 //!
 //! While the program polls its CQs, it does the engine's work itself, and the thread only checks
-//! now and then whether it still polls. When the program sleeps on an event or computes, the thread
-//! takes over. It works, arms the wake word, checks once more, and sleeps until a peer, a timer,
-//! the agent or the program wakes it. An idle engine uses no CPU.
+//! from time to time whether the program still polls. When the program sleeps on an event or
+//! computes, the thread takes over. It works, arms the wake word, checks once more, and sleeps
+//! until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
 
 mod thread;
 
@@ -24,32 +24,34 @@ use crate::progress_mode::ProgressMode;
 use crate::tsc;
 use crate::watchdog::{GAP, PAUSE, Set, Watchdog};
 
-/// The thread checks whether the program still polls a pause and this after its last known poll.
-/// The check interrupts the program where processors are few, so a polling program postpones it,
-/// once in each pause ([`Watchdog`]). After the program has stopped, a packet waits at most for a
-/// pause, this and [`RECENT`]: less than 1 ms, or 7 ms after long polling.
+/// The thread checks whether the program still polls when a pause and this margin have passed since
+/// the program's last known poll. If processors are few, the check interrupts the program. So a
+/// polling program postpones it, once in each pause ([`Watchdog`]). After the program has stopped,
+/// a packet waits at most for a pause, this margin and [`RECENT`]: less than 1 ms, or 7 ms after
+/// long polling.
 ///
 /// Setting the processor's timer is expensive: the kernel does it when its next timer is removed,
-/// or an earlier one added. So two timers are set in turn, each for two pauses and this. The one
-/// not being set fires next, so the processor's timer is set once and not twice.
+/// or an earlier one added. So two timers are set in turn, each for two pauses and this margin. The
+/// other timer fires next, so the kernel sets the processor's timer once and not twice.
 const MARGIN: Duration = Duration::from_micros(100);
 /// The shortest sleep that is used to measure the tick rate.
 const MEASURE: Duration = Duration::from_micros(200);
 /// The longest time between two checks of the lease while the program polls.
 const ROUND: Duration = Duration::from_millis(50);
-/// A program whose last poll is longer ago has stopped.
+/// A program whose last poll is longer ago than this has stopped.
 const RECENT: Duration = Duration::from_micros(100);
 const _: () = assert!(PAUSE.as_nanos() / (GAP as u128) <= RECENT.as_nanos());
-/// The time of a polling program's last poll is known to this part of [`PAUSE`], 3 µs.
+/// The precision with which a polling program's last poll is known: this part of [`PAUSE`], 3 µs.
 const FRESH: u64 = 256;
 /// A program polls if it makes this many polls without arming a CQ.
 const POLLING: u32 = 256;
-/// The number for a program that has polled before and armed no CQ since.
+/// The number of polls after which a program that stopped polling, without arming a CQ, counts as
+/// polling again.
 const RESUMED: u32 = 16;
 /// The longest sleep on a kernel without the barrier that makes sleeping safe.
 const UNSURE: Duration = Duration::from_millis(1);
 
-/// The longest sleep of a lease holder: the agent sees that it is alive.
+/// The longest sleep of a lease holder, so that the agent sees that it is alive.
 const BEAT: Duration = Duration::from_millis(4);
 /// The most sockets to wait for; the thread reads the others at its next check.
 const SOCKETS: usize = 31;
@@ -70,13 +72,13 @@ pub(crate) struct Waker {
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The kernel's number of the thread, once it runs.
+    /// The thread's kernel id, once it runs.
     thread_number: AtomicI32,
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
-    /// The thread sleeps, or makes its last check before it does. Also set without a thread: the
-    /// caller of `take_turn` has to be told.
+    /// The thread sleeps, or makes its last check before it does. Also set if there is no thread:
+    /// then the caller of `take_turn` must be woken.
     resting: AtomicBool,
     /// The program's last poll, in ticks of the time stamp counter.
     pub(crate) polled_at: AtomicU64,
@@ -144,8 +146,9 @@ impl Waker {
         self.kick.notify();
     }
 
-    /// A QP was blocked, or there is an earlier deadline. A polling program notices it by itself.
-    /// Otherwise the thread must know, unless it works and checks before it sleeps.
+    /// A QP was blocked, or there is an earlier deadline. A polling program notices this by itself.
+    /// Otherwise this wakes the thread, unless the thread works: then it checks again before it
+    /// sleeps.
     pub(crate) fn attend(&self) {
         // Pairs with the fences in `watch` and `going_to_rest`: either this thread sees that the
         // helper thread no longer watches, or rests; or that thread sees this one's work.
@@ -167,7 +170,8 @@ impl Waker {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// A thread has been copying for a while; a polling program has not stopped meanwhile.
+    /// A thread of the program has copied for a long time. If the program was polling, it has not
+    /// stopped.
     #[cold]
     pub(crate) fn copied(&self) {
         if self.watching.load(Ordering::Relaxed) {
@@ -177,7 +181,8 @@ impl Waker {
         }
     }
 
-    /// The program polls. Returns whether `Engine::end_poll` must be told how the poll ends.
+    /// The program polls. Returns the flag `shares` for `Engine::end_poll`: whether the shared
+    /// progress mode is on.
     pub(crate) fn polled(&self) -> bool {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();

@@ -81,7 +81,7 @@ impl IdlePolicy {
         now < self.until
     }
 
-    /// The thread goes to sleep; returns the ticks since the begin of the last sleep.
+    /// The thread goes to sleep; returns the ticks since the beginning of the last sleep.
     pub(crate) fn rest(&mut self, now: u64) -> u64 {
         (self.worked, self.looks) = (0, 0);
         now.saturating_sub(std::mem::replace(&mut self.at, now))

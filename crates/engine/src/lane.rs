@@ -32,11 +32,11 @@ pub(crate) const LANE_MTU: u32 = 32 * 1024;
 /// their own often share no producer.
 pub(crate) const LANES_PER_PAIR: u32 = 4;
 
-/// This many bytes take long to copy: about ten microseconds.
+/// This many bytes take long to copy: tens of microseconds.
 const MUCH: u32 = 512 * 1024;
 
-/// The most notices that wait for room: more than a sound peer can cause. A hostile peer harms only
-/// itself.
+/// The most notices that wait for room: more than a correct peer can cause. A hostile peer harms
+/// only itself.
 const NOTICES: usize = 4096;
 
 /// The receiving half, with the QPs that one batch of cells has touched.
@@ -55,12 +55,12 @@ pub(crate) struct Receiver<Q> {
 pub(crate) struct Load {
     /// The bulk area has been used since its pages were last given back.
     bulky: bool,
-    /// Bytes since the helper was last told.
+    /// Bytes since the helper was last notified.
     bytes: u32,
 }
 
 impl Load {
-    /// Counts `len` more bytes; returns whether to tell the helper that a thread is busy copying.
+    /// Counts `len` more bytes; returns whether to notify the helper that a thread is busy copying.
     #[inline]
     pub(crate) fn add(&mut self, len: u32) -> bool {
         self.bulky = true;
@@ -94,7 +94,7 @@ impl Sender {
                     true
                 }
                 Ok(None) => false,
-                // Claims room: the caller's next push reports the broken lane.
+                // Returns true, so that the caller pushes again: this push reports the broken lane.
                 Err(shm::Broken) => true,
             };
         }
@@ -112,7 +112,7 @@ pub(crate) struct Lane<Q> {
     pub(crate) lane_index: u32,
     pub(crate) sender: Mutex<Sender>,
     pub(crate) receiver: Mutex<Receiver<Q>>,
-    /// Shows threads without the receiving half whether something has come.
+    /// Shows threads that do not hold the receiving half whether records have arrived.
     glance: Glance,
     /// The position of the receiving half in the ring.
     position: AtomicU32,
@@ -123,7 +123,7 @@ pub(crate) struct Lane<Q> {
     pub(crate) has_blocked: AtomicBool,
     peer_wake_word: WakeWordView,
     peer_wake: Notifier,
-    /// The arming for which the peer has been notified.
+    /// The armed value of the peer's wake word for which the peer was last notified.
     notified: AtomicU32,
     /// The peer is gone or has written invalid data: nothing is sent or received any more.
     dead: AtomicBool,
@@ -135,8 +135,8 @@ struct Blocked<Q> {
 }
 
 impl<Q> Lane<Q> {
-    /// Takes this engine's side of the lane that the agent describes. `fds` are its memory, our
-    /// notifier, the peer's notifier and the peer's wake word.
+    /// Maps this engine's side of the lane that the agent describes. `fds` are its memory, this
+    /// engine's notifier, the peer's notifier and the peer's wake word.
     pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
         let [memory, _our_kick, peer_wake, wake_word] =
             <[OwnedFd; 4]>::try_from(fds).map_err(|_| refusal(Errno::EIO, "a lane came without its descriptors"))?;
@@ -177,8 +177,8 @@ impl<Q> Lane<Q> {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is worth taking the receiving half. Only the holder of that half sees all; a
-    /// thread that is about to sleep must take it.
+    /// Whether records seem to have arrived. Only a thread that holds the receiving half knows for
+    /// sure; a thread that is about to sleep must take it.
     #[inline]
     pub(crate) fn seems_to_have(&self) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
@@ -202,15 +202,15 @@ impl<Q> Lane<Q> {
         self.cqs.set(cqs);
     }
 
-    /// To be called after a push: wakes the peer if it has armed its wake word.
+    /// Wakes the peer if it has armed its wake word. Call this after a push.
     pub(crate) fn notify(&self) {
         if self.is_called_for() {
             self.wake_peer();
         }
     }
 
-    /// To be called after a push: whether the peer has armed its wake word. Returns true once per
-    /// arming; that caller must notify the peer.
+    /// Whether the peer has armed its wake word and was not notified since. If so, the caller must
+    /// wake the peer. Call this after a push.
     #[inline]
     pub(crate) fn is_called_for(&self) -> bool {
         shm::poster_fence();
@@ -256,7 +256,7 @@ impl<Q> Lane<Q> {
         self.has_blocked.store(true, Ordering::Release);
     }
 
-    /// Takes the waiting QPs and notices off the list.
+    /// Removes and returns the waiting QPs and notices.
     pub(crate) fn unblock(&self) -> (VecDeque<Arc<Q>>, VecDeque<Notice>) {
         self.sender.lock().wanted = 0;
         let mut blocked = self.blocked.lock();
@@ -266,7 +266,7 @@ impl<Q> Lane<Q> {
 
     /// Whether a blocked QP could go on now. With `sure`, before a sleep: waits for the lock of the
     /// sending half, and if there is no room, asks the peer to wake this engine when there is.
-    /// Without `sure`, the caller will ask again.
+    /// Without `sure`, the caller must check again later.
     pub(crate) fn has_room(&self, sure: bool) -> bool {
         if self.is_dead() {
             return true;
@@ -308,7 +308,7 @@ type Seen<Q> = Option<(u64, List<Q>)>;
 /// A list of lanes.
 type List<Q> = Arc<Vec<Arc<Lane<Q>>>>;
 
-/// What one poller remembers. Each poll writes to its lock, so it has cache lines of its own.
+/// One poller's copy of the list. Each poll writes to its lock, so it has cache lines of its own.
 #[repr(align(128))]
 struct Memory<Q>(Mutex<Seen<Q>>);
 
@@ -424,12 +424,12 @@ impl<Q> Lanes<Q> {
         lane
     }
 
-    /// An engine has ended: no lane to it will be opened any more.
+    /// An engine has ended, so no lane to it will be opened any more.
     pub(crate) fn engine_ended(&self, engine: u32) {
         self.taken.lock().remove(&engine);
     }
 
-    /// Removes a lane; its QPs keep it, dead.
+    /// Removes a lane and marks it as dead. Its QPs still hold it.
     pub(crate) fn remove(&self, id: u32) -> Vec<Arc<Lane<Q>>> {
         let mut routes = self.routes.lock();
         routes.retain(|_, lane| lane.id != id);

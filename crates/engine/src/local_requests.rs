@@ -14,7 +14,7 @@ use crate::wqe::SendBrief;
 const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND right";
 
 impl Bind {
-    /// Stores it in a request, in fields that other operations use.
+    /// Stores the parameters in a request, in fields that other operations use.
     fn put_into(&self, op: &mut SendOp) {
         (op.imm, op.rkey, op.remote_addr) = (self.window, self.rkey, self.addr);
         (op.swap_add, op.compare, op.dest.qkey) = (self.mr.into(), self.length, self.access);

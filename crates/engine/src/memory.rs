@@ -3,7 +3,7 @@
 //!
 //! The agent names a place by region, offset and length. It attaches the region's descriptor when
 //! the region's first object appears. A [`View`] is one object's part. The mapping ends with the
-//! last view; at that time the agent also forgets the region. Principal types: [`QueueMemory`] and
+//! last view; at that time the agent forgets the region, too. Principal types: [`QueueMemory`] and
 //! [`View`].
 
 use std::collections::HashMap;

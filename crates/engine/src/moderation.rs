@@ -1,6 +1,6 @@
 //! Moderation: an armed CQ gives its event only after several completions, or after the first of
-//! them has waited for a period. A CQ that is polled and not armed does not come here. Principal
-//! type: [`Moderation`].
+//! them has waited for a period. A CQ that is polled and not armed does not use it. Principal type:
+//! [`Moderation`].
 
 mod periods;
 

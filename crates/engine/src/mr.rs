@@ -141,7 +141,8 @@ impl Mr {
         self.lkey()
     }
 
-    /// Ends the registration. After the return nobody accesses the memory through this key.
+    /// Ends the registration. When this returns, neither the engine nor a peer accesses the memory
+    /// through this key any more.
     ///
     /// # Errors
     /// EBUSY while a window is bound to it; the agent's refusal.

@@ -60,7 +60,8 @@ impl Mw {
         self.window.state.lock().key
     }
 
-    /// Frees the window, bound or not. After the return nobody accesses memory through it.
+    /// Frees the window, bound or not. When this returns, no peer accesses memory through it any
+    /// more.
     ///
     /// # Errors
     /// The agent's refusal.

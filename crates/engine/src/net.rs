@@ -44,8 +44,8 @@ use inbox::Inbox;
 use peer::Peer;
 use port::Port;
 
-/// The maximum number of cached flows. A program with more destinations looks flows up again now
-/// and then.
+/// The maximum number of cached flows. A program with more destinations sometimes looks flows up
+/// again.
 const FLOWS: usize = 4096;
 
 type Gid = [u8; 16];

@@ -30,7 +30,7 @@ pub trait Outlet: Send + Sync {
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()>;
 
     /// Makes sending to one host cheaper, like [`udp::Socket::connect_sender`]. Returns the
-    /// identification of the next datagram; later ones count on from it.
+    /// identification of the next datagram; each later datagram has the next number.
     ///
     /// # Errors
     /// The network does not support it: the identifications stay 0.

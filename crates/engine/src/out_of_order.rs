@@ -1,5 +1,5 @@
 //! Out-of-order packets: kept for a short time, and taken in order once the missing packets have
-//! come.
+//! arrived.
 //!
 //! The state machines decide which packets to keep (`protocol::OutOfOrder` gives the reasons). This
 //! file has a few places for them, for each end of a connection. The packets have passed the usual

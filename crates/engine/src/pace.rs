@@ -1,12 +1,12 @@
 //! Rate limits of a QP: the program's limit (`ibv_modify_qp`, `ibv_modify_qp_rate_limit`), and the
 //! static rate of a path that is slower than the port.
 //!
-//! A packet may leave when the packets before it have had their time at the rate, or nearly. This
-//! is a time budget without a timer of its own. A QP that must wait is checked again by the timers;
-//! meanwhile it answers its peer and accepts requests. Only the send queue is limited, and
+//! A packet may be sent when the sending time of the packets before it is over, or nearly over.
+//! This is a time budget without a timer of its own. A QP that must wait is checked again by the
+//! timers; meanwhile it answers its peer and accepts requests. Only the send queue is limited, and
 //! responses to a peer's READs are not. A retransmission leaves at once and is charged to the
-//! budget: otherwise a timer could give the peer up for a packet that was never sent. The limit
-//! holds on lanes as on the wire. A QP without a limit has no [`Pace`]. Principal type: [`Pace`].
+//! budget: otherwise the QP could fail because of a packet that was never sent. The limit holds on
+//! lanes as on the wire. A QP without a limit has no [`Pace`]. Principal type: [`Pace`].
 
 mod sends;
 

@@ -1,16 +1,16 @@
 //! Which thread receives from a lane. Threads with QPs and CQs of their own should not contend for
 //! locks. A thread that receives from a lane for another thread's QP takes that QP's lock, too, so
-//! it should leave the lane alone. This is only a hint: any thread may receive from any lane, and a
-//! thread that must not miss anything receives from all. Principal types: [`Poller`], one CQ's
-//! part, and [`Pollers`].
+//! it should skip the lane. This is only a hint: any thread may receive from any lane, and a thread
+//! that must not miss anything receives from all. Principal types: [`Poller`], one CQ's part, and
+//! [`Pollers`].
 //!
 //! A lane remembers the two CQs of the QP of its last packet ([`CqPair`]). Each CQ has a *slot*
 //! with the thread that polled it last, and about when. A polling thread skips a lane if it polls
 //! neither CQ itself, and another thread has polled one of them within [`PATIENCE`], because that
-//! thread will receive with its next poll. A thread that stops is not waited for any longer. A
-//! thread that arms its CQ to sleep, or has never polled, is not waited for at all. The number of
-//! slots is small, so two CQs may share one; then a thread may receive from a lane that it could
-//! skip.
+//! thread will receive with its next poll. Other threads do not wait longer for a thread that
+//! stops. They do not wait at all for a thread that arms its CQ to sleep, or has never polled. The
+//! number of slots is small, so two CQs may share one; then a thread may receive from a lane that
+//! it could skip.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -61,13 +61,13 @@ impl CqPairCell {
     }
 }
 
-/// One CQ, as a thread sees it that makes a round for it.
+/// One CQ, for the threads that poll it.
 pub(crate) struct Poller {
     /// The CQ's number in its engine; CQs that were made one after the other have consecutive
     /// numbers.
     pub(crate) cq: u32,
-    /// Counts of polls and rounds. Not the engine's, so that threads with CQs of their own share no
-    /// word that each poll writes.
+    /// The counts of polls and rounds. Each CQ has its own counts, so that threads with CQs of
+    /// their own share no word that each poll writes.
     polls: AtomicU32,
     rounds: AtomicU32,
 }
@@ -103,11 +103,11 @@ fn next(count: &AtomicU32) -> u32 {
 #[derive(Default)]
 struct Slot {
     thread: AtomicUsize,
-    /// About when, in ticks; 0: it does not poll now.
+    /// The approximate time of its last poll, in ticks; 0 if it does not poll now.
     at: AtomicU64,
 }
 
-/// The thread that calls, and when.
+/// The calling thread, and the time.
 pub(crate) struct PollingThread {
     thread: usize,
     now: u64,

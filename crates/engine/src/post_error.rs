@@ -93,7 +93,7 @@ pub enum PostCause {
     NoAddress,
     /// A BIND_MW without a memory window.
     NoWindow,
-    /// An ATOMIC WRITE that has not 8 bytes.
+    /// An ATOMIC WRITE whose length is not 8 bytes.
     AtomicWrite {
         /// Bytes of the request.
         bytes: u64,

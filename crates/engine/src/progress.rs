@@ -33,17 +33,17 @@ const CATCH_UP: u32 = 64;
 /// The caller of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// A polling thread that has found nothing.
+    /// A polling thread that has found no completions.
     Polls,
-    /// A polling thread that has found something.
+    /// A polling thread that has found completions.
     Found,
-    /// The helper thread, or a thread that needs something done.
+    /// The helper thread, or a thread that needs a result.
     Helps,
 }
 
 impl Engine {
-    /// A round of a polling thread. If it has `found` something, it may answer soon, so delayed
-    /// ACKs wait for that. Returns whether [`Engine::end_poll`] must be told how the poll ends.
+    /// A round of a polling thread. If it has `found` completions, the program may answer soon, so
+    /// delayed ACKs wait for that. Returns the flag `shares` for [`Engine::end_poll`].
     #[inline]
     pub(crate) fn poll(self: &Arc<Self>, found: bool, poller: &Poller) -> bool {
         // In a simulation no helper takes over from a program that has stopped polling.
@@ -58,7 +58,7 @@ impl Engine {
             self.net.idle.store(idle % YIELD, Ordering::Relaxed);
             if idle == YIELD {
                 // Packets from other hosts need a processor on their way: for the kernel's threads,
-                // the agent, the remote process. If all processors polled, no packet would come.
+                // the agent, the remote process. If all processors polled, no packet would arrive.
                 rustix::thread::sched_yield();
             }
         }
@@ -71,9 +71,9 @@ impl Engine {
         self.go_round(sure, Caller::Helps, None)
     }
 
-    /// Handles everything that has come so far, and waits for threads that are doing some of it.
-    /// For callers that are about to end something and must count what came before. Bounded,
-    /// because peers may go on sending.
+    /// Handles all packets that have arrived so far, and waits for threads that are handling some
+    /// of them. For callers that are about to end something and must count earlier packets.
+    /// Bounded, because peers may go on sending.
     pub fn catch_up(self: &Arc<Self>) {
         for _ in 0..CATCH_UP {
             if !self.progress(true) {
@@ -108,7 +108,7 @@ impl Engine {
         }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
         worked |= self.receive_from_hosts(sure, polled, turn);
-        // A caller that has found something comes here rarely enough to check timers each time.
+        // A caller that has found completions makes rounds rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
         }
@@ -123,9 +123,9 @@ impl Engine {
         worked
     }
 
-    /// A round of a thread that goes on posting although there is no room. With many QPs to fill,
-    /// it may not poll for long. Otherwise the helper would poll instead and, with one processor
-    /// per program, take the processor from it.
+    /// A round of a thread that continues to post although there is no room. With many QPs to fill,
+    /// it may not poll for a long time. Otherwise the helper would poll instead and, with one
+    /// processor per program, take the processor from it.
     #[cold]
     #[inline(never)]
     pub(crate) fn poll_posting(self: &Arc<Self>, poller: &Poller) {
@@ -135,18 +135,18 @@ impl Engine {
         if self.waker.is_watching() {
             self.poll(false, poller);
         } else {
-            // Posting does not make a thread one that polls: it may not have polled yet, or may arm
+            // A thread that posts does not count as polling: it may not have polled yet, or may arm
             // its CQ and sleep.
             self.go_round(false, Caller::Polls, Some(poller));
         }
     }
 
-    /// The polling thread, if others may leave lanes to it. A program that polls only now and then
-    /// has the helper beside it; then both receive from all lanes.
+    /// The polling thread, if other threads may skip lanes for it. If the program polls too rarely,
+    /// the helper thread works as well; then both receive from all lanes.
     #[inline]
     fn polling_thread(&self, poller: &Poller) -> Option<PollingThread> {
-        // In a simulation no helper takes over from a program that has stopped polling, and the
-        // clock is another.
+        // In a simulation no helper takes over from a program that has stopped polling, and time
+        // comes from another clock.
         let watched = self.waker.is_watching() && self.clock.simulated().is_none();
         watched.then(|| {
             let now = self.waker.polled_at.load(Ordering::Relaxed);
@@ -305,8 +305,8 @@ impl Engine {
         }
     }
 
-    /// No QP here can take the packet. Lanes otherwise lose nothing, so the sender of a request
-    /// gets a notice. For a response, the local QP that waits for responses is told.
+    /// No QP of this engine accepts the packet. Lanes otherwise lose nothing, so the sender of a
+    /// request gets a notice. For a response, the local QP that waits for responses is notified.
     fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
         let opcode = packet.headers.opcode;
         if !matches!(opcode.transport, wire::Transport::Rc | wire::Transport::Xrc) {
@@ -340,8 +340,8 @@ impl Engine {
 
     fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
         let Some(qp) = self.qps.find(notice.to.value()) else { return };
-        // An XRC target may belong to another engine by now; its last owner may say so by turning
-        // packets away.
+        // An XRC target may belong to another engine by now. Then its last owner sends a notice for
+        // a packet that it refuses.
         if self.board.owner(notice.from.value()) == lane.peer || qp.goes_by(lane) {
             qp.notice(notice.from.value());
         }

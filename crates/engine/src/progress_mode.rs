@@ -3,11 +3,11 @@
 //! peers would wait. If peers notified the helper while the program polls, the helper would take
 //! the processor from the program. Principal type: [`ProgressMode`].
 //!
-//! So in this mode, the program uses the wake word, too. A poll that finds nothing is followed by
-//! another poll, and so is a post: the program *is polling*, and disarms the wake word. After a
-//! poll that finds something, the program may stop polling, so it arms the wake word and checks
-//! once more. A thread with work does not arm the wake word while the program is polling. If the
-//! program stops without having found anything, a timer wakes the thread.
+//! So in this mode, the program uses the wake word, too. After a poll that finds nothing, and after
+//! a post, the program will poll again: it *is polling*, and disarms the wake word. After a poll
+//! that finds something, the program may stop polling, so it arms the wake word and checks once
+//! more. A thread with work does not arm the wake word while the program is polling. If the program
+//! stops without having found anything, a timer wakes the thread.
 //!
 //! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no
 //! system call. [`crate::stall`] decides when the mode begins.
@@ -71,7 +71,7 @@ impl ProgressMode {
         self.until.store(until.max(1), Ordering::Relaxed);
     }
 
-    /// Whether the program is polling and will poll again. To be called after the wake word is
+    /// Whether the program is polling and will poll again. Call this after the wake word is
     /// disarmed.
     pub(crate) fn is_polling(&self) -> bool {
         // Pairs with the fence in `polled`: either the program's arming comes after the thread's
@@ -126,8 +126,8 @@ impl ProgressMode {
         !self.guarded.swap(true, Ordering::SeqCst)
     }
 
-    /// The program is about to sleep on an event, so it spins no more. Returns whether that ends
-    /// the mode.
+    /// The program is about to sleep on an event, so it does not spin any more. Returns whether
+    /// that ends the mode.
     pub(crate) fn end(&self) -> bool {
         self.is_on() && {
             self.polling.store(false, Ordering::SeqCst);

@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// The far end of a lane is gone. Unfinished messages of its targets end, unless another engine
-    /// serves the targets now.
+    /// The other end of a lane is gone. Unfinished messages of its targets end, unless another
+    /// engine serves the targets now.
     pub(crate) fn lose_targets(&self, peer: u32) {
         for place in &self.targets.all() {
             let mut inner = place.lock();
@@ -107,8 +107,8 @@ impl Qp {
             && done.by != lane.peer
             && (done.psn, done.connection) == (psn, request.connection)
         {
-            // The previous server of the target may have got this reply or not. It has sent nothing
-            // since.
+            // It is unknown whether the previous server of the target got this reply. It has sent
+            // nothing since.
             return SrqReply { id: request.id, ..done.reply };
         }
         (inner.attributes.dest_qp_num, inner.attributes.port_num) = (request.peer, request.port);
@@ -120,7 +120,7 @@ impl Qp {
                 Ok(None) => (Outcome::Refused(Nak::InvalidRd), None),
                 Ok(Some(pd)) => {
                     let status = self.execute_apart(inner, &packet, payload, step, pd);
-                    // A message without its beginning here cannot be continued.
+                    // A message whose first packet was not executed here cannot be continued.
                     let outcome = match inner.responder.take_outcome() {
                         None | Some(Outcome::Dropped) => Outcome::Refused(Nak::InvalidRequest),
                         Some(outcome) => outcome,

@@ -111,7 +111,7 @@ pub struct Qp {
     pub(crate) sq_sig_all: bool,
     /// The index of its lane among the lanes to an engine, for datagrams and remote-SRQ requests.
     pub(crate) lane_index: u32,
-    /// Whether strict mode is on. Kept here, where the data path looks anyway.
+    /// Whether strict mode is on. A copy, so that the data path need not ask the engine.
     strict: bool,
     pub(crate) queue_use: Arc<QueueUse>,
     read: Read,

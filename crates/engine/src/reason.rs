@@ -2,7 +2,7 @@
 //!
 //! Each refused call, failed request and dropped packet notes one sentence here, where the failure
 //! is decided and nowhere else. The sentences go to four places: the log; a short ring that a
-//! program can read ([`last`]); the memory behind the context page of an open device, where the
+//! program can read ([`last`]); the memory after the context page of an open device, where the
 //! agent finds them for `softhca show --errors`; and the file that `softhca run` names in
 //! `SOFTHCA_REASONS`, whose lines ([`Line`]) it prints at the end. Without failures, nothing is
 //! formatted and nothing allocated. Principal type: [`Note`].
@@ -62,7 +62,7 @@ impl Note {
     }
 }
 
-/// The memory for sentences behind one context page.
+/// The memory for sentences after one context page.
 struct Page {
     name: u64,
     /// The process that owns it. Children do not write here.
@@ -72,7 +72,7 @@ struct Page {
     is_home: bool,
     view: View,
     written: u32,
-    /// The last sentence, and how often it came in a row.
+    /// The last sentence, and how often it was noted in a row.
     last: String,
     last_kind: Kind,
     count: u32,
@@ -93,11 +93,11 @@ fn log() -> &'static Mutex<Log> {
     LOG.get_or_init(|| Mutex::new(Log { kept: VecDeque::new(), file: file(), written: 0, pages: Vec::new() }))
 }
 
-/// Registers the memory behind an engine's context page, until it is dropped.
+/// Registers the memory after an engine's context page, until this value is dropped.
 pub(crate) struct Attached(u64);
 
 impl Attached {
-    /// Writes the sentences of one engine behind its context page from now on. With `is_home` the
+    /// Writes the sentences of one engine after its context page from now on. With `is_home` the
     /// page is the program's own: it also gets sentences without an engine, and at once those from
     /// before any device was open.
     pub(crate) fn new(view: View, is_home: bool) -> Self {
@@ -153,7 +153,7 @@ pub fn forward(to: Forward) {
 
 /// Notes one sentence.
 pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
-    // Other parties choose names in the sentence.
+    // The sentence may contain names that other parties choose.
     let sentence = clean(&sentence.to_string(), LONGEST);
     if FORWARD.get().is_some_and(|forward| forward(about.kind, &sentence)) {
         return;
@@ -167,7 +167,8 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     if about.kind == Kind::Refused {
         REFUSED.store(true, Ordering::Relaxed);
     }
-    // Dropped packets have a table of their own there, so that strangers cannot push sentences out.
+    // Dropped packets have a table of their own there, so that other hosts cannot displace
+    // sentences.
     let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
     if about.kind != Kind::Dropped
         && let Some(page) = log.pages.iter_mut().find(is_its)
@@ -204,8 +205,8 @@ fn file() -> Option<File> {
     OpenOptions::new().append(true).open(std::env::var_os(VARIABLE)?).ok()
 }
 
-/// Tells the user something on standard error. A full or closed standard error does not end the
-/// process, which may be any program.
+/// Prints a message on standard error. A full or closed standard error does not end the process,
+/// which may be any program.
 pub fn say(what: fmt::Arguments<'_>) {
     let _ = without_signal(|| std::io::stderr().write_all(format!("softhca: {what}\n").as_bytes()));
 }

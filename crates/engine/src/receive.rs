@@ -2,9 +2,8 @@
 //! from responses.
 //!
 //! The state machines decide what to do. This file is the executor: it does the step and reports
-//! the result. An error in a packet ends in a status at its sender, and at most in an error of the
-//! QP that the packet was for. The file also posts receive requests. Principal method:
-//! [`Qp::arrive`].
+//! the result. An error in a packet causes a status at its sender, and at most an error of the QP
+//! that the packet was for. The file also posts receive requests. Principal method: [`Qp::arrive`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -156,7 +155,7 @@ impl Qp {
         Arrival::Taken
     }
 
-    /// The peer could not take one of our packets, or its answer was lost. From now on the
+    /// The peer could not accept one of this QP's packets, or its answer was lost. From now on the
     /// retransmission timer runs.
     pub(crate) fn notice(self: &Arc<Self>, from: u32) {
         let mut inner = self.lock();
@@ -245,7 +244,7 @@ impl Qp {
         self.after_refusal(inner, status);
     }
 
-    /// Executes a step that another engine's responder asks for.
+    /// Executes a step that another engine's responder requires.
     #[inline(never)]
     pub(crate) fn execute_apart(
         &self,
@@ -477,7 +476,7 @@ impl Qp {
     }
 
     /// A message of an unreliable service is longer than its receive buffer. The message is
-    /// dropped, and the QP goes on. A request of the QP's own queue serves the next message (IBA
+    /// dropped, and the QP continues. A request of the QP's own queue serves the next message (IBA
     /// 9.9.6.3, class D). A request from an SRQ ends with an error (class E).
     #[cold]
     fn lacks_room(&self, inner: &mut Inner, packet: &Packet, receive: Receive, came: u32) -> Option<Status> {

@@ -83,7 +83,7 @@ pub(crate) struct RemoteSrq<Q> {
     fetch: Option<(Wanted, Away<Q>)>,
     /// The range that was read, and its data.
     fetched: Option<(Wanted, Read)>,
-    /// Requests that came meanwhile.
+    /// Requests that arrived meanwhile.
     queue: VecDeque<Kept>,
     bytes: usize,
     last_id: u32,

@@ -1,4 +1,4 @@
-//! Commands as bytes: thin forms of the ABI's builders for what the engine asks.
+//! Commands as bytes: short forms of the ABI's builders, for the engine's commands.
 
 use abi::command;
 use abi::layout::Record;

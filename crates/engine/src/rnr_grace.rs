@@ -1,12 +1,12 @@
 //! The RNR grace queue: requests that wait for a receive request.
 //!
-//! An adapter takes packets at link speed, and a program's posts keep up with that or not. In
-//! software, packets are taken by whichever thread has a processor. It may take many while the
-//! program waits for a processor to post receive requests. The program would then get an RNR only
-//! because it was interrupted. So a request of a reliable connection that finds no receive request
-//! is kept for a short time, together with the requests behind it, and is served when one is
-//! posted. The peer gets an RNR NAK only after that time. To the peer it looks like a late answer.
-//! A QP serves the queue in `rnr_grace/serving.rs`. Principal type: [`RnrGraceQueue`].
+//! An adapter receives packets at link speed, independently of the processors. In software, any
+//! thread that has a processor receives them. It may receive many packets while the program waits
+//! for a processor to post receive requests. The peer would then get an RNR NAK only because the
+//! program was interrupted. So a request of a reliable connection that finds no receive request is
+//! kept for a short time, together with the requests after it, and is served when one is posted.
+//! The peer gets an RNR NAK only after that time. To the peer it looks like a late answer. A QP
+//! serves the queue in `rnr_grace/serving.rs`. Principal type: [`RnrGraceQueue`].
 
 mod serving;
 
@@ -62,7 +62,7 @@ impl RnrGraceQueue {
         self.refused = None;
     }
 
-    /// Keeps a packet behind `before` others, if there is room.
+    /// Keeps a packet after `before` others, if there is room.
     fn keep(&mut self, before: usize, packet: &Packet, payload: Source<'_>) -> bool {
         if self.bytes + Kept::bytes_of(payload.len()) > AT_ONE {
             return false;

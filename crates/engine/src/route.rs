@@ -43,14 +43,15 @@ impl Engine {
         if let Some(far) = far.filter(|_| Arc::ptr_eq(&adopted, &near)) {
             self.lanes.add(far, false);
         }
-        // The agent has told the peer meanwhile, and the peer may have sent. The helper thread has
-        // missed that wakeup if it woke before the lane was in the list.
+        // The agent has announced the lane to the peer, and the peer may already have sent packets.
+        // If the helper thread was woken for them before the lane was in the list, it has missed
+        // them.
         self.waker.attend();
         Ok(adopted)
     }
 
-    /// Opens the routes for which QPs wait. Waits for the agent and for other callers: for the
-    /// helper thread, and for verbs that may wait.
+    /// Opens the routes for which QPs wait. Waits for the agent and for other callers, so only the
+    /// helper thread and verbs that may wait call it.
     pub(crate) fn open_routes(self: &Arc<Self>) {
         let _turn = self.errands.opening.lock();
         let waiting = std::mem::take(&mut *self.errands.unrouted.lock());
@@ -226,7 +227,7 @@ impl Qp {
         let opened = match (dest, &next) {
             (Some(_), _) => engine.open_lane(owner, lane_index).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
-                // All are tried, so that every reachable engine gets its copy.
+                // All lanes are tried, so that every reachable engine gets its copy.
                 let opened = engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
                 opened.fold(Ok(()), Result::and).map(|()| None)
             }),
@@ -246,8 +247,8 @@ impl Qp {
         self.pump(&mut inner);
     }
 
-    /// To be called before a datagram QP is destroyed: opens the routes for waiting datagrams now,
-    /// because adapters send all posted requests. Bounded, because each message may go to another
+    /// Opens the routes for waiting datagrams now, because adapters send all posted requests.
+    /// Called before a datagram QP is destroyed. Bounded, because each message may go to another
     /// peer.
     pub(crate) fn send_off(&self) {
         let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
@@ -263,8 +264,8 @@ impl Qp {
     fn look_for_route_again(self: &Arc<Self>) {
         let mut inner = self.lock();
         self.follow_partition(&mut inner);
-        // Continues QPs that waited for a port that was down. Their answers leave, too; on a lane,
-        // no peer would ask for them again.
+        // Continues QPs that waited for a port that was down. Their answers are sent, too: on a
+        // lane, no peer would retransmit its request.
         let waited = matches!(inner.link.route, Route::Unknown) && inner.state.serves();
         if !inner.is_dead() && (waited || matches!(inner.link.route, Route::Lane(_))) {
             inner.link.route = Route::Unknown;

@@ -1,4 +1,4 @@
-//! The run directory, where the agent and its clients meet.
+//! The run directory: it has the sockets on which an agent serves its clients.
 //!
 //! This file decides the name of the directory and whether it can be trusted. The agent makes the
 //! content. [`default`] has the order of the search. Default names end in the inode of the network

@@ -1,8 +1,8 @@
 //! The send queue: posting, and the completions of what was sent.
 //!
 //! [`SendBatch`] is how a program posts. The batch checks each request and copies it to queue
-//! memory. All its requests leave when the batch ends (see `transmit.rs`). Completions come in the
-//! order of posting. A failed request ends the queue. Receive requests are in `receive.rs`.
+//! memory. All its requests are sent when the batch ends (see `transmit.rs`). Requests complete in
+//! the order of posting. A failed request ends the queue. Receive requests are in `receive.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -329,8 +329,8 @@ impl Qp {
             last = Some(index);
             match completion.status {
                 Status::Success | Status::WrFlushErr => {}
-                // Before the program can see the completion: it may ask at once why the request
-                // failed.
+                // Explained before the program can poll the completion: it may ask at once why the
+                // request failed.
                 _ if !explained => {
                     explained = true;
                     self.explain_failure(inner, index);
@@ -408,8 +408,8 @@ impl Qp {
         }
     }
 
-    /// Notes how many requests a failed send flushes: the sends behind it and, on a reliable QP,
-    /// the receive requests.
+    /// Notes how many requests a failed send flushes: the sends after it and, on a reliable QP, the
+    /// receive requests.
     #[cold]
     fn tell_flushed_behind(&self, inner: &Inner) {
         if matches!(inner.state, State::Rts | State::Sqd) {

@@ -11,7 +11,7 @@
 //!         16  [bulk: offset u32] id u32 · outcome u8 · NAK u8 · status u8 (255: none) · 0
 //!             value u64, then the fetched bytes
 //! ```
-//! Decoded data is a peer's claim. Principal types: [`SrqRequest`] and [`SrqReply`].
+//! Decoded data is untrusted. Principal types: [`SrqRequest`] and [`SrqReply`].
 
 use protocol::{Access, AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
 use wire::feth::selectivity;
@@ -49,7 +49,7 @@ pub(crate) struct SrqRequest {
     pub(crate) first: bool,
     pub(crate) port: u8,
     pub(crate) sl: u8,
-    /// The secret of those that have opened the domain.
+    /// The domain's secret, which only engines that have opened the domain know.
     pub(crate) token: u64,
     /// The offset of the payload in the message.
     pub(crate) offset: u32,
@@ -113,7 +113,7 @@ impl SrqRequest {
         }
     }
 
-    /// The step that the request stands for; `None` if it is invalid.
+    /// The step of the request; `None` if it is invalid.
     pub(crate) fn step(&self, packet: &Packet) -> Option<Step> {
         let Headers { opcode, imm, ieth, solicited, atomic, feth, .. } = packet.headers;
         let (offset, len, first, last) = (self.offset, u32::from(packet.len), self.first, opcode.place().ends());

@@ -1,4 +1,4 @@
-//! The stall detector: finds programs for which the helper thread repeatedly comes late. Such a
+//! The stall detector: finds programs for which the helper thread is repeatedly too late. Such a
 //! program polls only for completions of its own requests, and then spins on its memory or
 //! computes. It seems to go on polling, and what peers write meanwhile waits for the thread's next
 //! check. Principal type: [`StallDetector`].

@@ -112,8 +112,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// The secret of those that have opened this target's domain; 0 if no other engine can hold the
-    /// target.
+    /// The secret of this target's domain; 0 if no other engine can hold the target.
     pub(crate) fn token(&self) -> u64 {
         self.target.as_ref().map_or(0, |target| target.token)
     }
@@ -209,8 +208,8 @@ impl Qp {
         !engine.is_gone() && engine.board.owner(self.qpn()) == engine.number()
     }
 
-    /// Tells the other holders of an event of this target, through the helper thread and the agent;
-    /// the caller may hold locks.
+    /// Reports an event of this target to the other holders, through the helper thread and the
+    /// agent; the caller may hold locks.
     pub(crate) fn announce(&self, event: u32) {
         if self.token() != 0 {
             self.engine().errands.untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
@@ -251,7 +250,7 @@ fn state_of(standing: &Standing) -> TargetState {
     TargetState { expected, msn, message, done, total, rkey, va, reserved: 0, answers }
 }
 
-/// The record in a target's memory: the last server's claim.
+/// The record in a target's memory. It is untrusted, because the last server wrote it.
 fn read(view: &View) -> Option<Standing> {
     if view.len() < TARGET_LEN {
         return None;
@@ -298,13 +297,13 @@ fn read(view: &View) -> Option<Standing> {
 }
 
 impl Engine {
-    /// Tells the agent of events of XRC targets; waits for the agent, so it runs on the helper
+    /// Reports events of XRC targets to the agent. Waits for the agent, so it runs on the helper
     /// thread.
     pub(crate) fn tell_holders(&self) {
         // Not in the head of the loop, where the lock would be held until the loop ends.
         let untold = std::mem::take(&mut *self.errands.untold.lock());
         for event in untold {
-            // Without an agent, no other holder can be told.
+            // Without an agent, the other holders cannot be notified.
             let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));
         }
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// The first pause.
 pub(crate) const PAUSE: Duration = Duration::from_micros(780);
-/// A pause is this part of the time for which the program has polled,
+/// A pause is this part of the time for which the program has polled.
 const STEADY: u64 = 8;
-/// and at most this many times the first pause: 6 ms.
+/// A pause is at most this many times the first pause: 6 ms.
 const LONGEST: u64 = 8;
 /// A program that does not poll for this part of [`PAUSE`] has stopped.
 pub(crate) const GAP: u32 = 8;
@@ -171,7 +171,7 @@ mod tests {
         let mut due = vec![1_000_000 + FIRST_PAUSE, 1_000_000 + 2 * FIRST_PAUSE];
         for (number, (now, set)) in set.iter().enumerate() {
             let Set::One(time) = set else { panic!("nothing has stopped") };
-            // This one is set anew, after a pause and before it fires.
+            // This timer is set again, after a pause and before it fires.
             assert!(due[number] < *now && *now <= due[number] + 2, "{number}: {now} {due:?}");
             due.push(now + micros(*time));
         }

@@ -1,4 +1,4 @@
-//! Memory windows: keys for part of a region, which a work request opens and closes.
+//! Memory windows: keys for part of a region, which work requests bind and invalidate.
 //!
 //! A bound window is one more extent of this process under its own key, and its users are checked
 //! like a region's users. This file decides when a window may be bound, and how this side or a peer

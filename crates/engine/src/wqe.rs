@@ -144,7 +144,7 @@ impl Ring {
         self.view().write(self.entry(index), header);
     }
 
-    /// The start of the data behind the header of an entry.
+    /// The start of the data after the header of an entry.
     #[inline]
     fn body(&self, index: u32) -> usize {
         self.entry(index) + self.header as usize

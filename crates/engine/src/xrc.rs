@@ -39,7 +39,8 @@ pub struct Xrcd {
     engine: Arc<Engine>,
     handle: u32,
     domain: u32,
-    /// A secret of those that have opened the domain; 0 for a private one.
+    /// The domain's secret, which only engines that have opened the domain know; 0 for a private
+    /// domain.
     token: u64,
 }
 
@@ -47,7 +48,7 @@ pub struct Xrcd {
 pub struct InitiatorSpec<'a> {
     /// The CQ for its sends.
     pub send_cq: &'a Arc<Cq>,
-    /// The least sizes; those for receiving are ignored.
+    /// The minimum sizes; the sizes for receiving are ignored.
     pub caps: Caps,
     /// Every send gives a completion.
     pub sq_sig_all: bool,
@@ -58,7 +59,7 @@ pub struct InitiatorSpec<'a> {
 /// The additional state of an SRQ in a domain.
 pub(crate) struct Membership {
     pub(crate) domain: u32,
-    /// A secret of those that have opened the domain.
+    /// The domain's secret.
     pub(crate) token: u64,
     /// The CQ for its receives.
     pub(crate) cq: Arc<Cq>,
@@ -69,8 +70,7 @@ pub(crate) struct Membership {
 /// The additional state of a target QP.
 pub(crate) struct Target {
     domain: u32,
-    /// A secret of those that have opened the domain; 0 for a private one, whose targets no other
-    /// engine holds.
+    /// The domain's secret; 0 for a private domain, whose targets no other engine holds.
     pub(crate) token: u64,
     holders: Mutex<Vec<Weak<Hold>>>,
 }

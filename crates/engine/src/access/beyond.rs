@@ -1,8 +1,8 @@
 //! Copies and atomics between registered memory of this process and mapped memory of a peer. Each
 //! runs only while its grant is valid.
 //!
-//! Mistakes in this side's own memory are not explained here; the caller uses the general path for
-//! them, which does. Principal functions: [`gather`] and [`scatter`].
+//! Errors in the local memory are not explained here: the caller then takes the general path, which
+//! explains them. Principal functions: [`gather`] and [`scatter`].
 
 use abi::mr::access as right;
 use abi::post::Sge;
@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::extent::{LOCAL_READ, Matter};
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
-/// Whether the whole list can be read (or written), as far as that can be known without an access.
+/// Whether the whole list can be read (or written), as far as that is known without an access.
 pub(crate) fn is_sound(core: &Core, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let sound = |sge: Sge| {

@@ -42,7 +42,7 @@ impl<'a> Near<'a> {
     #[inline]
     fn open(&mut self, wanted: Use, (key, addr, len): (u32, u64, usize)) -> Option<*mut u8> {
         if self.region.as_ref().is_none_or(|region| region.key != key) {
-            // Release the old one first, so that no thread holds two regions at once.
+            // The old region is released first, so that no thread holds two regions at once.
             self.region = None;
             self.region = self.core.keys.extents.hold(key >> 8);
         }
@@ -51,8 +51,8 @@ impl<'a> Near<'a> {
         (region.matter != Matter::Nothing).then(|| std::ptr::with_exposed_provenance_mut(host as usize))
     }
 
-    /// Fills `to` with the first bytes of an element; returns whether it succeeded. No thread reads
-    /// `to` before it is told.
+    /// Fills `to` with the first bytes of an element; returns whether it succeeded. No other thread
+    /// reads `to` before the caller publishes it.
     #[inline]
     pub(crate) fn gather(&mut self, pd: u32, element: &Sge, to: &Sink<'_>) -> bool {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };

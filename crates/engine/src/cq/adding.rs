@@ -11,16 +11,16 @@ use crate::moderation::Verdict;
 use crate::reason::{Kind, note};
 
 impl Cq {
-    /// Adds an entry. If the queue is full, it is overrun: an error takes the entry's place behind
-    /// all existing entries. The event, and the failure of the QPs, follow outside of the caller's
+    /// Adds an entry. If the queue is full, it is overrun: an error replaces the entry, after all
+    /// existing entries. The event, and the failure of the QPs, follow outside of the caller's
     /// locks (V-41).
     pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
         self.put(&mut self.ring.lock(), entry, solicited);
     }
 
-    /// Adds entries, each with whether it is solicited. The entries are copied from where they are.
-    /// A value that was just moved would have to wait in the store buffer, behind all earlier
-    /// stores, among them a record for the peer.
+    /// Adds entries; the flag says whether an entry is solicited. The entries are copied from their
+    /// place in memory. A value that was just moved would first wait in the store buffer, behind
+    /// all earlier stores, among them a record for the peer.
     pub(crate) fn push_all(&self, entries: &[(Cqe, bool)]) {
         let mut ring = self.ring.lock();
         for (entry, solicited) in entries {

@@ -42,7 +42,7 @@ impl Engine {
         told.is_some()
     }
 
-    /// Counts a packet of a lane that no QP here takes. Responses are not counted: an
+    /// Counts a packet of a lane that no QP of this engine accepts. Responses are not counted: an
     /// acknowledgement to a QP that is gone is no loss.
     #[cold]
     pub(crate) fn drop_of_lane(&self, cause: Cause, packet: &Packet, (got, expected): (u32, u32)) {
@@ -134,8 +134,8 @@ impl Qp {
         }
     }
 
-    /// The peer's requests get no answer. On a lane the peer would wait for ever, so it gets a
-    /// notice, by any lane if this QP has no route yet.
+    /// Notifies the peer that its requests get no answer; on a lane it would otherwise wait for
+    /// ever. If this QP has no route yet, the notice uses any lane to the peer's engine.
     #[cold]
     pub(crate) fn tell_peer_of_loss(&self, inner: &Inner) {
         let (engine, peer) = (self.engine(), inner.attributes.dest_qp_num);
@@ -150,7 +150,7 @@ impl Qp {
         }
     }
 
-    /// Refuses a packet that this QP cannot take, and counts it with the reason.
+    /// Refuses a packet that this QP does not accept, and counts it with the cause.
     #[cold]
     pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
         let is_of_another_partition = inner.state.serves() && !self.is_in_partition(inner, packet);

@@ -33,7 +33,7 @@ pub enum Check {
     NoTimeout,
     /// A reliable QP fails at the first lost packet.
     NoRetry,
-    /// A peer was told to wait for 655 ms.
+    /// An RNR NAK makes a peer wait for 655 ms.
     SlowRnr,
     /// A packet sequence number has more than 24 bits.
     LongPsn,

@@ -14,7 +14,7 @@ use crate::qp::{Inner, Qp, Receive, RecvWr};
 
 /// The bytes before each datagram in the buffer.
 const GRH: u64 = 40;
-/// The check compares with this many waiting messages, the youngest first.
+/// The check compares with this many waiting messages, the newest first.
 const LOOKED_AT: usize = 1024;
 
 fn awaiting(wr_id: u64, wr: &RecvWr<'_>) -> Awaiting {

@@ -1,7 +1,7 @@
 //! Which locks of the data path a thread takes and holds. Only in builds with debug assertions.
 //!
 //! [`locks_taken`] serves tests that ask whether two threads have a lock in common. [`held`] serves
-//! the assertion that nobody holds such a lock while waiting for the agent.
+//! the assertion that no thread holds such a lock while it waits for the agent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -20,8 +20,8 @@ impl Engine {
         known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
     }
 
-    /// Asks the agent which engines have members of `group`. Repeats the question if one answer
-    /// cannot name all, and starts again if the members have changed meanwhile.
+    /// Asks the agent which engines have members of `group`. Repeats the request if one answer has
+    /// no room for all of them, and starts again if the members have changed meanwhile.
     pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
         let (mut engines, mut epoch) = (Vec::new(), None);
         loop {

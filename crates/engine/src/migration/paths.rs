@@ -44,15 +44,15 @@ impl Qp {
         inner.responder.set_migrated(migrated);
         inner.requester.set_migration(migrated, state == migration::ARMED);
         if let Some(view) = &inner.view {
-            // The agent clears the bit when it has exchanged the paths itself. So the rest of the
-            // word is changed around it.
+            // The agent clears the bit when it has exchanged the paths itself. So this update keeps
+            // the bit and changes the rest of the word.
             let changed = |word: u32| Some(word & QP_PATHS_SWAPPED | u32::from(state));
             let _ = view.word(word::MIGRATION).fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
         }
     }
 
     /// Handles a packet of the peer whose migration bit matters. Returns false if the packet must
-    /// not be taken.
+    /// be dropped.
     #[cold]
     pub(crate) fn heed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if !inner.state.serves() {
@@ -75,8 +75,8 @@ impl Qp {
         true
     }
 
-    /// A packet did not come by the current path. Returns whether it came by the alternate one, so
-    /// that the QP has migrated there.
+    /// A packet has arrived on another path than the current one. Returns whether that is the
+    /// alternate path; then the QP has migrated to it.
     #[cold]
     pub(crate) fn comes_by_alternate(
         &self,

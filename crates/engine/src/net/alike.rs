@@ -1,11 +1,11 @@
 //! The shortcut for uniform traffic: short datagrams from one sender over one connected socket,
-//! mostly of one length, as two programs send them that answer each other.
+//! mostly of one length. Two programs that answer each other cause such traffic.
 //!
 //! For uniform traffic the engine asks the kernel for the bytes only. Asking also for the sender,
 //! the segment size and the traffic class costs a twentieth of a small message's time. The sender
 //! is known, because the socket is connected to it. The ICRC shows where a segment ends: with a
-//! wrong length it fits one time in 2^32. The engine still receives one of [`SAMPLE`] datagrams
-//! with all its metadata, which shows ECN marks of the network.
+//! wrong length it is correct only once in 2^32 cases. The engine still receives one of [`SAMPLE`]
+//! datagrams with all its metadata, which shows ECN marks of the network.
 //!
 //! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type: [`Alike`].
 

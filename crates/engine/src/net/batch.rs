@@ -54,7 +54,7 @@ pub(crate) struct Batch {
     unsealed: Option<Unsealed>,
     folds: Option<Box<Folds>>,
     connected_sender: ConnectedSender,
-    /// Receives copies of sent packets while somebody captures.
+    /// Gets copies of sent packets while a capture runs.
     capture_hook: Arc<CaptureHook>,
     source: [u8; 16],
     owners: Owners,
@@ -67,8 +67,8 @@ struct Unsealed {
     id: u16,
 }
 
-/// This many ICRCs are finished together. A single ICRC waits for its own steps; the steps of
-/// several run in parallel.
+/// This many ICRCs are finished together. The steps of one ICRC depend on each other; the steps of
+/// several ICRCs run in parallel.
 const FOLDS: usize = 4;
 
 /// ICRCs that were folded while the payload was copied, and that lack only the last step.
@@ -101,7 +101,7 @@ impl Folds {
 }
 
 impl Batch {
-    /// An empty batch for packets from `source`; they are shown to `capture_hook`.
+    /// An empty batch for packets from `source`; `capture_hook` gets copies of them.
     pub(crate) fn with_capture_hook(capture_hook: Arc<CaptureHook>, source: [u8; 16]) -> Self {
         Self {
             buffer: vec![0; BATCH_MAX].into_boxed_slice(),
@@ -271,14 +271,14 @@ impl Batch {
         sent
     }
 
-    /// The last packet and the packets after it belong to this QP. Called only while somebody
-    /// captures.
+    /// The last packet and the packets after it belong to this QP. Called only while a capture
+    /// runs.
     #[cold]
     pub(crate) fn is_of(&mut self, qpn: Qpn) {
         self.owners.add(self.count.saturating_sub(1), qpn);
     }
 
-    /// Shows the batch to the capture hook before it is sent.
+    /// Copies the batch to the capture hook before it is sent.
     #[cold]
     fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
         let first = self.connected_sender.next();

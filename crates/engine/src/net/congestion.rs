@@ -16,7 +16,7 @@ use crate::net::batch::Target;
 use crate::qp::{Flow, Inner, Qp, Route};
 
 impl Qp {
-    /// A marked packet came.
+    /// A marked packet has arrived.
     #[cold]
     pub(crate) fn note_mark(&self, inner: &Inner, opcode: Opcode) {
         let Route::Wire(flow) = &inner.link.route else { return };
@@ -44,8 +44,8 @@ impl Qp {
         tracing::trace!("to {}: {cnp}", flow.target.to.ip());
     }
 
-    /// A CNP came for this QP from the host `from`. It counts only if the QP is connected to that
-    /// host.
+    /// A CNP for this QP has arrived from the host `from`. It counts only if the QP is connected to
+    /// that host.
     #[cold]
     pub(crate) fn hear_mark(&self, from: &[u8; 16]) {
         let inner = self.lock();

@@ -38,12 +38,12 @@ pub(crate) struct ConnectedReceiver {
 }
 
 impl ConnectedReceiver {
-    /// Whether recent datagrams all came by a connected socket.
+    /// Whether all recent datagrams arrived on a connected socket.
     pub(crate) fn is_fixed(&self) -> bool {
         self.fixed >= FIXED
     }
 
-    /// Whether it suffices to read the connected sockets now: all traffic comes there, and the
+    /// Whether it suffices to read the connected sockets now: all traffic arrives on them, and the
     /// others were read a short time ago.
     pub(crate) fn suffices(&mut self, now: impl FnOnce() -> u64) -> bool {
         if !self.is_fixed() {
@@ -57,7 +57,8 @@ impl ConnectedReceiver {
         false
     }
 
-    /// A datagram came by the connected socket or by the other one; returns whether to connect.
+    /// A datagram has arrived on the connected socket or on the other one. Returns whether to
+    /// connect.
     pub(crate) fn note(&mut self, by_connected: bool, from: &SocketAddr, now: impl FnOnce() -> u64) -> bool {
         if by_connected {
             self.fixed = self.fixed.saturating_add(1);

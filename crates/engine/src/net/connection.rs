@@ -14,9 +14,9 @@ use crate::net::flow::Vector;
 use crate::net::unanswered::Asked;
 use crate::qp::{Flow, Inner, Qp, Route};
 
-/// Bytes around the payload of a packet, roughly.
+/// The approximate number of bytes around the payload of a packet.
 const AROUND: u32 = 48;
-/// The least that a packet counts. A small packet takes a place in the receiver's ring as a large
+/// The least that a packet counts. In the receiver's ring, a small packet takes a place as a large
 /// one does.
 const SMALLEST: u32 = 1024;
 
@@ -52,8 +52,8 @@ impl Qp {
         }
     }
 
-    /// Answers a probe: everything before it has been received. The answer may have to wait for
-    /// receive requests.
+    /// Answers a probe, because everything before it has been received. The answer may have to wait
+    /// for receive requests.
     pub(crate) fn hear_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
         let mut inner = self.lock();
         if inner.is_dead() || !inner.state.serves() {

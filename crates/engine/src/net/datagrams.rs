@@ -64,7 +64,7 @@ impl Datagrams {
 }
 
 impl Datagrams {
-    /// Whether the datagrams were marked on their way.
+    /// Whether the datagrams carry a CE mark.
     pub(crate) fn are_marked(&self) -> bool {
         ecn::is_marked(self.traffic_class)
     }

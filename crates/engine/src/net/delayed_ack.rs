@@ -3,9 +3,9 @@
 //! A system call for each packet is the main cost of the wire. A program that answers each message
 //! will post soon, and an ACK that leaves together with that request costs nothing. So if a
 //! connection has shown this pattern, its ACK waits. It leaves when the program posts, when the
-//! program polls and finds nothing, or when the helper thread looks, which is within a millisecond.
-//! Queue memory records that an ACK is owed, so that the agent can send it if the process ends
-//! meanwhile. Adds to [`Engine`] and [`Qp`].
+//! program polls and finds nothing, or when the helper thread checks, which is within a few
+//! milliseconds. Queue memory records that an ACK is owed, so that the agent can send it if the
+//! process ends meanwhile. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,8 +40,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// Called after packets from another host. Answers and sends, or delays a mere ACK until the
-    /// program posts.
+    /// Called after packets from another host. Sends answers and requests; if an ACK is the only
+    /// answer, it may be delayed until the program posts.
     pub(crate) fn pump_or_delay_ack(self: &Arc<Self>, inner: &mut Inner) {
         let receives = !inner.incoming.arrived.is_empty();
         let replies = receives && inner.wire.reply_pattern.receive();

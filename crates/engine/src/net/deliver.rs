@@ -1,8 +1,8 @@
 //! Received datagrams: splits them into packets, checks the packets, and delivers them to their
 //! QPs.
 //!
-//! The data comes from strangers, so all of it is a claim. A packet with a wrong ICRC, or for a QP
-//! that is not here, changes only a counter. Principal type: [`Packets`].
+//! The data comes from other hosts and is untrusted. A packet with a wrong ICRC, or for a QP that
+//! does not exist here, only increments a counter. Principal type: [`Packets`].
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ const UDP: usize = 8;
 const NOBODY: u32 = 0;
 /// Stands for the agent; no engine has this number.
 const AGENT: u32 = u32::MAX;
-/// The agent serves the QPNs of management, up to this one.
+/// The agent serves the QPNs up to this one: they are for management.
 const MANAGEMENT: u32 = 1;
 
 /// The QP to which a packet is addressed.
@@ -38,7 +38,7 @@ fn destination(packet: &[u8]) -> u32 {
     u32::from_be_bytes([0, packet[5], packet[6], packet[7]])
 }
 
-/// A packet whose ICRC fits.
+/// A packet whose ICRC is correct.
 enum Found<'a> {
     Packet(Packet, &'a [u8]),
     /// The bytes of a probe.
@@ -55,9 +55,9 @@ pub(crate) struct Packets<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) segment: usize,
     pub(super) at: usize,
-    /// The expected identification of the next packet, if its sender counts on.
+    /// The expected identification of the next packet, if its sender numbers its packets.
     pub(super) id: u16,
-    /// The identification of the first packet, if its ICRC fitted.
+    /// The identification of the first packet, if its ICRC was correct.
     first: Option<u16>,
     /// Packets of other engines.
     misdelivered: u32,
@@ -159,7 +159,7 @@ impl<'a> Packets<'a> {
         self.id = 0;
     }
 
-    /// Shows an invalid packet to the capture hook.
+    /// Copies an invalid packet to the capture hook.
     #[cold]
     fn show(&self, bytes: &[u8]) {
         if self.engine.is_capturing() {

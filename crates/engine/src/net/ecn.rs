@@ -7,7 +7,7 @@ use protocol::Time;
 
 /// The ECN bits of a traffic class.
 const ECN: u8 = 3;
-/// Congestion Experienced: the packet was marked on its way.
+/// Congestion Experienced: the network or the receiver has marked the packet.
 const CE: u8 = 3;
 /// ECN-capable: the sender reacts to marks.
 const CAPABLE: u8 = 2;
@@ -20,12 +20,13 @@ pub(crate) const fn capable(traffic_class: u8) -> u8 {
     if traffic_class & ECN == 0 { traffic_class | CAPABLE } else { traffic_class }
 }
 
-/// The traffic class of a datagram that came when its buffer was `used` out of `room` bytes.
+/// The traffic class of a datagram that arrived when `used` of the `room` bytes of the receive
+/// buffer were full.
 pub(crate) const fn marked(traffic_class: u8, (used, room): (usize, usize)) -> u8 {
     if traffic_class & ECN != 0 && used > room / 2 { traffic_class | CE } else { traffic_class }
 }
 
-/// Whether a packet with this traffic class was marked on its way.
+/// Whether a packet with this traffic class is marked.
 pub(crate) const fn is_marked(traffic_class: u8) -> bool {
     traffic_class & ECN == CE
 }

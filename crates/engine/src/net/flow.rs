@@ -1,4 +1,4 @@
-//! Flows: from an address vector to what a packet needs to get to its destination.
+//! Flows: all that a packet needs to reach the destination of an address vector.
 //!
 //! A flow is found once. It stays valid until the GID tables or the agent's sockets change. Flows
 //! are found in `flow/finding.rs`. Principal type: [`Flow`]; its input is a [`Vector`], and
@@ -59,7 +59,7 @@ impl Vector {
     }
 }
 
-/// Why there is no way to a host.
+/// Why there is no flow to a host.
 #[derive(Debug)]
 pub(crate) enum NoWay {
     /// The source GID index is empty.
@@ -70,7 +70,7 @@ pub(crate) enum NoWay {
     Deaf([u8; 16]),
     /// One address is IPv4 and the other is not.
     Families([u8; 16], [u8; 16]),
-    /// The network gave no socket.
+    /// The network could not open a socket.
     Socket([u8; 16], io::Error),
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for NoWay {
     }
 }
 
-/// A way to a host.
+/// What packets need to reach one host.
 pub(crate) struct Flow<Q> {
     pub(crate) source: [u8; 16],
     pub(crate) target: Target,

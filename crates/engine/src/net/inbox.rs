@@ -1,4 +1,4 @@
-//! The inbox: where packets from other hosts come in.
+//! The inbox: where packets from other hosts arrive.
 //!
 //! The agent receives for all engines and hands each engine its packets over a wire lane. If the
 //! agent lets this engine read its sockets ([`crate::net::lease`]), the engine receives from the
@@ -34,11 +34,11 @@ const BUFFER: usize = 64 * 1024;
 /// engines use. No one else reads them while the lease is held.
 pub(crate) const OTHERS: u32 = 32;
 
-/// Where packets come in.
+/// Where packets from other hosts arrive.
 pub(crate) struct Inbox<Q> {
     reception: Mutex<Reception<Q>>,
-    /// Shows threads without the reception whether the agent has handed over something after
-    /// `position`, up to which the reception has read.
+    /// Shows threads that do not hold `reception` whether the agent has handed over records after
+    /// `position`, up to which the records have been read.
     glance: Glance,
     position: AtomicU32,
     /// The lane back to the agent.
@@ -142,7 +142,7 @@ impl<Q> Inbox<Q> {
         }
     }
 
-    /// Whether it is worth taking the reception although there is no hot socket.
+    /// Whether it is worth locking `reception` although there is no hot socket.
     fn seems_to_have(&self, core: &Core) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
             || self.lease.as_ref().is_some_and(|lease| lease.is_ours(core))
@@ -213,7 +213,7 @@ impl Shared {
 }
 
 impl<Q> Reception<Q> {
-    /// The received bytes, and apart from them the parts that delivery changes.
+    /// The received bytes, and separately the parts that delivery changes.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<Arc<Q>>, &mut Option<Arc<Q>>) {
         (&self.buffer, &mut self.touched, &mut self.recent)
     }

@@ -21,7 +21,7 @@ struct Origin {
     to: [u8; 16],
     port: u16,
     envelope: Envelope,
-    /// The identification that its next datagram will have, if the sender counts on.
+    /// The identification that its next datagram will have, if the sender numbers its datagrams.
     next: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What may be under way to one host.
+//! Limits the outstanding bytes to one host.
 //!
 //! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For
 //! connections the limit is a window ([`crate::net::window`]), which the send scheduler shares out

@@ -6,12 +6,12 @@
 //! room. The first in line gets it as one quantum, a burst of packets; if it has more to send, it
 //! goes to the end of the line. So all connections get equal shares. A thousand connections fill a
 //! receiver's buffer no more than one does, and send bursts as long as those of one. A connection
-//! with nothing under way and a short message may pass the line as long as a reserve lasts.
+//! with nothing under way and a short message need not wait in line as long as a reserve lasts.
 //!
 //! While a connection waits in line, something is under way, so an answer or a timer will come.
-//! Both may fail if those with packets under way wait for ever. For this case, a waiting connection
-//! sends one packet now and then all the same. What a connection does with its quantum is in
-//! `scheduler/quanta.rs`. Principal types: [`SendScheduler`], [`SendQuantum`].
+//! Neither comes if the connections with packets under way wait for ever. For this case, a waiting
+//! connection still sends one packet from time to time. What a connection does with its quantum is
+//! in `scheduler/quanta.rs`. Principal types: [`SendScheduler`], [`SendQuantum`].
 
 mod quanta;
 
@@ -28,7 +28,7 @@ use udp::BATCH_MAX;
 const PLACES: u32 = 8 * 96;
 /// Places (in eighths) of a packet that may come alone.
 const SINGLE: u32 = 8;
-/// A line stands still if no connection had a quantum for this long, in nanoseconds.
+/// A line stands still if no connection got a quantum for this long, in nanoseconds.
 const STILL: u64 = 100_000_000;
 
 /// What is under way to one host, and which connections wait for room.

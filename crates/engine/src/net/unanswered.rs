@@ -64,7 +64,7 @@ impl Unanswered {
             if now < self.until {
                 return Vec::new();
             }
-            // The program seems to have a lower number as its usual one.
+            // The program's usual number seems to be lower.
             self.most = left;
         }
         std::mem::take(&mut self.probes)

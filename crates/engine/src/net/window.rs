@@ -1,11 +1,11 @@
 //! The congestion window: how many bytes connections may have under way to one host.
 //!
-//! The window follows DCQCN's control of a rate, but limits bytes under way; so acknowledgements
+//! The window follows the rate control of DCQCN, but it limits bytes under way. So acknowledgements
 //! pace it, and no timer runs. A *round* is a window's worth of acknowledged bytes. A mark (a
 //! packet with CE, or a CNP) cuts the window at most once in a round, by half of `alpha`, the
 //! recent fraction of marked rounds. A round without marks brings the window half the way back to
-//! its old value; after [`RETURN`] of them, each round adds a step. A loss halves the window, and
-//! only steps widen it again. Principal type: [`Window`].
+//! its old value; after [`RETURN`] rounds, each further round adds a step. A loss halves the
+//! window, and only steps widen it again. Principal type: [`Window`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,8 +30,8 @@ const RETURN: u8 = 5;
 /// The congestion window of one host.
 pub(crate) struct Window {
     bytes: AtomicU32,
-    /// Bytes acknowledged in this round. The update is not atomic: of two concurrent ones, one may
-    /// be lost.
+    /// Bytes acknowledged in this round. The update is not atomic: one of two concurrent updates
+    /// may be lost.
     acked: AtomicU32,
     course: Mutex<Course>,
 }
@@ -88,7 +88,7 @@ impl Window {
         }
     }
 
-    /// Congestion is starting: a mark came.
+    /// Congestion is starting: a mark has arrived.
     pub(crate) fn mark(&self) {
         let mut course = self.course.lock();
         if std::mem::replace(&mut course.marked, true) {

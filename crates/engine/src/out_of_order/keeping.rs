@@ -1,4 +1,5 @@
-//! What a QP does with packets that come out of order. All functions here are cold. Adds to [`Qp`].
+//! What a QP does with packets that arrive out of order. All functions here are cold. Adds to
+//! [`Qp`].
 
 use protocol::Time;
 use shm::Source;
@@ -10,7 +11,7 @@ use crate::kept::Kept;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// A request came out of order.
+    /// A request has arrived out of order.
     #[cold]
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
@@ -20,7 +21,7 @@ impl Qp {
         }
     }
 
-    /// A response came before data of an earlier one.
+    /// A response has arrived before data of an earlier one.
     #[cold]
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
@@ -30,7 +31,7 @@ impl Qp {
         }
     }
 
-    /// The missing packet may have come: continues with the packets that waited for it.
+    /// The missing packet may have arrived: continues with the packets that waited for it.
     #[cold]
     pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
         loop {
@@ -54,7 +55,7 @@ impl Qp {
         self.drop_empty_buffer(inner);
     }
 
-    /// The wait may be over: packets that have not come by now count as lost.
+    /// The wait may be over: missing packets now count as lost.
     #[cold]
     pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
         let Some(buffer) = &inner.incoming.rnr_grace.out_of_order else { return };

@@ -13,7 +13,7 @@ use crate::tsc;
 
 impl Waker {
     /// The program has polled; `found` says whether it got something. Returns whether it must check
-    /// once more, with waiting for locks.
+    /// once more, and wait for locks.
     pub(super) fn polled_in_shared_mode(&self, found: bool) -> bool {
         let now = tsc::now();
         self.polled_at.store(now, Ordering::Relaxed);
@@ -36,9 +36,11 @@ impl Waker {
         false
     }
 
-    /// The program is polling, so peers need not notify. But since it said so, it may have lost its
-    /// processor: the timer may have woken the helper, which then slept behind this wake word. Or
-    /// another thread of the program has found something. In both cases the helper checks again.
+    /// Disarms the wake word: the program is polling, so peers need not notify. The program may
+    /// have lost its processor after it set the polling flag. Then the timer may have woken the
+    /// helper thread, which has cleared the flag, armed the wake word and gone to sleep. Or another
+    /// thread of the program has found completions and armed the wake word. In both cases the
+    /// helper thread must check again.
     pub(super) fn silence(&self) {
         if self.wake_word.is_armed() {
             self.wake_word.disarm();

@@ -1,5 +1,5 @@
-//! How a target asks other engines, and what it does with their replies. Adds to [`Qp`] and
-//! [`Engine`].
+//! How a target sends requests to other engines, and what it does with their replies. Adds to
+//! [`Qp`] and [`Engine`].
 
 use std::sync::Arc;
 
@@ -324,8 +324,8 @@ impl Qp {
         self.refuse_lost(inner, lost);
     }
 
-    /// The target stops serving: tells the engine that has part of a message that the rest will not
-    /// come.
+    /// The target stops serving: notifies the engine that has part of a message that the rest will
+    /// not come.
     pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
         let Some(remote) = &mut inner.xrc.remote_srq else { return };
         remote.bytes = 0;

@@ -23,8 +23,8 @@ impl Qp {
             return inner.responder.finish(Outcome::Rnr);
         }
         inner.responder.finish(Outcome::Dropped);
-        // The peer's timeout is probably the same as ours; it should not have to retransmit
-        // meanwhile.
+        // The peer's timeout is probably the same as this QP's; the peer should not have to
+        // retransmit meanwhile.
         let grace = timeout(inner.attributes.timeout).map_or(RNR_GRACE, |timeout| timeout.min(RNR_GRACE));
         inner.incoming.rnr_grace.until = self.engine().now().after(grace);
         self.look_again(inner, inner.incoming.rnr_grace.until);
@@ -46,7 +46,8 @@ impl Qp {
         true
     }
 
-    /// There is a receive request now: serves waiting requests until one is missing again.
+    /// There is a receive request now: serves waiting requests until a receive request is missing
+    /// again.
     #[cold]
     pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
         let mut packets = inner.incoming.rnr_grace.take();
@@ -67,7 +68,7 @@ impl Qp {
         }
     }
 
-    /// The grace time is over: the peer gets an RNR NAK and retransmits all of them.
+    /// The grace time is over: the peer gets an RNR NAK and retransmits all waiting requests.
     #[cold]
     pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
         if let Some(kept) = inner.incoming.rnr_grace.take().pop_front() {

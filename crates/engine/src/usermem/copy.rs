@@ -14,9 +14,9 @@
 //! that begin with a line. `rep movsb` promises no order among its own stores (Intel SDM volume 1,
 //! 7.3.9.3), so ordinary stores follow it.
 //!
-//! [`stage`] promises no order. It is for bytes that another party reads only after it has been
-//! told of them, as in a lane. There `rep movsb` copies all lines. Ordinary stores to the first and
-//! the last line would wait for lines that the reader has in its cache.
+//! [`stage`] promises no order. It is for bytes that another party reads only after a later store
+//! has published them, as in a lane. There `rep movsb` copies all lines. Ordinary stores to the
+//! first and the last line would wait for lines that the reader has in its cache.
 
 use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};

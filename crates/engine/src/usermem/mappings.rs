@@ -3,7 +3,7 @@
 //!
 //! The kernel is asked for one mapping after the other (PROCMAP_QUERY, Linux 6.11). On older
 //! kernels, the list of all mappings is read. The answer may be out of date at once, because the
-//! program may change its mappings; so copies are fault-safe all the same. Rights are checked as
+//! program may change its mappings; so copies are fault-safe nevertheless. Rights are checked as
 //! hardware drivers do, which pin pages for writing or for reading: if write access is wanted, a
 //! mapping suffices that is writable but, by its flags, not readable. Principal functions:
 //! [`check`] and [`is_huge`].

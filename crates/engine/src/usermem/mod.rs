@@ -8,8 +8,8 @@
 //! Keys, rights and ranges are not checked here; the memory region table does that. Principal type:
 //! [`Fault`].
 //!
-//! This module has statics, as no other module of the engine: signal handlers and the kind of
-//! processor belong to the process.
+//! This module has statics, because signal handlers and the kind of processor belong to the
+//! process.
 
 mod atomic;
 mod copy;

@@ -27,9 +27,9 @@ const STREAK: u32 = 16;
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;
 /// After this many bytes, a round takes at most one datagram of each socket. Then the engine
-/// acknowledges what has come, so that the sender goes on while the engine takes the rest. Without
-/// this limit, a sender that is faster than its receiver fills its window and waits until the
-/// receiver has taken everything; then the receiver waits for the sender.
+/// acknowledges these datagrams, so that the sender continues while the engine takes the rest.
+/// Without this limit, a sender that is faster than its receiver fills its window and waits until
+/// the receiver has taken everything; then the receiver waits for the sender.
 const AT_ONCE: usize = 96 * 1024;
 /// A datagram of this size is part of a burst. Another read costs little beside it, and saves an
 /// answer.
@@ -96,7 +96,7 @@ impl Engine {
     /// does not use the wire checks for packets only in its `turn`.
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
-        // Several threads with queues of their own learn this without contending for the lock.
+        // So several threads with queues of their own do not contend for the lock.
         if polled && !inbox.has_hot() && !(turn && inbox.seems_to_have(self)) {
             return false;
         }
@@ -137,9 +137,9 @@ impl Engine {
         true
     }
 
-    /// Gives the lease back if no packet has come for long enough. Takes the reception first: a
-    /// packet that another thread has read and not delivered yet must not be overtaken by the
-    /// agent's next read.
+    /// Gives the lease back if no packet has come for long enough. Locks `reception` first: the
+    /// agent must not read and deliver new packets before another thread has delivered the packets
+    /// that it has read.
     pub(crate) fn return_idle_lease(&self) {
         if let Some(inbox) = self.net.inbox()
             && let Some(lease) = &inbox.lease
@@ -196,8 +196,8 @@ impl Engine {
 
     /// Takes up to `most` datagrams from each socket. One is best for a program that polls: it asks
     /// again soon, and finding no second datagram costs as much as a message. While all traffic
-    /// comes by a connected socket, the engine reads the other sockets only now and then, because
-    /// each read is a system call. A caller that may go to sleep has read all of them.
+    /// arrives on a connected socket, the engine reads the other sockets rarely, because each read
+    /// is a system call. A caller that may go to sleep reads all of them.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox<Qp>, reception: &mut Reception<Qp>, most: usize) -> usize {
         reception.bytes = 0;
         let sockets = inbox.sockets.load();

@@ -16,9 +16,9 @@ use crate::qp::{Flow, Inner, Qp, Route};
 const MIDDLE: u32 = 16;
 /// Messages of this many packets leave and arrive in bursts.
 const LONG: u32 = 4;
-/// Packets by which a quantum may be longer if the message ends with them. A later quantum would
-/// need a call of its own for this rest. A WRITE's first packet, which is longer, leaves in a call
-/// of its own anyway, with the packet after it.
+/// A quantum may be longer by this many packets if the message ends with them. Otherwise a later
+/// quantum would need a system call for this rest. The first packet of a WRITE is longer, so it and
+/// the packet after it need a call of their own anyway.
 const REST: u32 = 2;
 
 /// How many packets a window allows under way, and what one packet takes.
@@ -56,7 +56,7 @@ impl Measure {
         if burst > REST && left > burst && left - burst <= REST { left } else { burst }
     }
 
-    /// Whether a connection with a short message may pass the line.
+    /// Whether a connection with a short message need not wait in line.
     fn has_reserve<Q>(&self, scheduler: &SendScheduler<Q>) -> bool {
         scheduler.bytes() < self.window + self.window / 4 && scheduler.places() < PLACES + PLACES / 4
     }
@@ -210,7 +210,8 @@ impl Qp {
         (inner.wire.quantum.scheduled == Scheduled::Waits).then(|| inner.wire.quantum.since.after(STILL))
     }
 
-    /// If no connection in its line had a quantum for long, this one sends a packet all the same.
+    /// If no connection in the line got a quantum for a long time, this connection sends one packet
+    /// out of turn.
     pub(crate) fn see_line(&self, inner: &mut Inner, now: Time) {
         if Self::waits_until(inner).is_some_and(|until| until <= now)
             && let Route::Wire(flow) = &inner.link.route
