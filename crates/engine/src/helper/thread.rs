@@ -93,6 +93,10 @@ impl Engine {
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
                 let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
                 let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
+                // The agent does not wake the thread when it grants the lease.
+                let awaits_lease = self.net.inbox().and_then(|inbox| inbox.lease.as_ref());
+                let awaits_lease = awaits_lease.is_some_and(|lease| lease.is_awaited(&self));
+                let limit = if awaits_lease { Some(limit.unwrap_or(BEAT).min(BEAT)) } else { limit };
                 let quiet = bulky.then(|| idle.quiet_since());
                 told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep(limit),
@@ -132,7 +136,7 @@ impl Engine {
         self.lanes.list().iter().for_each(|lane| lane.rest());
     }
 
-    /// Arms the wake word unless the program handles it; returns whether peers certainly see it.
+    /// Arms the wake word, unless the program does this. Returns whether peers certainly see it.
     fn arm_to_rest(&self, idle: &mut IdlePolicy) -> bool {
         let waker = &self.waker;
         let now = tsc::now();
@@ -165,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The program polls only now and then: for a while, it and the thread share the work.
+    /// The program polls too rarely: for a while, program and thread share the work.
     fn share_work(&self, idle: &mut IdlePolicy) {
         self.waker.wake_word.set_restless(true);
         idle.restless = shm::sleeper_barrier();
@@ -215,13 +219,14 @@ impl Engine {
         rustix::event::poll(&mut both, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Follows the agent's sockets, and returns the lease when no packets come any more.
+    /// Fetches the agent's sockets if they have changed, and returns the lease if no packets come
+    /// any more.
     fn look_after_inbox(self: &Arc<Self>) {
         self.renew_sockets();
         self.return_idle_lease();
     }
 
-    /// Handles the agent's pushes: new lanes, dead peers, its own end.
+    /// Handles the agent's pushes, and the end of the agent.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut bytes = [0u8; size_of::<Push>()];
         loop {
@@ -240,7 +245,7 @@ impl Engine {
                 }
             }
         }
-        // The socket has ended and would wake the thread for ever.
+        // The socket is closed and would wake the thread for ever.
         if let Some(socket) = self.waker.push.lock().take() {
             let _ = epoll::delete(&self.waker.epoll, socket.as_fd());
         }
@@ -251,7 +256,7 @@ impl Engine {
 
     fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
         match message.kind {
-            // The opener of a lane to its own engine has taken both ends.
+            // A lane of this engine to itself: `open_lane` adds both ends.
             push::LANE if message.lane.engine != self.number() => match Lane::new(&message.lane, fds) {
                 Ok(lane) => drop(self.lanes.add(lane, true)),
                 Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),

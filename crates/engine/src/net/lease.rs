@@ -3,9 +3,9 @@
 //!
 //! An engine that has QPs on the wire asks for the lease in a word of shared memory and notifies
 //! the agent. The agent finishes its current work and grants the lease. The holder increments a
-//! counter whenever it reads; the agent takes the lease back when the counter stands still. An
-//! engine gives the lease back when it is idle, or when most packets belong to other engines.
-//! Principal type: [`ReceiveLease`].
+//! counter whenever it reads; the agent takes the lease back when the counter does not change any
+//! more. An engine gives the lease back when it is idle, or when most packets belong to other
+//! engines. Principal type: [`ReceiveLease`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,9 +31,9 @@ const PAUSE: u64 = 50_000_000;
 /// The right to read the agent's sockets.
 pub(crate) struct ReceiveLease {
     page: Region,
-    /// When the last packet came, in the engine's time; 0 if none came.
+    /// When the last packet arrived, in the engine's time; 0 before the first packet.
     traffic: AtomicU64,
-    /// When the last packet came, in ticks of the time stamp counter, which is cheaper to read.
+    /// When the last packet arrived, in ticks of the time stamp counter, which is cheaper to read.
     ticks: AtomicU64,
     misdelivered: AtomicU32,
     /// The engine does not ask for the lease before this time.
@@ -55,7 +55,7 @@ impl ReceiveLease {
         self.page.word(word::LEASE)
     }
 
-    /// A packet came.
+    /// A packet has arrived.
     pub(crate) fn note_traffic(&self, core: &Core) {
         let ticks = tsc::now();
         if ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed)) < MOMENT {
@@ -78,8 +78,8 @@ impl ReceiveLease {
         true
     }
 
-    /// Asks for the lease if nobody holds it and it would help, which the caller says: there is a
-    /// socket to read, and packets come or the program polls.
+    /// Asks for the lease if no engine holds it and it `is_useful`: there is a socket to read, and
+    /// packets come or the program polls.
     pub(crate) fn want(&self, core: &Core, agent: &Notifier, is_useful: bool) {
         let is_free = self.word().load(Ordering::Relaxed) == 0;
         if is_free && is_useful {
@@ -91,7 +91,7 @@ impl ReceiveLease {
         let now = core.about_now().0;
         let since = now.saturating_sub(self.traffic.load(Ordering::Relaxed));
         // A program that does not poll keeps the lease only for this long. With a longer limit, a
-        // program that polls now and then would ask and give back by turns.
+        // program that polls from time to time would ask for it and give it back in turn.
         if now < self.pause.load(Ordering::Relaxed) || since > IDLE {
             return;
         }
@@ -102,12 +102,17 @@ impl ReceiveLease {
         }
     }
 
+    /// Whether this engine has asked for the lease and has no answer yet.
+    pub(crate) fn is_awaited(&self, core: &Core) -> bool {
+        self.word().load(Ordering::Relaxed) == core.number()
+    }
+
     /// Whether this engine holds the lease.
     pub(crate) fn is_ours(&self, core: &Core) -> bool {
         self.word().load(Ordering::Relaxed) == core.number() | GRANTED
     }
 
-    /// Gives the lease back if nothing has come for long enough.
+    /// Gives the lease back if no packet has arrived for long enough.
     pub(crate) fn rest(&self, core: &Core, agent: &Notifier) {
         let limit = if core.waker.is_watching() { IDLE_POLLING } else { IDLE };
         if core.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
