@@ -28,7 +28,7 @@ pub struct Channel {
 pub(crate) trait Completes: Object {
     /// Counts a completion event that the program has read, also in the agent's count, which other
     /// libraries use.
-    fn tell_event(&self);
+    fn count_event(&self);
     /// The cookie that the program gave at creation.
     fn cookie(&self) -> u64;
 }
@@ -106,7 +106,7 @@ impl Channel {
         loop {
             let count = |cq: &WeakQueue| cq.upgrade().iter().for_each(|cq| cq.read().count_completion());
             if let Some(cq) = self.file.next(|| (None, false), count)?.upgrade() {
-                cq.tell_event();
+                cq.count_event();
                 return Ok(cq.cookie());
             }
         }

@@ -513,13 +513,13 @@ impl Object for Cq {
         &self.read
     }
 
-    fn tell_async(&self) {
+    fn count_async(&self) {
         self.count(word::ASYNC_EVENTS);
     }
 }
 
 impl Completes for Cq {
-    fn tell_event(&self) {
+    fn count_event(&self) {
         self.count(word::COMP_EVENTS);
     }
 

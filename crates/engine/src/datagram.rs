@@ -15,7 +15,7 @@ use crate::cell::Path;
 use crate::exit::{Far, Origin, Sent};
 use crate::faults::packets::Towards;
 use crate::mcast::is_group;
-use crate::net::flow::{NoWay, Vector};
+use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::wqe::DatagramEntry;
 
@@ -226,7 +226,7 @@ impl Qp {
     }
 
     /// The flow to another host, or to a group's members on other hosts.
-    fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoWay> {
+    fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoFlow> {
         let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
         if let Some((known, flow)) = &inner.ud.last_flow
             && *known == vector

@@ -83,7 +83,7 @@ pub struct Engine {
     deferred: Mutex<Vec<Deferred>>,
     has_deferred: AtomicBool,
     /// Work for the helper thread.
-    pub(crate) errands: Errands,
+    pub(crate) helper_work: HelperWork,
     /// Which thread polls which lane.
     pub(crate) pollers: Pollers,
     /// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with
@@ -95,14 +95,14 @@ pub struct Engine {
 
 /// Work for which the helper thread must call the agent.
 #[derive(Default)]
-pub(crate) struct Errands {
+pub(crate) struct HelperWork {
     /// QPs that need a lane.
-    pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
+    pub(crate) need_lane: Mutex<Vec<Arc<Qp>>>,
     /// XRC targets for which the engine of an SRQ must be found.
-    pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
+    pub(crate) need_srq_engine: Mutex<Vec<Arc<Qp>>>,
     /// Events of XRC targets that must be reported to the agent.
-    pub(crate) untold: crate::lock::Mutex<Vec<XrcEvent>>,
-    /// Held while lanes are opened for `unrouted`.
+    pub(crate) xrc_events: crate::lock::Mutex<Vec<XrcEvent>>,
+    /// Held while lanes are opened for `need_lane`.
     pub(crate) opening: Mutex<()>,
 }
 
@@ -211,7 +211,7 @@ impl Engine {
             moderated: Mutex::default(),
             deferred: Mutex::default(),
             has_deferred: AtomicBool::new(false),
-            errands: Errands::default(),
+            helper_work: HelperWork::default(),
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),
             drops: Drops::new(page),
@@ -295,9 +295,9 @@ impl Engine {
         self.waker.stop();
         self.lanes.clear();
         self.net.end(self.number());
-        self.errands.unrouted.lock().clear();
-        self.errands.unlocated.lock().clear();
-        self.errands.untold.lock().clear();
+        self.helper_work.need_lane.lock().clear();
+        self.helper_work.need_srq_engine.lock().clear();
+        self.helper_work.xrc_events.lock().clear();
         self.deferred.lock().clear();
         self.forget_delayed_packets();
         for qp in self.qps.all() {

@@ -18,7 +18,7 @@ pub(crate) trait Object: Send + Sync {
     fn read(&self) -> &Read;
     /// Counts an async event that the program has read, also in the agent's count, which other
     /// libraries use.
-    fn tell_async(&self);
+    fn count_async(&self);
 }
 
 /// The object of an event. It may end before the event is read.
@@ -105,7 +105,7 @@ impl Events {
         };
         let record = self.file.next(|| self.agents_next(), count)?;
         if let Some(object) = record.object.as_ref().and_then(Weak::upgrade) {
-            object.tell_async();
+            object.count_async();
         }
         Ok(record.event)
     }

@@ -43,7 +43,7 @@ impl Exit<'_> {
                     lane.block(qp, &qp.engine().waker);
                 }
                 drop(sender);
-                sent && lane.is_called_for()
+                sent && lane.peer_needs_wake()
             }
             Exit::Wire(flow, mut batch, _) => {
                 if let Err(error) = batch.flush(&*flow.port.outlet) {

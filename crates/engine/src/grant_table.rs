@@ -30,7 +30,7 @@ pub(crate) const LIFE: usize = 0;
 /// Offsets in a line.
 pub(crate) mod field {
     pub(crate) const NUMBER: usize = 0;
-    pub(crate) const AT_IT: usize = 4;
+    pub(crate) const IN_USE: usize = 4;
     pub(crate) const TERMS: usize = 8;
 }
 
@@ -114,9 +114,9 @@ impl GrantTable {
             if has_ended(given.to) {
                 self.shut(given);
                 // The grantee's engine has ended, so it does not use the grant any more.
-                self.region.word(given.line * LINE + field::AT_IT).store(0, Ordering::Relaxed);
+                self.region.word(given.line * LINE + field::IN_USE).store(0, Ordering::Relaxed);
             }
-            self.is_open(given) || self.is_at_it(given)
+            self.is_open(given) || self.is_in_use(given)
         });
         let free = (1..LINES).find(|line| !book.given.iter().any(|given| given.line == *line))?;
         book.last = book.last.wrapping_add(1).max(1);
@@ -147,11 +147,11 @@ impl GrantTable {
         let mut looks = 0;
         // Both by the clock and by the number of checks: if the whole machine is suspended, only
         // the clock goes on.
-        while gone.iter().any(|given| self.is_at_it(given)) && (looks < ENOUGH || since.elapsed() < STOPPED) {
+        while gone.iter().any(|given| self.is_in_use(given)) && (looks < ENOUGH || since.elapsed() < STOPPED) {
             looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();
-            } else if gone.iter().all(|given| !self.is_at_it(given) || has_ended(given.to)) {
+            } else if gone.iter().all(|given| !self.is_in_use(given) || has_ended(given.to)) {
                 // The grantee was killed during a copy.
                 break;
             } else {
@@ -173,9 +173,9 @@ impl GrantTable {
         self.word(given, field::NUMBER).load(Ordering::Relaxed) == given.number
     }
 
-    fn is_at_it(&self, given: &Given) -> bool {
+    fn is_in_use(&self, given: &Given) -> bool {
         // Acquire: pairs with the grantee's release, so that its writes are visible.
-        self.word(given, field::AT_IT).load(Ordering::Acquire) == given.number
+        self.word(given, field::IN_USE).load(Ordering::Acquire) == given.number
     }
 }
 
@@ -207,7 +207,7 @@ impl Line {
 
     fn is_used(&self) -> bool {
         // Acquire: pairs with the grantee's release, so that its writes are visible.
-        self.region.word(self.line as usize * LINE + field::AT_IT).load(Ordering::Acquire) == self.number
+        self.region.word(self.line as usize * LINE + field::IN_USE).load(Ordering::Acquire) == self.number
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -258,8 +258,8 @@ mod tests {
     fn withdraw_waits_for_an_access_in_progress() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
-        let at_it = || table.region.word(line.line as usize * LINE + field::AT_IT);
-        at_it().store(line.number, Ordering::SeqCst);
+        let in_use = || table.region.word(line.line as usize * LINE + field::IN_USE);
+        in_use().store(line.number, Ordering::SeqCst);
         let left = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -267,7 +267,7 @@ mod tests {
                     std::hint::spin_loop();
                 }
                 left.store(true, Ordering::SeqCst);
-                at_it().store(0, Ordering::SeqCst);
+                in_use().store(0, Ordering::SeqCst);
             });
             table.withdraw(5, nobody);
             assert!(left.load(Ordering::SeqCst));
@@ -278,7 +278,7 @@ mod tests {
     fn withdraw_gives_up_on_an_endless_access_and_loses_the_line() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
-        table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        table.region.word(line.line as usize * LINE + field::IN_USE).store(line.number, Ordering::SeqCst);
         table.withdraw(5, nobody);
         assert!(!line.is_open());
         let others: Vec<Line> = (0..LINES).map_while(|_| table.give(&terms(6), 9, nobody)).collect();
@@ -289,7 +289,7 @@ mod tests {
     fn withdraw_does_not_wait_for_a_killed_process() {
         let table = GrantTable::new().expect("a grant table");
         let line = table.give(&terms(5), 9, nobody).expect("a line");
-        table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        table.region.word(line.line as usize * LINE + field::IN_USE).store(line.number, Ordering::SeqCst);
         let asked = std::cell::Cell::new(0);
         table.withdraw(5, |engine| {
             asked.set(asked.get() + 1);

@@ -177,7 +177,7 @@ impl Waker {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();
             self.polled_at.store(now, Ordering::Relaxed);
-            self.put_look_off(now, false);
+            self.postpone_check(now, false);
         }
     }
 
@@ -193,7 +193,7 @@ impl Waker {
                 self.polled_at.store(now, Ordering::Relaxed);
                 self.watchdog.polled(before, now);
             }
-            self.put_look_off(now, false);
+            self.postpone_check(now, false);
             return false;
         }
         if self.progress_mode.is_on() {
@@ -217,13 +217,13 @@ impl Waker {
     /// The program has sent a packet to another host, and may have nothing to do until the answer.
     pub(crate) fn sent(&self) {
         if self.watching.load(Ordering::Relaxed) {
-            self.put_look_off(tsc::now(), true);
+            self.postpone_check(tsc::now(), true);
         }
     }
 
     /// Postpones the thread's check, if that was not done a short time ago.
     #[inline]
-    fn put_look_off(&self, now: u64, early: bool) {
+    fn postpone_check(&self, now: u64, early: bool) {
         match self.watchdog.put_off(now, early) {
             None => {}
             Some(Set::One(time)) => {

@@ -68,7 +68,7 @@ impl IdlePolicy {
     }
 
     /// There was no work. Returns whether to check again, at most for about `at_most` ticks.
-    pub(crate) fn looks_on(&mut self, at_most: u64) -> bool {
+    pub(crate) fn keeps_checking(&mut self, at_most: u64) -> bool {
         self.looks += 1;
         self.looks < LOOKS || self.worked > 0 && self.waits(tsc::now(), at_most)
     }
@@ -147,7 +147,7 @@ mod tests {
         assert!(idle.waits(9000, 1000), "the time counts from this look on");
         let mut idle = IdlePolicy::default();
         idle.woke(tsc::now());
-        assert_eq!((1..).take_while(|_| idle.looks_on(u64::MAX / 4)).count() as u32, LOOKS - 1);
+        assert_eq!((1..).take_while(|_| idle.keeps_checking(u64::MAX / 4)).count() as u32, LOOKS - 1);
     }
 
     #[test]

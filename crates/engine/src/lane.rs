@@ -180,13 +180,13 @@ impl<Q> Lane<Q> {
     /// Whether records seem to have arrived. Only a thread that holds the receiving half knows for
     /// sure; a thread that is about to sleep must take it.
     #[inline]
-    pub(crate) fn seems_to_have(&self) -> bool {
+    pub(crate) fn may_have_packets(&self) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
     }
 
     /// Records the position of the receiving half.
     #[inline]
-    pub(crate) fn stands_at(&self, position: u32) {
+    pub(crate) fn set_position(&self, position: u32) {
         self.position.store(position, Ordering::Relaxed);
     }
 
@@ -204,7 +204,7 @@ impl<Q> Lane<Q> {
 
     /// Wakes the peer if it has armed its wake word. Call this after a push.
     pub(crate) fn notify(&self) {
-        if self.is_called_for() {
+        if self.peer_needs_wake() {
             self.wake_peer();
         }
     }
@@ -212,7 +212,7 @@ impl<Q> Lane<Q> {
     /// Whether the peer has armed its wake word and was not notified since. If so, the caller must
     /// wake the peer. Call this after a push.
     #[inline]
-    pub(crate) fn is_called_for(&self) -> bool {
+    pub(crate) fn peer_needs_wake(&self) -> bool {
         shm::poster_fence();
         self.peer_wake_word.armed().is_some_and(|word| self.notified.swap(word, Ordering::Relaxed) != word)
     }

@@ -37,7 +37,7 @@ impl Default for Migration {
 }
 
 impl Migration {
-    /// Whether a packet with this migration bit is to be passed to `Qp::heed`.
+    /// Whether a packet with this migration bit is to be passed to `Qp::on_migration_bit`.
     #[inline]
     pub(crate) fn heeds(&self, migrated: bool) -> bool {
         self.heeds == u8::from(migrated)

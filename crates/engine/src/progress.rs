@@ -92,7 +92,7 @@ impl Engine {
             {
                 continue;
             }
-            if sure || lane.seems_to_have() {
+            if sure || lane.may_have_packets() {
                 let receiver = if sure { Some(lane.receiver.lock()) } else { lane.receiver.try_lock() };
                 if let Some(mut receiver) = receiver {
                     worked |= self.receive(lane, &mut receiver);
@@ -222,7 +222,7 @@ impl Engine {
         if done.records == 0 {
             return false;
         }
-        lane.stands_at(rx.ring.position());
+        lane.set_position(rx.ring.position());
         rx.ring.publish();
         lane.set_cqs(recent.as_ref().map_or(CqPair::default(), |qp| qp.cqs()));
         // Answers are sent once per batch, so that one acknowledgement covers many packets.
@@ -268,7 +268,7 @@ impl Engine {
         if u32::from(packet.path.device) != self.device() {
             // The address belongs to another device, so the owner of the QPN does not matter.
             self.drop_of_lane(Cause::Device, packet, (packet.path.device.into(), self.device()));
-            return self.turn_away(lane, packet);
+            return self.send_refusal_notice(lane, packet);
         }
         if self.faults.is_on() && self.meets_fault(packet, payload, Origin::Lane) {
             return;
@@ -299,15 +299,15 @@ impl Engine {
             }
             (Arrival::Gone, _) => {
                 self.drop_of_lane(Cause::NoQp, packet, (0, 0));
-                self.turn_away(lane, packet);
+                self.send_refusal_notice(lane, packet);
             }
-            _ => self.turn_away(lane, packet),
+            _ => self.send_refusal_notice(lane, packet),
         }
     }
 
     /// No QP of this engine accepts the packet. Lanes otherwise lose nothing, so the sender of a
     /// request gets a notice. For a response, the local QP that waits for responses is notified.
-    fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
+    fn send_refusal_notice(&self, lane: &Arc<Lane>, packet: &Packet) {
         let opcode = packet.headers.opcode;
         if !matches!(opcode.transport, wire::Transport::Rc | wire::Transport::Xrc) {
             return;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often the program may stop after a poll that found nothing while work waits. After that,
 /// peers notify even while it polls.
-const FORGIVEN: u32 = 4;
+const MISSED_STOPS_MAX: u32 = 4;
 
 /// How program and thread share the work.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(crate) struct ProgressMode {
     /// A timer will fire.
     guarded: AtomicBool,
     /// How often the program has stopped after a poll that found nothing.
-    deserted: AtomicU32,
+    missed_stops: AtomicU32,
 }
 
 /// When to wake a peer on a lane that has armed its wake word.
@@ -53,7 +53,7 @@ pub(crate) enum Polled {
     /// Arm the wake word.
     MayStop,
     /// Nothing: the wake word belongs to the thread.
-    Stands,
+    Unchanged,
     /// Wake the thread: it handles everything again.
     Over,
 }
@@ -66,7 +66,7 @@ impl ProgressMode {
 
     /// Starts the mode. All posters know that the sleeper is restless.
     pub(crate) fn begin(&self, until: u64) {
-        self.deserted.store(0, Ordering::Relaxed);
+        self.missed_stops.store(0, Ordering::Relaxed);
         self.polling.store(false, Ordering::Relaxed);
         self.until.store(until.max(1), Ordering::Relaxed);
     }
@@ -86,14 +86,14 @@ impl ProgressMode {
         if now >= until {
             self.until.store(0, Ordering::Relaxed);
             self.polling.store(false, Ordering::Relaxed);
-            return if until == 0 { Polled::Stands } else { Polled::Over };
+            return if until == 0 { Polled::Unchanged } else { Polled::Over };
         }
-        if self.deserted.load(Ordering::Relaxed) >= FORGIVEN {
-            return Polled::Stands;
+        if self.missed_stops.load(Ordering::Relaxed) >= MISSED_STOPS_MAX {
+            return Polled::Unchanged;
         }
         if found {
             if !self.polling.load(Ordering::Relaxed) {
-                return Polled::Stands;
+                return Polled::Unchanged;
             }
             self.polling.store(false, Ordering::Relaxed);
             // Pairs with the fence in `is_polling`.
@@ -120,7 +120,7 @@ impl ProgressMode {
         }
         if stopped {
             self.polling.store(false, Ordering::Relaxed);
-            self.deserted.fetch_add(1, Ordering::Relaxed);
+            self.missed_stops.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         !self.guarded.swap(true, Ordering::SeqCst)
@@ -147,7 +147,7 @@ mod tests {
 
     fn began() -> ProgressMode {
         let progress_mode = ProgressMode::default();
-        assert_eq!(progress_mode.polled(true, 5), Polled::Stands);
+        assert_eq!(progress_mode.polled(true, 5), Polled::Unchanged);
         progress_mode.begin(1000);
         progress_mode
     }
@@ -156,7 +156,7 @@ mod tests {
     fn a_program_that_finds_nothing_is_polling_until_it_finds_something() {
         let progress_mode = began();
         assert!(!progress_mode.is_polling());
-        assert_eq!(progress_mode.polled(true, 10), Polled::Stands, "the thread has armed the wake word");
+        assert_eq!(progress_mode.polled(true, 10), Polled::Unchanged, "the thread has armed the wake word");
         for (now, first) in [(20, Polled::Unguarded), (30, Polled::Polling)] {
             assert_eq!(progress_mode.polled(false, now), first, "one timer is enough");
             assert_eq!(progress_mode.polled(false, now), Polled::Polling);
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn a_program_that_stops_without_a_find_is_not_relied_on_again_and_again() {
         let progress_mode = began();
-        for _ in 0..FORGIVEN {
+        for _ in 0..MISSED_STOPS_MAX {
             assert_eq!(progress_mode.polled(false, 10), Polled::Unguarded);
             assert!(!progress_mode.fired(true));
         }
-        assert_eq!(progress_mode.polled(false, 10), Polled::Stands);
+        assert_eq!(progress_mode.polled(false, 10), Polled::Unchanged);
         progress_mode.begin(1000);
         assert_eq!(progress_mode.polled(false, 10), Polled::Unguarded);
     }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(progress_mode.polled(false, 999), Polled::Unguarded);
         assert_eq!(
             (progress_mode.polled(false, 1000), progress_mode.polled(false, 1001)),
-            (Polled::Over, Polled::Stands)
+            (Polled::Over, Polled::Unchanged)
         );
         assert!(!progress_mode.is_on() && !progress_mode.is_polling() && !progress_mode.end());
         let progress_mode = began();

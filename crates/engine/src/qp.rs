@@ -412,7 +412,7 @@ impl Object for Qp {
         &self.read
     }
 
-    fn tell_async(&self) {
+    fn count_async(&self) {
         if let Some(view) = &self.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }

@@ -127,12 +127,12 @@ impl Qp {
             || !self.is_connected(inner, packet, origin)
             || !self.is_in_partition(inner, packet)
         {
-            return self.turn_down(inner, packet, origin);
+            return self.refuse(inner, packet, origin);
         }
         if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {
             return Arrival::Taken;
         }
-        if inner.link.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
+        if inner.link.migration.heeds(packet.headers.migrated) && !self.on_migration_bit(inner, packet, origin) {
             return Arrival::NotTaken;
         }
         if packet.headers.opcode.is_response() {
@@ -147,7 +147,7 @@ impl Qp {
                 self.on_request(inner, packet, payload);
             }
         } else {
-            return self.turn_down(inner, packet, origin);
+            return self.refuse(inner, packet, origin);
         }
         if inner.incoming.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);

@@ -17,7 +17,7 @@ use protocol::Service;
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::is_group;
-use crate::net::flow::{NoWay, Vector};
+use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;
@@ -53,8 +53,8 @@ impl Engine {
     /// Opens the routes for which QPs wait. Waits for the agent and for other callers, so only the
     /// helper thread and verbs that may wait call it.
     pub(crate) fn open_routes(self: &Arc<Self>) {
-        let _turn = self.errands.opening.lock();
-        let waiting = std::mem::take(&mut *self.errands.unrouted.lock());
+        let _turn = self.helper_work.opening.lock();
+        let waiting = std::mem::take(&mut *self.helper_work.need_lane.lock());
         for qp in waiting {
             qp.open_route();
         }
@@ -159,7 +159,7 @@ impl Qp {
     }
 
     /// Reports why there is no route, once.
-    pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoWay) {
+    pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoFlow) {
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!("does not reach {}: {no_way}", crate::network::address(*dgid)));
         }
@@ -185,7 +185,7 @@ impl Qp {
     pub(crate) fn wait_for_route(&self, inner: &mut Inner, slot: u32) {
         inner.link.route = Route::Opening(slot);
         if let Some(qp) = self.arc() {
-            self.engine().errands.unrouted.lock().push(qp);
+            self.engine().helper_work.need_lane.lock().push(qp);
             self.engine().waker.kick();
         }
     }

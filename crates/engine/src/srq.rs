@@ -385,7 +385,7 @@ impl Object for Srq {
         &self.read
     }
 
-    fn tell_async(&self) {
+    fn count_async(&self) {
         if let Some(view) = &self.queue.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }

@@ -102,7 +102,7 @@ impl Engine {
             Ok((told, told.out.mapping))
         })?;
         let mut inner = qp.lock();
-        qp.take_office(&mut inner, &told.attributes, &told.out, view);
+        qp.begin_serving(&mut inner, &told.attributes, &told.out, view);
         self.qps.insert(qpn, Arc::clone(&qp));
         self.targets.remove(qpn);
         tracing::info!("QP {qpn:#x}, an XRC target, is served by this process now");
@@ -133,7 +133,7 @@ impl Qp {
     }
 
     /// Takes over a target where its last server left it.
-    fn take_office(&self, inner: &mut Inner, told: &ModifyQp, _out: &QpOut, view: View) {
+    fn begin_serving(&self, inner: &mut Inner, told: &ModifyQp, _out: &QpOut, view: View) {
         let written = read(&view);
         let connection = view.word(target_word::CONNECTION).load(Ordering::Relaxed);
         inner.view = Some(view);
@@ -171,7 +171,7 @@ impl Qp {
     }
 
     /// Records the progress of a target that others may have to take over.
-    pub(crate) fn write_down(&self, inner: &mut Inner) {
+    pub(crate) fn record_progress(&self, inner: &mut Inner) {
         if self.token() == 0 {
             return;
         }
@@ -212,7 +212,7 @@ impl Qp {
     /// agent; the caller may hold locks.
     pub(crate) fn announce(&self, event: u32) {
         if self.token() != 0 {
-            self.engine().errands.untold.lock().push(XrcEvent { qp_handle: self.handle(), event });
+            self.engine().helper_work.xrc_events.lock().push(XrcEvent { qp_handle: self.handle(), event });
             self.engine().waker.kick();
         }
     }
@@ -301,8 +301,8 @@ impl Engine {
     /// thread.
     pub(crate) fn tell_holders(&self) {
         // Not in the head of the loop, where the lock would be held until the loop ends.
-        let untold = std::mem::take(&mut *self.errands.untold.lock());
-        for event in untold {
+        let xrc_events = std::mem::take(&mut *self.helper_work.xrc_events.lock());
+        for event in xrc_events {
             // Without an agent, the other holders cannot be notified.
             let _ = self.tell(&request::private(command::XRC_EVENT, &event, 0));
         }

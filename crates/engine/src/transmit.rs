@@ -74,14 +74,14 @@ impl Qp {
     /// Pumps a target that other processes may take over: records its progress before it sends.
     #[inline(never)]
     fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
-        self.write_down(inner);
+        self.record_progress(inner);
         // Each further round follows a refused request or answer, so there are few rounds.
         while !inner.link.blocked && self.is_served_here() {
             self.pump_connection(inner);
             if inner.link.blocked || !self.send_srq_requests(inner) {
                 break;
             }
-            self.write_down(inner);
+            self.record_progress(inner);
         }
         self.show(inner);
     }

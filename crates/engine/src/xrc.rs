@@ -276,7 +276,7 @@ impl Hold {
         // From here on, another engine may serve the QP. The lock makes packets wait until the
         // agent has decided.
         let mut inner = self.qp.lock();
-        self.qp.write_down(&mut inner);
+        self.qp.record_progress(&mut inner);
         match engine.call_under_lock(&request) {
             Err(error) if !engine.has_lost(&error) => return Err(error),
             _ => {}
@@ -307,8 +307,8 @@ impl Object for Hold {
         &self.read
     }
 
-    fn tell_async(&self) {
-        self.qp.tell_async();
+    fn count_async(&self) {
+        self.qp.count_async();
     }
 }
 

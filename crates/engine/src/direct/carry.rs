@@ -101,10 +101,10 @@ impl Qp {
             return Carried::Unfit;
         }
         let word = way.grant_table.word(way.line * LINE + field::NUMBER);
-        let at_it = way.grant_table.word(way.line * LINE + field::AT_IT);
+        let in_use = way.grant_table.word(way.line * LINE + field::IN_USE);
         // Pairs with the fence in `GrantTable::withdraw`: either the guarded copy reads the number
         // 0, or the granter sees that this engine is using the grant.
-        if at_it.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if in_use.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Carried::Unfit;
         }
         let guard = GuardWord { word, number: way.number, life: way.grant_table.word(LIFE) };
@@ -125,7 +125,7 @@ impl Qp {
         };
         // Release: pairs with the granter's acquire. Clears only this grant's number, because
         // another grant may have the line by now.
-        let _ = at_it.compare_exchange(way.number, 0, Ordering::Release, Ordering::Relaxed);
+        let _ = in_use.compare_exchange(way.number, 0, Ordering::Release, Ordering::Relaxed);
         match done {
             Ok(()) => {}
             // The way is useless if its copies never succeed, and it would make each request wait

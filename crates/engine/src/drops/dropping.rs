@@ -152,7 +152,7 @@ impl Qp {
 
     /// Refuses a packet that this QP does not accept, and counts it with the cause.
     #[cold]
-    pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
+    pub(crate) fn refuse(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
         let is_of_another_partition = inner.state.serves() && !self.is_in_partition(inner, packet);
         if is_of_another_partition {
             self.engine().events.violation(context_page::PKEY_VIOLATIONS, inner.attributes.port_num.into());

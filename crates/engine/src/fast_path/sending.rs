@@ -127,7 +127,7 @@ impl Qp {
         }
         drop(near);
         drop(sender);
-        (!requester.has_unsent(), sent && lane.is_called_for())
+        (!requester.has_unsent(), sent && lane.peer_needs_wake())
     }
 
     /// Copies a request's payload to the outgoing record; returns whether it succeeded.

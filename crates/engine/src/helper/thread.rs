@@ -83,20 +83,14 @@ impl Engine {
                 }
                 continue;
             }
-            if !waker.progress_mode.is_on() && idle.looks_on(waker.watchdog.ticks() / u64::from(GAP)) {
+            if !waker.progress_mode.is_on() && idle.keeps_checking(waker.watchdog.ticks() / u64::from(GAP)) {
                 std::hint::spin_loop();
                 continue;
             }
             let sound = self.arm_to_rest(&mut idle);
-            if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
-                let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
-                let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
+            if !self.check_before_sleep() && !waker.stop.load(Ordering::Relaxed) {
                 let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
-                let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
-                // The agent does not wake the thread when it grants the lease.
-                let awaits_lease = self.net.inbox().and_then(|inbox| inbox.lease.as_ref());
-                let awaits_lease = awaits_lease.is_some_and(|lease| lease.is_awaited(&self));
-                let limit = if awaits_lease { Some(limit.unwrap_or(BEAT).min(BEAT)) } else { limit };
+                let limit = self.longest_sleep(sound, bulky);
                 let quiet = bulky.then(|| idle.quiet_since());
                 told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep(limit),
@@ -116,12 +110,23 @@ impl Engine {
         }
     }
 
+    /// The longest time to sleep. `sound`: peers certainly see the wake word. `bulky`: lanes have
+    /// memory to give back.
+    fn longest_sleep(&self, sound: bool, bulky: bool) -> Option<Duration> {
+        let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
+        let lease = self.net.inbox().and_then(|inbox| inbox.lease.as_ref());
+        // The agent does not wake the thread when it grants the lease.
+        let awaits_lease = lease.is_some_and(|lease| lease.is_awaited(self));
+        let limits = [(!sound, UNSURE), (bulky, QUIET), (awaits_lease, BEAT)];
+        limits.into_iter().filter(|(applies, _)| *applies).map(|(_, limit)| limit).chain(deadline).min()
+    }
+
     /// Work that waits for the agent, so only the thread may do it.
     fn do_pending_work(self: &Arc<Self>) {
-        if !self.errands.unrouted.lock().is_empty() {
+        if !self.helper_work.need_lane.lock().is_empty() {
             self.open_routes();
         }
-        if !self.errands.unlocated.lock().is_empty() {
+        if !self.helper_work.need_srq_engine.lock().is_empty() {
             self.locate_srqs();
         }
         self.tell_holders();
@@ -182,11 +187,11 @@ impl Engine {
 
     /// The last check before sleeping. It waits for locks, so that no thread's unfinished work
     /// hides new work.
-    fn looks_once_more(self: &Arc<Self>) -> bool {
+    fn check_before_sleep(self: &Arc<Self>) -> bool {
         self.progress(true)
-            || !self.errands.unrouted.lock().is_empty()
-            || !self.errands.unlocated.lock().is_empty()
-            || !self.errands.untold.lock().is_empty()
+            || !self.helper_work.need_lane.lock().is_empty()
+            || !self.helper_work.need_srq_engine.lock().is_empty()
+            || !self.helper_work.xrc_events.lock().is_empty()
             || self.direct.has_asks()
     }
 
@@ -203,7 +208,7 @@ impl Engine {
         // No barrier: requests are posted on this same thread.
         self.give_back();
         self.waker.wake_word.arm();
-        let worked = self.looks_once_more();
+        let worked = self.check_before_sleep();
         if worked {
             self.waker.wake_word.disarm();
         }
@@ -240,7 +245,7 @@ impl Engine {
                 Ok(received) if received.len == 0 => break,
                 Ok(received) => {
                     if let Some(message) = Push::read(&bytes[..received.len]) {
-                        self.heed(&message, received.fds);
+                        self.handle_push(&message, received.fds);
                     }
                 }
             }
@@ -254,7 +259,7 @@ impl Engine {
         }
     }
 
-    fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
+    fn handle_push(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
         match message.kind {
             // A lane of this engine to itself: `open_lane` adds both ends.
             push::LANE if message.lane.engine != self.number() => match Lane::new(&message.lane, fds) {

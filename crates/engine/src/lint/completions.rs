@@ -12,14 +12,14 @@ use super::shadow::Shadow;
 use protocol::Status;
 
 /// Counts one more completion that may come to a CQ, given by handle and size.
-pub(super) fn owes(shadow: &mut Shadow, call: &str, cq: Option<(u32, u32)>) -> Option<Finding> {
+pub(super) fn expect_completion(shadow: &mut Shadow, call: &str, cq: Option<(u32, u32)>) -> Option<Finding> {
     let (handle, size) = cq?;
-    let owing = shadow.cq(handle);
-    owing.owed += 1;
-    let owed = owing.owed;
-    (owed > i64::from(size)).then(|| {
+    let cq_shadow = shadow.cq(handle);
+    cq_shadow.expected += 1;
+    let expected = cq_shadow.expected;
+    (expected > i64::from(size)).then(|| {
         let what = format!(
-            "{call}: CQ {handle} has {size} entries, and {owed} requests and completions of its queues are outstanding"
+            "{call}: CQ {handle} has {size} entries, and {expected} requests and completions of its queues are outstanding"
         );
         Finding::here(Check::SmallCq, handle, what)
     })
@@ -40,9 +40,9 @@ impl Lint {
     #[cold]
     pub(crate) fn polled(&self, cq: u32, wc: &Wc) {
         let shadow = &mut *self.shadow.lock();
-        let owing = shadow.cq(cq);
-        owing.owed -= 1;
-        if let Some((_, message)) = owing.shown.pop_front() {
+        let cq_shadow = shadow.cq(cq);
+        cq_shadow.expected -= 1;
+        if let Some((_, message)) = cq_shadow.shown.pop_front() {
             shadow.seen(message);
         }
         let failed = wc.status != Status::Success.as_u32() && wc.status != Status::WrFlushErr.as_u32();
@@ -55,10 +55,10 @@ impl Lint {
     #[cold]
     pub(crate) fn purged(&self, cq: u32, qpn: u32) {
         let shadow = &mut *self.shadow.lock();
-        let owing = shadow.cq(cq);
-        let (gone, stay): (Vec<_>, Vec<_>) = owing.shown.drain(..).partition(|(of, _)| *of == qpn);
-        owing.shown = stay.into();
-        owing.owed -= gone.len() as i64;
+        let cq_shadow = shadow.cq(cq);
+        let (gone, stay): (Vec<_>, Vec<_>) = cq_shadow.shown.drain(..).partition(|(of, _)| *of == qpn);
+        cq_shadow.shown = stay.into();
+        cq_shadow.expected -= gone.len() as i64;
         gone.into_iter().for_each(|(_, message)| shadow.seen(message));
     }
 

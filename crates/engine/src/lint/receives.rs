@@ -41,7 +41,7 @@ impl Lint {
                 findings.extend(receives.go_on());
             }
             receives.waiting.push_back(awaiting);
-            findings.extend(completions::owes(shadow, "ibv_post_recv", size));
+            findings.extend(completions::expect_completion(shadow, "ibv_post_recv", size));
         }
         self.tell(findings);
     }
@@ -104,7 +104,7 @@ impl Lint {
                 // An SRQ belongs to no CQ. Which CQ gets the completion is known only now.
                 let named = inner.xrc.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
                 if let Some(cq) = qp.recv_cq.as_ref().or(named) {
-                    shadow.cq(cq.handle()).owed += 1;
+                    shadow.cq(cq.handle()).expected += 1;
                 }
             }
             let message = if status == Status::Success && !spans.is_empty() {

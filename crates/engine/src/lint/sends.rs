@@ -22,7 +22,7 @@ impl Lint {
         let engine = qp.engine();
         let work = work(wr);
         let touched = if work == Work::Nothing { &[][..] } else { wr.sges };
-        let owed = qp.sq_sig_all || wr.send_flags & send_flags::SIGNALED != 0;
+        let expected = qp.sq_sig_all || wr.send_flags & send_flags::SIGNALED != 0;
         let length = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         let posted = Posted {
             slot,
@@ -32,7 +32,7 @@ impl Lint {
             spans: spans(&engine.keys.extents, touched),
             remote: has_remote(wr.opcode)
                 .then(|| (wr.rkey, Span { start: wr.remote_addr, len: if work == Work::Atomic { 8 } else { length } })),
-            owed,
+            expected,
             sum: if work == Work::Sends { changed::sum(engine, qp.pd, touched) } else { None },
             site: Site::capture(),
         };
@@ -47,10 +47,10 @@ impl Lint {
                 findings.extend(queue.receives.go_on());
             }
             findings.extend(conduct::posted_after_failure(queue, qp, inner));
-            findings.extend(unsignaled(queue, qp, owed));
+            findings.extend(unsignaled(queue, qp, expected));
             queue.sends.push_back(posted);
-            if owed {
-                findings.extend(completions::owes(shadow, "ibv_post_send", size));
+            if expected {
+                findings.extend(completions::expect_completion(shadow, "ibv_post_send", size));
             }
         }
         self.tell(findings);
@@ -66,10 +66,10 @@ impl Lint {
             let posted = sends.remove(at);
             // An unrequested completion: the request failed.
             if shown
-                && posted.as_ref().is_some_and(|posted| !posted.owed)
+                && posted.as_ref().is_some_and(|posted| !posted.expected)
                 && let Some(cq) = &qp.send_cq
             {
-                shadow.cq(cq.handle()).owed += 1;
+                shadow.cq(cq.handle()).expected += 1;
             }
             posted
         };
@@ -86,12 +86,12 @@ impl Lint {
     pub(crate) fn emptied(&self, qp: &Qp) {
         let shadow = &mut *self.shadow.lock();
         let Some(queue) = shadow.queues.remove(&qp.qpn()) else { return };
-        let sends = queue.sends.iter().filter(|posted| posted.owed).count();
+        let sends = queue.sends.iter().filter(|posted| posted.expected).count();
         if let Some(cq) = &qp.send_cq {
-            shadow.cq(cq.handle()).owed -= sends as i64;
+            shadow.cq(cq.handle()).expected -= sends as i64;
         }
         if let Some(cq) = &qp.recv_cq {
-            shadow.cq(cq.handle()).owed -= (queue.receives.waiting.len() + queue.arrived.len()) as i64;
+            shadow.cq(cq.handle()).expected -= (queue.receives.waiting.len() + queue.arrived.len()) as i64;
         }
         queue.arrived.into_iter().for_each(|message| shadow.seen(message));
     }

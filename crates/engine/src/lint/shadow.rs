@@ -79,8 +79,8 @@ pub(super) struct Posted {
     pub(super) spans: Vec<Span>,
     /// Key and bytes at the peer.
     pub(super) remote: Option<(u32, Span)>,
-    /// The completion is counted among those that the CQ owes.
-    pub(super) owed: bool,
+    /// The completion is counted among those that the CQ still expects.
+    pub(super) expected: bool,
     /// The checksum of the bytes that it sends, at the time of the post.
     pub(super) sum: Option<u64>,
     pub(super) site: Site,
@@ -141,9 +141,9 @@ pub(super) struct Queue {
 
 /// The state of one CQ.
 #[derive(Default)]
-pub(super) struct Owing {
+pub(super) struct CqShadow {
     /// Completions that are still to come or to be polled.
-    pub(super) owed: i64,
+    pub(super) expected: i64,
     /// The completions in the CQ: the QP and the message of each.
     pub(super) shown: VecDeque<(u32, Option<u64>)>,
 }
@@ -152,7 +152,7 @@ pub(super) struct Owing {
 pub(super) struct Shadow {
     pub(super) queues: HashMap<u32, Queue>,
     pub(super) shared: HashMap<u32, Receives>,
-    pub(super) cqs: HashMap<u32, Owing>,
+    pub(super) cqs: HashMap<u32, CqShadow>,
     pub(super) landed: VecDeque<Landed>,
     pub(super) messages: u64,
     /// Keys that were deregistered and name nothing now.
@@ -164,7 +164,7 @@ impl Shadow {
         self.queues.entry(qpn).or_default()
     }
 
-    pub(super) fn cq(&mut self, handle: u32) -> &mut Owing {
+    pub(super) fn cq(&mut self, handle: u32) -> &mut CqShadow {
         self.cqs.entry(handle).or_default()
     }
 

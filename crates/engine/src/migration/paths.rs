@@ -54,7 +54,7 @@ impl Qp {
     /// Handles a packet of the peer whose migration bit matters. Returns false if the packet must
     /// be dropped.
     #[cold]
-    pub(crate) fn heed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+    pub(crate) fn on_migration_bit(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if !inner.state.serves() {
             return true;
         }

@@ -27,11 +27,11 @@ impl Qp {
             flow.peer.window.mark();
         }
         if flow.peer.last_cnp.should_send(self.engine().about_now()) {
-            self.tell_mark(inner, flow);
+            self.send_cnp(inner, flow);
         }
     }
 
-    fn tell_mark(&self, inner: &Inner, flow: &Flow) {
+    fn send_cnp(&self, inner: &Inner, flow: &Flow) {
         let cnp = Cnp { pkey: inner.responder.pkey(), dest_qp: Qpn::new(inner.attributes.dest_qp_num) };
         let mut bytes = [0; cnp::LEN];
         cnp.emit(&mut bytes);
@@ -47,7 +47,7 @@ impl Qp {
     /// A CNP for this QP has arrived from the host `from`. It counts only if the QP is connected to
     /// that host.
     #[cold]
-    pub(crate) fn hear_mark(&self, from: &[u8; 16]) {
+    pub(crate) fn on_cnp(&self, from: &[u8; 16]) {
         let inner = self.lock();
         if let Route::Wire(flow) = &inner.link.route
             && self.service != Service::Ud

@@ -54,7 +54,7 @@ impl Qp {
 
     /// Answers a probe, because everything before it has been received. The answer may have to wait
     /// for receive requests.
-    pub(crate) fn hear_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
+    pub(crate) fn on_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
         let mut inner = self.lock();
         if inner.is_dead() || !inner.state.serves() {
             return;

@@ -197,7 +197,7 @@ impl Engine {
                 Found::Probe(inside) => self.take_probe(datagrams, inside, touched),
                 Found::Marked(cnp) => {
                     if let Some(qp) = self.qps.find(cnp.dest_qp.value()) {
-                        qp.hear_mark(&datagrams.from);
+                        qp.on_cnp(&datagrams.from);
                     }
                 }
                 Found::Packet(packet, payload) if packet.headers.dest_qp == Qpn::MULTICAST => {
@@ -309,7 +309,7 @@ impl Engine {
                 touched.push(qp);
             }
         } else if let Some(qp) = self.qps.find(probe.dest_qp.value()) {
-            qp.hear_probe(&probe, &datagrams.from, &datagrams.to);
+            qp.on_probe(&probe, &datagrams.from, &datagrams.to);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A flow is found once. It stays valid until the GID tables or the agent's sockets change. Flows
 //! are found in `flow/finding.rs`. Principal type: [`Flow`]; its input is a [`Vector`], and
-//! [`NoWay`] says why there is no flow.
+//! [`NoFlow`] says why there is no flow.
 
 mod finding;
 
@@ -61,27 +61,27 @@ impl Vector {
 
 /// Why there is no flow to a host.
 #[derive(Debug)]
-pub(crate) enum NoWay {
+pub(crate) enum NoFlow {
     /// The source GID index is empty.
     NoSource(u8),
     /// The source GID is not an address of the network.
     NotAnAddress([u8; 16]),
     /// The agent does not receive on the source address.
-    Deaf([u8; 16]),
+    NotReceiving([u8; 16]),
     /// One address is IPv4 and the other is not.
     Families([u8; 16], [u8; 16]),
     /// The network could not open a socket.
     Socket([u8; 16], io::Error),
 }
 
-impl fmt::Display for NoWay {
+impl fmt::Display for NoFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSource(index) => write!(f, "GID index {index}, from which it sends, is empty"),
             Self::NotAnAddress(gid) => {
                 write!(f, "{} reaches programs of the same agent only: use another GID index", Ipv6Addr::from(*gid))
             }
-            Self::Deaf(gid) => write!(
+            Self::NotReceiving(gid) => write!(
                 f,
                 "this agent does not receive on {}, since UDP port 4791 there is not its own; type `softhca devices`",
                 address(*gid)

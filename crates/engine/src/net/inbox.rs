@@ -143,7 +143,7 @@ impl<Q> Inbox<Q> {
     }
 
     /// Whether it is worth locking `reception` although there is no hot socket.
-    fn seems_to_have(&self, core: &Core) -> bool {
+    fn may_have_packets(&self, core: &Core) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
             || self.lease.as_ref().is_some_and(|lease| lease.is_ours(core))
     }

@@ -18,7 +18,7 @@ impl Waker {
         let now = tsc::now();
         self.polled_at.store(now, Ordering::Relaxed);
         match self.progress_mode.polled(found, now) {
-            Polled::Stands => return false,
+            Polled::Unchanged => return false,
             Polled::Over => {
                 self.polls.store(0, Ordering::Relaxed);
                 self.kick();

@@ -115,7 +115,7 @@ impl Qp {
         // it is recorded.
         if remote.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
             inner.xrc.remote_srq = Some(remote);
-            self.write_down(inner);
+            self.record_progress(inner);
             let Some(taken) = inner.xrc.remote_srq.take() else { return false };
             remote = taken;
         }
@@ -132,7 +132,7 @@ impl Qp {
                 None => {
                     away.stage = Stage::Asked;
                     if let Some(qp) = self.arc() {
-                        self.engine().errands.unlocated.lock().push(qp);
+                        self.engine().helper_work.need_srq_engine.lock().push(qp);
                         self.engine().waker.kick();
                     }
                 }
@@ -365,7 +365,7 @@ impl Engine {
     /// Finds the engines for which targets wait, and opens lanes to them. Waits for the agent, so
     /// it runs on the helper thread.
     pub(crate) fn locate_srqs(self: &Arc<Self>) {
-        let waiting = std::mem::take(&mut *self.errands.unlocated.lock());
+        let waiting = std::mem::take(&mut *self.helper_work.need_srq_engine.lock());
         for qp in waiting {
             let Some(number) = qp.asks_for() else { continue };
             let body = XrcFind { qp_handle: qp.handle(), srqn: number };

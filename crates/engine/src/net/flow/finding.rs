@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use wire::icrc::Envelope;
 
-use super::{Flow, NoWay, Vector};
+use super::{Flow, NoFlow, Vector};
 use crate::engine::Engine;
 use crate::lock::Mutex;
 use crate::net::FLOWS;
@@ -24,7 +24,7 @@ impl Engine {
     }
 
     /// The flow for `vector`: found now or earlier.
-    pub(crate) fn flow(&self, vector: &Vector) -> Result<Arc<Flow<Qp>>, NoWay> {
+    pub(crate) fn flow(&self, vector: &Vector) -> Result<Arc<Flow<Qp>>, NoFlow> {
         if let Some(flow) = self.net.flows.read().get(vector).filter(|flow| self.holds(flow)) {
             return Ok(Arc::clone(flow));
         }
@@ -37,21 +37,21 @@ impl Engine {
         Ok(flow)
     }
 
-    fn find_flow(&self, vector: &Vector) -> Result<Flow<Qp>, NoWay> {
+    fn find_flow(&self, vector: &Vector) -> Result<Flow<Qp>, NoFlow> {
         let epoch = self.board.wire_epoch();
         let (port_num, index) = (u32::from(vector.port_num), u32::from(vector.sgid_index));
         let source = self.board.gid(self.device(), port_num, index).filter(|gid| gid != &[0; 16]);
-        let source = source.ok_or(NoWay::NoSource(vector.sgid_index))?;
+        let source = source.ok_or(NoFlow::NoSource(vector.sgid_index))?;
         if self.board.gid_wire(self.device(), port_num, index) == 0 {
             // Index 0 is made from the port's GUID, not from an address.
-            return Err(if index == 0 { NoWay::NotAnAddress(source) } else { NoWay::Deaf(source) });
+            return Err(if index == 0 { NoFlow::NotAnAddress(source) } else { NoFlow::NotReceiving(source) });
         }
         let (from, to) = (address(source), address(vector.dgid));
         if from.is_ipv4() != to.is_ipv4() {
-            return Err(NoWay::Families(source, vector.dgid));
+            return Err(NoFlow::Families(source, vector.dgid));
         }
         let ifindex = self.board.gid_ifindex(self.device(), port_num, index);
-        let port = self.net_port(source, ifindex, vector.port_index).map_err(|error| NoWay::Socket(source, error))?;
+        let port = self.net_port(source, ifindex, vector.port_index).map_err(|error| NoFlow::Socket(source, error))?;
         if let Some(inbox) = self.net.inbox() {
             inbox.expect_at(&source);
         }

@@ -97,7 +97,7 @@ impl Engine {
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
         // So several threads with queues of their own do not contend for the lock.
-        if polled && !inbox.has_hot() && !(turn && inbox.seems_to_have(self)) {
+        if polled && !inbox.has_hot() && !(turn && inbox.may_have_packets(self)) {
             return false;
         }
         crate::usermem::prepare_thread();
