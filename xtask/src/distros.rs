@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use suite::Dist;
 
+use crate::hugepages::HugePages;
 use crate::workspace::Workspace;
 use crate::{debian, dist};
 use packages::Packages;
@@ -55,6 +56,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         return Err(format!("--only: the releases are {}", root::RELEASES.map(|release| release.suite).join(", ")));
     }
     debian::require(debian::DISTROS)?;
+    let _huge_pages = HugePages::reserve(); // some tests of pyverbs skip themselves without
     let roots = Roots::new(options.roots.clone(), options.mirror.clone())?;
     let dist = match &options.dist {
         Some(folder) => Dist::at(std::path::absolute(folder).map_err(|error| error.to_string())?),
