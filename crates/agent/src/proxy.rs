@@ -43,7 +43,7 @@ enum Job {
     Execute { request: Vec<u8>, to: ReplyTo },
 }
 
-/// Maximum number of objects that a worker is told of in one piece of work.
+/// Maximum number of objects that are described to a worker in one piece of work.
 const PIECE: usize = 256;
 
 /// A worker that does not know all objects of its client yet.

@@ -87,24 +87,27 @@ fn unusual_records_are_left_to_the_general_path() {
                 Some(offset) => envelope(&headers).encode_bulk((headers.psn, false), 0, what, offset, &mut record),
             };
             assert!(FastRecord::decode(&record, end, Partition::of(headers.pkey)).is_some());
-            let odd = |at: usize, value: u8| {
+            let is_taken_with = |at: usize, value: u8| {
                 let mut record = record;
                 record[at] = value;
                 FastRecord::decode(&record, end, Partition::of(headers.pkey)).is_some_and(|fast| fast.what == what)
             };
             for flag in 0..8 {
-                assert!(!odd(7, record[7] ^ 1 << flag), "a flag of the lane");
+                assert!(!is_taken_with(7, record[7] ^ 1 << flag), "a flag of the lane");
             }
-            assert!(!odd(bth + 1, 0x10) && !odd(bth + 1, 0x01), "padding, or another version");
-            assert!(!odd(bth + 2, record[bth + 2] ^ 0x01) && !odd(bth + 3, !record[bth + 3]), "another partition");
-            assert!(!odd(bth + 2, record[bth + 2] ^ 0x80), "a limited member");
+            assert!(!is_taken_with(bth + 1, 0x10) && !is_taken_with(bth + 1, 0x01), "padding, or another version");
+            assert!(
+                !is_taken_with(bth + 2, record[bth + 2] ^ 0x01) && !is_taken_with(bth + 3, !record[bth + 3]),
+                "another partition"
+            );
+            assert!(!is_taken_with(bth + 2, record[bth + 2] ^ 0x80), "a limited member");
             for opcode in (0..=u8::MAX).filter(|opcode| *opcode != record[bth]) {
-                assert!(!odd(bth, opcode), "opcode {opcode:#x}");
+                assert!(!is_taken_with(bth, opcode), "opcode {opcode:#x}");
             }
-            assert!(bulk.is_some() || !odd(12, 1), "a payload that ends outside of the record");
+            assert!(bulk.is_some() || !is_taken_with(12, 1), "a payload that ends outside of the record");
             if matches!(what, What::Ack { .. }) {
                 for syndrome in (0..=u8::MAX).filter(|syndrome| *syndrome != Syndrome::ACK.as_u8()) {
-                    assert!(!odd(bth + bth::LEN, syndrome), "syndrome {syndrome:#x}");
+                    assert!(!is_taken_with(bth + bth::LEN, syndrome), "syndrome {syndrome:#x}");
                 }
             }
         }
