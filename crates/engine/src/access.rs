@@ -6,7 +6,7 @@
 //! which has the sentence and says whose mistake it was.
 
 pub(crate) mod beyond;
-mod near;
+mod held_region;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,13 +16,14 @@ use abi::mr::access as right;
 use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
 use shm::{Sink, Source};
+#[cfg(test)]
 use wire::icrc::Folding;
 
 use crate::core::Core;
-use crate::extent::{EVERY_PD, Extent, LOCAL_READ, Matter};
+use crate::extent::{EVERY_PD, Extent, LOCAL_READ};
 use crate::usermem;
 
-pub(crate) use near::Near;
+pub(crate) use held_region::HeldRegion;
 
 /// Why memory was not accessed.
 #[derive(Debug)]
@@ -167,57 +168,6 @@ fn open<'a>(
     Ok((extent, std::ptr::with_exposed_provenance_mut(host as usize)))
 }
 
-/// Registered memory that was looked up once for several copies; the region is held meanwhile.
-pub(crate) struct Stretch<'a> {
-    _region: MappedRwLockReadGuard<'a, Arc<Extent>>,
-    host: *mut u8,
-    key: u32,
-    addr: u64,
-    len: usize,
-}
-
-/// Looks up `len` bytes at `addr` of a region. Returns `None` if plain copies cannot access them.
-pub(crate) fn hold(core: &Core, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
-    let (region, host) = open(core, wanted, (key, addr, len)).ok()?;
-    (region.matter != Matter::Nothing).then_some(Stretch { _region: region, host, key, addr, len: len as usize })
-}
-
-impl Stretch<'_> {
-    /// The address of `len` bytes at the offset `at`.
-    #[inline]
-    fn at(&self, at: usize, len: usize) -> *mut u8 {
-        assert!(at <= self.len && len <= self.len - at, "{len} bytes behind {at} of {}", self.len);
-        self.host.wrapping_add(at)
-    }
-
-    fn refusal(&self, at: usize) -> Refusal {
-        Refusal::Memory { key: self.key, addr: self.addr.wrapping_add(at as u64) }
-    }
-
-    /// Copies `from` to the offset `at`. `hold` must have been called with a right to write.
-    pub(crate) fn write(&self, at: usize, from: &[u8]) -> Result<(), Refusal> {
-        let to = self.at(at, from.len());
-        // SAFETY: `to` lies in a range that the program registered for this use, and that is held;
-        // faults are survived.
-        unsafe { usermem::copy(to, from.as_ptr(), from.len()) }.map_err(|_| self.refusal(at))
-    }
-
-    /// Fills `to` with the bytes from the offset `at` on.
-    pub(crate) fn read(&self, at: usize, to: &Sink<'_>) -> Result<(), Refusal> {
-        let from = self.at(at, to.len());
-        // SAFETY: `to` is writable; `from` lies in a registered range, which is held; faults are
-        // survived.
-        unsafe { usermem::copy(to.start(), from, to.len()) }.map_err(|_| self.refusal(at))
-    }
-
-    /// Like `read`, for whole strides, which are also folded into an ICRC.
-    pub(crate) fn read_folding(&self, at: usize, to: &Sink<'_>, folding: &mut Folding) -> Result<(), Refusal> {
-        let from = self.at(at, to.len());
-        // SAFETY: as in `read`.
-        unsafe { usermem::copy_folding(to.start(), from, to.len(), folding) }.map_err(|_| self.refusal(at))
-    }
-}
-
 /// The rest of the element that contains the byte `offset` of the concatenated `elements`, from
 /// that byte on.
 pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<Sge> {
@@ -235,29 +185,6 @@ pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<
 /// Checks a remote range without accessing it.
 pub(crate) fn check_remote(core: &Core, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
     with(core, wanted, (key, addr, len), |_| Ok(()))
-}
-
-/// Copies `from` to `addr` of a region.
-pub(crate) fn write(core: &Core, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> Result<(), Refusal> {
-    let (extent, to) = open(core, wanted, (key, addr, from.len() as u64))?;
-    if extent.matter == Matter::Nothing {
-        return Ok(());
-    }
-    // SAFETY: `to` lies in a range that the program registered for this use; `from` is readable;
-    // faults are survived.
-    unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(core, key, addr))
-}
-
-/// Fills `to` with the bytes at `addr` of a region. No other thread reads `to` before the caller
-/// publishes it.
-pub(crate) fn read(core: &Core, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
-    let (extent, from) = open(core, wanted, (key, addr, to.len() as u64))?;
-    if extent.matter == Matter::Nothing {
-        return zero(to);
-    }
-    // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a registered
-    // range; faults are survived.
-    unsafe { usermem::stage(to.start(), from, to.len()) }.map_err(|_| gone(core, key, addr))
 }
 
 /// An atomic on 8 bytes.
@@ -312,27 +239,33 @@ pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: Flushed) -> Result
 }
 
 /// Fills `to` with the bytes of the concatenated `elements` from `offset` on.
+#[inline]
 pub(crate) fn gather(
-    core: &Core,
+    region: &mut HeldRegion<'_>,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     offset: u32,
     to: &mut Sink<'_>,
 ) -> Result<(), Refusal> {
     let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
-    walk(elements, (offset, to.len()), |place, range| read(core, wanted, place, &mut to.part(range.start, range.len())))
+    walk(elements, (offset, to.len()), |place, range| {
+        region.read(wanted, place, &mut to.part(range.start, range.len()))
+    })
 }
 
 /// Copies `from` to the concatenated `elements` from `offset` on.
+#[inline]
 pub(crate) fn scatter(
-    core: &Core,
+    region: &mut HeldRegion<'_>,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     offset: u32,
     from: Source<'_>,
 ) -> Result<(), Refusal> {
     let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
-    walk(elements, (offset, from.len()), |place, range| write(core, wanted, place, from.part(range.start, range.len())))
+    walk(elements, (offset, from.len()), |place, range| {
+        region.write(wanted, place, from.part(range.start, range.len()))
+    })
 }
 
 /// Calls `copy` for each piece of `[offset, offset + len)` of the concatenated `elements`, with its
@@ -391,7 +324,7 @@ pub(crate) fn copied(from: Source<'_>) -> Result<Box<[u8]>, Refusal> {
     Ok(bytes)
 }
 
-/// Copies like [`copy`], and folds the bytes into an ICRC as [`Stretch::read_folding`] does.
+/// Copies like [`copy`], and folds the bytes into an ICRC as [`HeldRegion::read_folding`] does.
 #[cfg(test)]
 pub(crate) fn folded(to: &Sink<'_>, from: &[u8], folding: &mut Folding) -> Result<(), Refusal> {
     assert_eq!(to.len(), from.len());
@@ -425,6 +358,7 @@ pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extent::Matter;
 
     #[test]
     fn a_window_of_type_2_opens_for_its_qp_and_of_type_2b_on_its_pd_alone() {

@@ -10,7 +10,7 @@ use abi::queue::qp as word;
 use protocol::{RecvEnd, Service, Status};
 use wire::grh::Network;
 
-use crate::cell::Packet;
+use crate::cell::{Packet, Path};
 use crate::cqe::{Cqe, FREES_RECV};
 use crate::qp::{Inner, Qp, Receive};
 use crate::wqe::RecvEntry;
@@ -20,6 +20,7 @@ const SL_IPV4: u8 = 2;
 
 impl Qp {
     /// Takes the next receive request, from the QP's own queue or the SRQ.
+    #[inline]
     pub(crate) fn take_receive(&self, inner: &mut Inner) -> bool {
         if let Some(srq) = self.srq.as_ref().or(inner.xrc.named.as_ref()) {
             let Some(entry) = srq.take(&mut inner.incoming.shared) else { return false };
@@ -43,23 +44,26 @@ impl Qp {
         true
     }
 
+    /// Completes a receive request. `end` is the end of the message, and the path on which it came.
+    /// `datagram` is its packet; other services do not need it.
+    #[inline]
     pub(crate) fn complete_receive(
         &self,
         inner: &mut Inner,
         receive: &Receive,
         status: Status,
-        end: Option<RecvEnd>,
+        end: Option<(RecvEnd, Path)>,
         opcode: u32,
-        packet: Option<&Packet>,
+        datagram: Option<&Packet>,
     ) {
         let mut wc = Wc { wr_id: receive.wr_id, status: status.as_u32(), opcode, qp_num: self.qpn(), ..Wc::default() };
         let mut solicited = false;
-        if let (Some(end), Some(packet)) = (end, packet) {
+        if let Some((end, path)) = end {
             wc.byte_len = end.byte_len;
-            wc.src_qp = if self.service == Service::Ud { packet.src_qp.value() } else { inner.attributes.dest_qp_num };
+            wc.src_qp = inner.attributes.dest_qp_num;
             wc.port_num = inner.attributes.port_num;
-            wc.sl = packet.path.sl;
-            wc.slid = packet.path.slid;
+            wc.sl = path.sl;
+            wc.slid = path.slid;
             if let Some(imm) = end.imm {
                 wc.imm_data = imm.to_be();
                 wc.wc_flags |= wc_flags::WITH_IMM;
@@ -68,12 +72,15 @@ impl Qp {
                 wc.imm_data = key;
                 wc.wc_flags |= wc_flags::WITH_INV;
             }
-            if let Some(grh) = packet.grh.as_ref().filter(|_| self.service == Service::Ud) {
-                wc.wc_flags |= wc_flags::GRH;
-                // Service levels mean nothing on Ethernet. Common adapters report the kind of the
-                // 40 bytes here, and UCX relies on it.
-                if matches!(Network::parse(grh), Ok(Network::V4(_))) {
-                    wc.sl = SL_IPV4;
+            if let Some(packet) = datagram.filter(|_| self.service == Service::Ud) {
+                wc.src_qp = packet.src_qp.value();
+                if let Some(grh) = &packet.grh {
+                    wc.wc_flags |= wc_flags::GRH;
+                    // Service levels mean nothing on Ethernet. Common adapters report the kind of
+                    // the 40 bytes here, and UCX relies on it.
+                    if matches!(Network::parse(grh), Ok(Network::V4(_))) {
+                        wc.sl = SL_IPV4;
+                    }
                 }
             }
             solicited = end.solicited;

@@ -14,6 +14,7 @@
 use shm::{LaneRx, RECORD_MAX, Source};
 use wire::{Headers, Psn, Qpn};
 
+use crate::run::Head;
 use crate::srq_request::{self, SrqReply, SrqRequest};
 
 pub(crate) mod flag {
@@ -39,9 +40,9 @@ pub(crate) struct Path {
 
 /// The first 16 bytes of every record. They are untrusted: the peer may have written any value.
 #[derive(Clone, Copy)]
-pub(crate) struct Head<'a>(pub(crate) &'a [u8; 16]);
+pub(crate) struct RecordHead<'a>(pub(crate) &'a [u8; 16]);
 
-impl Head<'_> {
+impl RecordHead<'_> {
     #[inline]
     pub(crate) fn path(self) -> Path {
         let [device, port, a, b, c, d, sl, _, _, _, _, _, _, _, mtu, _] = *self.0;
@@ -117,10 +118,21 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    /// Writes everything before the payload, which may be in the bulk area; returns the length
-    /// written.
+    /// Bytes before the payload, if the payload is not in the bulk area.
     #[inline]
-    pub(crate) fn encode(&self, headers: &Headers, bulk: Option<u32>, record: &mut [u8; shm::RECORD_MAX]) -> usize {
+    pub(crate) fn len_with(&self, head: Head<'_>) -> usize {
+        16 + if self.grh.is_some() { wire::grh::LEN } else { 0 } + head.len()
+    }
+
+    /// Writes everything before the payload of the packet with this index, which may be in the bulk
+    /// area; returns the length written.
+    #[inline(always)]
+    pub(crate) fn encode(
+        &self,
+        (headers, index): (Head<'_>, u32),
+        bulk: Option<u32>,
+        record: &mut [u8; shm::RECORD_MAX],
+    ) -> usize {
         let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if bulk.is_some() { flag::BULK } else { 0 };
         head(record, self.path, flags, self.src_qp, self.len);
         let mut at = 16;
@@ -132,33 +144,20 @@ impl Envelope<'_> {
             record[at..at + 40].copy_from_slice(grh);
             at += 40;
         }
-        at + headers.emit(&mut record[at..]).expect("a record has room for every header")
+        at + headers.emit(index, &mut record[at..])
     }
 }
 
-/// Writes the first 16 bytes of every record.
+/// Writes the first 16 bytes of every record. They are written as words, because they are soon read
+/// as words: a read of what was written in smaller parts stalls (store forwarding fails).
+#[inline]
 pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
-    let [slid, dlid] = [path.slid.to_le_bytes(), path.dlid.to_le_bytes()];
-    let [a, b, c, d] = src_qp.value().to_le_bytes();
-    let [low, high] = len.to_le_bytes();
-    record[..16].copy_from_slice(&[
-        path.device,
-        path.port,
-        slid[0],
-        slid[1],
-        dlid[0],
-        dlid[1],
-        path.sl,
-        flags,
-        a,
-        b,
-        c,
-        d,
-        low,
-        high,
-        path.mtu,
-        0,
-    ]);
+    let [slid, dlid] = [path.slid, path.dlid].map(u64::from);
+    let first = u64::from(path.device) | u64::from(path.port) << 8 | slid << 16 | dlid << 32;
+    let first = first | u64::from(path.sl) << 48 | u64::from(flags) << 56;
+    let second = u64::from(src_qp.value()) | u64::from(len) << 32 | u64::from(path.mtu) << 48;
+    record[..8].copy_from_slice(&first.to_le_bytes());
+    record[8..16].copy_from_slice(&second.to_le_bytes());
 }
 
 /// Writes a notice; returns its length.
@@ -171,7 +170,7 @@ pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
 
 /// Parses a record; returns `None` if it is invalid.
 pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
-    let head = Head(record.first_chunk()?);
+    let head = RecordHead(record.first_chunk()?);
     let (flags, src_qp, len) = (head.flags(), head.src_qp(), head.len());
     let word =
         |at: usize| record.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
@@ -246,7 +245,7 @@ mod tests {
                 Payload::Bulk(offset) => Some(offset),
                 Payload::Inline(_) => None,
             };
-            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode(&self.headers, bulk, record)
+            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode((Head::Full(&self.headers), 0), bulk, record)
         }
     }
 

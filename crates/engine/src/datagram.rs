@@ -1,22 +1,24 @@
 //! Datagrams: each one has its own route, over a lane, to another host, or to all members of a
 //! group.
 //!
-//! Packets of connections are sent in `transmit.rs`. Adds to [`Qp`].
+//! Packets of connections are sent in `run.rs`. Adds to [`Qp`].
 
 use std::sync::Arc;
 
 use abi::reason::{Cause, DropRecord};
-use protocol::{Status, Transmit};
+use protocol::Status;
+use wire::Qpn;
 use wire::grh::Network;
 
-use crate::access::Refusal;
+use crate::access::{HeldRegion, Refusal};
 use crate::board::Place;
 use crate::cell::Path;
-use crate::exit::{Far, Origin, Sent};
+use crate::exit::{Far, Sent};
 use crate::faults::packets::Towards;
 use crate::mcast::is_group;
 use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
+use crate::run::{Head, Origin};
 use crate::wqe::DatagramEntry;
 
 /// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
@@ -40,22 +42,16 @@ impl Qp {
         &self,
         inner: &Inner,
         lane: &Arc<Lane>,
-        transmit: &Transmit,
+        run: &protocol::Run,
         entry: &DatagramEntry,
         path: Path,
         grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
-        let from = Origin::Request {
-            sq: &inner.queues.sq,
-            entry: &entry.brief,
-            index: transmit.slot,
-            offset: transmit.offset,
-        };
-        let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, &entry.brief, run));
         if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Lane(lane, path, grh);
-            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
+            if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
                 return Ok(true);
             }
         }
@@ -63,7 +59,9 @@ impl Qp {
         if self.engine().is_capturing() {
             sender.ends = Some(self.ends_of_datagram(inner, entry));
         }
-        match self.put(lane, &mut sender, path, &transmit.headers, grh, transmit.len, &from) {
+        let region = &mut HeldRegion::new(self.engine());
+        let run = self.run(Head::Full(&headers), 1, run.len, from);
+        match self.put_on_lane(lane, &mut sender, path, &run, grh.as_ref(), region).1 {
             Sent::Yes => Ok(true),
             Sent::Refused(refusal) => Err(refusal),
             Sent::Full => Ok(false),
@@ -78,37 +76,35 @@ impl Qp {
         let now = self.engine().about_now();
         // Packets of this flow may still be in its batch.
         let mut leaving: Option<Arc<Flow>> = None;
-        while let Some(transmit) = inner.requester.poll_transmit(now) {
-            let entry: DatagramEntry = inner.queues.sq.read(transmit.slot);
+        while let Some(run) = inner.requester.poll_run(now) {
+            let entry: DatagramEntry = inner.queues.sq.read(run.slot);
             if entry.foreign != 0 {
                 self.explain(
                     inner,
-                    transmit.slot,
+                    run.slot,
                     Status::LocQpOpErr,
                     &"the address handle is on another PD than the QP",
                     Some("create the address handle on the QP's PD"),
                 );
-                inner.requester.fail_current(Status::LocQpOpErr);
+                inner.requester.fail_next(Status::LocQpOpErr);
                 continue;
             }
             if self.datagram_must_wait(inner, entry.static_rate, now) {
                 break;
             }
-            let refused = match self.ways(inner, transmit.slot, &entry) {
+            let refused = match self.ways(inner, run.slot, &entry) {
                 Ways::None(cause) => {
-                    let lost = self.rehearse(inner, &transmit).map(|()| true);
-                    self.lose_datagram(cause, &transmit, &entry);
+                    let lost = self.rehearse(inner, &run).map(|()| true);
+                    self.lose_datagram(cause, &run, &entry);
                     lost
                 }
                 Ways::Opening => {
-                    inner.requester.untransmit();
-                    self.wait_for_route(inner, transmit.slot);
+                    self.wait_for_route(inner, run.slot);
                     break;
                 }
                 Ways::Lane(lane, place) => {
-                    let sent = self.send_datagram(inner, &lane, &transmit, &entry, place);
+                    let sent = self.send_datagram(inner, &lane, &run, &entry, place);
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
-                        inner.requester.untransmit();
                         inner.link.blocked = true;
                         lane.block(self, &self.engine().waker);
                         break;
@@ -117,12 +113,11 @@ impl Qp {
                 }
                 // A member whose lane is full misses this datagram, as on a network.
                 Ways::Group(lanes, place) => {
-                    let local = lanes
-                        .iter()
-                        .try_fold(true, |_, lane| self.send_datagram(inner, lane, &transmit, &entry, place));
+                    let local =
+                        lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, &run, &entry, place));
                     local.and_then(|sent| match self.flow_of(inner, &entry) {
                         Ok(flow) => {
-                            let put = self.send_to_host(inner, &flow, &transmit, &entry);
+                            let put = self.send_to_host(inner, &flow, &run, &entry);
                             follow(&mut leaving, flow);
                             put.map(|()| sent)
                         }
@@ -131,30 +126,28 @@ impl Qp {
                     })
                 }
                 Ways::Host(flow) => {
-                    if !self.may_go(
-                        inner,
-                        &flow,
-                        &mut flow.port.batch.lock(),
-                        transmit.len,
-                        transmit.headers.dest_qp,
-                        now,
-                    ) {
-                        inner.requester.untransmit();
+                    if !self.may_go(inner, &flow, &mut flow.port.batch.lock(), run.len, Qpn::new(entry.remote_qpn), now)
+                    {
                         follow(&mut leaving, flow);
                         break;
                     }
-                    let put = self.send_to_host(inner, &flow, &transmit, &entry);
+                    let put = self.send_to_host(inner, &flow, &run, &entry);
                     follow(&mut leaving, flow);
                     put.map(|()| true)
                 }
             };
             inner.ud.no_way = None;
-            if let Ok(true) = refused {
-                self.charge_datagram(inner, transmit.len, entry.static_rate, now);
-            }
-            if let Err(refusal) = refused {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
-                inner.requester.fail_current(Status::LocProtErr);
+            match refused {
+                Err(refusal) => {
+                    self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
+                    inner.requester.fail_next(Status::LocProtErr);
+                }
+                Ok(left) => {
+                    inner.requester.sent(now, &run);
+                    if left {
+                        self.charge_datagram(inner, run.len, entry.static_rate, now);
+                    }
+                }
             }
         }
         if let Some(flow) = leaving {
@@ -212,14 +205,14 @@ impl Qp {
 
     /// Counts a datagram that is dropped.
     #[cold]
-    fn lose_datagram(&self, cause: Cause, transmit: &Transmit, entry: &DatagramEntry) {
+    fn lose_datagram(&self, cause: Cause, run: &protocol::Run, entry: &DatagramEntry) {
         let dropped = DropRecord {
             qpn: self.qpn(),
             address: entry.dgid,
             src_qp: self.qpn(),
             dest_qp: entry.remote_qpn,
-            psn: transmit.headers.psn.value(),
-            opcode: transmit.headers.opcode.as_u8().into(),
+            psn: run.first.value(),
+            opcode: run.opcode.as_u8().into(),
             ..DropRecord::default()
         };
         self.engine().drop_packet(cause, dropped);
@@ -243,31 +236,30 @@ impl Qp {
         &self,
         inner: &Inner,
         flow: &Arc<Flow>,
-        transmit: &Transmit,
+        run: &protocol::Run,
         entry: &DatagramEntry,
     ) -> Result<(), Refusal> {
-        let from = Origin::Request {
-            sq: &inner.queues.sq,
-            entry: &entry.brief,
-            index: transmit.slot,
-            offset: transmit.offset,
-        };
-        let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, &entry.brief, run));
         if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Host(flow);
-            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
+            if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
                 return Ok(());
             }
         }
-        self.put_on_wire(flow, &mut flow.port.batch.lock(), &transmit.headers, transmit.len, &from)
+        let region = &mut HeldRegion::new(self.engine());
+        let run = self.run(Head::Full(&headers), 1, run.len, from);
+        match self.put_on_wire(flow, &mut flow.port.batch.lock(), &run, region).1 {
+            Sent::Refused(refusal) => Err(refusal),
+            _ => Ok(()),
+        }
     }
 
     fn send_datagram(
         &self,
         inner: &Inner,
         lane: &Arc<Lane>,
-        transmit: &Transmit,
+        run: &protocol::Run,
         entry: &DatagramEntry,
         place: Place,
     ) -> Result<bool, Refusal> {
@@ -275,7 +267,7 @@ impl Qp {
         let port = u32::from(inner.attributes.port_num);
         let grh = (entry.dlid == 0).then(|| {
             let sgid = board.gid(device, port, u32::from(entry.sgid_index)).unwrap_or_default();
-            let len = transmit.len + DATAGRAM_HEADERS;
+            let len = run.len + DATAGRAM_HEADERS;
             let network =
                 Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
             let mut grh = [0; 40];
@@ -290,7 +282,7 @@ impl Qp {
             sl: entry.sl,
             mtu: 0,
         };
-        let sent = self.put_datagram(inner, lane, transmit, entry, path, grh)?;
+        let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;
         if sent {
             lane.notify();
         }

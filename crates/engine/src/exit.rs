@@ -1,15 +1,14 @@
-//! Where a packet is sent, where its payload comes from, and the result of sending it. An [`Exit`]
-//! is either a lane or the wire. Principal type: [`Exit`].
+//! Where packets are sent, and the result of sending them. An [`Exit`] is either a lane or the wire.
+//! What is sent is in `run.rs`. Principal type: [`Exit`].
 
 use std::sync::Arc;
 
-use crate::access::{Refusal, Stretch};
+use crate::access::Refusal;
 use crate::cell::Path;
 use crate::lane::Sender;
 use crate::lock::MutexGuard;
 use crate::net::batch::Batch;
 use crate::qp::{Flow, Lane, Qp};
-use crate::wqe::SendBrief;
 
 /// The result of sending one packet.
 pub(crate) enum Sent {
@@ -53,29 +52,4 @@ impl Exit<'_> {
             }
         }
     }
-}
-
-/// The source of a packet's payload.
-pub(crate) enum Origin<'a> {
-    Nothing,
-    /// The engine's own bytes.
-    Bytes(&'a [u8]),
-    /// Part of a request's gather list, or its inline data.
-    Request {
-        sq: &'a crate::wqe::Ring,
-        entry: &'a SendBrief,
-        index: u32,
-        offset: u32,
-    },
-    /// Registered memory that a peer reads.
-    Memory {
-        pd: u32,
-        rkey: u32,
-        addr: u64,
-    },
-    /// Part of a gather list whose memory is already looked up.
-    Held {
-        stretch: &'a Stretch<'a>,
-        at: usize,
-    },
 }

@@ -18,16 +18,15 @@ pub(crate) mod datagrams;
 mod delayed_ack;
 pub(crate) mod deliver;
 pub(crate) mod ecn;
+mod expected;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
-pub(crate) mod next_segments;
 pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod reply_pattern;
 pub(crate) mod scheduler;
-mod segment_run;
 pub(crate) mod unanswered;
 pub(crate) mod window;
 

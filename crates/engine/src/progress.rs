@@ -15,7 +15,7 @@ use wire::Qpn;
 use crate::cell::place;
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
-use crate::fast_path::receiving::{Done, RunEnd};
+use crate::expected::{Done, RunEnd};
 use crate::faults::DELAYED_PACKETS;
 use crate::lane::Receiver;
 use crate::moderation::PERIODS;

@@ -16,7 +16,7 @@ use protocol::{Fault, Nak, Outcome, Status};
 use shm::{Sink, Source};
 use wire::Headers;
 
-use crate::access::{self, Refusal};
+use crate::access::{HeldRegion, Refusal};
 use crate::cell::Packet;
 use crate::engine::Engine;
 use crate::exit::Sent;
@@ -159,7 +159,8 @@ impl Qp {
         let read = match srq {
             Some(srq) => {
                 let wanted = self.remote(srq.pd(), right::REMOTE_READ);
-                access::read(self.engine(), wanted, (request.rkey, request.va), &mut Sink::from(&mut bytes[..]))
+                let region = &mut HeldRegion::new(self.engine());
+                region.read(wanted, (request.rkey, request.va), &mut Sink::from(&mut bytes[..]))
             }
             None => Err(Refusal::NoKey { key: request.rkey }),
         };

@@ -23,7 +23,6 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::event::{Object, Read};
-use crate::fast_path::Count;
 use crate::lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
@@ -315,13 +314,6 @@ impl Qp {
     #[must_use]
     pub fn caps(&self) -> Caps {
         self.caps
-    }
-
-    /// How many messages have taken the fast path since the QP was made.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn fast_path(&self) -> Count {
-        self.lock().fast_path
     }
 
     /// Its current state (IBV numbering).

@@ -11,13 +11,14 @@ use std::sync::atomic::Ordering;
 use abi::cq::opcode as wc_opcode;
 use abi::event::kind;
 use abi::mr::access as right;
+use abi::post::Sge;
 use abi::queue::{context_page, qp as word};
 use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use shm::{Sink, Source};
 use wire::Syndrome;
 
-use crate::access::{self, Atomic, Flushed, Refusal, Use};
+use crate::access::{self, Atomic, Flushed, HeldRegion, Refusal, Use};
 use crate::cell::Packet;
 use crate::drops::of_fault;
 use crate::post_error::{PostCause, PostError, WorkQueue};
@@ -207,7 +208,8 @@ impl Qp {
             self.explain(inner, slot, Status::LocLenErr, &why, Some("give an atomic 8 bytes of scatter list"));
             Err(Status::LocLenErr)
         } else {
-            access::scatter(self.engine(), self.pd, elements, offset, bytes).map_err(|refusal| {
+            let region = &mut HeldRegion::new(self.engine());
+            access::scatter(region, self.pd, elements, offset, bytes).map_err(|refusal| {
                 self.explain(inner, slot, Status::LocProtErr, &refusal, refusal.advice());
                 Status::LocProtErr
             })
@@ -430,13 +432,14 @@ impl Qp {
             self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
             Err((Status::LocLenErr, Nak::InvalidRequest))
         } else {
+            let region = &mut HeldRegion::new(self.engine());
             let grh = packet
                 .grh
                 .as_ref()
                 .filter(|_| before > 0)
-                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..])));
+                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..]), region));
             let payload = payload.part(0, len as usize);
-            grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload)).map_err(|refusal| {
+            grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload, region)).map_err(|refusal| {
                 let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
                 let why = format_args!("the receive buffer cannot take the message: {refusal}");
                 self.failed(receive.wr_id, status, &why, refusal.advice());
@@ -463,7 +466,7 @@ impl Qp {
                     return Some(Status::RemInvReqErr);
                 }
                 inner.responder.finish(Outcome::Done);
-                let end = RecvEnd { byte_len: end.byte_len + before, ..end };
+                let end = (RecvEnd { byte_len: end.byte_len + before, ..end }, packet.path);
                 self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV, Some(packet));
                 None
             }
@@ -495,15 +498,31 @@ impl Qp {
         None
     }
 
-    fn scatter(&self, inner: &Inner, receive: &Receive, offset: u32, from: Source<'_>) -> Result<(), Refusal> {
+    /// Copies payload to the current receive request.
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        inner: &Inner,
+        receive: &Receive,
+        offset: u32,
+        from: Source<'_>,
+        region: &mut HeldRegion<'_>,
+    ) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
+                if receive.num_sge == 1 {
+                    let Sge { addr, length, lkey } = inner.queues.rq.element(index, 0);
+                    if u64::from(offset) + from.len() as u64 <= u64::from(length) {
+                        let wanted = Use { pd: self.pd, right: right::LOCAL_WRITE, qpn: 0 };
+                        return region.write(wanted, (lkey, addr.wrapping_add(offset.into())), from);
+                    }
+                }
                 let elements = (0..receive.num_sge as usize).map(|number| inner.queues.rq.element(index, number));
-                access::scatter(self.engine(), self.pd, elements, offset, from)
+                access::scatter(region, self.pd, elements, offset, from)
             }
             None => {
                 let pd = self.shared_queue(inner).map_or(self.pd, |srq| srq.pd());
-                access::scatter(self.engine(), pd, inner.incoming.shared.iter().copied(), offset, from)
+                access::scatter(region, pd, inner.incoming.shared.iter().copied(), offset, from)
             }
         }
     }
@@ -539,7 +558,7 @@ impl Qp {
         if len > 0 {
             let place = (rkey, va.wrapping_add(u64::from(offset)));
             let payload = payload.part(0, len as usize);
-            written = written.and_then(|()| access::write(self.engine(), wanted, place, payload));
+            written = written.and_then(|()| HeldRegion::new(self.engine()).write(wanted, place, payload));
         }
         let done = written.is_ok();
         if let Err(refusal) = &written
@@ -555,14 +574,8 @@ impl Qp {
         if let Some(end) = imm.filter(|_| done)
             && let Some(receive) = inner.incoming.receive.take()
         {
-            self.complete_receive(
-                inner,
-                &receive,
-                Status::Success,
-                Some(end),
-                wc_opcode::RECV_RDMA_WITH_IMM,
-                Some(packet),
-            );
+            let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+            self.complete_receive(inner, &receive, Status::Success, Some((end, packet.path)), opcode, None);
         }
     }
 }

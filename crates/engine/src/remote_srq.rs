@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use protocol::{Nak, Standing};
+use wire::Headers;
 use wire::Psn;
 
 use crate::cell::Packet;
@@ -64,8 +65,8 @@ pub(crate) struct Done {
 pub(crate) enum Fetched<'a> {
     /// In this process, as usual.
     Here,
-    /// They have been fetched.
-    Bytes(&'a [u8]),
+    /// They have been fetched, for an answer with these headers.
+    Bytes(Headers, &'a [u8]),
     /// They cannot be read.
     Refused(Nak),
     /// They are being fetched.

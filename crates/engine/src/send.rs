@@ -319,10 +319,14 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 
 impl Qp {
     /// Writes the completions of finished send requests, and ends the queue if a request failed.
+    #[inline]
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
-        if !inner.requester.has_completions() && inner.draining.is_none() {
-            return;
+        if inner.requester.has_completions() || inner.draining.is_some() {
+            self.complete_all_sends(inner);
         }
+    }
+
+    fn complete_all_sends(&self, inner: &mut Inner) {
         let (mut last, mut explained) = (None, false);
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;
@@ -365,7 +369,6 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.queues.sq.advance(index));
-            // Stored together with `SQ_HEAD`, for requests that took the fast path.
             inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
                 self.end_sending(inner);

@@ -2,26 +2,23 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet goes back to its state machine and the QP to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`, the destinations and payload sources of packets in `exit.rs`.
+//! Datagrams are in `datagram.rs`, the destinations and payload sources of packets in `exit.rs`. How
+//! a packet gets on its path is in `put.rs`.
 
 use std::sync::Arc;
 
 use abi::queue::qp as word;
-use protocol::{Nak, Response, ResponseData, Service, Status, Time, Transmit};
-use shm::memory::CELL_DATA;
-use shm::{Sink, Source};
+use protocol::{Nak, Response, ResponseData, Service, Status, Time};
+use shm::Sink;
 use wire::{Operation, Qpn};
 
-use crate::access::{self, Refusal};
+use crate::access::{HeldRegion, Refusal};
 use crate::cell::{Envelope, Path};
-use crate::engine::Deferred;
-use crate::exit::{Exit, Far, Origin, Sent};
-use crate::lane::Sender;
-use crate::net::batch::Batch;
-use crate::net::next_segments::NextSegments;
+use crate::exit::{Exit, Far, Sent};
 use crate::progress_mode::Wake;
-use crate::qp::{Flow, Inner, Lane, Qp, Route};
+use crate::qp::{Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
+use crate::run::{Head, Origin, Run};
 use crate::special::Special;
 use crate::wqe::SendBrief;
 
@@ -63,7 +60,7 @@ impl Qp {
                 self.pump_datagrams(inner);
             } else {
                 self.go_direct(inner);
-                if !self.pump_fast_path(inner) {
+                if !self.send_undisturbed(inner) {
                     self.pump_generally(inner);
                 }
             }
@@ -100,32 +97,114 @@ impl Qp {
         self.watch_deadline(inner);
     }
 
+    /// Sends an ACK and requests over a lane, as long as nothing disturbs the connection. Returns
+    /// whether that was all; otherwise [`Qp::pump_generally`] sends the rest, and finds out what
+    /// disturbs it. The packets are those that it would send: this only skips its checks.
+    #[inline]
+    fn send_undisturbed(&self, inner: &mut Inner) -> bool {
+        let special = self.special(inner);
+        let Inner { requester, responder, queues, link, wake, .. } = inner;
+        let lane = match &link.route {
+            Route::Lane(lane) if !lane.is_dead() && !special.has_beside(Special::STRICT) => lane,
+            _ => return requester.outstanding() == 0 && !responder.has_answers(),
+        };
+        let answers = responder.has_answers();
+        if answers && !responder.owes_only_ack() || requester.outstanding() > 0 && !requester.is_undisturbed() {
+            return false;
+        }
+        if !answers && !requester.has_unsent() {
+            return true;
+        }
+        let path = Path {
+            device: link.place.device as u8,
+            port: link.place.port as u8,
+            mtu: link.lane_mtu,
+            ..Path::default()
+        };
+        let about = Envelope { path, src_qp: Qpn::new(self.qpn()), len: 0, grh: None };
+        let mut sender = lane.sender.lock();
+        let mut region = HeldRegion::new(self.engine());
+        let mut sent = false;
+        if answers && let Some(response) = responder.poll_answer() {
+            let headers = (Head::Answer(responder, &response), 0);
+            let end = self.put_record(lane, &mut sender, &about, headers, (&Origin::Nothing, 0), &mut region);
+            if !matches!(end, Sent::Yes) {
+                responder.untransmit();
+                return false;
+            }
+            sent = true;
+        }
+        while requester.has_unsent()
+            && let Some(run) = requester.poll_run(Time(0))
+        {
+            region.set_last(requester.unsent() == 1);
+            let entry: SendBrief = queues.sq.read(run.slot);
+            let from = Origin::of_request(&queues.sq, &entry, &run);
+            let about = Envelope { len: run.len as u16, ..about };
+            let (mut count, mut end) = (0, Sent::Yes);
+            while count < run.count && matches!(end, Sent::Yes) {
+                let headers = (Head::Request(requester, &run), count);
+                end = self.put_record(lane, &mut sender, &about, headers, (&from, count * run.len), &mut region);
+                count += u32::from(matches!(end, Sent::Yes));
+            }
+            sent |= count > 0;
+            if count == run.count {
+                requester.sent(Time(0), &run);
+                continue;
+            }
+            if count > 0 {
+                requester.sent(Time(0), &run.at_most(count));
+            }
+            break;
+        }
+        drop(region);
+        drop(sender);
+        if sent && lane.peer_needs_wake() {
+            match *wake {
+                Wake::AtOnce => lane.wake_peer(),
+                _ => *wake = Wake::Owed,
+            }
+        }
+        !requester.has_unsent()
+    }
+
+    /// Sends whatever the connection has to send.
+    #[inline(never)]
+    fn pump_generally(self: &Arc<Self>, inner: &mut Inner) {
+        loop {
+            self.pump_connection(inner);
+            if !(inner.requester.has_local() && self.carry_out(inner)) {
+                break;
+            }
+        }
+    }
+
+    /// Sends the answers and requests of a connection.
     pub(crate) fn pump_connection(self: &Arc<Self>, inner: &mut Inner) {
-        let mut answer = inner.responder.poll_transmit();
-        if answer.is_none() && inner.requester.outstanding() == 0 {
+        if inner.requester.outstanding() == 0 && !inner.responder.has_answers() {
             return;
         }
         if inner.requester.has_failed_over() {
             self.fail_over(inner);
         }
         self.find_route(inner);
-        if inner.link.is_lossy() {
+        let special = self.special(inner);
+        if special.has(Special::LOSSY) {
             self.adopt_mtu(inner);
         }
-        let far = if inner.link.is_ruled() { Some(self.far(inner)) } else { None };
-        let mtu = inner.link.lane_mtu;
-        let path =
-            Path { device: inner.link.place.device as u8, port: inner.link.place.port as u8, mtu, ..Path::default() };
+        let far = if special.has(Special::RULED) { Some(self.far(inner)) } else { None };
         let now = self.time(inner);
         // Taken from the QP for the loop, and put back below.
         let route = std::mem::replace(&mut inner.link.route, Route::Unknown);
-        let mut may_ask = !inner.link.special.has(Special::HELD);
+        let mut may_ask = !special.has(Special::HELD);
         let mut exit = match &route {
             Route::Lane(lane) if !lane.is_dead() => {
                 let mut sender = lane.sender.lock();
-                if self.engine().is_capturing() {
+                if special.has(Special::CAPTURED) {
                     sender.ends = Some(self.ends(inner));
                 }
+                let (place, mtu) = (inner.link.place, inner.link.lane_mtu);
+                let path = Path { device: place.device as u8, port: place.port as u8, mtu, ..Path::default() };
                 Exit::Lane(lane, sender, path, far)
             }
             Route::Wire(flow) => {
@@ -135,47 +214,70 @@ impl Qp {
             _ => {
                 let opening = matches!(route, Route::Opening(_));
                 inner.link.route = route;
-                if answer.is_some() {
-                    inner.responder.untransmit();
-                }
                 if !opening {
                     self.lose_output(inner);
                 }
                 return;
             }
         };
+        let mut region = HeldRegion::new(self.engine());
         let mut sent = false;
-        let mut next_segments = None;
-        // On the wire an ACK or NAK goes last: a shorter segment can only end a segment run.
-        let mut last_word = None;
-        while let Some(response) = answer {
-            if inner.link.on_wire() && response.headers.opcode.operation == Operation::Acknowledge {
-                last_word = Some(response);
-                break;
+        let last_word = self.send_answers(inner, &mut exit, &mut region, &mut sent);
+        if may_ask {
+            self.send_requests(inner, &mut exit, &mut region, now, &mut sent);
+        }
+        if let Some(response) = last_word {
+            self.send_response(inner, &mut exit, &response, &mut region);
+            inner.store(word::OWED, 0);
+        }
+        // Released before the peer is woken, and before a lock is taken below.
+        drop(region);
+        let wakes = exit.finish(self, inner.link.blocked, sent);
+        inner.link.route = route;
+        if wakes {
+            wake_peer(inner);
+        }
+    }
+
+    /// Sends the answers. On the wire an ACK or NAK goes last: a shorter segment can only end a
+    /// datagram. It is returned, and the caller sends it behind the requests.
+    #[inline]
+    fn send_answers(
+        &self,
+        inner: &mut Inner,
+        exit: &mut Exit<'_>,
+        region: &mut HeldRegion<'_>,
+        sent: &mut bool,
+    ) -> Option<Response> {
+        while let Some(response) = inner.responder.poll_answer() {
+            if inner.link.on_wire() && response.opcode.operation == Operation::Acknowledge {
+                return Some(response);
             }
             let done = match self.source_of_response(inner, &response) {
-                Fetched::Here => self.send_response(&mut exit, &response),
-                Fetched::Bytes(bytes) => {
-                    self.leave_by(&mut exit, &response.headers, bytes.len() as u32, &Origin::Bytes(bytes))
+                Fetched::Here => self.send_response(inner, exit, &response, region),
+                Fetched::Bytes(headers, bytes) => {
+                    let run = self.run(Head::Full(&headers), 1, bytes.len() as u32, Origin::Bytes(bytes));
+                    self.put_run(exit, &run, region).1
                 }
                 Fetched::Refused(nak) => {
                     inner.responder.read_failed(nak);
                     self.after_refusal(inner, None);
-                    answer = inner.responder.poll_transmit();
                     continue;
                 }
                 Fetched::Waits => {
                     inner.responder.untransmit();
-                    break;
+                    return None;
                 }
             };
             match done {
-                Sent::Yes => sent = true,
+                Sent::Yes => *sent = true,
                 Sent::Full => {
                     inner.responder.untransmit();
                     inner.link.blocked = true;
+                    return None;
                 }
                 Sent::Refused(refusal) => {
+                    region.release();
                     let asking = inner.attributes.dest_qp_num;
                     self.happened(format_args!("could not read what QP {asking:#x} asked for: {refusal}"));
                     inner.responder.read_failed(if refusal.by_key() {
@@ -187,51 +289,54 @@ impl Qp {
                     self.after_refusal(inner, None);
                 }
             }
-            answer = if inner.link.blocked { None } else { inner.responder.poll_transmit() };
         }
-        while may_ask && !inner.link.blocked {
-            let fresh = inner.requester.sq_psn();
-            let Some(transmit) = inner.requester.poll_transmit(now) else { break };
-            if self.must_wait(inner, &transmit, fresh, now) {
-                break;
-            }
-            if let Exit::Wire(flow, batch, _) = &mut exit
-                && self.service == Service::Uc
-                && !self.may_go(inner, flow, batch, transmit.len, transmit.headers.dest_qp, now)
-            {
-                inner.requester.untransmit();
-                break;
-            }
-            let mut done = self.send_request(inner, &mut exit, &transmit, &mut next_segments);
-            if matches!(done, Sent::Yes)
-                && let Exit::Wire(flow, batch, _) = &mut exit
-                && let Some(next_segments) = &next_segments
-            {
-                done = self.send_segment_run(inner, (flow, batch), &transmit, next_segments, now);
-            }
-            match done {
-                Sent::Yes => {
-                    sent = true;
-                    self.charge(inner, transmit.len, now);
+        None
+    }
+
+    /// Sends the requests, as far as the path has room.
+    #[inline]
+    fn send_requests(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        exit: &mut Exit<'_>,
+        region: &mut HeldRegion<'_>,
+        now: Time,
+        sent: &mut bool,
+    ) {
+        // Fault rules, rates, and the window of an unreliable connection see each packet.
+        const EACH: Special = Special::RULED.and(Special::PACED);
+        let counts_bytes = self.service == Service::Uc && inner.link.on_wire();
+        let one_by_one = counts_bytes || inner.link.special.has(EACH);
+        while !inner.link.blocked {
+            let Some(mut run) = inner.requester.poll_run(now) else { return };
+            if one_by_one {
+                run = run.at_most(1);
+                if self.must_wait(inner, run.first, now) {
+                    return;
                 }
-                Sent::Full => {
-                    inner.requester.untransmit();
-                    inner.link.blocked = true;
+                if let Exit::Wire(flow, batch, _) = exit
+                    && counts_bytes
+                    && !self.may_go(inner, flow, batch, run.len, Qpn::new(inner.attributes.dest_qp_num), now)
+                {
+                    return;
                 }
+            }
+            region.set_last(inner.requester.unsent() == 1);
+            let (count, end) = self.send_request(inner, exit, &run, region);
+            if count > 0 {
+                *sent = true;
+                inner.requester.sent(now, &run.at_most(count));
+                self.charge(inner, run.len, now);
+            }
+            match end {
+                Sent::Yes => {}
+                Sent::Full => inner.link.blocked = true,
                 Sent::Refused(refusal) => {
-                    self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
-                    inner.requester.fail_current(Status::LocProtErr);
+                    region.release();
+                    self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
+                    inner.requester.fail_next(Status::LocProtErr);
                 }
             }
-        }
-        if let Some(response) = last_word {
-            self.send_response(&mut exit, &response);
-            inner.store(word::OWED, 0);
-        }
-        let wakes = exit.finish(self, inner.link.blocked, sent);
-        inner.link.route = route;
-        if wakes {
-            wake_peer(inner);
         }
     }
 
@@ -255,11 +360,14 @@ impl Qp {
         let now = self.engine().now();
         self.lose_answers(inner);
         let mut lost = false;
-        while let Some(transmit) = inner.requester.poll_transmit(now) {
+        while let Some(run) = inner.requester.poll_run(now) {
             lost = true;
-            if let Err(refusal) = self.rehearse(inner, &transmit) {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
-                inner.requester.fail_current(Status::LocProtErr);
+            match self.rehearse(inner, &run) {
+                Ok(()) => inner.requester.sent(now, &run),
+                Err(refusal) => {
+                    self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
+                    inner.requester.fail_next(Status::LocProtErr);
+                }
             }
         }
         if lost || inner.requester.outstanding() > 0 {
@@ -271,44 +379,41 @@ impl Qp {
         }
     }
 
-    /// Reads the payload of a lost packet, so that a bad buffer fails even without a peer.
+    /// Reads the payload of lost packets, so that a bad buffer fails even without a peer.
     #[cold]
-    pub(crate) fn rehearse(&self, inner: &Inner, transmit: &Transmit) -> Result<(), Refusal> {
-        if transmit.len == 0 {
+    pub(crate) fn rehearse(&self, inner: &Inner, run: &protocol::Run) -> Result<(), Refusal> {
+        if run.len == 0 {
             return Ok(());
         }
-        let entry: SendBrief = inner.queues.sq.read(transmit.slot);
-        let origin =
-            Origin::Request { sq: &inner.queues.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
-        self.fill(&origin, &mut Sink::from(&mut vec![0; transmit.len as usize][..]))
+        let entry: SendBrief = inner.queues.sq.read(run.slot);
+        let from = Origin::Request { sq: &inner.queues.sq, entry: &entry, index: run.slot, offset: run.offset };
+        let mut bytes = vec![0; run.len as usize];
+        let region = &mut HeldRegion::new(self.engine());
+        (0..run.count).try_for_each(|index| self.fill(region, &from, index * run.len, &mut Sink::from(&mut bytes[..])))
     }
 
-    /// Sends a packet of a request. `next_segments` is the likely memory of the next packets.
-    fn send_request<'a>(
-        &'a self,
+    /// Sends the packets of a request.
+    #[inline]
+    fn send_request(
+        &self,
         inner: &Inner,
         exit: &mut Exit<'_>,
-        transmit: &Transmit,
-        next_segments: &mut Option<NextSegments<'a>>,
-    ) -> Sent {
-        if transmit.len == 0 {
-            return self.leave_by(exit, &transmit.headers, 0, &Origin::Nothing);
-        }
-        if let Some(next_segments) = next_segments
-            && let Some((stretch, at)) = next_segments.place(transmit.slot, transmit.offset, transmit.len)
-        {
-            return self.leave_by(exit, &transmit.headers, transmit.len, &Origin::Held { stretch, at });
-        }
-        let entry: SendBrief = inner.queues.sq.read(transmit.slot);
-        if matches!(exit, Exit::Wire(..)) {
-            *next_segments = NextSegments::find(self, inner, transmit, &entry);
-        }
-        let origin =
-            Origin::Request { sq: &inner.queues.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
-        self.leave_by(exit, &transmit.headers, transmit.len, &origin)
+        run: &protocol::Run,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        let entry: SendBrief = inner.queues.sq.read(run.slot);
+        let from = Origin::of_request(&inner.queues.sq, &entry, run);
+        self.put_run(exit, &self.run(Head::Request(&inner.requester, run), run.count, run.len, from), region)
     }
 
-    fn send_response(&self, exit: &mut Exit<'_>, response: &Response) -> Sent {
+    #[inline]
+    fn send_response(
+        &self,
+        inner: &Inner,
+        exit: &mut Exit<'_>,
+        response: &Response,
+        region: &mut HeldRegion<'_>,
+    ) -> Sent {
         let (from, len) = match response.source {
             // A response without bytes: key and address mean nothing (V-75).
             ResponseData::None | ResponseData::Read { len: 0, .. } => (Origin::Nothing, 0),
@@ -317,7 +422,13 @@ impl Qp {
                 (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.leave_by(exit, &response.headers, len, &from)
+        self.put_run(exit, &self.run(Head::Answer(&inner.responder, response), 1, len, from), region).1
+    }
+
+    /// A run of packets of this QP.
+    #[inline]
+    pub(crate) fn run<'a>(&self, head: Head<'a>, count: u32, len: u32, from: Origin<'a>) -> Run<'a> {
+        Run { src_qp: Qpn::new(self.qpn()), head, count, len, from }
     }
 
     /// The other end, for the fault rules.
@@ -326,163 +437,17 @@ impl Qp {
         Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() }
     }
 
-    #[inline]
-    fn leave_by(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
-        if let Exit::Lane(.., Some(far)) | Exit::Wire(.., Some(far)) = exit {
-            let far = *far;
-            return self.leave_with_faults(exit, &far, headers, len, from);
-        }
-        self.leave_now(exit, headers, len, from)
-    }
-
-    /// Sends a packet that no fault rule affects.
-    #[inline]
-    pub(crate) fn leave_now(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
-        match exit {
-            Exit::Lane(lane, sender, path, _) => self.put(lane, sender, *path, headers, None, len, from),
-            Exit::Wire(flow, batch, _) => match self.put_on_wire(flow, batch, headers, len, from) {
-                Ok(()) => Sent::Yes,
-                Err(refusal) => Sent::Refused(refusal),
-            },
-        }
-    }
-
-    /// Adds a packet to the batch for another host.
-    pub(crate) fn put_on_wire(
-        &self,
-        flow: &Flow,
-        batch: &mut Batch,
-        headers: &wire::Headers,
-        len: u32,
-        from: &Origin<'_>,
-    ) -> Result<(), Refusal> {
-        tracing::trace!("to {}: {headers}", flow.target.to.ip());
-        let way = (&flow.target, &flow.envelope);
-        let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, to))?;
-        if let Err(error) = put {
-            // The packet is lost, as on any network.
-            flow.complain(&error);
-        }
-        if self.engine().is_capturing() {
-            batch.is_of(Qpn::new(self.qpn()));
-        }
-        Ok(())
-    }
-
-    /// Puts one packet on a lane.
-    #[inline]
-    #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
-    pub(crate) fn put(
-        &self,
-        lane: &Lane,
-        sender: &mut Sender,
-        path: Path,
-        headers: &wire::Headers,
-        grh: Option<[u8; 40]>,
-        len: u32,
-        from: &Origin<'_>,
-    ) -> Sent {
-        if self.engine().is_capturing() {
-            return self.put_captured(lane, sender, path, headers, grh, len, from);
-        }
-        self.put_unseen(lane, sender, path, headers, grh, len, from)
-    }
-
-    /// Puts one packet on a lane: a small one in cells, a large one with its payload in the bulk
-    /// area.
-    #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
-    pub(crate) fn put_unseen(
-        &self,
-        lane: &Lane,
-        sender: &mut Sender,
-        path: Path,
-        headers: &wire::Headers,
-        grh: Option<[u8; 40]>,
-        len: u32,
-        from: &Origin<'_>,
-    ) -> Sent {
-        let about = Envelope { path, src_qp: Qpn::new(self.qpn()), len: len as u16, grh: grh.as_ref() };
-        let Sender { tx, record, load, wanted, .. } = sender;
-        let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
-        if head + len as usize <= shm::RECORD_MAX {
-            let head = about.encode(headers, None, record);
-            let end = head + len as usize;
-            if let Err(refusal) = self.fill(from, &mut Sink::from(&mut record[head..end])) {
-                return Sent::Refused(refusal);
-            }
-            // Whole cells need no padding: the peer could already read the bytes behind the record.
-            return match tx.ring.push(&record[..end.next_multiple_of(CELL_DATA)]) {
-                Ok(()) => Sent::Yes,
-                Err(shm::PushError::Full) => Sent::Full,
-                Err(shm::PushError::Broken(_)) => self.broken(lane),
-            };
-        }
-        let slot = match tx.bulk.reserve(len as usize) {
-            Ok(Some(slot)) => slot,
-            Ok(None) => {
-                *wanted = len;
-                return Sent::Full;
-            }
-            Err(shm::Broken) => return self.broken(lane),
-        };
-        if load.add(len) {
-            self.engine().waker.copied();
-        }
-        if let Err(refusal) = self.fill(from, &mut tx.bulk.sink(&slot)) {
-            tx.bulk.cancel(slot);
-            return Sent::Refused(refusal);
-        }
-        let head = about.encode(headers, Some(slot.offset), record);
-        match tx.ring.push(&record[..head.next_multiple_of(CELL_DATA)]) {
-            Ok(()) => Sent::Yes,
-            Err(shm::PushError::Full) => {
-                tx.bulk.cancel(slot);
-                Sent::Full
-            }
-            Err(shm::PushError::Broken(_)) => self.broken(lane),
-        }
-    }
-
-    /// The peer has broken the lane's rules: only its connections with this process end.
-    pub(crate) fn broken(&self, lane: &Lane) -> Sent {
-        crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
-        lane.kill();
-        self.engine().defer(Deferred::Broken(lane.id));
-        Sent::Full
-    }
-
-    /// Copies a packet's payload to its destination buffer.
-    #[inline]
-    pub(crate) fn fill(&self, from: &Origin<'_>, to: &mut Sink<'_>) -> Result<(), Refusal> {
-        match *from {
-            Origin::Nothing => Ok(()),
-            Origin::Bytes(bytes) => access::copy(to, Source::from(bytes)),
-            Origin::Held { stretch, at } => stretch.read(at, to),
-            Origin::Memory { pd, rkey, addr } => {
-                let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
-                access::read(self.engine(), wanted, (rkey, addr), to)
-            }
-            Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {
-                access::copy(to, sq.inline(index, entry.length as usize).part(offset as usize, to.len()))
-            }
-            Origin::Request { sq, entry, index, offset } => {
-                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
-                access::gather(self.engine(), self.pd, elements, offset, to)
-            }
-        }
-    }
-
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        let reordered = inner.incoming.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until());
-        let waits = [
-            inner.deadline,
-            inner.incoming.rnr_grace.until(),
-            reordered,
-            inner.incoming.unanswered.until(),
-            Self::waits_until(inner),
-        ];
-        for at in waits.into_iter().flatten() {
+        let earlier = |one: Option<Time>, other: Option<Time>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            _ => one.or(other),
+        };
+        let mut at = earlier(inner.deadline, inner.incoming.rnr_grace.until());
+        at = earlier(at, inner.incoming.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until()));
+        at = earlier(at, inner.incoming.unanswered.until());
+        at = earlier(at, Self::waits_until(inner));
+        if let Some(at) = at {
             self.look_again(inner, at);
         }
     }

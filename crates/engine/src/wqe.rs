@@ -134,7 +134,7 @@ impl Ring {
         self.wheel.between(head, tail)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read<T: Pod>(&self, index: u32) -> T {
         self.view().read(self.entry(index))
     }
@@ -150,7 +150,7 @@ impl Ring {
         self.entry(index) + self.header as usize
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn element(&self, index: u32, number: usize) -> Sge {
         self.view().read(self.body(index) + number * size_of::<Sge>())
     }

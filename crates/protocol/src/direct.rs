@@ -13,7 +13,7 @@ use crate::time::Time;
 impl Requester {
     /// The next WRITE, READ or atomic, if it could be sent now and no request before it awaits an
     /// answer. The caller either calls [`Requester::direct_done`], without another call in between,
-    /// or leaves the request to [`Requester::poll_transmit`].
+    /// or leaves the request to [`Requester::poll_run`].
     pub fn poll_direct(&mut self, now: Time) -> Option<SendOp> {
         let index = self.cursor.op;
         if index == self.head() || index != self.cursor.started || index != self.done {

@@ -5,7 +5,8 @@
 //! an argument. A packet is a [`wire::Headers`] and a payload length. Where bytes must be moved,
 //! the machine says which bytes, and its caller moves them. A caller uses four verbs: a packet
 //! arrived ([`Requester::handle_response`], [`Responder::handle`]); time passed
-//! ([`Requester::handle_timeout`]); return the next packet to send (`poll_transmit`); return the
+//! ([`Requester::handle_timeout`]); return the next packets to
+//! send ([`Requester::poll_run`], [`Responder::poll_answer`]); return the
 //! time of the next call ([`Requester::poll_timeout`]).
 //!
 //! Read [`qp`] first: the states of the queue pair on one page. Then read [`Requester`] and
@@ -31,13 +32,11 @@ mod step;
 mod time;
 mod unreliable;
 
-pub use operation::{Destination, Incoming, MAX_MESSAGE, Operation, SendOp, Transmit};
+pub use operation::{Destination, Incoming, MAX_MESSAGE, Operation, Run, SendOp};
 pub use qp::{Service, State};
 pub use rc::answers::{Carried, Kept};
-pub use rc::awaited_run::{AwaitedSegmentRun, Place};
-pub use rc::fast_path::FastMessage;
 pub use rc::out_of_order::{OUT_OF_ORDER_MAX, OutOfOrder};
-pub use rc::segment_run::SegmentRun;
+pub use rc::responder::{Expected, Place};
 pub use rc::standing::{KEPT, Open, Standing};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfig};

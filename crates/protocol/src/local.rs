@@ -24,7 +24,7 @@ impl Requester {
         if !self.has_local() || self.stops_here() {
             return None;
         }
-        if self.service.is_reliable() && self.is_waiting(now) || !self.begin() {
+        if self.service.is_reliable() && self.is_waiting(now) || !self.prepare() {
             return None;
         }
         Some(self.ops.at(self.cursor.op).op)
@@ -37,14 +37,12 @@ impl Requester {
         match result {
             Ok(()) => {
                 self.cursor.op = index.wrapping_add(1);
+                self.cursor.started = self.cursor.op;
                 self.cursor.packet = 0;
                 self.pass_local();
                 self.settle();
             }
-            Err(status) => {
-                self.cursor.started = index;
-                self.stop_at(index, status, Reason::Local);
-            }
+            Err(status) => self.stop_at(index, status, Reason::Local),
         }
     }
 

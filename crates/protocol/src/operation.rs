@@ -1,8 +1,8 @@
 //! The data that pass between a requester and its caller: operations in, packets out, answers to
-//! place. Only data, no behaviour. Principal types: [`SendOp`], [`Transmit`], [`Incoming`].
+//! place. Only data, no behaviour. Principal types: [`SendOp`], [`Run`], [`Incoming`].
 
 use std::fmt;
-use wire::{Feth, Headers, Qpn};
+use wire::{Feth, Opcode, Psn, Qpn};
 
 /// The longest message: 2^31 bytes.
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -86,7 +86,7 @@ pub struct Destination {
 /// One send work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOp {
-    /// The caller's name for the request. It comes back in [`Transmit`], [`Incoming`] and
+    /// The caller's name for the request. It comes back in [`Run`], [`Incoming`] and
     /// [`crate::Completion`].
     pub slot: u32,
     /// What it does.
@@ -116,18 +116,55 @@ pub struct SendOp {
     pub xrc_srq: u32,
 }
 
-/// A packet to be sent: these headers, then bytes `[offset, offset + len)` of the gather list of
-/// the request in `slot`.
+/// Consecutive packets of one request, to be sent now: several middle packets of a SEND or WRITE,
+/// or one packet of another kind. They have the same headers, except for the packet number and the
+/// request for an acknowledgement. [`crate::Requester::headers`] returns the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// The headers.
-    pub headers: Headers,
-    /// The request that the packet belongs to.
+pub struct Run {
+    /// The number of the first packet; the others follow it.
+    pub first: Psn,
+    /// How many packets.
+    pub count: u32,
+    /// The kind of each packet.
+    pub opcode: Opcode,
+    /// Whether the last packet requests an acknowledgement; the others do not.
+    pub asks: bool,
+    /// The request that the packets belong to.
     pub slot: u32,
-    /// The offset of its payload in the message.
+    /// The offset of the first packet's payload in the message: in the gather list of the request.
     pub offset: u32,
-    /// Bytes of payload; 0 for READ, atomic and FLUSH requests.
+    /// Bytes of payload in each packet; 0 for READ, atomic and FLUSH requests.
     pub len: u32,
+    /// How many packet numbers of the request are used up to the end of the run.
+    pub(crate) end: u32,
+    /// These are all of them.
+    pub(crate) ends: bool,
+}
+
+impl Run {
+    /// The first `most` packets of the run.
+    #[inline]
+    #[must_use]
+    pub fn at_most(self, most: u32) -> Run {
+        if self.count <= most {
+            return self;
+        }
+        Run { count: most, asks: false, end: self.end - (self.count - most), ..self }
+    }
+
+    /// The number of the packet with this index.
+    #[inline]
+    #[must_use]
+    pub fn psn(&self, index: u32) -> Psn {
+        self.first + index
+    }
+
+    /// Whether the packet with this index requests an acknowledgement.
+    #[inline]
+    #[must_use]
+    pub fn ack_req(&self, index: u32) -> bool {
+        self.asks && index + 1 == self.count
+    }
 }
 
 /// What the caller must do about an answer. After the two `Place` forms, the caller's next call

@@ -2,7 +2,7 @@
 //! [`Requester`]. When a packet is sent is decided in [`crate::requester`]. IBA 9.4 (operations),
 //! 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
 
-use crate::operation::{MAX_MESSAGE, Operation, SendOp, Transmit};
+use crate::operation::{MAX_MESSAGE, Operation, Run, SendOp};
 use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::{Requester, RequesterConfig};
@@ -11,12 +11,15 @@ use crate::status::Status;
 use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 
 impl Requester {
-    /// The request packet of an atomic, an ATOMIC WRITE, a FLUSH, or of the next piece of a READ.
-    /// For a piece that was answered in part, the packet asks for the rest.
-    pub(crate) fn ask(&mut self, entry: &Entry) -> Transmit {
-        let (op, skip) = (&entry.op, self.cursor.packet);
-        let (packets, end) = (self.packets(op), self.piece_end(op, skip));
-        let offset = skip << self.mtu_shift;
+    /// The next packet of a READ, an atomic, an ATOMIC WRITE or a FLUSH, if it may be sent. Each
+    /// piece of a READ is one packet. If a piece was answered in part, the packet asks for the rest.
+    #[inline(never)]
+    pub(crate) fn next_request(&self, entry: &Entry) -> Option<Run> {
+        let (op, packet) = (&entry.op, self.cursor.packet);
+        if !self.fits_window(entry) || !self.may_ask() || !self.may_carry(entry) {
+            return None;
+        }
+        let end = self.piece_end(op, packet);
         let operation = match op.operation {
             Operation::CmpSwap => wire::Operation::CompareSwap,
             Operation::FetchAdd => wire::Operation::FetchAdd,
@@ -24,60 +27,157 @@ impl Requester {
             Operation::Flush => wire::Operation::Flush,
             _ => wire::Operation::ReadRequest,
         };
-        let mut headers = self.headers(op, operation, entry.first + skip);
-        let whole = op.operation.is_confirmed();
-        let len = if whole { op.length } else { op.length.min(end << self.mtu_shift) - offset };
-        headers.feth = op.feth;
-        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len };
-        headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
-        // Each packet of the answer takes a number. The request reserves all of them.
-        self.advance(entry.first, end, end == packets);
-        self.cursor.reads += 1;
-        // Its answer also acknowledges what was sent before.
-        self.cursor.unasked = 0;
-        let payload = if op.operation == Operation::AtomicWrite { len } else { 0 };
-        Transmit { headers, slot: op.slot, offset, len: payload }
-    }
-
-    /// The next packet of a SEND or WRITE.
-    pub(crate) fn carry(&mut self, entry: &Entry) -> Transmit {
-        let (op, packet) = (&entry.op, self.cursor.packet);
-        let offset = packet << self.mtu_shift;
-        let len = (op.length - offset).min(self.config.mtu);
-        let (first, last) = (packet == 0, offset + len == op.length);
-        let psn = entry.first + packet;
-        let mut headers = self.headers(op, opcode(op.operation, Place::of(first, last)), psn);
-        headers.imm = op.imm;
-        headers.ieth = op.imm;
-        headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
-        headers.solicited = op.solicited && last && op.operation != Operation::Write;
-        if self.service == Service::Ud {
-            headers.dest_qp = op.dest.dest_qp;
-            headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
-        }
-        self.cursor.unasked += 1;
-        headers.ack_req = self.service.is_reliable() && (last || self.must_ask(psn) || !self.has_credit(entry));
-        if headers.ack_req {
-            self.cursor.unasked = 0;
-        }
-        self.advance(entry.first, packet + 1, last);
-        Transmit { headers, slot: op.slot, offset, len }
-    }
-
-    fn headers(&self, op: &SendOp, operation: wire::Operation, psn: Psn) -> Headers {
-        Headers {
+        Some(Run {
+            first: entry.first + packet,
+            count: 1,
             opcode: Opcode::new(self.service.transport(), operation),
-            psn,
+            asks: false,
+            slot: op.slot,
+            offset: packet << self.mtu_shift,
+            len: if op.operation == Operation::AtomicWrite { op.length } else { 0 },
+            end,
+            ends: end == self.packets(op),
+        })
+    }
+
+    /// The next packets of a SEND or WRITE: its middle packets, as many as may be sent, or one
+    /// packet of another kind.
+    #[inline(always)]
+    pub(crate) fn next_packets(&self, entry: &Entry) -> Option<Run> {
+        let (op, packet) = (&entry.op, self.cursor.packet);
+        let (first, offset) = (entry.first + packet, packet << self.mtu_shift);
+        let left = op.length - offset;
+        if packet == 0 && left <= self.config.mtu && self.rc.limit.is_none() {
+            return self.only_packet(entry);
+        }
+        let place = Place::of(packet == 0, left <= self.config.mtu);
+        let mut count = if place == Place::Middle { (left - 1) >> self.mtu_shift } else { 1 };
+        let mut asks = false;
+        if self.service.is_reliable() {
+            let has_credit = self.has_credit(entry);
+            if !has_credit {
+                if first != self.rc.unacked {
+                    return None;
+                }
+                count = 1;
+            }
+            let (room, fills) = self.room(first);
+            let until_asked = self.ask_every.saturating_sub(self.cursor.unasked).max(1);
+            count = count.min(room).min(until_asked);
+            asks = place.ends() || !has_credit || count == until_asked || (count == room && fills);
+        }
+        (count > 0).then_some(Run {
+            first,
+            count,
+            opcode: Opcode::new(self.service.transport(), opcode(op.operation, place)),
+            asks,
+            slot: op.slot,
+            offset,
+            len: left.min(self.config.mtu),
+            end: packet + count,
+            ends: place.ends(),
+        })
+    }
+
+    /// Encodes the headers of the packet with this index of `run`, which [`Requester::poll_run`]
+    /// has just returned, as [`Requester::headers`] returns them. `bytes` has room for
+    /// [`wire::MAX_LEN`]. Returns their length.
+    #[inline(always)]
+    pub fn emit(&self, run: &Run, index: u32, bytes: &mut [u8]) -> usize {
+        let op = &self.ops.at(self.cursor.op).op;
+        let has_reth = run.opcode.has_reth();
+        let plain = matches!(op.operation, Operation::Send | Operation::Write)
+            && matches!(self.service, Service::Rc | Service::Uc);
+        if let Some((bth, behind)) = bytes.split_first_chunk_mut()
+            && plain
+        {
+            wire::bth::Header {
+                opcode: run.opcode,
+                solicited: is_solicited(op, run),
+                migrated: self.config.migrated,
+                pkey: self.config.pkey,
+                dest_qp: self.config.dest_qp,
+                ack_req: run.ack_req(index),
+                psn: run.psn(index),
+                ..wire::bth::Header::default()
+            }
+            .emit(bth);
+            if !has_reth {
+                return wire::bth::LEN;
+            }
+            if let Some(reth) = behind.first_chunk_mut() {
+                Reth { va: op.remote_addr, rkey: op.rkey, len: op.length }.emit(reth);
+                return wire::bth::LEN + wire::reth::LEN;
+            }
+        }
+        self.emit_all(*run, index, bytes)
+    }
+
+    #[inline(never)]
+    fn emit_all(&self, run: Run, index: u32, bytes: &mut [u8]) -> usize {
+        let headers = Headers { psn: run.psn(index), ack_req: run.ack_req(index), ..self.headers(&run) };
+        headers.emit(bytes).expect("there is room for all headers")
+    }
+
+    /// The packet of a SEND or WRITE that has only one, without credits.
+    #[inline(always)]
+    fn only_packet(&self, entry: &Entry) -> Option<Run> {
+        let (op, is_reliable) = (&entry.op, self.service.is_reliable());
+        let opcode = Opcode::new(self.service.transport(), opcode(op.operation, Place::Only));
+        (!is_reliable || self.room(entry.first).0 > 0).then_some(Run {
+            first: entry.first,
+            count: 1,
+            opcode,
+            asks: is_reliable,
+            slot: op.slot,
+            offset: 0,
+            len: op.length,
+            end: 1,
+            ends: true,
+        })
+    }
+
+    /// The headers of the first packet of `run`, which [`Requester::poll_run`] has just returned.
+    /// The others differ from it in [`Run::psn`] and [`Run::ack_req`].
+    #[inline]
+    #[must_use]
+    pub fn headers(&self, run: &Run) -> Headers {
+        let op = &self.ops.at(self.cursor.op).op;
+        let mut headers = Headers {
+            opcode: run.opcode,
+            psn: run.first,
             dest_qp: self.config.dest_qp,
             pkey: self.config.pkey,
             xrc_srq: op.xrc_srq,
             migrated: self.config.migrated,
+            ack_req: run.ack_req(0),
             ..Headers::default()
+        };
+        headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
+        if op.operation.is_read_or_atomic() {
+            if op.operation == Operation::Read {
+                let end = self.piece_end(op, self.cursor.packet);
+                headers.reth.va = op.remote_addr.wrapping_add(run.offset.into());
+                headers.reth.len = op.length.min(end << self.mtu_shift) - run.offset;
+            }
+            headers.feth = op.feth;
+            headers.atomic =
+                AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
+            return headers;
         }
+        headers.imm = op.imm;
+        headers.ieth = op.imm;
+        headers.solicited = is_solicited(op, run);
+        if self.service == Service::Ud {
+            headers.dest_qp = op.dest.dest_qp;
+            headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
+        }
+        headers
     }
 
     /// Records that the packets before `end` are sent, of the operation that begins with number
     /// `first`. `whole`: these are all packets of the operation.
+    #[inline]
     pub(crate) fn advance(&mut self, first: Psn, end: u32, whole: bool) {
         if self.cursor.high.is_before(first + end) {
             self.cursor.high = first + end;
@@ -120,7 +220,17 @@ impl Requester {
 
 impl RequesterConfig {
     /// Checks whether the operation can be sent at all.
+    #[inline]
     pub(crate) fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
+        // The common case.
+        if matches!(op.operation, Operation::Send | Operation::Write) && service == Service::Rc && op.length <= self.mtu
+        {
+            return Ok(());
+        }
+        self.admit_any(service, op)
+    }
+
+    fn admit_any(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
         let operation = op.operation;
         let offered = match service {
             Service::Rc => true,
@@ -144,6 +254,12 @@ impl RequesterConfig {
         }
         Ok(())
     }
+}
+
+/// Whether the packets of a SEND or WRITE have the solicited bit.
+#[inline]
+fn is_solicited(op: &SendOp, run: &Run) -> bool {
+    op.solicited && run.opcode.place().ends() && op.operation != Operation::Write
 }
 
 /// The wire operation of a SEND or WRITE packet.

@@ -2,19 +2,15 @@
 //! [`crate::requester`] and [`crate::responder`]. On the requester's side: responses and going back
 //! ([`requester`]), timers ([`timers`]), the window ([`window`]) and end-to-end credits
 //! ([`credits`]). On the responder's side: checking requests ([`responder`]) and answering them
-//! ([`answers`]). On both sides: the middle packets of long messages ([`segment_run`],
-//! [`awaited_run`]) and out-of-order packets ([`out_of_order`]). Principal type: [`Reliable`]. IBA
+//! ([`answers`]). On both sides: out-of-order packets ([`out_of_order`]). Principal type: [`Reliable`]. IBA
 //! 9.7.
 
 pub(crate) mod answers;
-pub(crate) mod awaited_run;
 mod confirmed;
 mod credits;
-pub(crate) mod fast_path;
 pub(crate) mod out_of_order;
 pub(crate) mod requester;
-mod responder;
-pub(crate) mod segment_run;
+pub(crate) mod responder;
 pub(crate) mod standing;
 mod timers;
 mod window;

@@ -14,7 +14,7 @@
 //! An error stops the queue at one operation. Earlier operations end normally, this one gets the
 //! error, and later ones are flushed.
 
-use crate::operation::{Incoming, Operation, SendOp, Transmit};
+use crate::operation::{Incoming, Operation, Run, SendOp};
 use crate::qp::Service;
 use crate::rc::Reliable;
 use crate::reason::Reason;
@@ -123,14 +123,6 @@ pub(crate) struct Cursor {
     pub(crate) begun: u32,
 }
 
-/// What [`Requester::untransmit`] restores.
-#[derive(Clone, Copy, Debug, Default)]
-struct Undo {
-    cursor: Cursor,
-    done: u32,
-    deadline: Time,
-}
-
 /// The sending half of a queue pair.
 #[derive(Debug)]
 pub struct Requester {
@@ -144,7 +136,6 @@ pub struct Requester {
     pub(crate) done: u32,
     head: u32,
     pub(crate) cursor: Cursor,
-    undo: Undo,
     /// How many packets may be under way.
     pub(crate) window: u32,
     /// Every this many packets of a message, one packet requests an acknowledgement.
@@ -177,7 +168,6 @@ impl Requester {
             done: 0,
             head: 0,
             cursor: Cursor::default(),
-            undo: Undo::default(),
             window: Psn::WINDOW,
             ask_every: 0,
             is_exclusive: false,
@@ -346,63 +336,62 @@ impl Requester {
         if op.operation.is_read_or_atomic() { 0 } else { self.packets(op).saturating_sub(self.cursor.packet) }
     }
 
-    /// The next packet to send, if one may be sent now. The caller sends it, or calls
-    /// [`Requester::untransmit`] or [`Requester::fail_current`].
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+    /// The next packets to send, if one may be sent now. The caller sends them, or only the first
+    /// of them, and reports it with [`Requester::sent`]. If it cannot build them, it calls
+    /// [`Requester::fail_next`]. If the path is full, it calls nothing and polls again later.
+    // Inlined, and so not written to memory: a wide read of what was just written field by field
+    // stalls (store forwarding fails).
+    #[inline(always)]
+    pub fn poll_run(&mut self, now: Time) -> Option<Run> {
         if self.cursor.op != self.cursor.started {
             self.skip_local();
         }
-        if !self.may_poll(now) {
+        if !self.may_poll(now) || self.ops.at(self.cursor.op).op.operation.is_local() || !self.prepare() {
             return None;
         }
-        self.note_undo();
         let entry = self.ops.at(self.cursor.op);
-        if self.cursor.op == self.cursor.started && (entry.op.operation.is_local() || !self.begin()) {
-            return None;
-        }
-        let entry = *self.ops.at(self.cursor.op);
-        let asks = entry.op.operation.is_read_or_atomic();
-        if self.service.is_reliable()
-            && !(self.fits_window(&entry) && (!asks || self.may_ask()) && self.may_carry(&entry))
-        {
-            self.untransmit();
-            return None;
-        }
-        let packet = if asks { self.ask(&entry) } else { self.carry(&entry) };
-        if self.service.is_reliable() {
-            self.note_sent(now, packet.headers.psn, packet.headers.ack_req || asks, self.undo.cursor);
-        } else {
-            // On an unreliable service, a request is complete as soon as it is sent.
-            self.done = self.cursor.op;
-        }
-        Some(packet)
+        if entry.op.operation.is_read_or_atomic() { self.next_request(entry) } else { self.next_packets(entry) }
     }
 
     /// Whether a request has a packet to send, and nothing forbids sending.
-    pub(crate) fn may_poll(&mut self, now: Time) -> bool {
+    #[inline(always)]
+    fn may_poll(&mut self, now: Time) -> bool {
         if self.cursor.op == self.head || self.stops_here() {
             return false;
         }
         !self.service.is_reliable() || !self.is_waiting(now)
     }
 
-    /// Remembers the state before a packet, which may be taken back.
-    pub(crate) fn note_undo(&mut self) {
-        self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
+    /// Reports that the packets of `run` are sent, which [`Requester::poll_run`] has just returned,
+    /// or the first of them ([`Run::at_most`]). No other call may come in between.
+    #[inline(always)]
+    pub fn sent(&mut self, now: Time, run: &Run) {
+        // Not the whole cursor: see `poll_run`.
+        let Cursor { op, packet, started, high, .. } = self.cursor;
+        let entry = self.ops.at_mut(op);
+        let (first, mut asks) = (entry.first, run.asks);
+        if op == started {
+            entry.number = self.cursor.begun.wrapping_add(1);
+            self.cursor.started = op.wrapping_add(1);
+            self.cursor.begun = self.cursor.begun.wrapping_add(self.messages(self.ops.at(op)));
+        }
+        if self.ops.at(op).op.operation.is_read_or_atomic() {
+            self.cursor.reads += 1;
+            asks = true;
+        }
+        self.cursor.unasked = if asks { 0 } else { self.cursor.unasked + run.count };
+        self.advance(first, run.end, run.ends);
+        if self.service.is_reliable() {
+            self.note_sent(now, run.first + (run.count - 1), asks, (op, packet, high));
+        } else {
+            // On an unreliable service, a request is complete as soon as it is sent.
+            self.done = self.cursor.op;
+        }
     }
 
-    /// Takes back the packet that [`Requester::poll_transmit`] has just returned, because the path
-    /// is full. No other call may come in between.
-    pub fn untransmit(&mut self) {
-        self.cursor = self.undo.cursor;
-        self.done = self.undo.done;
-        self.note_not_sent(self.undo.deadline);
-    }
-
-    /// The packet that [`Requester::poll_transmit`] has just returned cannot be built. Its request
-    /// fails with `status`, as soon as all requests before it are complete.
-    pub fn fail_current(&mut self, status: Status) {
-        self.untransmit();
+    /// The packet that [`Requester::poll_run`] would return next cannot be built. Its request fails
+    /// with `status`, as soon as all requests before it are complete.
+    pub fn fail_next(&mut self, status: Status) {
         self.stop_at(self.cursor.op, status, Reason::Local);
     }
 
@@ -521,26 +510,28 @@ impl Requester {
         }
     }
 
-    /// Begins the operation under the cursor, if it may begin.
-    pub(crate) fn begin(&mut self) -> bool {
+    /// Whether the operation under the cursor may be sent: it has begun, or may begin now. In the
+    /// second case, the operation gets its numbers.
+    #[inline(always)]
+    pub(crate) fn prepare(&mut self) -> bool {
+        let index = self.cursor.op;
+        if index != self.cursor.started {
+            return true;
+        }
         if self.draining {
             return false;
         }
-        let index = self.cursor.op;
         let entry = self.ops.at_mut(index);
-        let op = entry.op;
-        if let Err((status, reason)) = self.config.admit(self.service, &op) {
+        entry.first = self.cursor.high;
+        if self.rc.limit.is_some() {
+            entry.number = self.cursor.begun.wrapping_add(1);
+        }
+        let fence = entry.op.fence;
+        if let Err((status, reason)) = self.config.admit(self.service, &entry.op) {
             self.stop_at(index, status, reason);
             return false;
         }
-        if op.fence && self.cursor.reads > 0 {
-            return false;
-        }
-        (entry.first, entry.number) = (self.cursor.high, self.cursor.begun.wrapping_add(1));
-        let begun = *entry;
-        self.cursor.begun = self.cursor.begun.wrapping_add(self.messages(&begun));
-        self.cursor.started = index.wrapping_add(1);
-        true
+        !fence || self.cursor.reads == 0
     }
 
     /// Handles an answer. Only reliable services have answers. An answer that does not match is a

@@ -13,7 +13,7 @@ use crate::rc::answers::Answers;
 use crate::rc::standing::Open;
 use crate::reason::Fault;
 use crate::step::{AtomicOp, Outcome, RecvEnd, Refusal, Step};
-use wire::{Headers, Operation, Psn, Qpn};
+use wire::{Headers, Opcode, Operation, Psn, Qpn, Reth};
 
 /// The operations that a queue pair serves: bits of the verbs' access flags. Other bits are ignored
 /// here.
@@ -236,68 +236,83 @@ impl Responder {
 
     fn send(&self, headers: &Headers, len: u32) -> Result<(Step, Open), Fault> {
         let place = headers.opcode.place();
-        let offset = match self.message {
-            Open::None if place.begins() => 0,
-            Open::Send { done } if !place.begins() => done,
-            _ => return Err(Fault::Order { opcode: headers.opcode }),
-        };
-        self.check_payload(headers, len)?;
-        let done = offset + len;
-        if done > MAX_MESSAGE {
-            return Err(self.length(headers, len));
-        }
+        let (offset, next) = self.send_packet(headers.opcode, len)?;
         let last = place.ends().then(|| RecvEnd {
-            byte_len: done,
+            byte_len: offset + len,
             imm: headers.opcode.has_immdt().then_some(headers.imm),
             invalidate: headers.opcode.has_ieth().then_some(headers.ieth),
             solicited: headers.solicited,
         });
-        let next = if place.ends() { Open::None } else { Open::Send { done } };
         Ok((Step::Receive { offset, len, first: place.begins(), last }, next))
+    }
+
+    /// The place of a SEND packet in its message, and the message after it.
+    #[inline]
+    pub(crate) fn send_packet(&self, opcode: Opcode, len: u32) -> Result<(u32, Open), Fault> {
+        let place = opcode.place();
+        let offset = match self.message {
+            Open::None if place.begins() => 0,
+            Open::Send { done } if !place.begins() => done,
+            _ => return Err(Fault::Order { opcode }),
+        };
+        self.check_payload(opcode, len)?;
+        let done = offset + len;
+        if done > MAX_MESSAGE {
+            return Err(self.length(opcode, len));
+        }
+        Ok((offset, if place.ends() { Open::None } else { Open::Send { done } }))
     }
 
     fn write(&self, headers: &Headers, len: u32) -> Result<(Step, Open), Fault> {
         let place = headers.opcode.place();
-        let (va, rkey, total, offset) = match self.message {
-            Open::None if place.begins() => (headers.reth.va, headers.reth.rkey, headers.reth.len, 0),
-            Open::Write { va, rkey, total, done } if !place.begins() => (va, rkey, total, done),
-            _ => return Err(Fault::Order { opcode: headers.opcode }),
-        };
-        self.check_access(headers, Access::REMOTE_WRITE)?;
-        self.check_payload(headers, len)?;
-        let (done, last) = (offset + len, place.ends());
-        let fits = if last { done == total } else { done < total };
-        if !fits || total > MAX_MESSAGE {
-            return Err(self.length(headers, len));
-        }
+        let ((Reth { va, rkey, len: total }, offset), next) = self.write_packet(headers.opcode, headers.reth, len)?;
         let imm = headers.opcode.has_immdt().then_some(RecvEnd {
             byte_len: total,
             imm: Some(headers.imm),
             invalidate: None,
             solicited: headers.solicited,
         });
-        let next = if last { Open::None } else { Open::Write { va, rkey, total, done } };
-        Ok((Step::Write { va, rkey, total, offset, len, first: place.begins(), last, imm }, next))
+        Ok((Step::Write { va, rkey, total, offset, len, first: place.begins(), last: place.ends(), imm }, next))
+    }
+
+    /// The target of a WRITE packet's message, the place of the packet in it, and the message after
+    /// the packet. `reth` is the packet's own, if it has one.
+    #[inline]
+    pub(crate) fn write_packet(&self, opcode: Opcode, reth: Reth, len: u32) -> Result<((Reth, u32), Open), Fault> {
+        let place = opcode.place();
+        let (reth, offset) = match self.message {
+            Open::None if place.begins() => (reth, 0),
+            Open::Write { va, rkey, total, done } if !place.begins() => (Reth { va, rkey, len: total }, done),
+            _ => return Err(Fault::Order { opcode }),
+        };
+        self.check_access(opcode, Access::REMOTE_WRITE)?;
+        self.check_payload(opcode, len)?;
+        let (Reth { va, rkey, len: total }, done) = (reth, offset + len);
+        let fits = if place.ends() { done == total } else { done < total };
+        if !fits || total > MAX_MESSAGE {
+            return Err(self.length(opcode, len));
+        }
+        Ok(((reth, offset), if place.ends() { Open::None } else { Open::Write { va, rkey, total, done } }))
     }
 
     fn read(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
-        self.check_access(headers, Access::REMOTE_READ)?;
+        self.check_access(headers.opcode, Access::REMOTE_READ)?;
         self.check_room()?;
-        let wire::Reth { va, rkey, len } = headers.reth;
+        let Reth { va, rkey, len } = headers.reth;
         if payload != 0 || len > MAX_MESSAGE {
-            return Err(self.length(headers, payload));
+            return Err(self.length(headers.opcode, payload));
         }
         Ok((Step::Read { va, rkey, len }, Open::None))
     }
 
     fn atomic(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
-        self.check_access(headers, Access::REMOTE_ATOMIC)?;
+        self.check_access(headers.opcode, Access::REMOTE_ATOMIC)?;
         self.check_room()?;
         let wire::AtomicEth { va, rkey, swap_add, compare } = headers.atomic;
         if payload != 0 {
-            return Err(self.length(headers, payload));
+            return Err(self.length(headers.opcode, payload));
         }
         if !va.is_multiple_of(8) {
             return Err(Fault::Misaligned { va });
@@ -314,9 +329,9 @@ impl Responder {
         if self.message == Open::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
     }
 
-    pub(crate) fn check_access(&self, headers: &Headers, needed: Access) -> Result<(), Fault> {
+    pub(crate) fn check_access(&self, opcode: Opcode, needed: Access) -> Result<(), Fault> {
         let access = self.config.access;
-        if access.allows(needed) { Ok(()) } else { Err(Fault::NotAllowed { opcode: headers.opcode, access: access.0 }) }
+        if access.allows(needed) { Ok(()) } else { Err(Fault::NotAllowed { opcode, access: access.0 }) }
     }
 
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
@@ -326,17 +341,17 @@ impl Responder {
 
     /// Every packet of a message except the last must be full. The last must not be empty, unless
     /// it is the only one.
-    fn check_payload(&self, headers: &Headers, len: u32) -> Result<(), Fault> {
-        let place = headers.opcode.place();
+    fn check_payload(&self, opcode: Opcode, len: u32) -> Result<(), Fault> {
+        let place = opcode.place();
         let fits = match (place.begins(), place.ends()) {
             (true, true) => len <= self.config.mtu,
             (false, true) => (1..=self.config.mtu).contains(&len),
             (_, false) => len == self.config.mtu,
         };
-        if fits { Ok(()) } else { Err(self.length(headers, len)) }
+        if fits { Ok(()) } else { Err(self.length(opcode, len)) }
     }
 
-    pub(crate) fn length(&self, headers: &Headers, got: u32) -> Fault {
-        Fault::Length { opcode: headers.opcode, got, mtu: self.config.mtu }
+    pub(crate) fn length(&self, opcode: Opcode, got: u32) -> Fault {
+        Fault::Length { opcode, got, mtu: self.config.mtu }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::reason::Fault;
 use crate::responder::Access;
-use wire::{Headers, NakCode};
+use wire::{Aeth, NakCode, Opcode, Psn};
 
 /// What the executor must do about a packet. After every step except the first three, the caller
 /// calls [`crate::Responder::finish`].
@@ -50,7 +50,7 @@ pub enum Step {
         /// there is one before writing.
         imm: Option<RecvEnd>,
     },
-    /// Check that `len` bytes may be read. [`crate::Responder::poll_transmit`] requests them later.
+    /// Check that `len` bytes may be read. [`crate::Responder::poll_answer`] requests them later.
     Read {
         /// Where the bytes are.
         va: u64,
@@ -165,11 +165,17 @@ pub struct Refusal {
     pub fault: Fault,
 }
 
-/// A packet to send as an answer.
+/// A packet to send as an answer. [`crate::Responder::headers`] returns its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The headers.
-    pub headers: Headers,
+    /// Its kind.
+    pub opcode: Opcode,
+    /// Its number.
+    pub psn: Psn,
+    /// The acknowledgement.
+    pub aeth: Aeth,
+    /// The answer to an atomic: the word's old value.
+    pub atomic_ack: u64,
     /// The source of the payload.
     pub source: ResponseData,
 }

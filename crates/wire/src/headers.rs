@@ -53,38 +53,10 @@ pub struct Headers {
 
 impl Headers {
     /// Bytes of these headers.
+    #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
-        let opcode = self.opcode;
-        let mut len = bth::LEN;
-        if opcode.has_deth() {
-            len += deth::LEN;
-        }
-        if opcode.has_xrceth() {
-            len += xrceth::LEN;
-        }
-        if opcode.has_reth() {
-            if opcode.is_flush() {
-                len += feth::LEN;
-            }
-            len += reth::LEN;
-        }
-        if opcode.is_atomic() {
-            len += atomic_eth::LEN;
-        }
-        if opcode.has_aeth() {
-            len += aeth::LEN;
-        }
-        if matches!(opcode.operation, Operation::AtomicAcknowledge) {
-            len += atomic_ack::LEN;
-        }
-        if opcode.has_immdt() {
-            len += immdt::LEN;
-        }
-        if opcode.has_ieth() {
-            len += ieth::LEN;
-        }
-        len
+        self.opcode.headers_len()
     }
 
     /// Always false: every packet has a BTH.
@@ -147,6 +119,7 @@ impl Headers {
     ///
     /// # Errors
     /// `bytes` is shorter than [`Headers::len`].
+    #[inline]
     pub fn emit(&self, bytes: &mut [u8]) -> Result<usize, Error> {
         let len = self.len();
         let room = bytes.len();
@@ -165,6 +138,9 @@ impl Headers {
             psn: self.psn,
         };
         bth.emit(give(&mut rest)?);
+        if len == bth::LEN {
+            return Ok(len);
+        }
         if opcode.has_deth() {
             self.deth.emit(give(&mut rest)?);
         }

@@ -8,6 +8,7 @@
 //! RD (0x40), the congestion notification packet (0x81) and the manufacturers' range are not
 //! opcodes here. FLUSH and ATOMIC WRITE exist on RC only.
 
+use crate::{aeth, atomic_ack, atomic_eth, bth, deth, feth, ieth, immdt, reth, xrceth};
 use std::fmt;
 
 /// The transport service, in the opcode's upper three bits.
@@ -169,6 +170,13 @@ impl Opcode {
         self.transport as u8 | self.operation as u8
     }
 
+    /// Bytes of the headers of such a packet, from the BTH to the last one.
+    #[inline]
+    #[must_use]
+    pub const fn headers_len(self) -> usize {
+        HEADERS_LEN[self.as_u8() as usize] as usize
+    }
+
     /// Whether the packet is a response. Responses go to the requester of the destination queue
     /// pair, all other packets to its responder.
     #[must_use]
@@ -275,6 +283,47 @@ impl Opcode {
         matches!(self.transport, Transport::Xrc) && !self.is_response()
     }
 }
+
+/// [`Opcode::headers_len`] for each opcode's byte.
+static HEADERS_LEN: [u8; 256] = {
+    let mut lens = [0; 256];
+    let mut byte = 0;
+    while byte < lens.len() {
+        if let Some(opcode) = Opcode::from_u8(byte as u8) {
+            let mut len = bth::LEN;
+            if opcode.has_deth() {
+                len += deth::LEN;
+            }
+            if opcode.has_xrceth() {
+                len += xrceth::LEN;
+            }
+            if opcode.is_flush() {
+                len += feth::LEN;
+            }
+            if opcode.has_reth() {
+                len += reth::LEN;
+            }
+            if opcode.is_atomic() {
+                len += atomic_eth::LEN;
+            }
+            if opcode.has_aeth() {
+                len += aeth::LEN;
+            }
+            if matches!(opcode.operation, Operation::AtomicAcknowledge) {
+                len += atomic_ack::LEN;
+            }
+            if opcode.has_immdt() {
+                len += immdt::LEN;
+            }
+            if opcode.has_ieth() {
+                len += ieth::LEN;
+            }
+            lens[byte] = len as u8;
+        }
+        byte += 1;
+    }
+    lens
+};
 
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

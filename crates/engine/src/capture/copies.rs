@@ -12,14 +12,15 @@ use wire::Headers;
 use wire::grh::Network;
 
 use super::Ends;
-use crate::access;
-use crate::cell::{Packet, Path};
+use crate::access::{self, HeldRegion};
+use crate::cell::{Envelope, Packet};
 use crate::clock;
 use crate::engine::Engine;
-use crate::exit::{Origin, Sent};
+use crate::exit::Sent;
 use crate::lane::Sender;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Lane, Qp};
+use crate::run::{Origin, Run};
 use crate::special::Special;
 use crate::wqe::DatagramEntry;
 
@@ -106,33 +107,34 @@ impl Qp {
         engine.board.gid(engine.device(), port.into(), index.into()).unwrap_or_default()
     }
 
-    /// Puts one packet on a lane, and shows it.
+    /// Puts the packets of a run on a lane, and shows them.
     #[cold]
-    #[allow(clippy::too_many_arguments, reason = "as for what it stands in front of")]
     pub(crate) fn put_captured(
         &self,
         lane: &Lane,
         sender: &mut Sender,
-        way: Path,
-        headers: &Headers,
-        grh: Option<[u8; 40]>,
-        len: u32,
-        from: &Origin<'_>,
-    ) -> Sent {
-        let mut payload = vec![0; len as usize];
-        if let Err(refusal) = self.fill(from, &mut Sink::from(&mut payload[..])) {
-            return Sent::Refused(refusal);
-        }
-        // The time before the packet leaves, and so before the time of its answer.
-        let time = clock::since_1970();
-        let sent = self.put_unseen(lane, sender, way, headers, grh, len, &Origin::Bytes(&payload));
-        if matches!(sent, Sent::Yes) {
+        about: &Envelope<'_>,
+        run: &Run<'_>,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        let mut payload = vec![0; about.len.into()];
+        for index in 0..run.count {
+            if let Err(refusal) = self.fill(region, &run.from, index * run.len, &mut Sink::from(&mut payload[..])) {
+                return (index, Sent::Refused(refusal));
+            }
+            region.release();
+            // The time before the packet leaves, and so before the time of its answer.
+            let time = clock::since_1970();
+            let sent = self.put_record(lane, sender, about, (run.head, index), (&Origin::Bytes(&payload), 0), region);
+            if !matches!(sent, Sent::Yes) {
+                return (index, sent);
+            }
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture.packet(&about, &assembled(headers, &payload), "");
+            self.engine().capture.packet(&about, &assembled(&run.head.full(index), &payload), "");
         }
-        sent
+        (run.count, Sent::Yes)
     }
 }
 

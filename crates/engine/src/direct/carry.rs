@@ -13,7 +13,7 @@ use shm::life::ENDED;
 use shm::{Sink, Source};
 
 use super::{Ask, Way};
-use crate::access::{self, Atomic, beyond};
+use crate::access::{self, Atomic, HeldRegion, beyond};
 use crate::grant_table::{LIFE, LINE, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
@@ -135,7 +135,13 @@ impl Qp {
         }
         let Some(value) = before else { return Carried::Done };
         // The atomic has been carried out, even if its response cannot be stored.
-        match access::scatter(engine, self.pd, elements(), 0, Source::from(&value.to_ne_bytes()[..])) {
+        match access::scatter(
+            &mut HeldRegion::new(engine),
+            self.pd,
+            elements(),
+            0,
+            Source::from(&value.to_ne_bytes()[..]),
+        ) {
             Ok(()) => Carried::Done,
             Err(refusal) => {
                 self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());

@@ -13,13 +13,14 @@ use wire::grh::Network;
 use wire::{Headers, Syndrome};
 
 use super::delayed_packets::{DelayedPacket, To};
-use crate::access::{self, Refusal};
+use crate::access::{self, HeldRegion, Refusal};
 use crate::capture::Ends;
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::exit::{Exit, Far, Origin, Sent};
+use crate::exit::{Exit, Far, Sent};
 use crate::qp::{Flow, Inner, Qp};
 use crate::receive;
+use crate::run::{Head, Origin, Run};
 
 /// How long a late packet waits for the next one, in nanoseconds.
 const LATE: u64 = 1_000_000;
@@ -49,16 +50,16 @@ fn facts(direction: Direction, device: u32, qpn: u32, far: &Far, headers: &Heade
 }
 
 impl Qp {
-    /// Sends a packet of a connection as the rules require.
+    /// Puts a run of one packet of a connection on its path, as the rules require.
     #[cold]
-    pub(crate) fn leave_with_faults(
+    pub(crate) fn put_with_faults(
         &self,
         exit: &mut Exit<'_>,
         far: &Far,
-        headers: &Headers,
-        len: u32,
-        from: &Origin<'_>,
+        run: &Run<'_>,
+        region: &mut HeldRegion<'_>,
     ) -> Sent {
+        let (headers, len) = (&run.head.full(0), run.len);
         let engine = self.engine();
         let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
         let verdict = engine.faults.decide(engine, &facts, headers);
@@ -68,7 +69,7 @@ impl Qp {
         };
         let is_lane = matches!(exit, Exit::Lane(..));
         if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
-            return match self.gather(from, len) {
+            return match self.gather(&run.from, len, region) {
                 Ok(bytes) => {
                     self.show_lost_by(exit, far, headers, &bytes);
                     Sent::Yes
@@ -80,12 +81,12 @@ impl Qp {
         let waits =
             verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.delayed.has_line(self.qpn()));
         if late || waits {
-            return match self.gather(from, len) {
+            return match self.gather(&run.from, len, region) {
                 Ok(bytes) => self.delay(exit, headers, bytes, &verdict),
                 Err(refusal) => Sent::Refused(refusal),
             };
         }
-        let sent = self.leave_now(exit, headers, len, from);
+        let sent = self.put_unruled(exit, run, region);
         if !matches!(sent, Sent::Yes) {
             return sent;
         }
@@ -94,8 +95,11 @@ impl Qp {
         }
         // If there is no room for the second copy, it is lost.
         let _ = match verdict.fate {
-            Fate::Twice => self.leave_now(exit, headers, len, from),
-            Fate::Ghost => self.leave_now(exit, &ghost(headers), len, from),
+            Fate::Twice => self.put_unruled(exit, run, region),
+            Fate::Ghost => {
+                let headers = ghost(headers);
+                self.put_unruled(exit, &self.run(Head::Full(&headers), 1, len, run.from), region)
+            }
             _ => Sent::Yes,
         };
         engine.follow_with_delayed_packets(self.qpn());
@@ -153,7 +157,7 @@ impl Qp {
             engine.follow_with_delayed_packets(self.qpn());
             return Ok(true);
         }
-        let bytes = self.gather(from, len)?;
+        let bytes = self.gather(from, len, &mut HeldRegion::new(engine))?;
         if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
             let (lane, source) = match to {
                 Towards::Lane(lane, _, grh) => (Some(&**lane), grh.map_or([0; 16], |grh| source_of(&grh))),
@@ -208,9 +212,9 @@ impl Qp {
     }
 
     /// The payload of a packet, copied now.
-    fn gather(&self, from: &Origin<'_>, len: u32) -> Result<Box<[u8]>, Refusal> {
+    fn gather(&self, from: &Origin<'_>, len: u32, region: &mut HeldRegion<'_>) -> Result<Box<[u8]>, Refusal> {
         let mut bytes = vec![0; len as usize].into_boxed_slice();
-        self.fill(from, &mut Sink::from(&mut bytes[..]))?;
+        self.fill(region, from, 0, &mut Sink::from(&mut bytes[..]))?;
         Ok(bytes)
     }
 }

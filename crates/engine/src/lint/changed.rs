@@ -9,7 +9,7 @@ use shm::Sink;
 
 use super::finding::{Check, Finding};
 use super::shadow::Posted;
-use crate::access;
+use crate::access::{self, HeldRegion};
 use crate::core::Core;
 use crate::qp::Qp;
 
@@ -25,7 +25,8 @@ pub(super) fn sum(core: &Core, pd: u32, sges: &[Sge]) -> Option<u64> {
         while at < sge.length {
             let len = (sge.length - at).min(PIECE);
             let piece = &mut piece[..len as usize];
-            access::gather(core, pd, std::iter::once(*sge), at, &mut Sink::from(&mut *piece)).ok()?;
+            access::gather(&mut HeldRegion::new(core), pd, std::iter::once(*sge), at, &mut Sink::from(&mut *piece))
+                .ok()?;
             sum = add(sum, piece);
             at += len;
         }

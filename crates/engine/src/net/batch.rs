@@ -16,11 +16,11 @@ use shm::Sink;
 use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
 use wire::bth::LEN as BTH;
 use wire::icrc::{Envelope, Folding, Measured};
-use wire::{Headers, Qpn};
 
 use crate::capture::{CaptureHook, Owners};
 use crate::net::connected_sender::ConnectedSender;
 use crate::network::Outlet;
+use crate::run::Run;
 
 /// The length of an ICRC.
 pub(crate) const ICRC: usize = 4;
@@ -120,52 +120,91 @@ impl Batch {
         }
     }
 
-    /// Adds a packet; `fill` writes its `len` bytes of payload. If the packet does not fit the
-    /// batch, the batch is sent first.
+    /// Adds the packets of `run`. `fill` writes the payload of the packet with an index. If it gets
+    /// a [`Folding`], it may also fold the payload into the packet's ICRC; it returns whether it
+    /// did. Packets that do not fit the batch follow in the next one, so the batch is sent first.
     ///
-    /// # Errors
-    /// The error of `fill`; the packet is not added.
-    pub(crate) fn put<E>(
+    /// Returns how many packets were added, and the error of `fill`, which ends the run. Batches
+    /// that could not be sent are reported to `lost`.
+    pub(crate) fn put_run<E>(
         &mut self,
         outlet: &dyn Outlet,
         (target, envelope): (&Target, &Envelope),
-        headers: &Headers,
-        len: usize,
-        fill: impl FnOnce(&mut Sink<'_>) -> Result<(), E>,
-    ) -> Result<io::Result<()>, E> {
-        let (head, pad) = (headers.len(), len.wrapping_neg() % 4);
+        run: &Run<'_>,
+        lost: impl Fn(&io::Error),
+        mut fill: impl FnMut(u32, &mut Sink<'_>, Option<&mut Folding>) -> Result<bool, E>,
+    ) -> (u32, Result<(), E>) {
+        let (len, pad) = (run.len as usize, (run.len.wrapping_neg() % 4) as usize);
+        let mut template = [0; wire::MAX_LEN];
+        let head = run.head.emit(0, &mut template);
         let size = head + len + pad + ICRC;
-        let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
-        let at = self.len;
-        let packet = &mut self.buffer[at..at + size];
-        let emitted = if pad == 0 && headers.pad == 0 {
-            headers.emit(packet)
-        } else {
-            packet[head + len..size - ICRC].fill(0);
-            Headers { pad: pad as u8, ..*headers }.emit(packet)
-        };
-        emitted.expect("a packet has room for its headers");
-        fill(&mut Sink::from(&mut packet[head..head + len]))?;
-        self.add(target, envelope, size);
-        Ok(sent)
+        let measured = self.measure(envelope, size - ICRC);
+        let folds = head == BTH && pad == 0 && measured.is_foldable();
+        let mut added = 0;
+        while added < run.count {
+            if !self.goes_with(target, size)
+                && let Err(error) = self.flush(outlet)
+            {
+                lost(&error);
+            }
+            if self.capture_hook.is_on() {
+                self.owners.add(self.count, run.src_qp);
+            }
+            for _ in 0..self.room(size).min(run.count - added) {
+                let (psn, ack_req) = run.head.number(added);
+                let bth = template.first_chunk_mut().expect("a BTH is first");
+                wire::bth::set_pad(bth, pad as u8);
+                wire::bth::renumber(bth, psn, ack_req);
+                if let Err(error) = self
+                    .put(target, &measured, (&template[..head], size), folds, |to, folding| fill(added, to, folding))
+                {
+                    return (added, Err(error));
+                }
+                added += 1;
+            }
+        }
+        (added, Ok(()))
     }
 
-    /// Begins a segment run of packets with `len` bytes of payload each, a multiple of four. If
-    /// they do not fit the batch, the batch is sent first. The run is at most as long as one call
-    /// can send; the caller may put fewer packets.
-    pub(crate) fn segment_run(
+    /// Adds a packet of `size` bytes that fits the batch, with these headers.
+    #[inline]
+    fn put<E>(
         &mut self,
-        outlet: &dyn Outlet,
-        (target, envelope): (&Target, &Envelope),
-        len: usize,
-    ) -> (RunWriter<'_>, io::Result<()>) {
-        let size = BTH + len + ICRC;
-        let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
-        let most = (SEGMENTS_MAX - self.count).min((BATCH_MAX - self.len) / size);
-        // A packet that is shorter than those before it must be the last one.
-        let left = if self.count > 0 && size < self.segment { most.min(1) } else { most };
-        let (measured, target) = (self.measure(envelope, BTH + len), *target);
-        (RunWriter { batch: self, measured, target, left }, sent)
+        target: &Target,
+        measured: &Measured,
+        (head, size): (&[u8], usize),
+        folds: bool,
+        fill: impl FnOnce(&mut Sink<'_>, Option<&mut Folding>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let (at, id) = (self.len, self.next_id());
+        let packet = &mut self.buffer[at..at + size];
+        let (to, rest) = packet.split_at_mut(head.len());
+        to.copy_from_slice(head);
+        let pad = usize::from(wire::bth::View(head.first_chunk().expect("a BTH is first")).pad());
+        let (payload, behind) = rest.split_at_mut(rest.len() - ICRC - pad);
+        behind[..pad].fill(0);
+        let mut folding = None;
+        if let Some(folds) = self.folds.as_mut().filter(|_| folds) {
+            let next = &mut folds.foldings[folds.count];
+            measured.begin(next, id, head.first_chunk().expect("a BTH is first"));
+            folding = Some(next);
+        }
+        let is_folded = fill(&mut Sink::from(payload), folding)?;
+        match self.folds.as_mut().filter(|_| is_folded) {
+            Some(folds) => {
+                folds.places[folds.count] = at + size - ICRC;
+                folds.count += 1;
+                if folds.count == FOLDS {
+                    self.seal();
+                }
+            }
+            None => {
+                self.seal();
+                self.unsealed = Some(Unsealed { at, measured: *measured, id });
+            }
+        }
+        self.count_in(target, size);
+        Ok(())
     }
 
     /// Adds a packet that is complete except for its ICRC.
@@ -180,6 +219,13 @@ impl Batch {
         self.buffer[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.add(target, envelope, size);
         sent
+    }
+
+    /// How many packets of this size still fit, if one fits. A packet that is shorter than those
+    /// before it must be the last one.
+    fn room(&self, size: usize) -> u32 {
+        let most = (SEGMENTS_MAX - self.count).min((BATCH_MAX - self.len) / size);
+        if self.count > 0 && size < self.segment { 1 } else { most as u32 }
     }
 
     fn goes_with(&self, target: &Target, size: usize) -> bool {
@@ -271,13 +317,6 @@ impl Batch {
         sent
     }
 
-    /// The last packet and the packets after it belong to this QP. Called only while a capture
-    /// runs.
-    #[cold]
-    pub(crate) fn is_of(&mut self, qpn: Qpn) {
-        self.owners.add(self.count.saturating_sub(1), qpn);
-    }
-
     /// Copies the batch to the capture hook before it is sent.
     #[cold]
     fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
@@ -310,67 +349,15 @@ impl Batch {
     }
 }
 
-/// Writes the packets of one segment run one after the other. The parts that all packets share were
-/// determined when the run began.
-pub(crate) struct RunWriter<'a> {
-    batch: &'a mut Batch,
-    measured: Measured,
-    target: Target,
-    left: usize,
-}
-
-impl RunWriter<'_> {
-    /// How many packets may still be put.
-    pub(crate) fn room(&self) -> u32 {
-        self.left as u32
-    }
-
-    /// Adds a packet; `fill` writes its payload, and folds it into the packet's ICRC if it gets a
-    /// [`Folding`].
-    ///
-    /// # Errors
-    /// The error of `fill`; the packet is not added.
-    #[inline]
-    pub(crate) fn put<E>(
-        &mut self,
-        emit: impl FnOnce(&mut [u8; BTH]),
-        fill: impl FnOnce(&Sink<'_>, Option<&mut Folding>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Self { batch, measured, target, left } = self;
-        let (at, len, id) = (batch.len, measured.length(), batch.next_id());
-        let size = len + ICRC;
-        let packet = &mut batch.buffer[at..at + size];
-        let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
-        emit(head);
-        let payload = Sink::from(&mut rest[..len - BTH]);
-        if let Some(folds) = batch.folds.as_mut().filter(|_| measured.is_foldable()) {
-            let folding = &mut folds.foldings[folds.count];
-            measured.begin(folding, id, head);
-            fill(&payload, Some(folding))?;
-            folds.places[folds.count] = at + len;
-            folds.count += 1;
-            if folds.count == FOLDS {
-                batch.seal();
-            }
-        } else {
-            fill(&payload, None)?;
-            batch.seal();
-            batch.unsealed = Some(Unsealed { at, measured: *measured, id });
-        }
-        batch.count_in(target, size);
-        *left -= 1;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 
     use super::*;
     use crate::access;
+    use crate::run::{Head, Origin};
     use shm::Source;
-    use wire::{Opcode, Operation, Psn, Qpn, Transport};
+    use wire::{Headers, Opcode, Operation, Psn, Qpn, Transport};
 
     #[derive(Default)]
     struct Seen(Mutex<Vec<(usize, Vec<u8>)>>);
@@ -399,38 +386,52 @@ mod tests {
         Headers { opcode, dest_qp: Qpn::new(5), psn: Psn::new(psn), pkey: 0xffff, ..Headers::default() }
     }
 
-    /// Sends payloads of these sizes; expects datagrams of these segment sizes and packet counts.
+    /// Puts a run of `count` packets with `len` bytes of payload each.
     #[track_caller]
-    fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
-        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
+    fn put(batch: &mut Batch, outlet: &Seen, port: u16, (psn, count, len): (u32, u32, u32), source: &[u8]) {
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
-        for (psn, &size) in (0..).zip(sizes) {
-            let put = batch.put::<()>(&outlet, (&target(4791), &envelope), &headers(psn), size, |_| Ok(()));
-            put.expect("filled").expect("sent");
-        }
-        batch.flush(&outlet).expect("sent");
-        batch.flush(&outlet).expect("nothing more");
-        let seen = outlet.0.into_inner().expect("no panic");
-        let mut psn = 0;
-        let mut shapes = Vec::new();
-        for (segment, bytes) in seen {
+        let headers = headers(psn);
+        let run = Run { src_qp: Qpn::new(7), head: Head::Full(&headers), count, len, from: Origin::Nothing };
+        let lost = |error: &io::Error| panic!("sent: {error}");
+        let put = batch.put_run(outlet, (&target(port), &envelope), &run, lost, |_, to, folding| match folding {
+            Some(folding) => access::folded(to, source, folding).map(|()| true),
+            None => access::copy(to, Source::from(source)).map(|()| false),
+        });
+        assert!(put.1.is_ok() && put.0 == count);
+    }
+
+    /// Checks the datagrams that were sent: each packet's ICRC, number and payload, and the segment
+    /// sizes and packet counts. `payload` is the payload of the packet with a number.
+    #[track_caller]
+    fn check(outlet: Seen, packets: usize, payload: impl Fn(u32) -> Vec<u8>, expected: &[(usize, usize)]) {
+        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
+        let (mut psn, mut shapes) = (0, Vec::new());
+        for (segment, bytes) in outlet.0.into_inner().expect("no panic") {
             let step = if segment == 0 { bytes.len() } else { segment };
             for (index, packet) in bytes.chunks(step).enumerate() {
-                assert_eq!(
-                    envelope.check(packet, index as u16),
-                    Some(index as u16),
-                    "the ICRC is of the packet's place"
-                );
+                let place = index as u16;
+                assert_eq!(envelope.check(packet, place), Some(place), "the ICRC is of the place of packet {psn}");
                 let parsed = Headers::parse(packet).expect("a packet");
                 assert_eq!(parsed.psn, Psn::new(psn));
-                let payload = packet.len() - parsed.len() - usize::from(parsed.pad) - ICRC;
-                assert_eq!(payload, sizes[psn as usize]);
+                let end = packet.len() - usize::from(parsed.pad) - ICRC;
+                assert_eq!(packet[parsed.len()..end], payload(psn), "packet {psn}");
                 psn += 1;
             }
             shapes.push((segment, bytes.len().div_ceil(step)));
         }
-        assert_eq!(psn as usize, sizes.len());
-        assert_eq!(shapes, expected);
+        assert_eq!((psn as usize, &shapes[..]), (packets, expected));
+    }
+
+    /// Sends payloads of these sizes; expects datagrams of these segment sizes and packet counts.
+    #[track_caller]
+    fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
+        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
+        for (psn, &size) in (0..).zip(sizes) {
+            put(&mut batch, &outlet, 4791, (psn, 1, size as u32), &vec![psn as u8; size]);
+        }
+        batch.flush(&outlet).expect("sent");
+        batch.flush(&outlet).expect("nothing more");
+        check(outlet, sizes.len(), |psn| vec![psn as u8; sizes[psn as usize]], expected);
     }
 
     #[test]
@@ -454,72 +455,53 @@ mod tests {
     #[test]
     fn a_packet_for_another_port_flushes_the_batch() {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
-        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
-        for port in [4791, 4792, 4792] {
-            let put = batch.put::<()>(&outlet, (&target(port), &envelope), &headers(1), 8, |_| Ok(()));
-            put.expect("filled").expect("sent");
+        for (psn, port) in (0..).zip([4791, 4792, 4792]) {
+            put(&mut batch, &outlet, port, (psn, 1, 8), &[0; 8]);
         }
         batch.flush(&outlet).expect("sent");
-        let shapes: Vec<_> = outlet.0.into_inner().expect("no panic").iter().map(|(s, b)| (*s, b.len())).collect();
-        assert_eq!(shapes, [(0, 24), (24, 48)]);
+        check(outlet, 3, |_| vec![0; 8], &[(0, 1), (24, 2)]);
     }
 
-    /// Sends segment runs of `len` bytes after a packet of `first`; `expected` as in [`leaves`].
+    /// Sends a run of `count` packets of `len` bytes after a packet of `first`; `expected` as in
+    /// [`leaves`].
     #[track_caller]
-    fn rows_leave(first: usize, len: usize, count: usize, expected: &[(usize, usize)]) {
+    fn run_leaves(first: usize, len: usize, count: usize, expected: &[(usize, usize)]) {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
-        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
-        let way = (&target(4791), &envelope);
-        batch.put::<()>(&outlet, way, &headers(0), first, |_| Ok(())).expect("filled").expect("sent");
-        let source: Vec<u8> = (0..len).map(|at| at as u8).collect();
-        let mut psn = 1;
-        while psn <= count as u32 {
-            let (mut writer, sent) = batch.segment_run(&outlet, way, len);
-            sent.expect("sent");
-            assert!(writer.room() > 0);
-            while writer.room() > 0 && psn <= count as u32 {
-                let emit = |head: &mut [u8; BTH]| {
-                    headers(psn).emit(head).expect("room");
-                };
-                let put = writer.put(emit, |to, folding| match folding {
-                    Some(folding) => access::folded(to, &source, folding),
-                    None => access::copy(to, Source::from(&source[..])),
-                });
-                put.expect("filled");
-                psn += 1;
-            }
-        }
+        let source: Vec<u8> = (0..len.max(first)).map(|at| at as u8).collect();
+        put(&mut batch, &outlet, 4791, (0, 1, first as u32), &source[..first]);
+        put(&mut batch, &outlet, 4791, (1, count as u32, len as u32), &source[..len]);
         batch.flush(&outlet).expect("sent");
-        let (mut shapes, mut psn) = (Vec::new(), 0);
-        for (segment, bytes) in outlet.0.into_inner().expect("no panic") {
-            let step = if segment == 0 { bytes.len() } else { segment };
-            for (index, packet) in bytes.chunks(step).enumerate() {
-                assert_eq!(envelope.check(packet, index as u16), Some(index as u16), "packet {psn}");
-                assert_eq!(Headers::parse(packet).expect("a packet").psn, Psn::new(psn));
-                assert!(psn == 0 || packet[BTH..packet.len() - ICRC] == source);
-                psn += 1;
-            }
-            shapes.push((segment, bytes.len().div_ceil(step)));
-        }
-        assert_eq!((psn, &shapes[..]), (count as u32 + 1, expected));
+        check(outlet, count + 1, |psn| source[..if psn == 0 { first } else { len }].to_vec(), expected);
     }
 
     #[test]
-    fn rows_leave_as_single_packets_do() {
-        rows_leave(1024, 1024, 3, &[(1040, 4)]);
-        rows_leave(1028, 1024, 70, &[(1044, 2), (1040, 62), (1040, 7)]);
-        rows_leave(512, 1024, 62, &[(0, 1), (1040, 62)]);
-        rows_leave(4096, 4096, 16, &[(4112, 15), (4112, 2)]);
-        rows_leave(8, 8, 130, &[(24, 64), (24, 64), (24, 3)]);
-        rows_leave(0, 252, 3, &[(0, 1), (268, 3)]);
+    fn a_run_leaves_as_single_packets_do() {
+        run_leaves(1024, 1024, 3, &[(1040, 4)]);
+        run_leaves(1028, 1024, 70, &[(1044, 2), (1040, 62), (1040, 7)]);
+        run_leaves(512, 1024, 62, &[(0, 1), (1040, 62)]);
+        run_leaves(4096, 4096, 16, &[(4112, 15), (4112, 2)]);
+        run_leaves(8, 8, 130, &[(24, 64), (24, 64), (24, 3)]);
+        run_leaves(0, 252, 3, &[(0, 1), (268, 3)]);
+        run_leaves(9, 5, 3, &[(28, 2), (24, 2)]);
     }
 
     #[test]
     fn a_packet_without_payload_is_not_added() {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
-        assert_eq!(batch.put(&outlet, (&target(1), &envelope), &headers(1), 8, |_| Err(7)).err(), Some(7));
-        batch.flush(&outlet).expect("nothing to send");
-        assert!(outlet.0.into_inner().expect("no panic").is_empty());
+        let headers = headers(1);
+        let run = Run { src_qp: Qpn::new(7), head: Head::Full(&headers), count: 3, len: 8, from: Origin::Nothing };
+        let put = batch.put_run(
+            &outlet,
+            (&target(1), &envelope),
+            &run,
+            |_| {},
+            |index, _, _| {
+                if index == 2 { Err(7) } else { Ok(false) }
+            },
+        );
+        assert_eq!(put, (2, Err(7)));
+        batch.flush(&outlet).expect("sent");
+        assert_eq!(outlet.0.into_inner().expect("no panic")[0].1.len(), 48);
     }
 }

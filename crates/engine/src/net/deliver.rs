@@ -249,7 +249,7 @@ impl Engine {
             match qp.take(&mut inner, &packet, Source::from(payload), origin) {
                 Outcome::Taken => {
                     taken = true;
-                    qp.take_segment_run(&mut inner, packets);
+                    qp.take_expected_of_host(&mut inner, packets);
                 }
                 Outcome::NotTaken => {}
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),

@@ -1,7 +1,7 @@
 //! Holds the sends of a QP to its rate limit. Adds to [`Qp`].
 
 use abi::qp::attr;
-use protocol::{Time, Transmit};
+use protocol::Time;
 use wire::Psn;
 
 use super::{RateLimit, slow_path};
@@ -35,12 +35,11 @@ impl Qp {
         }
     }
 
-    /// Whether a packet of a connection must wait. It then goes back to the requester, and a timer
-    /// is set. `fresh` is the PSN of the first packet that was never sent.
-    #[inline]
-    pub(crate) fn must_wait(&self, inner: &mut Inner, transmit: &Transmit, fresh: Psn, now: Time) -> bool {
+    /// Whether the packet `psn` of a connection must wait. Then a timer is set. Packets that are
+    /// retransmitted do not wait.
+    pub(crate) fn must_wait(&self, inner: &mut Inner, psn: Psn, now: Time) -> bool {
         match &inner.pace {
-            Some(pace) if transmit.headers.psn == fresh => {
+            Some(pace) if psn == inner.requester.sq_psn() => {
                 let until = pace.wait(now, pace.path);
                 self.put_off(inner, until)
             }
@@ -80,7 +79,6 @@ impl Qp {
 
     fn put_off(&self, inner: &mut Inner, until: Option<Time>) -> bool {
         let Some(until) = until else { return false };
-        inner.requester.untransmit();
         self.look_again(inner, until);
         true
     }

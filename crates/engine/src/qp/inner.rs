@@ -13,7 +13,6 @@ use crate::board::Place;
 use crate::cq::Cq;
 use crate::cqe::Cqe;
 use crate::direct::Ways;
-use crate::fast_path::Count;
 use crate::kept::KeptBytes;
 use crate::lane::Lanes;
 use crate::memory::View;
@@ -63,7 +62,6 @@ pub(crate) struct Inner {
     pub(crate) xrc: XrcPart,
     pub(crate) link: Link,
     pub(crate) ud: UdPart,
-    pub(crate) fast_path: Count,
     pub(crate) wire: WirePart,
     /// Whether the missing path has been reported.
     pub(crate) complained: bool,
@@ -223,7 +221,6 @@ impl Inner {
                 peer_mtu: 0,
             },
             ud: UdPart::default(),
-            fast_path: Count::default(),
             wire: WirePart::default(),
             complained: false,
             deadline: None,

@@ -7,7 +7,7 @@ use abi::command::number as command;
 use abi::target::{XrcFind, XrcFindAnswer};
 use protocol::{Nak, Outcome, Response, ResponseData, Status, Step};
 use shm::Source;
-use wire::{Headers, Opcode, Operation, Psn, Transport};
+use wire::{Headers, Opcode, Operation, Transport};
 
 use super::{AT_ONE, Fetched, RemoteSrq, Wanted};
 use crate::access;
@@ -74,19 +74,20 @@ impl Qp {
                 if self.engine().xrc_srqs.find(xrc_srq).is_some() {
                     return Fetched::Here;
                 }
-                self.fetch_remote(inner, wanted, response.headers.psn)
+                let headers = inner.responder.headers(response);
+                self.fetch_remote(inner, wanted, headers)
             }
             _ => Fetched::Here,
         }
     }
 
     #[cold]
-    fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: Wanted, psn: Psn) -> Fetched<'a> {
+    fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: Wanted, headers: Headers) -> Fetched<'a> {
         let (port, peer) = (inner.attributes.port_num, inner.attributes.dest_qp_num);
         let remote = inner.xrc.remote_srq.get_or_insert_default();
         if remote.fetch.is_none() && remote.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
             let opcode = Opcode::new(Transport::Xrc, Operation::ReadRequest);
-            let headers = Headers { opcode, xrc_srq: wanted.0, psn, ..Headers::default() };
+            let read = Headers { opcode, xrc_srq: wanted.0, psn: headers.psn, ..Headers::default() };
             let step = Step::Read { va: wanted.2, rkey: wanted.1, len: wanted.3 };
             let request = SrqRequest {
                 id: remote.next_id(),
@@ -96,11 +97,11 @@ impl Qp {
                 peer,
                 ..SrqRequest::of(&step)
             };
-            let packet = about(self.qpn(), headers, 0);
+            let packet = about(self.qpn(), read, 0);
             remote.fetch = Some((wanted, Away { request, packet, payload: Box::default(), stage: Stage::New }));
         }
         match &remote.fetched {
-            Some((which, Ok(bytes))) if *which == wanted => Fetched::Bytes(bytes),
+            Some((which, Ok(bytes))) if *which == wanted => Fetched::Bytes(headers, bytes),
             Some((which, Err(nak))) if *which == wanted => Fetched::Refused(*nak),
             _ => Fetched::Waits,
         }

@@ -326,15 +326,11 @@ impl Answers {
         self.unsent == 0 && matches!(self.last, Answer::Ack)
     }
 
-    /// The caller has sent the last ACK or NAK.
-    pub(super) fn said(&mut self) {
-        self.taken = Taken::Last(std::mem::take(&mut self.last));
-    }
-
     pub(super) fn any(&self) -> bool {
         self.unsent > 0 || !matches!(self.last, Answer::None)
     }
 
+    #[inline(always)]
     pub(super) fn poll(&mut self, config: &ResponderConfig, expected: Psn) -> Option<Response> {
         if self.unsent > 0 {
             return self.poll_saved(config);
@@ -349,7 +345,7 @@ impl Answers {
         };
         self.taken = Taken::Last(std::mem::take(&mut self.last));
         let aeth = Aeth { syndrome, msn: self.msn };
-        Some(Response { headers: headers(config, Operation::Acknowledge, psn, aeth), source: ResponseData::None })
+        Some(response(config, Operation::Acknowledge, psn, aeth, ResponseData::None))
     }
 
     fn poll_saved(&mut self, config: &ResponderConfig) -> Option<Response> {
@@ -360,15 +356,9 @@ impl Answers {
         let saved = self.saved[of].as_mut()?;
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: saved.msn };
         let psn = saved.first + saved.next;
-        let response = match saved.request {
-            Request::Atomic { value } => {
-                let headers = Headers { atomic_ack: value, ..headers(config, Operation::AtomicAcknowledge, psn, aeth) };
-                Response { headers, source: ResponseData::None }
-            }
-            Request::Confirmed { .. } => {
-                let headers = headers(config, Operation::ReadResponseOnly, psn, aeth);
-                Response { headers, source: ResponseData::None }
-            }
+        let (operation, atomic_ack, source) = match saved.request {
+            Request::Atomic { value } => (Operation::AtomicAcknowledge, value, ResponseData::None),
+            Request::Confirmed { .. } => (Operation::ReadResponseOnly, 0, ResponseData::None),
             Request::Read { until, .. } => {
                 let operation = match Place::of(saved.next == saved.begin, saved.next + 1 == saved.end) {
                     Place::First => Operation::ReadResponseFirst,
@@ -379,9 +369,10 @@ impl Answers {
                 let offset = saved.next * config.mtu;
                 let len = (until - offset).min(config.mtu);
                 let source = ResponseData::Read { va: saved.va, rkey: saved.rkey, offset, len, xrc_srq: saved.xrc_srq };
-                Response { headers: headers(config, operation, psn, aeth), source }
+                (operation, 0, source)
             }
         };
+        let response = Response { atomic_ack, ..response(config, operation, psn, aeth, source) };
         self.taken = Taken::Packet { of, answered: saved.answered };
         saved.next += 1;
         if saved.next == saved.end {
@@ -443,8 +434,7 @@ impl Saved {
     }
 }
 
-fn headers(config: &ResponderConfig, operation: Operation, psn: Psn, aeth: Aeth) -> Headers {
-    let opcode = Opcode::new(config.service.transport(), operation);
-    let (dest_qp, pkey, migrated) = (config.dest_qp, config.pkey, config.migrated);
-    Headers { opcode, psn, dest_qp, pkey, migrated, aeth, ..Headers::default() }
+#[inline]
+fn response(config: &ResponderConfig, operation: Operation, psn: Psn, aeth: Aeth, source: ResponseData) -> Response {
+    Response { opcode: Opcode::new(config.service.transport(), operation), psn, aeth, atomic_ack: 0, source }
 }

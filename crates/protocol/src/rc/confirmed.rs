@@ -17,11 +17,11 @@ const WORD: u32 = 8;
 impl Responder {
     pub(crate) fn atomic_write(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
-        self.check_access(headers, Access::REMOTE_WRITE)?;
+        self.check_access(headers.opcode, Access::REMOTE_WRITE)?;
         self.check_room()?;
         let Reth { va, rkey, len } = headers.reth;
         if payload != WORD || len != WORD {
-            return Err(self.length(headers, payload));
+            return Err(self.length(headers.opcode, payload));
         }
         if !va.is_multiple_of(u64::from(WORD)) {
             return Err(Fault::Misaligned { va });
@@ -32,11 +32,11 @@ impl Responder {
     pub(crate) fn flush(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
         let access = Access::for_flush(headers.feth)?;
-        self.check_access(headers, access)?;
+        self.check_access(headers.opcode, access)?;
         self.check_room()?;
         let Reth { va, rkey, len } = headers.reth;
         if payload != 0 || len > MAX_MESSAGE {
-            return Err(self.length(headers, payload));
+            return Err(self.length(headers.opcode, payload));
         }
         let region = headers.feth.selectivity == selectivity::REGION;
         Ok((Step::Flush { va, rkey, len, region, access }, Open::None))

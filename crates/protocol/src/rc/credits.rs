@@ -21,6 +21,7 @@ const BITS: u32 = 24;
 
 impl Requester {
     /// The number of messages in an operation. Each piece of a READ is one message.
+    #[inline]
     pub(crate) fn messages(&self, entry: &Entry) -> u32 {
         match entry.op.operation {
             operation if operation.is_local() => 0,
@@ -49,6 +50,7 @@ impl Requester {
     }
 
     /// Whether the next packet of `entry` would find a receive request, as far as is known.
+    #[inline]
     pub(crate) fn has_credit(&self, entry: &Entry) -> bool {
         let Some(limit) = self.rc.limit else { return true };
         let takes = matches!(

@@ -28,6 +28,7 @@
 
 use super::out_of_order::REACH;
 use crate::operation::{Incoming, Operation};
+use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::Requester;
 use crate::ring::Entry;
@@ -87,7 +88,7 @@ pub(crate) struct Reliable {
     /// sent is answered.
     pub(super) lossy: bool,
     /// The last message that finds a receive request, if the peer sends credits.
-    pub(super) limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// The current answer comes before data that is missing, and may be kept.
     out_of_order: bool,
     /// Data of a READ or atomic is being placed.
@@ -172,6 +173,36 @@ impl Requester {
             _ => {}
         }
         self.passed_data()
+    }
+
+    /// Handles an ACK without credits, if it changes nothing but the oldest unanswered packet.
+    /// Returns false, without having changed anything, if [`Requester::handle_response`] must
+    /// handle it.
+    #[inline]
+    #[must_use]
+    pub fn handle_ack(&mut self, now: Time, psn: Psn) -> bool {
+        if !self.is_undisturbed() || psn - self.rc.unacked >= self.cursor.high - self.rc.unacked {
+            return false;
+        }
+        self.accepted(now, psn + 1);
+        true
+    }
+
+    /// Whether the requester waits for no timer, credit or path change, and retransmits nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_undisturbed(&self) -> bool {
+        self.service == Service::Rc
+            && self.config.lossless
+            && !self.rc.lossy
+            && !self.rc.again
+            && !self.rc.probing
+            && self.rc.wait == Wait::Answer
+            && self.rc.deadline == Time::NEVER
+            && self.rc.limit.is_none()
+            && !self.failed_over
+            && !self.is_draining()
+            && !self.has_stop()
     }
 
     /// The result for the caller after an answer: whether it is out of order.

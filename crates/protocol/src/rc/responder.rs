@@ -11,12 +11,40 @@
 
 use super::answers::{Answer, Request};
 use super::out_of_order::REACH;
+use crate::qp::Service;
 use crate::rc::standing::Open;
 use crate::reason::Fault;
 use crate::responder::Pending;
 use crate::responder::Responder;
 use crate::step::{Nak, Outcome, Refusal, Response, Step};
-use wire::{Headers, Psn};
+use wire::{Headers, Opcode, Psn, Reth, Transport};
+
+/// The expected packet of a SEND or WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Expected {
+    /// Where its payload goes.
+    pub place: Place,
+    /// The message after it.
+    next: Open,
+}
+
+/// Where the payload of a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Into a receive request.
+    Receive {
+        /// The offset in the message.
+        offset: u32,
+    },
+    /// Into memory.
+    Write {
+        /// The address.
+        va: u64,
+        /// The rkey.
+        rkey: u32,
+    },
+}
 
 impl Responder {
     pub(crate) fn handle_rc(&mut self, headers: &Headers, len: u32) -> Step {
@@ -30,9 +58,59 @@ impl Responder {
         }
     }
 
-    fn in_order(&mut self, headers: &Headers, len: u32) -> Step {
+    /// What becomes of a SEND or WRITE packet, if it is the expected packet of a reliable
+    /// connection and nothing is wrong with it. Otherwise [`Responder::handle`] finds out what is
+    /// wrong. `reth` is the packet's RETH, if it has one. The caller carries the packet out and
+    /// calls [`Responder::accept`]; if it cannot, it passes the packet to [`Responder::handle`].
+    #[inline]
+    #[must_use]
+    pub fn expects(&self, (opcode, psn): (Opcode, Psn), reth: Reth, len: u32) -> Option<Expected> {
+        let is_next = psn == self.expected && self.service == Service::Rc && opcode.transport == Transport::Rc;
+        if !is_next || self.pending.is_some() || self.dead.is_some() {
+            return None;
+        }
+        if opcode.is_send() {
+            let (offset, next) = self.send_packet(opcode, len).ok()?;
+            return Some(Expected { place: Place::Receive { offset }, next });
+        }
+        if !opcode.is_write() {
+            return None;
+        }
+        let ((reth, offset), next) = self.write_packet(opcode, reth, len).ok()?;
+        Some(Expected { place: Place::Write { va: reth.va.wrapping_add(offset.into()), rkey: reth.rkey }, next })
+    }
+
+    /// Reports that the packet is carried out for which [`Responder::expects`] has returned
+    /// `expected`. `ack_req`: the packet requests an acknowledgement. No other call may come in
+    /// between.
+    #[inline]
+    pub fn accept(&mut self, expected: Expected, ack_req: bool) {
+        self.note_expected();
+        self.go_on(expected.next, ack_req);
+    }
+
+    /// The expected packet has arrived.
+    #[inline]
+    fn note_expected(&mut self) {
         self.nak_sent = false;
         self.answers.take_back_nak();
+    }
+
+    /// A packet of a SEND or WRITE is carried out. `next` is the message after it.
+    #[inline]
+    fn go_on(&mut self, next: Open, ack_req: bool) {
+        self.expected += 1;
+        self.message = next;
+        if next == Open::None {
+            self.answers.count_message();
+        }
+        if ack_req {
+            self.answers.acknowledge();
+        }
+    }
+
+    fn in_order(&mut self, headers: &Headers, len: u32) -> Step {
+        self.note_expected();
         self.welcome(headers, len).unwrap_or_else(|fault| {
             self.refuse(Nak::InvalidRequest, fault, self.expected);
             Step::Reply
@@ -113,16 +191,7 @@ impl Responder {
                 self.answers.answer(self.expected, packets, what, Request::Read { len, until: len });
                 self.expected += packets;
             }
-            _ => {
-                self.expected += 1;
-                self.message = pending.next;
-                if self.message == Open::None {
-                    self.answers.count_message();
-                }
-                if pending.ack_req {
-                    self.answers.acknowledge();
-                }
-            }
+            _ => self.go_on(pending.next, pending.ack_req),
         }
     }
 
@@ -134,30 +203,62 @@ impl Responder {
     /// The next answer to send. The caller sends it, or calls [`Responder::untransmit`] or
     /// [`Responder::read_failed`]. Poll after a batch of packets, not after each packet: then one
     /// ACK answers all of them.
-    pub fn poll_transmit(&mut self) -> Option<Response> {
+    #[inline(always)]
+    pub fn poll_answer(&mut self) -> Option<Response> {
         self.answers.poll(&self.config, self.expected)
     }
 
-    /// Whether [`Responder::poll_transmit`] has something to send.
+    /// The headers of an answer.
+    #[must_use]
+    pub fn headers(&self, response: &Response) -> Headers {
+        let Response { opcode, psn, aeth, atomic_ack, .. } = *response;
+        let (dest_qp, pkey, migrated) = (self.config.dest_qp, self.config.pkey, self.config.migrated);
+        Headers { opcode, psn, dest_qp, pkey, migrated, aeth, atomic_ack, ..Headers::default() }
+    }
+
+    /// Encodes the headers of an answer. `bytes` has room for [`wire::MAX_LEN`]. Returns their
+    /// length.
+    #[inline(always)]
+    pub fn emit(&self, response: &Response, bytes: &mut [u8]) -> usize {
+        let Response { opcode, psn, aeth, .. } = *response;
+        let is_ack = opcode.operation == wire::Operation::Acknowledge;
+        if let Some((bth, behind)) = bytes.split_first_chunk_mut()
+            && let Some(ack) = behind.first_chunk_mut()
+            && is_ack
+        {
+            let (dest_qp, pkey, migrated) = (self.config.dest_qp, self.config.pkey, self.config.migrated);
+            wire::bth::Header { opcode, psn, dest_qp, pkey, migrated, ..wire::bth::Header::default() }.emit(bth);
+            aeth.emit(ack);
+            return wire::bth::LEN + wire::aeth::LEN;
+        }
+        self.emit_all(*response, bytes)
+    }
+
+    #[inline(never)]
+    fn emit_all(&self, response: Response, bytes: &mut [u8]) -> usize {
+        self.headers(&response).emit(bytes).expect("there is room for all headers")
+    }
+
+    /// Whether [`Responder::poll_answer`] has something to send.
     #[must_use]
     pub fn has_answers(&self) -> bool {
         self.answers.any()
     }
 
-    /// Whether an ACK is all that [`Responder::poll_transmit`] has to send. Such an ACK may be
+    /// Whether an ACK is all that [`Responder::poll_answer`] has to send. Such an ACK may be
     /// delayed until another packet goes the same way.
     #[must_use]
     pub fn owes_only_ack(&self) -> bool {
         self.answers.only_ack()
     }
 
-    /// Takes back the answer that [`Responder::poll_transmit`] has just returned, because the path
+    /// Takes back the answer that [`Responder::poll_answer`] has just returned, because the path
     /// is full. No other call may come in between.
     pub fn untransmit(&mut self) {
         self.answers.unpoll();
     }
 
-    /// The bytes that [`Responder::poll_transmit`] has just asked for cannot be read. If the READ
+    /// The bytes that [`Responder::poll_answer`] has just asked for cannot be read. If the READ
     /// was answered before and is only repeated, its answer is dropped: the requester may already
     /// have the data, so the program may have deregistered the memory with good reason.
     pub fn read_failed(&mut self, nak: Nak) {

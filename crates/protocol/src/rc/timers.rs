@@ -15,7 +15,6 @@
 //! answered twice, a lost packet once.
 
 use super::requester::{LOSS_MEMORY, Wait};
-use crate::requester::Cursor;
 use crate::requester::Requester;
 use crate::time::{Time, timeout};
 use wire::Psn;
@@ -67,6 +66,7 @@ impl Requester {
     }
 
     /// Whether the receiver was not ready and the RNR time has not passed.
+    #[inline]
     pub(crate) fn is_waiting(&mut self, now: Time) -> bool {
         if self.rc.wait == Wait::Ready && now >= self.rc.deadline {
             self.handle_timeout(now);
@@ -74,10 +74,11 @@ impl Requester {
         self.rc.wait == Wait::Ready
     }
 
-    /// A packet is sent, perhaps one that requests an answer. `before` is the cursor before the
-    /// packet.
-    pub(crate) fn note_sent(&mut self, now: Time, psn: Psn, asks: bool, before: Cursor) {
-        if self.rc.again && (before.op, before.packet) == (self.done, self.answered_packets()) {
+    /// A packet is sent, perhaps one that requests an answer. Before it, the cursor was at the
+    /// packet `packet` of the operation `op`, and `high` was the first number never sent.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, now: Time, psn: Psn, asks: bool, (op, packet, high): (u32, u32, Psn)) {
+        if self.rc.again && (op, packet) == (self.done, self.answered_packets()) {
             self.rc.again_since = now;
         }
         if !asks {
@@ -86,16 +87,8 @@ impl Requester {
         self.arm(now);
         // Timed from the first transmission. If the packet is lost, the measured time is too long,
         // but only the shortest time counts.
-        if !self.config.lossless && self.rc.timed.1 == Time::NEVER && before.high != self.cursor.high {
+        if !self.config.lossless && self.rc.timed.1 == Time::NEVER && high != self.cursor.high {
             self.rc.timed = (psn, now);
-        }
-    }
-
-    /// Takes back [`Requester::note_sent`] for the last packet.
-    pub(crate) fn note_not_sent(&mut self, deadline: Time) {
-        self.rc.deadline = deadline;
-        if !self.rc.timed.0.is_before(self.cursor.high) {
-            self.rc.timed.1 = Time::NEVER;
         }
     }
 
@@ -110,10 +103,17 @@ impl Requester {
     }
 
     /// Starts the timer for an answer unless it runs already.
+    #[inline]
     pub(super) fn arm(&mut self, now: Time) {
-        if self.rc.deadline == Time::NEVER {
-            self.start_timer(now);
+        if self.rc.deadline != Time::NEVER {
+            return;
         }
+        if self.config.lossless && !self.rc.lossy {
+            // No timer runs.
+            (self.rc.expiry, self.rc.probes) = (Time::NEVER, 0);
+            return;
+        }
+        self.start_timer(now);
     }
 
     /// Starts the timer for an answer from the beginning.

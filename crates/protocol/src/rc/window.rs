@@ -73,19 +73,12 @@ impl Requester {
         under_way + takes <= if unheard { Psn::WINDOW } else { self.window() }
     }
 
-    /// Whether packet `psn` of a SEND or WRITE must request an acknowledgement, wherever in its
-    /// message it is.
-    pub(crate) fn must_ask(&self, psn: Psn) -> bool {
-        let under_way = psn + 1 - self.rc.unacked;
-        // An answer is already awaited. When it comes, the requester can request the next one.
-        let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
-        self.cursor.unasked >= self.ask_every || (under_way >= self.window() && !is_heard)
-    }
-
-    /// How many packets from `psn` on fit into the window, and whether the packet that fills it
+    /// SEND and WRITE: how many packets from `psn` on fit into the window, and whether the packet that fills it
     /// must request an acknowledgement.
-    pub(crate) fn room_for_segment_run(&self, psn: Psn) -> (u32, bool) {
+    #[inline]
+    pub(crate) fn room(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;
+        // An answer is already awaited. When it comes, the requester can request the next one.
         let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
         // If no packet under way has requested an acknowledgement, one more packet may.
         let least = u32::from(under_way <= self.cursor.unasked && under_way < Psn::WINDOW);
@@ -93,6 +86,7 @@ impl Requester {
     }
 
     /// While probing, the window is one packet.
+    #[inline]
     fn window(&self) -> u32 {
         if self.rc.probing { 1 } else { self.window }
     }

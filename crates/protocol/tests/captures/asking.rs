@@ -2,6 +2,7 @@
 //! that the driver got. Principal type: [`Asker`].
 
 use crate::memory::Memory;
+use crate::packet::OneByOne;
 use crate::script::{Packet, Script, Side, as_sent, is_reliable};
 use crate::table::{CONVERSATIONS, Conversation, Difference};
 use softhca_protocol::{Incoming, Operation, Requester, RequesterConfig, Service, Status, Time};

@@ -11,6 +11,8 @@ extern crate wire as softhca_wire;
 
 mod asking;
 mod memory;
+#[path = "../common/packet.rs"]
+mod packet;
 #[path = "../../../wire/tests/pcap/mod.rs"]
 mod pcap;
 mod script;

@@ -2,6 +2,7 @@
 //! driver's answers. Principal type: [`Server`].
 
 use crate::memory::Memory;
+use crate::packet::Answers;
 use crate::script::{Packet, Script, Side, as_sent, is_reliable};
 use crate::table::{CONVERSATIONS, Conversation, Difference};
 use softhca_protocol::{

@@ -2,6 +2,7 @@
 //! other requests, exactly once, and within the depth that READs and atomics share.
 
 use crate::corners::{answer, request, responder, summary, take};
+use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{Access, Fault, Incoming, Nak, Operation, Outcome, SendOp, Service, Status, Step, Time};
 use wire::feth::{placement, selectivity};

@@ -1,10 +1,10 @@
 //! Corner cases of the reliable connection, in which a packet must arrive at an exact time. Each
 //! test delivers the packets itself, without a network.
 
+use crate::packet::{Answer, Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, Response, ResponseData, SendOp, Service, Status,
-    Step, Time,
+    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step, Time,
 };
 use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
@@ -43,7 +43,7 @@ pub(crate) fn answer(operation: W, psn: u32, syndrome: Syndrome) -> Headers {
     headers
 }
 
-pub(crate) fn summary(response: Option<Response>) -> Option<(W, u32, u8)> {
+pub(crate) fn summary(response: Option<Answer>) -> Option<(W, u32, u8)> {
     response.map(|it| (it.headers.opcode.operation, it.headers.psn.value(), it.headers.aeth.syndrome.as_u8()))
 }
 
@@ -227,14 +227,14 @@ fn only_the_last_packet_is_solicited() {
 }
 
 #[test]
-fn a_packet_that_was_taken_back_starts_no_timer() {
+fn a_packet_that_is_not_sent_starts_no_timer() {
     let mut world = World::new(Scenario::default());
     world.hosts[A].write(0, b"data");
     let requester = &mut world.hosts[A].requester;
-    assert!(requester.poll_transmit(Time(0)).is_some());
-    assert!(requester.poll_timeout().is_some());
-    requester.untransmit();
+    let run = requester.poll_run(Time(0)).expect("a packet");
     assert_eq!(requester.poll_timeout(), None);
+    requester.sent(Time(0), &run);
+    assert!(requester.poll_timeout().is_some());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! good.
 
 use crate::corners::answer;
+use crate::packet::OneByOne;
 use crate::reliable::pattern;
 use crate::world::{A, Scenario, World};
 use softhca_protocol::{Requester, Status, Time};

@@ -1,6 +1,7 @@
 //! Requests that the caller carries out without a packet: when they may run, and what they wait
 //! for.
 
+use crate::packet::OneByOne;
 use softhca_protocol::{Operation, Requester, RequesterConfig, SendOp, Service, Status, Time};
 use wire::{Aeth, Headers, Opcode, Operation as W, Psn, Qpn, Syndrome, Transport};
 

@@ -2,6 +2,7 @@
 //! 9.7.5.2.6, C9-150.
 
 use crate::corners::{request, responder, summary, take};
+use crate::packet::Answers;
 use softhca_protocol::{Fault, Outcome, Responder, ResponseData, Step};
 use wire::{Headers, Operation as W};
 

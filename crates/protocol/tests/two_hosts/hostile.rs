@@ -1,6 +1,7 @@
 //! A peer that sends arbitrary packets. Neither half panics, completions stay in order, and an
 //! honest program's requests all end.
 
+use crate::packet::Answers;
 use crate::world::{A, BASE, RKEY, Random, Scenario, World};
 use softhca_protocol::{Access, Incoming, Nak, Outcome, Responder, ResponderConfig, Service, Step, Time};
 use wire::{Aeth, AtomicEth, Feth, Headers, Opcode, Psn, Reth, Syndrome};
@@ -45,9 +46,11 @@ fn answers() {
         let mut completed = Vec::new();
         for round in 0..2000 {
             let now = Time(round * 100);
-            while random.percent(70) && requester.poll_transmit(now).is_some() {
-                if random.percent(20) {
-                    requester.untransmit();
+            while random.percent(70)
+                && let Some(run) = requester.poll_run(now)
+            {
+                if random.percent(80) {
+                    requester.sent(now, &run.at_most(1 + random.below(4)));
                 }
             }
             let (headers, payload) = anything(&mut random, requester.sq_psn() - 20);

@@ -3,6 +3,7 @@
 
 use crate::corners::{answer, request, responder, summary, take};
 use crate::mixed::{Expectation, READ, WORDS, post};
+use crate::packet::{Answers, OneByOne};
 use crate::reliable::{is, pattern, psns};
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Outcome, Requester, Status, Time, timeout};

@@ -1,5 +1,6 @@
 //! A lossless path: no timer runs until the path itself reports a loss.
 
+use crate::packet::OneByOne;
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Status, Time, timeout};
 use wire::Operation as W;
@@ -119,8 +120,7 @@ fn a_path_that_is_full_uses_up_no_retries() {
     for _ in 0..10 {
         let expiry = requester.poll_timeout().expect("a timer");
         requester.handle_timeout(expiry);
-        assert!(requester.poll_transmit(expiry).is_some());
-        requester.untransmit();
+        assert!(requester.poll_run(expiry).is_some());
     }
     assert_eq!(requester.fatal(), None);
     world.run();

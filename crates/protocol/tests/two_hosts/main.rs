@@ -16,14 +16,16 @@ mod lossless;
 mod migration;
 mod mixed;
 mod out_of_order;
+#[path = "../common/packet.rs"]
+mod packet;
 mod pieces;
 #[path = "../common/random.rs"]
 mod random;
 mod refusals;
 mod reliable;
 mod rough;
+mod runs;
 mod scenario;
-mod segment_runs;
 mod unreliable;
 mod window;
 mod world;

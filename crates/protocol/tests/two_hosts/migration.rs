@@ -2,6 +2,7 @@
 //! happens when a path fails.
 
 use crate::corners::{answer, request, responder, take};
+use crate::packet::{Answers, OneByOne};
 use crate::world::{A, Scenario, World};
 use softhca_protocol::{Requester, Status, Time};
 use wire::{Operation as W, Psn, Syndrome};
@@ -32,9 +33,8 @@ fn a_path_in_reserve_is_tried_before_giving_up_with_all_tries_anew() {
     assert_eq!(wait_in_vain(requester), 3);
     assert!(!requester.has_failed_over(), "it is said once");
     assert_eq!(requester.poll_completion(), None);
-    let first = requester.poll_transmit(Time(0)).expect("from the beginning, by the other path");
-    assert_eq!((first.headers.psn, first.offset), (Psn::new(100), 0));
-    requester.untransmit();
+    let first = requester.poll_run(Time(0)).expect("from the beginning, by the other path");
+    assert_eq!((first.first, first.offset), (Psn::new(100), 0));
     assert_eq!(wait_in_vain(requester), 3);
     let end = requester.poll_completion().expect("no path is left");
     assert_eq!(end.status, Status::RetryExcErr);

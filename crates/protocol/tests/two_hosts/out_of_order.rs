@@ -2,6 +2,7 @@
 //! when the peer learns of a loss. The buffer itself is tested beside its code.
 
 use crate::corners::{request, responder, summary, take};
+use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Incoming, Nak, Outcome, Responder, Service, Step, Time};
 use wire::Operation as W;

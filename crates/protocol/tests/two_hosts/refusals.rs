@@ -1,6 +1,7 @@
 //! Which requests a responder refuses, with which NAK, and how the requester ends; and answers that
 //! a requester cannot accept.
 
+use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
     Access, Fault, Nak, Operation, Outcome, Responder, ResponderConfig, SendOp, Service, Status, Step, Time,

@@ -1,6 +1,7 @@
 //! The rules of the reliable connection, one by one: what is retransmitted after a loss, what is
 //! answered, what waits.
 
+use crate::packet::OneByOne;
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{Operation, SendOp, Status, Time, timeout};
 use wire::{Headers, Operation as W, Psn};
@@ -212,7 +213,7 @@ fn no_more_reads_at_once_than_agreed() {
     assert!(requester.poll_transmit(now).is_some());
     assert!(requester.poll_transmit(now).is_some());
     assert_eq!(requester.poll_transmit(now), None);
-    requester.untransmit();
+    requester.handle_timeout(requester.poll_timeout().expect("answers are awaited"));
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::Success; 3]);
 }
@@ -416,12 +417,11 @@ fn draining_ends_what_was_begun_and_begins_nothing() {
     let mut world = world();
     world.hosts[A].write(0, &pattern(LONG));
     let now = world.now;
-    let first = world.hosts[A].requester.poll_transmit(now).expect("a packet");
+    let first = world.hosts[A].requester.poll_run(now).expect("a packet");
     assert_eq!(first.len, 1024);
-    world.hosts[A].requester.untransmit();
     let requester = &mut world.hosts[A].requester;
     requester.drain();
-    assert!(requester.drained(), "what was taken back was not begun");
+    assert!(requester.drained(), "what was not sent was not begun");
     requester.resume();
     let _ = requester.poll_transmit(now);
     requester.drain();

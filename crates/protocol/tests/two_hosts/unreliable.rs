@@ -1,6 +1,7 @@
 //! UC and UD: a request is complete as soon as it is sent. Losses are not repaired, and lose whole
 //! messages.
 
+use crate::packet::OneByOne;
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Fault, Operation, SendOp, Service, Status, Time};
 use wire::{Operation as W, Psn};

@@ -2,6 +2,7 @@
 //! little that the queue stops.
 
 use crate::corners::answer;
+use crate::packet::OneByOne;
 use crate::reliable::pattern;
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Requester, Status, Time};

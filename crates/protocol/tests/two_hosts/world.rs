@@ -1,6 +1,7 @@
 //! The harness: hosts, network and clock. Principal type: [`World`]; [`Host`] is a queue pair with
 //! an executor of its own.
 
+use crate::packet::{Answers, packets};
 pub(crate) use crate::random::Random;
 pub(crate) use crate::scenario::Scenario;
 use softhca_protocol::{
@@ -299,10 +300,6 @@ enum Event {
     Room,
 }
 
-fn is_read(headers: &Headers) -> bool {
-    headers.opcode.operation == wire::Operation::ReadRequest
-}
-
 type Filter = Box<dyn FnMut(usize, &Headers) -> bool>;
 
 pub(crate) struct World {
@@ -414,7 +411,7 @@ impl World {
         loop {
             let full = self.random.percent(self.scenario.path_full);
             let Host { requester, local, unreadable, unbindable, carried_out, .. } = &mut self.hosts[host];
-            let Some(packet) = requester.poll_transmit(self.now) else {
+            let Some(run) = requester.poll_run(self.now) else {
                 let Some(SendOp { slot, .. }) = requester.poll_local(self.now) else { break };
                 any = true;
                 carried_out.push((slot, requester.sq_psn()));
@@ -423,22 +420,34 @@ impl World {
                 continue;
             };
             any = true;
-            let Scenario { window, read_piece, mtu, .. } = self.scenario;
-            let asked_for = if is_read(&packet.headers) { packet.headers.reth.len.div_ceil(mtu).max(1) } else { 1 };
-            assert!(requester.under_way() <= window.max(asked_for), "{:?}", self.scenario);
-            assert!(read_piece == 0 || asked_for <= read_piece, "{:?}", self.scenario);
-            if *unreadable == Some(packet.slot) {
-                requester.fail_current(Status::LocProtErr);
+            if *unreadable == Some(run.slot) {
+                requester.fail_next(Status::LocProtErr);
                 continue;
             }
             if full {
-                requester.untransmit();
                 self.hosts[host].complete();
                 return self.try_later();
             }
-            let (start, end) = (packet.offset as usize, (packet.offset + packet.len) as usize);
-            let payload = if packet.len == 0 { Vec::new() } else { local[packet.slot as usize][start..end].to_vec() };
-            self.put(host, &packet.headers, payload);
+            // The path takes some of the packets now.
+            let run = run.at_most(1 + self.random.below(8));
+            let packets = packets(requester, &run);
+            requester.sent(self.now, &run);
+            let Scenario { window, read_piece, mtu, .. } = self.scenario;
+            let asked_for = if run.opcode.operation == wire::Operation::ReadRequest {
+                packets[0].headers.reth.len.div_ceil(mtu).max(1)
+            } else {
+                1
+            };
+            assert!(requester.under_way() <= window.max(asked_for), "{:?}", self.scenario);
+            assert!(read_piece == 0 || asked_for <= read_piece, "{:?}", self.scenario);
+            let message = &local[run.slot as usize];
+            let with_payload = packets.iter().map(|packet| {
+                let (start, end) = (packet.offset as usize, (packet.offset + packet.len) as usize);
+                (packet.headers, if packet.len == 0 { Vec::new() } else { message[start..end].to_vec() })
+            });
+            for (headers, payload) in with_payload.collect::<Vec<_>>() {
+                self.put(host, &headers, payload);
+            }
         }
         self.hosts[host].complete();
         any

@@ -3,6 +3,7 @@
 //! number. The tests show that the number comes with every request and with every READ's answer.
 
 use crate::mixed::{Expectation, READ, post};
+use crate::packet::Answers;
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
     Access, Nak, Operation, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step,

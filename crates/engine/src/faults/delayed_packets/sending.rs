@@ -6,10 +6,12 @@ use protocol::Time;
 use shm::Source;
 
 use super::{DELAYED_PACKETS, DelayedPacket, To};
+use crate::access::HeldRegion;
 use crate::engine::Engine;
-use crate::exit::{Origin, Sent};
+use crate::exit::Sent;
 use crate::qp::Qp;
 use crate::receive;
+use crate::run::{Head, Origin};
 
 /// When a delayed packet whose lane was full is tried again, in nanoseconds.
 const AGAIN: u64 = 50_000;
@@ -58,10 +60,12 @@ impl Engine {
 /// Sends a packet to its destination; returns false if there is no room.
 fn send(qp: &Arc<Qp>, delayed: &DelayedPacket<Qp>) -> bool {
     let (len, from) = (delayed.bytes.len() as u32, Origin::Bytes(&delayed.bytes));
+    let run = |headers| qp.run(Head::Full(headers), 1, len, from);
+    let region = &mut HeldRegion::new(qp.engine());
     match &delayed.to {
         To::Lane { lane, .. } if lane.is_dead() => true,
         To::Lane { lane, path, headers, grh } => {
-            let sent = qp.put(lane, &mut lane.sender.lock(), *path, headers, *grh, len, &from);
+            let (_, sent) = qp.put_on_lane(lane, &mut lane.sender.lock(), *path, &run(headers), grh.as_ref(), region);
             lane.notify();
             !matches!(sent, Sent::Full)
         }
@@ -69,7 +73,7 @@ fn send(qp: &Arc<Qp>, delayed: &DelayedPacket<Qp>) -> bool {
             let mut batch = flow.port.batch.lock();
             // The bytes are already copied, so this cannot fail; and the port reports its own send
             // errors.
-            let _ = qp.put_on_wire(flow, &mut batch, headers, len, &from);
+            let _ = qp.put_on_wire(flow, &mut batch, &run(headers), region);
             if let Some(bit) = damage {
                 batch.damage_last(*bit);
             }

@@ -1,0 +1,47 @@
+//! The expected packets among received datagrams: those that follow a packet that its QP has just
+//! taken, most often the middle packets of one message. What they share is checked once; each
+//! packet is checked for its QP, its length and its ICRC, and then as on a lane
+//! ([`crate::expected`]). The first packet about which anything is special goes the general way
+//! ([`crate::net::deliver`]). Adds to [`Packets`] and [`Qp`].
+
+use shm::Source;
+use wire::bth::View;
+
+use crate::access::HeldRegion;
+use crate::candidate::{Candidate, Partition};
+use crate::cell::Path;
+use crate::net::batch::ICRC;
+use crate::net::deliver::Packets;
+use crate::qp::{Inner, Qp};
+use crate::special::Special;
+
+impl Qp {
+    /// Takes the packets after one that this QP has just taken, as long as they are expected.
+    pub(crate) fn take_expected_of_host(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
+        // Tracing, captures and fault rules see each packet in full.
+        const SUPPORTED: Special = Special::WIRE.and(Special::PACED).and(Special::STRICT);
+        let size = packets.segment;
+        if size <= ICRC
+            || packets.bytes.len() < packets.at + size
+            || tracing::enabled!(tracing::Level::TRACE)
+            || !self.expects_packets(inner, SUPPORTED)
+        {
+            return;
+        }
+        let measured = packets.envelope.of_length(size - ICRC);
+        let (partition, qpn) = (Partition::of(inner.responder.pkey()), self.qpn());
+        let mut region = HeldRegion::new(self.engine());
+        while let Some(packet) = packets.bytes.get(packets.at..packets.at + size) {
+            let inside = &packet[..size - ICRC];
+            let is_ours = inside.first_chunk().is_some_and(|bth| View(bth).dest_qp().value() == qpn);
+            let Some((candidate, head)) = Candidate::parse(inside, partition).filter(|_| is_ours) else { return };
+            if !measured.fits(packet, packets.id)
+                || !self.take_expected(inner, &candidate, Path::default(), Source::from(&inside[head..]), &mut region)
+            {
+                return;
+            }
+            packets.at += size;
+            packets.id = packets.id.wrapping_add(1);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Puts packets on their path: on a lane as records, on the wire as segments of a datagram. The
+//! unit is a [`Run`]. When to send, and what, is decided in `transmit.rs`. Adds to [`Qp`].
+
+use abi::post::Sge;
+use shm::memory::CELL_DATA;
+use shm::{PushError, RECORD_MAX, Sink, Source};
+use wire::icrc::Folding;
+
+use crate::access::{self, HeldRegion, Refusal, Use};
+use crate::cell::{Envelope, Path};
+use crate::engine::Deferred;
+use crate::exit::{Exit, Sent};
+use crate::extent::LOCAL_READ;
+use crate::lane::Sender;
+use crate::net::batch::Batch;
+use crate::qp::{Flow, Lane, Qp};
+use crate::run::{Head, Origin, Run};
+
+impl Qp {
+    /// Puts the packets of a run on their path. Returns how many were put, and what happened to the
+    /// next one.
+    #[inline]
+    pub(crate) fn put_run(&self, exit: &mut Exit<'_>, run: &Run<'_>, region: &mut HeldRegion<'_>) -> (u32, Sent) {
+        match exit {
+            Exit::Lane(_, _, _, Some(far)) | Exit::Wire(_, _, Some(far)) => {
+                let far = *far;
+                let sent = self.put_with_faults(exit, &far, run, region);
+                (u32::from(matches!(sent, Sent::Yes)), sent)
+            }
+            Exit::Lane(lane, sender, path, None) => self.put_on_lane(lane, sender, *path, run, None, region),
+            Exit::Wire(flow, batch, None) => self.put_on_wire(flow, batch, run, region),
+        }
+    }
+
+    /// Puts one packet on its path, whatever the fault rules say.
+    pub(crate) fn put_unruled(&self, exit: &mut Exit<'_>, run: &Run<'_>, region: &mut HeldRegion<'_>) -> Sent {
+        match exit {
+            Exit::Lane(lane, sender, path, _) => self.put_on_lane(lane, sender, *path, run, None, region).1,
+            Exit::Wire(flow, batch, _) => self.put_on_wire(flow, batch, run, region).1,
+        }
+    }
+
+    /// Adds the packets of a run to the batch for another host.
+    pub(crate) fn put_on_wire(
+        &self,
+        flow: &Flow,
+        batch: &mut Batch,
+        run: &Run<'_>,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        tracing::trace!("to {}: {}, {} packets", flow.target.to.ip(), run.head.full(0), run.count);
+        let way = (&flow.target, &flow.envelope);
+        // What cannot be sent is lost, as on any network.
+        let lost = |error: &std::io::Error| flow.complain(error);
+        let (count, filled) = batch.put_run(&*flow.port.outlet, way, run, lost, |index, to, folding| {
+            self.fill_folding(region, &run.from, index * run.len, to, folding)
+        });
+        (count, filled.map_or_else(Sent::Refused, |()| Sent::Yes))
+    }
+
+    /// Puts the packets of a run on a lane.
+    #[inline(always)]
+    pub(crate) fn put_on_lane(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        path: Path,
+        run: &Run<'_>,
+        grh: Option<&[u8; 40]>,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        let about = Envelope { path, src_qp: run.src_qp, len: run.len as u16, grh };
+        if self.engine().is_capturing() {
+            return self.put_captured(lane, sender, &about, run, region);
+        }
+        for index in 0..run.count {
+            match self.put_record(lane, sender, &about, (run.head, index), (&run.from, index * run.len), region) {
+                Sent::Yes => {}
+                end => return (index, end),
+            }
+        }
+        (run.count, Sent::Yes)
+    }
+
+    /// Puts one packet on a lane: a small one in cells, a large one with its payload in the bulk
+    /// area.
+    #[inline(always)]
+    pub(crate) fn put_record(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        about: &Envelope<'_>,
+        headers: (Head<'_>, u32),
+        (from, skip): (&Origin<'_>, u32),
+        region: &mut HeldRegion<'_>,
+    ) -> Sent {
+        let Sender { tx, record, load, wanted, .. } = sender;
+        let len = usize::from(about.len);
+        let end = about.len_with(headers.0) + len;
+        if end <= RECORD_MAX {
+            let head = about.encode(headers, None, record);
+            if let Err(refusal) = self.fill(region, from, skip, &mut Sink::from(&mut record[head..end])) {
+                return Sent::Refused(refusal);
+            }
+            return match push(tx, record, end) {
+                Ok(()) => Sent::Yes,
+                Err(PushError::Full) => Sent::Full,
+                Err(PushError::Broken(_)) => self.broken(lane),
+            };
+        }
+        let slot = match tx.bulk.reserve(len) {
+            Ok(Some(slot)) => slot,
+            Ok(None) => {
+                *wanted = len as u32;
+                return Sent::Full;
+            }
+            Err(shm::Broken) => return self.broken(lane),
+        };
+        if load.add(len as u32) {
+            self.engine().waker.copied();
+        }
+        if let Err(refusal) = self.fill(region, from, skip, &mut tx.bulk.sink(&slot)) {
+            tx.bulk.cancel(slot);
+            return Sent::Refused(refusal);
+        }
+        let head = about.encode(headers, Some(slot.offset), record);
+        match push(tx, record, head) {
+            Ok(()) => Sent::Yes,
+            Err(PushError::Full) => {
+                tx.bulk.cancel(slot);
+                Sent::Full
+            }
+            Err(PushError::Broken(_)) => self.broken(lane),
+        }
+    }
+
+    /// The peer has broken the lane's rules: only its connections with this process end.
+    pub(crate) fn broken(&self, lane: &Lane) -> Sent {
+        crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
+        lane.kill();
+        self.engine().defer(Deferred::Broken(lane.id));
+        Sent::Full
+    }
+
+    /// Copies the payload that lies `skip` bytes behind the beginning of `from`.
+    #[inline(always)]
+    pub(crate) fn fill(
+        &self,
+        region: &mut HeldRegion<'_>,
+        from: &Origin<'_>,
+        skip: u32,
+        to: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        match *from {
+            Origin::Nothing => Ok(()),
+            Origin::Bytes(bytes) => access::copy(to, Source::from(bytes).part(skip as usize, to.len())),
+            Origin::Memory { pd, rkey, addr } => {
+                let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
+                region.read(wanted, (rkey, addr.wrapping_add(skip.into())), to)
+            }
+            Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {
+                access::copy(to, sq.inline(index, entry.length as usize).part((offset + skip) as usize, to.len()))
+            }
+            Origin::Request { sq, entry, index, offset } => {
+                let (wanted, offset) = (Use { pd: self.pd, right: LOCAL_READ, qpn: 0 }, offset + skip);
+                if entry.num_sge == 1 {
+                    let Sge { addr, length, lkey } = sq.element(index, 0);
+                    if u64::from(offset) + to.len() as u64 <= u64::from(length) {
+                        return region.read(wanted, (lkey, addr.wrapping_add(offset.into())), to);
+                    }
+                }
+                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
+                access::gather(region, self.pd, elements, offset, to)
+            }
+        }
+    }
+
+    /// Like `fill`. If the bytes are contiguous in a region and there is a [`Folding`], also folds
+    /// them into an ICRC. Returns whether it did.
+    fn fill_folding(
+        &self,
+        region: &mut HeldRegion<'_>,
+        from: &Origin<'_>,
+        skip: u32,
+        to: &mut Sink<'_>,
+        folding: Option<&mut Folding>,
+    ) -> Result<bool, Refusal> {
+        let place = match *from {
+            Origin::Memory { pd, rkey, addr } => {
+                Some((self.remote(pd, abi::mr::access::REMOTE_READ), (rkey, addr.wrapping_add(skip.into()))))
+            }
+            Origin::Request { sq, entry, index, offset } if entry.inline == 0 => {
+                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
+                access::piece(elements, offset + skip)
+                    .filter(|piece| piece.length as usize >= to.len())
+                    .map(|Sge { addr, lkey, .. }| (Use { pd: self.pd, right: LOCAL_READ, qpn: 0 }, (lkey, addr)))
+            }
+            _ => None,
+        };
+        if let (Some(folding), Some((wanted, place))) = (folding, place)
+            && region.read_folding(wanted, place, to, folding)?
+        {
+            return Ok(true);
+        }
+        self.fill(region, from, skip, to)?;
+        Ok(false)
+    }
+}
+
+/// Publishes a record of `len` bytes. Whole cells need no padding: the peer could read the bytes
+/// behind the record before, too.
+#[inline(always)]
+fn push(tx: &mut shm::LaneTx, record: &[u8; RECORD_MAX], len: usize) -> Result<(), PushError> {
+    match record.first_chunk::<CELL_DATA>() {
+        Some(cell) if len <= CELL_DATA => tx.ring.push_cell(cell),
+        _ => tx.ring.push(&record[..len.next_multiple_of(CELL_DATA)]),
+    }
+}
