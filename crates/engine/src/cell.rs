@@ -119,7 +119,7 @@ pub(crate) struct Envelope<'a> {
 
 impl Envelope<'_> {
     /// Bytes before the payload, if the payload is not in the bulk area.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len_with(&self, head: Head<'_>) -> usize {
         16 + if self.grh.is_some() { wire::grh::LEN } else { 0 } + head.len()
     }
@@ -127,11 +127,11 @@ impl Envelope<'_> {
     /// Writes everything before the payload of the packet with this index, which may be in the bulk
     /// area; returns the length written.
     #[inline(always)]
-    pub(crate) fn encode(
+    pub(crate) fn encode<const N: usize>(
         &self,
         (headers, index): (Head<'_>, u32),
         bulk: Option<u32>,
-        record: &mut [u8; shm::RECORD_MAX],
+        record: &mut [u8; N],
     ) -> usize {
         let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if bulk.is_some() { flag::BULK } else { 0 };
         head(record, self.path, flags, self.src_qp, self.len);

@@ -94,6 +94,30 @@ impl Qp {
         (from, skip): (&Origin<'_>, u32),
         region: &mut HeldRegion<'_>,
     ) -> Sent {
+        let len = usize::from(about.len);
+        let end = about.len_with(headers.0) + len;
+        let Some(cell) = sender.record.first_chunk_mut::<CELL_DATA>().filter(|_| end <= CELL_DATA) else {
+            return self.put_long_record(lane, sender, about, headers, (from, skip), region);
+        };
+        let head = about.encode(headers, None, cell);
+        if let Err(refusal) = self.fill(region, from, skip, &mut Sink::from(&mut cell[head..end])) {
+            return Sent::Refused(refusal);
+        }
+        let pushed = sender.tx.ring.push_cell(cell);
+        self.pushed(lane, pushed)
+    }
+
+    /// Puts one packet on a lane that does not fit into one cell.
+    #[inline(never)]
+    fn put_long_record(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        about: &Envelope<'_>,
+        headers: (Head<'_>, u32),
+        (from, skip): (&Origin<'_>, u32),
+        region: &mut HeldRegion<'_>,
+    ) -> Sent {
         let Sender { tx, record, load, wanted, .. } = sender;
         let len = usize::from(about.len);
         let end = about.len_with(headers.0) + len;
@@ -102,11 +126,7 @@ impl Qp {
             if let Err(refusal) = self.fill(region, from, skip, &mut Sink::from(&mut record[head..end])) {
                 return Sent::Refused(refusal);
             }
-            return match push(tx, record, end) {
-                Ok(()) => Sent::Yes,
-                Err(PushError::Full) => Sent::Full,
-                Err(PushError::Broken(_)) => self.broken(lane),
-            };
+            return self.pushed(lane, push(tx, record, end));
         }
         let slot = match tx.bulk.reserve(len) {
             Ok(Some(slot)) => slot,
@@ -124,17 +144,25 @@ impl Qp {
             return Sent::Refused(refusal);
         }
         let head = about.encode(headers, Some(slot.offset), record);
-        match push(tx, record, head) {
+        let pushed = push(tx, record, head);
+        if matches!(pushed, Err(PushError::Full)) {
+            tx.bulk.cancel(slot);
+        }
+        self.pushed(lane, pushed)
+    }
+
+    /// The result of publishing a record.
+    #[inline(always)]
+    fn pushed(&self, lane: &Lane, pushed: Result<(), PushError>) -> Sent {
+        match pushed {
             Ok(()) => Sent::Yes,
-            Err(PushError::Full) => {
-                tx.bulk.cancel(slot);
-                Sent::Full
-            }
+            Err(PushError::Full) => Sent::Full,
             Err(PushError::Broken(_)) => self.broken(lane),
         }
     }
 
     /// The peer has broken the lane's rules: only its connections with this process end.
+    #[cold]
     pub(crate) fn broken(&self, lane: &Lane) -> Sent {
         crate::reason!("lane {} to process {} is broken: the peer wrote invalid data", lane.id, lane.pid);
         lane.kill();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use abi::queue::qp as word;
 use protocol::{Nak, Response, ResponseData, Service, Status, Time};
 use shm::Sink;
+use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::access::{HeldRegion, Refusal};
@@ -137,7 +138,7 @@ impl Qp {
         while requester.has_unsent()
             && let Some(run) = requester.poll_run(Time(0))
         {
-            region.set_last(requester.unsent() == 1);
+            region.set_last(requester.unsent() == 1 && run.len < CELL_DATA as u32);
             let entry: SendBrief = queues.sq.read(run.slot);
             let from = Origin::of_request(&queues.sq, &entry, &run);
             let about = Envelope { len: run.len as u16, ..about };
@@ -321,7 +322,6 @@ impl Qp {
                     return;
                 }
             }
-            region.set_last(inner.requester.unsent() == 1);
             let (count, end) = self.send_request(inner, exit, &run, region);
             if count > 0 {
                 *sent = true;

@@ -40,16 +40,22 @@ impl Requester {
         })
     }
 
-    /// The next packets of a SEND or WRITE: its middle packets, as many as may be sent, or one
-    /// packet of another kind.
+    /// The next packets of a SEND or WRITE.
     #[inline(always)]
     pub(crate) fn next_packets(&self, entry: &Entry) -> Option<Run> {
+        if self.cursor.packet == 0 && entry.op.length <= self.config.mtu && self.rc.limit.is_none() {
+            return self.only_packet(entry);
+        }
+        self.next_packets_of_many(entry)
+    }
+
+    /// The next packets of a SEND or WRITE: its middle packets, as many as may be sent, or one
+    /// packet of another kind.
+    #[inline(never)]
+    fn next_packets_of_many(&self, entry: &Entry) -> Option<Run> {
         let (op, packet) = (&entry.op, self.cursor.packet);
         let (first, offset) = (entry.first + packet, packet << self.mtu_shift);
         let left = op.length - offset;
-        if packet == 0 && left <= self.config.mtu && self.rc.limit.is_none() {
-            return self.only_packet(entry);
-        }
         let place = Place::of(packet == 0, left <= self.config.mtu);
         let mut count = if place == Place::Middle { (left - 1) >> self.mtu_shift } else { 1 };
         let mut asks = false;

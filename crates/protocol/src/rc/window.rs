@@ -75,7 +75,7 @@ impl Requester {
 
     /// SEND and WRITE: how many packets from `psn` on fit into the window, and whether the packet that fills it
     /// must request an acknowledgement.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;
         // An answer is already awaited. When it comes, the requester can request the next one.
