@@ -14,7 +14,7 @@ use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::access::{HeldRegion, Refusal};
-use crate::cell::{Envelope, Path};
+use crate::cell::Path;
 use crate::exit::{Exit, Far, Sent};
 use crate::progress_mode::Wake;
 use crate::qp::{Inner, Lane, Qp, Route};
@@ -122,14 +122,12 @@ impl Qp {
             mtu: link.lane_mtu,
             ..Path::default()
         };
-        let about = Envelope { path, src_qp: Qpn::new(self.qpn()), len: 0, grh: None };
         let mut sender = lane.sender.lock();
         let mut region = HeldRegion::new(self.engine());
         let mut sent = false;
         if answers && let Some(response) = responder.poll_answer() {
-            let headers = (Head::Answer(responder, &response), 0);
-            let end = self.put_record(lane, &mut sender, &about, headers, (&Origin::Nothing, 0), &mut region);
-            if !matches!(end, Sent::Yes) {
+            let ack = self.run(Head::Answer(responder, &response), 1, 0, Origin::Nothing);
+            if self.put_on_lane(lane, &mut sender, path, &ack, None, &mut region).0 == 0 {
                 responder.untransmit();
                 return false;
             }
@@ -141,13 +139,8 @@ impl Qp {
             region.set_last(requester.unsent() == 1 && run.len < CELL_DATA as u32);
             let entry: SendBrief = queues.sq.read(run.slot);
             let from = Origin::of_request(&queues.sq, &entry, &run);
-            let about = Envelope { len: run.len as u16, ..about };
-            let (mut count, mut end) = (0, Sent::Yes);
-            while count < run.count && matches!(end, Sent::Yes) {
-                let headers = (Head::Request(requester, &run), count);
-                end = self.put_record(lane, &mut sender, &about, headers, (&from, count * run.len), &mut region);
-                count += u32::from(matches!(end, Sent::Yes));
-            }
+            let packets = self.run(Head::Request(requester, &run), run.count, run.len, from);
+            let (count, _) = self.put_on_lane(lane, &mut sender, path, &packets, None, &mut region);
             sent |= count > 0;
             if count == run.count {
                 requester.sent(Time(0), &run);

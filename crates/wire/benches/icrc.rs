@@ -21,7 +21,7 @@ fn icrc(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("of any length", length), |bencher| {
             bencher.iter(|| envelope.icrc(7, black_box(&packet)));
         });
-        group.bench_function(BenchmarkId::new("of a segment run's length", length), |bencher| {
+        group.bench_function(BenchmarkId::new("of one length", length), |bencher| {
             bencher.iter(|| measured.icrc(7, black_box(&packet)));
         });
         let mut whole = packet.clone();

@@ -1,6 +1,6 @@
 //! Tests that faults on demand affect only the connections that their rules concern, at both ends.
-//! Other connections run no timers, continue to use the fast paths and send packets of a lane's
-//! maximal length. The tests count all of this.
+//! Other connections run no timers, have direct access, and send packets of a lane's maximal
+//! length.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

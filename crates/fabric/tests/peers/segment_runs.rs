@@ -1,4 +1,4 @@
-//! Tests long messages between hosts, whose packets travel as segment runs: each test changes
+//! Tests long messages between hosts, whose packets travel in runs: each test changes
 //! something in the middle of a message.
 
 use crate::common::{Fabric, Memory, Plan, Side, register};
