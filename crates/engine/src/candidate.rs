@@ -63,7 +63,9 @@ impl Candidate {
                 BTH + reth::LEN
             }
             // Without credits.
-            Operation::Acknowledge if *behind.first()? == Syndrome::ACK.as_u8() => BTH + aeth::LEN,
+            Operation::Acknowledge if behind.first_chunk::<{ aeth::LEN }>()?[0] == Syndrome::ACK.as_u8() => {
+                BTH + aeth::LEN
+            }
             _ => return None,
         };
         let (psn, solicited, migrated, ack_req) = (view.psn(), view.solicited(), view.migrated(), view.ack_req());
@@ -171,6 +173,20 @@ mod tests {
             let headers = Headers { aeth: Aeth { syndrome, msn: 0xab_cdef }, ..headers(Operation::Acknowledge) };
             let (record, at) = record(&headers, 0, None);
             assert_eq!(parsed(&record, at).is_some(), is_candidate, "{headers}");
+        }
+    }
+
+    #[test]
+    fn headers_that_end_too_early_are_no_candidates() {
+        use Operation as W;
+        for operation in [W::SendOnly, W::SendLast, W::WriteOnly, W::WriteMiddle, W::Acknowledge] {
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
+            let mut bytes = [0; wire::MAX_LEN];
+            let whole = Headers { aeth, ..headers(operation) }.emit(&mut bytes).expect("room");
+            for len in 0..=bytes.len() {
+                let parsed = Candidate::parse(&bytes[..len], Partition::of(0x8001));
+                assert_eq!(parsed.map(|(_, head)| head), (len >= whole).then_some(whole), "{operation:?}, {len} bytes");
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Datagrams: each one has its own route, over a lane, to another host, or to all members of a
 //! group.
 //!
-//! Packets of connections are sent in `run.rs`. Adds to [`Qp`].
+//! Packets of connections are sent in `transmit.rs`. Adds to [`Qp`].
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! Such packets are parsed only in part ([`Candidate`]), several in a row are taken under one lock
 //! of the QP, and a region that several of them use is held. A packet about which anything is
 //! special goes the general way (`receive.rs`), which has the same result, and which finds out what
-//! is wrong. So this file refuses no packet and explains no error. Adds to [`Engine`] and [`Qp`].
+//! is wrong. So this file refuses no packet. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 

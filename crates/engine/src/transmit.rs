@@ -1,9 +1,9 @@
 //! Transmission: requests and answers of a QP become records on its lane, or packets on the wire.
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
-//! packet goes back to its state machine and the QP to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`, the destinations and payload sources of packets in `exit.rs`. How
-//! a packet gets on its path is in `put.rs`.
+//! packet stays with its state machine and the QP goes to the lane's blocked list; no thread waits.
+//! Datagrams are in `datagram.rs`, the destinations of packets in `exit.rs`, their headers and
+//! payload sources in `run.rs`. How a packet gets on its path is in `put.rs`.
 
 use std::sync::Arc;
 
@@ -254,6 +254,7 @@ impl Qp {
                     self.put_run(exit, &run, region).1
                 }
                 Fetched::Refused(nak) => {
+                    region.release();
                     inner.responder.read_failed(nak);
                     self.after_refusal(inner, None);
                     continue;

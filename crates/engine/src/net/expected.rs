@@ -35,8 +35,9 @@ impl Qp {
             let inside = &packet[..size - ICRC];
             let is_ours = inside.first_chunk().is_some_and(|bth| View(bth).dest_qp().value() == qpn);
             let Some((candidate, head)) = Candidate::parse(inside, partition).filter(|_| is_ours) else { return };
+            let Some(payload) = inside.get(head..) else { return };
             if !measured.fits(packet, packets.id)
-                || !self.take_expected(inner, &candidate, Path::default(), Source::from(&inside[head..]), &mut region)
+                || !self.take_expected(inner, &candidate, Path::default(), Source::from(payload), &mut region)
             {
                 return;
             }

@@ -276,3 +276,29 @@ fn nothing_is_expected_while_a_packet_is_carried_out_or_after_a_refusal() {
     let _ = crate::corners::take(&mut responder, &request(W::WriteOnly, 1, 0, 8), 8);
     assert!(responder.dead().is_some() && !expects(&responder, 1, W::SendOnly));
 }
+
+#[test]
+fn only_an_acknowledgement_of_what_was_sent_is_handled_at_once() {
+    let first = Psn::new(0xff_ffff);
+    let mut requester = Requester::new(Service::Rc, 8);
+    let config = RequesterConfig { mtu: MTU, sq_psn: first, rnr_retry: 7, lossless: true, ..Default::default() };
+    requester.configure(config);
+    for slot in 0..4 {
+        requester.post(SendOp { slot, length: 8, ..SendOp::default() }).expect("room");
+    }
+    let now = Time(0);
+    assert!(!requester.handle_ack(now, first), "nothing was sent");
+    for _ in 0..2 {
+        assert!(requester.poll_transmit(now).is_some());
+    }
+    for psn in [first - 1, first + 2] {
+        assert!(!requester.handle_ack(now, psn) && requester.poll_completion().is_none(), "{psn} was not sent");
+    }
+    assert!(requester.handle_ack(now, first + 1), "it answers both");
+    assert_eq!([(); 3].map(|()| requester.poll_completion().map(|end| end.slot)), [Some(0), Some(1), None]);
+    assert!(requester.poll_transmit(now).is_some());
+    let opcode = Opcode::new(Transport::Rc, W::Acknowledge);
+    let aeth = Aeth { syndrome: Syndrome::RnrNak(1), msn: 0 };
+    let _ = requester.handle_response(now, &Headers { opcode, psn: first + 2, aeth, ..Headers::default() }, 0);
+    assert!(!requester.handle_ack(now, first + 2), "the receiver was not ready");
+}
