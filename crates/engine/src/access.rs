@@ -270,14 +270,21 @@ pub(crate) fn scatter(
 
 /// Calls `copy` for each piece of `[offset, offset + len)` of the concatenated `elements`, with its
 /// key and address, and its range in one buffer of `len` bytes.
-#[inline]
+#[inline(always)]
 fn walk(
-    elements: impl Iterator<Item = Sge>,
+    mut elements: impl Iterator<Item = Sge>,
     (offset, len): (u32, usize),
     mut copy: impl FnMut((u32, u64), Range<usize>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let (mut skip, mut done) = (offset, 0);
-    for element in elements {
+    let first = elements.next();
+    // The common case: all bytes lie in the first element.
+    if let Some(first) = first
+        && u64::from(offset) + len as u64 <= u64::from(first.length)
+    {
+        return copy((first.lkey, first.addr.wrapping_add(u64::from(offset))), 0..len);
+    }
+    for element in first.into_iter().chain(elements) {
         if done == len {
             break;
         }

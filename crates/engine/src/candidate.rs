@@ -112,7 +112,7 @@ pub(crate) fn destination(record: &Record) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::cell::{Cell, Envelope, Path, decode};
-    use crate::run::Head;
+    use crate::run::RunHeaders;
     use wire::{Aeth, Headers, Qpn};
 
     const PATH: Path = Path { device: 1, port: 2, slid: 0x304, dlid: 0x506, sl: 7, mtu: 3 };
@@ -133,7 +133,7 @@ mod tests {
     fn record(headers: &Headers, len: u16, bulk: Option<u32>) -> (Record, usize) {
         let mut record = [0; RECORD_MAX];
         let at = Envelope { path: PATH, src_qp: Qpn::new(0xab_cdef), len, grh: None }.encode(
-            (Head::Full(headers), 0),
+            (RunHeaders::Full(headers), 0),
             bulk,
             &mut record,
         );

@@ -14,7 +14,7 @@
 use shm::{LaneRx, RECORD_MAX, Source};
 use wire::{Headers, Psn, Qpn};
 
-use crate::run::Head;
+use crate::run::RunHeaders;
 use crate::srq_request::{self, SrqReply, SrqRequest};
 
 pub(crate) mod flag {
@@ -120,7 +120,7 @@ pub(crate) struct Envelope<'a> {
 impl Envelope<'_> {
     /// Bytes before the payload, if the payload is not in the bulk area.
     #[inline(always)]
-    pub(crate) fn len_with(&self, head: Head<'_>) -> usize {
+    pub(crate) fn len_with(&self, head: RunHeaders<'_>) -> usize {
         16 + if self.grh.is_some() { wire::grh::LEN } else { 0 } + head.len()
     }
 
@@ -129,7 +129,7 @@ impl Envelope<'_> {
     #[inline(always)]
     pub(crate) fn encode<const N: usize>(
         &self,
-        (headers, index): (Head<'_>, u32),
+        (headers, index): (RunHeaders<'_>, u32),
         bulk: Option<u32>,
         record: &mut [u8; N],
     ) -> usize {
@@ -245,7 +245,7 @@ mod tests {
                 Payload::Bulk(offset) => Some(offset),
                 Payload::Inline(_) => None,
             };
-            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode((Head::Full(&self.headers), 0), bulk, record)
+            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode((RunHeaders::Full(&self.headers), 0), bulk, record)
         }
     }
 

@@ -18,7 +18,7 @@ use crate::faults::packets::Towards;
 use crate::mcast::is_group;
 use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
-use crate::run::{Head, Origin};
+use crate::run::{Origin, RunHeaders};
 use crate::wqe::DatagramEntry;
 
 /// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
@@ -60,7 +60,7 @@ impl Qp {
             sender.ends = Some(self.ends_of_datagram(inner, entry));
         }
         let region = &mut HeldRegion::new(self.engine());
-        let run = self.run(Head::Full(&headers), 1, run.len, from);
+        let run = self.run(RunHeaders::Full(&headers), 1, run.len, from);
         match self.put_on_lane(lane, &mut sender, path, &run, grh.as_ref(), region).1 {
             Sent::Yes => Ok(true),
             Sent::Refused(refusal) => Err(refusal),
@@ -248,7 +248,7 @@ impl Qp {
             }
         }
         let region = &mut HeldRegion::new(self.engine());
-        let run = self.run(Head::Full(&headers), 1, run.len, from);
+        let run = self.run(RunHeaders::Full(&headers), 1, run.len, from);
         match self.put_on_wire(flow, &mut flow.port.batch.lock(), &run, region).1 {
             Sent::Refused(refusal) => Err(refusal),
             _ => Ok(()),

@@ -1,5 +1,5 @@
-//! Where packets are sent, and the result of sending them. An [`Exit`] is either a lane or the wire.
-//! What is sent is in `run.rs`. Principal type: [`Exit`].
+//! Where packets are sent, and the result of sending them. An [`Exit`] is either a lane or the
+//! wire. What is sent is in `run.rs`. Principal type: [`Exit`].
 
 use std::sync::Arc;
 

@@ -4,13 +4,14 @@
 //! Such packets are parsed only in part ([`Candidate`]), several in a row are taken under one lock
 //! of the QP, and a region that several of them use is held. A packet about which anything is
 //! special goes the general way (`receive.rs`), which has the same result, and which finds out what
-//! is wrong. So this file refuses no packet. Adds to [`Engine`] and [`Qp`].
+//! is wrong. So this file refuses no packet. With the strict mode, all packets go the general way.
+//! Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 
 use abi::cq::opcode as wc_opcode;
 use abi::mr::access as right;
-use protocol::{Place, RecvEnd, Service, Status};
+use protocol::{PayloadPlace, RecvEnd, Service, Status};
 use shm::{LaneRx, Source};
 use wire::Operation;
 
@@ -75,8 +76,8 @@ impl Engine {
         }
         let Some(qp) = recent else { return RunEnd::Other(len) };
         let mut inner = qp.lock();
-        // These concern only what this side sends; or they are the same for all packets.
-        const SUPPORTED: Special = Special::LOSSY.and(Special::PACED).and(Special::HELD).and(Special::STRICT);
+        // These concern only what this side sends.
+        const SUPPORTED: Special = Special::LOSSY.and(Special::PACED).and(Special::HELD);
         if !qp.expects_packets(&inner, SUPPORTED) {
             return RunEnd::Other(len);
         }
@@ -171,14 +172,16 @@ impl Qp {
         let Some(expected) = inner.responder.expects((packet.opcode, packet.psn), packet.reth, len) else {
             return false;
         };
-        let Place::Receive { offset } = expected.place else {
-            let Place::Write { va, rkey } = expected.place else { return false };
-            let wanted = self.remote(self.pd, right::REMOTE_WRITE);
-            let is_written = len == 0 || region.write(wanted, (rkey, va), payload).is_ok();
-            if is_written {
-                inner.responder.accept(expected, packet.ack_req);
+        let offset = match expected.place {
+            PayloadPlace::Write { va, rkey } => {
+                let wanted = self.remote(self.pd, right::REMOTE_WRITE);
+                let is_written = len == 0 || region.write(wanted, (rkey, va), payload).is_ok();
+                if is_written {
+                    inner.responder.accept(expected, packet.ack_req);
+                }
+                return is_written;
             }
-            return is_written;
+            PayloadPlace::Receive { offset } => offset,
         };
         if inner.incoming.receive.is_none() && !(packet.opcode.place().begins() && self.take_receive(inner)) {
             return false;

@@ -1,5 +1,5 @@
 //! Puts packets on their path: on a lane as records, on the wire as segments of a datagram. The
-//! unit is a [`Run`]. When to send, and what, is decided in `transmit.rs`. Adds to [`Qp`].
+//! unit is a [`OutgoingRun`]. When to send, and what, is decided in `transmit.rs`. Adds to [`Qp`].
 
 use abi::post::Sge;
 use shm::memory::CELL_DATA;
@@ -14,13 +14,18 @@ use crate::extent::LOCAL_READ;
 use crate::lane::Sender;
 use crate::net::batch::Batch;
 use crate::qp::{Flow, Lane, Qp};
-use crate::run::{Head, Origin, Run};
+use crate::run::{Origin, OutgoingRun, RunHeaders};
 
 impl Qp {
     /// Puts the packets of a run on their path. Returns how many were put, and what happened to the
     /// next one.
     #[inline]
-    pub(crate) fn put_run(&self, exit: &mut Exit<'_>, run: &Run<'_>, region: &mut HeldRegion<'_>) -> (u32, Sent) {
+    pub(crate) fn put_run(
+        &self,
+        exit: &mut Exit<'_>,
+        run: &OutgoingRun<'_>,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
         match exit {
             Exit::Lane(_, _, _, Some(far)) | Exit::Wire(_, _, Some(far)) => {
                 let far = *far;
@@ -33,7 +38,7 @@ impl Qp {
     }
 
     /// Puts one packet on its path, whatever the fault rules say.
-    pub(crate) fn put_unruled(&self, exit: &mut Exit<'_>, run: &Run<'_>, region: &mut HeldRegion<'_>) -> Sent {
+    pub(crate) fn put_unruled(&self, exit: &mut Exit<'_>, run: &OutgoingRun<'_>, region: &mut HeldRegion<'_>) -> Sent {
         match exit {
             Exit::Lane(lane, sender, path, _) => self.put_on_lane(lane, sender, *path, run, None, region).1,
             Exit::Wire(flow, batch, _) => self.put_on_wire(flow, batch, run, region).1,
@@ -45,10 +50,10 @@ impl Qp {
         &self,
         flow: &Flow,
         batch: &mut Batch,
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
-        tracing::trace!("to {}: {}, {} packets", flow.target.to.ip(), run.head.full(0), run.count);
+        tracing::trace!("to {}: {}, {} packets", flow.target.to.ip(), run.headers.full(0), run.count);
         let way = (&flow.target, &flow.envelope);
         // What cannot be sent is lost, as on any network.
         let lost = |error: &std::io::Error| flow.complain(error);
@@ -65,7 +70,7 @@ impl Qp {
         lane: &Lane,
         sender: &mut Sender,
         path: Path,
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
         grh: Option<&[u8; 40]>,
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
@@ -74,7 +79,7 @@ impl Qp {
             return self.put_captured(lane, sender, &about, run, region);
         }
         for index in 0..run.count {
-            match self.put_record(lane, sender, &about, (run.head, index), (&run.from, index * run.len), region) {
+            match self.put_record(lane, sender, &about, (run.headers, index), (&run.from, index * run.len), region) {
                 Sent::Yes => {}
                 end => return (index, end),
             }
@@ -90,7 +95,7 @@ impl Qp {
         lane: &Lane,
         sender: &mut Sender,
         about: &Envelope<'_>,
-        headers: (Head<'_>, u32),
+        headers: (RunHeaders<'_>, u32),
         (from, skip): (&Origin<'_>, u32),
         region: &mut HeldRegion<'_>,
     ) -> Sent {
@@ -114,7 +119,7 @@ impl Qp {
         lane: &Lane,
         sender: &mut Sender,
         about: &Envelope<'_>,
-        headers: (Head<'_>, u32),
+        headers: (RunHeaders<'_>, u32),
         (from, skip): (&Origin<'_>, u32),
         region: &mut HeldRegion<'_>,
     ) -> Sent {
@@ -190,15 +195,8 @@ impl Qp {
                 access::copy(to, sq.inline(index, entry.length as usize).part((offset + skip) as usize, to.len()))
             }
             Origin::Request { sq, entry, index, offset } => {
-                let (wanted, offset) = (Use { pd: self.pd, right: LOCAL_READ, qpn: 0 }, offset + skip);
-                if entry.num_sge == 1 {
-                    let Sge { addr, length, lkey } = sq.element(index, 0);
-                    if u64::from(offset) + to.len() as u64 <= u64::from(length) {
-                        return region.read(wanted, (lkey, addr.wrapping_add(offset.into())), to);
-                    }
-                }
                 let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
-                access::gather(region, self.pd, elements, offset, to)
+                access::gather(region, self.pd, elements, offset + skip, to)
             }
         }
     }

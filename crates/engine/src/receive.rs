@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use abi::cq::opcode as wc_opcode;
 use abi::event::kind;
 use abi::mr::access as right;
-use abi::post::Sge;
 use abi::queue::{context_page, qp as word};
 use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
@@ -208,8 +207,9 @@ impl Qp {
             self.explain(inner, slot, Status::LocLenErr, &why, Some("give an atomic 8 bytes of scatter list"));
             Err(Status::LocLenErr)
         } else {
-            let region = &mut HeldRegion::new(self.engine());
-            access::scatter(region, self.pd, elements, offset, bytes).map_err(|refusal| {
+            // The region is released before anything is explained.
+            let scattered = access::scatter(&mut HeldRegion::new(self.engine()), self.pd, elements, offset, bytes);
+            scattered.map_err(|refusal| {
                 self.explain(inner, slot, Status::LocProtErr, &refusal, refusal.advice());
                 Status::LocProtErr
             })
@@ -432,14 +432,16 @@ impl Qp {
             self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
             Err((Status::LocLenErr, Nak::InvalidRequest))
         } else {
-            let region = &mut HeldRegion::new(self.engine());
+            let mut region = HeldRegion::new(self.engine());
             let grh = packet
                 .grh
                 .as_ref()
                 .filter(|_| before > 0)
-                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..]), region));
+                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..]), &mut region));
             let payload = payload.part(0, len as usize);
-            grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload, region)).map_err(|refusal| {
+            let scattered = grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload, &mut region));
+            region.release();
+            scattered.map_err(|refusal| {
                 let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
                 let why = format_args!("the receive buffer cannot take the message: {refusal}");
                 self.failed(receive.wr_id, status, &why, refusal.advice());
@@ -510,13 +512,6 @@ impl Qp {
     ) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
-                if receive.num_sge == 1 {
-                    let Sge { addr, length, lkey } = inner.queues.rq.element(index, 0);
-                    if u64::from(offset) + from.len() as u64 <= u64::from(length) {
-                        let wanted = Use { pd: self.pd, right: right::LOCAL_WRITE, qpn: 0 };
-                        return region.write(wanted, (lkey, addr.wrapping_add(offset.into())), from);
-                    }
-                }
                 let elements = (0..receive.num_sge as usize).map(|number| inner.queues.rq.element(index, number));
                 access::scatter(region, self.pd, elements, offset, from)
             }

@@ -1,5 +1,5 @@
 //! Packets to be sent: their headers, and where their payload comes from. Where they go is in
-//! `exit.rs`. Principal type: [`Run`].
+//! `exit.rs`. Principal type: [`OutgoingRun`].
 
 use protocol::{Requester, Responder, Response};
 use wire::{Headers, Psn, Qpn};
@@ -39,11 +39,12 @@ impl<'a> Origin<'a> {
 }
 
 /// Packets of one message with consecutive numbers and consecutive payload. They have the same
-/// headers, except for the number and the request for an acknowledgement. Most runs have one packet.
-pub(crate) struct Run<'a> {
+/// headers, except for the number and the request for an acknowledgement. Most runs have one
+/// packet.
+pub(crate) struct OutgoingRun<'a> {
     /// The sender.
     pub(crate) src_qp: Qpn,
-    pub(crate) head: Head<'a>,
+    pub(crate) headers: RunHeaders<'a>,
     pub(crate) count: u32,
     /// Bytes of payload in each packet.
     pub(crate) len: u32,
@@ -53,7 +54,7 @@ pub(crate) struct Run<'a> {
 
 /// The headers of a run.
 #[derive(Clone, Copy)]
-pub(crate) enum Head<'a> {
+pub(crate) enum RunHeaders<'a> {
     /// Packets that the requester has just returned.
     Request(&'a Requester, &'a protocol::Run),
     /// An answer of the responder.
@@ -62,7 +63,7 @@ pub(crate) enum Head<'a> {
     Full(&'a Headers),
 }
 
-impl Head<'_> {
+impl RunHeaders<'_> {
     /// Bytes of the headers of one packet.
     #[inline]
     pub(crate) fn len(self) -> usize {

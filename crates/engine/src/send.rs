@@ -326,6 +326,7 @@ impl Qp {
         }
     }
 
+    /// Does the work of `complete_sends`. Apart, because most calls find nothing to do.
     fn complete_all_sends(&self, inner: &mut Inner) {
         let (mut last, mut explained) = (None, false);
         while let Some(completion) = inner.requester.poll_completion() {

@@ -71,8 +71,7 @@ impl<T> Table<T> {
 
     /// The object, held in the table during the life of the guard.
     pub(crate) fn hold(&self, number: u32) -> Option<MappedRwLockReadGuard<'_, Arc<T>>> {
-        // Recursive: a thread that holds a region may look up another use of it, for the strict
-        // mode, while a writer waits.
+        // Recursive: a thread that holds a region may look it up again while a writer waits.
         let slot = self.slot(number)?;
         #[cfg(debug_assertions)]
         crate::lock::witness::saw(slot);

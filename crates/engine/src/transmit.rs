@@ -19,7 +19,7 @@ use crate::exit::{Exit, Far, Sent};
 use crate::progress_mode::Wake;
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
-use crate::run::{Head, Origin, Run};
+use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
 use crate::wqe::SendBrief;
 
@@ -106,7 +106,7 @@ impl Qp {
         let special = self.special(inner);
         let Inner { requester, responder, queues, link, wake, .. } = inner;
         let lane = match &link.route {
-            Route::Lane(lane) if !lane.is_dead() && !special.has_beside(Special::STRICT) => lane,
+            Route::Lane(lane) if !lane.is_dead() && !special.has_beside(Special::default()) => lane,
             _ => return requester.outstanding() == 0 && !responder.has_answers(),
         };
         let answers = responder.has_answers();
@@ -126,7 +126,7 @@ impl Qp {
         let mut region = HeldRegion::new(self.engine());
         let mut sent = false;
         if answers && let Some(response) = responder.poll_answer() {
-            let ack = self.run(Head::Answer(responder, &response), 1, 0, Origin::Nothing);
+            let ack = self.run(RunHeaders::Answer(responder, &response), 1, 0, Origin::Nothing);
             if self.put_on_lane(lane, &mut sender, path, &ack, None, &mut region).0 == 0 {
                 responder.untransmit();
                 return false;
@@ -136,10 +136,11 @@ impl Qp {
         while requester.has_unsent()
             && let Some(run) = requester.poll_run(Time(0))
         {
+            // Worth it only for a record of one cell: a longer copy hides the cost of the release.
             region.set_last(requester.unsent() == 1 && run.len < CELL_DATA as u32);
             let entry: SendBrief = queues.sq.read(run.slot);
             let from = Origin::of_request(&queues.sq, &entry, &run);
-            let packets = self.run(Head::Request(requester, &run), run.count, run.len, from);
+            let packets = self.run(RunHeaders::Request(requester, &run), run.count, run.len, from);
             let (count, _) = self.put_on_lane(lane, &mut sender, path, &packets, None, &mut region);
             sent |= count > 0;
             if count == run.count {
@@ -250,7 +251,7 @@ impl Qp {
             let done = match self.source_of_response(inner, &response) {
                 Fetched::Here => self.send_response(inner, exit, &response, region),
                 Fetched::Bytes(headers, bytes) => {
-                    let run = self.run(Head::Full(&headers), 1, bytes.len() as u32, Origin::Bytes(bytes));
+                    let run = self.run(RunHeaders::Full(&headers), 1, bytes.len() as u32, Origin::Bytes(bytes));
                     self.put_run(exit, &run, region).1
                 }
                 Fetched::Refused(nak) => {
@@ -376,14 +377,11 @@ impl Qp {
     /// Reads the payload of lost packets, so that a bad buffer fails even without a peer.
     #[cold]
     pub(crate) fn rehearse(&self, inner: &Inner, run: &protocol::Run) -> Result<(), Refusal> {
-        if run.len == 0 {
-            return Ok(());
-        }
         let entry: SendBrief = inner.queues.sq.read(run.slot);
-        let from = Origin::Request { sq: &inner.queues.sq, entry: &entry, index: run.slot, offset: run.offset };
+        let from = &Origin::of_request(&inner.queues.sq, &entry, run);
         let mut bytes = vec![0; run.len as usize];
         let region = &mut HeldRegion::new(self.engine());
-        (0..run.count).try_for_each(|index| self.fill(region, &from, index * run.len, &mut Sink::from(&mut bytes[..])))
+        (0..run.count).try_for_each(|index| self.fill(region, from, index * run.len, &mut Sink::from(&mut bytes[..])))
     }
 
     /// Sends the packets of a request.
@@ -397,7 +395,7 @@ impl Qp {
     ) -> (u32, Sent) {
         let entry: SendBrief = inner.queues.sq.read(run.slot);
         let from = Origin::of_request(&inner.queues.sq, &entry, run);
-        self.put_run(exit, &self.run(Head::Request(&inner.requester, run), run.count, run.len, from), region)
+        self.put_run(exit, &self.run(RunHeaders::Request(&inner.requester, run), run.count, run.len, from), region)
     }
 
     #[inline]
@@ -416,13 +414,13 @@ impl Qp {
                 (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.put_run(exit, &self.run(Head::Answer(&inner.responder, response), 1, len, from), region).1
+        self.put_run(exit, &self.run(RunHeaders::Answer(&inner.responder, response), 1, len, from), region).1
     }
 
     /// A run of packets of this QP.
     #[inline]
-    pub(crate) fn run<'a>(&self, head: Head<'a>, count: u32, len: u32, from: Origin<'a>) -> Run<'a> {
-        Run { src_qp: Qpn::new(self.qpn()), head, count, len, from }
+    pub(crate) fn run<'a>(&self, headers: RunHeaders<'a>, count: u32, len: u32, from: Origin<'a>) -> OutgoingRun<'a> {
+        OutgoingRun { src_qp: Qpn::new(self.qpn()), headers, count, len, from }
     }
 
     /// The other end, for the fault rules.

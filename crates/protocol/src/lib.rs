@@ -36,7 +36,7 @@ pub use operation::{Destination, Incoming, MAX_MESSAGE, Operation, Run, SendOp};
 pub use qp::{Service, State};
 pub use rc::answers::{Carried, Kept};
 pub use rc::out_of_order::{OUT_OF_ORDER_MAX, OutOfOrder};
-pub use rc::responder::{Expected, Place};
+pub use rc::responder::{Expected, PayloadPlace};
 pub use rc::standing::{KEPT, Open, Standing};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfig};

@@ -12,7 +12,8 @@ use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 
 impl Requester {
     /// The next packet of a READ, an atomic, an ATOMIC WRITE or a FLUSH, if it may be sent. Each
-    /// piece of a READ is one packet. If a piece was answered in part, the packet asks for the rest.
+    /// piece of a READ is one packet. If a piece was answered in part, the packet asks for the
+    /// rest.
     #[inline(never)]
     pub(crate) fn next_request(&self, entry: &Entry) -> Option<Run> {
         let (op, packet) = (&entry.op, self.cursor.packet);

@@ -2,8 +2,8 @@
 //! [`crate::requester`] and [`crate::responder`]. On the requester's side: responses and going back
 //! ([`requester`]), timers ([`timers`]), the window ([`window`]) and end-to-end credits
 //! ([`credits`]). On the responder's side: checking requests ([`responder`]) and answering them
-//! ([`answers`]). On both sides: out-of-order packets ([`out_of_order`]). Principal type: [`Reliable`]. IBA
-//! 9.7.
+//! ([`answers`]). On both sides: out-of-order packets ([`out_of_order`]). Principal type:
+//! [`Reliable`]. IBA 9.7.
 
 pub(crate) mod answers;
 mod confirmed;

@@ -20,7 +20,7 @@ use crate::exit::Sent;
 use crate::lane::Sender;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Lane, Qp};
-use crate::run::{Origin, Run};
+use crate::run::{Origin, OutgoingRun};
 use crate::special::Special;
 use crate::wqe::DatagramEntry;
 
@@ -114,7 +114,7 @@ impl Qp {
         lane: &Lane,
         sender: &mut Sender,
         about: &Envelope<'_>,
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
         let mut payload = vec![0; about.len.into()];
@@ -125,14 +125,15 @@ impl Qp {
             region.release();
             // The time before the packet leaves, and so before the time of its answer.
             let time = clock::since_1970();
-            let sent = self.put_record(lane, sender, about, (run.head, index), (&Origin::Bytes(&payload), 0), region);
+            let sent =
+                self.put_record(lane, sender, about, (run.headers, index), (&Origin::Bytes(&payload), 0), region);
             if !matches!(sent, Sent::Yes) {
                 return (index, sent);
             }
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture.packet(&about, &assembled(&run.head.full(index), &payload), "");
+            self.engine().capture.packet(&about, &assembled(&run.headers.full(index), &payload), "");
         }
         (run.count, Sent::Yes)
     }

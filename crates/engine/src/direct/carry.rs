@@ -135,13 +135,9 @@ impl Qp {
         }
         let Some(value) = before else { return Carried::Done };
         // The atomic has been carried out, even if its response cannot be stored.
-        match access::scatter(
-            &mut HeldRegion::new(engine),
-            self.pd,
-            elements(),
-            0,
-            Source::from(&value.to_ne_bytes()[..]),
-        ) {
+        let bytes = value.to_ne_bytes();
+        let scattered = access::scatter(&mut HeldRegion::new(engine), self.pd, elements(), 0, Source::from(&bytes[..]));
+        match scattered {
             Ok(()) => Carried::Done,
             Err(refusal) => {
                 self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::exit::{Exit, Far, Sent};
 use crate::qp::{Flow, Inner, Qp};
 use crate::receive;
-use crate::run::{Head, Origin, Run};
+use crate::run::{Origin, OutgoingRun, RunHeaders};
 
 /// How long a late packet waits for the next one, in nanoseconds.
 const LATE: u64 = 1_000_000;
@@ -56,10 +56,11 @@ impl Qp {
         &self,
         exit: &mut Exit<'_>,
         far: &Far,
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
         region: &mut HeldRegion<'_>,
     ) -> Sent {
-        let (headers, len) = (&run.head.full(0), run.len);
+        debug_assert_eq!(run.count, 1, "a rule sees each packet");
+        let (headers, len) = (&run.headers.full(0), run.len);
         let engine = self.engine();
         let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
         let verdict = engine.faults.decide(engine, &facts, headers);
@@ -98,7 +99,7 @@ impl Qp {
             Fate::Twice => self.put_unruled(exit, run, region),
             Fate::Ghost => {
                 let headers = ghost(headers);
-                self.put_unruled(exit, &self.run(Head::Full(&headers), 1, len, run.from), region)
+                self.put_unruled(exit, &self.run(RunHeaders::Full(&headers), 1, len, run.from), region)
             }
             _ => Sent::Yes,
         };

@@ -20,7 +20,7 @@ use wire::icrc::{Envelope, Folding, Measured};
 use crate::capture::{CaptureHook, Owners};
 use crate::net::connected_sender::ConnectedSender;
 use crate::network::Outlet;
-use crate::run::Run;
+use crate::run::OutgoingRun;
 
 /// The length of an ICRC.
 pub(crate) const ICRC: usize = 4;
@@ -130,13 +130,14 @@ impl Batch {
         &mut self,
         outlet: &dyn Outlet,
         (target, envelope): (&Target, &Envelope),
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
         lost: impl Fn(&io::Error),
         mut fill: impl FnMut(u32, &mut Sink<'_>, Option<&mut Folding>) -> Result<bool, E>,
     ) -> (u32, Result<(), E>) {
         let (len, pad) = (run.len as usize, (run.len.wrapping_neg() % 4) as usize);
         let mut template = [0; wire::MAX_LEN];
-        let head = run.head.emit(0, &mut template);
+        let head = run.headers.emit(0, &mut template);
+        wire::bth::set_pad(template.first_chunk_mut().expect("a BTH is first"), pad as u8);
         let size = head + len + pad + ICRC;
         let measured = self.measure(envelope, size - ICRC);
         let folds = head == BTH && pad == 0 && measured.is_foldable();
@@ -151,9 +152,8 @@ impl Batch {
                 self.owners.add(self.count, run.src_qp);
             }
             for _ in 0..self.room(size).min(run.count - added) {
-                let (psn, ack_req) = run.head.number(added);
+                let (psn, ack_req) = run.headers.number(added);
                 let bth = template.first_chunk_mut().expect("a BTH is first");
-                wire::bth::set_pad(bth, pad as u8);
                 wire::bth::renumber(bth, psn, ack_req);
                 if let Err(error) = self
                     .put(target, &measured, (&template[..head], size), folds, |to, folding| fill(added, to, folding))
@@ -355,7 +355,7 @@ mod tests {
 
     use super::*;
     use crate::access;
-    use crate::run::{Head, Origin};
+    use crate::run::{Origin, RunHeaders};
     use shm::Source;
     use wire::{Headers, Opcode, Operation, Psn, Qpn, Transport};
 
@@ -391,7 +391,8 @@ mod tests {
     fn put(batch: &mut Batch, outlet: &Seen, port: u16, (psn, count, len): (u32, u32, u32), source: &[u8]) {
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         let headers = headers(psn);
-        let run = Run { src_qp: Qpn::new(7), head: Head::Full(&headers), count, len, from: Origin::Nothing };
+        let run =
+            OutgoingRun { src_qp: Qpn::new(7), headers: RunHeaders::Full(&headers), count, len, from: Origin::Nothing };
         let lost = |error: &io::Error| panic!("sent: {error}");
         let put = batch.put_run(outlet, (&target(port), &envelope), &run, lost, |_, to, folding| match folding {
             Some(folding) => access::folded(to, source, folding).map(|()| true),
@@ -490,7 +491,13 @@ mod tests {
         let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         let headers = headers(1);
-        let run = Run { src_qp: Qpn::new(7), head: Head::Full(&headers), count: 3, len: 8, from: Origin::Nothing };
+        let run = OutgoingRun {
+            src_qp: Qpn::new(7),
+            headers: RunHeaders::Full(&headers),
+            count: 3,
+            len: 8,
+            from: Origin::Nothing,
+        };
         let put = batch.put_run(
             &outlet,
             (&target(1), &envelope),

@@ -18,8 +18,8 @@ use crate::special::Special;
 impl Qp {
     /// Takes the packets after one that this QP has just taken, as long as they are expected.
     pub(crate) fn take_expected_of_host(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
-        // Tracing, captures and fault rules see each packet in full.
-        const SUPPORTED: Special = Special::WIRE.and(Special::PACED).and(Special::STRICT);
+        // Tracing, captures, fault rules and the strict mode see each packet in full.
+        const SUPPORTED: Special = Special::WIRE.and(Special::PACED);
         let size = packets.segment;
         if size <= ICRC
             || packets.bytes.len() < packets.at + size

@@ -24,14 +24,14 @@ use wire::{Headers, Opcode, Psn, Reth, Transport};
 #[must_use]
 pub struct Expected {
     /// Where its payload goes.
-    pub place: Place,
+    pub place: PayloadPlace,
     /// The message after it.
     next: Open,
 }
 
 /// Where the payload of a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PayloadPlace {
     /// Into a receive request.
     Receive {
         /// The offset in the message.
@@ -71,13 +71,13 @@ impl Responder {
         }
         if opcode.is_send() {
             let (offset, next) = self.send_packet(opcode, len).ok()?;
-            return Some(Expected { place: Place::Receive { offset }, next });
+            return Some(Expected { place: PayloadPlace::Receive { offset }, next });
         }
         if !opcode.is_write() {
             return None;
         }
         let ((reth, offset), next) = self.write_packet(opcode, reth, len).ok()?;
-        Some(Expected { place: Place::Write { va: reth.va.wrapping_add(offset.into()), rkey: reth.rkey }, next })
+        Some(Expected { place: PayloadPlace::Write { va: reth.va.wrapping_add(offset.into()), rkey: reth.rkey }, next })
     }
 
     /// Reports that the packet is carried out for which [`Responder::expects`] has returned

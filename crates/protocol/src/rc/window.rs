@@ -73,8 +73,8 @@ impl Requester {
         under_way + takes <= if unheard { Psn::WINDOW } else { self.window() }
     }
 
-    /// SEND and WRITE: how many packets from `psn` on fit into the window, and whether the packet that fills it
-    /// must request an acknowledgement.
+    /// SEND and WRITE: how many packets from `psn` on fit into the window, and whether the packet
+    /// that fills it must request an acknowledgement.
     #[inline(always)]
     pub(crate) fn room(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;

@@ -1,12 +1,12 @@
-//! Two requesters send the same requests, one in runs of packets and one packet by packet: they send
-//! the same packets. Two responders get the same packets, and one of them accepts those that it
-//! expects at once: they give the same answers, whatever happens in between.
+//! Two requesters send the same requests, one in runs of packets and one packet by packet: they
+//! send the same packets. Two responders get the same packets, and one of them accepts those that
+//! it expects at once: they give the same answers, whatever happens in between.
 
 use crate::corners::{request, responder};
 use crate::packet::{Answer, Answers, OneByOne, packets as packets_of};
 use softhca_protocol::{
-    Access, Nak, Operation, Outcome, Place, RecvEnd, Requester, RequesterConfig, Responder, ResponderConfig, SendOp,
-    Service, Step, Time,
+    Access, Nak, Operation, Outcome, PayloadPlace, RecvEnd, Requester, RequesterConfig, Responder, ResponderConfig,
+    SendOp, Service, Step, Time,
 };
 use wire::{Aeth, Headers, NakCode, Opcode, Operation as W, Psn, Syndrome, Transport};
 
@@ -56,11 +56,11 @@ fn accept(responder: &mut Responder, headers: &Headers, len: u32, done: &mut Vec
         solicited: headers.solicited,
     };
     done.push(match expected.place {
-        Place::Receive { offset } => {
+        PayloadPlace::Receive { offset } => {
             let (first, last) = (headers.opcode.place().begins(), ends.then(|| end(offset + len)));
             Done::Received { offset, len, first, last }
         }
-        Place::Write { va, rkey } => {
+        PayloadPlace::Write { va, rkey } => {
             let imm = headers.opcode.has_immdt().then(|| end(headers.reth.len));
             Done::Written { at: va, rkey, len, imm }
         }

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::exit::Sent;
 use crate::qp::Qp;
 use crate::receive;
-use crate::run::{Head, Origin};
+use crate::run::{Origin, RunHeaders};
 
 /// When a delayed packet whose lane was full is tried again, in nanoseconds.
 const AGAIN: u64 = 50_000;
@@ -60,7 +60,7 @@ impl Engine {
 /// Sends a packet to its destination; returns false if there is no room.
 fn send(qp: &Arc<Qp>, delayed: &DelayedPacket<Qp>) -> bool {
     let (len, from) = (delayed.bytes.len() as u32, Origin::Bytes(&delayed.bytes));
-    let run = |headers| qp.run(Head::Full(headers), 1, len, from);
+    let run = |headers| qp.run(RunHeaders::Full(headers), 1, len, from);
     let region = &mut HeldRegion::new(qp.engine());
     match &delayed.to {
         To::Lane { lane, .. } if lane.is_dead() => true,
