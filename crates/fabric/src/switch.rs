@@ -158,10 +158,16 @@ impl Switch {
     /// BTH to its ICRC, as a faulty adapter or an attacker could send it. Faults do not apply to
     /// it. Returns whether there is a host with this address.
     pub fn inject(&self, from: Gid, from_port: u16, to: Gid, packet: &[u8]) -> bool {
+        self.inject_segments(from, from_port, to, packet, packet.len())
+    }
+
+    /// Like [`Switch::inject`], for several packets that arrive together, as receive offload joins
+    /// them: `packets` is cut into packets of `segment` bytes. The last may be shorter.
+    pub fn inject_segments(&self, from: Gid, from_port: u16, to: Gid, packets: &[u8], segment: usize) -> bool {
         let place = self.places.read().get(&to).cloned();
         let head = Head { from, from_port, to, traffic_class: 0, hop_limit: HOPS };
         place.is_some_and(|plug| {
-            plug.take(&head, packet.len(), packet);
+            plug.take(&head, segment, packets);
             plug.is_connected()
         })
     }

@@ -102,7 +102,8 @@ proptest! {
         prop_assert_eq!(flow.envelope().icrc(id, &packet), before);
     }
 
-    /// One of several packets of one length is checked for one number and this length. It is correct or not.
+    /// One of several packets of one length is checked for one number and this length. It is
+    /// correct or not.
     #[test]
     fn packets_of_one_length_are_checked_alike(flow in flow(), id: u16, packet in packet(), bit: usize, other: u16) {
         let measured = flow.envelope().of_length(packet.len());

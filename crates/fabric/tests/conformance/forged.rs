@@ -63,6 +63,35 @@ fn v_05_another_partition_is_counted_and_nothing_else() {
     assert_eq!(a.engine.query_port(1).expect("an answer").bad_pkey_cntr, 0, "another host counts for itself");
 }
 
+/// The second of two packets that arrive together may be the expected one, and is parsed only in
+/// part. Its headers may end anywhere.
+#[test]
+fn state_err_headers_that_end_too_early_are_dropped() {
+    let fabric = hosts();
+    let (a, b) = fabric.pair(&Plan::rc());
+    b.recv(1, 0, 8);
+    let envelope = Envelope::new(&a.gid(), &b.gid(), PORT);
+    // An old packet, which is taken and changes nothing, and behind it an ACK or WRITE of which
+    // only the first bytes are there.
+    let old = Headers { psn: Psn::new(FIRST - 1), ..headers(&b, Transport::Rc, Operation::SendOnly) };
+    for operation in [Operation::Acknowledge, Operation::WriteOnly] {
+        let mut cut = [0x1f; wire::MAX_LEN];
+        let whole = headers(&b, Transport::Rc, operation).emit(&mut cut).expect("an opcode");
+        cut[wire::bth::LEN..].fill(0x1f);
+        for len in wire::bth::LEN..whole {
+            let (mut packets, mut first) = (Vec::new(), vec![0; len]);
+            old.emit(&mut first).expect("room for a BTH");
+            for (id, packet) in [(0, &first[..]), (1, &cut[..len])] {
+                packets.extend_from_slice(packet);
+                packets.extend_from_slice(&envelope.icrc(id, packet));
+            }
+            assert!(fabric.switch().inject_segments(Gid(a.gid()), PORT, Gid(b.gid()), &packets, len + 4));
+        }
+    }
+    forge(&fabric, (&a, &b), &headers(&b, Transport::Rc, Operation::SendOnly), &[]);
+    assert_eq!((b.received().wr_id, b.qp.state()), (1, u32::from(state::RTS)), "the connection works");
+}
+
 /// First, middle and last packets must follow each other.
 #[test]
 fn responder_2_the_order_of_opcodes() {

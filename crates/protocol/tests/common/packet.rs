@@ -1,5 +1,5 @@
-//! The packets of a requester and of a responder, one by one, for tests that look at each of them. Principal type:
-//! [`Packet`].
+//! The packets of a requester and of a responder, one by one, for tests that look at each of them.
+//! Principal type: [`Packet`].
 
 use softhca_protocol::{Requester, Responder, ResponseData, Run, Time};
 use wire::Headers;
@@ -17,12 +17,22 @@ pub(crate) struct Packet {
 pub(crate) fn packets(requester: &Requester, run: &Run) -> Vec<Packet> {
     let headers = requester.headers(run);
     let packet = |index| Packet {
-        headers: Headers { psn: run.psn(index), ack_req: run.ack_req(index), ..headers },
+        headers: encoded(&Headers { psn: run.psn(index), ack_req: run.ack_req(index), ..headers }, |bytes| {
+            requester.emit(run, index, bytes)
+        }),
         slot: run.slot,
         offset: run.offset + index * run.len,
         len: run.len,
     };
     (0..run.count).map(packet).collect()
+}
+
+/// The headers, of which `emit` must encode each byte.
+fn encoded(headers: &Headers, emit: impl FnOnce(&mut [u8]) -> usize) -> Headers {
+    let [mut expected, mut found] = [[0xaa; wire::MAX_LEN]; 2];
+    let len = headers.emit(&mut expected).expect("room for all headers");
+    assert_eq!((emit(&mut found), found), (len, expected), "{headers}");
+    *headers
 }
 
 /// A requester that sends packets one by one.
@@ -56,6 +66,7 @@ pub(crate) trait Answers {
 impl Answers for Responder {
     fn poll_transmit(&mut self) -> Option<Answer> {
         let response = self.poll_answer()?;
-        Some(Answer { headers: self.headers(&response), source: response.source })
+        let headers = encoded(&self.headers(&response), |bytes| self.emit(&response, bytes));
+        Some(Answer { headers, source: response.source })
     }
 }
