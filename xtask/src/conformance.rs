@@ -39,15 +39,30 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     fs::write(page_of(workspace), page).map_err(|error| error.to_string())
 }
 
+/// Writes the part about behaviours, and leaves the rest of the page as it is.
+pub(crate) fn write_behaviours(workspace: &Workspace) -> Result<(), String> {
+    let (rest, _) = parts(workspace)?;
+    let page = format!("{rest}{BEHAVIOURS}\n{}", behaviours::table(workspace)?);
+    fs::write(page_of(workspace), page).map_err(|error| error.to_string())
+}
+
 /// Compares the page's part about behaviours with the sources.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), String> {
-    let table = behaviours::table(workspace)?;
-    let page = fs::read_to_string(page_of(workspace)).map_err(|error| format!("docs/conformance.md: {error}"))?;
-    if page.split_once(BEHAVIOURS).is_some_and(|(_, rest)| rest.trim() == table.trim()) {
+    let (_, page) = parts(workspace)?;
+    if page.trim() == behaviours::table(workspace)?.trim() {
         Ok(())
     } else {
-        Err("docs/conformance.md differs from the tests: run `cargo xtask conformance`".to_owned())
+        Err("docs/conformance.md differs from the tests: run `cargo xtask conformance --sources`".to_owned())
     }
+}
+
+/// The page as it is: what comes before the part about behaviours, and that part.
+fn parts(workspace: &Workspace) -> Result<(String, String), String> {
+    let page = fs::read_to_string(page_of(workspace)).map_err(|error| format!("docs/conformance.md: {error}"))?;
+    let (rest, behaviours) = page
+        .split_once(BEHAVIOURS)
+        .ok_or("docs/conformance.md has no part about behaviours: run `cargo xtask conformance`")?;
+    Ok((rest.to_owned(), behaviours.to_owned()))
 }
 
 fn page_of(workspace: &Workspace) -> std::path::PathBuf {

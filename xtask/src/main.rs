@@ -95,6 +95,9 @@ enum Command {
         /// Only compare the part that follows from the sources; a difference is an error
         #[arg(long)]
         check: bool,
+        /// Write only the part that follows from the sources, and run nothing
+        #[arg(long, conflicts_with = "check")]
+        sources: bool,
     },
     /// Plant bugs, one at a time, and show that each makes a test fail (takes a while)
     Planted {
@@ -176,8 +179,9 @@ fn main() -> ExitCode {
         Command::Tidy { figures } => tidy::run(&workspace, figures),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
-        Command::Conformance { check: true } => conformance::check(&workspace),
-        Command::Conformance { check: false } => conformance::run(&workspace),
+        Command::Conformance { check: true, .. } => conformance::check(&workspace),
+        Command::Conformance { sources: true, .. } => conformance::write_behaviours(&workspace),
+        Command::Conformance { .. } => conformance::run(&workspace),
         Command::Planted { check: true, .. } => planted::check(&workspace),
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
         Command::Simulate(options) => simulate::run(&workspace, &options),
