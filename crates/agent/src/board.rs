@@ -5,7 +5,7 @@
 //! change. Offsets are in `abi::board`. The principal type is [`Board`].
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,9 +43,9 @@ impl Board {
         Arc::clone(&self.region)
     }
 
-    /// A descriptor for a client.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.fd.as_fd().try_clone_to_owned()
+    /// Its descriptor, to be duplicated for a client.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Shows which engine owns a block of QPNs.
@@ -135,9 +135,9 @@ mod tests {
     fn a_client_sees_what_the_agent_shows_and_cannot_write() {
         let device = Device::new(0, &DeviceConfig::default(), "test");
         let board = Board::new(&crate::host::System::default(), std::slice::from_ref(&device)).expect("a board");
-        let fd = board.descriptor().expect("a descriptor");
-        assert!(Region::map(fd.as_fd(), BOARD_LEN).is_err(), "nobody else maps it writable");
-        let view = Region::map_read_only(fd.as_fd(), BOARD_LEN).expect("a view");
+        let fd = board.descriptor();
+        assert!(Region::map(fd, BOARD_LEN).is_err(), "nobody else maps it writable");
+        let view = Region::map_read_only(fd, BOARD_LEN).expect("a view");
         let read = |at: usize| view.word(at).load(Ordering::Acquire);
         assert_eq!((read(word::MAGIC), read(word::DEVICE_COUNT)), (BOARD_MAGIC, 1));
         assert_eq!(read(word::GID_EPOCH) % 2, 0);

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use abi::event::AsyncRecord;
@@ -124,9 +124,9 @@ impl AsyncFile {
         Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
     }
 
-    /// A descriptor for the client.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.eventfd.try_clone()
+    /// Its descriptor, to be duplicated for the client.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
     }
 
     /// The page with the records.
@@ -247,7 +247,7 @@ mod tests {
         let page =
             QueueMemory::new(Arc::new(System::default())).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
         let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
-        rustix::io::write(file.descriptor().expect("a copy"), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        rustix::io::write(file.descriptor(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {
             file.push(record(element));

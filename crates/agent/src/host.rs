@@ -33,7 +33,10 @@ pub trait Host: Send + Sync {
     /// New memory that clients map only for reading, with its file.
     fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)>;
 
-    /// Device and inode of such a file.
+    /// Another descriptor of an open file.
+    fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd>;
+
+    /// Device and inode of memory that this host has made.
     fn inode(&self, memory: BorrowedFd<'_>) -> io::Result<(u64, u64)>;
 
     /// An eventfd as programs expect an event file to be: reads block unless the program asks
@@ -77,6 +80,10 @@ impl Host for System {
 
     fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)> {
         Region::create_published(name, len)
+    }
+
+    fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        fd.try_clone_to_owned()
     }
 
     fn inode(&self, memory: BorrowedFd<'_>) -> io::Result<(u64, u64)> {

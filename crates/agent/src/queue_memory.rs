@@ -141,7 +141,7 @@ impl QueueMemory {
     /// A descriptor of the region of `block`, for a client that has not mapped the region.
     pub fn descriptor(&self, block: &Block) -> io::Result<OwnedFd> {
         let slab = self.slabs.get(&block.id).ok_or(io::ErrorKind::NotFound)?;
-        slab.region.fd().as_fd().try_clone_to_owned()
+        self.host.duplicate(slab.region.fd().as_fd())
     }
 
     /// How many regions there are.
@@ -179,8 +179,7 @@ impl QueueMemory {
         let slab = self.slabs.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         slab.objects += 1;
         let block = Block { region: Arc::clone(&slab.region), id, offset, len };
-        let fd = if new { Some(slab.region.fd().as_fd().try_clone_to_owned()) } else { None }.transpose();
-        let fd = match fd {
+        let fd = match new.then(|| self.host.duplicate(block.descriptor())).transpose() {
             Ok(fd) => fd,
             Err(error) => {
                 self.release(&block);

@@ -73,6 +73,10 @@ impl Host for Paper {
         self.memory(name, len)
     }
 
+    fn duplicate(&self, _fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        nothing()
+    }
+
     fn inode(&self, _memory: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
         Ok((1, 1))
     }

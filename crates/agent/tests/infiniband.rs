@@ -160,8 +160,8 @@ fn event_lid_change_when_the_address_is_another() {
     assert!(client.world.follow_addresses(&[address(4)]));
     assert_eq!((client.port().lid, events().last()), (4, Some(&event::kind::LID_CHANGE)));
 
-    let fd = client.world.board.descriptor().expect("a descriptor");
-    let view = shm::region::Region::map_read_only(std::os::fd::AsFd::as_fd(&fd), board::BOARD_LEN).expect("a view");
+    let view = client.world.board.descriptor();
+    let view = shm::region::Region::map_read_only(view, board::BOARD_LEN).expect("a view");
     let at = board::port(0, 1).expect("port 1");
     let word = |offset| view.word(at + offset).load(std::sync::atomic::Ordering::Acquire);
     assert_eq!((word(port_word::LINK_LAYER), word(port_word::LID)), (1, 4));

@@ -4,7 +4,7 @@
 //! The agent allocates a CQ's memory and checks its size. The engine is responsible for completions
 //! and their events. The principal types are [`Channel`] and [`Cq`].
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use abi::Errno;
@@ -47,7 +47,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     shares::room_for(world, call.context, Kind::Channel)?;
     shares::room_for_descriptor(world, call.context)?;
     let eventfd = world.system.event_file().map_err(by_system)?;
-    let theirs = eventfd.try_clone().map_err(by_system)?;
+    let theirs = world.system.duplicate(eventfd.as_fd()).map_err(by_system)?;
     let context = world.context(call.context)?;
     context.take_descriptor();
     // The client may have attached so many waiters to the eventfd that its last close takes long.

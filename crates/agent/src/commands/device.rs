@@ -25,8 +25,8 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
     let page = context.memory.allocate_apart(CONTEXT_LEN).map_err(by_system)?;
-    let file =
-        AsyncFile::new(&*system, page.block.clone(), apart, closer).and_then(|file| Ok((file.descriptor()?, file)));
+    let file = AsyncFile::new(&*system, page.block.clone(), apart, closer);
+    let file = file.and_then(|file| Ok((system.duplicate(file.descriptor())?, file)));
     let (eventfd, mut file) = match file {
         Ok(made) => made,
         Err(error) => {

@@ -52,7 +52,7 @@ pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<An
     let owner = call.context;
     shares::room_for(world, owner, Kind::Dm)?;
     shares::room_for_descriptor(world, owner)?;
-    let fd = piece.memfd.as_fd().try_clone_to_owned().map_err(by_system)?;
+    let fd = world.system.duplicate(piece.memfd.as_fd()).map_err(by_system)?;
     world.context(owner)?.take_descriptor();
     let length = piece.length;
     let Some(dm_handle) = world.tables.dms.insert(owner, Dm { piece, users: 0 }) else {

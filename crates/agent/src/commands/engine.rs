@@ -3,6 +3,8 @@
 //! [`crate::lanes`] makes the lanes and the pushes. This file checks which client may ask for what.
 //! Principal function: [`open_lane`].
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::Errno;
@@ -27,9 +29,9 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("ENGINE_HELLO: flags {:#x} are not known", body.flags));
     }
     let device = world.device_of(call.context).index as u32;
-    let board = world.board.descriptor().map_err(by_system)?;
     let pending = world.pending.of(call.context);
     let system = Arc::clone(&world.system);
+    let board = system.duplicate(world.board.descriptor()).map_err(by_system)?;
     let context = world.context(call.context)?;
     if context.engine.is_some() {
         return refuse(Errno::EEXIST, format!("context {} has an engine already", call.context.0));
@@ -87,13 +89,8 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         shares::room_for_lane(world, me, peer)?;
     }
     let (lane, new) = world.lanes.open((me, peer), lane_index, opener, proxy).map_err(by_system)?;
-    let side = world.lanes.side(lane, me);
-    let mut opened = describe(world, lane, side, me, peer).map(|mine| (mine, None));
-    if new && let Ok((mine, _)) = opened {
-        opened = describe(world, lane, 1 - side, peer, me).map(|theirs| (mine, Some(theirs)));
-    }
-    let (mine, theirs) = match opened {
-        Ok(ends) => ends,
+    let Opened { out, fds, pushed } = match ends(world, lane, (me, peer), new) {
+        Ok(opened) => opened,
         Err(refusal) => {
             if new {
                 world.lanes.close(lane);
@@ -101,15 +98,30 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             return Err(refusal);
         }
     };
-    if let Some(theirs) = theirs
+    if let Some(theirs) = pushed
         && let Some(link) = world.context(peer)?.engine.as_mut()
     {
         link.push(Push { kind: push::LANE, reserved: 0, lane: theirs.out }, theirs.fds);
         world.show_faults_to(&[me, peer]);
     }
-    let mut answer = call.answer::<LaneOut>(&mine.out);
-    answer.fds = mine.fds.iter().map(|fd| fd.try_clone()).collect::<std::io::Result<_>>().map_err(by_system)?;
-    Ok(answer)
+    Ok(Answer { fds, ..call.answer(&out) })
+}
+
+/// What LANE_OPEN answers, and what the other engine is told.
+struct Opened {
+    out: LaneOut,
+    fds: Vec<OwnedFd>,
+    /// The other end, if the lane is new.
+    pushed: Option<LaneEnd>,
+}
+
+/// Describes the end of a lane for the engine `me`, and the end of its peer if the lane is new.
+fn ends(world: &mut World, lane: u32, (me, peer): (ContextId, ContextId), new: bool) -> Outcome<Opened> {
+    let side = world.lanes.side(lane, me);
+    let LaneEnd { out, fds } = describe(world, lane, side, me, peer)?;
+    let pushed = new.then(|| describe(world, lane, 1 - side, peer, me)).transpose()?;
+    let fds: io::Result<_> = fds.iter().map(|fd| world.system.duplicate(fd.as_fd())).collect();
+    Ok(Opened { out, fds: fds.map_err(by_system)?, pushed })
 }
 
 /// Describes one end of a lane for the engine `to`.

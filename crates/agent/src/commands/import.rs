@@ -101,7 +101,7 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         flags,
         dm_length: piece.as_ref().map_or(0, |piece| piece.length),
     };
-    let fd = piece.as_ref().map(|piece| piece.memfd.as_fd().try_clone_to_owned()).transpose().map_err(by_system)?;
+    let fd = piece.as_ref().map(|piece| world.system.duplicate(piece.memfd.as_fd())).transpose().map_err(by_system)?;
     let matter = match (flags, piece) {
         (_, Some(piece)) => Matter::Device(piece, None),
         (mr_flags::NOTHING, _) => Matter::Nothing,

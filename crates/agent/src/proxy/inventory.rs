@@ -5,7 +5,7 @@
 //! command has created, changed or destroyed. Both only read the world. The principal type is
 //! [`Change`].
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::ah::AhAttr;
@@ -92,7 +92,7 @@ pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
     let device = world.device_of(id);
     let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: device.completion_vectors };
     let out = ContextOut { rev: REV, device: device.index as u32, page: events.page().mapping(true) };
-    let fds = vec![events.descriptor().ok()?, context.memory.descriptor(events.page()).ok()?];
+    let fds = vec![world.system.duplicate(events.descriptor()).ok()?, context.memory.descriptor(events.page()).ok()?];
     Some(Made { bytes: [answer.bytes(), out.bytes()].concat(), fds })
 }
 
@@ -250,7 +250,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
         }
         Kind::Channel => {
             let channel = world.tables.channels.find(id, handle)?;
-            Some(Change::Channel { handle, eventfd: channel.eventfd.try_clone().ok()? })
+            Some(Change::Channel { handle, eventfd: world.system.duplicate(channel.eventfd.as_fd()).ok()? })
         }
         Kind::Cq => cq(world, id, handle),
         Kind::Srq => srq(world, id, handle),
