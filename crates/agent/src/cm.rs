@@ -490,9 +490,14 @@ impl Manager {
         }
     }
 
-    /// Sends the datagrams and delivers the events that a command or an arrival has caused.
+    /// Sends the datagrams and announces the events that an arrival or a timer has caused.
     fn settle(&mut self, world: &World) {
         self.take_outputs(world);
+        self.announce_all(world);
+    }
+
+    /// Announces to the clients the events that wait for it.
+    fn announce_all(&mut self, world: &World) {
         while let Some(channel) = self.notices.to_notify.pop() {
             self.announce(world, channel);
         }

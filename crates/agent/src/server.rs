@@ -258,7 +258,7 @@ impl Server {
             Next::Passing => client.receive(id, self.inbox.clone()),
             // No command of the connection manager takes descriptors.
             Next::Command { session: Session::Channel(channel), sequence, quiet, request, .. } => {
-                let reply = self.manager.dispatch(&mut self.world, channel, request);
+                let reply = self.manager.serve(&mut self.world, channel, request);
                 goes_on = quiet;
                 if quiet { Fate::Goes } else { client.reply(sequence, reply) }
             }

@@ -232,7 +232,7 @@ pub struct SteppedChannel {
 
 impl Control for SteppedChannel {
     fn call(&self, request: &[u8], _fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
-        let reply = self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request));
+        let reply = self.agent.with(|All { world, manager }| manager.serve(world, self.channel, request));
         reply.granted().map(Answer::from)
     }
 

@@ -23,12 +23,20 @@ pub(super) struct Call<'a> {
 impl Manager {
     /// Carries out one command of a channel. Before it returns, the command's events are in the
     /// channel and the client has been notified.
-    pub(crate) fn dispatch(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
+    pub(crate) fn serve(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
+        let reply = self.dispatch(world, channel, request);
+        self.announce_all(world);
+        reply
+    }
+
+    /// Carries out one command of a channel. Its events are then in the channel, and the client has
+    /// not been notified.
+    fn dispatch(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
         let outcome = match ucma::admit(request) {
             Ok(command) => self.carry_out(world, &Call { channel, command }),
             Err(errno) => refuse(errno, why(errno)),
         };
-        self.settle(world);
+        self.take_outputs(world);
         match outcome {
             Ok(bytes) => Reply { status: 0, bytes, fds: Vec::new() },
             Err(refusal) => {

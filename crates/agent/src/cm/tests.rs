@@ -61,7 +61,7 @@ impl Host {
 
     pub(super) fn call<T: Record>(&mut self, number: u32, body: &T, room: usize) -> Vec<u8> {
         let request = build(number, body, &[], room);
-        let reply = self.manager.dispatch(&mut self.world, self.channel, &request);
+        let reply = self.manager.serve(&mut self.world, self.channel, &request);
         assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
         reply.bytes
     }
@@ -136,7 +136,7 @@ fn the_loss_of_an_address_causes_one_event() {
     let told = host_a.event();
     assert_eq!((told.event, told.id), (event::ADDR_CHANGE, goes));
     let nothing = build(command::GET_EVENT, &GetEvent { response: 1 }, &[], 336);
-    let reply = host_a.manager.dispatch(&mut host_a.world, host_a.channel, &nothing);
+    let reply = host_a.manager.serve(&mut host_a.world, host_a.channel, &nothing);
     assert_eq!(reply.status, abi::Errno::EAGAIN.to_status());
     assert!(host_a.manager.ids.get(stays).is_some_and(|id| id.attachment.is_some()));
 }
@@ -263,7 +263,7 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     }
     assert_eq!(answers, [AprStatus::UNSUPPORTED]);
     let nothing = build(command::GET_EVENT, &GetEvent { response: 1 }, &[], size_of::<EventAnswer>());
-    let reply = host.manager.dispatch(&mut host.world, host.channel, &nothing);
+    let reply = host.manager.serve(&mut host.world, host.channel, &nothing);
     assert_eq!(reply.status, Errno::EAGAIN.to_status(), "no event tells of it");
     host.call(command::DISCONNECT, &Disconnect { id: active }, 0);
     host.manager.settle(&host.world);
@@ -389,7 +389,7 @@ fn ids_of_a_device_that_is_taken_away_are_told() {
     assert_eq!(host.manager.channels[&host.channel].channel.waiting(), 0, "once");
     assert!(host.manager.ids.get(idle).is_some_and(|id| id.stage == Stage::Idle));
     let accept = Accept { id: request.id, conn_param, ..Accept::default() };
-    let reply = host.manager.dispatch(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0));
+    let reply = host.manager.serve(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0));
     assert_eq!(reply.status, abi::Errno::EINVAL.to_status());
 }
 
@@ -419,7 +419,7 @@ fn requests_of_another_partition_are_dropped_and_others_name_the_index() {
         host.world.devices[0].ports[0].pkeys = PkeyTable::new(&[0x8001], 0);
         host.manager.follow_addresses(&host.world);
         let request = build(command::INIT_QP_ATTR, &body, &[], size_of::<QpAttr>());
-        let reply = host.manager.dispatch(&mut host.world, host.channel, &request);
+        let reply = host.manager.serve(&mut host.world, host.channel, &request);
         assert_eq!(reply.status, abi::Errno::EINVAL.to_status(), "{pkeys:x?}");
     }
 }

@@ -66,7 +66,7 @@ impl Server {
                 let _ = answer.send(opened);
             }
             Message::CallChannel { channel, request, answer } => {
-                let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request));
+                let _ = answer.send(self.manager.serve(&mut self.world, channel, &request));
             }
             Message::CloseChannel(channel) => {
                 if self.local.channels.remove(&channel) {
