@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::event::AsyncRecord;
@@ -99,7 +100,7 @@ impl Context {
 
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
-    eventfd: Foreign,
+    eventfd: Arc<Foreign>,
     /// The client is another user's: its use of the eventfd must not block the agent.
     apart: bool,
     page: Block,
@@ -120,7 +121,7 @@ impl AsyncFile {
     pub fn new(host: &dyn Host, page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
         let inode = host.inode(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
-        let eventfd = Foreign::new(host.event_file()?, closer);
+        let eventfd = Arc::new(Foreign::new(host.event_file()?, closer));
         Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
     }
 
@@ -145,7 +146,7 @@ impl AsyncFile {
         [context_page::QKEY_VIOLATIONS, context_page::PKEY_VIOLATIONS].map(|counter| self.page.read(counter + at))
     }
 
-    /// Gives the client a record, now or when there is room.
+    /// Gives the client a record with the next [`AsyncFile::flush`], or later when there is room.
     pub fn push(&mut self, record: AsyncRecord) {
         if self.waiting.contains(&record) {
             return;
@@ -154,9 +155,7 @@ impl AsyncFile {
             self.waiting.pop_front();
         }
         self.waiting.push_back(record);
-        if !self.flush()
-            && let Some(pending) = &self.pending
-        {
+        if let Some(pending) = &self.pending {
             pending.note();
         }
     }
@@ -166,12 +165,7 @@ impl AsyncFile {
         self.pending = Some(pending);
     }
 
-    /// Whether records wait for room.
-    pub fn waits(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Moves waiting records to the ring. Returns true if none is left.
+    /// Moves waiting records to the ring and wakes the client. Returns true if none is left.
     pub fn flush(&mut self) -> bool {
         let mut moved = false;
         while let Some(record) = self.waiting.front() {
@@ -200,20 +194,21 @@ impl AsyncFile {
 /// blocking, and an eventfd with a full counter is readable anyway. A client could fill the counter
 /// between the check and the write. So if users are kept apart, a separate thread writes (there are
 /// few events), and only this thread could block.
-fn notify(eventfd: &OwnedFd, apart: bool) {
+fn notify(eventfd: &Arc<Foreign>, apart: bool) {
     let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
     let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     if !writable.is_ok_and(|ready| ready == 1) {
         return;
     }
-    let add = |eventfd: &OwnedFd| {
-        let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+    let eventfd = Arc::clone(eventfd);
+    let add = move || {
+        let _ = rustix::io::write(&eventfd, &1_u64.to_ne_bytes());
     };
-    if !apart {
-        add(eventfd);
-    } else if let Ok(copy) = eventfd.try_clone() {
+    if apart {
         // Without a thread there is no wake-up, but the record is in the ring.
-        let _ = headroom::start("softhca-event".into(), headroom::STACK, move || add(&copy));
+        let _ = headroom::start("softhca-event".into(), headroom::STACK, add);
+    } else {
+        add();
     }
 }
 
@@ -221,7 +216,6 @@ fn notify(eventfd: &OwnedFd, apart: bool) {
 mod tests {
     use super::*;
     use crate::host::System;
-    use std::sync::Arc;
 
     fn record(element: u64) -> AsyncRecord {
         AsyncRecord { element, event_type: 18, reserved: 0 }
@@ -235,8 +229,9 @@ mod tests {
         for element in 0..200 {
             file.push(record(element));
         }
-        assert_eq!(page.read(context_page::HEAD), CONTEXT_RECORDS);
+        assert_eq!(page.read(context_page::HEAD), 0, "nothing happens before the flush");
         assert!(!file.flush());
+        assert_eq!(page.read(context_page::HEAD), CONTEXT_RECORDS);
         page.word(context_page::CONSUMER).store(100, Ordering::Release);
         assert!(file.flush());
         assert_eq!(page.read(context_page::HEAD), 200);
@@ -251,6 +246,7 @@ mod tests {
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {
             file.push(record(element));
+            file.flush();
         }
         assert!(file.waiting.len() <= WAITING_MAX);
     }

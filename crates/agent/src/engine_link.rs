@@ -1,10 +1,10 @@
 //! The agent's end of one engine: the means to wake it, and the pushes to it.
 //!
-//! If an engine has no room for a push, the push waits here. The backlog holds only what the engine
-//! does not know yet, and each fact once. If a lane ends before its engine knows it, no push is
-//! left. If a state changes a thousand times, one push is left. So a stopped program gets
-//! everything when it continues. Only an engine whose backlog is far longer than that of real
-//! programs is disconnected. The principal type is [`EngineLink`].
+//! A push waits here until the owner of the world flushes it, and longer if the engine has no room
+//! for it. The backlog holds only what the engine does not know yet, and each fact once. If a lane
+//! ends before its engine knows it, no push is left. If a state changes a thousand times, one push
+//! is left. So a stopped program gets everything when it continues. Only an engine whose backlog is
+//! far longer than that of real programs is disconnected. The principal type is [`EngineLink`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,6 +26,9 @@ use crate::wire::link::Waker;
 /// which programs have fewer.
 const BACKLOG_MAX: usize = 16 * 1024;
 
+/// Maximum number of offers that wait for one engine: about as many as the push socket holds.
+const OFFERS_MAX: usize = 16;
+
 /// Size of the push socket's buffer, as the kernel counts: about sixteen pushes. The descriptors in
 /// these pushes count for the agent's user. If more of them were in flight than one process may
 /// have open, no program of that user could pass a descriptor.
@@ -40,6 +43,8 @@ pub struct EngineLink {
     /// The socket receives nothing from the engine, so closing it never blocks.
     socket: Arc<Socket>,
     backlog: Backlog,
+    /// Records that are dropped if the engine has no room for them, and their descriptors.
+    offers: Vec<(Push, Vec<Foreign>)>,
     state: State,
     pending: Option<PendingContext>,
     /// Whether the push socket is watched for room.
@@ -65,8 +70,16 @@ impl EngineLink {
     pub fn new(host: &dyn Host, wake_word: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = host.push_socket(IN_FLIGHT)?;
         let (wake_word, kick) = (Arc::new(wake_word), Arc::new(kick));
-        let (backlog, state) = (Backlog::default(), State::Listens);
-        let link = Self { wake_word, kick, socket: Arc::new(ours), backlog, state, pending: None, watched: false };
+        let link = Self {
+            wake_word,
+            kick,
+            socket: Arc::new(ours),
+            backlog: Backlog::default(),
+            offers: Vec::new(),
+            state: State::Listens,
+            pending: None,
+            watched: false,
+        };
         Ok((link, theirs))
     }
 
@@ -94,20 +107,17 @@ impl EngineLink {
         })
     }
 
-    /// Pushes a record, now or when the engine has room.
+    /// Pushes a record with the next [`EngineLink::flush`], or later when the engine has room.
     pub fn push(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {
-        if self.is_over() {
-            return;
+        if !self.is_over() {
+            self.backlog.add(record, fds);
+            self.note();
         }
-        self.backlog.add(record, fds);
-        self.flush();
-        if self.backlog.len() > BACKLOG_MAX && !self.is_over() {
-            self.state = State::Broken;
-            self.backlog = Backlog::default();
-        }
-        if (self.is_broken() || self.waits())
-            && let Some(pending) = &self.pending
-        {
+    }
+
+    /// Notes that something waits.
+    fn note(&self) {
+        if let Some(pending) = &self.pending {
             pending.note();
         }
     }
@@ -122,17 +132,34 @@ impl EngineLink {
         self.backlog.len() > 0
     }
 
-    /// Pushes an unimportant record: it is dropped if the engine has no room now.
-    pub fn offer(&mut self, record: Push, fds: &[BorrowedFd<'_>]) {
-        if self.backlog.len() == 0 && !self.is_over() {
-            // If the other end is closed, the next important push notices that.
-            let _ = self.socket.try_send(record.bytes(), fds);
+    /// Pushes an unimportant record with the next [`EngineLink::flush`]. It is dropped if the
+    /// engine has no room then.
+    pub fn offer(&mut self, record: Push, fds: Vec<Foreign>) {
+        if !self.is_over() && self.offers.len() < OFFERS_MAX {
+            self.offers.push((record, fds));
+            self.note();
         }
     }
 
-    /// Sends waiting pushes, as far as there is room. If descriptors are the problem, nothing is
-    /// tried before [`Self::feed`]: each failed attempt looks like room to the poller.
+    /// Sends waiting pushes and offers, as far as there is room. An engine for which too much waits
+    /// after that is broken.
     pub fn flush(&mut self) {
+        self.send_backlog();
+        for (record, fds) in std::mem::take(&mut self.offers) {
+            if self.backlog.len() == 0 && !self.is_over() {
+                // If the other end is closed, the next important push notices that.
+                let _ = self.socket.try_send(record.bytes(), &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+            }
+        }
+        if self.backlog.len() > BACKLOG_MAX {
+            self.state = State::Broken;
+            self.backlog = Backlog::default();
+        }
+    }
+
+    /// If descriptors are the problem, nothing is tried before [`Self::feed`]: each failed attempt
+    /// looks like room to the poller.
+    fn send_backlog(&mut self) {
         while self.state == State::Listens
             && let Some((record, fds)) = self.backlog.first()
         {
@@ -270,6 +297,7 @@ mod tests {
             (0..4).map(|_| Arc::new(Foreign::ours(System::default().event_file().expect("fd")))).collect();
         let lanes = (1..).find(|&lane| {
             link.push(record(push::LANE, lane), fds.clone());
+            link.flush();
             link.backlog.len() > 0
         });
         lanes.expect("it is full at some time")
@@ -327,6 +355,7 @@ mod tests {
         for lane in 0..40_000 {
             link.push(lane_gone(lane, A), Vec::new());
         }
+        link.flush();
         assert!(!link.is_broken() && !link.starves() && link.backlog.len() == 0);
     }
 
@@ -336,6 +365,7 @@ mod tests {
         for lane in 0..40_000 {
             link.push(lane_gone(lane, A), Vec::new());
         }
+        link.flush();
         assert!(link.is_broken() && link.backlog.len() == 0);
     }
 }

@@ -1,8 +1,8 @@
 //! The names of contexts, and the identity of the client that opened one. [`crate::context`] has
 //! the state of a context.
 
-/// Names a context for as long as the agent runs; also the number of its engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Names a context for as long as the agent runs; also the number of its engine. 0 names none.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContextId(pub u32);
 
 /// The client at the other end, as the kernel reported it at the connection.

@@ -1,10 +1,11 @@
-//! The contexts for which records or pushes wait, because there was no room for them.
+//! The contexts for which records or pushes wait.
 //!
-//! Code that finds no room notes the context here. Only noted contexts are looked at again, so the
-//! agent's thread never walks over all contexts at once. A context that still waits then is looked
-//! at in the next round. The principal type is [`PendingContexts`].
+//! Code that adds a record or a push notes the context here. `World::flush` looks only at noted
+//! contexts, so the agent's thread never walks over all contexts at once. A context without room is
+//! looked at again in the next round. The principal type is [`PendingContexts`].
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -20,6 +21,8 @@ pub struct PendingContexts {
     waiting: BTreeSet<ContextId>,
     /// Contexts of the current round that were not looked at yet.
     round: BTreeSet<ContextId>,
+    /// The context that was looked at last.
+    last: ContextId,
 }
 
 type Noted = Arc<Mutex<BTreeSet<ContextId>>>;
@@ -43,11 +46,18 @@ impl PendingContexts {
         self.round.append(&mut self.noted.lock());
     }
 
-    /// The next context to look at, and whether it belongs to the round. Newly noted contexts come
-    /// first.
+    /// The next context to look at, and whether it belongs to the round. Contexts take turns, so
+    /// none that is noted again and again delays the others.
     pub fn next_due(&mut self) -> Option<(ContextId, bool)> {
-        let noted = self.noted.lock().pop_first();
-        noted.map(|id| (id, false)).or_else(|| self.round.pop_first().map(|id| (id, true)))
+        let mut noted = self.noted.lock();
+        let first = |from| {
+            let sets = [&*noted, &self.round].map(|set| set.range((from, Bound::Unbounded)).next());
+            sets.into_iter().flatten().min().copied()
+        };
+        let id = first(Bound::Excluded(self.last)).or_else(|| first(Bound::Unbounded))?;
+        self.last = id;
+        noted.remove(&id);
+        Some((id, self.round.remove(&id)))
     }
 
     /// Notes that a context was looked at and waits.

@@ -246,8 +246,9 @@ impl World {
         }
     }
 
-    /// Sends waiting records and pushes to clients that have room now. If `again`, also sends what
-    /// the kernel refused for lack of descriptors. Returns what still waits.
+    /// Sends waiting records and pushes to clients that have room now, and so wakes them. Nothing
+    /// else does this for commands. If `again`, also sends what found no room before, and what the
+    /// kernel refused for lack of descriptors. Returns what still waits.
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
         if again {
@@ -259,12 +260,12 @@ impl World {
             let Some(context) = self.contexts.get_mut(&id) else { continue };
             let mut waits = false;
             if let Some(events) = &mut context.events {
-                waits = if again { !events.flush() } else { events.waits() };
+                waits = !events.flush();
                 self.offers_again |= waits;
             }
             if let Some(engine) = &mut context.engine {
+                engine.flush();
                 if again {
-                    engine.flush();
                     engine.feed();
                 }
                 self.offers_again |= engine.starves();
@@ -297,6 +298,7 @@ impl World {
     pub fn shut_down(&mut self) {
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::SHUTDOWN, ..Push::default() }, Vec::new());
+            engine.flush();
         }
     }
 }

@@ -52,11 +52,13 @@ fn engines_of_another_user_are_neither_asked_nor_given_anything() {
         for (to, (_, engine, socket)) in engines.iter().enumerate() {
             let ask = extended(number::DIRECT_ASK, &DirectAsk { engine: *engine, ..DirectAsk::default() }, 0, 0);
             assert_eq!(dispatch(&mut world, *id, &ask, Vec::new()).status, 0);
+            world.flush(false);
             let may = users[from] == users[to] && users[from] != nobody;
             assert_eq!(told(socket), may.then_some((push::DIRECT_ASK, *own, 0)), "{from} asks {to}");
             let grant =
                 extended(number::DIRECT_GRANT, &DirectGrant { engine: *engine, ..DirectGrant::default() }, 0, 0);
             assert_eq!(dispatch(&mut world, *id, &grant, fds()).status, 0);
+            world.flush(false);
             assert_eq!(told(socket), may.then_some((push::DIRECT, *own, 2)), "{from} gives {to}");
         }
     }

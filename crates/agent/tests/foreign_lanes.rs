@@ -39,7 +39,9 @@ fn engine(world: &mut World, uid: u32, pid: u32) -> (ContextId, Socket) {
 
 fn open(world: &mut World, from: ContextId, to: ContextId, lane_index: u32) -> Reply {
     let body = LaneOpen { engine: to.0, lane_index };
-    dispatch(world, from, &extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0), Vec::new())
+    let reply = dispatch(world, from, &extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0), Vec::new());
+    world.flush(false);
+    reply
 }
 
 #[test]

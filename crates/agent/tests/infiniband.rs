@@ -153,11 +153,14 @@ fn event_lid_change_when_the_address_is_another() {
     };
     assert_eq!((client.port().lid, client.port().sm_lid, client.port().link_layer), (0xbfff, 0xbfff, 1));
     assert!(client.world.follow_addresses(&[address(5)]));
+    client.world.flush(false);
     assert_eq!(events(), [event::kind::GID_CHANGE, event::kind::LID_CHANGE]);
     assert_eq!(client.port().lid, 5);
     assert!(client.world.follow_addresses(&[address(5), address(4)]), "another address, the same LID");
+    client.world.flush(false);
     assert_eq!(events().len(), 3);
     assert!(client.world.follow_addresses(&[address(4)]));
+    client.world.flush(false);
     assert_eq!((client.port().lid, events().last()), (4, Some(&event::kind::LID_CHANGE)));
 
     let view = client.world.board.descriptor();

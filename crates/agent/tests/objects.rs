@@ -409,12 +409,14 @@ fn event_gid_change_and_a_row_of_the_table() {
     let address = |last| HostAddress { ip: [127, 0, 0, last].into(), ifindex: 1, mtu: 65536, prefix: 8 };
     assert!(world.follow_addresses(&[address(1)]));
     assert!(!world.follow_addresses(&[address(1)]), "no change, no event");
+    world.flush(false);
     assert_eq!(page.read(context_page::HEAD), 1);
     let element_and_type = [0, 4, 8].map(|at| page.read(context_page::RECORDS + at));
     assert_eq!(element_and_type, [1, 0, event::kind::GID_CHANGE]);
     let entry = world.devices[0].gid_entry(1, 1).expect("valid");
     assert_eq!((entry.gid[12..].to_vec(), entry.gid_type, entry.ifindex), (vec![127, 0, 0, 1], 2, 1));
     assert!(world.follow_addresses(&[address(2)]));
+    world.flush(false);
     assert_eq!(page.read(context_page::HEAD), 2);
 }
 

@@ -4,8 +4,6 @@
 //! engines decide about the access. If an engine does not read its push socket, its message is
 //! lost. That is no error, because direct access is optional.
 
-use std::os::fd::AsFd;
-
 use abi::Errno;
 use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
 
@@ -20,7 +18,8 @@ pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DirectAsk { engine, qpn, dest, key } = call.body()?;
     is_engine(world, call.context)?;
     let told = LaneOut { engine: call.context.0, lane: qpn, side: dest, lane_index: key, ..LaneOut::default() };
-    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT_ASK, reserved: 0, lane: told }, &[]);
+    let told = Push { kind: push::DIRECT_ASK, reserved: 0, lane: told };
+    pass_on(world, call.context, ContextId(engine), told, Vec::new());
     Ok(Answer::default())
 }
 
@@ -34,7 +33,7 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
     let fds: Vec<Foreign> = fds.into_iter().map(Passed::into_foreign).collect();
     let told = LaneOut { engine: call.context.0, lane: qpn, side: line, lane_index: number, ..LaneOut::default() };
-    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, &fds);
+    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, fds);
     Ok(Answer::default())
 }
 
@@ -53,12 +52,12 @@ fn is_engine(world: &mut World, id: ContextId) -> Outcome<()> {
 const NOBODY: u32 = 65_534;
 
 /// Sends a push to an engine of the same user.
-fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: &[Foreign]) {
+fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: Vec<Foreign>) {
     let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid).filter(|uid| *uid != NOBODY);
     if uid(from).is_none() || uid(from) != uid(to) {
         return;
     }
     if let Some(link) = world.contexts.get_mut(&to).and_then(|context| context.engine.as_mut()) {
-        link.offer(told, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        link.offer(told, fds);
     }
 }
