@@ -14,13 +14,13 @@ pub(crate) mod watchers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::capture::{PACKET_MAX, flag};
 use abi::private::{LaneOut, Push, push};
 use serde_json::{Value, json};
-use shm::capture_ring::{CAPTURE_RING_MIN, create_capture_ring};
+use shm::capture_ring::CAPTURE_RING_MIN;
 use shm::socket::FDS_MAX;
 
 use crate::asker::Asker;
@@ -28,6 +28,7 @@ use crate::context::Context;
 use crate::deferred_free;
 use crate::device::Device;
 use crate::foreign::Foreign;
+use crate::host::Host;
 use crate::ids::ContextId;
 use watchers::Watchers;
 
@@ -48,6 +49,7 @@ pub(crate) fn waiting(descriptors: u64) -> usize {
 
 /// The running captures, by the number of the connection that asked for each.
 pub(crate) struct Captures {
+    host: Arc<dyn Host>,
     running: BTreeMap<u32, Capture>,
     /// How many capture rings of each capture may wait for the client.
     pub(crate) waiting: usize,
@@ -70,13 +72,12 @@ struct Capture {
     unseen: u32,
 }
 
-impl Default for Captures {
-    fn default() -> Self {
-        Self { running: BTreeMap::new(), waiting: WAITING_MAX, watchers: Watchers::default() }
-    }
-}
-
 impl Captures {
+    /// No captures yet; their rings will be memory of `host`.
+    pub(crate) fn new(host: Arc<dyn Host>) -> Self {
+        Self { host, running: BTreeMap::new(), waiting: WAITING_MAX, watchers: Watchers::default() }
+    }
+
     pub(crate) fn watchers(&self) -> &Watchers {
         &self.watchers
     }
@@ -98,7 +99,14 @@ impl Capture {
     }
 
     /// Gives an engine a capture ring.
-    fn add(&mut self, number: u32, id: ContextId, context: &mut Context, device: &str) -> io::Result<()> {
+    fn add(
+        &mut self,
+        host: &dyn Host,
+        number: u32,
+        id: ContextId,
+        context: &mut Context,
+        device: &str,
+    ) -> io::Result<()> {
         let wanted = self.wanted(number);
         let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
             return Ok(());
@@ -107,11 +115,9 @@ impl Capture {
             self.unseen += 1;
             return Ok(());
         }
-        let ring = create_capture_ring(self.room)?;
-        link.push(
-            Push { kind: push::CAPTURE, reserved: 0, lane: wanted },
-            vec![Arc::new(Foreign::memory(ring.try_clone()?))],
-        );
+        let ring = host.capture_ring(self.room)?;
+        let theirs = Foreign::memory(host.duplicate(ring.as_fd())?);
+        link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![Arc::new(theirs)]);
         let about = json!({
             "engine": id.0,
             "pid": context.peer.pid,
@@ -157,9 +163,9 @@ impl Captures {
             unseen: 0,
         };
         let begun = self.hook_agent(number, &mut capture).and_then(|()| {
-            contexts
-                .iter_mut()
-                .try_for_each(|(id, context)| capture.add(number, *id, context, &devices[context.device].name))
+            contexts.iter_mut().try_for_each(|(id, context)| {
+                capture.add(&*self.host, number, *id, context, &devices[context.device].name)
+            })
         });
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         let answer = json!({"capture": number, "everything": asker == Asker::Root, "room": room, "devices": names});
@@ -175,7 +181,7 @@ impl Captures {
 
     /// Captures the agent's own packets, as far as the asker may see them.
     fn hook_agent(&self, number: u32, capture: &mut Capture) -> io::Result<()> {
-        let ring = create_capture_ring(capture.room)?;
+        let ring = self.host.capture_ring(capture.room)?;
         self.watchers.begin(capture.asker, &capture.wanted(number), &ring)?;
         let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
         capture.waiting.push_back((about, ring));
@@ -185,7 +191,7 @@ impl Captures {
     /// Handles ENGINE_HELLO: captures see the engine from its first packet on.
     pub(crate) fn greet(&mut self, context: &mut Context, device: &str) {
         for (number, capture) in &mut self.running {
-            if let Err(error) = capture.add(*number, context.id, context, device) {
+            if let Err(error) = capture.add(&*self.host, *number, context.id, context, device) {
                 tracing::warn!(%error, "an engine's packets are not captured");
                 capture.unseen += 1;
             }

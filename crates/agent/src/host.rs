@@ -12,10 +12,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
+use shm::capture_ring::create_capture_ring;
 use shm::denied::denied;
+use shm::notifier::Notifier;
 use shm::region::Region;
 use shm::socket::Socket;
+use shm::wake_word::WakeWordView;
 
 use crate::numbers::Chance;
 
@@ -33,6 +37,9 @@ pub trait Host: Send + Sync {
     /// New memory that clients map only for reading, with its file.
     fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)>;
 
+    /// The memory of a capture ring for `room` bytes.
+    fn capture_ring(&self, room: usize) -> io::Result<OwnedFd>;
+
     /// Another descriptor of an open file.
     fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd>;
 
@@ -46,6 +53,11 @@ pub trait Host: Send + Sync {
     /// A socket on which the agent pushes records to an engine, with room for `room` bytes, and the
     /// engine's end.
     fn push_socket(&self, room: usize) -> io::Result<(Socket, OwnedFd)>;
+
+    /// An eventfd whose notifications are events of the epoll set `set`, with the number `number`.
+    /// It never blocks. Returns it with a view of a wake word's memory.
+    fn relay(&self, set: BorrowedFd<'_>, number: u32, wake_word: BorrowedFd<'_>)
+    -> io::Result<(OwnedFd, WakeWordView)>;
 }
 
 /// Linux.
@@ -82,6 +94,10 @@ impl Host for System {
         Region::create_published(name, len)
     }
 
+    fn capture_ring(&self, room: usize) -> io::Result<OwnedFd> {
+        create_capture_ring(room)
+    }
+
     fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         fd.try_clone_to_owned()
     }
@@ -100,6 +116,20 @@ impl Host for System {
         ours.only_send()?;
         ours.set_send_room(room)?;
         Ok((ours, theirs.into()))
+    }
+
+    fn relay(
+        &self,
+        set: BorrowedFd<'_>,
+        number: u32,
+        wake_word: BorrowedFd<'_>,
+    ) -> io::Result<(OwnedFd, WakeWordView)> {
+        let notifier = OwnedFd::from(Notifier::new()?);
+        let wake_word = WakeWordView::map(wake_word)?;
+        // With ET, every notification is an event of its own, although the eventfd is never
+        // drained.
+        epoll::add(set, &notifier, EventData::new_u64(number.into()), EventFlags::IN | EventFlags::ET)?;
+        Ok((notifier, wake_word))
     }
 }
 

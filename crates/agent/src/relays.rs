@@ -10,12 +10,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{Timespec, epoll};
 use shm::WakeWordView;
-use shm::notifier::Notifier;
 
 use crate::engine_link::EngineLink;
+use crate::host::Host;
 use crate::ids::ContextId;
 use crate::wire::link::Waker;
 
@@ -46,25 +45,15 @@ impl Relays {
     }
 
     /// The notifier with which the user `uid` wakes `target`.
-    pub fn notifier(&mut self, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
+    pub fn notifier(&mut self, host: &dyn Host, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
         if let Some(relay) = self.by_way.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
-            return relay.notifier.try_clone();
+            return host.duplicate(relay.notifier.as_fd());
         }
-        let notifier = OwnedFd::from(Notifier::new()?);
-        let theirs = notifier.try_clone()?;
         let id = self.last.wrapping_add(1);
-        let relay = Relay {
-            notifier,
-            wake_word: WakeWordView::map(link.wake_word().as_fd())?,
-            waker: link.waker(true)?,
-            woken: 0,
-        };
-        // With ET, every notification is an event of its own, although the eventfd is never
-        // drained.
-        let each = EventFlags::IN | EventFlags::ET;
-        epoll::add(&self.epoll, &relay.notifier, EventData::new_u64(id.into()), each)?;
+        let (notifier, wake_word) = host.relay(self.epoll.as_fd(), id, link.wake_word().as_fd())?;
+        let theirs = host.duplicate(notifier.as_fd())?;
         self.last = id;
-        self.relays.insert(id, relay);
+        self.relays.insert(id, Relay { notifier, wake_word, waker: link.waker(true)?, woken: 0 });
         self.by_way.insert((target, uid), id);
         Ok(theirs)
     }
@@ -120,8 +109,10 @@ impl AsFd for Relays {
 mod tests {
     use super::*;
     use crate::foreign::Foreign;
+    use crate::host::System;
     use abi::layout::Record;
     use abi::private::{Push, push};
+    use shm::notifier::Notifier;
     use shm::{Socket, WakeWord};
 
     const TARGET: ContextId = ContextId(7);
@@ -129,13 +120,13 @@ mod tests {
     #[test]
     fn a_ring_becomes_one_push_per_arming() {
         let (wake_word, fd) = WakeWord::create().expect("a wake word");
-        let kick = crate::host::Host::event_file(&crate::host::System::default()).expect("an eventfd");
-        let (link, theirs) =
-            EngineLink::new(&crate::host::System::default(), Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
+        let kick = System::default().event_file().expect("an eventfd");
+        let host = System::default();
+        let (link, theirs) = EngineLink::new(&host, Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
         let pushes = Socket::from(theirs);
         let mut relays = Relays::new().expect("none yet");
-        let notifier = Notifier::from(relays.notifier(TARGET, &link, 1000).expect("a way"));
-        relays.notifier(TARGET, &link, 1000).expect("the same way");
+        let notifier = Notifier::from(relays.notifier(&host, TARGET, &link, 1000).expect("a way"));
+        relays.notifier(&host, TARGET, &link, 1000).expect("the same way");
         assert_eq!(relays.len(), 1);
         let mut buffer = [0; 256];
         let mut pushed = || pushes.try_recv(&mut buffer).ok().and_then(|received| Push::read(&buffer[..received.len]));

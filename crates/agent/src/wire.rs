@@ -120,8 +120,9 @@ impl Wire {
         self.intake.as_ref().map_or(Ok(()), |intake| intake.tell_hops())
     }
 
-    /// Gives an engine its wire lane. `own`: the engine belongs to the agent's user.
-    pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
+    /// Gives an engine of the user `uid` its wire lane.
+    pub(crate) fn open(&self, number: u32, engine: &EngineLink, uid: u32) -> io::Result<Opened> {
+        let own = uid == rustix::process::getuid().as_raw();
         let shared = self.intake.is_some() && own && !self.apart;
         let (link, EngineEnd { memory, notifier }) =
             Link::new(engine.wake_word().as_fd(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;

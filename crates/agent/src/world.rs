@@ -118,7 +118,7 @@ impl World {
         devices.iter_mut().for_each(|device| device.system_guid = system_guid);
         lids::assign(&mut devices);
         let board = Board::new(&*system, &devices)?;
-        let captures = Captures::default();
+        let captures = Captures::new(Arc::clone(&system));
         Ok(Self {
             wire: Wire::new(config, board.view(), captures.watchers().root())?,
             captures,

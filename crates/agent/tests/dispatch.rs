@@ -27,6 +27,7 @@ use agent::numbers::Chance;
 use agent::world::World;
 use shm::region::{Lender, Region};
 use shm::socket::Socket;
+use shm::wake_word::WakeWordView;
 
 /// A host without a kernel.
 struct Paper {
@@ -73,6 +74,10 @@ impl Host for Paper {
         self.memory(name, len)
     }
 
+    fn capture_ring(&self, _room: usize) -> io::Result<OwnedFd> {
+        nothing()
+    }
+
     fn duplicate(&self, _fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         nothing()
     }
@@ -86,6 +91,15 @@ impl Host for Paper {
     }
 
     fn push_socket(&self, _room: usize) -> io::Result<(Socket, OwnedFd)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn relay(
+        &self,
+        _set: BorrowedFd<'_>,
+        _number: u32,
+        _wake_word: BorrowedFd<'_>,
+    ) -> io::Result<(OwnedFd, WakeWordView)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

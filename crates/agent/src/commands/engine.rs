@@ -136,7 +136,8 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
         && ours != others
     {
         // The agent keeps the descriptor that wakes another user's engine.
-        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.notifier(other, theirs, ours).map_err(by_system)?));
+        let notifier = world.relays.notifier(&*world.system, other, theirs, ours).map_err(by_system)?;
+        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(notifier));
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;

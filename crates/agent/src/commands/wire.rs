@@ -29,8 +29,7 @@ pub fn open(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if world.wire.forwarder().knows(me.0) {
         return refuse(Errno::EEXIST, format!("engine {} has its wire lane already", me.0));
     }
-    let own = context.peer.uid == rustix::process::getuid().as_raw();
-    let opened = world.wire.open(me.0, engine, own).map_err(by_system)?;
+    let opened = world.wire.open(me.0, engine, context.peer.uid).map_err(by_system)?;
     let flags = if opened.shared { open_flags::SHARED } else { 0 };
     let mut answer = call.answer(&WireOut { flags, reserved: 0, lane_len: LANE_LEN as u64 });
     answer.fds = opened.fds;
