@@ -25,7 +25,6 @@ use shm::socket::FDS_MAX;
 
 use crate::asker::Asker;
 use crate::context::Context;
-use crate::deferred_free;
 use crate::device::Device;
 use crate::foreign::Foreign;
 use crate::host::Host;
@@ -101,7 +100,7 @@ impl Capture {
     /// Gives an engine a capture ring.
     fn add(
         &mut self,
-        host: &dyn Host,
+        host: &Arc<dyn Host>,
         number: u32,
         id: ContextId,
         context: &mut Context,
@@ -116,7 +115,7 @@ impl Capture {
             return Ok(());
         }
         let ring = host.capture_ring(self.room)?;
-        let theirs = Foreign::memory(host.duplicate(ring.as_fd())?);
+        let theirs = Foreign::memory(host.duplicate(ring.as_fd())?, Arc::clone(host));
         link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![Arc::new(theirs)]);
         let about = json!({
             "engine": id.0,
@@ -164,7 +163,7 @@ impl Captures {
         };
         let begun = self.hook_agent(number, &mut capture).and_then(|()| {
             contexts.iter_mut().try_for_each(|(id, context)| {
-                capture.add(&*self.host, number, *id, context, &devices[context.device].name)
+                capture.add(&self.host, number, *id, context, &devices[context.device].name)
             })
         });
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
@@ -191,7 +190,7 @@ impl Captures {
     /// Handles ENGINE_HELLO: captures see the engine from its first packet on.
     pub(crate) fn greet(&mut self, context: &mut Context, device: &str) {
         for (number, capture) in &mut self.running {
-            if let Err(error) = capture.add(&*self.host, *number, context.id, context, device) {
+            if let Err(error) = capture.add(&self.host, *number, context.id, context, device) {
                 tracing::warn!(%error, "an engine's packets are not captured");
                 capture.unseen += 1;
             }
@@ -218,7 +217,7 @@ impl Captures {
         // Engines may have written megabytes to each ring, so another thread frees them.
         let waiting = std::mem::take(&mut capture.waiting);
         if !waiting.is_empty() {
-            deferred_free::later(move || drop(waiting));
+            self.host.later(Box::new(move || drop(waiting)));
         }
         self.watchers.end(capture.asker, number);
         let goodbye =

@@ -39,9 +39,9 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
-use crate::deferred_free;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
+use crate::host::Host;
 
 /// How long an idle thread waits before it ends.
 const IDLE: Duration = Duration::from_secs(2);
@@ -76,8 +76,8 @@ enum Place {
     Here,
     /// On the thread of their user.
     User(Arc<User>),
-    /// On the thread that frees shared memory. These descriptors are the agent's own.
-    Deferred,
+    /// Where this host does what takes long. These descriptors are the agent's own.
+    Deferred(Arc<dyn Host>),
 }
 
 struct User {
@@ -158,15 +158,15 @@ impl Closers {
 
 impl Closer {
     /// The closer for the agent's own shared memory.
-    pub(crate) fn deferred() -> Self {
-        Self(Place::Deferred)
+    pub(crate) fn deferred(host: Arc<dyn Host>) -> Self {
+        Self(Place::Deferred(host))
     }
 
     /// Closes a descriptor without waiting.
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
             Place::User(user) => user.submit(Job::Close(fd)),
-            Place::Deferred => deferred_free::close(fd),
+            Place::Deferred(host) => host.later(Box::new(move || drop(fd))),
             Place::Here => drop(fd),
         }
     }

@@ -9,6 +9,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use abi::Errno;
 use rustix::fs::{FileType, OFlags, SealFlags};
@@ -16,6 +17,7 @@ use shm::region::is_on_tmpfs;
 use shm::socket::Socket;
 
 use crate::closer::Closer;
+use crate::host::Host;
 use crate::refusal::{Outcome, refuse};
 
 /// A descriptor that a program has passed, or a socket to which it can send descriptors.
@@ -56,8 +58,8 @@ impl<T: Close> Foreign<T> {
     }
 
     /// Shared memory of this process's own, which may have many pages to free.
-    pub(crate) fn memory(fd: T) -> Self {
-        Self::new(fd, Closer::deferred())
+    pub(crate) fn memory(fd: T, host: Arc<dyn Host>) -> Self {
+        Self::new(fd, Closer::deferred(host))
     }
 
     /// The closer that closes it.

@@ -6,6 +6,7 @@
 //! are not part of it ([`crate::wire`]): with `wire = "off"` there are none. The principal type is
 //! [`Host`].
 
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use shm::region::Region;
 use shm::socket::Socket;
 use shm::wake_word::WakeWordView;
 
+use crate::deferred_free;
 use crate::numbers::Chance;
 
 /// The system, as commands see it.
@@ -36,6 +38,12 @@ pub trait Host: Send + Sync {
 
     /// New memory that clients map only for reading, with its file.
     fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)>;
+
+    /// Returns a range of such memory to the system; its bytes are zero after that.
+    fn punch(&self, memory: &Region, offset: usize, len: usize) -> io::Result<()>;
+
+    /// Does a job that may take milliseconds, where no command waits for it.
+    fn later(&self, job: Box<dyn FnOnce() + Send>);
 
     /// The memory of a capture ring for `room` bytes.
     fn capture_ring(&self, room: usize) -> io::Result<OwnedFd>;
@@ -58,6 +66,12 @@ pub trait Host: Send + Sync {
     /// It never blocks. Returns it with a view of a wake word's memory.
     fn relay(&self, set: BorrowedFd<'_>, number: u32, wake_word: BorrowedFd<'_>)
     -> io::Result<(OwnedFd, WakeWordView)>;
+}
+
+impl fmt::Debug for dyn Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host")
+    }
 }
 
 /// Linux.
@@ -92,6 +106,14 @@ impl Host for System {
 
     fn published(&self, name: &str, len: usize) -> io::Result<(Region, OwnedFd)> {
         Region::create_published(name, len)
+    }
+
+    fn punch(&self, memory: &Region, offset: usize, len: usize) -> io::Result<()> {
+        memory.punch(offset, len)
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        deferred_free::later(job);
     }
 
     fn capture_ring(&self, room: usize) -> io::Result<OwnedFd> {

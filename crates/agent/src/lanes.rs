@@ -84,7 +84,7 @@ impl Lanes {
         }
         let (_, memory) = self.host.memory("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-        let memory = Arc::new(Foreign::memory(memory));
+        let memory = Arc::new(Foreign::memory(memory, Arc::clone(&self.host)));
         self.lanes.insert(self.last, Lane { ends: [from, to], lane_index, memory, opener, proxy });
         self.by_end.extend([(from, self.last), (to, self.last)]);
         let opened = self.by_user.entry(opener).or_default();

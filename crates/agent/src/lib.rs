@@ -29,6 +29,7 @@ pub mod engine_link;
 mod fair;
 pub mod faults;
 pub mod foreign;
+mod freed_later;
 pub mod gids;
 mod headroom;
 pub mod host;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::queue::Mapping;
 use parking_lot::Mutex;
 
-use crate::deferred_free::{self, FreedLater};
+use crate::freed_later::FreedLater;
 use crate::host::Host;
 
 /// Objects start on cache lines.
@@ -134,7 +134,7 @@ impl QueueMemory {
         if slab.objects + slab.left == 0 {
             self.end(block.id);
         } else {
-            slab.put(block.offset, block.len);
+            slab.put(&self.host, block.offset, block.len);
         }
     }
 
@@ -160,7 +160,7 @@ impl QueueMemory {
         }
         let (region, fd) = self.host.memory("softhca-queues", len)?;
         self.last_id += 1;
-        let region = Arc::new(FreedLater::new(region, fd));
+        let region = Arc::new(FreedLater::new(Arc::clone(&self.host), region, fd));
         let free = BTreeMap::from([(0, len)]);
         let slab = Slab { region, free, punched: Arc::default(), objects: 0, left: 0 };
         self.bytes += slab.region.len() as u64;
@@ -208,20 +208,21 @@ impl Slab {
         Some(offset)
     }
 
-    fn put(&mut self, offset: usize, len: usize) {
+    fn put(&mut self, host: &Arc<dyn Host>, offset: usize, len: usize) {
         let start = offset.next_multiple_of(PAGE);
         let end = (offset + len) / PAGE * PAGE;
         // If the memory cannot be returned, the agent keeps it.
         if len >= SLOW_PUNCH {
             let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
-            return deferred_free::later(move || {
-                let _ = region.punch(start, end - start);
+            let on = Arc::clone(host);
+            return host.later(Box::new(move || {
+                let _ = on.punch(&region, start, end - start);
                 // The range is not reused before this push.
                 punched.lock().push((offset, len));
-            });
+            }));
         }
         if len >= PUNCH {
-            let _ = self.region.punch(start, end - start);
+            let _ = host.punch(&self.region, start, end - start);
         }
         self.join(offset, len);
     }

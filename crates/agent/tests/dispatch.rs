@@ -74,6 +74,14 @@ impl Host for Paper {
         self.memory(name, len)
     }
 
+    fn punch(&self, _memory: &Region, _offset: usize, _len: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
     fn capture_ring(&self, _room: usize) -> io::Result<OwnedFd> {
         nothing()
     }
