@@ -6,8 +6,9 @@
 //! contain any bytes; the worst result is a refusal. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an
 //! engine, so the proxy engine serves them elsewhere (`proxy.rs`).
 //!
-//! A command takes random numbers, memory, event files and push sockets from the world's
-//! [`Host`](crate::host::Host).
+//! A command takes random numbers, memory and descriptors from the world's
+//! [`Host`](crate::host::Host). It wakes nobody: what it has for other clients waits in the world
+//! until [`World::flush`].
 
 use std::os::fd::OwnedFd;
 

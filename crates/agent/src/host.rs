@@ -1,10 +1,12 @@
 //! What the agent's commands need from the operating system: random numbers, memory that clients
-//! map, event files and push sockets.
+//! map, new and duplicated descriptors, and a thread for jobs that take long.
 //!
-//! Commands ask their world's [`Host`] for these, so a test can run them without the system's
-//! memory and random numbers. [`System`] is the host of every agent that runs. The wire's sockets
-//! are not part of it ([`crate::wire`]): with `wire = "off"` there are none. The principal type is
-//! [`Host`].
+//! Commands ask their world's [`Host`] for these, so a test can run them without a kernel.
+//! [`System`] is the host of every agent that runs. Three things are not part of it. A command wakes
+//! nobody: pushes and events wait until the owner of the world calls `World::flush`. The wire's
+//! sockets belong to [`crate::wire`], and with `wire = "off"` there are none. What a command drops
+//! ends by itself: memory is unmapped, and a descriptor is closed, or given to its
+//! [`Closer`](crate::closer::Closer). The principal type is [`Host`].
 
 use std::fmt;
 use std::io;

@@ -4,7 +4,8 @@
 //! operating system, they take from its [`Host`]. The wire's sockets are the only ones that it
 //! opens, when its owner calls `follow_wire`. Commands change it through [`crate::dispatch`]. The
 //! file `lifecycle.rs` begins and ends contexts. The owner of a world (the server, or a test) tells
-//! it of clients and addresses, and calls [`World::flush`] after that.
+//! it of clients and addresses. After each change it calls [`World::flush`], which alone sends
+//! pushes and events to clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -246,9 +247,9 @@ impl World {
         }
     }
 
-    /// Sends waiting records and pushes to clients that have room now, and so wakes them. Nothing
-    /// else does this for commands. If `again`, also sends what found no room before, and what the
-    /// kernel refused for lack of descriptors. Returns what still waits.
+    /// Sends waiting records and pushes to clients that have room now, and so wakes them. If
+    /// `again`, also sends what found no room before, and what the kernel refused for lack of
+    /// descriptors. Returns what still waits.
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
         if again {
