@@ -4,8 +4,8 @@
 //! operating system, they take from its [`Host`]. The wire's sockets are the only ones that it
 //! opens, when its owner calls `follow_wire`. Commands change it through [`crate::dispatch`]. The
 //! file `lifecycle.rs` begins and ends contexts. The owner of a world (the server, or a test) tells
-//! it of clients and addresses. After each change it calls [`World::flush`], which alone sends
-//! pushes and events to clients.
+//! it of clients and addresses. After each change it calls [`World::flush`], which sends clients
+//! the pushes and events that the change has caused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -283,6 +283,14 @@ impl World {
         backlog.waits = self.offers_again;
         backlog.more = self.pending.has_more();
         backlog
+    }
+
+    /// Sends what a command has caused before its own client gets the reply. What
+    /// [`World::flush`] returns, the next call returns as well.
+    pub(crate) fn flush_news(&mut self) {
+        for broken in self.flush(false).broken {
+            self.pending.note(broken);
+        }
     }
 
     /// Handles room in the push socket of a context's engine.

@@ -54,6 +54,7 @@ impl Server {
                     true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
                     false => self.proxies.carry_out(&mut self.world, context, &request, passed(fds), to),
                 };
+                self.world.flush_news();
                 self.watch_push(context, None);
                 self.world.follow_wire(Instant::now);
                 if let Some(reply) = reply {
