@@ -13,7 +13,7 @@ use abi::cq::opcode as wc_opcode;
 use abi::mr::access as right;
 use protocol::{PayloadPlace, RecvEnd, Service, Status};
 use shm::{LaneRx, Source};
-use wire::Operation;
+use wire::{Operation, Qpn};
 
 use crate::access::HeldRegion;
 use crate::candidate::{Candidate, Partition, Record, destination, head};
@@ -88,18 +88,11 @@ impl Engine {
             let Some((candidate, payload)) = Candidate::of_record(record, len, partition) else {
                 break RunEnd::Other(len);
             };
-            let (head, from) = (head(record), inner.attributes.dest_qp_num);
-            let path = head.path();
-            let is_ours = destination(record) == Some(dest)
-                && head.src_qp().value() == from
-                && u32::from(path.device) == self.device()
-                && path.port == inner.attributes.port_num
-                && path.mtu == inner.link.peer_mtu
-                && self.board.owner(from) == lane.peer;
-            if !is_ours {
+            let head = head(record);
+            let (path, bytes) = (head.path(), head.len());
+            if destination(record) != Some(dest) || !self.is_from_peer(lane, &inner, head.src_qp(), path) {
                 break RunEnd::Other(len);
             }
-            let bytes = head.len();
             let Some(source) = place(rx, record, payload, bytes) else { break RunEnd::Broken };
             if !qp.take_expected(&mut inner, &candidate, path, source, &mut region) {
                 break RunEnd::Other(len);
@@ -124,21 +117,38 @@ impl Engine {
         // Released before answers are sent: a thread that waits for the region may hold a lock that
         // is taken below.
         drop(region);
-        if count == 0 {
-            return end;
-        }
-        let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
-        if matches!(end, RunEnd::Over) && !(done.may_go_on() && rx.ring.has_next()) {
-            qp.pump(&mut inner);
-            if is_last {
-                // It has just sent its answers.
-                drop(inner);
-                drop(touched.pop());
+        if count > 0 {
+            let more = !matches!(end, RunEnd::Over) || done.may_go_on() && rx.ring.has_next();
+            if !more {
+                qp.pump(&mut inner);
             }
-        } else if !is_last {
-            touched.push(Arc::clone(qp));
+            drop(inner);
+            note_touched(touched, qp, more);
         }
         end
+    }
+
+    /// Whether a packet of a lane comes from the peer of its connection, on the connection's path.
+    #[inline(always)]
+    fn is_from_peer(&self, lane: &Lane, inner: &Inner, src_qp: Qpn, path: Path) -> bool {
+        let from = inner.attributes.dest_qp_num;
+        src_qp.value() == from
+            && u32::from(path.device) == self.device()
+            && path.port == inner.attributes.port_num
+            && path.mtu == inner.link.peer_mtu
+            && self.board.owner(from) == lane.peer
+    }
+}
+
+/// Notes whether the QP of the last packet still has to send its answers when the batch ends. It
+/// has sent them unless `more` packets have come.
+#[inline]
+pub(crate) fn note_touched(touched: &mut Vec<Arc<Qp>>, qp: &Arc<Qp>, more: bool) {
+    let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
+    match (more, is_last) {
+        (true, false) => touched.push(Arc::clone(qp)),
+        (false, true) => drop(touched.pop()),
+        _ => {}
     }
 }
 

@@ -1,10 +1,9 @@
 //! Requests of a send queue that send nothing: BIND_MW and LOCAL_INV. Adds to [`SendBatch`] and
 //! [`Qp`].
 
-use abi::queue::qp as word;
 use protocol::{Operation, SendOp, Status};
 
-use crate::post_error::{PostCause, PostError};
+use crate::post_error::PostCause;
 use crate::qp::{Inner, Qp};
 use crate::send::{SendBatch, SendWr};
 use crate::window::{Bind, Binder};
@@ -36,30 +35,22 @@ impl Bind {
 impl SendBatch<'_> {
     /// Adds a request that sends nothing. The queue has room for it.
     #[cold]
-    pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), PostError> {
-        let (qp, inner) = (self.qp, &mut *self.inner);
+    pub(crate) fn add_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), PostCause> {
         let brief = SendBrief {
             wr_id: wr.wr_id,
             opcode: wr.opcode as u8,
-            signaled: u8::from(qp.signals(wr.send_flags)),
+            signaled: u8::from(self.qp.signals(wr.send_flags)),
             ..bytemuck::Zeroable::zeroed()
         };
-        let index = inner.queues.sq_tail;
+        let index = self.inner.queues.sq_tail;
         let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
         let mut op = SendOp { slot: index, operation, fence, imm: wr.imm, ..SendOp::default() };
         if operation == Operation::BindMw {
-            let Some(bind) = wr.bind else {
-                return Err(qp.refused_send(wr.wr_id, PostCause::NoWindow));
-            };
+            let bind = wr.bind.ok_or(PostCause::NoWindow)?;
             bind.put_into(&mut op);
         }
-        if inner.requester.post(op).is_err() {
-            return Err(qp.refused_send(wr.wr_id, PostCause::QueueFull { depth: qp.caps.max_send_wr }));
-        }
-        inner.queues.sq.write(index, &brief);
-        inner.queues.sq_tail = inner.queues.sq.advance(index);
-        inner.store(word::SQ_TAIL, inner.queues.sq_tail);
-        Ok(())
+        self.inner.queues.sq.write(index, &brief);
+        self.add_operation(op)
     }
 }
 
@@ -106,7 +97,8 @@ impl Qp {
     }
 
     /// Whether a request with these flags gives a completion.
-    fn signals(&self, flags: u32) -> bool {
+    #[inline]
+    pub(crate) fn signals(&self, flags: u32) -> bool {
         self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
     }
 }

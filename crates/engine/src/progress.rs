@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
-use shm::{RECORD_MAX, Source};
+use shm::{LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
-use crate::cell::place;
-use crate::cell::{self, Cell, Notice, Packet, Payload};
+use crate::candidate::Record;
+use crate::cell::{self, Cell, Notice, Packet, Payload, place};
 use crate::engine::{Deferred, Engine};
-use crate::expected::{Done, RunEnd};
+use crate::expected::{Done, RunEnd, note_touched};
 use crate::faults::DELAYED_PACKETS;
 use crate::lane::Receiver;
 use crate::moderation::PERIODS;
@@ -179,44 +179,10 @@ impl Engine {
                 RunEnd::Broken => None,
             };
             // By reference: a cell is large enough that a move would call memcpy.
-            let Some(cell) = &cell else {
+            let valid = cell.as_ref().map(|cell| self.take_cell(lane, (rx, record), cell, &mut done, touched, recent));
+            if valid != Some(true) {
                 self.break_lane(lane);
                 break;
-            };
-            match cell {
-                Cell::Notice(notice) => self.heed_notice(lane, notice),
-                Cell::SrqRequest(packet, _) | Cell::SrqReply(packet, _) => {
-                    let Some(payload) = place(rx, record, packet.payload, packet.len) else {
-                        self.break_lane(lane);
-                        break;
-                    };
-                    match cell {
-                        Cell::SrqRequest(_, request) => self.on_srq_request(lane, packet, payload, request),
-                        Cell::SrqReply(_, reply) => {
-                            if let Some(qp) = self.qps.find(packet.src_qp.value()) {
-                                qp.on_srq_reply(lane, packet, payload, reply);
-                            }
-                        }
-                        _ => {}
-                    }
-                    if let Payload::Bulk(offset) = packet.payload {
-                        rx.bulk.release(offset, u32::from(packet.len));
-                    }
-                }
-                Cell::Packet(packet) => {
-                    let Some(payload) = place(rx, record, packet.payload, packet.len) else {
-                        self.break_lane(lane);
-                        break;
-                    };
-                    if let Payload::Bulk(_) = packet.payload {
-                        done.bulk += u32::from(packet.len);
-                    }
-                    let more = done.may_go_on() && rx.ring.has_next();
-                    self.accept(lane, (packet, payload, more), touched, recent);
-                    if let Payload::Bulk(offset) = packet.payload {
-                        rx.bulk.release(offset, u32::from(packet.len));
-                    }
-                }
             }
         }
         if done.records == 0 {
@@ -233,6 +199,45 @@ impl Engine {
         if rx.peer_waiting() {
             rx.clear_waiting();
             lane.notify();
+        }
+        true
+    }
+
+    /// Handles a record that was decoded. Returns false if the place of its payload is invalid.
+    fn take_cell(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        (rx, record): (&mut LaneRx, &Record),
+        cell: &Cell,
+        done: &mut Done,
+        touched: &mut Vec<Arc<Qp>>,
+        recent: &mut Option<Arc<Qp>>,
+    ) -> bool {
+        let packet = match cell {
+            Cell::Notice(notice) => {
+                self.heed_notice(lane, notice);
+                return true;
+            }
+            Cell::Packet(packet) | Cell::SrqRequest(packet, _) | Cell::SrqReply(packet, _) => packet,
+        };
+        let Some(payload) = place(rx, record, packet.payload, packet.len) else { return false };
+        match cell {
+            Cell::SrqRequest(_, request) => self.on_srq_request(lane, packet, payload, request),
+            Cell::SrqReply(_, reply) => {
+                if let Some(qp) = self.qps.find(packet.src_qp.value()) {
+                    qp.on_srq_reply(lane, packet, payload, reply);
+                }
+            }
+            _ => {
+                if let Payload::Bulk(_) = packet.payload {
+                    done.bulk += u32::from(packet.len);
+                }
+                let more = done.may_go_on() && rx.ring.has_next();
+                self.accept(lane, (packet, payload, more), touched, recent);
+            }
+        }
+        if let Payload::Bulk(offset) = packet.payload {
+            rx.bulk.release(offset, u32::from(packet.len));
         }
         true
     }
@@ -288,15 +293,7 @@ impl Engine {
             }
         }
         match (arrival, recent) {
-            (Arrival::Taken, Some(qp)) => {
-                let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
-                match (more, is_last) {
-                    (true, false) => touched.push(Arc::clone(qp)),
-                    // It has just sent its answers.
-                    (false, true) => drop(touched.pop()),
-                    _ => {}
-                }
-            }
+            (Arrival::Taken, Some(qp)) => note_touched(touched, qp, more),
             (Arrival::Gone, _) => {
                 self.drop_of_lane(Cause::NoQp, packet, (0, 0));
                 self.send_refusal_notice(lane, packet);

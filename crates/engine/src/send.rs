@@ -75,6 +75,13 @@ impl Default for SendWr<'_> {
     }
 }
 
+impl SendWr<'_> {
+    /// Whether the data is copied when the request is posted.
+    fn is_inline(&self) -> bool {
+        self.send_flags & send_flags::INLINE != 0
+    }
+}
+
 /// The parameters of a FLUSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
@@ -127,7 +134,7 @@ impl SendBatch<'_> {
     /// full.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.inner.queues.sq_tail;
-        let added = self.add(wr);
+        let added = self.add(wr).map_err(|cause| self.qp.refused_send(wr.wr_id, cause));
         if let Some(lint) = self.qp.lint() {
             lint.posted_send(self.qp, &self.inner, slot, wr, added.is_ok());
         }
@@ -135,73 +142,14 @@ impl SendBatch<'_> {
     }
 
     #[inline]
-    fn add(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let (qp, inner) = (self.qp, &mut *self.inner);
-        let refuse = |cause| Err(qp.refused_send(wr.wr_id, cause));
-        if !inner.state.takes_sends() {
-            return refuse(PostCause::State(inner.state));
-        }
-        let Some(operation) = operation(wr.opcode, qp.service) else {
-            return refuse(PostCause::Opcode { opcode: wr.opcode, service: qp.service });
-        };
-        if wr.sges.len() > qp.caps.max_send_sge as usize && wr.send_flags & send_flags::INLINE == 0 {
-            return refuse(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
-        }
-        if inner.queues.sq.count() == 0
-            || inner.queues.sq.used(qp.queue_use.freed_send.load(Ordering::Acquire), inner.queues.sq_tail)
-                >= qp.caps.max_send_wr
-        {
-            return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
-        }
+    fn add(&mut self, wr: &SendWr<'_>) -> Result<(), PostCause> {
+        let operation = self.check(wr)?;
         if operation.is_local() {
-            return self.push_local(wr, operation);
+            return self.add_local(wr, operation);
         }
-        let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let length = u32::try_from(total).unwrap_or(u32::MAX);
-        let inline = wr.send_flags & send_flags::INLINE != 0;
-        if operation.is_confirmed()
-            && let Err(cause) = check_confirmed(operation, wr, total)
-        {
-            return refuse(cause);
-        }
-        // An entry always has room for 8 bytes of inline data.
-        let carries = !operation.is_read_or_atomic() || operation == Operation::AtomicWrite;
-        if inline && (!carries || total > u64::from(qp.caps.max_inline_data.max(WORD))) {
-            return refuse(PostCause::Inline { bytes: total, most: qp.caps.max_inline_data });
-        }
-        let brief = SendBrief {
-            wr_id: wr.wr_id,
-            length,
-            opcode: wr.opcode as u8,
-            signaled: u8::from(qp.sq_sig_all || wr.send_flags & send_flags::SIGNALED != 0),
-            inline: u8::from(inline),
-            num_sge: wr.sges.len() as u8,
-        };
-        let index = inner.queues.sq_tail;
-        let mut dest = Destination::default();
-        if qp.service == Service::Ud {
-            let Some((ah, qpn, qkey)) = wr.ud else {
-                return refuse(PostCause::NoAddress);
-            };
-            let mut entry = DatagramEntry { brief, ..bytemuck::Zeroable::zeroed() };
-            ah.direct(&mut entry);
-            entry.remote_qpn = qpn;
-            entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
-            entry.foreign = u8::from(ah.pd() != qp.pd);
-            dest = Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey };
-            inner.queues.sq.write(index, &entry);
-        } else {
-            inner.queues.sq.write(index, &brief);
-        }
-        if inline {
-            if let Err(addr) = access::inline(wr.sges, &mut inner.queues.sq.inline_room(index, length as usize)) {
-                return refuse(PostCause::InlineFault { addr });
-            }
-        } else {
-            for (number, sge) in wr.sges.iter().enumerate() {
-                inner.queues.sq.set_element(index, number, sge);
-            }
-        }
+        let length = self.check_length(wr, operation)?;
+        let index = self.inner.queues.sq_tail;
+        let dest = self.write_entry(wr, index, length)?;
         let op = SendOp {
             slot: index,
             operation,
@@ -221,12 +169,93 @@ impl SendBatch<'_> {
             dest,
             xrc_srq: wr.xrc_srq & 0xff_ffff,
         };
+        self.add_operation(op)
+    }
+
+    /// Adds an operation whose entry is written.
+    #[inline]
+    pub(crate) fn add_operation(&mut self, op: SendOp) -> Result<(), PostCause> {
+        let inner = &mut *self.inner;
+        let index = op.slot;
         if inner.requester.post(op).is_err() {
-            return refuse(PostCause::QueueFull { depth: qp.caps.max_send_wr });
+            return Err(PostCause::QueueFull { depth: self.qp.caps.max_send_wr });
         }
         inner.queues.sq_tail = inner.queues.sq.advance(index);
         inner.store(word::SQ_TAIL, inner.queues.sq_tail);
         Ok(())
+    }
+
+    /// Checks everything but the length of a request; returns its operation.
+    #[inline]
+    fn check(&self, wr: &SendWr<'_>) -> Result<Operation, PostCause> {
+        let (qp, inner) = (self.qp, &*self.inner);
+        if !inner.state.takes_sends() {
+            return Err(PostCause::State(inner.state));
+        }
+        let operation =
+            operation(wr.opcode, qp.service).ok_or(PostCause::Opcode { opcode: wr.opcode, service: qp.service })?;
+        if wr.sges.len() > qp.caps.max_send_sge as usize && !wr.is_inline() {
+            return Err(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
+        }
+        if self.room() == 0 {
+            return Err(PostCause::QueueFull { depth: qp.caps.max_send_wr });
+        }
+        Ok(operation)
+    }
+
+    /// Checks the length of a request, and returns it.
+    #[inline]
+    fn check_length(&self, wr: &SendWr<'_>, operation: Operation) -> Result<u32, PostCause> {
+        let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if operation.is_confirmed() {
+            check_confirmed(operation, wr, total)?;
+        }
+        if wr.is_inline() {
+            // An entry always has room for 8 bytes of inline data.
+            let carries = !operation.is_read_or_atomic() || operation == Operation::AtomicWrite;
+            let most = self.qp.caps.max_inline_data;
+            if !carries || total > u64::from(most.max(WORD)) {
+                return Err(PostCause::Inline { bytes: total, most });
+            }
+        }
+        Ok(u32::try_from(total).unwrap_or(u32::MAX))
+    }
+
+    /// Writes the entry of a request, with its gather list or inline data. Returns the destination
+    /// of a datagram.
+    #[inline]
+    fn write_entry(&mut self, wr: &SendWr<'_>, index: u32, length: u32) -> Result<Destination, PostCause> {
+        let (qp, inner) = (self.qp, &mut *self.inner);
+        let brief = SendBrief {
+            wr_id: wr.wr_id,
+            length,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(qp.signals(wr.send_flags)),
+            inline: u8::from(wr.is_inline()),
+            num_sge: wr.sges.len() as u8,
+        };
+        let mut dest = Destination::default();
+        if qp.service == Service::Ud {
+            let (ah, qpn, qkey) = wr.ud.ok_or(PostCause::NoAddress)?;
+            let mut entry = DatagramEntry { brief, ..bytemuck::Zeroable::zeroed() };
+            ah.direct(&mut entry);
+            entry.remote_qpn = qpn;
+            entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
+            entry.foreign = u8::from(ah.pd() != qp.pd);
+            dest = Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey };
+            inner.queues.sq.write(index, &entry);
+        } else {
+            inner.queues.sq.write(index, &brief);
+        }
+        if wr.is_inline() {
+            let room = &mut inner.queues.sq.inline_room(index, length as usize);
+            access::inline(wr.sges, room).map_err(|addr| PostCause::InlineFault { addr })?;
+        } else {
+            for (number, sge) in wr.sges.iter().enumerate() {
+                inner.queues.sq.set_element(index, number, sge);
+            }
+        }
+        Ok(dest)
     }
 
     /// How many more requests the queue can take.

@@ -126,9 +126,7 @@ impl Check {
             }
             Self::NoTimeout => ("no-timeout", "set qp_attr.timeout to a value from 1 to 31, such as 14 (67 ms)"),
             Self::NoRetry => ("no-retry", "set qp_attr.retry_cnt to a value from 1 to 7"),
-            Self::SlowRnr => {
-                ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us), or post receives earlier")
-            }
+            Self::SlowRnr => ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us)"),
             Self::LongPsn => ("long-psn", "mask packet sequence numbers with 0xffffff"),
             Self::ReadDepth => {
                 ("read-depth", "set max_rd_atomic of one side to no more than max_dest_rd_atomic of the other")
