@@ -43,7 +43,7 @@ const LAST: u8 = b'.';
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It continues.
-    Goes,
+    Continues,
     /// It has ended, or must.
     Ends,
     /// The whole agent must end.
@@ -65,7 +65,7 @@ pub(crate) fn take(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Result<usize,
     match socket.peek(buffer) {
         Ok(peeked) if peeked.has_fds || peeked.len == 0 || socket.discard().is_err() => Err(Verdict::Ends),
         Ok(peeked) => Ok(peeked.len),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Verdict::Goes),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Verdict::Continues),
         Err(_) => Err(Verdict::Ends),
     }
 }
@@ -130,7 +130,7 @@ fn tell(value: &Value) -> Answer {
 fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> Answer {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let sent = socket.try_send(value.to_string().as_bytes(), &fds);
-    Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Goes))
+    Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Continues))
 }
 
 /// Receives an answer from `socket`. `next` is called before each wait for a message.

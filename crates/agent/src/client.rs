@@ -22,7 +22,7 @@ use shm::socket::Socket;
 use crate::closer::{Closer, Closers};
 use crate::cm::{ChannelId, Manager};
 use crate::dispatch::Reply;
-use crate::engine_link::starves;
+use crate::engine_link::is_short_of_room;
 use crate::foreign::{Foreign, Passed};
 use crate::ids::{ContextId, Peer};
 use crate::world::World;
@@ -45,7 +45,7 @@ pub(crate) struct Client {
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
     /// The kernel accepts no descriptors for the unsent reply, and no event reports when it accepts
     /// them again.
-    starves: bool,
+    must_retry: bool,
     busy: bool,
     /// The command that another thread carries out has no reply.
     quiet: bool,
@@ -87,7 +87,7 @@ pub(crate) enum Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It continues.
-    Goes,
+    Continues,
     /// It has ended, or must.
     Ends,
 }
@@ -138,7 +138,7 @@ impl Client {
             death_is_new: false,
             session: None,
             unsent: None,
-            starves: false,
+            must_retry: false,
             busy: false,
             quiet: false,
             held_up: false,
@@ -197,8 +197,8 @@ impl Client {
     }
 
     /// Whether its reply must be offered again, because no event tells when there is room.
-    pub(crate) fn starves(&self) -> bool {
-        self.starves
+    pub(crate) fn must_retry(&self) -> bool {
+        self.must_retry
     }
 
     /// Whether another thread carries out one of its commands.
@@ -225,7 +225,7 @@ impl Client {
     /// Another thread carries out its command, so nothing is read before the reply.
     pub(crate) fn wait(&mut self, quiet: bool) -> Fate {
         (self.busy, self.quiet) = (true, quiet);
-        Fate::Goes
+        Fate::Continues
     }
 
     /// The socket, for the thread of its user.
@@ -248,11 +248,11 @@ impl Client {
         }
         self.held_up = self.closer().is_full();
         if self.held_up || self.is_stuck() {
-            return Next::Over(Fate::Goes);
+            return Next::Over(Fate::Continues);
         }
         let peeked = match self.socket.peek(buffer) {
             Ok(peeked) => peeked,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Goes),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Continues),
             Err(_) => return Next::Over(Fate::Ends),
         };
         if peeked.has_fds {
@@ -335,7 +335,7 @@ impl Client {
     pub(crate) fn reply(&mut self, sequence: u32, reply: Reply) -> Fate {
         self.busy = false;
         if std::mem::take(&mut self.quiet) {
-            return Fate::Goes;
+            return Fate::Continues;
         }
         let envelope = ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
         self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
@@ -345,19 +345,19 @@ impl Client {
     pub(crate) fn flush(&mut self) -> Fate {
         match self.unsent.take() {
             Some((bytes, fds)) => self.send(bytes, fds),
-            None => Fate::Goes,
+            None => Fate::Continues,
         }
     }
 
     fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Fate {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let sent = self.socket.try_send(&bytes, &borrowed);
-        self.starves = sent.as_ref().is_err_and(starves);
+        self.must_retry = sent.as_ref().is_err_and(is_short_of_room);
         match sent {
-            Ok(()) => Fate::Goes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock || self.starves => {
+            Ok(()) => Fate::Continues,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || self.must_retry => {
                 self.unsent = Some((bytes, fds));
-                Fate::Goes
+                Fate::Continues
             }
             Err(_) => Fate::Ends,
         }

@@ -57,7 +57,7 @@ enum State {
     /// It receives pushes, or has no room at the moment.
     Listens,
     /// Like `Listens`, but the kernel takes no descriptors, and no event tells when it does again.
-    Starves,
+    Retries,
     /// It has closed its end: its program has closed the device, or is ending. Its connection will
     /// report that too.
     Ended,
@@ -167,7 +167,7 @@ impl EngineLink {
             match self.socket.try_send(record.bytes(), &borrowed) {
                 Ok(()) => self.backlog.remove_first(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if starves(&error) => self.state = State::Starves,
+                Err(error) if is_short_of_room(&error) => self.state = State::Retries,
                 Err(error) => {
                     tracing::debug!(%error, "an engine has closed its end");
                     self.state = State::Ended;
@@ -178,16 +178,16 @@ impl EngineLink {
     }
 
     /// Tries again after a while, if descriptors were the problem.
-    pub fn feed(&mut self) {
-        if self.starves() {
+    pub fn retry_sends(&mut self) {
+        if self.must_retry() {
             self.state = State::Listens;
             self.flush();
         }
     }
 
     /// Whether pushes must be offered again, because no event tells when there is room.
-    pub fn starves(&self) -> bool {
-        self.state == State::Starves
+    pub fn must_retry(&self) -> bool {
+        self.state == State::Retries
     }
 
     /// Whether the engine has left so many pushes unread that it no longer knows its lanes.
@@ -203,7 +203,7 @@ impl EngineLink {
 /// Whether a message was not sent because the kernel has no room for its descriptors, or for the
 /// message at all. Too many descriptors of a user are in flight, or memory is short. The condition
 /// passes, but no socket event tells when.
-pub fn starves(error: &io::Error) -> bool {
+pub fn is_short_of_room(error: &io::Error) -> bool {
     let short = [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM];
     short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
@@ -356,7 +356,7 @@ mod tests {
             link.push(lane_gone(lane, A), Vec::new());
         }
         link.flush();
-        assert!(!link.is_broken() && !link.starves() && link.backlog.len() == 0);
+        assert!(!link.is_broken() && !link.must_retry() && link.backlog.len() == 0);
     }
 
     #[test]

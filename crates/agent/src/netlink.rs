@@ -64,7 +64,7 @@ pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
     let asked = messages(&buffer[..len]).filter(|(header, _)| header.wants_answer());
     let requests: VecDeque<_> = asked.map(|(header, body)| (header, body.to_vec())).collect();
     if requests.is_empty() {
-        return Answer::Over(Verdict::Goes);
+        return Answer::Over(Verdict::Continues);
     }
     Answer::Tell(Box::new(Dump { asker: asker(socket), requests, current: None, packet: Writer::default() }), false)
 }

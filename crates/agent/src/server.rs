@@ -69,7 +69,7 @@ pub(crate) struct Server {
     listeners: Listeners,
     clients: BTreeMap<u32, Client>,
     /// Clients whose replies wait until the kernel passes descriptors again.
-    starving: BTreeSet<u32>,
+    retrying: BTreeSet<u32>,
     admins: BTreeMap<u32, AdminConnection>,
     registry: Registry,
     schedule: Schedule,
@@ -126,7 +126,7 @@ impl Server {
             poller,
             listeners: Listeners::default(),
             clients: BTreeMap::new(),
-            starving: BTreeSet::new(),
+            retrying: BTreeSet::new(),
             admins: BTreeMap::new(),
             registry: Registry::default(),
             schedule: Schedule::new(),
@@ -260,7 +260,7 @@ impl Server {
             Next::Command { session: Session::Channel(channel), sequence, quiet, request, .. } => {
                 let reply = self.manager.serve(&mut self.world, channel, request);
                 goes_on = quiet;
-                if quiet { Fate::Goes } else { client.reply(sequence, reply) }
+                if quiet { Fate::Continues } else { client.reply(sequence, reply) }
             }
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
@@ -271,14 +271,14 @@ impl Server {
                 self.world.follow_wire(Instant::now);
                 goes_on = quiet && reply.is_some();
                 match reply {
-                    Some(_) if quiet => Fate::Goes,
+                    Some(_) if quiet => Fate::Continues,
                     Some(reply) => client.reply(sequence, reply),
                     None => client.wait(quiet),
                 }
             }
         };
         self.settle(id, fate);
-        goes_on && fate == Fate::Goes
+        goes_on && fate == Fate::Continues
     }
 
     /// Ends a client, or watches its socket for what it needs next.
@@ -289,13 +289,13 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         // If a reply waits for room, the server waits only for room. While a reply is being made,
         // or if no event reports room, the server waits only for the end of the client.
-        let interest = match (client.is_busy() || client.is_held_up() || client.starves(), client.is_stuck()) {
+        let interest = match (client.is_busy() || client.is_held_up() || client.must_retry(), client.is_stuck()) {
             (true, _) => EventFlags::empty(),
             (false, true) => EventFlags::OUT,
             (false, false) => EventFlags::IN,
         };
-        if client.starves() {
-            self.starving.insert(id);
+        if client.must_retry() {
+            self.retrying.insert(id);
         }
         let (socket, now) = client.watched();
         scheduler::watch_for(&self.poller, socket, Token::Client(id), now, interest);
@@ -312,16 +312,16 @@ impl Server {
 
     /// If `again`, offers the replies again for which the kernel took no descriptors. Returns
     /// whether some still wait.
-    fn feed(&mut self, again: bool) -> bool {
+    fn retry_sends(&mut self, again: bool) -> bool {
         if again {
-            for id in std::mem::take(&mut self.starving) {
+            for id in std::mem::take(&mut self.retrying) {
                 if let Some(client) = self.clients.get_mut(&id) {
                     let fate = client.flush();
                     self.settle(id, fate);
                 }
             }
         }
-        !self.starving.is_empty()
+        !self.retrying.is_empty()
     }
 
     /// Sends a reply that another thread made.

@@ -267,9 +267,9 @@ impl World {
             if let Some(engine) = &mut context.engine {
                 engine.flush();
                 if again {
-                    engine.feed();
+                    engine.retry_sends();
                 }
-                self.offers_again |= engine.starves();
+                self.offers_again |= engine.must_retry();
                 if engine.is_broken() && !context.ends {
                     backlog.broken.push(id);
                 }

@@ -365,7 +365,7 @@ pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::Matter;
+    use crate::extent::MemoryKind;
 
     #[test]
     fn a_window_of_type_2_opens_for_its_qp_and_of_type_2b_on_its_pd_alone() {
@@ -377,7 +377,7 @@ mod tests {
             length: 64,
             access: right::REMOTE_WRITE,
             only: 9,
-            matter: Matter::Memory,
+            memory_kind: MemoryKind::Program,
             windows: Arc::default(),
             backing: None,
         };

@@ -21,7 +21,7 @@ use crate::channel::Channel;
 use crate::cq::{Cq, CqSpec};
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
-use crate::extent::Matter;
+use crate::extent::MemoryKind;
 use crate::mr::Mr;
 use crate::pace::RateLimit;
 use crate::pd::Pd;
@@ -121,7 +121,7 @@ impl Engine {
         let host = place
             .ok_or_else(|| refusal(Errno::EFAULT, "the memory of the region is shorter than what is registered"))?;
         crate::usermem::install().map_err(by_system)?;
-        Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Matter::Memory, Some(region)))
+        Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, MemoryKind::Program, Some(region)))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use abi::reason::{Cause, DropRecord};
-use protocol::Status;
+use protocol::{Status, Time};
 use wire::Qpn;
 use wire::grh::Network;
 
@@ -24,8 +24,18 @@ use crate::wqe::DatagramEntry;
 /// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
 const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
 
-/// The routes of one datagram.
-enum Ways {
+/// What has become of a datagram.
+#[derive(PartialEq, Eq)]
+enum Datagram {
+    Sent,
+    /// There was no room for it.
+    Lost,
+    /// It is sent later.
+    Waits,
+}
+
+/// The route of one datagram.
+enum DatagramRoute {
     /// The destination does not exist, or the datagram cannot be sent.
     None(Cause),
     /// A lane has to be opened first.
@@ -79,72 +89,28 @@ impl Qp {
         while let Some(run) = inner.requester.poll_run(now) {
             let entry: DatagramEntry = inner.queues.sq.read(run.slot);
             if entry.foreign != 0 {
-                self.explain(
-                    inner,
-                    run.slot,
-                    Status::LocQpOpErr,
-                    &"the address handle is on another PD than the QP",
-                    Some("create the address handle on the QP's PD"),
-                );
+                let advice = Some("create the address handle on the QP's PD");
+                let why = "the address handle is on another PD than the QP";
+                self.explain(inner, run.slot, Status::LocQpOpErr, &why, advice);
                 inner.requester.fail_next(Status::LocQpOpErr);
                 continue;
             }
             if self.datagram_must_wait(inner, entry.static_rate, now) {
                 break;
             }
-            let refused = match self.ways(inner, run.slot, &entry) {
-                Ways::None(cause) => {
-                    let lost = self.rehearse(inner, &run).map(|()| true);
-                    self.lose_datagram(cause, &run, &entry);
-                    lost
-                }
-                Ways::Opening => {
-                    self.wait_for_route(inner, run.slot);
-                    break;
-                }
-                Ways::Lane(lane, place) => {
-                    let sent = self.send_datagram(inner, &lane, &run, &entry, place);
-                    if matches!(sent, Ok(false)) && !lane.is_dead() {
-                        inner.link.blocked = true;
-                        lane.block(self, &self.engine().waker);
-                        break;
-                    }
-                    sent
-                }
-                // A member whose lane is full misses this datagram, as on a network.
-                Ways::Group(lanes, place) => {
-                    let local =
-                        lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, &run, &entry, place));
-                    local.and_then(|sent| match self.flow_of(inner, &entry) {
-                        Ok(flow) => {
-                            let put = self.send_to_host(inner, &flow, &run, &entry);
-                            follow(&mut leaving, flow);
-                            put.map(|()| sent)
-                        }
-                        // The group has only members of this agent.
-                        Err(_) => Ok(sent),
-                    })
-                }
-                Ways::Host(flow) => {
-                    if !self.may_go(inner, &flow, &mut flow.port.batch.lock(), run.len, Qpn::new(entry.remote_qpn), now)
-                    {
-                        follow(&mut leaving, flow);
-                        break;
-                    }
-                    let put = self.send_to_host(inner, &flow, &run, &entry);
-                    follow(&mut leaving, flow);
-                    put.map(|()| true)
-                }
-            };
-            inner.ud.no_way = None;
-            match refused {
+            let done = self.route_datagram(inner, &run, &entry, now, &mut leaving);
+            if matches!(done, Ok(Datagram::Waits)) {
+                break;
+            }
+            inner.ud.unreachable = None;
+            match done {
                 Err(refusal) => {
                     self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
                     inner.requester.fail_next(Status::LocProtErr);
                 }
-                Ok(left) => {
+                Ok(done) => {
                     inner.requester.sent(now, &run);
-                    if left {
+                    if done == Datagram::Sent {
                         self.charge_datagram(inner, run.len, entry.static_rate, now);
                     }
                 }
@@ -155,24 +121,82 @@ impl Qp {
         }
     }
 
-    fn ways(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> Ways {
+    /// Sends one datagram on its route. `leaving` is the flow of the last one.
+    fn route_datagram(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        run: &protocol::Run,
+        entry: &DatagramEntry,
+        now: Time,
+        leaving: &mut Option<Arc<Flow>>,
+    ) -> Result<Datagram, Refusal> {
+        match self.datagram_route(inner, run.slot, entry) {
+            DatagramRoute::None(cause) => {
+                let read = self.rehearse(inner, run);
+                self.lose_datagram(cause, run, entry);
+                read.map(|()| Datagram::Sent)
+            }
+            DatagramRoute::Opening => {
+                self.wait_for_route(inner, run.slot);
+                Ok(Datagram::Waits)
+            }
+            DatagramRoute::Lane(lane, place) => {
+                let sent = self.send_datagram(inner, &lane, run, entry, place)?;
+                if sent {
+                    return Ok(Datagram::Sent);
+                }
+                if lane.is_dead() {
+                    return Ok(Datagram::Lost);
+                }
+                inner.link.blocked = true;
+                lane.block(self, &self.engine().waker);
+                Ok(Datagram::Waits)
+            }
+            // A member whose lane is full misses this datagram, as on a network.
+            DatagramRoute::Group(lanes, place) => {
+                let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
+                let sent = if local? { Datagram::Sent } else { Datagram::Lost };
+                // Without a flow, the group has only members of this agent.
+                if let Ok(flow) = self.flow_of(inner, entry) {
+                    let put = self.send_to_host(inner, &flow, run, entry);
+                    follow(leaving, flow);
+                    put?;
+                }
+                Ok(sent)
+            }
+            DatagramRoute::Host(flow) => {
+                let to = Qpn::new(entry.remote_qpn);
+                let may_go = self.may_go(inner, &flow, &mut flow.port.batch.lock(), run.len, to, now);
+                let put = if may_go { self.send_to_host(inner, &flow, run, entry) } else { Ok(()) };
+                follow(leaving, flow);
+                put.map(|()| if may_go { Datagram::Sent } else { Datagram::Waits })
+            }
+        }
+    }
+
+    /// The route of a datagram.
+    fn datagram_route(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> DatagramRoute {
         let engine = self.engine();
-        let hopeless = inner.ud.no_way == Some(slot);
+        let hopeless = inner.ud.unreachable == Some(slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return Ways::None(Cause::PortDown);
+            return DatagramRoute::None(Cause::PortDown);
         }
         if entry.dlid != 0 && entry.dgid == [0; 16] {
             self.complain_of_lid(inner, entry.dlid);
-            return Ways::None(Cause::Nobody);
+            return DatagramRoute::None(Cause::Nobody);
         }
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&entry.dgid) else {
-                return if hopeless { Ways::None(Cause::Nobody) } else { Ways::Opening };
+                return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
-            return if hopeless || lanes.len() == engines.len() { Ways::Group(lanes, place) } else { Ways::Opening };
+            return if hopeless || lanes.len() == engines.len() {
+                DatagramRoute::Group(lanes, place)
+            } else {
+                DatagramRoute::Opening
+            };
         }
         let epoch = engine.board.gid_epoch();
         let place = match inner.ud.last_place {
@@ -184,21 +208,21 @@ impl Qp {
                 }
                 None => {
                     return match self.flow_of(inner, entry) {
-                        Ok(flow) => Ways::Host(flow),
-                        Err(no_way) => {
-                            self.complain(inner, &entry.dgid, &no_way);
-                            Ways::None(Cause::Nobody)
+                        Ok(flow) => DatagramRoute::Host(flow),
+                        Err(no_flow) => {
+                            self.complain(inner, &entry.dgid, &no_flow);
+                            DatagramRoute::None(Cause::Nobody)
                         }
                     };
                 }
             },
         };
         match engine.board.owner(entry.remote_qpn) {
-            0 => Ways::None(Cause::Nobody),
+            0 => DatagramRoute::None(Cause::Nobody),
             owner => match engine.lanes.route(owner, lane_index) {
-                Some(lane) => Ways::Lane(lane, place),
-                None if hopeless || engine.keys.has_ended(owner) => Ways::None(Cause::Nobody),
-                None => Ways::Opening,
+                Some(lane) => DatagramRoute::Lane(lane, place),
+                None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody),
+                None => DatagramRoute::Opening,
             },
         }
     }

@@ -5,7 +5,7 @@
 //! such requests, and answers with a line of its grant table and two descriptors, which the
 //! initiator maps. All of this is in `granting.rs`. `carry.rs` uses a grant, `grant_table.rs`
 //! revokes it, and `backing.rs` finds memory that can be granted. `docs/decisions/0024-direct.md`
-//! gives the reasons. Principal types: [`Direct`], of an engine, and [`Ways`], of a QP.
+//! gives the reasons. Principal types: [`Direct`], of an engine, and [`DirectState`], of a QP.
 
 mod backing;
 mod carry;
@@ -26,7 +26,7 @@ use crate::usermem::guarded;
 pub const VARIABLE: &str = "SOFTHCA_DIRECT";
 
 /// The most grants that one QP keeps mapped.
-const WAYS: usize = 8;
+const REMOTE_GRANTS: usize = 8;
 /// The most grants that an engine keeps mapped.
 const MAPPED: usize = 256;
 /// The most requests for grants that wait for the helper thread.
@@ -40,7 +40,7 @@ pub(crate) struct Direct {
     asks: crate::lock::Mutex<Vec<Ask>>,
     /// The grant tables of the peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
-    /// Each mapped grant ([`Way`]) holds one reference, so this counts them.
+    /// Each mapped grant ([`RemoteGrant`]) holds one reference, so this counts them.
     mapped: Arc<()>,
 }
 
@@ -55,7 +55,7 @@ struct Ask {
 }
 
 /// A grant from a peer, mapped.
-struct Way {
+struct RemoteGrant {
     /// The granter's engine and QP: the grant is valid for this one connection.
     engine: u32,
     dest: u32,
@@ -71,9 +71,9 @@ struct Way {
 
 /// A QP's state of direct access.
 #[derive(Default)]
-pub(crate) struct Ways {
+pub(crate) struct DirectState {
     /// Grants from the peer.
-    ways: Vec<Arc<Way>>,
+    remote_grants: Vec<Arc<RemoteGrant>>,
     /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,
@@ -85,9 +85,9 @@ pub(crate) struct Ways {
     given: Vec<Line>,
 }
 
-impl Ways {
+impl DirectState {
     fn find(&self, key: u32, engine: u32, dest: u32) -> Option<usize> {
-        self.ways.iter().position(|way| way.key == key && way.engine == engine && way.dest == dest)
+        self.remote_grants.iter().position(|grant| grant.key == key && grant.engine == engine && grant.dest == dest)
     }
 
     /// The QP stops serving, or serves differently: revokes all its grants to the peer.
@@ -101,7 +101,7 @@ impl Ways {
     /// the peer.
     pub(crate) fn leave(&mut self) {
         self.withdraw();
-        self.ways.clear();
+        self.remote_grants.clear();
     }
 
     /// The QP is reset or ends: revokes all its grants, and forgets those of the peer.

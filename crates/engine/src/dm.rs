@@ -19,7 +19,7 @@ use crate::access;
 use crate::control::Answer;
 use crate::core::Core;
 use crate::error::{Error, Result, by_system, refusal};
-use crate::extent::Matter;
+use crate::extent::MemoryKind;
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::request;
@@ -189,6 +189,6 @@ impl Pd {
         let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
         let answer: RegMrAnswer = core.call(&request)?.get(0)?;
         let host = place.start().expose_provenance() as u64;
-        Ok(Mr::adopt(self, &answer, host, &body, Matter::Device, Some(Arc::clone(&dm.region))))
+        Ok(Mr::adopt(self, &answer, host, &body, MemoryKind::Device, Some(Arc::clone(&dm.region))))
     }
 }

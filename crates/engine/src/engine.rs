@@ -40,7 +40,7 @@ use crate::network::{Network, Udp};
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
-use crate::remote_srq::Ways;
+use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
@@ -69,7 +69,7 @@ pub struct Engine {
     /// XRC targets that other engines serve, by number.
     pub(crate) targets: Table<Qp>,
     /// The engines that own SRQs which targets of this engine serve.
-    pub(crate) ways: Mutex<Ways>,
+    pub(crate) srq_owners: Mutex<SrqOwners>,
     pub(crate) groups: Groups,
     pub(crate) lanes: Lanes<Qp>,
     pub(crate) net: Net<Qp>,
@@ -201,7 +201,7 @@ impl Engine {
             qps: Table::new(),
             xrc_srqs: Table::new(),
             targets: Table::new(),
-            ways: Mutex::default(),
+            srq_owners: Mutex::default(),
             groups: Groups::new(),
             lanes: Lanes::new(),
             net: Net::new(network, Arc::clone(&core.capture)),

@@ -32,7 +32,7 @@ pub(crate) struct Extent {
     pub(crate) access: u32,
     /// A window of type 2: the QP that has bound it. 0 means every QP.
     pub(crate) only: u32,
-    pub(crate) matter: Matter,
+    pub(crate) memory_kind: MemoryKind,
     /// The windows that are bound to the region.
     pub(crate) windows: Arc<Windows>,
     /// Keeps the memory mapped, if it is not the program's own (in the agent's proxy engine).
@@ -71,11 +71,11 @@ impl Windows {
 
 /// The kind of memory behind a region.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Matter {
+pub(crate) enum MemoryKind {
     /// The program's memory.
-    Memory,
+    Program,
     /// No memory: reads give zeros, and writes are dropped.
-    Nothing,
+    Null,
     /// Device memory.
     Device,
 }

@@ -15,7 +15,7 @@ use abi::queue::mr_flags;
 use crate::core::Core;
 use crate::dm;
 use crate::error::{Result, by_system, refusal};
-use crate::extent::Matter;
+use crate::extent::MemoryKind;
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::request;
@@ -62,16 +62,16 @@ impl Pd {
         let body = ImportMr { pd_handle: self.handle(), handle };
         let answer = core.call(&request::private(command::IMPORT_MR, &body, size_of::<ImportMrAnswer>()))?;
         let said: ImportMrAnswer = answer.get(0)?;
-        let (matter, host, backing) = match said.flags {
+        let (memory_kind, host, backing) = match said.flags {
             mr_flags::DEVICE => {
                 let region = dm::map(&answer, said.dm_length)?;
                 let unsound = || refusal(Errno::EIO, "the agent described an MR beyond its device memory");
                 let place = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
                 let host = place.start().expose_provenance() as u64;
-                (Matter::Device, host, Some(region))
+                (MemoryKind::Device, host, Some(region))
             }
-            mr_flags::NOTHING => (Matter::Nothing, 0, None),
-            _ => (Matter::Memory, said.start, None),
+            mr_flags::NOTHING => (MemoryKind::Null, 0, None),
+            _ => (MemoryKind::Program, said.start, None),
         };
         crate::usermem::install().map_err(by_system)?;
         let body = RegMr {
@@ -83,6 +83,6 @@ impl Pd {
             access_flags: said.access_flags,
         };
         let key = RegMrAnswer { mr_handle: said.mr_handle, lkey: said.key, rkey: said.key };
-        Ok(Mr::adopt(self, &key, host, &body, matter, backing))
+        Ok(Mr::adopt(self, &key, host, &body, memory_kind, backing))
     }
 }

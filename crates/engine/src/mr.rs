@@ -17,7 +17,7 @@ use shm::region::Region;
 
 use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::extent::{Extent, LOCAL_READ, Matter};
+use crate::extent::{Extent, LOCAL_READ, MemoryKind};
 use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;
@@ -59,7 +59,7 @@ impl Mr {
             RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
         let answer: RegMrAnswer =
             core.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
-        Ok(Self::adopt(pd, &answer, addr, &body, Matter::Memory, None))
+        Ok(Self::adopt(pd, &answer, addr, &body, MemoryKind::Program, None))
     }
 
     /// A region without memory over all addresses, for local requests only.
@@ -76,7 +76,7 @@ impl Mr {
         let tail = MrIn { rev: REV, flags: mr_flags::NOTHING, ..MrIn::default() };
         let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
         let answer: RegMrAnswer = core.call(&request)?.get(0)?;
-        Ok(Self::adopt(pd, &answer, 0, &body, Matter::Nothing, None))
+        Ok(Self::adopt(pd, &answer, 0, &body, MemoryKind::Null, None))
     }
 
     /// Makes the region that the agent has registered. `host` is the address of its memory in this
@@ -86,7 +86,7 @@ impl Mr {
         answer: &RegMrAnswer,
         host: u64,
         body: &RegMr,
-        matter: Matter,
+        memory_kind: MemoryKind,
         backing: Option<Arc<Region>>,
     ) -> Arc<Self> {
         let extent = Extent {
@@ -97,7 +97,7 @@ impl Mr {
             length: body.length,
             access: body.access_flags | LOCAL_READ,
             only: 0,
-            matter,
+            memory_kind,
             windows: Arc::default(),
             backing,
         };
@@ -188,7 +188,7 @@ impl Mr {
         }
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
         let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
-        if old.matter != Matter::Memory {
+        if old.memory_kind != MemoryKind::Program {
             let what = format!("MR {:#x} is not registered program memory and cannot be changed", old.key);
             return Err(refusal(Errno::EINVAL, what));
         }
@@ -228,7 +228,7 @@ impl Mr {
             length,
             access: new_access | LOCAL_READ,
             only: 0,
-            matter: old.matter,
+            memory_kind: old.memory_kind,
             windows: Arc::clone(&old.windows),
             backing: old.backing.clone(),
         };

@@ -8,7 +8,6 @@
 //! packet lengths differ. `Q` is the type of queue pairs: this state keeps lists of them and
 //! never accesses their fields. Principal type: [`Net`].
 
-pub(crate) mod alike;
 pub(crate) mod batch;
 mod congestion;
 pub(crate) mod connected_receiver;
@@ -28,6 +27,7 @@ pub(crate) mod port;
 pub(crate) mod reply_pattern;
 pub(crate) mod scheduler;
 pub(crate) mod unanswered;
+pub(crate) mod uniform_traffic;
 pub(crate) mod window;
 
 use std::collections::HashMap;

@@ -28,6 +28,9 @@ use crate::wqe::SendBrief;
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;
 
+/// What a program can do about a message that is longer than its buffer.
+const LONGER_BUFFERS: &str = "post receive buffers as long as the longest message";
+
 /// Whether a packet reached a QP that could take it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
@@ -409,7 +412,7 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
-        if first && inner.incoming.receive.is_none() && inner.link.is_ruled() && self.starves(inner, packet) {
+        if first && inner.incoming.receive.is_none() && inner.link.is_ruled() && self.withholds_receive(inner, packet) {
             return None;
         }
         if first && inner.incoming.receive.is_none() && !self.take_receive(inner) {
@@ -421,32 +424,17 @@ impl Qp {
             return None;
         };
         let before = if self.service == Service::Ud { GRH } else { 0 };
-        let placed = if u64::from(before) + u64::from(offset) + u64::from(len) > u64::from(receive.length) {
-            let came = before + offset + len;
-            let room = receive.length;
-            if !self.service.is_reliable() {
-                return self.lacks_room(inner, packet, receive, came);
-            }
-            let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}");
-            let advice = "post receive buffers as long as the longest message";
-            self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
-            Err((Status::LocLenErr, Nak::InvalidRequest))
+        let fits = u64::from(before) + u64::from(offset) + u64::from(len) <= u64::from(receive.length);
+        if !fits && !self.service.is_reliable() {
+            return self.lacks_room(inner, packet, receive, before + offset + len);
+        }
+        let placed = if fits {
+            self.place_in_receive(inner, &receive, packet, payload.part(0, len as usize), before + offset)
         } else {
-            let mut region = HeldRegion::new(self.engine());
-            let grh = packet
-                .grh
-                .as_ref()
-                .filter(|_| before > 0)
-                .map_or(Ok(()), |grh| self.scatter(inner, &receive, 0, Source::from(&grh[..]), &mut region));
-            let payload = payload.part(0, len as usize);
-            let scattered = grh.and_then(|()| self.scatter(inner, &receive, before + offset, payload, &mut region));
-            region.release();
-            scattered.map_err(|refusal| {
-                let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
-                let why = format_args!("the receive buffer cannot take the message: {refusal}");
-                self.failed(receive.wr_id, status, &why, refusal.advice());
-                (status, Nak::RemoteOperational)
-            })
+            let (came, room) = (before + offset + len, receive.length);
+            let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}");
+            self.failed(receive.wr_id, Status::LocLenErr, &why, Some(LONGER_BUFFERS));
+            Err((Status::LocLenErr, Nak::InvalidRequest))
         };
         match (placed, last) {
             (Err((status, nak)), _) => {
@@ -480,6 +468,32 @@ impl Qp {
         }
     }
 
+    /// Copies the payload of a SEND to its receive request, from `offset` on, and before it the GRH
+    /// of a datagram.
+    #[inline]
+    fn place_in_receive(
+        &self,
+        inner: &Inner,
+        receive: &Receive,
+        packet: &Packet,
+        payload: Source<'_>,
+        offset: u32,
+    ) -> Result<(), (Status, Nak)> {
+        let mut region = HeldRegion::new(self.engine());
+        let grh = packet.grh.as_ref().filter(|_| self.service == Service::Ud);
+        let scattered = grh
+            .map_or(Ok(()), |grh| self.scatter(inner, receive, 0, Source::from(&grh[..]), &mut region))
+            .and_then(|()| self.scatter(inner, receive, offset, payload, &mut region));
+        // Released before anything is explained.
+        region.release();
+        scattered.map_err(|refusal| {
+            let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
+            let why = format_args!("the receive buffer cannot take the message: {refusal}");
+            self.failed(receive.wr_id, status, &why, refusal.advice());
+            (status, Nak::RemoteOperational)
+        })
+    }
+
     /// A message of an unreliable service is longer than its receive buffer. The message is
     /// dropped, and the QP continues. A request of the QP's own queue serves the next message (IBA
     /// 9.9.6.3, class D). A request from an SRQ ends with an error (class E).
@@ -494,8 +508,7 @@ impl Qp {
         let grh = if self.service == Service::Ud { " (datagrams need 40 bytes for the GRH)" } else { "" };
         let room = receive.length;
         let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}{grh}");
-        let advice = "post receive buffers as long as the longest message";
-        self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
+        self.failed(receive.wr_id, Status::LocLenErr, &why, Some(LONGER_BUFFERS));
         self.complete_receive(inner, &receive, Status::LocLenErr, None, wc_opcode::RECV, None);
         None
     }
@@ -539,7 +552,11 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
     ) {
-        if imm.is_some() && inner.incoming.receive.is_none() && inner.link.is_ruled() && self.starves(inner, packet) {
+        if imm.is_some()
+            && inner.incoming.receive.is_none()
+            && inner.link.is_ruled()
+            && self.withholds_receive(inner, packet)
+        {
             return;
         }
         if imm.is_some() && inner.incoming.receive.is_none() && !self.take_receive(inner) {

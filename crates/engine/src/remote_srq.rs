@@ -24,7 +24,7 @@ use crate::srq_request::{SrqReply, SrqRequest};
 const AT_ONE: usize = 1 << 20;
 
 /// The engine that has an SRQ, by the domain's token and the SRQ's number.
-pub(crate) type Ways = HashMap<(u64, u32), u32>;
+pub(crate) type SrqOwners = HashMap<(u64, u32), u32>;
 
 /// The progress of a request.
 enum Stage<Q> {

@@ -85,7 +85,7 @@ impl Engine {
 }
 
 /// The most lanes that are opened for the datagrams of a QP that is being destroyed.
-const MOST_WAYS: usize = 16;
+const MOST_LANES_OPENED: usize = 16;
 
 impl Qp {
     /// Looks for the route, unless it is known. If its lane is not open, the helper thread opens
@@ -154,14 +154,14 @@ impl Qp {
                 inner.store(word::LANE, ON_WIRE);
                 inner.link.route = Route::Wire(flow);
             }
-            Err(no_way) => self.complain(inner, &vector.dgid, &no_way),
+            Err(no_flow) => self.complain(inner, &vector.dgid, &no_flow),
         }
     }
 
     /// Reports why there is no route, once.
-    pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoFlow) {
+    pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_flow: &NoFlow) {
         if !std::mem::replace(&mut inner.complained, true) {
-            self.note(format_args!("does not reach {}: {no_way}", crate::network::address(*dgid)));
+            self.note(format_args!("does not reach {}: {no_flow}", crate::network::address(*dgid)));
         }
     }
 
@@ -240,7 +240,7 @@ impl Qp {
         match opened {
             Ok(Some(lane)) if dest == Some(inner.attributes.dest_qp_num) => self.take_route(&mut inner, lane),
             Err(_) if dest == Some(inner.attributes.dest_qp_num) => return self.give_up_route(&mut inner),
-            Err(_) if dest.is_none() => inner.ud.no_way = Some(slot),
+            Err(_) if dest.is_none() => inner.ud.unreachable = Some(slot),
             // The result belongs to an earlier connection of the QP.
             _ => {}
         }
@@ -252,7 +252,7 @@ impl Qp {
     /// peer.
     pub(crate) fn send_off(&self) {
         let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
-        for _ in 0..MOST_WAYS {
+        for _ in 0..MOST_LANES_OPENED {
             if !matches!(qp.lock().link.route, Route::Opening(_)) {
                 return;
             }

@@ -31,7 +31,7 @@ impl Engine {
 
     /// Whether a peer, the agent or the program has woken it since its last step.
     #[must_use]
-    pub fn is_rung(&self) -> bool {
+    pub fn is_notified(&self) -> bool {
         !self.is_gone() && self.is_woken()
     }
 

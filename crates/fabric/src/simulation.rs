@@ -374,7 +374,7 @@ impl Simulation {
     fn wake(&mut self) {
         for number in 0..self.programs.len() {
             let program = &self.programs[number];
-            if !program.turn.soon && program.engine.upgrade().is_some_and(|engine| engine.is_rung()) {
+            if !program.turn.soon && program.engine.upgrade().is_some_and(|engine| engine.is_notified()) {
                 self.turn_soon(number);
             }
         }

@@ -69,7 +69,7 @@ impl Requester {
                 count = 1;
             }
             let (room, fills) = self.room(first);
-            let until_asked = self.ask_every.saturating_sub(self.cursor.unasked).max(1);
+            let until_asked = self.ask_every.saturating_sub(self.cursor.since_ack_req).max(1);
             count = count.min(room).min(until_asked);
             asks = place.ends() || !has_credit || count == until_asked || (count == room && fills);
         }

@@ -118,7 +118,7 @@ pub(crate) struct Cursor {
     /// must remember this many.
     pub(crate) reads: u32,
     /// Packets since the last one that requested an acknowledgement.
-    pub(crate) unasked: u32,
+    pub(crate) since_ack_req: u32,
     /// Messages begun.
     pub(crate) begun: u32,
 }
@@ -379,7 +379,7 @@ impl Requester {
             self.cursor.reads += 1;
             asks = true;
         }
-        self.cursor.unasked = if asks { 0 } else { self.cursor.unasked + run.count };
+        self.cursor.since_ack_req = if asks { 0 } else { self.cursor.since_ack_req + run.count };
         self.advance(first, run.end, run.ends);
         if self.service.is_reliable() {
             self.note_sent(now, run.first + (run.count - 1), asks, (op, packet, high));

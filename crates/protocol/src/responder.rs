@@ -98,7 +98,7 @@ pub struct Responder {
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
     /// The outcome of a step that this responder has not returned.
-    pub(crate) unasked: Option<Outcome>,
+    pub(crate) foreign_outcome: Option<Outcome>,
 }
 
 impl Responder {
@@ -117,7 +117,7 @@ impl Responder {
             keeps_out_of_order: false,
             answers: Answers::default(),
             dead: None,
-            unasked: None,
+            foreign_outcome: None,
         }
     }
 
@@ -209,7 +209,7 @@ impl Responder {
     /// Takes the outcome of the step that [`Responder::handle`] returned last.
     pub fn finish(&mut self, outcome: Outcome) {
         let Some(pending) = self.pending.take() else {
-            self.unasked = Some(outcome);
+            self.foreign_outcome = Some(outcome);
             return;
         };
         match self.service {
@@ -221,7 +221,7 @@ impl Responder {
 
     /// Turns an accepted packet of a connection into a step, and remembers what
     /// [`Responder::finish`] needs.
-    pub(crate) fn welcome(&mut self, headers: &Headers, len: u32) -> Result<Step, Fault> {
+    pub(crate) fn begin_step(&mut self, headers: &Headers, len: u32) -> Result<Step, Fault> {
         let (step, next) = match headers.opcode {
             opcode if opcode.is_send() => self.send(headers, len)?,
             opcode if opcode.is_write() => self.write(headers, len)?,

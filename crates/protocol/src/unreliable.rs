@@ -23,7 +23,7 @@ impl Responder {
             self.abandon();
             return Step::Ignore(Fault::Abandoned { opcode });
         }
-        self.welcome(headers, len).unwrap_or_else(|fault| {
+        self.begin_step(headers, len).unwrap_or_else(|fault| {
             self.abandon();
             Step::Ignore(fault)
         })

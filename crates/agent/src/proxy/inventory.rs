@@ -118,7 +118,7 @@ enum Part {
     /// All objects of a kind.
     Made(Kind),
     /// The transitions that bring new QPs to their states.
-    Ways,
+    Transitions,
 }
 
 /// Objects come after the objects on which they depend.
@@ -130,7 +130,7 @@ const PARTS: [Part; 9] = [
     Part::Made(Kind::Srq),
     Part::Made(Kind::Qp),
     Part::Made(Kind::Ah),
-    Part::Ways,
+    Part::Transitions,
     Part::Made(Kind::Opened),
 ];
 
@@ -161,7 +161,7 @@ impl Inventory {
             match part {
                 Part::Made(Kind::Mr) if !self.is_reached(world, handle) => {}
                 Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
-                Part::Ways => {
+                Part::Transitions => {
                     if let Some(qp) = world.tables.qps.find(self.id, handle).filter(|qp| !qp.offered) {
                         changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
                     }

@@ -126,7 +126,7 @@ impl Server {
                         self.show_changes(true);
                     }
                 }
-                Answer::Over(Verdict::Goes) => {
+                Answer::Over(Verdict::Continues) => {
                     self.unpark(uid);
                     self.watch_admin(id, EventFlags::IN);
                     return true;

@@ -48,7 +48,7 @@ impl Server {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.go_on();
             }
-            self.settle(id, Fate::Goes);
+            self.settle(id, Fate::Continues);
             left -= 1;
         }
         if left == 0 {

@@ -123,7 +123,7 @@ impl Server {
         }
         let mut backlog = self.world.flush(again);
         self.cut_off(&backlog.broken);
-        backlog.waits |= self.feed(again);
+        backlog.waits |= self.retry_sends(again);
         backlog.waits |= self.world.closers.are_late(again);
         if self.world.end_faults() {
             self.show_changes(true);

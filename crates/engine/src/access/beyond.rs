@@ -10,7 +10,7 @@ use shm::{Sink, Source};
 
 use super::{Atomic, Use, open};
 use crate::core::Core;
-use crate::extent::{LOCAL_READ, Matter};
+use crate::extent::{LOCAL_READ, MemoryKind};
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
 /// Whether the whole list can be read (or written), as far as that is known without an access.
@@ -18,7 +18,7 @@ pub(crate) fn is_sound(core: &Core, pd: u32, mut elements: impl Iterator<Item = 
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let sound = |sge: Sge| {
         let found = open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length)));
-        sge.length == 0 || found.is_ok_and(|(extent, _)| extent.matter != Matter::Nothing)
+        sge.length == 0 || found.is_ok_and(|(extent, _)| extent.memory_kind != MemoryKind::Null)
     };
     elements.all(sound)
 }

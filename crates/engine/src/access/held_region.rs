@@ -14,7 +14,7 @@ use wire::icrc::Folding;
 
 use super::{Refusal, Use, check, gone, zero};
 use crate::core::Core;
-use crate::extent::{Extent, Matter};
+use crate::extent::{Extent, MemoryKind};
 use crate::usermem;
 
 /// The region that was used last.
@@ -56,7 +56,7 @@ impl<'a> HeldRegion<'a> {
         }
         let region = self.region.as_ref().ok_or(Refusal::NoKey { key })?;
         let host = check(region, wanted, key, addr, len as u64)?;
-        Ok((region.matter != Matter::Nothing).then(|| std::ptr::with_exposed_provenance_mut(host as usize)))
+        Ok((region.memory_kind != MemoryKind::Null).then(|| std::ptr::with_exposed_provenance_mut(host as usize)))
     }
 
     /// Copies `from` to `addr` of a region.

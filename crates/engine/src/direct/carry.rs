@@ -12,7 +12,7 @@ use protocol::{Operation, SendOp, Service, Status};
 use shm::life::ENDED;
 use shm::{Sink, Source};
 
-use super::{Ask, Way};
+use super::{Ask, RemoteGrant};
 use crate::access::{self, Atomic, HeldRegion, beyond};
 use crate::grant_table::{LIFE, LINE, field};
 use crate::qp::{Inner, Qp, Route};
@@ -64,21 +64,21 @@ impl Qp {
             let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
                 return self.count_use(inner, op.rkey, peer);
             };
-            let way = Arc::clone(&inner.direct.ways[index]);
-            match self.carry(inner, &op, &way) {
+            let grant = Arc::clone(&inner.direct.remote_grants[index]);
+            match self.carry(inner, &op, &grant) {
                 Carried::Done => {
                     inner.direct.carried += 1;
                     inner.requester.direct_done(Ok(()));
                 }
                 Carried::Failed(status) => inner.requester.direct_done(Err(status)),
                 Carried::Unfit => return,
-                Carried::Shut => return drop(inner.direct.ways.remove(index)),
+                Carried::Shut => return drop(inner.direct.remote_grants.remove(index)),
             }
         }
         if let Some(op) = inner.requester.next_direct() {
             match inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) {
                 Some(index) => {
-                    let fits = inner.direct.ways[index].place(&op).is_some();
+                    let fits = inner.direct.remote_grants[index].place(&op).is_some();
                     let holds = fits && inner.requester.awaits_only_direct_kinds();
                     inner.link.special.set(Special::HELD, holds);
                 }
@@ -87,8 +87,8 @@ impl Qp {
         }
     }
 
-    fn carry(&self, inner: &Inner, op: &SendOp, way: &Way) -> Carried {
-        let Some(mut place) = way.place(op) else { return Carried::Unfit };
+    fn carry(&self, inner: &Inner, op: &SendOp, grant: &RemoteGrant) -> Carried {
+        let Some(mut place) = grant.place(op) else { return Carried::Unfit };
         let entry: SendBrief = inner.queues.sq.read(op.slot);
         let engine = self.engine();
         let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(op.slot, number));
@@ -100,14 +100,14 @@ impl Qp {
         if !fits || (!inline && !beyond::is_sound(engine, self.pd, elements(), write)) {
             return Carried::Unfit;
         }
-        let word = way.grant_table.word(way.line * LINE + field::NUMBER);
-        let in_use = way.grant_table.word(way.line * LINE + field::IN_USE);
+        let word = grant.grant_table.word(grant.line * LINE + field::NUMBER);
+        let in_use = grant.grant_table.word(grant.line * LINE + field::IN_USE);
         // Pairs with the fence in `GrantTable::withdraw`: either the guarded copy reads the number
         // 0, or the granter sees that this engine is using the grant.
-        if in_use.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if in_use.compare_exchange(0, grant.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Carried::Unfit;
         }
-        let guard = GuardWord { word, number: way.number, life: way.grant_table.word(LIFE) };
+        let guard = GuardWord { word, number: grant.number, life: grant.grant_table.word(LIFE) };
         let mut before = None;
         let done = match op.operation {
             Operation::Write if inline => {
@@ -125,10 +125,10 @@ impl Qp {
         };
         // Release: pairs with the granter's acquire. Clears only this grant's number, because
         // another grant may have the line by now.
-        let _ = in_use.compare_exchange(way.number, 0, Ordering::Release, Ordering::Relaxed);
+        let _ = in_use.compare_exchange(grant.number, 0, Ordering::Release, Ordering::Relaxed);
         match done {
             Ok(()) => {}
-            // The way is useless if its copies never succeed, and it would make each request wait
+            // The grant is useless if its copies never succeed, and it would make each request wait
             // for the one before.
             Err(NotDone::Revoked | NotDone::Interrupted) => return Carried::Shut,
             Err(NotDone::Fault) => return Carried::Unfit,
@@ -155,7 +155,7 @@ impl Qp {
     }
 }
 
-impl Way {
+impl RemoteGrant {
     /// Whether the grant is still valid; it may be revoked at any time.
     pub(super) fn is_open(&self) -> bool {
         let ended = self.grant_table.word(LIFE).load(Ordering::Relaxed) & ENDED != 0;
@@ -179,7 +179,7 @@ impl Way {
     }
 }
 
-impl super::Ways {
+impl super::DirectState {
     /// Whether to check for direct access at all. QPs that never use it must not pay for the check.
     #[inline]
     fn is_worth_a_look(&mut self) -> bool {
@@ -197,7 +197,7 @@ impl super::Ways {
         });
         let count = &mut self.uses[place].1;
         *count = count.saturating_add(1);
-        if *count > VAIN && self.ways.is_empty() {
+        if *count > VAIN && self.remote_grants.is_empty() {
             self.pause = PAUSE;
         }
         // At 8, 64, 512 …: an ask may be lost, and a refused grant may be given later.

@@ -13,9 +13,9 @@ use rustix::process::DumpableBehavior;
 use shm::Region;
 use shm::share::Share;
 
-use super::{ASKS, Ask, MAPPED, RIGHTS, WAYS, Way, backing};
+use super::{ASKS, Ask, MAPPED, REMOTE_GRANTS, RIGHTS, RemoteGrant, backing};
 use crate::engine::Engine;
-use crate::extent::{Extent, Matter};
+use crate::extent::{Extent, MemoryKind};
 use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
@@ -70,7 +70,7 @@ impl Engine {
         }
         let share = Share::map(file.as_fd(), terms.offset, len, writable).map_err(|error| error.to_string())?;
         let qp = self.qps.find(terms.asker).ok_or("its QP is gone")?;
-        let way = Way {
+        let grant = RemoteGrant {
             engine,
             dest: terms.qpn,
             key: terms.key,
@@ -88,11 +88,11 @@ impl Engine {
             return Err("its QP has another peer".into());
         }
         // Removes revoked grants, which unmaps their memory.
-        inner.direct.ways.retain(|old| old.key != way.key && old.is_open());
-        if inner.direct.ways.len() >= WAYS {
-            inner.direct.ways.remove(0);
+        inner.direct.remote_grants.retain(|old| old.key != grant.key && old.is_open());
+        if inner.direct.remote_grants.len() >= REMOTE_GRANTS {
+            inner.direct.remote_grants.remove(0);
         }
-        inner.direct.ways.push(Arc::new(way));
+        inner.direct.remote_grants.push(Arc::new(grant));
         inner.direct.pause = 0;
         Ok(())
     }
@@ -180,7 +180,7 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
     let own = extent.pd == qp.pd
         && extent.only == 0
         && extent.length > 0
-        && extent.matter == Matter::Memory
+        && extent.memory_kind == MemoryKind::Program
         && extent.backing.is_none()
         && extent.access & right::ON_DEMAND == 0
         && engine.keys.windows.find(extent.key >> 8).is_none();

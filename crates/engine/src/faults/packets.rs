@@ -185,7 +185,7 @@ impl Qp {
     /// Whether a rule makes a request see no receive request. If so, the responder answers with an
     /// RNR NAK.
     #[cold]
-    pub(crate) fn starves(&self, inner: &mut Inner, packet: &Packet) -> bool {
+    pub(crate) fn withholds_receive(&self, inner: &mut Inner, packet: &Packet) -> bool {
         if !self.service.is_reliable() {
             return false;
         }
@@ -193,11 +193,11 @@ impl Qp {
         let far = Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() };
         let mut facts = facts(Direction::In, engine.device(), self.qpn(), &far, &packet.headers, packet.len.into());
         facts.peer_qpn = inner.attributes.dest_qp_num;
-        let starved = engine.faults.starves(engine, &facts, &packet.headers);
-        if starved {
+        let withheld = engine.faults.withholds_receive(engine, &facts, &packet.headers);
+        if withheld {
             inner.responder.finish(Outcome::Rnr);
         }
-        starved
+        withheld
     }
 
     fn show_lost_by(&self, exit: &Exit<'_>, far: &Far, headers: &Headers, bytes: &[u8]) {

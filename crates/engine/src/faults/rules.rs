@@ -32,14 +32,14 @@ impl Faults<Qp> {
     }
 
     /// Whether a request must find no receive request.
-    pub(super) fn starves(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> bool {
+    pub(super) fn withholds_receive(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> bool {
         let rules = self.rules.load();
-        let mut starved = false;
+        let mut withheld = false;
         for armed in rules.iter().filter(|armed| armed.rule.kind == Fault::Rnr && armed.is_for(facts)) {
-            let acts = !starved && armed.acts().is_some();
+            let acts = !withheld && armed.acts().is_some();
             self.count(armed);
             if acts {
-                starved = true;
+                withheld = true;
                 engine.injected(armed, facts, headers);
                 if engine.is_capturing() {
                     let answer = Headers {
@@ -51,7 +51,7 @@ impl Faults<Qp> {
                 }
             }
         }
-        starved
+        withheld
     }
 }
 

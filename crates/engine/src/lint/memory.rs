@@ -13,7 +13,7 @@ use super::finding::{Check, Finding};
 use super::shadow::{Receives, Shadow};
 use super::site::Site;
 use crate::core::Core;
-use crate::extent::{Extent, Matter};
+use crate::extent::{Extent, MemoryKind};
 use crate::usermem::mappings::{self, MappingError};
 
 /// The keys in a list that were deregistered before.
@@ -37,7 +37,9 @@ impl Lint {
     pub(crate) fn deregisters(&self, core: &Core, call: &str, extent: &Extent) {
         let key = extent.key;
         let mut findings = Vec::new();
-        let own = extent.matter == Matter::Memory && extent.backing.is_none() && extent.access & right::ON_DEMAND == 0;
+        let own = extent.memory_kind == MemoryKind::Program
+            && extent.backing.is_none()
+            && extent.access & right::ON_DEMAND == 0;
         if own && let Err(MappingError::Unmapped { at }) = mappings::check(extent.host, extent.length, false) {
             let what = format!(
                 "{call} of lkey {key:#x}: its memory of {} bytes is not mapped any more at {at:#x}",

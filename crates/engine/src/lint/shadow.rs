@@ -10,7 +10,7 @@ use abi::post::Sge;
 
 use super::finding::Finding;
 use super::site::Site;
-use crate::extent::{Extent, Matter};
+use crate::extent::{Extent, MemoryKind};
 use crate::table::Table;
 
 /// Bytes of this process.
@@ -40,7 +40,7 @@ pub(super) fn spans(extents: &Table<Extent>, sges: &[Sge]) -> Vec<Span> {
     let place = |sge: &Sge| {
         let extent = extents.find(sge.lkey >> 8).filter(|extent| extent.key == sge.lkey)?;
         let offset = sge.addr.checked_sub(extent.iova)?;
-        (extent.matter != Matter::Nothing)
+        (extent.memory_kind != MemoryKind::Null)
             .then(|| Span { start: extent.host.wrapping_add(offset), len: u64::from(sge.length) })
     };
     sges.iter().filter(|sge| sge.length > 0).filter_map(place).collect()

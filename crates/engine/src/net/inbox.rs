@@ -21,11 +21,11 @@ use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side};
 use crate::core::Core;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
-use crate::net::alike::Alike;
 use crate::net::connected_receiver::ConnectedReceiver;
 use crate::net::datagrams::Datagrams;
 use crate::net::lease::ReceiveLease;
 use crate::net::origins::Origins;
+use crate::net::uniform_traffic::UniformTraffic;
 use crate::request;
 
 /// Room for the largest datagram.
@@ -78,7 +78,7 @@ pub(crate) struct Reception<Q> {
     /// Reads of the sockets so far.
     looks: u32,
     connected: ConnectedReceiver,
-    pub(crate) alike: Alike,
+    pub(crate) uniform: UniformTraffic,
     /// Datagrams since a read of the sockets that found nothing.
     streak: u32,
     /// Bytes received from the sockets in this round.
@@ -120,7 +120,7 @@ impl<Q> Inbox<Q> {
                 origins: Origins::default(),
                 looks: 0,
                 connected: ConnectedReceiver::default(),
-                alike: Alike::default(),
+                uniform: UniformTraffic::default(),
                 streak: 0,
                 bytes: 0,
             }),

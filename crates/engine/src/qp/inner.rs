@@ -12,7 +12,7 @@ use super::{Flow, Lane, Qp, RemoteSrq};
 use crate::board::Place;
 use crate::cq::Cq;
 use crate::cqe::Cqe;
-use crate::direct::Ways;
+use crate::direct::DirectState;
 use crate::kept::KeptBytes;
 use crate::lane::Lanes;
 use crate::memory::View;
@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     pub(crate) draining: Option<bool>,
     /// The rate limit, if any.
     pub(crate) pace: Option<Box<Pace>>,
-    pub(crate) direct: Ways,
+    pub(crate) direct: DirectState,
     /// When to wake a peer that asks to be woken.
     pub(crate) wake: Wake,
 }
@@ -171,7 +171,7 @@ pub(crate) struct XrcPart {
 #[derive(Default)]
 pub(crate) struct UdPart {
     /// The request for which no lane could be opened.
-    pub(crate) no_way: Option<u32>,
+    pub(crate) unreachable: Option<u32>,
     /// A destination address of a received datagram, the epoch of the GID tables, and the port
     /// that has the address in this epoch.
     pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
@@ -228,7 +228,7 @@ impl Inner {
             established: false,
             draining: None,
             pace: None,
-            direct: Ways::default(),
+            direct: DirectState::default(),
             wake: Wake::default(),
         }
     }

@@ -158,11 +158,11 @@ impl Qp {
     /// The lane to the engine that has an SRQ, if both are known.
     fn way_to(&self, number: u32) -> Option<Arc<Lane>> {
         let engine = self.engine();
-        let owner = *engine.ways.lock().get(&(self.token(), number))?;
+        let owner = *engine.srq_owners.lock().get(&(self.token(), number))?;
         let known = engine.lanes.route(owner, self.lane_index);
         if known.is_none() {
             // The engine may be gone; then the agent has no such SRQ.
-            engine.ways.lock().remove(&(self.token(), number));
+            engine.srq_owners.lock().remove(&(self.token(), number));
         }
         known
     }
@@ -270,7 +270,7 @@ impl Qp {
             remote.half = goes_on.then(|| (away.packet.headers.xrc_srq, Arc::clone(lane)));
         }
         if outcome == Outcome::Refused(Nak::InvalidRd) {
-            self.engine().ways.lock().remove(&(self.token(), away.packet.headers.xrc_srq));
+            self.engine().srq_owners.lock().remove(&(self.token(), away.packet.headers.xrc_srq));
             crate::reason!(
                 "QP {:#x}: {} names SRQ {}, which its process has not (any more)",
                 self.qpn(),
@@ -302,7 +302,7 @@ impl Qp {
         }
         if current && let Some(away) = remote.current.take() {
             let number = away.packet.headers.xrc_srq;
-            self.engine().ways.lock().remove(&(self.token(), number));
+            self.engine().srq_owners.lock().remove(&(self.token(), number));
             crate::reason!(
                 "QP {:#x}: {} names SRQ {number}, which no process has in the target's XRC domain",
                 self.qpn(),
@@ -376,7 +376,7 @@ impl Engine {
                 self.open_lane(engine, qp.lane_index).map(|_| engine)
             });
             if let Ok(engine) = found {
-                self.ways.lock().insert((qp.token(), number), engine);
+                self.srq_owners.lock().insert((qp.token(), number), engine);
             }
             let mut inner = qp.lock();
             let mut lost = (false, false);

@@ -113,7 +113,7 @@ fn opener_of_a_lane_checks_it_for_records_sent_meanwhile() {
     let [a, b] = engines.each_ref().map(|engine| Side::new(engine, &Plan::rc()));
     [&a, &b].into_iter().for_each(Side::init);
     simulation.run_for(Duration::from_millis(1));
-    let rung = || engines.each_ref().map(|engine| engine.is_rung());
+    let rung = || engines.each_ref().map(|engine| engine.is_notified());
     assert_eq!(rung(), [false, false], "both sleep");
     a.rtr(b.gid(), b.qp.qpn());
     assert_eq!(rung(), [true, true], "the opener checks the lane, and the agent has told the peer");

@@ -528,7 +528,7 @@ impl Requester {
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
         self.cursor.reads = 0;
-        self.cursor.unasked = 0;
+        self.cursor.since_ack_req = 0;
     }
 
     /// Whether no packet was sent since going back.

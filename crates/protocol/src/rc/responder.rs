@@ -111,7 +111,7 @@ impl Responder {
 
     fn in_order(&mut self, headers: &Headers, len: u32) -> Step {
         self.note_expected();
-        self.welcome(headers, len).unwrap_or_else(|fault| {
+        self.begin_step(headers, len).unwrap_or_else(|fault| {
             self.refuse(Nak::InvalidRequest, fault, self.expected);
             Step::Reply
         })

@@ -66,6 +66,6 @@ impl Responder {
     /// Takes the outcome of a step that this responder has not returned. A caller that carries out
     /// another responder's step uses this object only to get the outcome.
     pub fn take_outcome(&mut self) -> Option<Outcome> {
-        self.unasked.take()
+        self.foreign_outcome.take()
     }
 }

@@ -69,8 +69,8 @@ impl Requester {
         let under_way = entry.first + packet - self.rc.unacked;
         // The last packets under way have not requested an acknowledgement. If no other packet was
         // under way, no answer would ever come.
-        let unheard = under_way <= self.cursor.unasked;
-        under_way + takes <= if unheard { Psn::WINDOW } else { self.window() }
+        let none_requested = under_way <= self.cursor.since_ack_req;
+        under_way + takes <= if none_requested { Psn::WINDOW } else { self.window() }
     }
 
     /// SEND and WRITE: how many packets from `psn` on fit into the window, and whether the packet
@@ -79,10 +79,10 @@ impl Requester {
     pub(crate) fn room(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;
         // An answer is already awaited. When it comes, the requester can request the next one.
-        let is_heard = self.is_exclusive && self.cursor.unasked < under_way;
+        let is_ack_due = self.is_exclusive && self.cursor.since_ack_req < under_way;
         // If no packet under way has requested an acknowledgement, one more packet may.
-        let least = u32::from(under_way <= self.cursor.unasked && under_way < Psn::WINDOW);
-        (self.window().saturating_sub(under_way).max(least), !is_heard)
+        let least = u32::from(under_way <= self.cursor.since_ack_req && under_way < Psn::WINDOW);
+        (self.window().saturating_sub(under_way).max(least), !is_ack_due)
     }
 
     /// While probing, the window is one packet.

@@ -113,7 +113,7 @@ impl Engine {
                 lease.note_traffic(self);
             }
             if !held {
-                reception.alike.forget();
+                reception.uniform.forget();
                 lease.want(self, &inbox.agent, (ringed > 0 || self.waker.is_watching()) && inbox.has_hot());
             } else if ringed < BATCH {
                 let read = self.take_sockets(inbox, &mut reception, if polled { 1 } else { BATCH });
@@ -282,17 +282,17 @@ impl Engine {
     fn take_out(&self, reception: &mut Reception<Qp>, shared: &Shared, polled: bool) -> Option<Received> {
         if polled
             && shared.connected
-            && let Some(usual) = reception.alike.usual(&shared.gid)
+            && let Some(predicted) = reception.uniform.predict(&shared.gid)
             && !self.is_capturing()
         {
             let len = shared.socket.receive_bytes(&mut reception.buffer).ok()??;
-            let covered = reception.origins.expect(&Datagrams::of(&usual, &shared.gid));
-            let segment = reception.alike.measure(&reception.buffer[..len], covered);
-            return Some(Received { len, segment, ..usual });
+            let covered = reception.origins.expect(&Datagrams::of(&predicted, &shared.gid));
+            let segment = reception.uniform.measure(&reception.buffer[..len], covered);
+            return Some(Received { len, segment, ..predicted });
         }
         let received = shared.socket.receive(&mut reception.buffer).ok()??;
         if shared.connected {
-            reception.alike.note(&shared.gid, &received);
+            reception.uniform.note(&shared.gid, &received);
         }
         Some(received)
     }
@@ -328,7 +328,7 @@ impl Engine {
         if connected.socket().connect_receiver(None).is_err() {
             return 0;
         }
-        reception.alike.forget();
+        reception.uniform.forget();
         let before = self.drain(inbox, reception, connected);
         if let Err(error) = connected.socket().connect_receiver(Some(at)) {
             tracing::debug!("the receive socket cannot be connected to {at}: {error}");

@@ -7,7 +7,7 @@
 //! wrong length it is correct only once in 2^32 cases. The engine still receives one of [`SAMPLE`]
 //! datagrams with all its metadata, which shows ECN marks of the network.
 //!
-//! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type: [`Alike`].
+//! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type: [`UniformTraffic`].
 
 use udp::Received;
 use wire::icrc::Envelope;
@@ -16,9 +16,9 @@ use crate::net::batch::ICRC;
 use crate::net::datagrams::SHORTEST;
 
 /// After this many uniform datagrams in a row, the engine expects the next one to be uniform too.
-const ALIKE: i32 = 64;
+const UNIFORM: i32 = 64;
 /// The start value of the count after a datagram with an unexpected segment size.
-const LESSON: i32 = -4096;
+const MISPREDICTED: i32 = -4096;
 /// One of this many datagrams is received with its metadata.
 const SAMPLE: u32 = 32;
 /// The longest datagram that counts as short.
@@ -30,7 +30,7 @@ const MARKED: u8 = 3;
 
 /// The pattern of the last datagrams.
 #[derive(Default)]
-pub(crate) struct Alike {
+pub(crate) struct UniformTraffic {
     /// The connected socket's address, and the last datagram received with its metadata.
     last: Option<([u8; 16], Received)>,
     /// The last datagram with several packets: its length, and the length of each packet but the
@@ -41,12 +41,12 @@ pub(crate) struct Alike {
     bare: u32,
 }
 
-impl Alike {
+impl UniformTraffic {
     /// A datagram with its metadata was received from the connected socket of `gid`.
     pub(crate) fn note(&mut self, gid: &[u8; 16], received: &Received) {
         let is_short = received.len <= SHORT && received.hop_limit == 0 && received.traffic_class & MARKED != MARKED;
-        let is_alike = self.last.as_ref().is_some_and(|(at, last)| at == gid && last.from == received.from);
-        self.count = if is_short && is_alike { (self.count + 1).min(ALIKE) } else { self.count.min(0) };
+        let is_uniform = self.last.as_ref().is_some_and(|(at, last)| at == gid && last.from == received.from);
+        self.count = if is_short && is_uniform { (self.count + 1).min(UNIFORM) } else { self.count.min(0) };
         self.last = Some((*gid, *received));
         if received.segment < received.len {
             self.cut = (received.len, received.segment);
@@ -56,9 +56,9 @@ impl Alike {
 
     /// The expected metadata of the next datagram from the connected socket of `gid`, if traffic is
     /// uniform; then the caller receives only its bytes.
-    pub(crate) fn usual(&self, gid: &[u8; 16]) -> Option<Received> {
+    pub(crate) fn predict(&self, gid: &[u8; 16]) -> Option<Received> {
         let (at, last) = self.last.as_ref()?;
-        (self.count >= ALIKE && self.bare < SAMPLE && at == gid).then_some(*last)
+        (self.count >= UNIFORM && self.bare < SAMPLE && at == gid).then_some(*last)
     }
 
     /// Returns the length of the first packet in `bytes`, which were received without metadata.
@@ -73,20 +73,20 @@ impl Alike {
         if begins(bytes, bytes.len(), &envelope, id) {
             return bytes.len();
         }
-        self.unlearn();
+        self.mispredicted();
         search(bytes, &envelope, id)
     }
 
     /// Another engine held the lease meanwhile, or the socket was connected to another sender.
     pub(crate) fn forget(&mut self) {
-        *self = Alike { count: self.count.min(0), ..Alike::default() };
+        *self = UniformTraffic { count: self.count.min(0), ..UniformTraffic::default() };
     }
 
     /// Traffic is not uniform. A search for segment boundaries costs a busy program too much, so
     /// the engine receives the next datagrams with metadata.
     #[cold]
-    fn unlearn(&mut self) {
-        self.count = LESSON;
+    fn mispredicted(&mut self) {
+        self.count = MISPREDICTED;
     }
 }
 
@@ -140,20 +140,20 @@ mod tests {
     }
 
     /// A pattern that has seen enough datagrams to ask for bytes only.
-    fn used_to(len: usize, segment: usize) -> Alike {
-        let mut alike = Alike::default();
-        for _ in 0..=ALIKE {
-            assert_eq!(alike.usual(&HERE), None, "too few");
-            alike.note(&HERE, &received(len, segment));
+    fn used_to(len: usize, segment: usize) -> UniformTraffic {
+        let mut traffic = UniformTraffic::default();
+        for _ in 0..=UNIFORM {
+            assert_eq!(traffic.predict(&HERE), None, "too few");
+            traffic.note(&HERE, &received(len, segment));
         }
-        assert_eq!(alike.usual(&HERE), Some(received(len, segment)));
-        alike
+        assert_eq!(traffic.predict(&HERE), Some(received(len, segment)));
+        traffic
     }
 
     #[test]
     fn only_what_is_alike_is_taken_so() {
-        let alike = used_to(44, 24);
-        assert_eq!(alike.usual(&[8; 16]), None, "another connected socket");
+        let traffic = used_to(44, 24);
+        assert_eq!(traffic.predict(&[8; 16]), None, "another connected socket");
         let but = [
             Received { from: ([10, 0, 0, 1], 0xc002).into(), ..received(44, 24) },
             Received { hop_limit: 64, ..received(44, 24) },
@@ -161,37 +161,37 @@ mod tests {
             received(SHORT + 4, SHORT + 4),
         ];
         for other in but {
-            let mut alike = used_to(44, 24);
-            alike.note(&HERE, &other);
-            assert_eq!(alike.usual(&HERE), None, "{other:?}");
+            let mut traffic = used_to(44, 24);
+            traffic.note(&HERE, &other);
+            assert_eq!(traffic.predict(&HERE), None, "{other:?}");
         }
-        let mut alike = used_to(44, 24);
-        alike.forget();
-        assert_eq!(alike.usual(&HERE), None);
+        let mut traffic = used_to(44, 24);
+        traffic.forget();
+        assert_eq!(traffic.predict(&HERE), None);
     }
 
     #[test]
     fn one_of_so_many_is_taken_in_the_full_way() {
-        let (mut alike, bytes) = (used_to(44, 24), packets(&[24, 20], 5));
+        let (mut traffic, bytes) = (used_to(44, 24), packets(&[24, 20], 5));
         for _ in 0..SAMPLE {
-            assert!(alike.usual(&HERE).is_some());
-            assert_eq!(alike.measure(&bytes, (envelope(), 5)), 24);
+            assert!(traffic.predict(&HERE).is_some());
+            assert_eq!(traffic.measure(&bytes, (envelope(), 5)), 24);
         }
-        assert_eq!(alike.usual(&HERE), None);
-        alike.note(&HERE, &received(44, 24));
-        assert!(alike.usual(&HERE).is_some());
+        assert_eq!(traffic.predict(&HERE), None);
+        traffic.note(&HERE, &received(44, 24));
+        assert!(traffic.predict(&HERE).is_some());
     }
 
     #[test]
     fn single_packets_between_are_no_surprise() {
-        let mut alike = used_to(44, 24);
+        let mut traffic = used_to(44, 24);
         for lengths in [&[20][..], &[24, 20], &[44], &[512], &[24, 20]] {
-            assert_eq!(alike.measure(&packets(lengths, 5), (envelope(), 5)), lengths[0]);
-            assert!(alike.usual(&HERE).is_some(), "{lengths:?}");
+            assert_eq!(traffic.measure(&packets(lengths, 5), (envelope(), 5)), lengths[0]);
+            assert!(traffic.predict(&HERE).is_some(), "{lengths:?}");
         }
-        alike.note(&HERE, &received(20, 20));
-        assert_eq!(alike.measure(&packets(&[24, 20], 5), (envelope(), 5)), 24);
-        assert!(alike.usual(&HERE).is_some());
+        traffic.note(&HERE, &received(20, 20));
+        assert_eq!(traffic.measure(&packets(&[24, 20], 5), (envelope(), 5)), 24);
+        assert!(traffic.predict(&HERE).is_some());
     }
 
     #[test]
@@ -200,11 +200,11 @@ mod tests {
             [&[20, 20], &[24, 24, 24, 20], &[44, 44], &[1044, 1044, 1044, 200], &[4140; 8], &[16, 16]];
         for lengths in cuts {
             for awaited in [5, 77] {
-                let mut alike = used_to(44, 24);
-                let found = alike.measure(&packets(lengths, 5), (envelope(), awaited));
+                let mut traffic = used_to(44, 24);
+                let found = traffic.measure(&packets(lengths, 5), (envelope(), awaited));
                 assert_eq!(found, lengths[0], "{lengths:?}, awaited {awaited}");
-                (0..1000).for_each(|_| alike.note(&HERE, &received(44, 24)));
-                assert_eq!(alike.usual(&HERE), None, "it has been taught a lesson");
+                (0..1000).for_each(|_| traffic.note(&HERE, &received(44, 24)));
+                assert_eq!(traffic.predict(&HERE), None, "it has been taught a lesson");
             }
         }
     }
