@@ -106,10 +106,14 @@ impl Window {
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
+    /// The words of the cell at `at`.
     #[inline]
-    fn cell(&self, at: usize) -> NonNull<u8> {
+    fn cell_words(&self, at: usize) -> &[AtomicU32; CELL_DATA / 4] {
         let cell = self.pointer(at, CELL_DATA).filter(|_| at.is_multiple_of(64));
-        cell.expect("the layout keeps every cell inside its window")
+        let cell = cell.expect("the layout keeps every cell inside its window");
+        // SAFETY: inside the mapping, which the window keeps alive; aligned; atomics may race with
+        // any other access.
+        unsafe { cell.cast().as_ref() }
     }
 }
 
@@ -131,22 +135,26 @@ impl Memory for Window {
 
     #[inline]
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
-        let cell = self.cell(at);
-        let (words, half) = into.split_at_mut(CELL_DATA - 4);
-        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps
-        // alive.
-        unsafe { load_bytes(cell.as_ptr(), words) }
-        half.copy_from_slice(&self.load(at + CELL_DATA - 4, Ordering::Relaxed).to_ne_bytes());
+        let words = self.cell_words(at);
+        let load = |k: usize| words[k].load(Ordering::Relaxed).to_ne_bytes();
+        let (first, pairs) = into.split_at_mut(4);
+        first.copy_from_slice(&load(0));
+        // Headers and payload of a record begin at odd multiples of 4 and are read in units of 8
+        // bytes at once. A read that needs two stores which are still under way waits for both
+        // (store forwarding fails), so the stores begin at odd multiples of 4 as well.
+        for (k, pair) in pairs.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let [a, b] = [load(2 * k + 1), load(2 * k + 2)];
+            *pair = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+        }
     }
 
     #[inline]
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
-        let cell = self.cell(at);
-        let (words, half) = from.split_last_chunk().expect("a cell is longer than a word");
-        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps
-        // alive.
-        unsafe { store_bytes(cell.as_ptr(), words) }
-        self.store(at + CELL_DATA - 4, u32::from_ne_bytes(*half), Ordering::Relaxed);
+        // In units of 4 bytes: the record has just been written, in units of 4 bytes and more. A
+        // longer read would need two of these stores, and wait for both (store forwarding fails).
+        for (word, bytes) in self.cell_words(at).iter().zip(from.as_chunks::<4>().0) {
+            word.store(u32::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
     }
 
     #[inline]

@@ -97,9 +97,10 @@ impl<M: Memory> Producer<M> {
                 return Err(PushError::Full);
             }
         }
-        self.memory.write_cell(cell_at(self.tail), record);
+        let at = cell_at(self.tail);
+        self.memory.write_cell(at, record);
         // Release: as in `push`.
-        self.memory.store(commit_at(self.tail), commit(self.tail, 1), Ordering::Release);
+        self.memory.store(at + CELL_DATA, commit(self.tail, 1), Ordering::Release);
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
@@ -174,26 +175,36 @@ impl<M: Memory> Consumer<M> {
     /// cells: the bytes after the record have no meaning. [`Consumer::publish`] gives the space
     /// back.
     pub fn pop(&mut self, buf: &mut [u8; RECORD_MAX]) -> Result<Option<usize>, Broken> {
+        let at = cell_at(self.head);
         // Acquire: pairs with the release store in `Producer::push`.
-        let word = self.memory.load(commit_at(self.head), Ordering::Acquire);
+        let word = self.memory.load(at + CELL_DATA, Ordering::Acquire);
         if word & !COUNT != commit(self.head, 0) {
             return self.nothing_new(word);
         }
         let cells = word & COUNT;
-        if self.broken || !(1..=RECORD_CELLS).contains(&cells) {
+        let (data, _) = buf.as_chunks_mut::<CELL_DATA>();
+        let [first, rest @ ..] = data else { return self.damaged() };
+        if self.broken || cells == 0 || cells > 1 && !self.pop_rest(cells - 1, rest) {
             return self.damaged();
         }
-        let (data, _) = buf.as_chunks_mut::<CELL_DATA>();
-        for (k, data) in (0..cells).zip(data) {
-            let index = self.head.wrapping_add(k);
-            // Relaxed: the acquire load of the first commit has ordered these.
-            if k > 0 && self.memory.load(commit_at(index), Ordering::Relaxed) != commit(index, 0) {
-                return self.damaged();
-            }
-            self.memory.read_cell(cell_at(index), data);
-        }
+        self.memory.read_cell(at, first);
         self.head = self.head.wrapping_add(cells);
         Ok(Some(cells as usize * CELL_DATA))
+    }
+
+    /// Copies the other cells of a record out. Returns false if there are not so many.
+    #[inline(never)]
+    fn pop_rest(&self, cells: u32, rest: &mut [[u8; CELL_DATA]]) -> bool {
+        let Some(rest) = rest.get_mut(..cells as usize) else { return false };
+        (1..).zip(rest).all(|(k, data)| {
+            let index = self.head.wrapping_add(k);
+            // Relaxed: the acquire load of the first commit has ordered these.
+            let is_next = self.memory.load(commit_at(index), Ordering::Relaxed) == commit(index, 0);
+            if is_next {
+                self.memory.read_cell(cell_at(index), data);
+            }
+            is_next
+        })
     }
 
     /// The index of the next cell to read, for [`Glance::sees`].
