@@ -276,7 +276,6 @@ fn walk(
     (offset, len): (u32, usize),
     mut copy: impl FnMut((u32, u64), Range<usize>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let (mut skip, mut done) = (offset, 0);
     let first = elements.next();
     // The common case: all bytes lie in the first element.
     if let Some(first) = first
@@ -284,7 +283,18 @@ fn walk(
     {
         return copy((first.lkey, first.addr.wrapping_add(u64::from(offset))), 0..len);
     }
-    for element in first.into_iter().chain(elements) {
+    walk_many(first.into_iter().chain(elements), (offset, len), copy)
+}
+
+/// Does the work of [`walk`] for several elements. Apart, so that the common case stays short.
+#[inline(never)]
+fn walk_many(
+    elements: impl Iterator<Item = Sge>,
+    (mut skip, len): (u32, usize),
+    mut copy: impl FnMut((u32, u64), Range<usize>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let mut done = 0;
+    for element in elements {
         if done == len {
             break;
         }

@@ -20,7 +20,7 @@ const SL_IPV4: u8 = 2;
 
 impl Qp {
     /// Takes the next receive request, from the QP's own queue or the SRQ.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_receive(&self, inner: &mut Inner) -> bool {
         if let Some(srq) = self.srq.as_ref().or(inner.xrc.named.as_ref()) {
             let Some(entry) = srq.take(&mut inner.incoming.shared) else { return false };

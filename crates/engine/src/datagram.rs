@@ -57,7 +57,7 @@ impl Qp {
         path: Path,
         grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
-        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, &entry.brief, run));
+        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Lane(lane, path, grh);
@@ -263,7 +263,7 @@ impl Qp {
         run: &protocol::Run,
         entry: &DatagramEntry,
     ) -> Result<(), Refusal> {
-        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, &entry.brief, run));
+        let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Host(flow);

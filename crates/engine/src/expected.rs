@@ -34,8 +34,10 @@ const BULK_RUN: u32 = 32 * 1024;
 
 /// How a run of expected packets ended.
 pub(crate) enum RunEnd {
-    /// No other record has come, or others get their share now.
-    Over,
+    /// No other record has come.
+    Empty,
+    /// Others get their share now.
+    Paused,
     /// The current record, of this length, does not belong to the run.
     Other(usize),
     /// The peer has written an invalid record after it.
@@ -94,7 +96,7 @@ impl Engine {
                 break RunEnd::Other(len);
             }
             let Some(source) = place(rx, record, payload, bytes) else { break RunEnd::Broken };
-            if !qp.take_expected(&mut inner, &candidate, path, source, &mut region) {
+            if !qp.take_expected(&mut inner, candidate, path, source, &mut region) {
                 break RunEnd::Other(len);
             }
             if let Payload::Bulk(offset) = payload {
@@ -103,10 +105,10 @@ impl Engine {
             }
             count += 1;
             if count == RUN || done.bulk >= until || !done.may_go_on() {
-                break RunEnd::Over;
+                break RunEnd::Paused;
             }
             match rx.ring.pop(record) {
-                Ok(None) => break RunEnd::Over,
+                Ok(None) => break RunEnd::Empty,
                 Ok(Some(bytes)) => {
                     done.records += 1;
                     len = bytes;
@@ -118,7 +120,11 @@ impl Engine {
         // is taken below.
         drop(region);
         if count > 0 {
-            let more = !matches!(end, RunEnd::Over) || done.may_go_on() && rx.ring.has_next();
+            let more = match end {
+                RunEnd::Empty => false,
+                RunEnd::Paused => done.may_go_on() && rx.ring.has_next(),
+                RunEnd::Other(_) | RunEnd::Broken => true,
+            };
             if !more {
                 qp.pump(&mut inner);
             }
@@ -162,11 +168,11 @@ impl Qp {
 
     /// Takes a packet of the connection's peer, if it is an expected one. Returns false if the
     /// packet must go the general way. At most, its receive request has been taken then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_expected(
         &self,
         inner: &mut Inner,
-        packet: &Candidate,
+        packet: Candidate,
         path: Path,
         payload: Source<'_>,
         region: &mut HeldRegion<'_>,

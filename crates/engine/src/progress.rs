@@ -103,11 +103,15 @@ impl Engine {
                 self.go_on(lane);
             }
         }
-        if caller != Caller::Found {
-            worked |= self.send_delayed_acks();
-        }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
-        worked |= self.receive_from_hosts(sure, polled, turn);
+        // A polling program waits for what a lane has brought, so the hosts wait for the next
+        // round, but at most for their turn.
+        if !(worked && polled) || turn {
+            if caller != Caller::Found {
+                worked |= self.send_delayed_acks();
+            }
+            worked |= self.receive_from_hosts(sure, polled, turn);
+        }
         // A caller that has found completions makes rounds rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
@@ -174,7 +178,7 @@ impl Engine {
                 None => RunEnd::Broken,
             };
             let cell = match run {
-                RunEnd::Over => continue,
+                RunEnd::Empty | RunEnd::Paused => continue,
                 RunEnd::Other(len) => cell::decode(&record[..len.min(RECORD_MAX)]),
                 RunEnd::Broken => None,
             };
@@ -192,9 +196,11 @@ impl Engine {
         rx.ring.publish();
         lane.set_cqs(recent.as_ref().map_or(CqPair::default(), |qp| qp.cqs()));
         // Answers are sent once per batch, so that one acknowledgement covers many packets.
-        for qp in touched.drain(..) {
-            let mut inner = qp.lock();
-            qp.pump(&mut inner);
+        if !touched.is_empty() {
+            for qp in touched.drain(..) {
+                let mut inner = qp.lock();
+                qp.pump(&mut inner);
+            }
         }
         if rx.peer_waiting() {
             rx.clear_waiting();

@@ -14,7 +14,8 @@ use crate::extent::LOCAL_READ;
 use crate::lane::Sender;
 use crate::net::batch::Batch;
 use crate::qp::{Flow, Lane, Qp};
-use crate::run::{Origin, OutgoingRun, RunHeaders};
+use crate::run::{Origin, OutgoingRun};
+use crate::wqe::SendBrief;
 
 impl Qp {
     /// Puts the packets of a run on their path. Returns how many were put, and what happened to the
@@ -58,7 +59,7 @@ impl Qp {
         // What cannot be sent is lost, as on any network.
         let lost = |error: &std::io::Error| flow.complain(error);
         let (count, filled) = batch.put_run(&*flow.port.outlet, way, run, lost, |index, to, folding| {
-            self.fill_folding(region, &run.from, index * run.len, to, folding)
+            self.fill_folding(region, run.from, index * run.len, to, folding)
         });
         (count, filled.map_or_else(Sent::Refused, |()| Sent::Yes))
     }
@@ -75,11 +76,14 @@ impl Qp {
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
         let about = Envelope { path, src_qp: run.src_qp, len: run.len as u16, grh };
-        if self.engine().is_capturing() {
-            return self.put_captured(lane, sender, &about, run, region);
+        let end = about.len_with(run.headers) + usize::from(about.len);
+        if end > RECORD_MAX || self.engine().is_capturing() {
+            // Copies: see `OutgoingRun`.
+            let (about, run) = (about, *run);
+            return self.put_records(lane, sender, &about, &run, region);
         }
         for index in 0..run.count {
-            match self.put_record(lane, sender, &about, (run.headers, index), (&run.from, index * run.len), region) {
+            match self.put_inline(lane, sender, &about, (run, index), region) {
                 Sent::Yes => {}
                 end => return (index, end),
             }
@@ -87,52 +91,62 @@ impl Qp {
         (run.count, Sent::Yes)
     }
 
-    /// Puts one packet on a lane: a small one in cells, a large one with its payload in the bulk
-    /// area.
+    /// Puts the packets of a run on a lane, in the rare cases.
+    #[inline(never)]
+    fn put_records(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        about: &Envelope<'_>,
+        run: &OutgoingRun<'_>,
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        if self.engine().is_capturing() {
+            return self.put_captured(lane, sender, about, run, region);
+        }
+        for index in 0..run.count {
+            match self.put_record(lane, sender, about, (run, index), region) {
+                Sent::Yes => {}
+                end => return (index, end),
+            }
+        }
+        (run.count, Sent::Yes)
+    }
+
+    /// Puts one packet on a lane whose payload fits into its record.
     #[inline(always)]
+    fn put_inline(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        about: &Envelope<'_>,
+        (run, index): (&OutgoingRun<'_>, u32),
+        region: &mut HeldRegion<'_>,
+    ) -> Sent {
+        let Sender { tx, record, .. } = sender;
+        let head = about.encode((run.headers, index), None, record);
+        let end = head + usize::from(about.len);
+        if let Err(refusal) = self.fill(region, run.from, index * run.len, &mut Sink::from(&mut record[head..end])) {
+            return Sent::Refused(refusal);
+        }
+        let pushed = push(tx, record, end);
+        self.pushed(lane, pushed)
+    }
+
+    /// Puts one packet on a lane. The payload of a large one goes to the bulk area.
     pub(crate) fn put_record(
         &self,
         lane: &Lane,
         sender: &mut Sender,
         about: &Envelope<'_>,
-        headers: (RunHeaders<'_>, u32),
-        (from, skip): (&Origin<'_>, u32),
+        (run, index): (&OutgoingRun<'_>, u32),
         region: &mut HeldRegion<'_>,
     ) -> Sent {
         let len = usize::from(about.len);
-        let end = about.len_with(headers.0) + len;
-        let Some(cell) = sender.record.first_chunk_mut::<CELL_DATA>().filter(|_| end <= CELL_DATA) else {
-            return self.put_long_record(lane, sender, about, headers, (from, skip), region);
-        };
-        let head = about.encode(headers, None, cell);
-        if let Err(refusal) = self.fill(region, from, skip, &mut Sink::from(&mut cell[head..end])) {
-            return Sent::Refused(refusal);
+        if about.len_with(run.headers) + len <= RECORD_MAX {
+            return self.put_inline(lane, sender, about, (run, index), region);
         }
-        let pushed = sender.tx.ring.push_cell(cell);
-        self.pushed(lane, pushed)
-    }
-
-    /// Puts one packet on a lane that does not fit into one cell.
-    #[inline(never)]
-    fn put_long_record(
-        &self,
-        lane: &Lane,
-        sender: &mut Sender,
-        about: &Envelope<'_>,
-        headers: (RunHeaders<'_>, u32),
-        (from, skip): (&Origin<'_>, u32),
-        region: &mut HeldRegion<'_>,
-    ) -> Sent {
         let Sender { tx, record, load, wanted, .. } = sender;
-        let len = usize::from(about.len);
-        let end = about.len_with(headers.0) + len;
-        if end <= RECORD_MAX {
-            let head = about.encode(headers, None, record);
-            if let Err(refusal) = self.fill(region, from, skip, &mut Sink::from(&mut record[head..end])) {
-                return Sent::Refused(refusal);
-            }
-            return self.pushed(lane, push(tx, record, end));
-        }
         let slot = match tx.bulk.reserve(len) {
             Ok(Some(slot)) => slot,
             Ok(None) => {
@@ -144,11 +158,13 @@ impl Qp {
         if load.add(len as u32) {
             self.engine().waker.copied();
         }
-        if let Err(refusal) = self.fill(region, from, skip, &mut tx.bulk.sink(&slot)) {
+        // Before the payload: the record is read again behind it, when it is pushed. A read of what
+        // was just written in other units waits until all earlier stores are done.
+        let head = about.encode((run.headers, index), Some(slot.offset), record);
+        if let Err(refusal) = self.fill(region, run.from, index * run.len, &mut tx.bulk.sink(&slot)) {
             tx.bulk.cancel(slot);
             return Sent::Refused(refusal);
         }
-        let head = about.encode(headers, Some(slot.offset), record);
         let pushed = push(tx, record, head);
         if matches!(pushed, Err(PushError::Full)) {
             tx.bulk.cancel(slot);
@@ -180,22 +196,24 @@ impl Qp {
     pub(crate) fn fill(
         &self,
         region: &mut HeldRegion<'_>,
-        from: &Origin<'_>,
+        from: Origin<'_>,
         skip: u32,
         to: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
-        match *from {
+        match from {
             Origin::Nothing => Ok(()),
             Origin::Bytes(bytes) => access::copy(to, Source::from(bytes).part(skip as usize, to.len())),
             Origin::Memory { pd, rkey, addr } => {
                 let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
                 region.read(wanted, (rkey, addr.wrapping_add(skip.into())), to)
             }
-            Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {
-                access::copy(to, sq.inline(index, entry.length as usize).part((offset + skip) as usize, to.len()))
-            }
-            Origin::Request { sq, entry, index, offset } => {
-                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
+            Origin::Request { sq, index, offset } => {
+                let entry: SendBrief = sq.read(index);
+                if entry.inline != 0 {
+                    let from = sq.inline(index, entry.length as usize).part((offset + skip) as usize, to.len());
+                    return access::copy(to, from);
+                }
+                let elements = sq.elements(index, usize::from(entry.num_sge));
                 access::gather(region, self.pd, elements, offset + skip, to)
             }
         }
@@ -206,17 +224,19 @@ impl Qp {
     fn fill_folding(
         &self,
         region: &mut HeldRegion<'_>,
-        from: &Origin<'_>,
+        from: Origin<'_>,
         skip: u32,
         to: &mut Sink<'_>,
         folding: Option<&mut Folding>,
     ) -> Result<bool, Refusal> {
-        let place = match *from {
+        let place = match from {
             Origin::Memory { pd, rkey, addr } => {
                 Some((self.remote(pd, abi::mr::access::REMOTE_READ), (rkey, addr.wrapping_add(skip.into()))))
             }
-            Origin::Request { sq, entry, index, offset } if entry.inline == 0 => {
-                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
+            Origin::Request { sq, index, offset } => {
+                let entry: SendBrief = sq.read(index);
+                let count = if entry.inline == 0 { usize::from(entry.num_sge) } else { 0 };
+                let elements = sq.elements(index, count);
                 access::piece(elements, offset + skip)
                     .filter(|piece| piece.length as usize >= to.len())
                     .map(|Sge { addr, lkey, .. }| (Use { pd: self.pd, right: LOCAL_READ, qpn: 0 }, (lkey, addr)))

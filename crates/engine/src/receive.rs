@@ -203,7 +203,7 @@ impl Qp {
     /// Copies the data of a READ or atomic response to the request's scatter list.
     fn place(&self, inner: &mut Inner, slot: u32, offset: u32, bytes: Source<'_>, now: protocol::Time) {
         let entry: SendBrief = inner.queues.sq.read(slot);
-        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(slot, number));
+        let elements = inner.queues.sq.elements(slot, usize::from(entry.num_sge));
         let end = u64::from(offset) + bytes.len() as u64;
         let placed = if end > u64::from(entry.length) {
             let why = format_args!("the answer of {end} bytes does not fit in a scatter list of {}", entry.length);
@@ -525,7 +525,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
-                let elements = (0..receive.num_sge as usize).map(|number| inner.queues.rq.element(index, number));
+                let elements = inner.queues.rq.elements(index, receive.num_sge as usize);
                 access::scatter(region, self.pd, elements, offset, from)
             }
             None => {

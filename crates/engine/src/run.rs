@@ -4,7 +4,7 @@
 use protocol::{Requester, Responder, Response};
 use wire::{Headers, Psn, Qpn};
 
-use crate::wqe::{Ring, SendBrief};
+use crate::wqe::Ring;
 
 /// The source of a packet's payload.
 #[derive(Clone, Copy)]
@@ -12,10 +12,9 @@ pub(crate) enum Origin<'a> {
     Nothing,
     /// The engine's own bytes.
     Bytes(&'a [u8]),
-    /// Part of a request's gather list, or its inline data.
+    /// Part of the gather list of the request at `index`, or of its inline data.
     Request {
         sq: &'a Ring,
-        entry: &'a SendBrief,
         index: u32,
         offset: u32,
     },
@@ -28,19 +27,23 @@ pub(crate) enum Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// The payload of these packets of the request `entry`.
-    #[inline]
-    pub(crate) fn of_request(sq: &'a Ring, entry: &'a SendBrief, run: &protocol::Run) -> Self {
+    /// The payload of these packets.
+    #[inline(always)]
+    pub(crate) fn of_request(sq: &'a Ring, run: &protocol::Run) -> Self {
         if run.len == 0 {
             return Self::Nothing;
         }
-        Self::Request { sq, entry, index: run.slot, offset: run.offset }
+        Self::Request { sq, index: run.slot, offset: run.offset }
     }
 }
 
 /// Packets of one message with consecutive numbers and consecutive payload. They have the same
 /// headers, except for the number and the request for an acknowledgement. Most runs have one
 /// packet.
+///
+/// The fields are values, and rare cases that a function of its own handles get a copy. So the
+/// compiler keeps the run of the common case in registers.
+#[derive(Clone, Copy)]
 pub(crate) struct OutgoingRun<'a> {
     /// The sender.
     pub(crate) src_qp: Qpn,
@@ -56,9 +59,9 @@ pub(crate) struct OutgoingRun<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum RunHeaders<'a> {
     /// Packets that the requester has just returned.
-    Request(&'a Requester, &'a protocol::Run),
+    Request(&'a Requester, protocol::Run),
     /// An answer of the responder.
-    Answer(&'a Responder, &'a Response),
+    Answer(&'a Responder, Response),
     /// These headers, with consecutive numbers.
     Full(&'a Headers),
 }
@@ -78,8 +81,8 @@ impl RunHeaders<'_> {
     #[inline(always)]
     pub(crate) fn emit(self, index: u32, bytes: &mut [u8]) -> usize {
         match self {
-            Self::Request(requester, run) => requester.emit(run, index, bytes),
-            Self::Answer(responder, response) => responder.emit(response, bytes),
+            Self::Request(requester, run) => requester.emit(&run, index, bytes),
+            Self::Answer(responder, response) => responder.emit(&response, bytes),
             Self::Full(_) => self.emit_full(index, bytes),
         }
     }
@@ -105,9 +108,9 @@ impl RunHeaders<'_> {
         match self {
             Self::Request(requester, run) => {
                 let (psn, ack_req) = self.number(index);
-                Headers { psn, ack_req, ..requester.headers(run) }
+                Headers { psn, ack_req, ..requester.headers(&run) }
             }
-            Self::Answer(responder, response) => responder.headers(response),
+            Self::Answer(responder, response) => responder.headers(&response),
             Self::Full(headers) => Headers { psn: headers.psn + index, ..*headers },
         }
     }

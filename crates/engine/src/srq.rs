@@ -234,7 +234,7 @@ impl Srq {
         let head = queue.head;
         let entry: RecvEntry = queue.ring.read(head);
         into.clear();
-        into.extend((0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, number)));
+        into.extend(queue.ring.elements(head, entry.num_sge.min(self.max_sge) as usize));
         queue.head = queue.ring.advance(head);
         if let Some(lint) = self.engine.lint() {
             lint.taken(self.handle);
@@ -322,9 +322,8 @@ impl Srq {
         while at != queue.tail {
             let entry: RecvEntry = queue.ring.read(at);
             ring.write(tail, &entry);
-            for number in 0..entry.num_sge.min(self.max_sge) as usize {
-                ring.set_element(tail, number, &queue.ring.element(at, number));
-            }
+            let elements = queue.ring.elements(at, entry.num_sge.min(self.max_sge) as usize);
+            elements.enumerate().for_each(|(number, sge)| ring.set_element(tail, number, &sge));
             (at, tail) = (queue.ring.advance(at), ring.advance(tail));
         }
         let read = queue.view.as_ref().map_or(0, |old| old.word(word::EVENTS_REPORTED).load(Ordering::Relaxed));

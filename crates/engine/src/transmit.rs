@@ -21,7 +21,6 @@ use crate::qp::{Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
 use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
-use crate::wqe::SendBrief;
 
 /// Wakes the peer at the far end of the QP's lane.
 #[cold]
@@ -126,7 +125,7 @@ impl Qp {
         let mut region = HeldRegion::new(self.engine());
         let mut sent = false;
         if answers && let Some(response) = responder.poll_answer() {
-            let ack = self.run(RunHeaders::Answer(responder, &response), 1, 0, Origin::Nothing);
+            let ack = self.run(RunHeaders::Answer(responder, response), 1, 0, Origin::Nothing);
             if self.put_on_lane(lane, &mut sender, path, &ack, None, &mut region).0 == 0 {
                 responder.untransmit();
                 return false;
@@ -138,9 +137,8 @@ impl Qp {
         {
             // Worth it only for a record of one cell: a longer copy hides the cost of the release.
             region.set_last(requester.unsent() == 1 && run.len < CELL_DATA as u32);
-            let entry: SendBrief = queues.sq.read(run.slot);
-            let from = Origin::of_request(&queues.sq, &entry, &run);
-            let packets = self.run(RunHeaders::Request(requester, &run), run.count, run.len, from);
+            let from = Origin::of_request(&queues.sq, &run);
+            let packets = self.run(RunHeaders::Request(requester, run), run.count, run.len, from);
             let (count, _) = self.put_on_lane(lane, &mut sender, path, &packets, None, &mut region);
             sent |= count > 0;
             if count == run.count {
@@ -377,8 +375,7 @@ impl Qp {
     /// Reads the payload of lost packets, so that a bad buffer fails even without a peer.
     #[cold]
     pub(crate) fn rehearse(&self, inner: &Inner, run: &protocol::Run) -> Result<(), Refusal> {
-        let entry: SendBrief = inner.queues.sq.read(run.slot);
-        let from = &Origin::of_request(&inner.queues.sq, &entry, run);
+        let from = Origin::of_request(&inner.queues.sq, run);
         let mut bytes = vec![0; run.len as usize];
         let region = &mut HeldRegion::new(self.engine());
         (0..run.count).try_for_each(|index| self.fill(region, from, index * run.len, &mut Sink::from(&mut bytes[..])))
@@ -393,9 +390,8 @@ impl Qp {
         run: &protocol::Run,
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
-        let entry: SendBrief = inner.queues.sq.read(run.slot);
-        let from = Origin::of_request(&inner.queues.sq, &entry, run);
-        self.put_run(exit, &self.run(RunHeaders::Request(&inner.requester, run), run.count, run.len, from), region)
+        let from = Origin::of_request(&inner.queues.sq, run);
+        self.put_run(exit, &self.run(RunHeaders::Request(&inner.requester, *run), run.count, run.len, from), region)
     }
 
     #[inline]
@@ -414,7 +410,7 @@ impl Qp {
                 (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.put_run(exit, &self.run(RunHeaders::Answer(&inner.responder, response), 1, len, from), region).1
+        self.put_run(exit, &self.run(RunHeaders::Answer(&inner.responder, *response), 1, len, from), region).1
     }
 
     /// A run of packets of this QP.

@@ -5,6 +5,8 @@
 //! header of 16 bytes, then scatter elements. Only the owning process reads and writes the entries,
 //! under its queue's lock. The stride comes from the agent. Principal type: [`Ring`].
 
+use std::ops::Range;
+
 use abi::post::Sge;
 use abi::queue::{DATAGRAM_WQE_HEADER, RECV_WQE_HEADER, SEND_WQE_HEADER};
 use bytemuck::{Pod, Zeroable};
@@ -83,6 +85,23 @@ pub(crate) struct Ring {
     wheel: Wheel,
 }
 
+/// Elements of an entry's gather or scatter list.
+pub(crate) struct Elements<'a> {
+    ring: &'a Ring,
+    index: u32,
+    numbers: Range<usize>,
+}
+
+impl Iterator for Elements<'_> {
+    type Item = Sge;
+
+    // A closure in place of this type was not inlined, and cost as much as a copy of a few bytes.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Sge> {
+        Some(self.ring.element(self.index, self.numbers.next()?))
+    }
+}
+
 impl Ring {
     /// A ring of entries that begin with `header` bytes. Refuses a layout that does not fit its
     /// memory, because the layout comes from another process.
@@ -151,8 +170,14 @@ impl Ring {
     }
 
     #[inline(always)]
-    pub(crate) fn element(&self, index: u32, number: usize) -> Sge {
+    fn element(&self, index: u32, number: usize) -> Sge {
         self.view().read(self.body(index) + number * size_of::<Sge>())
+    }
+
+    /// The first `count` elements of an entry's gather or scatter list.
+    #[inline(always)]
+    pub(crate) fn elements(&self, index: u32, count: usize) -> Elements<'_> {
+        Elements { ring: self, index, numbers: 0..count }
     }
 
     #[inline]

@@ -368,17 +368,16 @@ impl Requester {
     pub fn sent(&mut self, now: Time, run: &Run) {
         // Not the whole cursor: see `poll_run`.
         let Cursor { op, packet, started, high, .. } = self.cursor;
-        let entry = self.ops.at_mut(op);
-        let (first, mut asks) = (entry.first, run.asks);
+        let entry = self.ops.at(op);
+        let (first, is_read_or_atomic) = (entry.first, entry.op.operation.is_read_or_atomic());
+        let asks = run.asks || is_read_or_atomic;
         if op == started {
-            entry.number = self.cursor.begun.wrapping_add(1);
+            let messages = self.messages(entry);
+            self.ops.at_mut(op).number = self.cursor.begun.wrapping_add(1);
             self.cursor.started = op.wrapping_add(1);
-            self.cursor.begun = self.cursor.begun.wrapping_add(self.messages(self.ops.at(op)));
+            self.cursor.begun = self.cursor.begun.wrapping_add(messages);
         }
-        if self.ops.at(op).op.operation.is_read_or_atomic() {
-            self.cursor.reads += 1;
-            asks = true;
-        }
+        self.cursor.reads += u32::from(is_read_or_atomic);
         self.cursor.since_ack_req = if asks { 0 } else { self.cursor.since_ack_req + run.count };
         self.advance(first, run.end, run.ends);
         if self.service.is_reliable() {

@@ -20,7 +20,7 @@ use crate::exit::Sent;
 use crate::lane::Sender;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Lane, Qp};
-use crate::run::{Origin, OutgoingRun};
+use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
 use crate::wqe::DatagramEntry;
 
@@ -119,21 +119,23 @@ impl Qp {
     ) -> (u32, Sent) {
         let mut payload = vec![0; about.len.into()];
         for index in 0..run.count {
-            if let Err(refusal) = self.fill(region, &run.from, index * run.len, &mut Sink::from(&mut payload[..])) {
+            if let Err(refusal) = self.fill(region, run.from, index * run.len, &mut Sink::from(&mut payload[..])) {
                 return (index, Sent::Refused(refusal));
             }
             region.release();
             // The time before the packet leaves, and so before the time of its answer.
             let time = clock::since_1970();
-            let sent =
-                self.put_record(lane, sender, about, (run.headers, index), (&Origin::Bytes(&payload), 0), region);
+            let headers = run.headers.full(index);
+            let from = Origin::Bytes(&payload);
+            let one = OutgoingRun { headers: RunHeaders::Full(&headers), count: 1, from, ..*run };
+            let sent = self.put_record(lane, sender, about, (&one, 0), region);
             if !matches!(sent, Sent::Yes) {
                 return (index, sent);
             }
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().capture.packet(&about, &assembled(&run.headers.full(index), &payload), "");
+            self.engine().capture.packet(&about, &assembled(&headers, &payload), "");
         }
         (run.count, Sent::Yes)
     }

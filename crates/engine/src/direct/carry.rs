@@ -91,7 +91,7 @@ impl Qp {
         let Some(mut place) = grant.place(op) else { return Carried::Unfit };
         let entry: SendBrief = inner.queues.sq.read(op.slot);
         let engine = self.engine();
-        let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.queues.sq.element(op.slot, number));
+        let elements = || inner.queues.sq.elements(op.slot, usize::from(entry.num_sge));
         let inline = entry.inline != 0;
         let write = op.operation != Operation::Write;
         let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();

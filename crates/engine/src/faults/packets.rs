@@ -215,7 +215,7 @@ impl Qp {
     /// The payload of a packet, copied now.
     fn gather(&self, from: &Origin<'_>, len: u32, region: &mut HeldRegion<'_>) -> Result<Box<[u8]>, Refusal> {
         let mut bytes = vec![0; len as usize].into_boxed_slice();
-        self.fill(region, from, 0, &mut Sink::from(&mut bytes[..]))?;
+        self.fill(region, *from, 0, &mut Sink::from(&mut bytes[..]))?;
         Ok(bytes)
     }
 }

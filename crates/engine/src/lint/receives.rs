@@ -86,7 +86,7 @@ impl Lint {
         let list = match receive.index {
             Some(index) => {
                 let count = receive.num_sge as usize;
-                (0..count).map(|number| inner.queues.rq.element(index, number)).collect()
+                inner.queues.rq.elements(index, count).collect()
             }
             None => inner.incoming.shared.clone(),
         };

@@ -37,7 +37,7 @@ impl Qp {
             let Some((candidate, head)) = Candidate::parse(inside, partition).filter(|_| is_ours) else { return };
             let Some(payload) = inside.get(head..) else { return };
             if !measured.fits(packet, packets.id)
-                || !self.take_expected(inner, &candidate, Path::default(), Source::from(payload), &mut region)
+                || !self.take_expected(inner, candidate, Path::default(), Source::from(payload), &mut region)
             {
                 return;
             }

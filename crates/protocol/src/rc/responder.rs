@@ -62,7 +62,7 @@ impl Responder {
     /// connection and nothing is wrong with it. Otherwise [`Responder::handle`] finds out what is
     /// wrong. `reth` is the packet's RETH, if it has one. The caller carries the packet out and
     /// calls [`Responder::accept`]; if it cannot, it passes the packet to [`Responder::handle`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn expects(&self, (opcode, psn): (Opcode, Psn), reth: Reth, len: u32) -> Option<Expected> {
         let is_next = psn == self.expected && self.service == Service::Rc && opcode.transport == Transport::Rc;
@@ -83,7 +83,7 @@ impl Responder {
     /// Reports that the packet is carried out for which [`Responder::expects`] has returned
     /// `expected`. `ack_req`: the packet requests an acknowledgement. No other call may come in
     /// between.
-    #[inline]
+    #[inline(always)]
     pub fn accept(&mut self, expected: Expected, ack_req: bool) {
         self.note_expected();
         self.go_on(expected.next, ack_req);
