@@ -4,6 +4,7 @@
 //!
 //! A `Scenario`, including its seed, identifies a run. A run that fails prints it.
 
+mod changes;
 mod confirmed;
 mod corners;
 mod credits;
@@ -13,6 +14,7 @@ mod hostile;
 mod local;
 mod losses;
 mod lossless;
+mod lossy;
 mod migration;
 mod mixed;
 mod out_of_order;
@@ -26,6 +28,7 @@ mod reliable;
 mod rough;
 mod runs;
 mod scenario;
+mod standing;
 mod unreliable;
 mod window;
 mod world;
