@@ -25,6 +25,7 @@ mod pieces;
 mod random;
 mod refusals;
 mod reliable;
+mod reports;
 mod rough;
 mod runs;
 mod scenario;
