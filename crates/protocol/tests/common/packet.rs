@@ -16,6 +16,7 @@ pub(crate) struct Packet {
 /// The packets of a run that the requester has just returned.
 pub(crate) fn packets(requester: &Requester, run: &Run) -> Vec<Packet> {
     let headers = requester.headers(run);
+    assert_eq!((headers.psn, headers.ack_req), (run.psn(0), run.ack_req(0)), "those of the first packet");
     let packet = |index| Packet {
         headers: encoded(&Headers { psn: run.psn(index), ack_req: run.ack_req(index), ..headers }, |bytes| {
             requester.emit(run, index, bytes)

@@ -276,3 +276,22 @@ fn the_longest_message_and_one_byte_more() {
     assert_eq!(take(&mut responder, &request(W::SendLast, 65536, 0, 0), 1), Step::Reply);
     assert!(matches!(responder.dead().expect("refused").fault, Fault::Length { .. }));
 }
+
+#[test]
+fn only_the_last_bytes_of_a_read_are_the_last() {
+    let mut world = World::new(Scenario { read_piece: 2, ..Scenario::default() });
+    world.hosts[A].read(0, 4096);
+    let requester = &mut world.hosts[A].requester;
+    while requester.poll_transmit(Time(0)).is_some() {}
+    for (psn, operation) in [
+        (100, W::ReadResponseFirst),
+        (101, W::ReadResponseLast),
+        (102, W::ReadResponseFirst),
+        (103, W::ReadResponseLast),
+    ] {
+        let incoming = requester.handle_response(Time(1), &answer(operation, psn, Syndrome::ACK), 1024);
+        let offset = 1024 * (psn - 100);
+        assert_eq!(incoming, Incoming::Place { slot: 0, offset, len: 1024, last: psn == 103 });
+        requester.placed(Time(1), Ok(()));
+    }
+}

@@ -6,7 +6,7 @@ use crate::corners::answer;
 use crate::packet::OneByOne;
 use crate::reliable::pattern;
 use crate::world::{A, Scenario, World};
-use softhca_protocol::{Requester, Status, Time};
+use softhca_protocol::{Incoming, Requester, Status, Time};
 use wire::{Aeth, Headers, NakCode, Operation as W, Syndrome};
 
 const MTU: usize = 1024;
@@ -138,4 +138,27 @@ fn a_limited_message_that_is_lost_is_sent_again() {
     let at = requester.poll_timeout().expect("a timer");
     requester.handle_timeout(at);
     assert_eq!(requester.poll_transmit(at).map(|packet| packet.headers.psn.value()), Some(101));
+}
+
+/// Only a repetition of the last ACK may tell of new receive requests. An older one, or a repeated
+/// answer to a READ, is out of date.
+#[test]
+fn a_ghost_answer_that_is_not_the_last_ack_gives_no_credit() {
+    let mut world = world();
+    told(&mut world, NONE);
+    world.hosts[A].read(0, 8);
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, false)]);
+    let data = Headers { aeth: ack(1, 2, NONE).aeth, ..answer(W::ReadResponseOnly, 101, Syndrome::ACK) };
+    assert!(matches!(requester.handle_response(Time(1), &data, 8), Incoming::Place { .. }));
+    requester.placed(Time(1), Ok(()));
+    for _ in 0..3 {
+        world.hosts[A].send(b"message");
+    }
+    let requester = &mut world.hosts[A].requester;
+    hear(requester, &ack(0, 2, SIX));
+    hear(requester, &Headers { aeth: ack(1, 2, SIX).aeth, ..data });
+    assert_eq!(burst(requester), [(2, true)], "limited");
+    hear(requester, &ack(1, 2, SIX));
+    assert_eq!(burst(requester).len(), 2, "the last answer is repeated, now with credits");
 }

@@ -123,3 +123,46 @@ fn poll_direct_returns_no_read_beyond_max_rd_atomic() {
     post(&mut one, 0, Operation::Read);
     assert_eq!(one.poll_direct(NOW), None, "no READ may be under way");
 }
+
+#[test]
+fn a_send_is_never_carried_out_without_a_packet_and_neither_is_anything_unreliable() {
+    let mut one = requester();
+    post(&mut one, 0, Operation::Send);
+    assert_eq!((one.poll_direct(NOW), one.next_direct(), one.may_be_direct()), (None, None, false));
+    let mut one = Requester::new(Service::Uc, 16);
+    one.configure(RequesterConfig { mtu: 1024, ..RequesterConfig::default() });
+    post(&mut one, 0, Operation::Write);
+    assert_eq!((one.poll_direct(NOW), one.next_direct()), (None, None));
+}
+
+/// The place of the next request in the queue's memory still has an old one.
+#[test]
+fn an_empty_queue_returns_no_request_that_is_over() {
+    let mut one = requester();
+    for slot in 0..8 {
+        assert!(!one.may_be_direct() && one.next_direct().is_none() && one.poll_direct(NOW).is_none(), "{slot}");
+        post(&mut one, slot, Operation::Write);
+        assert!(one.may_be_direct());
+        assert_eq!(one.next_direct().map(|op| op.slot), Some(slot));
+        assert_eq!(one.poll_direct(NOW).map(|op| op.slot), Some(slot));
+        one.direct_done(Ok(()));
+    }
+    assert!(!one.may_be_direct() && one.next_direct().is_none() && one.poll_direct(NOW).is_none());
+}
+
+/// The peer may have carried it out already.
+#[test]
+fn a_request_to_be_retransmitted_goes_by_packets() {
+    let mut one = requester();
+    post(&mut one, 0, Operation::Write);
+    assert!(one.poll_transmit(NOW).is_some());
+    one.set_retry_cnt(1);
+    let nak = Headers {
+        opcode: Opcode { transport: Transport::Rc, operation: W::Acknowledge },
+        aeth: Aeth { syndrome: Syndrome::Nak(wire::NakCode::PsnSequence), msn: 0 },
+        ..Headers::default()
+    };
+    let _ = one.handle_response(NOW, &nak, 0);
+    assert_eq!((one.poll_direct(NOW), one.next_direct()), (None, None));
+    assert!(one.poll_transmit(NOW).is_some());
+}

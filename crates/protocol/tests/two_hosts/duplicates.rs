@@ -3,7 +3,7 @@
 
 use crate::corners::{request, responder, summary, take};
 use crate::packet::Answers;
-use softhca_protocol::{Fault, Outcome, Responder, ResponseData, Step};
+use softhca_protocol::{Fault, Nak, Outcome, Responder, ResponseData, Step};
 use wire::{Headers, Operation as W};
 
 /// A READ of 3000 bytes takes packets 0 to 2, an atomic packet 3, a WRITE packet 4. All are
@@ -84,4 +84,38 @@ fn fault_duplicate_atomic_gets_the_answer_that_it_got() {
     assert_eq!(responder.handle(&atomic(3), 0), Step::Reply, "not carried out again");
     let again = responder.poll_transmit().expect("an answer");
     assert_eq!((again.headers.atomic_ack, again.headers.psn.value()), (42, 3));
+}
+
+#[test]
+fn fault_duplicate_read_of_the_number_behind_a_read_is_dropped() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 8), 0);
+    let _ = take(&mut responder, &request(W::WriteOnly, 1, 0, 8), 8);
+    let step = responder.handle(&request(W::ReadRequest, 1, 1024, 0), 0);
+    assert!(matches!(step, Step::Ignore(Fault::Forgotten { .. })), "{step:?}");
+}
+
+/// Packet 2 is a READ, which no repeated ACK of an earlier packet may pass.
+#[test]
+fn fault_duplicate_packets_are_acknowledged_up_to_the_furthest() {
+    for order in [[0, 3], [3, 0]] {
+        let mut responder = responder(1);
+        for (operation, psn) in [(W::WriteOnly, 0), (W::WriteOnly, 1), (W::ReadRequest, 2), (W::WriteOnly, 3)] {
+            let _ = take(&mut responder, &request(operation, psn, 0, 8), if psn == 2 { 0 } else { 8 });
+        }
+        while responder.poll_transmit().is_some() {}
+        for psn in order {
+            assert_eq!(responder.handle(&request(W::WriteOnly, psn, 0, 8), 8), Step::Reply);
+        }
+        assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 3, 0x1f)), "{order:?}");
+    }
+}
+
+#[test]
+fn fault_duplicate_read_of_closed_memory_leaves_nothing_to_send() {
+    let mut responder = served();
+    assert_eq!(responder.handle(&request(W::ReadRequest, 0, 0, 3000), 0), Step::Reply);
+    assert!(responder.has_answers() && responder.poll_transmit().is_some());
+    responder.read_failed(Nak::RemoteAccess);
+    assert!(!responder.has_answers() && responder.poll_transmit().is_none() && responder.dead().is_none());
 }

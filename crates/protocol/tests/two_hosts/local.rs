@@ -110,3 +110,17 @@ fn not_on_datagrams() {
         assert!(world.hosts[A].carried_out.is_empty());
     }
 }
+
+/// Retransmission does not stop at a local request until its predecessor is answered.
+#[test]
+fn packets_behind_one_that_was_carried_out_are_retransmitted_at_once() {
+    let mut world = World::new(Scenario::default());
+    world.lose = Box::new(|_, _| true);
+    world.hosts[A].send(&[2; 8]);
+    world.hosts[A].post(local(Operation::LocalInv), Vec::new());
+    world.hosts[A].send(&[2; 8]);
+    assert!(world.step(), "the timer");
+    assert!(world.step(), "the timer again");
+    assert_eq!(world.sent.iter().map(|sent| sent.1.psn.value()).collect::<Vec<_>>(), [100, 101, 100, 101]);
+    assert_eq!(world.hosts[A].carried_out.len(), 1);
+}

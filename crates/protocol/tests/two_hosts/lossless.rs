@@ -1,9 +1,10 @@
 //! A lossless path: no timer runs until the path itself reports a loss.
 
+use crate::corners::answer;
 use crate::packet::OneByOne;
 use crate::world::{A, B, Scenario, World};
-use softhca_protocol::{Status, Time, timeout};
-use wire::Operation as W;
+use softhca_protocol::{Requester, Status, Time, timeout};
+use wire::{NakCode, Operation as W, Psn, Syndrome};
 
 fn world() -> World {
     World::new(Scenario { lossless: true, retry_cnt: 3, ..Scenario::default() })
@@ -125,4 +126,43 @@ fn a_path_that_is_full_uses_up_no_retries() {
     assert_eq!(requester.fatal(), None);
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::Success]);
+}
+
+/// An ACK is handled at once only while the requester waits for nothing else and retransmits
+/// nothing.
+#[test]
+fn any_disturbance_keeps_an_ack_from_being_handled_at_once() {
+    type Disturb = fn(&mut Requester);
+    let disturbances: [(&str, Disturb); 8] = [
+        ("a lossy path", |requester| requester.set_lossless(false)),
+        ("a loss", |requester| requester.note_loss(Time(1))),
+        ("a retransmission", |requester| hear(requester, Syndrome::Nak(NakCode::PsnSequence))),
+        ("a receiver that is not ready", |requester| hear(requester, Syndrome::RnrNak(1))),
+        ("credits", |requester| hear(requester, Syndrome::Ack(5))),
+        ("a path that has failed", |requester| {
+            requester.set_migration(false, true);
+            requester.set_retry_cnt(0);
+            hear(requester, Syndrome::Nak(NakCode::PsnSequence));
+        }),
+        ("draining", Requester::drain),
+        ("a request that fails", |requester| requester.fail_next(Status::LocProtErr)),
+    ];
+    for (what, disturb) in [("nothing", (|_| {}) as Disturb)].into_iter().chain(disturbances) {
+        let mut world = world();
+        for _ in 0..3 {
+            world.hosts[A].write(0, b"data");
+        }
+        let requester = &mut world.hosts[A].requester;
+        for _ in 0..2 {
+            assert!(requester.poll_transmit(Time(0)).is_some());
+        }
+        disturb(requester);
+        let is_undisturbed = what == "nothing";
+        assert_eq!(requester.is_undisturbed(), is_undisturbed, "{what}");
+        assert_eq!(requester.handle_ack(Time(2), Psn::new(101)), is_undisturbed, "{what}");
+    }
+}
+
+fn hear(requester: &mut Requester, syndrome: Syndrome) {
+    let _ = requester.handle_response(Time(1), &answer(W::Acknowledge, 100, syndrome), 0);
 }

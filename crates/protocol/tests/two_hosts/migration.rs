@@ -64,10 +64,11 @@ fn requests_and_answers_say_whether_the_path_is_armed() {
 
         let mut responder = responder(4);
         responder.set_migrated(migrated);
-        let _ = take(&mut responder, &request(W::WriteOnly, 0, 0, 0), 0);
-        let _ = take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0);
-        while let Some(response) = responder.poll_transmit() {
-            assert_eq!(response.headers.migrated, migrated, "{:?}", response.headers);
+        let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 8), 0);
+        let _ = take(&mut responder, &request(W::WriteOnly, 1, 0, 0), 0);
+        for operation in [W::ReadResponseOnly, W::Acknowledge] {
+            let headers = responder.poll_transmit().expect("an answer").headers;
+            assert_eq!((headers.opcode.operation, headers.migrated), (operation, migrated));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Out-of-order packets, if the caller keeps them: what the state machines return for them, and
 //! when the peer learns of a loss. The buffer itself is tested beside its code.
 
-use crate::corners::{request, responder, summary, take};
+use crate::corners::{answer, request, responder, summary, take};
 use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Incoming, Nak, Outcome, Responder, Service, Step, Time};
-use wire::Operation as W;
+use wire::{Operation as W, Syndrome};
 
 fn write(psn: u32) -> wire::Headers {
     request(W::WriteOnly, psn, 0, 8)
@@ -126,4 +126,35 @@ fn data_that_does_not_come_is_asked_for_again() {
     assert_eq!(requester.handle_response(Time(4), &answers[2].headers, 1024), Incoming::Nothing);
     requester.missed_data(Time(4), answers[0].headers.psn - 1);
     assert_eq!((requester.losses(), requester.fatal()), (1, None));
+}
+
+#[test]
+fn an_ack_lacks_the_data_that_it_names_and_a_read_response_does_not() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].write(0, &[1; 2000]);
+    world.hosts[A].read(0, 2048);
+    let requester = &mut world.hosts[A].requester;
+    while requester.poll_transmit(Time(1)).is_some() {}
+    let lacks = |operation, psn, syndrome| requester.lacks_data_before(&answer(operation, psn, syndrome));
+    for (psn, expected) in [(100, false), (101, false), (102, true), (103, true)] {
+        assert_eq!(lacks(W::Acknowledge, psn, Syndrome::ACK), expected, "ACK of {psn}");
+    }
+    for (psn, expected) in [(101, false), (102, false), (103, true)] {
+        assert_eq!(lacks(W::ReadResponseMiddle, psn, Syndrome::ACK), expected, "data of {psn}");
+        assert_eq!(lacks(W::Acknowledge, psn, Syndrome::RnrNak(1)), expected, "RNR NAK of {psn}");
+    }
+}
+
+/// The requester retransmits everything after the wait, so nothing is missing that could be late.
+#[test]
+fn during_the_wait_for_a_receiver_no_answer_is_kept() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].requester.keep_out_of_order();
+    world.hosts[A].read(0, 8);
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(1)).is_some());
+    for (syndrome, expected) in [(Syndrome::RnrNak(1), Incoming::Nothing), (Syndrome::ACK, Incoming::Nothing)] {
+        assert_eq!(requester.handle_response(Time(2), &answer(W::Acknowledge, 100, syndrome), 0), expected);
+    }
+    assert_eq!((requester.losses(), requester.poll_timeout()), (0, Some(Time(10_002))));
 }

@@ -1,6 +1,7 @@
 //! Which requests a responder refuses, with which NAK, and how the requester ends; and answers that
 //! a requester cannot accept.
 
+use crate::corners::{request, responder, take};
 use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
@@ -286,4 +287,30 @@ fn operations_that_a_service_does_not_have() {
     world.hosts[A].read(0, 8);
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::LocQpOpErr]);
+}
+
+/// The longest RDMA WRITE and READ, and one byte more.
+#[test]
+fn a_request_for_more_than_two_gigabytes_is_refused() {
+    for operation in [W::WriteFirst, W::ReadRequest, W::Flush] {
+        for (length, dies) in [(1 << 31, false), ((1 << 31) + 1, true)] {
+            let mut responder = responder(1);
+            responder.set_access(Access(14 | Access::FLUSH_GLOBAL.0));
+            let mut headers = request(operation, 0, 0, length);
+            headers.feth.placement = wire::feth::placement::GLOBAL;
+            let _ = responder.handle(&headers, if operation == W::WriteFirst { 1024 } else { 0 });
+            assert_eq!(responder.dead().is_some(), dies, "{length} bytes, {operation:?}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_begins_within_another_is_refused() {
+    for (open, inner) in [(W::WriteFirst, W::WriteFirst), (W::WriteFirst, W::WriteOnly), (W::SendFirst, W::SendOnly)] {
+        let mut responder = responder(1);
+        let _ = take(&mut responder, &request(open, 0, 0, 2048), 1024);
+        assert_eq!(responder.handle(&request(inner, 1, 0, 2048), 1024), Step::Reply);
+        let fault = responder.dead().map(|refusal| refusal.fault);
+        assert!(matches!(fault, Some(Fault::Order { .. })), "{inner:?} in {open:?}: {fault:?}");
+    }
 }

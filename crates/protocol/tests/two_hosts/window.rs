@@ -188,3 +188,16 @@ fn a_new_connection_has_the_widest_window() {
     requester.post(softhca_protocol::SendOp { length: 1 << 20, ..Default::default() }).expect("room");
     assert_eq!(std::iter::from_fn(|| requester.poll_transmit(Time(0))).count(), 1024);
 }
+
+/// However wide the path is, an answer is requested for every quarter of the numbers.
+#[test]
+fn a_path_wider_than_all_numbers_asks_once_per_quarter_of_them() {
+    let mut requester = Requester::new(softhca_protocol::Service::Rc, 4);
+    requester.configure(softhca_protocol::RequesterConfig { mtu: 256, ..Default::default() });
+    requester.post(softhca_protocol::SendOp { length: 1 << 31, ..Default::default() }).expect("room");
+    requester.set_exclusive_window(u32::MAX, u32::MAX);
+    let first = requester.poll_run(Time(0)).expect("the first packet");
+    requester.sent(Time(0), &first);
+    let run = requester.poll_run(Time(0)).expect("all packets that may follow");
+    assert_eq!((first.count + run.count, run.asks), (1 << 21, true));
+}

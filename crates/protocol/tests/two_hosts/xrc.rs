@@ -2,11 +2,12 @@
 //! names a shared receive queue; everything else is as with RC. The executor resolves the queue's
 //! number. The tests show that the number comes with every request and with every READ's answer.
 
+use crate::corners::answer;
 use crate::mixed::{Expectation, READ, post};
-use crate::packet::Answers;
+use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Nak, Operation, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step,
+    Access, Nak, Operation, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step, Time,
 };
 use wire::{Headers, NakCode, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
@@ -137,4 +138,22 @@ fn other_services_packets_are_ignored() {
     world.hosts[B].send(b"from the target");
     world.run();
     assert_eq!(world.hosts[B].statuses(), [Status::LocQpOpErr]);
+}
+
+/// Answers of RC mean nothing to an initiator, and answers of XRC mean nothing to RC.
+#[test]
+fn other_services_answers_are_ignored() {
+    for (service, other) in [(Service::XrcIni, Transport::Rc), (Service::Rc, Transport::Xrc)] {
+        let mut world = World::new(Scenario { service, ..Scenario::default() });
+        world.hosts[A].write(0, b"data");
+        let requester = &mut world.hosts[A].requester;
+        assert!(requester.poll_transmit(Time(0)).is_some());
+        let mut ack = answer(W::Acknowledge, 100, Syndrome::ACK);
+        ack.opcode.transport = other;
+        let _ = requester.handle_response(Time(1), &ack, 0);
+        assert_eq!(requester.poll_completion(), None);
+        ack.opcode.transport = service.transport();
+        let _ = requester.handle_response(Time(1), &ack, 0);
+        assert!(requester.poll_completion().is_some());
+    }
 }
