@@ -6,6 +6,7 @@ mod again;
 mod captures;
 mod crowd;
 mod deaths;
+mod facts;
 mod hostile;
 mod losses;
 mod once;

@@ -146,6 +146,8 @@ fn a_suggestion_for_no_connection_or_for_another_queue_pair_is_refused() {
         let mad = Message::Lap(wrong).emit(77, 0);
         assert!(world.call(B, |cm, _| cm.on_mad(now, &origin, &mad)).is_err());
         assert_eq!(refusal(&world), Some(status));
+        let Some((B, Message::Apr(apr))) = world.sent.last() else { panic!("an APR") };
+        assert_eq!((apr.local_comm_id, apr.remote_comm_id), (wrong.remote_comm_id, wrong.local_comm_id));
     }
     // A host that does not belong to the connection gets no answer.
     let stranger = another_path(&world).origin();
@@ -177,4 +179,19 @@ fn the_path_in_use_is_no_alternate() {
     suggest(&mut world, active).unwrap();
     world.run_for(1);
     assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::PathSuggested(_))));
+}
+
+/// Only the sender of a LAP knows the packet life time. The peer takes it from the timeout.
+#[test]
+fn the_packet_life_time_of_a_loaded_path_is_the_senders_own() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    let path = Path { packet_life: 11, ..another_path(&world) };
+    let suggestion = Suggestion { path, ack_timeout: 15, remote_response_timeout: 18, private_data: &[] };
+    world.call(A, |cm, now| cm.load_path(now, active, &suggestion)).unwrap();
+    world.run_for(1);
+    world.call(B, |cm, _| cm.answer_path(passive, AprStatus::LOADED, &[], &[])).unwrap();
+    world.run_for(1);
+    let life = |host: usize, id| world.hosts[host].cm.connection(id).unwrap().alternate.map(|path| path.packet_life);
+    assert_eq!((life(A, active), life(B, passive)), (Some(11), Some(14)));
 }

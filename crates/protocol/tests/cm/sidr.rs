@@ -1,7 +1,7 @@
 //! SIDR: requests for datagram services. Connections are not tested here.
 
 use super::world::{A, B, RETRIES, World};
-use softhca_protocol::cm::{Attribute, Counts, Error, Kind, SidrReply, State};
+use softhca_protocol::cm::{Attribute, Counts, Dropped, Error, Kind, SidrReply, State};
 use wire::cm::SidrStatus;
 
 #[test]
@@ -91,4 +91,16 @@ fn a_new_question_with_an_old_number_is_a_new_question() {
     assert_eq!((world.times(B, Attribute::SidrRep), world.hosts[B].events.len()), (3, 2));
     world.run();
     world.assert_empty();
+}
+
+#[test]
+fn another_question_with_the_number_of_an_undecided_one_is_dropped() {
+    let mut world = World::new();
+    world.sidr_request(A, B);
+    world.run_for(1);
+    let (_, question) = world.sent[0];
+    assert_eq!(world.claim(A, B, &question), Err(Dropped::Repeated { message: Attribute::SidrReq }));
+    let origin = world.path(A, B).origin();
+    let dropped = world.hosts[B].cm.on_mad(world.now, &origin, &question.emit(77, 0));
+    assert!(matches!(dropped, Err(Dropped::Mismatch { message: Attribute::SidrReq, .. })), "{dropped:?}");
 }

@@ -4,7 +4,7 @@
 use super::world::{A, B, Manner, World};
 use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Reply, Request, State};
 use wire::Qpn;
-use wire::cm::{Message, Req};
+use wire::cm::{Message, Rejected, Req};
 
 /// A request with the queue pair of an earlier request.
 fn same_qpn(world: &mut World, qpn: Qpn) -> Request<'static> {
@@ -133,7 +133,8 @@ fn the_asked_answers_with_a_queue_pair_that_is_connected_here() {
     world.call(B, |cm, now| cm.reply(now, incoming, &reply)).unwrap();
     world.run();
     let told = world.hosts[A].events_of(id);
-    assert!(matches!(&told[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{told:?}");
+    let [Kind::Rejected(rej)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((rej.reason, rej.message), (Reason::STALE_CONNECTION, Rejected::Rep));
     assert!(world.hosts[A].events_of(active).contains(&Kind::PeerForgot));
     let told = world.hosts[B].events_of(incoming);
     assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.reason == Reason::STALE_CONNECTION));
@@ -186,4 +187,35 @@ fn requests_without_a_qp_are_never_stale() {
     }
     world.run_for(1);
     assert_eq!(world.counts(B).undecided, 3);
+}
+
+/// The connection that its peer has forgotten ends with a REJ, which names its own numbers. Then it
+/// answers repetitions of the old request for a while.
+#[test]
+fn a_forgotten_connection_is_rejected_by_its_own_numbers() {
+    for (replied, next, rejected) in [(false, State::Declined, Rejected::Req), (true, State::TimeWait, Rejected::Other)]
+    {
+        let mut world = World::new();
+        let id = world.request(A, B);
+        world.run_for(1);
+        let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
+        let passive = world.incoming(B);
+        if replied {
+            world.lose.push((B, Attribute::Rep));
+            world.reply(B, passive);
+        }
+        let facts = world.hosts[B].cm.connection(passive).unwrap();
+        world.restart(A);
+        let request = same_qpn(&mut world, qpn);
+        world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+        world.run_for(1);
+        assert_eq!(world.state(B, passive), next);
+        let told = world.sent.iter().find_map(|sent| match sent {
+            (B, Message::Rej(rej)) if rej.local_comm_id == facts.local_comm_id => Some(*rej),
+            _ => None,
+        });
+        let rej = told.expect("a REJ of the old connection");
+        assert_eq!((rej.reason, rej.remote_comm_id), (Reason::STALE_CONNECTION, facts.remote_comm_id));
+        assert_eq!(rej.message, rejected);
+    }
 }

@@ -90,3 +90,30 @@ fn a_crowd_leaves_no_memory_behind_and_no_number_comes_again() {
         assert!(table.slots.capacity() == 0 && table.keys.capacity() <= 2 * SMALL);
     }
 }
+
+/// In a REJ, the number 0 means "none".
+#[test]
+fn no_entry_has_the_number_0() {
+    // One index and generation of each secret have the number 0.
+    let zero = |secret| {
+        let numbers = Numbers::new(secret);
+        let index = numbers.index(0);
+        (0..1 << 12).find(|generation| numbers.number(index, *generation) == 0).map(|generation| (index, generation))
+    };
+    let small = |secret: u64| zero(secret).filter(|(index, _)| *index < 64).map(|place| (secret, place));
+    let (secret, (index, generation)) = (0..).find_map(small).expect("a secret");
+    let mut table = Table::new(&Config { secret, ids: 100, ..Config::default() });
+    table.first_generation = generation;
+    for expected in 0..=index {
+        let index = table.insert(entry(1)).unwrap();
+        assert_eq!(index, expected);
+    }
+    let comm_id = table.entry(index).facts.local_comm_id;
+    assert_ne!(comm_id, 0);
+    assert_eq!((table.find(comm_id), table.id(index).generation), (Some(index), generation + 1));
+}
+
+#[test]
+fn the_secret_decides_where_keys_are_in_the_map() {
+    assert_ne!(Keyed(1).hash_one(5), Keyed(2).hash_one(5));
+}
