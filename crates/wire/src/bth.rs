@@ -270,4 +270,26 @@ mod tests {
     fn reads_as_a_line() {
         assert_eq!(header().to_string(), "RC SEND only to QP 0x145 psn 16777214 ack-req solicited fecn");
     }
+
+    #[test]
+    fn each_flag_is_its_own_bit() {
+        let none = Header { solicited: false, pad: 0, fecn: false, ack_req: false, ..header() };
+        let each = [
+            none,
+            Header { solicited: true, ..none },
+            Header { migrated: true, ..none },
+            Header { fecn: true, ..none },
+            Header { becn: true, ..none },
+            Header { ack_req: true, ..none },
+        ];
+        for (header, bits) in
+            each.into_iter().zip([[0; 3], [0x80, 0, 0], [0x40, 0, 0], [0, 0x80, 0], [0, 0x40, 0], [0, 0, 0x80]])
+        {
+            let mut bytes = [0xaa; LEN];
+            header.emit(&mut bytes);
+            assert_eq!([bytes[1], bytes[4], bytes[8]], bits, "{header}");
+            assert_eq!(Header::parse(&bytes), Ok(header));
+            assert_eq!(View(&bytes).migrated(), header.migrated);
+        }
+    }
 }

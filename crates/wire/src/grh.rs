@@ -262,4 +262,19 @@ mod tests {
     fn anything_else_is_refused() {
         assert_eq!(Network::parse(&[0; LEN]), Err(Error::Network));
     }
+
+    /// Over all identifications, the sum has every carry that it can have.
+    #[test]
+    fn ipv4_fields_and_checksum_are_right_for_every_identification() {
+        let (source, destination) = (Ipv4Addr::new(255, 250, 240, 12), Ipv4Addr::new(255, 251, 241, 11));
+        for id in 0..=u16::MAX {
+            let network = Network::V4(Ipv4 { tos: 0xb9, total_len: 0x1234, id, ttl: 63, source, destination });
+            let mut out = [0xaa; LEN];
+            network.emit(&mut out);
+            assert_eq!((out[21], be16(&out, 22), be16(&out, 24), out[28]), (0xb9, 0x1234, id, 63));
+            let sum: u32 = out[20..].chunks(2).map(|pair| u32::from(be16(pair, 0))).sum();
+            assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{id}");
+            assert_eq!(Network::parse(&out), Ok(network));
+        }
+    }
 }

@@ -126,6 +126,9 @@ mod tests {
         assert_eq!(last.since(Psn::new(2)), -3);
         assert_eq!(Psn::new(2) - last, 3);
         assert!(last.is_before(Psn::new(0)));
+        let mut next = last;
+        next += 3;
+        assert_eq!(next, Psn::new(2));
         assert!(!Psn::new(0).is_before(Psn::new(0)));
     }
 

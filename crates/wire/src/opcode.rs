@@ -443,6 +443,7 @@ mod tests {
                 }
             }
             assert_eq!((opcode.place(), found.as_str()), (place, headers), "{opcode}");
+            assert_eq!(Place::of(place.begins(), place.ends()), place);
             assert_eq!(opcode.is_response(), (0x0d..=0x12).contains(&byte), "{opcode}");
         }
     }

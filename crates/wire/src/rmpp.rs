@@ -158,4 +158,13 @@ mod tests {
             ("RmppPayload", 64, 32),
         ]);
     }
+
+    #[test]
+    fn a_transaction_needs_the_flag_and_a_version() {
+        for (version, flags, is_active) in
+            [(VERSION, FLAG_ACTIVE, true), (0, FLAG_ACTIVE, false), (VERSION, FLAG_FIRST, false)]
+        {
+            assert_eq!(Header { version, flags, ..Header::default() }.is_active(), is_active);
+        }
+    }
 }

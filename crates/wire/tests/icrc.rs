@@ -153,3 +153,15 @@ fn too_short_and_too_long_is_damaged() {
     assert_eq!(flow.envelope().check(&[0; 1 << 20], 7), None);
     assert!(!flow.envelope().of_length(65_504).fits(&flow.sent(7, &vec![0; 65_504]), 7));
 }
+
+/// The payload of a packet that is copied and summed up at once consists of whole strides.
+#[test]
+fn only_packets_of_a_header_and_whole_strides_are_foldable() {
+    let flow = Flow { source: [1; 16], destination: [2; 16], port: 0xc000 };
+    for (len, foldable) in
+        [(11, false), (12, false), (12 + 255, false), (12 + 256, true), (12 + 257, false), (12 + 4096, true)]
+    {
+        let measured = flow.envelope().of_length(len);
+        assert_eq!((measured.length(), measured.is_foldable()), (len, foldable));
+    }
+}

@@ -115,6 +115,9 @@ mod tests {
         wanted[56..65].copy_from_slice(&[0xf1, 0x23, 0x40, 0x55, 64, 0x2a, 0x98, 0x98, 6]);
         assert_eq!(mad[DATA..DATA + 66], wanted);
         assert_eq!(Lap::parse(&mad), lap);
+        let far = Lap { alternate: PathInfo { subnet_local: false, ..lap.alternate }, ..lap };
+        far.emit(&mut mad);
+        assert_eq!((mad[DATA + 62], Lap::parse(&mad)), (0x90, far));
         assert_eq!(lap.to_string(), "LAP 0x01020304 to 0x05060708 QP 0x4b");
     }
 }

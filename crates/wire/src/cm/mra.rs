@@ -96,6 +96,11 @@ mod tests {
         mra.emit(&mut mad);
         assert_eq!(mad[DATA..DATA + 13], [1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0xa0, 9, 8, 0]);
         assert_eq!(Mra::parse(&mad), mra);
+        for (message, byte) in [(Mraed::Req, 0), (Mraed::Rep, 0x40), (Mraed::Unknown, 0xc0)] {
+            let mra = Mra { message, ..mra };
+            mra.emit(&mut mad);
+            assert_eq!((mad[DATA + 8], Mra::parse(&mad)), (byte, mra));
+        }
         assert_eq!(mra.to_string(), "MRA 0x01020304 to 0x05060708 of Lap timeout 20");
     }
 }

@@ -134,6 +134,11 @@ mod tests {
         let mut out = [0; MAD_LEN];
         rep.emit(&mut out);
         assert_eq!(out, mad);
+        for (failover_accepted, byte) in [(0, 0x79), (1, 0x7b), (3, 0x7f)] {
+            let rep = Rep { failover_accepted, ..rep };
+            rep.emit(&mut out);
+            assert_eq!((out[DATA + 26], Rep::parse(&out)), (byte, rep));
+        }
         assert_eq!(rep.to_string(), "REP 0xf5283db4 to 0x09164002 from QP 0x4b psn 3554441");
     }
 }

@@ -165,6 +165,8 @@ fn a_record_matches_by_the_components_of_the_mask_alone() {
     for (component, expected) in [(0, false), (1, true), (2, true), (3, false), (10, false), (11, true), (63, true)] {
         assert_eq!(matches(&record, &template, 1 << component), expected, "component {component}");
     }
+    let second = Sample { inner: Inner { first: 7, second: 9 }, ..record };
+    assert!(matches(&record, &second, 1 << 10) && !matches(&record, &second, 1 << 11));
     assert!(matches(&record, &template, 0));
     assert!(!matches(&record, &template, u64::MAX));
 }

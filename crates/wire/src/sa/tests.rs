@@ -176,3 +176,16 @@ fn records_are_found_by_the_components_of_the_mask() {
     assert!(matches(&path, &at_least, mask), "10 Gb/s is more than 5 Gb/s");
     assert!(!matches(&path, &PathRecord { mtu: 4, ..at_least }, mask));
 }
+
+/// A GID is wider than the numbers that are compared.
+#[test]
+fn every_bit_of_a_gid_is_compared() {
+    let path = PathRecord { sgid: [0x11; 16], dgid: [0x22; 16], ..PathRecord::default() };
+    let mask = PathRecord::SGID | PathRecord::DGID;
+    assert!(matches(&path, &path, mask));
+    for byte in 0..16 {
+        let mut other = path;
+        other.dgid[byte] ^= 1;
+        assert!(!matches(&path, &other, mask) && matches(&path, &other, PathRecord::SGID), "byte {byte}");
+    }
+}

@@ -126,3 +126,25 @@ fn transport_types() {
         assert_eq!(transport.codes(), (kind, extended));
     }
 }
+
+#[test]
+fn each_path_says_whether_it_stays_in_the_subnet() {
+    for (near, far) in [(true, false), (false, true)] {
+        let path = |subnet_local| PathInfo { local_lid: 1, local_gid: IPV4_A, subnet_local, ..PathInfo::default() };
+        let req = Req { primary: path(near), alternate: Some(path(far)), ..Req::default() };
+        let mut mad = [0; MAD_LEN];
+        req.emit(&mut mad);
+        assert_eq!(Req::parse(&mad), req);
+    }
+}
+
+/// With RoCE all LIDs may be 0, and with InfiniBand a GID may be absent.
+#[test]
+fn an_alternate_path_is_there_with_a_lid_or_a_gid() {
+    for (local_lid, local_gid, is_there) in [(0, [0; 16], false), (0, IPV4_A, true), (7, [0; 16], true)] {
+        let alternate = Some(PathInfo { local_lid, local_gid, ..PathInfo::default() });
+        let mut mad = [0; MAD_LEN];
+        Req { alternate, ..Req::default() }.emit(&mut mad);
+        assert_eq!(Req::parse(&mad).alternate, alternate.filter(|_| is_there));
+    }
+}
