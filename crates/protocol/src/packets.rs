@@ -17,7 +17,7 @@ impl Requester {
     #[inline(never)]
     pub(crate) fn next_request(&self, entry: &Entry) -> Option<Run> {
         let (op, packet) = (&entry.op, self.cursor.packet);
-        if !self.fits_window(entry) || !self.may_ask() || !self.may_carry(entry) {
+        if !self.fits_window(entry) || !self.may_ask() {
             return None;
         }
         let end = self.piece_end(op, packet);

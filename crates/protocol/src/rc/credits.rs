@@ -60,11 +60,6 @@ impl Requester {
         // If the beginning of a message has arrived, the rest will find its receive request.
         !takes || !is_beyond(entry.number, limit) || entry.first.is_before(self.rc.unacked)
     }
-
-    /// Whether the next packet of `entry` may be sent, with a credit or limited.
-    pub(crate) fn may_carry(&self, entry: &Entry) -> bool {
-        self.rc.limit.is_none() || entry.first + self.cursor.packet == self.rc.unacked || self.has_credit(entry)
-    }
 }
 
 /// Whether message `a` comes after message `b`.
