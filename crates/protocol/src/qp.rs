@@ -217,12 +217,6 @@ impl Service {
         matches!(self, Service::Rc | Service::XrcIni | Service::XrcTgt)
     }
 
-    /// Whether send requests may be posted at all.
-    #[must_use]
-    pub const fn sends(self) -> bool {
-        !matches!(self, Service::XrcTgt)
-    }
-
     /// Whether the service serves requests of peers.
     #[must_use]
     pub const fn receives(self) -> bool {
