@@ -113,3 +113,9 @@ fn attributes_of_the_other_xrc_end_are_ignored() {
     }
     assert_eq!(counting(Service::Rc, Attributes(u32::MAX)), Attributes(u32::MAX));
 }
+
+#[test]
+fn an_attribute_is_in_a_set_once() {
+    let (one, both) = (Attributes(1), Attributes(3));
+    assert_eq!((one | one, one | both, both.without(one)), (one, both, Attributes(2)));
+}

@@ -115,6 +115,7 @@ mod tests {
         for number in [0, 0xff_fffe, 0xff_ffff, 0] {
             assert!(buffer.keep(psn(number), Time(u64::from(number)), || Some(number)));
         }
+        assert!(!buffer.is_empty());
         assert_eq!((buffer.kept.len(), buffer.until()), (3, Time(0)), "one came twice, and the first says until when");
         assert_eq!(buffer.first(), Some((psn(0xff_fffe), &0xff_fffe)));
         assert_eq!(buffer.take(psn(0xff_fffd)), None);

@@ -203,3 +203,20 @@ fn they_are_of_reliable_connections_alone() {
         }
     }
 }
+
+/// A placement to both needs both rights. Each selectivity is valid with each placement.
+#[test]
+fn a_flush_needs_the_right_to_each_of_its_placements() {
+    let both = placement::GLOBAL | placement::PERSISTENT;
+    for (placement, right) in [(placement::GLOBAL, 0x100), (placement::PERSISTENT, 0x200), (both, 0x300)] {
+        for selection in [selectivity::RANGE, selectivity::REGION] {
+            let mut responder = responder(1);
+            responder.set_access(Access(right));
+            let step = responder.handle(&flush(0, 8, placement, selection), 0);
+            let region = selection == selectivity::REGION;
+            assert_eq!(step, Step::Flush { va: BASE, rkey: RKEY, len: 8, region, access: Access(right) });
+        }
+        let unknown = Feth { placement, selectivity: 2 };
+        assert!(matches!(Access::for_flush(unknown), Err(Fault::Placement { feth }) if feth == unknown));
+    }
+}

@@ -6,7 +6,7 @@ use crate::corners::answer;
 use crate::packet::OneByOne;
 use crate::reliable::pattern;
 use crate::world::{A, Scenario, World};
-use softhca_protocol::{Incoming, Requester, Status, Time};
+use softhca_protocol::{Incoming, Operation, Requester, SendOp, Status, Time};
 use wire::{Aeth, Headers, NakCode, Operation as W, Syndrome};
 
 const MTU: usize = 1024;
@@ -161,4 +161,27 @@ fn a_ghost_answer_that_is_not_the_last_ack_gives_no_credit() {
     assert_eq!(burst(requester), [(2, true)], "limited");
     hear(requester, &ack(1, 2, SIX));
     assert_eq!(burst(requester).len(), 2, "the last answer is repeated, now with credits");
+}
+
+/// The codes of two and three credits are the numbers.
+#[test]
+fn a_local_request_is_no_message_and_each_piece_of_a_read_is_one() {
+    let mut local = world();
+    told(&mut local, 2);
+    local.hosts[A].write(0, b"second");
+    local.hosts[A].post(SendOp { operation: Operation::LocalInv, ..SendOp::default() }, Vec::new());
+    local.hosts[A].send(b"third");
+    let requester = &mut local.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, true)]);
+    assert!(requester.poll_local(Time(1)).is_some());
+    requester.local_done(Ok(()));
+    assert_eq!(burst(requester), [(2, true)], "the third message has a credit");
+
+    let mut pieces = World::new(Scenario { mtu: MTU as u32, read_piece: 2, ..Scenario::default() });
+    told(&mut pieces, 3);
+    pieces.hosts[A].read(0, 4 * MTU);
+    pieces.hosts[A].send(b"fourth");
+    pieces.hosts[A].send(b"fifth");
+    let requester = &mut pieces.hosts[A].requester;
+    assert_eq!(burst(requester).len(), 3, "two pieces and the fourth message");
 }

@@ -5,7 +5,7 @@ use crate::corners::{request, responder, take};
 use crate::packet::{Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Fault, Nak, Operation, Outcome, Responder, ResponderConfig, SendOp, Service, Status, Step, Time,
+    Access, Fault, Nak, Operation, Outcome, Responder, ResponderConfig, SendOp, Service, State, Status, Step, Time,
 };
 use wire::{Headers, Opcode, Operation as W, Psn, Transport};
 
@@ -313,4 +313,52 @@ fn a_message_that_begins_within_another_is_refused() {
         let fault = responder.dead().map(|refusal| refusal.fault);
         assert!(matches!(fault, Some(Fault::Order { .. })), "{inner:?} in {open:?}: {fault:?}");
     }
+}
+
+/// A request that is refused here is never sent, and its failure is not the peer's.
+#[test]
+fn a_failure_says_whether_the_peer_was_involved_and_what_to_do() {
+    let too_long = SendOp { operation: Operation::Write, length: (1 << 31) + 1, ..SendOp::default() };
+    let cases = [
+        (Service::Rc, too_long, Status::LocLenErr),
+        (Service::Rc, SendOp { operation: Operation::Send, ..too_long }, Status::LocLenErr),
+        (Service::Ud, SendOp { length: 1025, ..SendOp::default() }, Status::LocLenErr),
+        (Service::Uc, SendOp { operation: Operation::SendInv, ..SendOp::default() }, Status::LocQpOpErr),
+        (Service::Uc, SendOp { operation: Operation::Read, ..SendOp::default() }, Status::LocQpOpErr),
+    ];
+    for (service, op, status) in cases {
+        let mut world = World::new(Scenario { service, ..Scenario::default() });
+        let requester = &mut world.hosts[A].requester;
+        requester.post(op).expect("room");
+        assert_eq!(requester.poll_transmit(Time(0)), None);
+        let failure = requester.failure().expect("it is refused");
+        assert_eq!((failure.status, failure.reason.is_of_peer()), (status, false));
+        assert!(failure.reason.advice().is_some_and(|advice| advice.len() > 10), "{}", failure.reason);
+    }
+    let mut world = World::new(Scenario::default());
+    world.hosts[B].responder.set_access(Access(0));
+    world.hosts[A].write(0, b"data");
+    world.run();
+    let reason = world.hosts[A].requester.failure().expect("the peer refused it").reason;
+    assert!(reason.is_of_peer() && reason.advice().is_some_and(|advice| advice.contains("the peer's reasons")));
+    let fault = world.hosts[B].responder.dead().expect("refused").fault;
+    assert!(fault.advice().is_some_and(|advice| advice.contains("qp_access_flags")));
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].requester.flush();
+    let reason = world.hosts[A].requester.failure().expect("flushed").reason;
+    assert_eq!((reason.is_of_peer(), reason.advice()), (false, None));
+}
+
+/// The receive request that the refused message had taken.
+#[test]
+fn the_status_of_a_receive_request_follows_from_the_fault() {
+    let opcode = Opcode::new(Transport::Rc, W::SendOnly);
+    for (fault, status, number) in [
+        (Fault::Length { opcode, got: 9, mtu: 8 }, Status::LocLenErr, 1),
+        (Fault::Executor, Status::LocAccessErr, 8),
+        (Fault::Order { opcode }, Status::RemInvReqErr, 9),
+    ] {
+        assert_eq!((fault.receive_status(), status.as_u32()), (status, number));
+    }
+    assert_eq!((Service::Rc.after_send_error(), Service::Ud.after_send_error()), (State::Err, State::Sqe));
 }

@@ -145,3 +145,15 @@ fn a_responder_with_less_room_remembers_the_newest() {
     assert!(matches!(responder.handle(&atomic(3), 0), Step::Ignore(_)), "the oldest made room");
     assert_eq!(responder.handle(&flush(5), 0), Step::Reply);
 }
+
+/// A caller that carries out another responder's step has only the outcome to hand over.
+#[test]
+fn the_outcome_of_another_responders_step_is_kept_once() {
+    let mut responder = responder(1);
+    assert_eq!(responder.take_outcome(), None);
+    responder.finish(Outcome::AtomicDone(5));
+    assert_eq!((responder.take_outcome(), responder.take_outcome()), (Some(Outcome::AtomicDone(5)), None));
+    assert_eq!(responder.expected_psn(), Psn::new(0));
+    let _ = take(&mut responder, &request(W::WriteOnly, 0, 0, 8), 8);
+    assert_eq!(responder.take_outcome(), None, "its own step");
+}
