@@ -464,7 +464,16 @@ mod tests {
 
     #[test]
     fn a_link_is_as_fast_as_its_lanes_together() {
-        for (width, speed, hundreds) in [(1, 1, 25), (2, 32, 1000), (4, 16, 1120), (8, 4, 1200), (16, 128, 2000)] {
+        for (width, speed, hundreds) in [
+            (1, 1, 25),
+            (1, 2, 50),
+            (2, 32, 1000),
+            (4, 16, 1120),
+            (4, 64, 4000),
+            (8, 4, 1200),
+            (8, 8, 1200),
+            (16, 128, 2000),
+        ] {
             assert_eq!(link_speed(width, speed), Some(hundreds), "width {width}, speed {speed}");
         }
         for (width, speed) in [(0, 32), (3, 32), (2, 0), (2, 5), (255, 255)] {

@@ -190,4 +190,17 @@ mod tests {
         }
         assert_eq!(EventType::from_number(20), None);
     }
+
+    #[test]
+    fn an_event_concerns_one_kind_of_element() {
+        let of = |is: fn(EventType) -> bool| EventType::ALL.into_iter().filter(|kind| is(*kind)).collect::<Vec<_>>();
+        assert_eq!(of(EventType::is_cq), [EventType::CqErr]);
+        assert_eq!(of(EventType::is_srq), [EventType::SrqErr, EventType::SrqLimitReached]);
+        assert_eq!(of(EventType::is_qp).len(), 8);
+        let both = |kind: EventType| kind.is_qp() && (kind.is_cq() || kind.is_srq());
+        assert!(EventType::QpFatal.is_qp() && of(both).is_empty());
+        for kind in [EventType::DeviceFatal, EventType::PortErr, EventType::GidChange, EventType::WqFatal] {
+            assert!(!kind.is_cq() && !kind.is_srq() && !kind.is_qp(), "{kind:?}");
+        }
+    }
 }

@@ -232,3 +232,24 @@ impl Rule {
         Self { kind, select: Select::default(), when: When { rate: Some(part), seed, ..When::default() } }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_for_a_share_has_its_rate_and_seed_and_nothing_else() {
+        let rule = Rule::of(Kind::Corrupt, 0.25, 9);
+        assert_eq!((&rule.kind, &rule.select), (&Kind::Corrupt, &Select::default()));
+        assert_eq!(rule.when, When { rate: Some(0.25), seed: 9, ..When::default() });
+        assert_eq!(Rule::loss(0.25, 9), Rule { kind: Kind::Loss, ..rule });
+    }
+
+    #[test]
+    fn what_a_kind_does_has_words_of_its_own() {
+        let kinds =
+            [Kind::Loss, Kind::Duplicate, Kind::Reorder, Kind::Corrupt, Kind::Rnr, Kind::GhostAck, Kind::CmTimeout];
+        let words: std::collections::BTreeSet<_> = kinds.iter().map(Kind::done).collect();
+        assert_eq!((words.len(), Kind::Loss.done()), (kinds.len(), "lost"));
+    }
+}

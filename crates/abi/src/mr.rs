@@ -141,3 +141,20 @@ constants! {
 pub const fn next_key(key: u32) -> u32 {
     key & !0xff | key.wrapping_add(1) & 0xff
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_key_differs_in_the_lower_8_bits_alone() {
+        for (key, next) in [
+            (0x1234_5600, 0x1234_5601),
+            (0x1234_567f, 0x1234_5680),
+            (0x1234_56ff, 0x1234_5600),
+            (u32::MAX, 0xffff_ff00),
+        ] {
+            assert_eq!(next_key(key), next);
+        }
+    }
+}

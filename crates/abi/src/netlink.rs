@@ -409,4 +409,59 @@ mod tests {
         let refused = [&[36, 0, 0, 0, 2, 0, 0, 1, 7, 0, 0, 0, 9, 0, 0, 0, 0xed, 0xff, 0xff, 0xff][..], &ASKED[..16]];
         assert_eq!(writer.as_bytes(), refused.concat());
     }
+
+    #[test]
+    fn only_a_request_that_is_a_command_or_asks_for_it_is_answered() {
+        let command = HEADER.kind;
+        for (kind, flags, wants, control) in [
+            (command, flag::REQUEST, true, false),
+            (command, flag::MULTI, false, false),
+            (command, 0, false, false),
+            (kind::MIN, flag::REQUEST, true, false),
+            (kind::MIN - 1, flag::REQUEST, false, true),
+            (kind::MIN - 1, flag::REQUEST | flag::ACK, true, true),
+            (kind::MIN - 1, flag::ACK, false, true),
+        ] {
+            let header = Header { kind, flags, ..HEADER };
+            assert_eq!((header.wants_answer(), header.is_control()), (wants, control), "{header:?}");
+        }
+        for (flags, is_dump) in [(0x100, true), (0x200, true), (flag::DUMP, true), (5, false)] {
+            assert_eq!(Header { flags, ..HEADER }.is_dump(), is_dump);
+        }
+    }
+
+    #[test]
+    fn a_request_names_a_device_a_port_and_an_object() {
+        let mut writer = Writer::default();
+        assert!(writer.is_empty());
+        writer.begin(&HEADER, 0);
+        writer.word(attribute::PORT_INDEX, 2);
+        writer.text(attribute::DEV_NAME, "rxe0");
+        writer.word(attribute::RES_PD, 5);
+        writer.word(attribute::DEV_INDEX, 3);
+        let attributes = &writer.as_bytes()[HEADER_LEN..];
+        let request = Request { device: Some(3), port: Some(2), name: Some(b"rxe0".to_vec()), ..Request::default() };
+        assert_eq!(Request::parse(attributes, None), Ok(request.clone()));
+        let named = Request { object: Some(5), ..request };
+        assert_eq!(Request::parse(attributes, Some(attribute::RES_PD)), Ok(named));
+        assert_eq!((writer.len(), writer.is_empty()), (HEADER_LEN + 8 + 12 + 8 + 8, false));
+    }
+
+    #[test]
+    fn each_message_of_an_answer_has_its_own_length() {
+        let mut writer = Writer::default();
+        for _ in 0..2 {
+            writer.begin(&HEADER, flag::MULTI);
+            writer.long(attribute::LMC, 0x0102_0304_0506_0708);
+        }
+        writer.done(&HEADER);
+        let found: Vec<_> = messages(writer.as_bytes()).collect();
+        let value = [&[12, 0, 11, 0][..], &0x0102_0304_0506_0708_u64.to_ne_bytes()].concat();
+        assert_eq!([found[0].1, found[1].1, found[2].1], [&value[..], &value, &[0; 4]]);
+        assert_eq!(
+            found.iter().map(|(header, _)| header.kind).collect::<Vec<_>>(),
+            [HEADER.kind, HEADER.kind, kind::DONE]
+        );
+        assert!(found.iter().all(|(header, _)| header.flags == flag::MULTI && header.sequence == HEADER.sequence));
+    }
 }

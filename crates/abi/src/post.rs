@@ -210,3 +210,19 @@ constants! {
         IP_CSUM = 16,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target has the same 32 bytes for each operation.
+    #[test]
+    fn each_target_comes_back_from_the_bytes_of_a_request() {
+        let words = [0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728, 0x3132_3334_3536_3738];
+        let request = SendWr { target: words, ..SendWr::default() };
+        assert_eq!(<[u64; 4]>::from(request.rdma()), words);
+        assert_eq!(<[u64; 4]>::from(request.atomic()), words);
+        assert_eq!(<[u64; 4]>::from(request.ud()), words);
+        assert_eq!((request.rdma().remote_addr, request.atomic().remote_addr), (words[0], words[0]));
+    }
+}

@@ -345,6 +345,7 @@ mod tests {
         assert_eq!(send_stride(false, 1, 16), 32);
         assert_eq!(send_stride(false, 4, 64), 96);
         assert_eq!(send_stride(false, 4, 256), 288);
+        assert_eq!(send_stride(false, 8, 16), 160);
         assert_eq!(send_stride(true, 1, 16), 96);
         assert_eq!(send_stride(true, 4, 64), 128);
         assert_eq!(recv_stride(1), 32);

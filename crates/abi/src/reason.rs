@@ -341,6 +341,37 @@ mod tests {
     }
 
     #[test]
+    fn every_drop_that_a_program_can_prevent_has_advice() {
+        let without = Cause::ALL.iter().filter(|cause| cause.advice().is_none()).map(|cause| cause.word());
+        let expected = [
+            "short",
+            "headers",
+            "padding",
+            "own_address",
+            "service",
+            "order",
+            "dead",
+            "forgotten",
+            "probe",
+            "device",
+            "port_down",
+            "forged",
+            "fault",
+        ];
+        assert_eq!(without.collect::<Vec<_>>(), expected);
+        let mended = Cause::ALL.iter().filter(|cause| cause.is_mended()).map(|cause| cause.word());
+        assert_eq!(mended.collect::<Vec<_>>(), ["sequence", "dead", "forgotten", "in_error"]);
+    }
+
+    #[test]
+    fn a_packet_for_a_qp_that_does_not_receive_names_the_state() {
+        let record = DropRecord { cause: Cause::State as u32, qpn: 0x11, count: 1, got: 1, ..DropRecord::default() };
+        assert!(record.sentence().contains("the QP is in state INIT and does not receive"), "{}", record.sentence());
+        let unknown = DropRecord { got: 1000, ..record };
+        assert!(unknown.sentence().contains("in state ? and"), "{}", unknown.sentence());
+    }
+
+    #[test]
     fn a_dropped_packet_is_described_with_its_numbers() {
         let record = DropRecord {
             cause: Cause::QKey as u32,
@@ -373,6 +404,7 @@ mod tests {
     #[test]
     fn nothing_that_is_shown_commands_a_terminal() {
         assert_eq!(clean("a\x1b[31mb\n\u{202e}c\u{9b}", 100), "a\u{fffd}[31mb\u{fffd}\u{fffd}c\u{fffd}");
-        assert_eq!(clean("äöü", 5), "äö");
+        assert_eq!([4, 5, 6].map(|most| clean("äöü", most)), ["äö", "äö", "äöü"]);
+        assert_eq!([0, 1].map(|most| clean("a\u{2028}", most)), ["", "a"]);
     }
 }

@@ -162,3 +162,15 @@ fn any_bytes_are_admitted_or_refused() {
     }
     assert!(admitted > 1_000, "only {admitted} commands were admitted: the test does not reach far");
 }
+
+/// Only a command with room for an answer says where the answer goes.
+#[test]
+fn either_room_counts_and_both_count_together() {
+    for (core, provider, response) in [(0, 0, 0), (184, 0, 1), (0, 8, 1), (184, 8, 1)] {
+        let bytes = extended(EX_QUERY_DEVICE, &ExQueryDevice::default(), core, provider);
+        assert_eq!(bytes[8..16], u64::to_le_bytes(response), "room for {core} and {provider} bytes");
+        assert_eq!(bytes[18], (provider / 8) as u8);
+    }
+    let equal = extended(EX_QUERY_DEVICE, &ExQueryDevice::default(), 184, 184);
+    assert!(admit(&equal, MAINLINE, true).is_ok_and(|command| command.room() == 184 && command.provider_room == 184));
+}

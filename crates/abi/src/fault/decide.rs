@@ -442,4 +442,78 @@ mod tests {
         let times: Vec<_> = (0..1000).filter_map(|_| decide(&jittered, &facts(), 0).until).collect();
         assert!(times.iter().all(|at| (8_000..=12_000).contains(at)) && times.iter().any(|at| *at != times[0]));
     }
+
+    #[test]
+    fn random_numbers_are_those_of_splitmix64() {
+        let numbers = [0, 1, 2].map(|n| Dice(0).number(n));
+        assert_eq!(numbers, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+        assert_eq!(Dice(0x9e37_79b9_7f4a_7c15).number(0), numbers[1], "a seed is a position in the same sequence");
+    }
+
+    /// The number of a damaged bit must not follow from the number that decided on the damage.
+    #[test]
+    fn a_damaged_packet_and_a_jitter_have_random_numbers_of_their_own() {
+        let corrupt = armed(&["corrupt seed 7"]);
+        assert_eq!(decide(&corrupt, &facts(), 0).fate, Fate::Damaged(Dice(!7).number(0)));
+        let jittered = armed(&["delay 10ns jitter 1ns"]);
+        let mut times: Vec<_> = (0..100).filter_map(|_| decide(&jittered, &facts(), 0).until).collect();
+        times.sort_unstable();
+        times.dedup();
+        assert_eq!(times, [9, 10, 11]);
+    }
+
+    #[test]
+    fn a_rule_that_is_not_for_a_packet_neither_acts_nor_counts() {
+        let inbound = Facts { direction: Direction::In, ..facts() };
+        for (text, facts) in [("loss qp 0x33", facts()), ("rnr", inbound), ("fail create_qp ENOMEM", facts())] {
+            let rules = armed(&[text]);
+            assert_eq!((decide(&rules, &facts, 0), rules[0].counts()), (Verdict::default(), (0, 0)), "{text}");
+        }
+        let rules = armed(&["loss every 3"]);
+        for _ in 0..7 {
+            let _ = decide(&rules, &facts(), 0);
+        }
+        assert_eq!(rules[0].counts(), (7, 2));
+    }
+
+    #[test]
+    fn a_verdict_names_the_rule_that_decided() {
+        for (texts, by, fate) in [
+            (&["delay 1us", "delay 2us"][..], 0, Fate::Good),
+            (&["delay 1us", "loss"], 1, Fate::Lost),
+            (&["loss", "delay 1us"], 0, Fate::Lost),
+            (&["duplicate", "loss"], 0, Fate::Twice),
+        ] {
+            let verdict = decide(&armed(texts), &facts(), 0);
+            assert_eq!((verdict.by, verdict.fate), (Some(by), fate), "{texts:?}");
+        }
+        let ack = Facts { opcode: 0x11, syndrome: 0x1f, ..facts() };
+        assert_eq!(decide(&armed(&["ghost-ack"]), &ack, 0).fate, Fate::Ghost);
+    }
+
+    #[test]
+    fn a_delay_before_a_slow_line_adds_up_at_any_time() {
+        for now in [0, 10_000_000] {
+            let rules = armed(&["delay 5us", "bandwidth 8mbit"]);
+            assert_eq!(decide(&rules, &facts(), now).until, Some(now + 1_005_000));
+        }
+    }
+
+    #[test]
+    fn each_sort_has_its_operations() {
+        for (sort, operations) in [
+            (Sort::Send, &[0x00, 0x05, 0x16, 0x17][..]),
+            (Sort::Write, &[0x06, 0x0b, 0x1d]),
+            (Sort::Read, &[0x0c]),
+            (Sort::ReadResponse, &[0x0d, 0x10]),
+            (Sort::Ack, &[0x11]),
+            (Sort::AtomicAck, &[0x12]),
+            (Sort::Atomic, &[0x13, 0x14]),
+        ] {
+            for opcode in [0x00, 0x05, 0x06, 0x0b, 0x0c, 0x0d, 0x10, 0x11, 0x12, 0x13, 0x14, 0x16, 0x17, 0x1d] {
+                let has = sort.has(&Facts { opcode: 0xa0 | opcode, ..facts() });
+                assert_eq!(has, operations.contains(&opcode), "{sort:?} and {opcode:#04x}");
+            }
+        }
+    }
 }

@@ -83,3 +83,14 @@ fn addresses_go_both_ways() {
     assert_eq!(Sockaddr::parse(&[2, 0, 1]), Err(Errno::EINVAL));
     assert_eq!(Sockaddr::parse(&[1, 0, 0, 0]), Err(Errno::EAFNOSUPPORT));
 }
+
+#[test]
+fn a_command_ends_with_its_tail() {
+    let bytes = build(command::GET_EVENT, &GetEvent::default(), &[7; 5], 336);
+    let len = size_of::<GetEvent>() + 5;
+    assert_eq!((bytes.len(), bytes[4..6].to_vec()), (8 + len, (len as u16).to_ne_bytes().to_vec()));
+    let admitted = admit(&bytes).expect("well formed");
+    assert_eq!((admitted.number(), admitted.tail::<GetEvent>()), (command::GET_EVENT, &[7; 5][..]));
+    let short = build(command::GET_EVENT, &GetEvent::default(), &[], 336);
+    assert_eq!(admit(&short).expect("well formed").tail::<GetEvent>(), &[0; 0][..]);
+}
