@@ -20,11 +20,11 @@ use wire::{Headers, Syndrome, aeth};
 const BITS: u32 = 24;
 
 impl Requester {
-    /// The number of messages in an operation. Each piece of a READ is one message.
+    /// The number of messages in an operation that has packets. Each piece of a READ is one
+    /// message.
     #[inline]
     pub(crate) fn messages(&self, entry: &Entry) -> u32 {
         match entry.op.operation {
-            operation if operation.is_local() => 0,
             Operation::Read if self.config.read_piece > 0 => self.packets(&entry.op).div_ceil(self.config.read_piece),
             _ => 1,
         }
