@@ -161,7 +161,9 @@ mod tests {
             ([0x03, 0, 0, 5], Syndrome::Ack(3), "ACK credit code 3 msn 5"),
             ([0x2c, 0, 0, 5], Syndrome::RnrNak(12), "RNR NAK timer code 12 msn 5"),
             ([0x60, 0, 0, 5], Syndrome::Nak(NakCode::PsnSequence), "NAK PSN sequence error msn 5"),
+            ([0x61, 0, 0, 5], Syndrome::Nak(NakCode::InvalidRequest), "NAK invalid request msn 5"),
             ([0x62, 0, 0, 5], Syndrome::Nak(NakCode::RemoteAccess), "NAK remote access error msn 5"),
+            ([0x63, 0, 0, 5], Syndrome::Nak(NakCode::RemoteOperational), "NAK remote operational error msn 5"),
             ([0x64, 0, 0, 5], Syndrome::Nak(NakCode::InvalidRd), "NAK invalid RD request msn 5"),
             ([0x65, 0, 0, 5], Syndrome::Reserved(0x65), "reserved syndrome 0x65 msn 5"),
         ] {
