@@ -30,6 +30,7 @@ impl Operation {
     /// RDMA READ, the atomics, ATOMIC WRITE and FLUSH. Each has an answer of its own. Their number
     /// is limited, and a fence waits for them.
     #[must_use]
+    #[inline(always)]
     pub const fn is_read_or_atomic(self) -> bool {
         matches!(self, Operation::Read | Operation::CmpSwap | Operation::FetchAdd) || self.is_confirmed()
     }

@@ -292,12 +292,14 @@ impl Requester {
 
     /// Requests that are posted and whose completion is not polled.
     #[must_use]
+    #[inline(always)]
     pub fn outstanding(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
     }
 
     /// Whether a request was posted that is not sent, or must be retransmitted.
     #[must_use]
+    #[inline(always)]
     pub fn has_unsent(&self) -> bool {
         self.cursor.op != self.head
     }
@@ -488,6 +490,7 @@ impl Requester {
     }
 
     /// Whether no further request may begin.
+    #[inline(always)]
     pub(crate) fn stops_here(&self) -> bool {
         self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op)
     }

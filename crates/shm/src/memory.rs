@@ -136,15 +136,16 @@ impl Memory for Window {
     #[inline]
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
         let words = self.cell_words(at);
-        let load = |k: usize| words[k].load(Ordering::Relaxed).to_ne_bytes();
         let (first, pairs) = into.split_at_mut(4);
-        first.copy_from_slice(&load(0));
+        first.copy_from_slice(&words[0].load(Ordering::Relaxed).to_ne_bytes());
         // Headers and payload of a record begin at odd multiples of 4 and are read in units of 8
         // bytes at once. A read that needs two stores which are still under way waits for both
         // (store forwarding fails), so the stores begin at odd multiples of 4 as well.
-        for (k, pair) in pairs.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let [a, b] = [load(2 * k + 1), load(2 * k + 2)];
-            *pair = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+        for (pair, words) in pairs.as_chunks_mut().0.iter_mut().zip(words[1..].as_chunks::<2>().0) {
+            let [low, high] = words;
+            let low = u64::from(low.load(Ordering::Relaxed).to_le());
+            let high = u64::from(high.load(Ordering::Relaxed).to_le());
+            *pair = (high << 32 | low).to_le_bytes();
         }
     }
 

@@ -40,6 +40,7 @@ impl Psn {
 
     /// Whether this number is behind `other`.
     #[must_use]
+    #[inline(always)]
     pub const fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
     }
@@ -47,6 +48,7 @@ impl Psn {
 
 impl Add<u32> for Psn {
     type Output = Psn;
+    #[inline(always)]
     fn add(self, packets: u32) -> Psn {
         Psn::new(self.0.wrapping_add(packets))
     }
@@ -61,6 +63,7 @@ impl AddAssign<u32> for Psn {
 /// Subtracts, modulo 2^24.
 impl Sub<u32> for Psn {
     type Output = Psn;
+    #[inline(always)]
     fn sub(self, packets: u32) -> Psn {
         Psn::new(self.0.wrapping_sub(packets))
     }
@@ -70,6 +73,7 @@ impl Sub<u32> for Psn {
 /// not behind `other`.
 impl Sub<Psn> for Psn {
     type Output = u32;
+    #[inline(always)]
     fn sub(self, other: Psn) -> u32 {
         Psn::new(self.0.wrapping_sub(other.0)).0
     }
