@@ -3,8 +3,8 @@
 //!
 //! Such packets are parsed only in part ([`Candidate`]), several in a row are taken under one lock
 //! of the QP, and a region that several of them use is held. A packet about which anything is
-//! special goes the general way (`receive.rs`), which has the same result, and which finds out what
-//! is wrong. So this file refuses no packet. With the strict mode, all packets go the general way.
+//! special takes the general path (`receive.rs`), which has the same result, and which finds out what
+//! is wrong. So this file refuses no packet. With the strict mode, all packets take the general path.
 //! Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
@@ -87,21 +87,9 @@ impl Engine {
         let partition = Partition::of(inner.responder.pkey());
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
-            let Some((candidate, payload)) = Candidate::of_record(record, len, partition) else {
-                break RunEnd::Other(len);
-            };
-            let head = head(record);
-            let (path, bytes) = (head.path(), head.len());
-            if destination(record) != Some(dest) || !self.is_from_peer(lane, &inner, head.src_qp(), path) {
-                break RunEnd::Other(len);
-            }
-            let Some(source) = place(rx, record, payload, bytes) else { break RunEnd::Broken };
-            if !qp.take_expected(&mut inner, candidate, path, source, &mut region) {
-                break RunEnd::Other(len);
-            }
-            if let Payload::Bulk(offset) = payload {
-                rx.bulk.release(offset, bytes.into());
-                done.bulk += u32::from(bytes);
+            match self.take_record(lane, (qp, &mut inner), (rx, record, len), partition, &mut region) {
+                Ok(bulk) => done.bulk += bulk,
+                Err(end) => break end,
             }
             count += 1;
             if count == RUN || done.bulk >= until || !done.may_go_on() {
@@ -132,6 +120,32 @@ impl Engine {
             note_touched(touched, qp, more);
         }
         end
+    }
+
+    /// Takes the current record, of `len` bytes, if it is the expected packet of `qp`. Returns its
+    /// bytes of bulk.
+    #[inline(always)]
+    fn take_record(
+        &self,
+        lane: &Lane,
+        (qp, inner): (&Qp, &mut Inner),
+        (rx, record, len): (&mut LaneRx, &Record, usize),
+        partition: Partition,
+        region: &mut HeldRegion<'_>,
+    ) -> Result<u32, RunEnd> {
+        let (candidate, payload) = Candidate::of_record(record, len, partition).ok_or(RunEnd::Other(len))?;
+        let head = head(record);
+        let (path, bytes) = (head.path(), head.len());
+        if destination(record) != Some(qp.qpn()) || !self.is_from_peer(lane, inner, head.src_qp(), path) {
+            return Err(RunEnd::Other(len));
+        }
+        let source = place(rx, record, payload, bytes).ok_or(RunEnd::Broken)?;
+        if !qp.take_expected(inner, candidate, path, source, region) {
+            return Err(RunEnd::Other(len));
+        }
+        let Payload::Bulk(offset) = payload else { return Ok(0) };
+        rx.bulk.release(offset, bytes.into());
+        Ok(bytes.into())
     }
 
     /// Whether a packet of a lane comes from the peer of its connection, on the connection's path.
@@ -167,7 +181,7 @@ impl Qp {
     }
 
     /// Takes a packet of the connection's peer, if it is an expected one. Returns false if the
-    /// packet must go the general way. At most, its receive request has been taken then.
+    /// packet must take the general path. At most, its receive request has been taken then.
     #[inline(always)]
     pub(crate) fn take_expected(
         &self,

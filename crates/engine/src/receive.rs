@@ -446,11 +446,8 @@ impl Qp {
                 // Invalidate before the acknowledgement: if the key stays valid here, the requester
                 // gets no success (IBA 9.9.6.3, class J).
                 if let Some(key) = end.invalidate
-                    && let Err(why) = self.invalidate(key)
+                    && !self.invalidates(&receive, key)
                 {
-                    let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
-                    let advice = "the peer has to name a window of type 2 that this QP has open";
-                    self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
                     inner.incoming.receive = Some(receive);
                     inner.responder.finish(Outcome::Refused(Nak::RemoteAccess));
                     return Some(Status::RemInvReqErr);
@@ -466,6 +463,19 @@ impl Qp {
                 None
             }
         }
+    }
+
+    /// Invalidates the key that a SEND names. Returns false, and explains the status of the receive
+    /// request, if that is not possible.
+    #[cold]
+    fn invalidates(&self, receive: &Receive, key: u32) -> bool {
+        let invalidated = self.invalidate(key);
+        if let Err(why) = &invalidated {
+            let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
+            let advice = "the peer has to name a window of type 2 that this QP has open";
+            self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
+        }
+        invalidated.is_ok()
     }
 
     /// Copies the payload of a SEND to its receive request, from `offset` on, and before it the GRH
