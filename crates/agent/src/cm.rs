@@ -60,7 +60,7 @@ use engine::Network;
 use protocol::Time;
 use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path};
 
-use crate::management::{Inlet, Outlets, Told, Way};
+use crate::management::{Addressing, Inlet, Outlets, Told};
 pub(crate) use channel::ChannelId;
 use channel::{Channel, Event};
 use id::Id;
@@ -558,7 +558,7 @@ impl Manager {
 
     /// Sends a datagram. A datagram to this agent does not use the network.
     fn send(&mut self, path: &Path, mad: &protocol::cm::Mad, told: &Told<'_>) {
-        let Some(way) = self.way(path) else {
+        let Some(addressing) = self.addressing(path) else {
             self.counts.not_sent += 1;
             return;
         };
@@ -566,7 +566,7 @@ impl Manager {
             self.pass(path.origin(), mad, told);
             return;
         }
-        match self.mail.outlets.send(&way, mad, told) {
+        match self.mail.outlets.send(&addressing, mad, told) {
             Ok(()) => self.counts.sent += 1,
             Err(error) => {
                 self.counts.not_sent += 1;
@@ -576,12 +576,12 @@ impl Manager {
         }
     }
 
-    /// The way that a datagram takes, or `None` if the source address does not belong to this
+    /// The addressing of a datagram, or `None` if the source address does not belong to this
     /// agent.
-    fn way(&self, path: &Path) -> Option<Way> {
+    fn addressing(&self, path: &Path) -> Option<Addressing> {
         let Attachment { gid, ifindex, .. } = self.locals.with_gid(&path.sgid)?;
         let Path { dgid, traffic_class, hop_limit, pkey, .. } = *path;
-        Some(Way { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
+        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
     }
 
     /// Sends a datagram to this agent itself.
@@ -590,7 +590,7 @@ impl Manager {
             self.counts.not_sent += 1;
             return;
         }
-        let psn = self.mail.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
+        let psn = self.mail.outlets.show_only(path::INSIDE, &Addressing::of(&origin), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
     }
 }

@@ -47,11 +47,11 @@ pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
     if path.is_global != 0 {
         return *path;
     }
-    let (dgid, sgid_index) = way_to(devices, from, path).unwrap_or_default();
+    let (dgid, sgid_index) = route_to(devices, from, path).unwrap_or_default();
     Dest { dgid, sgid_index, flow_label: 0, traffic_class: 0, hop_limit: NO_GRH, is_global: 1, ..*path }
 }
 
-fn way_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
+fn route_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut named = ports.filter(|port| port.lid.is_some_and(|lid| lid.number == path.dlid));
     if let Some(port) = named.next() {

@@ -196,7 +196,7 @@ fn sealed(envelope: &Envelope, id: u16, head: &[u8; HEADERS_LEN], mad: &Mad) -> 
 
 /// The addresses and header fields of a datagram.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Addressing {
     /// The own address.
     pub(crate) from: [u8; 16],
     /// Its interface.
@@ -209,8 +209,8 @@ pub(crate) struct Way {
     pub(crate) pkey: u16,
 }
 
-impl Way {
-    /// The way of a datagram that this agent sent to itself.
+impl Addressing {
+    /// The addressing of a datagram that this agent sent to itself.
     pub(crate) fn of(origin: &Origin) -> Self {
         let Origin { source, destination, traffic_class, hop_limit, pkey, .. } = *origin;
         Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit, pkey }
@@ -261,33 +261,33 @@ impl Outlets {
     }
 
     /// Sends one datagram. If sending fails, the protocol's timer repeats the datagram.
-    pub(crate) fn send(&mut self, way: &Way, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
+    pub(crate) fn send(&mut self, addressing: &Addressing, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
         if self.off {
             return Err(io::ErrorKind::NetworkUnreachable.into());
         }
-        let key = (way.from, way.ifindex);
+        let key = (addressing.from, addressing.ifindex);
         let outlet = match self.open.get(&key) {
             Some(outlet) => Arc::clone(outlet),
             None => {
-                let outlet = self.open_outlet(way)?;
+                let outlet = self.open_outlet(addressing)?;
                 self.open.insert(key, Arc::clone(&outlet));
                 outlet
             }
         };
         self.psn = self.psn.wrapping_add(1);
-        let envelope = Envelope::new(&way.from, &way.to, outlet.port());
-        let packet = emit(&envelope, way.pkey, self.psn, mad).ok_or(io::ErrorKind::InvalidData)?;
-        let mut to = SocketAddr::new(ip_of(&way.to), udp::PORT);
+        let envelope = Envelope::new(&addressing.from, &addressing.to, outlet.port());
+        let packet = emit(&envelope, addressing.pkey, self.psn, mad).ok_or(io::ErrorKind::InvalidData)?;
+        let mut to = SocketAddr::new(ip_of(&addressing.to), udp::PORT);
         if let SocketAddr::V6(v6) = &mut to {
-            v6.set_scope_id(scope((*v6.ip()).into(), way.ifindex));
+            v6.set_scope_id(scope((*v6.ip()).into(), addressing.ifindex));
         }
         if self.watchers.are_there() {
-            self.show(path::WIRE_OUT, way, outlet.port(), &packet, told);
+            self.show(path::WIRE_OUT, addressing, outlet.port(), &packet, told);
         }
         let sent = outlet.send(&Outgoing {
             to,
-            traffic_class: way.traffic_class,
-            hop_limit: way.hop_limit,
+            traffic_class: addressing.traffic_class,
+            hop_limit: addressing.hop_limit,
             segment: 0,
             interface: 0,
             connected: false,
@@ -301,34 +301,36 @@ impl Outlets {
 
     /// Shows captures a datagram that is not sent; `path` is the path that it would have taken.
     /// Returns the PSN with which the datagram is shown.
-    pub(crate) fn show_only(&mut self, path: u32, way: &Way, mad: &Mad, told: &Told<'_>) -> u32 {
+    pub(crate) fn show_only(&mut self, path: u32, addressing: &Addressing, mad: &Mad, told: &Told<'_>) -> u32 {
         if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);
-            if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), way.pkey, self.psn, mad) {
-                self.show(path, way, SOURCE_PORT, &packet, told);
+            if let Some(packet) =
+                emit(&Envelope::new(&addressing.from, &addressing.to, SOURCE_PORT), addressing.pkey, self.psn, mad)
+            {
+                self.show(path, addressing, SOURCE_PORT, &packet, told);
             }
         }
         self.psn
     }
 
-    fn show(&self, path: u32, way: &Way, from_port: u16, packet: &[u8], told: &Told<'_>) {
-        let about = CaptureRecord { path, ..record(way, from_port) };
+    fn show(&self, path: u32, addressing: &Addressing, from_port: u16, packet: &[u8], told: &Told<'_>) {
+        let about = CaptureRecord { path, ..record(addressing, from_port) };
         self.watchers.show_root(&about, packet, told.words);
         self.watchers.show_user(told.owner, &about, packet, told.words);
     }
 
-    fn open_outlet(&self, way: &Way) -> io::Result<Arc<dyn Outlet>> {
+    fn open_outlet(&self, addressing: &Addressing) -> io::Result<Arc<dyn Outlet>> {
         if let Some(network) = &self.network {
-            return network.open(way.from, way.ifindex, SOURCE_PORT);
+            return network.open(addressing.from, addressing.ifindex, SOURCE_PORT);
         }
-        let ip = ip_of(&way.from);
-        Ok(Arc::new(udp::Socket::sender(ip, scope(ip, way.ifindex), SOURCE_PORT)?))
+        let ip = ip_of(&addressing.from);
+        Ok(Arc::new(udp::Socket::sender(ip, scope(ip, addressing.ifindex), SOURCE_PORT)?))
     }
 }
 
-/// The capture record of a datagram, as far as its way determines it.
-pub(crate) fn record(way: &Way, from_port: u16) -> CaptureRecord {
-    let Way { from, to, traffic_class, hop_limit, .. } = *way;
+/// The capture record of a datagram, as far as its addressing determines it.
+pub(crate) fn record(addressing: &Addressing, from_port: u16) -> CaptureRecord {
+    let Addressing { from, to, traffic_class, hop_limit, .. } = *addressing;
     let src_qp = Qpn::GSI.value();
     CaptureRecord { src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() }
 }

@@ -49,7 +49,7 @@ pub struct Mr {
     /// The memory itself, if the client uses a proxy engine and handed it over.
     pub memory: Option<Shared>,
     /// What it consists of.
-    pub matter: Matter,
+    pub memory_kind: MemoryKind,
     /// How many contexts have imported it.
     pub twins: u32,
     /// If it is imported: the MR of the other context.
@@ -58,11 +58,11 @@ pub struct Mr {
 
 /// What an MR consists of.
 #[derive(Debug)]
-pub enum Matter {
+pub enum MemoryKind {
     /// The client's memory.
-    Memory,
+    Program,
     /// Nothing.
-    Nothing,
+    Null,
     /// Device memory, and its handle in the context (no handle if it was imported without one).
     Device(Arc<Piece>, Option<u32>),
 }

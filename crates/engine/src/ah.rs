@@ -7,7 +7,7 @@ use abi::command::number as command;
 
 use crate::board::Place;
 use crate::error::Result;
-use crate::lid::{NO_GRH, Way};
+use crate::lid::{GidRoute, NO_GRH};
 use crate::pd::Pd;
 use crate::request;
 use crate::wqe::DatagramEntry;
@@ -21,7 +21,7 @@ pub struct Ah {
     handle: u32,
     vector: AddressVector,
     /// Without a GRH: the GID for the LID, if the LID can be resolved.
-    by_lid: Option<Option<Way>>,
+    by_lid: Option<Option<GidRoute>>,
 }
 
 impl Ah {
@@ -36,7 +36,7 @@ impl Ah {
     pub fn adopt(pd: &Arc<Pd>, handle: u32, vector: &AddressVector) -> Arc<Self> {
         let core = pd.core();
         let from = Place { device: core.device(), port: u32::from(vector.port_num) };
-        let by_lid = (vector.is_global == 0).then(|| core.board.way_to(from, vector.dlid));
+        let by_lid = (vector.is_global == 0).then(|| core.board.gid_route(from, vector.dlid));
         Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid })
     }
 
@@ -60,8 +60,8 @@ impl Ah {
     pub(crate) fn direct(&self, entry: &mut DatagramEntry) {
         let vector = &self.vector;
         (entry.sl, entry.static_rate) = (vector.sl, vector.static_rate);
-        if let Some(way) = self.by_lid {
-            let Way { dgid, sgid_index } = way.unwrap_or_default();
+        if let Some(route) = self.by_lid {
+            let GidRoute { dgid, sgid_index } = route.unwrap_or_default();
             (entry.dgid, entry.sgid_index) = (dgid, sgid_index);
             (entry.dlid, entry.hop_limit) = (vector.dlid, NO_GRH);
             return;

@@ -14,7 +14,7 @@ use crate::board::{Board, Place};
 
 /// The GID that a LID stands for, and the index of the source GID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct GidRoute {
     pub(crate) dgid: [u8; 16],
     pub(crate) sgid_index: u8,
 }
@@ -30,15 +30,15 @@ impl Board {
     }
 
     /// The GIDs for the path from a port to a LID. `None` if no port can have the LID.
-    pub(crate) fn way_to(&self, from: Place, lid: u16) -> Option<Way> {
+    pub(crate) fn gid_route(&self, from: Place, lid: u16) -> Option<GidRoute> {
         if !is_unicast(lid) || self.lid(from) == 0 {
             return None;
         }
         if let Some(place) = self.places().find(|place| self.lid(*place) == lid) {
-            return Some(Way { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
+            return Some(GidRoute { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
         }
         let (subnet, index) = self.subnet(from)?;
-        Some(Way { dgid: subnet.gid(lid)?, sgid_index: index })
+        Some(GidRoute { dgid: subnet.gid(lid)?, sgid_index: index })
     }
 
     /// The LID of the sender of a packet from another host, if `to` is the address of one of this

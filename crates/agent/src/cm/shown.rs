@@ -11,7 +11,7 @@ use wire::Qpn;
 use wire::icrc::Envelope;
 
 use super::{Manager, Passed};
-use crate::management::{Arrived, SOURCE_PORT, Told, Way, emit, record};
+use crate::management::{Addressing, Arrived, SOURCE_PORT, Told, emit, record};
 
 /// A datagram during its delivery, which a user's capture may show.
 #[derive(Debug, Clone, Copy)]
@@ -50,18 +50,23 @@ impl Manager {
         if user == passed.owner {
             return;
         }
-        let way = Way::of(&passed.origin);
-        let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&way, SOURCE_PORT) };
-        if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), way.pkey, passed.psn, &passed.mad) {
+        let addressing = Addressing::of(&passed.origin);
+        let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&addressing, SOURCE_PORT) };
+        if let Some(packet) = emit(
+            &Envelope::new(&addressing.from, &addressing.to, SOURCE_PORT),
+            addressing.pkey,
+            passed.psn,
+            &passed.mad,
+        ) {
             self.mail.outlets.watchers().show_user(user, &about, &packet, "");
         }
     }
 
     /// Shows a datagram that was dropped on its way out.
     pub(super) fn show_lost(&mut self, path: &Path, mad: &Mad, told: &Told<'_>) {
-        let Some(way) = self.way(path) else { return };
+        let Some(addressing) = self.addressing(path) else { return };
         let inside = self.locals.with_gid(&path.dgid).is_some();
-        self.mail.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &way, mad, told);
+        self.mail.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &addressing, mad, told);
     }
 
     /// Shows a datagram that this rule dropped on its way in.

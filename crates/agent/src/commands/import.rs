@@ -18,7 +18,7 @@ use super::pd::{self, no_handle};
 use super::{Answer, Call, dm, find};
 use crate::context::Context;
 use crate::ids::ContextId;
-use crate::objects::{Matter, Mr, Pd};
+use crate::objects::{MemoryKind, Mr, Pd};
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -82,14 +82,14 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if twin != Some((other, mr.pd)) {
         return refuse(Errno::EINVAL, format!("MR {:#x} is not on the PD that this one was imported from", mr.key));
     }
-    let (flags, piece) = match &mr.matter {
-        Matter::Memory if near => (0, None),
-        Matter::Memory => {
+    let (flags, piece) = match &mr.memory_kind {
+        MemoryKind::Program if near => (0, None),
+        MemoryKind::Program => {
             let why = format!("MR {:#x} is the memory of another process, which this one cannot reach", mr.key);
             return refuse(Errno::EOPNOTSUPP, why);
         }
-        Matter::Nothing => (mr_flags::NOTHING, None),
-        Matter::Device(piece, _) => (mr_flags::DEVICE, Some(Arc::clone(piece))),
+        MemoryKind::Null => (mr_flags::NOTHING, None),
+        MemoryKind::Device(piece, _) => (mr_flags::DEVICE, Some(Arc::clone(piece))),
     };
     let answer = ImportMrAnswer {
         mr_handle: 0,
@@ -102,10 +102,10 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         dm_length: piece.as_ref().map_or(0, |piece| piece.length),
     };
     let fd = piece.as_ref().map(|piece| world.system.duplicate(piece.memfd.as_fd())).transpose().map_err(by_system)?;
-    let matter = match (flags, piece) {
-        (_, Some(piece)) => Matter::Device(piece, None),
-        (mr_flags::NOTHING, _) => Matter::Nothing,
-        _ => Matter::Memory,
+    let memory_kind = match (flags, piece) {
+        (_, Some(piece)) => MemoryKind::Device(piece, None),
+        (mr_flags::NOTHING, _) => MemoryKind::Null,
+        _ => MemoryKind::Program,
     };
     let shadow = Mr {
         pd: pd_handle,
@@ -115,7 +115,7 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         access: mr.access,
         key: mr.key,
         memory: None,
-        matter,
+        memory_kind,
         twins: 0,
         twin: Some((other, handle)),
     };

@@ -17,7 +17,7 @@ use super::{Answer, Call, find, find_mut, unused};
 use crate::foreign::Passed;
 use crate::ids::ContextId;
 use crate::mapped::Mapped;
-use crate::objects::{Matter, Mr, Shared};
+use crate::objects::{MemoryKind, Mr, Shared};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -38,7 +38,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// Determines what a region consists of. Checks that its range and its access rights are valid for
 /// that.
-fn matter(world: &World, owner: ContextId, body: &RegMr, said: &MrIn) -> Outcome<Matter> {
+fn memory_kind(world: &World, owner: ContextId, body: &RegMr, said: &MrIn) -> Outcome<MemoryKind> {
     if said.flags & mr_flags::DEVICE == 0 {
         check_range(body.start, body.length, body.hca_va, body.access_flags)?;
     }
@@ -54,15 +54,15 @@ fn matter(world: &World, owner: ContextId, body: &RegMr, said: &MrIn) -> Outcome
         return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
     }
     match () {
-        () if nothing => Ok(Matter::Nothing),
+        () if nothing => Ok(MemoryKind::Null),
         () if said.flags & mr_flags::DEVICE != 0 => {
             if (body.access_flags & access::ZERO_BASED, body.hca_va) != (access::ZERO_BASED, 0) {
                 return refuse(Errno::EINVAL, "an MR of device memory is zero-based");
             }
             let piece = dm::range(world, owner, said.dm_handle, body.start, body.length)?;
-            Ok(Matter::Device(piece, Some(said.dm_handle)))
+            Ok(MemoryKind::Device(piece, Some(said.dm_handle)))
         }
-        () => Ok(Matter::Memory),
+        () => Ok(MemoryKind::Program),
     }
 }
 
@@ -73,7 +73,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let pd = find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
     check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
     let said = MrIn::read_zero_extended(tail);
-    let matter = matter(world, call.context, &body, &said)?;
+    let memory_kind = memory_kind(world, call.context, &body, &said)?;
     let memory = handed_over(&said, fds, body.length)?;
     shares::room_for(world, call.context, Kind::Mr)?;
     if memory.is_some() {
@@ -93,7 +93,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         access: body.access_flags,
         key,
         memory,
-        matter,
+        memory_kind,
         twins: 0,
         twin: None,
     };
@@ -125,7 +125,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if body.flags == 0 || body.flags & !(rereg::TRANSLATION | rereg::PD | rereg::ACCESS) != 0 {
         return refuse(Errno::EINVAL, format!("{name}: flags {:#x} say nothing that can be changed", body.flags));
     }
-    if mr.twin.is_some() || !matches!(mr.matter, Matter::Memory) {
+    if mr.twin.is_some() || !matches!(mr.memory_kind, MemoryKind::Program) {
         return refuse(Errno::EINVAL, format!("{name} is not registered program memory and cannot be changed"));
     }
     unused(mr.twins, &name, "contexts that have imported it")?;
@@ -195,7 +195,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
             None if mr.twins > 0 => world.numbers.keys.share(mr.key, mr.twins),
             None => world.numbers.keys.give_back(mr.key),
         }
-        if let Matter::Device(piece, held_by) = mr.matter {
+        if let MemoryKind::Device(piece, held_by) = mr.memory_kind {
             if let Some(handle) = held_by {
                 dm::discount(world, owner, handle);
             }

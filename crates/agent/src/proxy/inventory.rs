@@ -163,7 +163,7 @@ impl Inventory {
                 Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
                 Part::Transitions => {
                     if let Some(qp) = world.tables.qps.find(self.id, handle).filter(|qp| !qp.offered) {
-                        changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
+                        changes.extend(transitions_to(qp, handle).into_iter().map(|body| modified(qp, body)));
                     }
                 }
             }
@@ -361,7 +361,7 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
 }
 
 /// The transitions that lead a new QP to its current state.
-fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
+fn transitions_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
     let kept = qp.attributes_now();
     let whole = ModifyQp {
         dest: kept.dest,

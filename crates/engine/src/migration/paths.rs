@@ -9,7 +9,7 @@ use abi::queue::{QP_PATHS_SWAPPED, qp as word};
 use super::{MIGRATED, Migration, NOTHING, REARMED};
 use crate::board::Place;
 use crate::cell::Packet;
-use crate::lid::{NO_GRH, Way};
+use crate::lid::{GidRoute, NO_GRH};
 use crate::network::address;
 use crate::qp::{Inner, Qp, Route};
 use crate::receive::Origin;
@@ -67,7 +67,7 @@ impl Qp {
             Origin::Lane => {}
             Origin::Host { from, to } if self.is_alternate(inner, from, to) => {}
             Origin::Host { from, .. } => {
-                self.cannot_migrate(inner, from, "that is not the way of its alternate path");
+                self.cannot_migrate(inner, from, "the packet did not come over the alternate path");
                 return false;
             }
         }
@@ -90,7 +90,7 @@ impl Qp {
         if inner.link.migration.state != migration::ARMED {
             self.cannot_migrate(inner, from, "this side is not armed yet");
         } else if !self.is_alternate(inner, from, to) {
-            self.cannot_migrate(inner, from, "that is not the way of its alternate path");
+            self.cannot_migrate(inner, from, "the packet did not come over the alternate path");
         } else {
             self.migrate(inner, &"its peer has");
             return true;
@@ -153,11 +153,11 @@ impl Qp {
     /// that no switch knows.
     pub(crate) fn direct_by_lid(&self, inner: &mut Inner, dest: &mut abi::qp::Dest) {
         let from = Place { device: self.engine().device(), port: u32::from(dest.port_num) };
-        let way = self.engine().board.way_to(from, dest.dlid);
-        if way.is_none() {
+        let route = self.engine().board.gid_route(from, dest.dlid);
+        if route.is_none() {
             self.complain_of_lid(inner, dest.dlid);
         }
-        let Way { dgid, sgid_index } = way.unwrap_or_default();
+        let GidRoute { dgid, sgid_index } = route.unwrap_or_default();
         // The fields of a GRH may have any value.
         (dest.flow_label, dest.traffic_class, dest.hop_limit) = (0, 0, NO_GRH);
         (dest.dgid, dest.sgid_index) = (dgid, sgid_index);

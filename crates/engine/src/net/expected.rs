@@ -1,7 +1,7 @@
 //! The expected packets among received datagrams: those that follow a packet that its QP has just
 //! taken, most often the middle packets of one message. What they share is checked once; each
 //! packet is checked for its QP, its length and its ICRC, and then as on a lane
-//! ([`crate::expected`]). The first packet about which anything is special goes the general way
+//! ([`crate::expected`]). The first packet about which anything is special takes the general path
 //! ([`crate::net::deliver`]). Adds to [`Packets`] and [`Qp`].
 
 use shm::Source;

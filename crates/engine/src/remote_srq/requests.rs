@@ -129,7 +129,7 @@ impl Qp {
             if full.is_some() || !matches!(away.stage, Stage::New) {
                 continue;
             }
-            match self.way_to(away.packet.headers.xrc_srq) {
+            match self.lane_to(away.packet.headers.xrc_srq) {
                 None => {
                     away.stage = Stage::Asked;
                     if let Some(qp) = self.arc() {
@@ -156,7 +156,7 @@ impl Qp {
     }
 
     /// The lane to the engine that has an SRQ, if both are known.
-    fn way_to(&self, number: u32) -> Option<Arc<Lane>> {
+    fn lane_to(&self, number: u32) -> Option<Arc<Lane>> {
         let engine = self.engine();
         let owner = *engine.srq_owners.lock().get(&(self.token(), number))?;
         let known = engine.lanes.route(owner, self.lane_index);
