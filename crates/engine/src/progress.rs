@@ -103,15 +103,11 @@ impl Engine {
                 self.go_on(lane);
             }
         }
-        let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
-        // A polling program waits for what a lane has brought, so the hosts wait for the next
-        // round, but at most for their turn.
-        if !(worked && polled) || turn {
-            if caller != Caller::Found {
-                worked |= self.send_delayed_acks();
-            }
-            worked |= self.receive_from_hosts(sure, polled, turn);
+        if caller != Caller::Found {
+            worked |= self.send_delayed_acks();
         }
+        let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
+        worked |= self.receive_from_hosts(sure, polled, turn);
         // A caller that has found completions makes rounds rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
