@@ -94,11 +94,11 @@ pub(crate) fn serve(
             let (value, changed) = manage::answer(world, asker, &question);
             Answer::Tell(Box::new(Telling::text(&value)), changed)
         }
-        "capture" => captured(
-            socket,
-            &world.captures.begin((&mut world.contexts, &world.devices), number, asker, &question),
-            &[],
-        ),
+        "capture" => {
+            let value = world.captures.begin((&mut world.contexts, &world.devices), number, asker, &question);
+            world.flush_news();
+            captured(socket, &value, &[])
+        }
         "capture-news" => {
             let (value, fds) = world.captures.news(number);
             captured(socket, &value, &fds)

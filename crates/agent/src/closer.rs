@@ -156,6 +156,21 @@ impl Closers {
     }
 }
 
+/// Closes a descriptor of the agent's own shared memory on the host's thread. Beyond a number that
+/// wait, the caller closes it, so that a client cannot open them faster than they are closed.
+fn close_later(host: &dyn Host, fd: OwnedFd) {
+    const WAITING_MAX: usize = 4096;
+    static WAITING: AtomicUsize = AtomicUsize::new(0);
+    if WAITING.load(Relaxed) >= WAITING_MAX {
+        return drop(fd);
+    }
+    WAITING.fetch_add(1, Relaxed);
+    host.later(Box::new(move || {
+        drop(fd);
+        WAITING.fetch_sub(1, Relaxed);
+    }));
+}
+
 impl Closer {
     /// The closer for the agent's own shared memory.
     pub(crate) fn deferred(host: Arc<dyn Host>) -> Self {
@@ -166,7 +181,7 @@ impl Closer {
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
             Place::User(user) => user.submit(Job::Close(fd)),
-            Place::Deferred(host) => host.later(Box::new(move || drop(fd))),
+            Place::Deferred(host) => close_later(&**host, fd),
             Place::Here => drop(fd),
         }
     }

@@ -5,32 +5,20 @@
 //! to their [`Host`](crate::host::Host). The principal function is [`later`].
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SendError, Sender, channel};
 
 use crate::headroom;
 
-/// Maximum number of jobs that wait for the thread. Beyond that the caller does its job itself, so
-/// that a client cannot cause them faster than they are done.
-const WAITING_MAX: usize = 4096;
-
 /// A job for the thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Gives the thread a job. The caller does the job itself if there is no thread, no memory for the
-/// message, or too much to do already.
+/// Gives the thread a job. The caller does the job itself if there is no thread, or no memory for
+/// the message. The shares of a user bound how much memory its jobs free.
 pub(crate) fn later(job: Job) {
-    static WAITING: AtomicUsize = AtomicUsize::new(0);
-    let has_room = || headroom::is_there() && WAITING.load(Relaxed) < WAITING_MAX;
-    let Some(thread) = thread().filter(|_| has_room()) else { return job() };
-    WAITING.fetch_add(1, Relaxed);
-    let counted = move || {
-        job();
-        WAITING.fetch_sub(1, Relaxed);
-    };
+    let Some(thread) = thread().filter(|_| headroom::is_there()) else { return job() };
     // If the thread has ended, the job comes back.
-    if let Err(SendError(counted)) = thread.send(Box::new(counted)) {
-        counted();
+    if let Err(SendError(job)) = thread.send(job) {
+        job();
     }
 }
 

@@ -25,7 +25,24 @@ pub struct PendingContexts {
     last: ContextId,
 }
 
-type Noted = Arc<Mutex<BTreeSet<ContextId>>>;
+type Noted = Arc<Mutex<Notes>>;
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// The contexts that were noted and not looked at yet.
+    all: BTreeSet<ContextId>,
+    /// Those that the current piece of work has noted. They may have been noted before, too.
+    news: Vec<ContextId>,
+}
+
+impl Notes {
+    fn note(&mut self, context: ContextId) {
+        self.all.insert(context);
+        if self.news.last() != Some(&context) {
+            self.news.push(context);
+        }
+    }
+}
 
 /// A handle with which one context is noted.
 #[derive(Debug)]
@@ -43,7 +60,7 @@ impl PendingContexts {
     /// Begins a round: each waiting context will be looked at again.
     pub fn begin_round(&mut self) {
         self.round.append(&mut self.waiting);
-        self.round.append(&mut self.noted.lock());
+        self.round.append(&mut self.noted.lock().all);
     }
 
     /// The next context to look at, and whether it belongs to the round. Contexts take turns, so
@@ -51,13 +68,28 @@ impl PendingContexts {
     pub fn next_due(&mut self) -> Option<(ContextId, bool)> {
         let mut noted = self.noted.lock();
         let first = |from| {
-            let sets = [&*noted, &self.round].map(|set| set.range((from, Bound::Unbounded)).next());
+            let sets = [&noted.all, &self.round].map(|set| set.range((from, Bound::Unbounded)).next());
             sets.into_iter().flatten().min().copied()
         };
         let id = first(Bound::Excluded(self.last)).or_else(|| first(Bound::Unbounded))?;
         self.last = id;
-        noted.remove(&id);
+        noted.all.remove(&id);
         Some((id, self.round.remove(&id)))
+    }
+
+    /// A piece of work begins: what is noted from now on are its news.
+    pub fn begin_work(&self) {
+        self.noted.lock().news.clear();
+    }
+
+    /// The contexts that the current piece of work has noted and that were not looked at since.
+    /// The caller looks at them.
+    pub fn take_news(&self) -> Vec<ContextId> {
+        let mut noted = self.noted.lock();
+        let Notes { all, news } = &mut *noted;
+        let mut taken = std::mem::take(news);
+        taken.retain(|id| all.remove(id));
+        taken
     }
 
     /// Notes that a context was looked at and waits.
@@ -67,19 +99,19 @@ impl PendingContexts {
 
     /// Whether there are more contexts to look at.
     pub fn has_more(&self) -> bool {
-        !self.round.is_empty() || !self.noted.lock().is_empty()
+        !self.round.is_empty() || !self.noted.lock().all.is_empty()
     }
 
     /// Notes a context again.
     pub fn note(&self, context: ContextId) {
-        self.noted.lock().insert(context);
+        self.noted.lock().note(context);
     }
 }
 
 impl PendingContext {
     /// Notes the context.
     pub fn note(&self) {
-        self.noted.lock().insert(self.context);
+        self.noted.lock().note(self.context);
     }
 }
 
@@ -91,7 +123,8 @@ mod tests {
 
     use crate::config::Config;
     use crate::dispatch::dispatch;
-    use crate::ids::Peer;
+    use crate::ids::{ContextId, Peer};
+    use crate::pending::PendingContexts;
     use crate::world::World;
 
     /// No call of `flush` may walk over all waiting contexts.
@@ -118,5 +151,17 @@ mod tests {
             std::iter::from_fn(|| world.pending.next_due()).filter(|(_, again)| *again).count(),
             CONTEXTS as usize
         );
+    }
+
+    #[test]
+    fn news_are_what_the_current_piece_of_work_has_noted() {
+        let mut pending = PendingContexts::default();
+        let [a, b, c] = [3, 1, 2].map(ContextId);
+        pending.note(a);
+        pending.begin_work();
+        [a, b, b, a, c].iter().for_each(|id| pending.note(*id));
+        assert_eq!(pending.next_due(), Some((b, false)), "it is looked at, and so not news any more");
+        assert_eq!(pending.take_news(), [a, c]);
+        assert!(!pending.has_more() && pending.take_news().is_empty());
     }
 }

@@ -258,39 +258,50 @@ impl World {
         }
         for _ in 0..LOOKED_AT {
             let Some((id, again)) = self.pending.next_due() else { break };
-            let Some(context) = self.contexts.get_mut(&id) else { continue };
-            let mut waits = false;
-            if let Some(events) = &mut context.events {
-                waits = !events.flush();
-                self.offers_again |= waits;
-            }
-            if let Some(engine) = &mut context.engine {
-                engine.flush();
-                if again {
-                    engine.retry_sends();
-                }
-                self.offers_again |= engine.must_retry();
-                if engine.is_broken() && !context.ends {
-                    backlog.broken.push(id);
-                }
-                // The push socket becomes writable when it has room.
-                waits |= engine.waits();
-            }
-            if waits {
-                self.pending.wait(id);
+            if self.flush_context(id, again) {
+                backlog.broken.push(id);
             }
         }
+        self.pending.begin_work();
         backlog.waits = self.offers_again;
         backlog.more = self.pending.has_more();
         backlog
     }
 
-    /// Sends what a command has caused before its own client gets the reply. What
-    /// [`World::flush`] returns, the next call returns as well.
+    /// Sends what the current piece of work has caused. The server calls this before it answers, so
+    /// a client that has its answer finds what it caused at the others. It belongs to the work of
+    /// the client.
     pub(crate) fn flush_news(&mut self) {
-        for broken in self.flush(false).broken {
-            self.pending.note(broken);
+        for id in self.pending.take_news() {
+            if self.flush_context(id, false) {
+                // The next flush returns it.
+                self.pending.note(id);
+            }
         }
+    }
+
+    /// Sends what waits for one context. Returns whether its engine is broken.
+    fn flush_context(&mut self, id: ContextId, again: bool) -> bool {
+        let Some(context) = self.contexts.get_mut(&id) else { return false };
+        let (mut waits, mut broken) = (false, false);
+        if let Some(events) = &mut context.events {
+            waits = !events.flush();
+            self.offers_again |= waits;
+        }
+        if let Some(engine) = &mut context.engine {
+            engine.flush();
+            if again {
+                engine.retry_sends();
+            }
+            self.offers_again |= engine.must_retry();
+            broken = engine.is_broken() && !context.ends;
+            // The push socket becomes writable when it has room.
+            waits |= engine.waits();
+        }
+        if waits {
+            self.pending.wait(id);
+        }
+        broken
     }
 
     /// Handles room in the push socket of a context's engine.

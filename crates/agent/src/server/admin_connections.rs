@@ -118,6 +118,7 @@ impl Server {
                 AdminNode::Admin => admin::serve(&mut self.world, &self.manager, (id, &admin.socket), &mut self.buffer),
                 AdminNode::Netlink => netlink::serve(&admin.socket, &mut self.buffer),
             };
+            self.world.flush_news();
             match answer {
                 Answer::Tell(telling, changed) => {
                     admin.telling = Some(telling);

@@ -79,13 +79,18 @@ impl Server {
             Message::Network(network) => self.manager.set_network(network),
             Message::Port { device, port, up } => {
                 let changed = self.world.set_port(device, port, up);
+                self.world.flush_news();
                 self.show_changes(changed);
             }
             Message::Pkeys { device, port, pkeys, answer } => {
-                let _ = answer.send(self.set_pkeys(device, port, &pkeys));
+                let set = self.set_pkeys(device, port, &pkeys);
+                self.world.flush_news();
+                let _ = answer.send(set);
             }
             Message::Fault { question, answer } => {
-                let _ = answer.send(self.take_fault(&question));
+                let taken = self.take_fault(&question);
+                self.world.flush_news();
+                let _ = answer.send(taken);
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
             Message::Starting(context) => self.proxies.go_on(&mut self.world, context),

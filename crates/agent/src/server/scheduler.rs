@@ -116,7 +116,7 @@ impl Server {
     }
 
     /// Does what earlier pieces of work have left to do. Returns what is still left.
-    fn follow(&mut self) -> Backlog {
+    pub(super) fn follow(&mut self) -> Backlog {
         let again = self.schedule.retried.elapsed() >= super::RETRY;
         if again {
             self.schedule.retried = Instant::now();
@@ -138,6 +138,8 @@ impl Server {
         for channel in self.manager.take_full() {
             self.watch_event_socket(channel);
         }
+        // What the steps after the flush have caused.
+        backlog.more |= self.world.pending.has_more();
         backlog
     }
 

@@ -4,6 +4,8 @@
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
+use abi::command::{legacy, number};
+use abi::device::GetContext;
 use abi::open::{Open, OpenAnswer, profile};
 use abi::{layout::Record, netlink};
 use rustix::event::epoll::Event;
@@ -14,6 +16,8 @@ use tracing::{Metadata, Subscriber};
 use super::admin_connections::AdminNode;
 use super::*;
 use crate::config::Wire;
+use crate::dispatch::dispatch;
+use crate::faults::Scope;
 use crate::headroom::tests::WITHHELD;
 use crate::ids::Peer;
 
@@ -217,4 +221,27 @@ fn the_line_about_a_program_that_is_cut_off_counts_for_its_user() {
     assert_eq!(*lines.0.lock().expect("no panic"), [Some(HOSTILE), Some(OTHER)]);
     assert_eq!(account::current(), None, "what comes next is nobody's");
     assert!(contexts.iter().all(|context| !server.world.contexts.contains_key(context)));
+}
+
+/// Nothing else wakes the server then, so it must not sleep before it has sent the events.
+#[test]
+fn events_that_a_step_after_the_flush_causes_are_sent_before_the_server_sleeps() {
+    let mut server = server();
+    let peer = Peer { pid: 1, uid: OTHER, comm: String::new() };
+    let id = server.world.open(0, 0, peer).expect("a context");
+    let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
+    assert_eq!(dispatch(&mut server.world, id, &get, Vec::new()).status, 0);
+    server.world.add_faults(Scope::All, "port-down for 1ms").expect("a rule");
+    while server.follow().more {}
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let backlog = loop {
+        let backlog = server.follow();
+        if server.world.faults.next_time().is_none() {
+            break backlog;
+        }
+        assert!(Instant::now() < deadline, "the rule does not end");
+        std::thread::yield_now();
+    };
+    assert!(backlog.more, "PORT_ACTIVE waits");
+    assert!(!server.follow().more, "it is sent");
 }
