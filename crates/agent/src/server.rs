@@ -420,8 +420,10 @@ impl Server {
         self.show_changes(changed);
     }
 
-    /// Brings the manager and the mirror up to date with the devices.
+    /// Sends what a change of the devices has caused, and brings the manager and the mirror up to
+    /// date with them.
     fn show_changes(&mut self, changed: bool) {
+        self.world.flush_news();
         self.manager.follow_addresses(&self.world);
         if changed
             && let Some(mirror) = &self.surroundings.mirror

@@ -4,7 +4,7 @@
 use protocol::{Operation, SendOp, Status};
 
 use crate::post_error::PostCause;
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, Qp, Receive};
 use crate::send::{SendBatch, SendWr};
 use crate::window::{Bind, Binder};
 use crate::wqe::SendBrief;
@@ -83,6 +83,19 @@ impl Qp {
         let keys = &self.engine().keys;
         let window = keys.windows.find(bind.window >> 8).filter(|window| window.number == bind.window);
         window.ok_or("the window was deallocated")?.bind(&keys.extents, self.binder(), bind)
+    }
+
+    /// Invalidates the key that a SEND names. Returns false, and explains the status of the receive
+    /// request, if that is not possible.
+    #[cold]
+    pub(crate) fn invalidates(&self, receive: &Receive, key: u32) -> bool {
+        let invalidated = self.invalidate(key);
+        if let Err(why) = &invalidated {
+            let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
+            let advice = "the peer has to name a window of type 2 that this QP has open";
+            self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
+        }
+        invalidated.is_ok()
     }
 
     /// Invalidates a key, for a request of this side or of the peer.

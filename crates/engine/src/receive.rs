@@ -465,19 +465,6 @@ impl Qp {
         }
     }
 
-    /// Invalidates the key that a SEND names. Returns false, and explains the status of the receive
-    /// request, if that is not possible.
-    #[cold]
-    fn invalidates(&self, receive: &Receive, key: u32) -> bool {
-        let invalidated = self.invalidate(key);
-        if let Err(why) = &invalidated {
-            let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
-            let advice = "the peer has to name a window of type 2 that this QP has open";
-            self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
-        }
-        invalidated.is_ok()
-    }
-
     /// Copies the payload of a SEND to its receive request, from `offset` on, and before it the GRH
     /// of a datagram.
     #[inline]

@@ -79,18 +79,13 @@ impl Server {
             Message::Network(network) => self.manager.set_network(network),
             Message::Port { device, port, up } => {
                 let changed = self.world.set_port(device, port, up);
-                self.world.flush_news();
                 self.show_changes(changed);
             }
             Message::Pkeys { device, port, pkeys, answer } => {
-                let set = self.set_pkeys(device, port, &pkeys);
-                self.world.flush_news();
-                let _ = answer.send(set);
+                let _ = answer.send(self.set_pkeys(device, port, &pkeys));
             }
             Message::Fault { question, answer } => {
-                let taken = self.take_fault(&question);
-                self.world.flush_news();
-                let _ = answer.send(taken);
+                let _ = answer.send(self.take_fault(&question));
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
             Message::Starting(context) => self.proxies.go_on(&mut self.world, context),
