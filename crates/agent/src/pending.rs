@@ -74,6 +74,10 @@ impl PendingContexts {
         let id = first(Bound::Excluded(self.last)).or_else(|| first(Bound::Unbounded))?;
         self.last = id;
         noted.all.remove(&id);
+        if noted.all.is_empty() {
+            // None of them is news any more.
+            noted.news.clear();
+        }
         Some((id, self.round.remove(&id)))
     }
 

@@ -262,7 +262,6 @@ impl World {
                 backlog.broken.push(id);
             }
         }
-        self.pending.begin_work();
         backlog.waits = self.offers_again;
         backlog.more = self.pending.has_more();
         backlog

@@ -108,6 +108,7 @@ impl Server {
         let Some((account, work)) = self.schedule.queue.next() else { return true };
         let began = Instant::now();
         account::enter(if let Account::User(uid) = account { Some(uid) } else { None });
+        self.world.pending.begin_work();
         let goes_on = self.carry_out(work);
         account::enter(None);
         let used = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
