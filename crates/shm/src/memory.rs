@@ -28,6 +28,14 @@ pub trait Memory {
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]);
     /// Fills the data of the cell at `at` (a multiple of 64).
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]);
+    /// Like [`Memory::read_cell`], for a cell that has no headers.
+    fn read_payload(&self, at: usize, into: &mut [u8; CELL_DATA]) {
+        self.read_cell(at, into);
+    }
+    /// Like [`Memory::write_cell`], for a cell that has no headers.
+    fn write_payload(&self, at: usize, from: &[u8; CELL_DATA]) {
+        self.write_cell(at, from);
+    }
     /// A full fence.
     fn fence(&self);
     /// The fence of the poster ([`crate::poster_fence`]).
@@ -115,6 +123,15 @@ impl Window {
         // any other access.
         unsafe { cell.cast().as_ref() }
     }
+
+    /// The first words of the cell at `at` in pairs; its last word has no partner.
+    #[inline]
+    fn cell_pairs(&self, at: usize) -> &[AtomicU64; CELL_DATA / 8] {
+        let cell = self.pointer(at, CELL_DATA).filter(|_| at.is_multiple_of(64));
+        let cell = cell.expect("the layout keeps every cell inside its window");
+        // SAFETY: as in `cell_words`; aligned to 64.
+        unsafe { cell.cast().as_ref() }
+    }
 }
 
 impl Memory for Window {
@@ -138,9 +155,9 @@ impl Memory for Window {
         let words = self.cell_words(at);
         let (first, pairs) = into.split_at_mut(4);
         first.copy_from_slice(&words[0].load(Ordering::Relaxed).to_ne_bytes());
-        // Headers and payload of a record begin at odd multiples of 4 and are read in units of 8
-        // bytes at once. A read that needs two stores which are still under way waits for both
-        // (store forwarding fails), so the stores begin at odd multiples of 4 as well.
+        // The caller soon reads headers and payload in units of 8 bytes, at the offsets 12, 20, 28,
+        // … So they are stored in the same units: a load that needs two recent stores waits until
+        // both have left the store buffer (store forwarding fails).
         for (pair, words) in pairs.as_chunks_mut().0.iter_mut().zip(words[1..].as_chunks::<2>().0) {
             let [low, high] = words;
             let low = u64::from(low.load(Ordering::Relaxed).to_le());
@@ -151,11 +168,29 @@ impl Memory for Window {
 
     #[inline]
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
-        // In units of 4 bytes: the record has just been written, in units of 4 bytes and more. A
-        // longer read would need two of these stores, and wait for both (store forwarding fails).
+        // In units of 4 bytes, because the caller has just written the record in units of 4 bytes
+        // and more. A longer load might need two of these stores, as in `read_cell`.
         for (word, bytes) in self.cell_words(at).iter().zip(from.as_chunks::<4>().0) {
             word.store(u32::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn read_payload(&self, at: usize, into: &mut [u8; CELL_DATA]) {
+        let (pairs, last) = into.as_chunks_mut();
+        for (bytes, pair) in pairs.iter_mut().zip(self.cell_pairs(at)) {
+            *bytes = pair.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        last.copy_from_slice(&self.word(at + CELL_DATA - 4).load(Ordering::Relaxed).to_ne_bytes());
+    }
+
+    #[inline]
+    fn write_payload(&self, at: usize, from: &[u8; CELL_DATA]) {
+        for (pair, bytes) in self.cell_pairs(at).iter().zip(from.as_chunks().0) {
+            pair.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        let last = from.last_chunk().expect("a cell is longer than a word");
+        self.word(at + CELL_DATA - 4).store(u32::from_ne_bytes(*last), Ordering::Relaxed);
     }
 
     #[inline]

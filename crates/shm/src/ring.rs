@@ -76,10 +76,10 @@ impl<M: Memory> Producer<M> {
         let (first, rest) = record.split_at(record.len().min(CELL_DATA));
         for (index, data) in (1..).zip(rest.chunks(CELL_DATA)) {
             let index = self.tail.wrapping_add(index);
-            self.fill(index, data);
+            self.fill(index, data, M::write_payload);
             self.memory.store(commit_at(index), commit(index, 0), Ordering::Relaxed);
         }
-        self.fill(self.tail, first);
+        self.fill(self.tail, first, M::write_cell);
         // Release: pairs with the acquire load in `Consumer::pop`. A consumer that sees this commit
         // also sees the data of all the record's cells, the commits of its other cells, and bulk
         // bytes written before.
@@ -140,13 +140,14 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    fn fill(&self, index: u32, data: &[u8]) {
+    #[inline]
+    fn fill(&self, index: u32, data: &[u8], write: impl Fn(&M, usize, &[u8; CELL_DATA])) {
         if let Ok(whole) = data.try_into() {
-            return self.memory.write_cell(cell_at(index), whole);
+            return write(&self.memory, cell_at(index), whole);
         }
         let mut padded = [0; CELL_DATA];
         padded[..data.len()].copy_from_slice(data);
-        self.memory.write_cell(cell_at(index), &padded);
+        write(&self.memory, cell_at(index), &padded);
     }
 }
 
@@ -201,7 +202,7 @@ impl<M: Memory> Consumer<M> {
             // Relaxed: the acquire load of the first commit has ordered these.
             let is_next = self.memory.load(commit_at(index), Ordering::Relaxed) == commit(index, 0);
             if is_next {
-                self.memory.read_cell(cell_at(index), data);
+                self.memory.read_payload(cell_at(index), data);
             }
             is_next
         })
