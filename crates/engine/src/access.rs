@@ -239,7 +239,7 @@ pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: Flushed) -> Result
 }
 
 /// Fills `to` with the bytes of the concatenated `elements` from `offset` on.
-#[inline(always)]
+#[inline]
 pub(crate) fn gather(
     region: &mut HeldRegion<'_>,
     pd: u32,
@@ -254,7 +254,7 @@ pub(crate) fn gather(
 }
 
 /// Copies `from` to the concatenated `elements` from `offset` on.
-#[inline(always)]
+#[inline]
 pub(crate) fn scatter(
     region: &mut HeldRegion<'_>,
     pd: u32,

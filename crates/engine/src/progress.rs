@@ -107,7 +107,9 @@ impl Engine {
             worked |= self.send_delayed_acks();
         }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
-        worked |= self.receive_from_hosts(sure, polled, turn);
+        if self.is_for_hosts(polled, turn) {
+            worked |= self.receive_from_hosts(sure, polled);
+        }
         // A caller that has found completions makes rounds rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();

@@ -91,15 +91,18 @@ impl Engine {
         self.net.ports.lock().keys().any(|(source, _)| source == gid)
     }
 
+    /// Whether this round has to call [`Engine::receive_from_hosts`]. If the program has `polled`
+    /// and does not use the wire, it checks for packets only in its `turn`. So several threads with
+    /// queues of their own do not contend for the lock.
+    #[inline]
+    pub(crate) fn is_for_hosts(&self, polled: bool, turn: bool) -> bool {
+        self.net.inbox().is_some_and(|inbox| !polled || inbox.has_hot() || turn && inbox.may_have_packets(self))
+    }
+
     /// Receives packets. With `sure`, waits for another thread that is receiving. If the program
-    /// has `polled`, it gets messages before the engine sends ACKs that can wait. A program that
-    /// does not use the wire checks for packets only in its `turn`.
-    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
+    /// has `polled`, it gets messages before the engine sends ACKs that can wait.
+    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
-        // So several threads with queues of their own do not contend for the lock.
-        if polled && !inbox.has_hot() && !(turn && inbox.may_have_packets(self)) {
-            return false;
-        }
         crate::usermem::prepare_thread();
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
