@@ -49,6 +49,10 @@ pub enum Check {
     LeftOpen,
 }
 
+/// How to correct a missing fence.
+const WAIT_OR_FENCE: &str =
+    "poll the completion of the READ or atomic first, or post the later request with IBV_SEND_FENCE";
+
 impl Check {
     /// All checks.
     pub const ALL: [Self; 20] = [
@@ -95,14 +99,8 @@ impl Check {
             Self::BusyBuffer => {
                 ("busy-buffer", "give each outstanding READ bytes of its own, or wait for the completion before")
             }
-            Self::MissingFence => (
-                "missing-fence",
-                "poll the completion of the READ first, or post the later request with IBV_SEND_FENCE",
-            ),
-            Self::MissingRemoteFence => (
-                "missing-remote-fence",
-                "poll the completion of the READ or atomic first, or post the later request with IBV_SEND_FENCE",
-            ),
+            Self::MissingFence => ("missing-fence", WAIT_OR_FENCE),
+            Self::MissingRemoteFence => ("missing-remote-fence", WAIT_OR_FENCE),
             Self::OverwrittenMessage => (
                 "overwritten-message",
                 "give each receive request that may be outstanding at the same time a buffer of its own",
@@ -126,7 +124,9 @@ impl Check {
             }
             Self::NoTimeout => ("no-timeout", "set qp_attr.timeout to a value from 1 to 31, such as 14 (67 ms)"),
             Self::NoRetry => ("no-retry", "set qp_attr.retry_cnt to a value from 1 to 7"),
-            Self::SlowRnr => ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us)"),
+            Self::SlowRnr => {
+                ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us), or post receives earlier")
+            }
             Self::LongPsn => ("long-psn", "mask packet sequence numbers with 0xffffff"),
             Self::ReadDepth => {
                 ("read-depth", "set max_rd_atomic of one side to no more than max_dest_rd_atomic of the other")
