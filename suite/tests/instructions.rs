@@ -14,8 +14,8 @@ use std::process::Command;
 const STEPS: [(&str, u64); 5] = [
     ("counted_post", 2917),
     ("counted_receive", 860),
-    ("counted_take", 4909),
-    ("counted_reap", 3870),
+    ("counted_take", 4996),
+    ("counted_reap", 3976),
     ("counted_look", 432),
 ];
 /// Percentage by which a step may exceed its number.
