@@ -2,13 +2,28 @@
 //! connection, and numbers that are used twice.
 
 use super::world::{A, B, Manner, World};
-use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Reply, Request, State};
+use softhca_protocol::cm::{Attribute, Dropped, Id, Kind, Reason, Reply, Request, State};
 use wire::Qpn;
 use wire::cm::{Message, Rejected, Req};
 
 /// A request with the queue pair of an earlier request.
 fn same_qpn(world: &mut World, qpn: Qpn) -> Request<'static> {
     Request { qpn, ..world.asking(A, B) }
+}
+
+/// A connection from A to B that was requested; `replied`: and whose REP is lost. Also returns A's
+/// queue pair and B's id.
+fn requested(replied: bool) -> (World, Qpn, Id) {
+    let mut world = World::new();
+    let id = world.request(A, B);
+    world.run_for(1);
+    let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
+    let passive = world.incoming(B);
+    if replied {
+        world.lose.push((B, Attribute::Rep));
+        world.reply(B, passive);
+    }
+    (world, qpn, passive)
 }
 
 #[test]
@@ -41,15 +56,7 @@ fn a_queue_pair_that_comes_again_ends_its_old_connection() {
 #[test]
 fn one_that_nobody_has_decided_about_goes_as_well() {
     for replied in [false, true] {
-        let mut world = World::new();
-        let id = world.request(A, B);
-        world.run_for(1);
-        let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
-        let passive = world.incoming(B);
-        if replied {
-            world.lose.push((B, Attribute::Rep));
-            world.reply(B, passive);
-        }
+        let (mut world, qpn, passive) = requested(replied);
         world.restart(A);
         let request = same_qpn(&mut world, qpn);
         let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
@@ -195,15 +202,7 @@ fn requests_without_a_qp_are_never_stale() {
 fn a_forgotten_connection_is_rejected_by_its_own_numbers() {
     for (replied, next, rejected) in [(false, State::Declined, Rejected::Req), (true, State::TimeWait, Rejected::Other)]
     {
-        let mut world = World::new();
-        let id = world.request(A, B);
-        world.run_for(1);
-        let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
-        let passive = world.incoming(B);
-        if replied {
-            world.lose.push((B, Attribute::Rep));
-            world.reply(B, passive);
-        }
+        let (mut world, qpn, passive) = requested(replied);
         let facts = world.hosts[B].cm.connection(passive).unwrap();
         world.restart(A);
         let request = same_qpn(&mut world, qpn);
