@@ -1,8 +1,8 @@
 //! A thread for jobs that take long.
 //!
 //! The thread that closes the last reference to a file in memory frees its pages. With many pages
-//! this takes the kernel milliseconds, so the agent's thread must not do it. Commands give such jobs
-//! to their [`Host`](crate::host::Host). The principal function is [`later`].
+//! this takes the kernel milliseconds, so the agent's thread must not do it. Commands give such
+//! jobs to their [`Host`](crate::host::Host). The principal function is [`later`].
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{SendError, Sender, channel};
@@ -13,7 +13,7 @@ use crate::headroom;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Gives the thread a job. The caller does the job itself if there is no thread, or no memory for
-/// the message. The shares of a user bound how much memory its jobs free.
+/// the message. What a user may have is limited, and so is what there is to free.
 pub(crate) fn later(job: Job) {
     let Some(thread) = thread().filter(|_| headroom::is_there()) else { return job() };
     // If the thread has ended, the job comes back.

@@ -157,8 +157,8 @@ impl EngineLink {
         }
     }
 
-    /// If descriptors are the problem, nothing is tried before [`Self::feed`]: each failed attempt
-    /// looks like room to the poller.
+    /// Sends waiting pushes. If descriptors are the problem, nothing is tried before
+    /// [`Self::retry_sends`]: each failed attempt looks like room to the poller.
     fn send_backlog(&mut self) {
         while self.state == State::Listens
             && let Some((record, fds)) = self.backlog.first()

@@ -2,10 +2,10 @@
 //! map, new and duplicated descriptors, and a thread for jobs that take long.
 //!
 //! Commands ask their world's [`Host`] for these, so a test can run them without a kernel.
-//! [`System`] is the host of every agent that runs. Three things are not part of it. A command wakes
-//! nobody: pushes and events wait until the owner of the world calls `World::flush`. The wire's
-//! sockets belong to [`crate::wire`], and with `wire = "off"` there are none. What a command drops
-//! ends by itself: memory is unmapped, and a descriptor is closed, or given to its
+//! [`System`] is the host of every agent that runs. Three things are not part of it. A command
+//! wakes nobody: pushes and events wait until the owner of the world flushes it. The wire's sockets
+//! belong to [`crate::wire`], and with `wire = "off"` there are none. What a command drops ends by
+//! itself: memory is unmapped, and a descriptor is closed, or given to its
 //! [`Closer`](crate::closer::Closer). The principal type is [`Host`].
 
 use std::fmt;

@@ -25,7 +25,8 @@ const EVENTS: usize = 64;
 pub struct Relays {
     epoll: OwnedFd,
     relays: BTreeMap<u32, Relay>,
-    by_way: BTreeMap<(ContextId, u32), u32>,
+    /// By the engine that is woken, and the user who wakes it.
+    by_waker: BTreeMap<(ContextId, u32), u32>,
     last: u32,
 }
 
@@ -41,12 +42,12 @@ impl Relays {
     /// Creates the set without relays.
     pub fn new() -> io::Result<Self> {
         let epoll = crate::poller::new_epoll()?;
-        Ok(Self { epoll, relays: BTreeMap::new(), by_way: BTreeMap::new(), last: 0 })
+        Ok(Self { epoll, relays: BTreeMap::new(), by_waker: BTreeMap::new(), last: 0 })
     }
 
     /// The notifier with which the user `uid` wakes `target`.
     pub fn notifier(&mut self, host: &dyn Host, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
-        if let Some(relay) = self.by_way.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
+        if let Some(relay) = self.by_waker.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
             return host.duplicate(relay.notifier.as_fd());
         }
         let id = self.last.wrapping_add(1);
@@ -54,15 +55,16 @@ impl Relays {
         let theirs = host.duplicate(notifier.as_fd())?;
         self.last = id;
         self.relays.insert(id, Relay { notifier, wake_word, waker: link.waker(true)?, woken: 0 });
-        self.by_way.insert((target, uid), id);
+        self.by_waker.insert((target, uid), id);
         Ok(theirs)
     }
 
     /// Removes the relays to an engine that is gone.
     pub fn forget(&mut self, target: ContextId) {
-        let ways: Vec<_> = self.by_way.range((target, 0)..=(target, u32::MAX)).map(|(way, id)| (*way, *id)).collect();
-        for (way, id) in ways {
-            self.by_way.remove(&way);
+        let wakers: Vec<_> =
+            self.by_waker.range((target, 0)..=(target, u32::MAX)).map(|(waker, id)| (*waker, *id)).collect();
+        for (waker, id) in wakers {
+            self.by_waker.remove(&waker);
             if let Some(relay) = self.relays.remove(&id) {
                 // Other processes also hold the eventfd, so closing this descriptor would not end
                 // the watch.
@@ -125,8 +127,8 @@ mod tests {
         let (link, theirs) = EngineLink::new(&host, Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
         let pushes = Socket::from(theirs);
         let mut relays = Relays::new().expect("none yet");
-        let notifier = Notifier::from(relays.notifier(&host, TARGET, &link, 1000).expect("a way"));
-        relays.notifier(&host, TARGET, &link, 1000).expect("the same way");
+        let notifier = Notifier::from(relays.notifier(&host, TARGET, &link, 1000).expect("a notifier"));
+        relays.notifier(&host, TARGET, &link, 1000).expect("the same one");
         assert_eq!(relays.len(), 1);
         let mut buffer = [0; 256];
         let mut pushed = || pushes.try_recv(&mut buffer).ok().and_then(|received| Push::read(&buffer[..received.len]));

@@ -1,8 +1,8 @@
 //! `dispatch` as a function: a table of commands and their results, on a host without a kernel.
 //!
 //! The host's memory is the test's own, and its random numbers are in order. It records what it is
-//! asked for, and the table says what that is. A descriptor is always one of the kernel's, so all of
-//! them lead to `/dev/null`. Only the push sockets are real: they show that no command wakes a
+//! asked for, and the table says what that is. A descriptor is always one of the kernel's, so all
+//! of them lead to `/dev/null`. Only the push sockets are real: they show that no command wakes a
 //! client, and that flushing the world does. The principal type is [`Row`].
 
 use std::fs::File;
@@ -463,5 +463,8 @@ fn a_host_without_descriptors_refuses_and_nothing_is_left() {
     let (tables, id) = (&world.tables, ids[ME]);
     assert_eq!([tables.channels.count_of(id), tables.cqs.count_of(id), tables.dms.count_of(id)], [0; 3]);
     assert!(world.lanes.is_empty() && world.contexts[&id].descriptors() == 0);
-    assert!(!world.contexts[&ids[FRIEND]].engine.as_ref().expect("it has one").waits(), "the peer is told of no lane");
+    assert!(
+        !world.contexts[&ids[FRIEND]].engine.as_ref().expect("it has one").waits(),
+        "no LANE push waits for the peer"
+    );
 }

@@ -91,7 +91,7 @@ impl Qp {
         (run.count, Sent::Yes)
     }
 
-    /// Puts the packets of a run on a lane, in the rare cases.
+    /// Puts the packets of a run on a lane if a capture runs, or their payload is long.
     #[inline(never)]
     fn put_records(
         &self,
@@ -158,8 +158,8 @@ impl Qp {
         if load.add(len as u32) {
             self.engine().waker.copied();
         }
-        // Before the payload: the record is read again behind it, when it is pushed. A read of what
-        // was just written in other units waits until all earlier stores are done.
+        // The headers first. The push reads them, and would wait for the stores of the payload if
+        // these came before (see `Memory::write_cell`).
         let head = about.encode((run.headers, index), Some(slot.offset), record);
         if let Err(refusal) = self.fill(region, run.from, index * run.len, &mut tx.bulk.sink(&slot)) {
             tx.bulk.cancel(slot);

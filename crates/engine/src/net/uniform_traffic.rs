@@ -7,7 +7,8 @@
 //! wrong length it is correct only once in 2^32 cases. The engine still receives one of [`SAMPLE`]
 //! datagrams with all its metadata, which shows ECN marks of the network.
 //!
-//! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type: [`UniformTraffic`].
+//! Parsing of datagrams is not here: see [`crate::net::deliver`]. Principal type:
+//! [`UniformTraffic`].
 
 use udp::Received;
 use wire::icrc::Envelope;
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_alike_is_taken_so() {
+    fn one_datagram_that_is_not_uniform_ends_the_prediction() {
         let traffic = used_to(44, 24);
         assert_eq!(traffic.predict(&[8; 16]), None, "another connected socket");
         let but = [
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_so_many_is_taken_in_the_full_way() {
+    fn one_of_many_uniform_datagrams_is_received_with_its_metadata() {
         let (mut traffic, bytes) = (used_to(44, 24), packets(&[24, 20], 5));
         for _ in 0..SAMPLE {
             assert!(traffic.predict(&HERE).is_some());
@@ -204,7 +205,7 @@ mod tests {
                 let found = traffic.measure(&packets(lengths, 5), (envelope(), awaited));
                 assert_eq!(found, lengths[0], "{lengths:?}, awaited {awaited}");
                 (0..1000).for_each(|_| traffic.note(&HERE, &received(44, 24)));
-                assert_eq!(traffic.predict(&HERE), None, "it has been taught a lesson");
+                assert_eq!(traffic.predict(&HERE), None, "the next thousands are received with their metadata");
             }
         }
     }

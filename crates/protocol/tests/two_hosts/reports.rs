@@ -25,8 +25,8 @@ fn hear(requester: &mut Requester, now: u64, psn: u32, syndrome: Syndrome) {
 
 const NAK: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
 
-/// The first report takes 30 µs, so the response time counts as 15 µs. The pause is half of it, and
-/// doubles with each retry.
+/// The first report takes 30 µs, so the response time counts as 15 µs. The pause is half of it,
+/// and doubles with each retry.
 #[test]
 fn a_report_counts_again_once_the_pause_is_over() {
     let mut world = world();
@@ -77,8 +77,8 @@ fn the_pause_begins_with_the_first_packet_that_is_retransmitted() {
     assert_eq!(requester.losses(), 2);
 }
 
-/// What the NAK names is all that the responder had. An ACK of more is therefore news, and a READ or
-/// atomic that it passes is lost.
+/// What the NAK names is all that the responder had. An ACK of more is therefore news, and a READ
+/// or atomic that it passes is lost.
 #[test]
 fn an_ack_of_more_than_a_nak_named_reports_the_loss_of_an_atomic() {
     let mut world = world();
