@@ -4,9 +4,10 @@
 //! configuration and its log, and ends it. The principal function is [`run`].
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
 use engine::log::{VARIABLE, checked, refused};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
@@ -17,8 +18,8 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
-use crate::arguments::{Agent, LinkLayer};
 use crate::failure::Failure;
+use crate::link_layer::LinkLayer;
 use crate::log::Log;
 use crate::place::{self, Host};
 use crate::start;
@@ -29,6 +30,46 @@ const OOM_SCORE: &str = "-900";
 
 /// How long an agent may take to end its programs' connections.
 const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// The examples below the help.
+const AGENT: &str = "\
+Examples:
+  softhca agent                            Start it in the background.
+  softhca agent --config devices.toml      Devices, ports and limits of your own
+                                           (docs/configuration.md).
+  softhca agent --address 127.0.0.2        A second virtual host.
+  softhca agent --link-layer infiniband    Ports with LIDs.
+  softhca agent --system                   For every user, as root.
+  softhca agent --foreground               Log in this terminal; ^C ends it.
+  softhca agent --stop                     End it. Programs get
+                                           IBV_EVENT_DEVICE_FATAL.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AGENT)]
+pub(crate) struct Agent {
+    /// A TOML file with devices, ports, GUIDs and limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
+    #[arg(long, value_name = "LAYER")]
+    pub(crate) link_layer: Option<LinkLayer>,
+    /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
+    #[arg(long)]
+    pub(crate) system: bool,
+    /// Stay in the foreground and log on standard error
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Exit after this time without a program
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) idle_exit: Option<u64>,
+    /// End the agent: the user's own, with --system the system's, with --address that of the
+    /// address
+    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer"])]
+    pub(crate) stop: bool,
+    /// The background process itself, started by this program
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
 
 /// Starts or stops the agent as the options say.
 pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {

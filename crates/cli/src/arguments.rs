@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use crate::agent_command::Agent;
+use crate::link_layer::LinkLayer;
+
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel
 /// module, no root.
 #[derive(Debug, Parser)]
@@ -151,57 +154,6 @@ pub(crate) struct Capture {
     /// Which packets [default: all]
     #[arg(trailing_var_arg = true, value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = help::AGENT)]
-pub(crate) struct Agent {
-    /// A TOML file with devices, ports, GUIDs and limits
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
-    #[arg(long, value_name = "LAYER")]
-    pub(crate) link_layer: Option<LinkLayer>,
-    /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
-    #[arg(long)]
-    pub(crate) system: bool,
-    /// Stay in the foreground and log on standard error
-    #[arg(long)]
-    pub(crate) foreground: bool,
-    /// Exit after this time without a program
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) idle_exit: Option<u64>,
-    /// End the agent: the user's own, with --system the system's, with --address that of the
-    /// address
-    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer"])]
-    pub(crate) stop: bool,
-    /// The background process itself, started by this program
-    #[arg(long, hide = true)]
-    pub(crate) detached: bool,
-}
-
-/// How a port addresses other ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LinkLayer {
-    /// RoCE: by GID
-    Ethernet,
-    /// By LID within a subnet, and by GID
-    Infiniband,
-}
-
-impl LinkLayer {
-    /// The command-line option for this link layer.
-    pub(crate) fn option(self) -> String {
-        format!("--link-layer={}", self.name().to_lowercase())
-    }
-
-    /// The name of this link layer, as ports report it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ethernet => "Ethernet",
-            Self::Infiniband => "InfiniBand",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

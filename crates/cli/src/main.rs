@@ -22,6 +22,7 @@ mod fault;
 mod fault_counts;
 mod finding;
 mod json;
+mod link_layer;
 mod log;
 mod pages;
 mod pair;

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use engine::reason::say;
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
-use crate::arguments::{LinkLayer, Run};
+use crate::arguments::Run;
+use crate::link_layer::LinkLayer;
 use crate::place::{self, Host};
 use crate::ready::{self, Surroundings};
 use crate::signals::{Caught, Passing};

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::admin::Connection;
 use crate::agent_command;
-use crate::arguments::LinkLayer;
+use crate::link_layer::LinkLayer;
 use crate::log;
 use crate::place::{self, Host};
 

@@ -103,18 +103,6 @@ which the buffer has no room are counted and missing (docs/capture.md).
 Exit code: 0 when the capture ended as asked, 1 when it could not be made or the
 agent ended, 2 for unknown options.";
 
-pub(super) const AGENT: &str = "\
-Examples:
-  softhca agent                            Start it in the background.
-  softhca agent --config devices.toml      Devices, ports and limits of your own
-                                           (docs/configuration.md).
-  softhca agent --address 127.0.0.2        A second virtual host.
-  softhca agent --link-layer infiniband    Ports with LIDs.
-  softhca agent --system                   For every user, as root.
-  softhca agent --foreground               Log in this terminal; ^C ends it.
-  softhca agent --stop                     End it. Programs get
-                                           IBV_EVENT_DEVICE_FATAL.";
-
 pub(super) const SHOW: &str = "\
 Examples:
   softhca show                    How many objects there are of each kind.
