@@ -39,7 +39,7 @@ constants! {
         GID_LEN = 8,
         /// `QueryPortAnswer::link_layer`.
         LINK_LAYER = 12,
-        /// LID of the port, 0 on Ethernet. GID_EPOCH covers this word and the next two.
+        /// Base LID of the port, 0 on Ethernet. GID_EPOCH covers this word, the next two, and LMC.
         LID = 16,
         /// Index of the GID with the IPv4 address whose host part is the LID; 0 if the LID stands
         /// for no address.
@@ -48,6 +48,8 @@ constants! {
         LID_HOSTS = 24,
         /// Entries of the P_Key table.
         PKEY_LEN = 28,
+        /// The port has 2^n LIDs from its base LID on.
+        LMC = 32,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by

@@ -3,7 +3,8 @@
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`. `"show"` answers with every
 //! object of every context (`show.rs`). `"errors"` answers why operations failed in these contexts,
 //! and in contexts that ended lately (`reasons.rs`). `"status"` answers with counters. `"fault"`
-//! adds, lists and clears faults on demand (`faults.rs`). `"stop"` ends the agent. `"capture"`
+//! adds, lists and clears faults on demand (`faults.rs`). `"port"` changes a port
+//! ([`crate::port_change`]). `"stop"` ends the agent. `"capture"`
 //! starts a capture that lasts as long as the connection. `"capture-news"` asks for the capture
 //! rings, whose descriptors come with the answer ([`crate::capture`]).
 //!
@@ -27,6 +28,7 @@ use crate::cm::Manager;
 use crate::faults::manage;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::port_change;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
@@ -111,13 +113,17 @@ pub(crate) fn serve(
             status["manager"] = manager.status();
             tell(&status)
         }
+        "port" => {
+            let (value, changed) = port_change::answer(world, asker, &question);
+            Answer::Tell(Box::new(Telling::text(&value)), changed)
+        }
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
         "stop" => {
             let _ = socket.try_send(json!({"stopping": std::process::id()}).to_string().as_bytes(), &[]);
             Answer::Over(Verdict::Stop)
         }
         other => tell(&json!({"error": format!(
-            "request {other:?} is not known; there are devices, show, errors, status, fault, capture, capture-news and stop"
+            "request {other:?} is not known; there are devices, show, errors, status, fault, port, capture, capture-news and stop"
         )})),
     }
 }

@@ -25,7 +25,7 @@ use crate::config::{Config, ConfigError, Wire};
 use crate::host::System;
 use crate::inbox::{Inbox, Message};
 use crate::local::{LocalChannel, LocalControl};
-use crate::pkeys::BadPkeys;
+use crate::port_change::{BadChange, PortChange};
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
 use crate::wire::Forwarder;
@@ -111,14 +111,13 @@ impl AgentHandle {
         self.inbox.send(Message::Port { device, port, up });
     }
 
-    /// Replaces the P_Keys of a port, as a subnet manager does. All engines have been notified when
-    /// this returns.
+    /// Changes a port, as a subnet manager does. All engines have been notified when this returns.
     ///
     /// # Errors
-    /// A P_Key is invalid, or there are too many.
-    pub fn set_pkeys(&self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
+    /// A value is not possible.
+    pub fn change_port(&self, device: usize, port: u32, change: PortChange) -> Result<(), BadChange> {
         let (answer, answered) = sync_channel(1);
-        self.inbox.send(Message::Pkeys { device, port, pkeys: pkeys.to_vec(), answer });
+        self.inbox.send(Message::ChangePort { device, port, change, answer });
         // Without an answer the agent is ending.
         answered.recv().unwrap_or(Ok(()))
     }

@@ -65,6 +65,7 @@ impl Board {
             let layer = if port.is_infiniband() { link_layer::INFINIBAND } else { link_layer::ETHERNET };
             self.store(base + port_word::LINK_LAYER, u32::from(layer));
             self.store(base + port_word::LID, port.lid.map_or(0, |lid| u32::from(lid.number)));
+            self.store(base + port_word::LMC, port.lid.map_or(0, |lid| lid.lmc.into()));
             self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
             self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
             self.store(base + port_word::PKEY_LEN, port.pkeys.length() as u32);

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
+use crate::subnet_settings::{SubnetSettings, overlap};
 
 /// The maximum number of devices of one agent.
 pub const MAX_DEVICES: usize = 16;
@@ -110,6 +112,8 @@ pub struct PortConfig {
     pub rate: Option<Rate>,
     /// The upper half of GID index 0, as `fe80:0000:0000:0000`. Absent: the link-local prefix.
     pub subnet_prefix: Option<Guid>,
+    /// What a subnet manager sets at an InfiniBand port.
+    pub subnet: SubnetSettings,
 }
 
 /// The configured state of a port.
@@ -207,6 +211,7 @@ impl Default for PortConfig {
             pkeys: vec![pkey::DEFAULT],
             rate: None,
             subnet_prefix: None,
+            subnet: SubnetSettings::default(),
         }
     }
 }
@@ -262,6 +267,22 @@ impl Config {
                 return refuse(format!("device {}: its `node_guid` belongs to another device already", device.name));
             }
         }
+        self.check_lids()
+    }
+
+    /// Checks that no two ports have a LID in common.
+    fn check_lids(&self) -> Result<(), ConfigError> {
+        let mut taken: Vec<(RangeInclusive<u16>, String)> = Vec::new();
+        for device in &self.devices {
+            for (number, port) in (1..).zip(&device.ports) {
+                let Some(lids) = port.subnet.lids() else { continue };
+                if let Some((_, other)) = taken.iter().find(|(others, _)| overlap(others, &lids)) {
+                    let text = format!("device {:?}: port {number}: `lid`: {other} has this LID", device.name);
+                    return Err(ConfigError::Value(text));
+                }
+                taken.push((lids, format!("port {number} of device {:?}", device.name)));
+            }
+        }
         Ok(())
     }
 }
@@ -290,6 +311,9 @@ impl DeviceConfig {
             }
             if let Err(error) = PkeyTable::check(&port.pkeys, PKEY_TABLE_LEN) {
                 return refuse(format!("port {}: `pkeys`: {error}", index + 1));
+            }
+            if let Err(error) = port.subnet.check(port.link_layer == LinkLayer::Infiniband) {
+                return refuse(format!("port {}: `subnet`: {error}", index + 1));
             }
         }
         self.limits.check().map_err(|text| ConfigError::Value(format!("device {name:?}: {text}")))

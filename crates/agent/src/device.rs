@@ -17,6 +17,7 @@ use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
 use crate::refusal::{Outcome, refuse};
+use crate::subnet_settings::SubnetSettings;
 use crate::table::Kind;
 
 /// The firmware version, in the parts that the ABI packs into one word.
@@ -59,6 +60,8 @@ pub struct Port {
     /// smaller MTU.
     pub active_mtu: u8,
     configured_mtu: u8,
+    /// What a subnet manager has set; Ethernet ports keep the default.
+    pub subnet: SubnetSettings,
     /// The port is down in every state of its interfaces.
     pub stays_down: bool,
     /// See `port_state` of the ABI.
@@ -220,9 +223,11 @@ impl Device {
 
     /// The answer to QUERY_PORT.
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
-        /// Bits of PortInfo:CapabilityMask: communication management is supported; GIDs come from
-        /// IP addresses.
+        /// Bits of PortInfo:CapabilityMask: there is a system image GUID; communication management
+        /// is supported; the port raises CLIENT_REREGISTER; GIDs come from IP addresses.
+        const SYSTEM_GUID: u32 = 1 << 11;
         const CM_SUPPORTED: u32 = 1 << 16;
+        const CLIENT_REREGISTER: u32 = 1 << 25;
         const IP_BASED_GIDS: u32 = 1 << 26;
         const LINK_UP: u8 = 5;
         const DISABLED: u8 = 3;
@@ -230,9 +235,9 @@ impl Device {
         let port = self.port(number)?;
         let (link_layer, more, flags) = match port.link_layer {
             LinkLayer::Ethernet => (link_layer::ETHERNET, IP_BASED_GIDS, GRH_REQUIRED),
-            LinkLayer::Infiniband => (link_layer::INFINIBAND, 0, 0),
+            LinkLayer::Infiniband => (link_layer::INFINIBAND, SYSTEM_GUID | CLIENT_REREGISTER, 0),
         };
-        let lid = port.lid.map_or(0, |lid| lid.number);
+        let subnet = &port.subnet;
         Ok(QueryPortAnswer {
             qkey_viol_cntr: port.violations[0],
             bad_pkey_cntr: port.violations[1],
@@ -247,9 +252,12 @@ impl Device {
             active_width: port.rate.width,
             active_speed: port.rate.speed,
             phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
-            lid,
-            // The agent of a port chooses its LID.
-            sm_lid: lid,
+            lid: port.lid.map_or(0, |lid| lid.number),
+            lmc: subnet.lmc(),
+            sm_lid: port.sm_lid(),
+            sm_sl: subnet.sm_sl(),
+            subnet_timeout: if port.is_infiniband() { subnet.timeout() } else { 0 },
+            init_type_reply: subnet.init_type_reply(),
             link_layer,
             flags,
             ..QueryPortAnswer::default()
@@ -317,6 +325,7 @@ impl Port {
             guid,
             active_mtu: configured_mtu,
             configured_mtu,
+            subnet: if config.link_layer == LinkLayer::Infiniband { config.subnet } else { SubnetSettings::default() },
             stays_down: config.state == PortState::Down,
             state: match config.state {
                 PortState::Active => port_state::ACTIVE,
@@ -336,6 +345,27 @@ impl Port {
     /// Whether ports are addressed by LIDs.
     pub fn is_infiniband(&self) -> bool {
         self.link_layer == LinkLayer::Infiniband
+    }
+
+    /// The LID of its subnet manager; 0 on Ethernet. If none is set, it is the port's own LID,
+    /// because its agent has chosen that.
+    pub fn sm_lid(&self) -> u16 {
+        self.subnet.sm_lid.unwrap_or_else(|| self.lid.map_or(0, |lid| lid.number))
+    }
+
+    /// Takes the port up or down, whatever its interfaces do.
+    pub fn set_state(&mut self, state: PortState) {
+        self.stays_down = state == PortState::Down;
+        self.state = match state {
+            PortState::Active => port_state::ACTIVE,
+            PortState::Down => port_state::DOWN,
+        };
+    }
+
+    /// Sets the largest active MTU; `code` is that of the ABI.
+    pub fn set_mtu(&mut self, code: u8) {
+        self.configured_mtu = code;
+        self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(code);
     }
 
     /// The code of the largest path MTU of a QP. On InfiniBand ports, programs use 2048 without a
@@ -368,7 +398,7 @@ impl Port {
     /// port's MTU from theirs.
     pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
         let changed = self.gids.follow(host, loopbacks, loopback);
-        self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(self.configured_mtu);
+        self.set_mtu(self.configured_mtu);
         changed
     }
 }

@@ -80,12 +80,16 @@ pub struct GidTable {
 impl GidTable {
     /// A table with only index 0: the subnet prefix and the GUID of the port.
     pub fn new(prefix: Guid, port: Guid) -> Self {
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&prefix.0.to_be_bytes());
-        gid[8..].copy_from_slice(&port.0.to_be_bytes());
         let mut entries = [None; GID_TABLE_LEN];
-        entries[0] = Some(GidEntry { gid, ifindex: 0, mtu: 0, prefix: 0 });
+        entries[0] = Some(GidEntry { gid: first_gid(prefix, port), ifindex: 0, mtu: 0, prefix: 0 });
         Self { entries }
+    }
+
+    /// Replaces the subnet prefix of index 0, and returns whether it has changed.
+    pub fn set_prefix(&mut self, prefix: Guid, port: Guid) -> bool {
+        let gid = first_gid(prefix, port);
+        let Some(first) = &mut self.entries[0] else { return false };
+        std::mem::replace(&mut first.gid, gid) != gid
     }
 
     /// Updates the table from the host's addresses. New addresses are added in their order;
@@ -173,6 +177,11 @@ pub fn gid_of(ip: IpAddr) -> [u8; 16] {
 /// A GID as an address.
 pub(crate) fn ip_of(gid: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*gid).to_canonical()
+}
+
+/// The GID at index 0 of a port.
+fn first_gid(prefix: Guid, port: Guid) -> [u8; 16] {
+    ((u128::from(prefix.0) << 64) | u128::from(port.0)).to_be_bytes()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::cm::ChannelId;
 use crate::dispatch::Reply;
 use crate::foreign::Arrived;
 use crate::ids::ContextId;
-use crate::pkeys::BadPkeys;
+use crate::port_change::{BadChange, PortChange};
 
 /// The sender's side, for clients in this process and for the handle.
 #[derive(Debug, Clone)]
@@ -108,16 +108,16 @@ pub(crate) enum Message {
         /// Whether it is to be active.
         up: bool,
     },
-    /// A port belongs to these partitions now.
-    Pkeys {
+    /// A port has new values.
+    ChangePort {
         /// The device's index.
         device: usize,
         /// The port, from 1.
         port: u32,
-        /// Its P_Keys.
-        pkeys: Vec<u16>,
+        /// The values.
+        change: PortChange,
         /// Gets the result.
-        answer: SyncSender<Result<(), BadPkeys>>,
+        answer: SyncSender<Result<(), BadChange>>,
     },
     /// A `fault` request, as at the admin node.
     Fault {

@@ -1,13 +1,14 @@
-//! The LIDs of InfiniBand ports, assigned again after every change of the GID tables. This file
-//! makes no system calls.
+//! The LIDs of InfiniBand ports, assigned again after every change of the GID tables and of the
+//! ports. This file makes no system calls.
 //!
-//! There is no subnet manager. A port's LID is the host part of its first IPv4 address whose host
-//! part fits, so that other hosts of that subnet can find the port. A port without such an address
-//! gets a LID from the end of the range, which only this agent's programs can reach. No two ports
-//! of an agent have the same LID (docs/decisions/0019-lids-without-a-fabric.md). The principal type
-//! is [`Lid`].
+//! A port has the LIDs that are set ([`crate::subnet_settings`]). If none is set, its LID is the
+//! host part of its first IPv4 address whose host part fits, so that other hosts of that subnet can
+//! find the port. A port without such an address gets a LID from the end of the range, which only
+//! this agent's programs can reach. No two ports of an agent have a LID in common
+//! (docs/decisions/0019-lids-without-a-fabric.md). The principal type is [`Lid`].
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use abi::lid::{NO_GRH, Subnet, UNICAST_MAX};
 use abi::qp::Dest;
@@ -17,24 +18,37 @@ use crate::device::{Device, Port};
 /// The LID of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lid {
-    /// 1 to 0xbfff.
+    /// The base LID: 1 to 0xbfff.
     pub number: u16,
-    /// The index of the GID of its address; 0 if it has no address.
+    /// The port has 2^n LIDs.
+    pub lmc: u8,
+    /// The index of the GID whose subnet LIDs stand for; 0 if there is none.
     pub index: u32,
     /// The mask of that address's host part.
     pub hosts: u32,
 }
 
-/// Gives every InfiniBand port a LID. Returns the ports whose LID has changed, by device and
+impl Lid {
+    /// All LIDs of the port.
+    pub fn all(&self) -> RangeInclusive<u16> {
+        self.number..=self.number | ((1 << self.lmc) - 1)
+    }
+}
+
+/// Gives every InfiniBand port its LIDs. Returns the ports whose LIDs have changed, by device and
 /// number.
 pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
-    let mut taken = BTreeSet::new();
+    let ports = devices.iter().flat_map(|device| &device.ports);
+    let mut taken: BTreeSet<u16> = ports.filter_map(|port| port.subnet.lids()).flatten().collect();
     let mut changed = Vec::new();
     for device in devices {
         for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
-            let lid = of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken));
+            let lid = match port.subnet.lid {
+                Some(number) => of_settings(port, number),
+                None => of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken)),
+            };
             taken.insert(lid.number);
-            if port.lid.replace(lid) != Some(lid) {
+            if port.lid.replace(lid).map(|old| old.all()) != Some(lid.all()) {
                 changed.push((device.index, number));
             }
         }
@@ -53,12 +67,18 @@ pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
 
 fn route_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
-    let mut named = ports.filter(|port| port.lid.is_some_and(|lid| lid.number == path.dlid));
+    let mut named = ports.filter(|port| port.lid.is_some_and(|lid| lid.all().contains(&path.dlid)));
     if let Some(port) = named.next() {
         return Some((port.gids.entry(0)?.gid, 0));
     }
     let port = devices.get(from)?.port(u32::from(path.port_num)).ok()?;
     Some((port.subnet()?.gid(path.dlid)?, port.lid?.index as u8))
+}
+
+/// The LIDs that are set. Those of other hosts are in the subnet of the port's first address.
+fn of_settings(port: &Port, number: u16) -> Lid {
+    let lid = of_address(port, &BTreeSet::new()).unwrap_or(Lid { number, lmc: 0, index: 0, hosts: 0 });
+    Lid { number, lmc: port.subnet.lmc(), ..lid }
 }
 
 /// From the address of the current LID, if the port still has this address; otherwise from the
@@ -70,14 +90,14 @@ fn of_address(port: &Port, taken: &BTreeSet<u16>) -> Option<Lid> {
     addresses.into_iter().find_map(|(index, entry)| {
         let hosts = u32::MAX.checked_shr(u32::from(entry.prefix)).unwrap_or(0);
         let number = Subnet::around(&entry.gid, hosts)?.lid(&entry.gid)?;
-        (!taken.contains(&number)).then_some(Lid { number, index: index as u32, hosts })
+        (!taken.contains(&number)).then_some(Lid { number, lmc: 0, index: index as u32, hosts })
     })
 }
 
 fn of_nothing(taken: &BTreeSet<u16>) -> Lid {
     // There are more LIDs than an agent can have ports.
     let number = (1..=UNICAST_MAX).rev().find(|number| !taken.contains(number)).unwrap_or(UNICAST_MAX);
-    Lid { number, index: 0, hosts: 0 }
+    Lid { number, lmc: 0, index: 0, hosts: 0 }
 }
 
 #[cfg(test)]

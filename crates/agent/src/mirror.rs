@@ -87,7 +87,9 @@ impl Mirror {
                 self.write(&at.join("phys_state"), physical)?;
                 let lid = format!("{:#x}", port.lid.map_or(0, |lid| lid.number));
                 self.write(&at.join("lid"), &lid)?;
-                self.write(&at.join("sm_lid"), &lid)?;
+                self.write(&at.join("sm_lid"), &format!("{:#x}", port.sm_lid()))?;
+                self.write(&at.join("sm_sl"), &port.subnet.sm_sl().to_string())?;
+                self.write(&at.join("lid_mask_count"), &port.subnet.lmc().to_string())?;
                 self.write(&at.join("rate"), &port.rate.to_string())?;
                 let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
                 self.write(&at.join("active_mtu"), &mtu.to_string())?;
@@ -151,8 +153,6 @@ impl Mirror {
             }
             let facts = device.port_attributes(number).unwrap_or_default();
             for (name, text) in [
-                ("lid_mask_count", "0"),
-                ("sm_sl", "0"),
                 ("link_layer", link_layer_text(facts.link_layer)),
                 ("cap_mask", &format!("{:#010x}", facts.port_cap_flags)),
             ] {

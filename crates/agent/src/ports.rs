@@ -1,5 +1,6 @@
-//! What changes at a port: it goes down and comes up (PORT_ERR and PORT_ACTIVE), it joins and
-//! leaves partitions (PKEY_CHANGE), and its rate follows its interface.
+//! What changes at a port by itself: it goes down and comes up with its interfaces (PORT_ERR and
+//! PORT_ACTIVE), and its rate follows its interface. Changes that somebody asks for are in
+//! [`crate::port_change`].
 //!
 //! If a port has named interfaces, it goes down when none of them is running, and becomes active
 //! when one is. A port without named interfaces stays active, even without any interface, because
@@ -11,7 +12,6 @@ use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
 use crate::addresses::Link;
-use crate::pkeys::BadPkeys;
 use crate::rate::Rate;
 use crate::world::World;
 
@@ -63,29 +63,15 @@ impl World {
         port.state = state;
         tracing::info!(device = %self.devices[device].name, port = number, up, "a port has changed");
         self.wire.touch();
-        self.show_port(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
+        self.show_port(device);
+        self.raise(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
         true
     }
 
-    /// Replaces the P_Keys of a port. If this changes its table, all contexts of the device get
-    /// PKEY_CHANGE, and the result is true. QPs keep their P_Key index: they move to the partition
-    /// that is now there (IBA 10.9.1.1).
-    pub fn set_pkeys(&mut self, device: usize, number: u32, pkeys: &[u16]) -> Result<bool, BadPkeys> {
-        let port =
-            self.devices.get_mut(device).and_then(|device| device.ports.get_mut(number.checked_sub(1)? as usize));
-        if !port.map_or(Ok(false), |port| port.pkeys.set(pkeys))? {
-            return Ok(false);
-        }
-        tracing::info!(device = %self.devices[device].name, port = number, "the partitions of a port have changed");
-        self.show_port(device, AsyncRecord { element: number.into(), event_type: kind::PKEY_CHANGE, reserved: 0 });
-        Ok(true)
-    }
-
-    /// Shows a changed port to all programs, and raises its event.
-    fn show_port(&mut self, device: usize, record: AsyncRecord) {
+    /// Shows the changed ports of a device to all programs.
+    pub(crate) fn show_port(&mut self, device: usize) {
         let wire = &self.wire;
         self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
-        self.raise(device, record);
         // Paths of other devices may also start or end at this port.
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());

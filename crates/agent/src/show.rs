@@ -109,7 +109,8 @@ fn device(world: &World, device: &Device) -> Value {
     })
 }
 
-fn port(world: &World, device: &Device, number: u32) -> Value {
+/// One port of a device.
+pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
     let (Ok(port), Ok(facts)) = (device.port(number), device.port_attributes(number)) else { return Value::Null };
     let gids: Vec<Value> = port
         .gids
@@ -135,8 +136,11 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
         "max_mtu": mtu_bytes(facts.max_mtu),
         "active_mtu": mtu_bytes(facts.active_mtu),
         "sm_lid": facts.sm_lid,
+        "sm_sl": facts.sm_sl,
         "lid": facts.lid,
         "lmc": facts.lmc,
+        "subnet_timeout": facts.subnet_timeout,
+        "init_type_reply": facts.init_type_reply,
         "lids": lids_in_words(port),
         "link_layer": link_layer_text(facts.link_layer),
         "max_msg_sz": facts.max_msg_sz,
@@ -154,6 +158,11 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
 /// Describes the LIDs of an InfiniBand port.
 fn lids_in_words(port: &Port) -> Option<String> {
     let lid = port.lid?;
+    if port.subnet.lid.is_some() {
+        let (first, last) = lid.all().into_inner();
+        let which = if first == last { format!("LID {first} is") } else { format!("LIDs {first} to {last} are") };
+        return Some(format!("{which} set; other hosts reach the port by the host part of its address, and by GID"));
+    }
     let entry = port.gids.entry(lid.index).filter(|_| lid.index != 0);
     Some(match entry {
         Some(entry) => format!(

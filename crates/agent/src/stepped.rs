@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::dispatch::dispatch;
 use crate::foreign::Passed;
 use crate::ids::{ContextId, Peer};
-use crate::pkeys::BadPkeys;
+use crate::port_change::{BadChange, PortChange};
 use crate::wire::Forwarder;
 use crate::world::World;
 
@@ -87,13 +87,13 @@ impl Stepped {
         });
     }
 
-    /// Replaces the P_Keys of a port.
+    /// Changes a port, as a subnet manager does.
     ///
     /// # Errors
-    /// A P_Key is invalid, or there are too many.
-    pub fn set_pkeys(&self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
+    /// A value is not possible.
+    pub fn change_port(&self, device: usize, port: u32, change: &PortChange) -> Result<(), BadChange> {
         self.with(|all| {
-            let changed = all.world.set_pkeys(device, port, pkeys);
+            let changed = all.world.change_port(device, port, change);
             all.manager.follow_addresses(&all.world);
             changed.map(|_| ())
         })

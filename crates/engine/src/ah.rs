@@ -59,7 +59,7 @@ impl Ah {
     /// Writes the destination to a send entry.
     pub(crate) fn direct(&self, entry: &mut DatagramEntry) {
         let vector = &self.vector;
-        (entry.sl, entry.static_rate) = (vector.sl, vector.static_rate);
+        (entry.sl, entry.static_rate, entry.src_path_bits) = (vector.sl, vector.static_rate, vector.src_path_bits);
         if let Some(route) = self.by_lid {
             let GidRoute { dgid, sgid_index } = route.unwrap_or_default();
             (entry.dgid, entry.sgid_index) = (dgid, sgid_index);

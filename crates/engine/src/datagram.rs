@@ -301,7 +301,7 @@ impl Qp {
         let path = Path {
             device: place.device as u8,
             port: place.port as u8,
-            slid: board.lid(Place { device, port }),
+            slid: board.lid(Place { device, port }) | u16::from(entry.src_path_bits),
             dlid: entry.dlid,
             sl: entry.sl,
             mtu: 0,

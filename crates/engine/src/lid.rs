@@ -24,9 +24,20 @@ impl Board {
         board::port(place.device, place.port).map_or(0, |at| self.word(at + which))
     }
 
-    /// The LID of a port of this agent; 0 on Ethernet.
+    /// The base LID of a port of this agent; 0 on Ethernet.
     pub(crate) fn lid(&self, place: Place) -> u16 {
         u16::try_from(self.lid_word(place, port_word::LID)).unwrap_or(0)
+    }
+
+    /// The bits in which the LIDs of a port differ.
+    pub(crate) fn path_bits(&self, place: Place) -> u8 {
+        let lmc = self.lid_word(place, port_word::LMC).min(7);
+        (1 << lmc) - 1
+    }
+
+    /// Whether a port has this LID.
+    fn has_lid(&self, place: Place, lid: u16) -> bool {
+        lid & !u16::from(self.path_bits(place)) == self.lid(place)
     }
 
     /// The GIDs for the path from a port to a LID. `None` if no port can have the LID.
@@ -34,7 +45,7 @@ impl Board {
         if !is_unicast(lid) || self.lid(from) == 0 {
             return None;
         }
-        if let Some(place) = self.places().find(|place| self.lid(*place) == lid) {
+        if let Some(place) = self.places().find(|place| self.has_lid(*place, lid)) {
             return Some(GidRoute { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
         }
         let (subnet, index) = self.subnet(from)?;

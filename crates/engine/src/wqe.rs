@@ -33,7 +33,9 @@ pub(crate) struct DatagramEntry {
     pub(crate) static_rate: u8,
     /// The destination LID if there is no GRH; otherwise 0.
     pub(crate) dlid: u16,
-    pub(crate) reserved: [u8; 12],
+    /// The low bits of the sender's LID.
+    pub(crate) src_path_bits: u8,
+    pub(crate) reserved: [u8; 11],
 }
 
 /// The start of the header of every send entry. For a connection it is the whole header, because

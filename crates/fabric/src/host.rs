@@ -9,6 +9,7 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use abi::open::profile;
 use agent::config::Wire;
+use agent::port_change::{BadChange, PortChange};
 use agent::{Agent, AgentHandle, Config, LocalControl};
 use engine::{Answer, Control, Engine, Error, Network};
 use softhca::Context;
@@ -86,14 +87,13 @@ impl Host {
         self.agent.set_port(0, port, up);
     }
 
-    /// Replaces the P_Keys of a port of the host's device, as a subnet manager does. Programs get
-    /// PKEY_CHANGE, and their queue pairs move to the partitions that are now at their P_Key
-    /// indexes.
+    /// Changes a port of the host's device, as a subnet manager does, and raises the events. If it
+    /// gets other P_Keys, queue pairs move to the partitions that are now at their P_Key indexes.
     ///
     /// # Errors
-    /// A P_Key is invalid, or there are too many.
-    pub fn set_pkeys(&self, port: u32, pkeys: &[u16]) -> Result<(), agent::pkeys::BadPkeys> {
-        self.agent.set_pkeys(0, port, pkeys)
+    /// A value is not possible.
+    pub fn change_port(&self, port: u32, change: PortChange) -> Result<(), BadChange> {
+        self.agent.change_port(0, port, change)
     }
 
     /// Adds faults on demand (`softhca fault add --help` describes the rules), which act on lanes

@@ -64,9 +64,9 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     if attr.sl > SL_MAX {
         return refuse(Errno::EINVAL, format!("{of} has the service level {}; the highest one is {SL_MAX}", attr.sl));
     }
-    if port.is_infiniband() && attr.src_path_bits != 0 {
-        // The port has one LID.
-        let text = format!("{of} has path bits {}, but the LMC of port {number} is 0", attr.src_path_bits);
+    let lmc = port.lid.map_or(0, |lid| lid.lmc);
+    if port.is_infiniband() && attr.src_path_bits >> lmc != 0 {
+        let text = format!("{of} has path bits {}, but the LMC of port {number} is {lmc}", attr.src_path_bits);
         return refuse(Errno::EINVAL, text);
     }
     if attr.is_global == 0 && port.is_infiniband() {

@@ -13,7 +13,7 @@ use crate::dispatch::dispatch;
 use crate::faults::manage;
 use crate::inbox::{Message, ReplyTo};
 use crate::listening::ourselves;
-use crate::pkeys::BadPkeys;
+use crate::port_change::{BadChange, PortChange};
 
 /// Maximum number of messages that are taken at once.
 const MESSAGES: usize = 256;
@@ -81,8 +81,8 @@ impl Server {
                 let changed = self.world.set_port(device, port, up);
                 self.show_changes(changed);
             }
-            Message::Pkeys { device, port, pkeys, answer } => {
-                let _ = answer.send(self.set_pkeys(device, port, &pkeys));
+            Message::ChangePort { device, port, change, answer } => {
+                let _ = answer.send(self.change_port(device, port, &change));
             }
             Message::Fault { question, answer } => {
                 let _ = answer.send(self.take_fault(&question));
@@ -102,9 +102,9 @@ impl Server {
         true
     }
 
-    fn set_pkeys(&mut self, device: usize, port: u32, pkeys: &[u16]) -> Result<(), BadPkeys> {
-        let changed = self.world.set_pkeys(device, port, pkeys)?;
-        self.show_changes(changed);
+    fn change_port(&mut self, device: usize, port: u32, change: &PortChange) -> Result<(), BadChange> {
+        self.world.change_port(device, port, change)?;
+        self.show_changes(true);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ use ::fabric::Faults;
 use abi::ah::AhAttr;
 use abi::post::Sge;
 use abi::qp::{Dest, ModifyQp, attr, state};
+use agent::port_change::PortChange;
 use agent::{Agent, AgentHandle, Config};
 use engine::{Ah, Caps, Cq, CqSpec, Engine, Mr, Pd, Qp, QpSpec, RecvWr, SendWr, Service, SocketControl, Srq};
 
@@ -165,7 +166,12 @@ impl Fabric {
 
     /// Replaces the P_Keys of port 1 of all hosts.
     pub(crate) fn set_pkeys(&self, pkeys: &[u16]) {
-        self.agents().for_each(|agent| agent.set_pkeys(0, 1, pkeys).expect("valid P_Keys"));
+        self.change_port(&PortChange { pkeys: Some(pkeys.to_vec()), ..PortChange::default() });
+    }
+
+    /// Changes port 1 of all hosts.
+    pub(crate) fn change_port(&self, change: &PortChange) {
+        self.agents().for_each(|agent| agent.change_port(0, 1, change.clone()).expect("possible values"));
     }
 
     /// Takes a port of all hosts down, or makes it active.

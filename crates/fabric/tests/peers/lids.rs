@@ -127,6 +127,32 @@ fn one_side_by_lid_and_the_other_by_gid() {
 }
 
 #[test]
+fn a_port_with_several_lids_has_paths_to_and_from_each_of_them() {
+    let text = "[[devices]]\n[[devices.ports]]\nlink_layer = 'infiniband'\nsubnet = { lid = 8, lmc = 2 }\n";
+    let mut subnet = Subnet::with(Config::parse(text).expect("valid"), &["10.0.0.1"], Faults::default());
+    let (a, b) = (subnet.side(0, &Plan::ud()), subnet.side(0, &Plan::ud()));
+    [&a, &b].into_iter().for_each(crate::common::start);
+    for (dlid, src_path_bits) in [(8, 0), (10, 1), (11, 3)] {
+        let vector = AhAttr { dlid, src_path_bits, port_num: 1, ..AhAttr::default() };
+        let to_b = a.pd.create_ah(&vector).expect("a handle");
+        b.recv(9, 0, 100);
+        a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, 10), ..SendWr::default() });
+        let wc = b.received();
+        assert_eq!((a.sent().status, wc.slid), (0, 8 + u16::from(src_path_bits)));
+        assert_eq!(u16::from(wc.dlid_path_bits), dlid - 8);
+    }
+    let (a, b) = (subnet.side(0, &Plan::rc()), subnet.side(0, &Plan::rc()));
+    for (side, qpn, dlid) in [(&a, b.qp.qpn(), 11), (&b, a.qp.qpn(), 9)] {
+        side.init();
+        rtr(side, dlid, qpn);
+    }
+    a.rts();
+    b.rts();
+    a_message_arrives(&a, &b);
+    a_message_arrives(&b, &a);
+}
+
+#[test]
 fn datagrams_without_a_grh_leave_its_place_alone() {
     for (addresses, at) in [(vec!["10.0.0.1"], [0, 0]), (vec!["10.0.0.1", "10.0.0.2"], [0, 1])] {
         let mut subnet = Subnet::of(&addresses, Faults::default());
