@@ -91,6 +91,56 @@ fn a_port_of_each_kind() {
     Pair::must_succeed(&room, &["ibv_rc_pingpong", "-i", "1", "-g", "0", "-c"]);
 }
 
+/// What `softhca port` changes is seen by programs that run, and by those that begin later.
+#[test]
+fn a_port_changes_while_programs_run() {
+    let room = room(User::Me);
+    let mut watch = room.start(room.run(&["stdbuf", "-oL", "ibv_asyncwatch"])).expect("it starts");
+    watch.wait_for_words("async event FD", HANG).expect("it watches");
+    for (options, events) in [
+        ("--lid 8 --lmc 2", "LID_CHANGE, SM_CHANGE"),
+        ("--sm-lid 1 --sm-sl 3", "SM_CHANGE"),
+        ("--pkeys 0xffff,0x8001", "PKEY_CHANGE"),
+        ("--subnet-prefix fec0:0:0:1", "GID_CHANGE"),
+        ("--reregister", "CLIENT_REREGISTER"),
+        ("--state down", "PORT_ERR"),
+        ("--state active", "PORT_ACTIVE"),
+        ("--subnet-timeout 20 --rate 1X_HDR", "none"),
+    ] {
+        let options: Vec<String> = options.split(' ').map(|word| word.replace('_', " ")).collect();
+        let words: Vec<&str> = ["port"].into_iter().chain(options.iter().map(String::as_str)).collect();
+        let told = room.finish(room.softhca(&words)).expect("it ends").expect_success();
+        assert!(told.output.contains(&format!("events: {events}\n")), "{}", told.told());
+    }
+    // It prints its own words for the events; the last one that it gets is of the state.
+    for words in
+        ["EVENT_LID_CHANGE", "EVENT_SM_CHANGE", "EVENT_PKEY_CHANGE", "EVENT_CLIENT_REREGISTER", "EVENT_PORT_ACTIVE"]
+    {
+        watch.wait_for_words(words, HANG).expect(words);
+    }
+    let info = room.finish_run(&["ibv_devinfo", "-v"]).expect("it ends").expect_success();
+    for words in
+        ["port_lid:\t\t8\n", "port_lmc:\t\t0x02", "sm_lid:\t\t\t1\n", "subnet_timeout:\t\t20", "fec0:0000:0000:0001:"]
+    {
+        assert!(info.output.contains(words), "no {words:?}: {}", info.told());
+    }
+    let words = "cd /sys/class/infiniband/softhca0/ports/1 && cat lid lid_mask_count sm_lid sm_sl rate pkeys/1";
+    let said = room.finish_run(&["sh", "-c", words]).expect("it ends").expect_success().output;
+    assert_eq!(said, "0x8\n2\n0x1\n3\n50 Gb/sec (1X HDR)\n0x8001\n");
+    let json = room.json(&["port", "softhca0/1", "--json"]).expect("JSON");
+    assert_eq!((json["device"].as_str(), json["port"]["lmc"].as_u64()), (Some("softhca0"), Some(2)), "{json:#}");
+    for (words, told) in [
+        (["port", "--lid", "9"], "port 1 of softhca0: `lid` is 9; with this `lmc` it is a multiple of 4"),
+        (["port", "softhca7", "--reregister"], "`softhca devices` lists the ports"),
+        (["port", "softhca0/2", "--reregister"], "its ports are 1 to 1"),
+        (["port", "--rate", "fast"], "such as \"4X EDR\""),
+    ] {
+        let refused = room.finish(room.softhca(&words)).expect("it ends");
+        assert!(refused.code == 1 && refused.errors.contains(told), "{}", refused.told());
+    }
+    Pair::must_succeed(&room, &["ibv_rc_pingpong", "-c"]);
+}
+
 /// Programs that exchange LIDs over TCP, with the options for this test.
 const BY_LID: &[&[&str]] = &[
     &["ibv_rc_pingpong", "-c"],

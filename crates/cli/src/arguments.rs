@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Inject faults: lose packets, fail commands, take ports down
     #[command(subcommand, after_help = crate::fault::grammar())]
     Fault(crate::fault::Fault),
+    /// Show a port, or change it while programs run, as a subnet manager does
+    #[command(after_help = crate::port::EXAMPLES)]
+    Port(crate::port::Port),
     /// Measure latency, bandwidth and rate, on this host or between two
     Bench(crate::bench::options::Options),
     /// Check this machine, and a program: can it run on softhca?

@@ -32,7 +32,8 @@ pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Fail
 
 /// The bits of `port_cap_flags` that ports set: PortInfo:CapabilityMask of the IBA, with
 /// rdma-core's names.
-const PORT_FLAGS: [(u64, &str); 2] = [(1 << 16, "cm-sup"), (1 << 26, "ip-based-gids")];
+const PORT_FLAGS: [(u64, &str); 4] =
+    [(1 << 11, "sys-image-guid-sup"), (1 << 16, "cm-sup"), (1 << 25, "client-reg-sup"), (1 << 26, "ip-based-gids")];
 
 /// Replaces bits by lists of names.
 fn readable(mut devices: Value) -> Value {
@@ -42,13 +43,18 @@ fn readable(mut devices: Value) -> Value {
             device["device_cap_flags"] = json::flags(bits, |bit| cap::name(bit).map(kebab));
         }
         for port in device["ports"].as_array_mut().into_iter().flatten() {
-            if let Some(bits) = port["port_cap_flags"].as_u64() {
-                let name = |bit: u64| PORT_FLAGS.iter().find(|(known, _)| *known == bit).map(|(_, name)| kebab(name));
-                port["port_cap_flags"] = json::flags(bits, name);
-            }
+            name_flags(port);
         }
     }
     devices
+}
+
+/// Replaces the capability bits of a port by a list of names.
+pub(crate) fn name_flags(port: &mut Value) {
+    if let Some(bits) = port["port_cap_flags"].as_u64() {
+        let name = |bit| PORT_FLAGS.iter().find(|(known, _)| *known == bit).map(|(_, name)| (*name).to_owned());
+        port["port_cap_flags"] = json::flags(bits, name);
+    }
 }
 
 fn one(device: &Value, verbose: bool) -> String {
@@ -56,10 +62,7 @@ fn one(device: &Value, verbose: bool) -> String {
     text += &members(device, DEVICE, verbose, 4);
     for port in device["ports"].as_array().into_iter().flatten() {
         text += &format!("    port: {}\n", port["port"]);
-        text += &members(port, PORT, verbose, 8);
-        if let Some(sentence) = port["lids"].as_str() {
-            text += &format!("        {sentence}\n");
-        }
+        text += &port_in_words(port, verbose, 8);
         for gid in port["gids"].as_array().into_iter().flatten() {
             let index = gid["index"].as_u64().unwrap_or(0);
             // An address without the wire gets a line also without `-v`.
@@ -69,6 +72,12 @@ fn one(device: &Value, verbose: bool) -> String {
         }
     }
     text
+}
+
+/// What a port is, without its GIDs.
+pub(crate) fn port_in_words(port: &Value, verbose: bool, indent: usize) -> String {
+    let sentence = port["lids"].as_str().map(|sentence| format!("{:indent$}{sentence}\n", ""));
+    members(port, PORT, verbose, indent) + &sentence.unwrap_or_default()
 }
 
 /// The members in `first`, in this order; with `verbose` all other members follow.

@@ -27,6 +27,7 @@ mod log;
 mod pages;
 mod pair;
 mod place;
+mod port;
 mod preload;
 mod program;
 mod ready;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Show { json, kind, .. } => show::run(&host, json, kind),
         Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Fault(fault) => fault::run(&fault, &host),
+        Command::Port(wanted) => port::run(&wanted, &host),
         Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),
         Command::Pages { folder, date } => pages::write(&folder, &date),
