@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use abi::device::link_speed;
 use serde::{Deserialize, Deserializer};
+use wire::rate_code;
 
 /// Width and speed per lane, with the codes of `QueryPortAnswer` (IBA 14.2.5.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,11 @@ impl Rate {
             return Self::UNKNOWN;
         }
         ETHERNET.iter().find(|(most, _)| mbps <= *most).map_or(Self { width: 2, speed: 128 }, |(_, rate)| *rate)
+    }
+
+    /// The code of the static rate that is as fast as the link (`enum ibv_rate`).
+    pub fn code(self) -> u8 {
+        rate_code(link_speed(self.width, self.speed).map_or(0, |hundreds| (hundreds * 100) as u32))
     }
 }
 

@@ -58,7 +58,7 @@ pub use grh::Grh;
 pub use headers::{Headers, MAX_LEN};
 pub use number::{Psn, Qpn};
 pub use opcode::{Opcode, Operation, Place, Transport};
-pub use rate::rate_mbps;
+pub use rate::{rate_code, rate_mbps};
 
 /// The atomic request header, as in [`Headers`].
 pub type AtomicEth = atomic_eth::Header;

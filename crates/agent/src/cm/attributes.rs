@@ -162,8 +162,8 @@ pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         sl: path.sl,
-        // A peer may name rates that are newer than this code.
-        static_rate: if rate_mbps(path.rate).is_some() { path.rate } else { 0 },
+        // The port's own rate is no limit. A peer may name rates that are newer than this code.
+        static_rate: if path.rate != at.rate && rate_mbps(path.rate).is_some() { path.rate } else { 0 },
         is_global: 1,
         port_num: at.port,
         ..AhAttr::default()
@@ -201,6 +201,7 @@ mod tests {
             ifindex: 0,
             outward_mtu: 3,
             port_mtu: 5,
+            rate: 16,
             lid: 0,
             subnet: None,
             pkey: 0xffff,
@@ -225,6 +226,13 @@ mod tests {
         assert_eq!((rts.sq_psn, rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (5, 17, 7, 6, 3));
         let uc = ask(kind::UC, Some(&known()), state::RTS).expect("known");
         assert_eq!(uc.qp_attr_mask, attr::STATE | attr::SQ_PSN);
+    }
+
+    #[test]
+    fn only_a_rate_that_is_not_the_ports_own_is_a_limit() {
+        let at = attachment();
+        let limit = |rate| vector(&Path { rate, ..Path::default() }, &at).static_rate;
+        assert_eq!([0, at.rate, 2, 255].map(limit), [0, 0, 2, 0]);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Attachment {
     pub(crate) outward_mtu: u8,
     /// The MTU code of the port.
     pub(crate) port_mtu: u8,
+    /// The rate of the port's link (`enum ibv_rate`).
+    pub(crate) rate: u8,
     /// The port's LID, 0 on Ethernet.
     pub(crate) lid: u16,
     /// The addresses to which LIDs map there.
@@ -81,6 +83,7 @@ impl Locals {
                     ifindex: entry.ifindex,
                     outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
                     port_mtu: port.active_mtu,
+                    rate: port.rate.code(),
                     lid: port.lid.map_or(0, |lid| lid.number),
                     subnet: port.subnet(),
                     pkey: port.pkeys.usual(),

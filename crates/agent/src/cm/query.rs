@@ -12,6 +12,7 @@ use wire::pkey;
 use super::Manager;
 use super::dispatch::Call;
 use super::id::{Id, ib_address};
+use super::locals::Attachment;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -29,7 +30,7 @@ impl Manager {
             (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
             answer.num_paths = u32::from(id.path.is_some());
             answer.ib_route[0] = match &id.path {
-                Some(path) => record_of(path, lids_of(id, path)),
+                Some(path) => record_of(path, of_port(id, path)),
                 None => PathRec {
                     sgid: id.attachment.map_or([0; 16], |at| at.gid),
                     dgid: id.target.unwrap_or_default(),
@@ -106,28 +107,35 @@ fn paths(call: &Call<'_>, id: &Id) -> Vec<u8> {
     bytes
 }
 
-/// The LIDs of a path; 0 on Ethernet.
+/// What a record of a path tells of the port: its LID and that of the target, 0 on Ethernet, and
+/// its rate if the path has no other.
 #[derive(Clone, Copy, Default)]
-struct Lids {
-    from: u16,
-    to: u16,
+struct OfPort {
+    slid: u16,
+    dlid: u16,
+    rate: u8,
 }
 
-fn lids_of(id: &Id, path: &Path) -> Lids {
-    id.attachment.map(|at| Lids { from: at.lid, to: at.lid_of(&path.dgid) }).unwrap_or_default()
+fn of_port(id: &Id, path: &Path) -> OfPort {
+    let of = |at: Attachment| OfPort {
+        slid: at.lid,
+        dlid: at.lid_of(&path.dgid),
+        rate: if path.rate == 0 { at.rate } else { path.rate },
+    };
+    id.attachment.map(of).unwrap_or_default()
 }
 
 /// A path with its flags.
 pub(super) fn path_data(id: &Id, path: &Path) -> PathRecData {
     let flags = path_flags::GMP | path_flags::PRIMARY | path_flags::OUTBOUND | path_flags::INBOUND_REVERSE;
-    PathRecData { flags, reserved: 0, path_rec: bytes_of(path, lids_of(id, path)) }
+    PathRecData { flags, reserved: 0, path_rec: bytes_of(path, of_port(id, path)) }
 }
 
 /// A path as QUERY_ROUTE answers it.
-fn record_of(path: &Path, lids: Lids) -> PathRec {
+fn record_of(path: &Path, port: OfPort) -> PathRec {
     PathRec {
-        dlid: lids.to.to_be(),
-        slid: lids.from.to_be(),
+        dlid: port.dlid.to_be(),
+        slid: port.slid.to_be(),
         dgid: path.dgid,
         sgid: path.sgid,
         flow_label: path.flow_label.to_be(),
@@ -139,7 +147,7 @@ fn record_of(path: &Path, lids: Lids) -> PathRec {
         sl: path.sl,
         mtu_selector: EXACTLY,
         rate_selector: EXACTLY,
-        rate: path.rate,
+        rate: port.rate,
         packet_life_time_selector: EXACTLY,
         packet_life_time: path.packet_life,
         ..PathRec::default()
@@ -147,19 +155,19 @@ fn record_of(path: &Path, lids: Lids) -> PathRec {
 }
 
 /// A path as the IBA's PathRecord (15.2.5.16).
-fn bytes_of(path: &Path, lids: Lids) -> [u8; 64] {
+fn bytes_of(path: &Path, port: OfPort) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[8..24].copy_from_slice(&path.dgid);
     bytes[24..40].copy_from_slice(&path.sgid);
-    bytes[40..42].copy_from_slice(&lids.to.to_be_bytes());
-    bytes[42..44].copy_from_slice(&lids.from.to_be_bytes());
+    bytes[40..42].copy_from_slice(&port.dlid.to_be_bytes());
+    bytes[42..44].copy_from_slice(&port.slid.to_be_bytes());
     bytes[44..48].copy_from_slice(&(path.flow_label << 8 | u32::from(path.hop_limit)).to_be_bytes());
     bytes[48] = path.traffic_class;
     bytes[49] = 0x81;
     bytes[50..52].copy_from_slice(&path.pkey.to_be_bytes());
     bytes[53] = path.sl & 0x0f;
     bytes[54] = EXACTLY << 6 | path.mtu & 0x3f;
-    bytes[55] = EXACTLY << 6 | path.rate & 0x3f;
+    bytes[55] = EXACTLY << 6 | port.rate & 0x3f;
     bytes[56] = EXACTLY << 6 | path.packet_life & 0x3f;
     bytes
 }
@@ -200,7 +208,7 @@ mod tests {
             rate: 16,
             packet_life: 16,
         };
-        let bytes = bytes_of(&path, Lids { from: 0x102, to: 0x304 });
+        let bytes = bytes_of(&path, OfPort { slid: 0x102, dlid: 0x304, rate: 16 });
         assert_eq!(
             bytes[40..],
             [3, 4, 1, 2, 0x0a, 0xbc, 0xde, 64, 0x68, 0x81, 0xff, 0xff, 0, 3, 0x85, 0x90, 0x90, 0, 0, 0, 0, 0, 0, 0]

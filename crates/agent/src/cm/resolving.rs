@@ -343,6 +343,7 @@ mod tests {
             ifindex: 2,
             outward_mtu,
             port_mtu: 4,
+            rate: 16,
             lid: 0,
             subnet: None,
             pkey: 0xffff,

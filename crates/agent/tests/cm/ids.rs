@@ -169,11 +169,14 @@ fn resolving() {
     let path = route(&mut channel);
     assert_eq!((path.num_paths, path.ib_route[0].reversible, path.ib_route[0].pkey), (1, 1, 0xffff));
     assert_eq!(path.ib_route[0].sgid, path.ib_route[0].dgid, "to itself");
+    let hundred_gbps = 16; // IBV_RATE_100_GBPS: 4X EDR, as loopback has no speed
+    assert_eq!(path.ib_route[0].rate, hundred_gbps);
     let gids = channel.ask_addresses(id, query::GID);
     assert!(matches!(gids.0, Some(Sockaddr::Ib(record)) if record.addr == path.ib_route[0].sgid), "{gids:?}");
     let paths = channel.call(command::QUERY, &Query { response: 1, id, option: query::PATH }, &[], 8 + 72);
     assert_eq!(paths.get::<QueryPathAnswer>(0).num_paths, 1);
-    assert_eq!(paths.get::<PathRecData>(8).path_rec[8..24], path.ib_route[0].dgid);
+    let record = paths.get::<PathRecData>(8).path_rec;
+    assert_eq!((&record[8..24], record[55] & 0x3f), (&path.ib_route[0].dgid[..], hundred_gbps));
     channel.refused(command::QUERY, &Query { response: 1, id, option: query::IB_SERVICE }, Errno::ENOSYS);
     // The older form.
     let id = channel.create(1, TCP);
