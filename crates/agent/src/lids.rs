@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use abi::event::{AsyncRecord, kind};
 use abi::lid::{NO_GRH, Subnet, UNICAST_MAX};
 use abi::qp::Dest;
 
@@ -35,12 +36,12 @@ impl Lid {
     }
 }
 
-/// Gives every InfiniBand port its LIDs. Returns the ports whose LIDs have changed, by device and
-/// number.
-pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
+/// Gives every InfiniBand port its LIDs. Returns the events of the ports whose LIDs have changed, by
+/// device: LID_CHANGE, and SM_CHANGE where the port itself is named as the subnet manager's.
+pub fn assign(devices: &mut [Device]) -> Vec<(usize, AsyncRecord)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut taken: BTreeSet<u16> = ports.filter_map(|port| port.subnet.lids()).flatten().collect();
-    let mut changed = Vec::new();
+    let mut events = Vec::new();
     for device in devices {
         for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
             let lid = match port.subnet.lid {
@@ -48,12 +49,19 @@ pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
                 None => of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken)),
             };
             taken.insert(lid.number);
-            if port.lid.replace(lid).map(|old| old.all()) != Some(lid.all()) {
-                changed.push((device.index, number));
-            }
+            let old_sm = port.sm_lid();
+            let old = port.lid.replace(lid);
+            let found = [
+                (old.map(|old| old.all()) != Some(lid.all()), kind::LID_CHANGE),
+                (old_sm != port.sm_lid(), kind::SM_CHANGE),
+            ];
+            let raised = found.into_iter().filter(|(is_so, _)| *is_so);
+            events.extend(
+                raised.map(|(_, event_type)| (device.index, AsyncRecord { element: number, event_type, reserved: 0 })),
+            );
         }
     }
-    changed
+    events
 }
 
 /// Adds the GID of a path's LID, if the path has no GRH. The engine does the same (`engine::lid`).
@@ -163,7 +171,13 @@ mod tests {
         one[0].ports[0].follow(&[a, b], true, 1);
         assert!(assign(&mut one).is_empty(), "what has come back is no better than what was there");
         one[0].ports[0].follow(&[a], true, 1);
-        assert_eq!(assign(&mut one), [(0, 1)]);
+        let told = |one: &mut [Device]| -> Vec<(u64, u32)> {
+            assign(one).into_iter().map(|(_, event)| (event.element, event.event_type)).collect()
+        };
+        assert_eq!(told(&mut one), [(1, kind::LID_CHANGE), (1, kind::SM_CHANGE)]);
+        one[0].ports[0].subnet.sm_lid = Some(1);
+        one[0].ports[0].follow(&[b], true, 1);
+        assert_eq!(told(&mut one), [(1, kind::LID_CHANGE)], "the subnet manager stays where it is");
     }
 
     #[test]

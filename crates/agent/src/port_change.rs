@@ -92,8 +92,9 @@ impl World {
         let before = self.seen(device, number);
         self.apply_change(device, number, change);
         let moved = lids::assign(&mut self.devices);
+        let is_own = |(at, event): &(usize, AsyncRecord)| (*at, event.element) == (device, number.into());
         let after = self.seen(device, number);
-        let lid_changed = moved.contains(&(device, number.into()));
+        let lid_changed = moved.iter().any(|event| is_own(event) && event.1.event_type == kind::LID_CHANGE);
         let mut events: Vec<u32> = Vec::new();
         if let (Some(before), Some(after)) = (before, after) {
             let state = if change.state == Some(PortState::Active) { kind::PORT_ACTIVE } else { kind::PORT_ERR };
@@ -113,9 +114,9 @@ impl World {
         for event_type in &events {
             self.raise(device, AsyncRecord { element: number.into(), event_type: *event_type, reserved: 0 });
         }
-        for (other, element) in moved.into_iter().filter(|moved| *moved != (device, number.into())) {
+        for (other, event) in moved.into_iter().filter(|event| !is_own(event)) {
             self.show_port(other);
-            self.raise(other, AsyncRecord { element, event_type: kind::LID_CHANGE, reserved: 0 });
+            self.raise(other, event);
         }
         Ok(events)
     }

@@ -177,7 +177,8 @@ impl World {
     }
 
     /// Updates the GID tables from the host's addresses. If a table changed, the device's contexts
-    /// get GID_CHANGE. If a LID changed, they get LID_CHANGE. Returns true if either changed.
+    /// get GID_CHANGE. If a LID changed, they get LID_CHANGE, and SM_CHANGE if it is also that of
+    /// the subnet manager. Returns true if anything changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
         self.host = host.to_vec();
         let loopback = host.iter().find(|address| address.is_loopback()).map_or(0, |address| address.ifindex);
@@ -201,9 +202,7 @@ impl World {
                 }
             }
         }
-        for (device, element) in lids::assign(&mut self.devices) {
-            events.push((device, AsyncRecord { element, event_type: kind::LID_CHANGE, reserved: 0 }));
-        }
+        events.extend(lids::assign(&mut self.devices));
         for device in self.devices.iter().filter(|device| events.iter().any(|(index, _)| *index == device.index)) {
             let wire = &self.wire;
             self.board.show_ports(device, |index, entry| wire.code(index, entry));
