@@ -139,6 +139,8 @@ pub(crate) fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
             return Ok(Vec::new());
         }
         Some(first) if engine::rundir::is_served(&engine::rundir::node(sysfs::run_directory(), *first)) => {}
+        // All its devices were removed.
+        None if engine::rundir::is_served(&engine::rundir::admin(sysfs::run_directory())) => return Ok(Vec::new()),
         _ => {
             tell_once("has no agent: start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`");
             return Ok(Vec::new());

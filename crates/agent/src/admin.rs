@@ -25,6 +25,7 @@ use shm::socket::Socket;
 
 use crate::asker::{Asker, asker};
 use crate::cm::Manager;
+use crate::device_changes;
 use crate::faults::manage;
 use crate::foreign::Foreign;
 use crate::headroom;
@@ -117,13 +118,17 @@ pub(crate) fn serve(
             let (value, changed) = port_change::answer(world, asker, &question);
             Answer::Tell(Box::new(Telling::text(&value)), changed)
         }
+        "device" => {
+            let (value, changed) = device_changes::answer(world, asker, &question);
+            Answer::Tell(Box::new(Telling::text(&value)), changed)
+        }
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
         "stop" => {
             let _ = socket.try_send(json!({"stopping": std::process::id()}).to_string().as_bytes(), &[]);
             Answer::Over(Verdict::Stop)
         }
         other => tell(&json!({"error": format!(
-            "request {other:?} is not known; there are devices, show, errors, status, fault, port, capture, capture-news and stop"
+            "request {other:?} is not known; there are devices, device, show, errors, status, fault, port, capture, capture-news and stop"
         )})),
     }
 }

@@ -14,6 +14,7 @@ use abi::device::link_layer;
 use shm::region::Region;
 
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::host::Host;
 use crate::numbers::Grant;
@@ -26,16 +27,21 @@ pub struct Board {
 
 impl Board {
     /// A board that shows `devices`.
-    pub fn new(host: &dyn Host, devices: &[Device]) -> io::Result<Self> {
+    pub fn new(host: &dyn Host, devices: &Devices) -> io::Result<Self> {
         let (region, fd) = host.published("softhca-board", BOARD_LEN)?;
         let board = Self { region: Arc::new(region), fd };
-        board.store(word::DEVICE_COUNT, devices.len() as u32);
+        board.show_slots(devices.slots());
         for device in devices {
             board.show_ports(device, |_, _| 0);
         }
         board.store(word::VERSION, BOARD_VERSION);
         board.store(word::MAGIC, BOARD_MAGIC);
         Ok(board)
+    }
+
+    /// Shows how many indices devices may have.
+    pub fn show_slots(&self, slots: usize) {
+        self.store(word::DEVICE_COUNT, slots as u32);
     }
 
     /// The memory, for reading.
@@ -135,7 +141,7 @@ mod tests {
     #[test]
     fn a_client_sees_what_the_agent_shows_and_cannot_write() {
         let device = Device::new(0, &DeviceConfig::default(), "test");
-        let board = Board::new(&crate::host::System::default(), std::slice::from_ref(&device)).expect("a board");
+        let board = Board::new(&crate::host::System::default(), &Devices::from_iter([device])).expect("a board");
         let fd = board.descriptor();
         assert!(Region::map(fd, BOARD_LEN).is_err(), "nobody else maps it writable");
         let view = Region::map_read_only(fd, BOARD_LEN).expect("a view");

@@ -25,7 +25,7 @@ use shm::socket::FDS_MAX;
 
 use crate::asker::Asker;
 use crate::context::Context;
-use crate::device::Device;
+use crate::devices::Devices;
 use crate::foreign::Foreign;
 use crate::host::Host;
 use crate::ids::ContextId;
@@ -135,7 +135,7 @@ impl Captures {
     /// Starts a capture for the connection `number`, which has none yet.
     pub(crate) fn begin(
         &mut self,
-        (contexts, devices): (&mut Contexts, &[Device]),
+        (contexts, devices): (&mut Contexts, &Devices),
         number: u32,
         asker: Asker,
         question: &Value,

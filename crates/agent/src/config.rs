@@ -320,6 +320,18 @@ impl DeviceConfig {
     }
 }
 
+/// Checks the text of a configuration that has only devices.
+pub(crate) fn parse_devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Only {
+        devices: Vec<DeviceConfig>,
+    }
+    let config = Config { devices: toml::from_str::<Only>(text)?.devices, ..Config::default() };
+    config.check()?;
+    Ok(config.devices)
+}
+
 /// The ABI's code of an MTU in bytes: 1 is 256, 5 is 4096.
 pub fn mtu_code(bytes: u32) -> Option<u8> {
     match bytes {

@@ -48,6 +48,8 @@ pub struct Device {
     pub ports: Vec<Port>,
     /// Bytes of device memory that are allocated.
     pub dm_used: u64,
+    /// No search finds the device any more; see [`crate::devices`].
+    pub(crate) is_removed: bool,
     used: [u32; 16],
 }
 
@@ -100,7 +102,18 @@ impl Device {
             limits: config.limits,
             ports,
             dm_used: 0,
+            is_removed: false,
             used: [0; 16],
+        }
+    }
+
+    /// Removes the device: no packet passes its ports, and nobody reaches them.
+    pub(crate) fn remove(&mut self) {
+        self.is_removed = true;
+        for port in &mut self.ports {
+            port.set_state(PortState::Down);
+            port.gids.clear();
+            port.lid = None;
         }
     }
 
@@ -428,7 +441,8 @@ mod tests {
     #[test]
     fn an_infiniband_port_has_a_lid_and_needs_no_grh() {
         let port = PortConfig { link_layer: LinkLayer::Infiniband, ..PortConfig::default() };
-        let mut devices = [Device::new(0, &DeviceConfig { ports: vec![port], ..DeviceConfig::default() }, "test")];
+        let device = Device::new(0, &DeviceConfig { ports: vec![port], ..DeviceConfig::default() }, "test");
+        let mut devices = crate::devices::Devices::from_iter([device]);
         crate::lids::assign(&mut devices);
         let port = devices[0].port_attributes(1).expect("port 1");
         assert_eq!((port.state, port.link_layer, port.flags, port.lmc), (4, 1, 0, 0));

@@ -85,6 +85,11 @@ impl GidTable {
         Self { entries }
     }
 
+    /// Empties the table.
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(None);
+    }
+
     /// Replaces the subnet prefix of index 0, and returns whether it has changed.
     pub fn set_prefix(&mut self, prefix: Guid, port: Guid) -> bool {
         let gid = first_gid(prefix, port);

@@ -14,7 +14,8 @@ use abi::event::{AsyncRecord, kind};
 use abi::lid::{NO_GRH, Subnet, UNICAST_MAX};
 use abi::qp::Dest;
 
-use crate::device::{Device, Port};
+use crate::device::Port;
+use crate::devices::Devices;
 
 /// The LID of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Lid {
 
 /// Gives every InfiniBand port its LIDs. Returns the events of the ports whose LIDs have changed, by
 /// device: LID_CHANGE, and SM_CHANGE where the port itself is named as the subnet manager's.
-pub fn assign(devices: &mut [Device]) -> Vec<(usize, AsyncRecord)> {
+pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut taken: BTreeSet<u16> = ports.filter_map(|port| port.subnet.lids()).flatten().collect();
     let mut events = Vec::new();
@@ -65,7 +66,7 @@ pub fn assign(devices: &mut [Device]) -> Vec<(usize, AsyncRecord)> {
 }
 
 /// Adds the GID of a path's LID, if the path has no GRH. The engine does the same (`engine::lid`).
-pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
+pub fn directed(devices: &Devices, from: usize, path: &Dest) -> Dest {
     if path.is_global != 0 {
         return *path;
     }
@@ -73,7 +74,7 @@ pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
     Dest { dgid, sgid_index, flow_label: 0, traffic_class: 0, hop_limit: NO_GRH, is_global: 1, ..*path }
 }
 
-fn route_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
+fn route_to(devices: &Devices, from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut named = ports.filter(|port| port.lid.is_some_and(|lid| lid.all().contains(&path.dlid)));
     if let Some(port) = named.next() {
@@ -112,9 +113,10 @@ fn of_nothing(taken: &BTreeSet<u16>) -> Lid {
 mod tests {
     use super::*;
     use crate::config::{DeviceConfig, LinkLayer, PortConfig};
+    use crate::device::Device;
     use crate::gids::HostAddress;
 
-    fn devices(count: usize) -> Vec<Device> {
+    fn devices(count: usize) -> Devices {
         let port = PortConfig { link_layer: LinkLayer::Infiniband, ..PortConfig::default() };
         let config = DeviceConfig { ports: vec![port], ..DeviceConfig::default() };
         (0..count).map(|index| Device::new(index, &config, "test")).collect()
@@ -124,7 +126,7 @@ mod tests {
         HostAddress { ip: text.parse().expect(text), ifindex: 1, mtu: 1500, prefix }
     }
 
-    fn lid_at(devices: &mut [Device], host: &[HostAddress]) -> (u16, u32) {
+    fn lid_at(devices: &mut Devices, host: &[HostAddress]) -> (u16, u32) {
         for device in devices.iter_mut() {
             device.ports[0].follow(host, true, 1);
         }
@@ -171,7 +173,7 @@ mod tests {
         one[0].ports[0].follow(&[a, b], true, 1);
         assert!(assign(&mut one).is_empty(), "what has come back is no better than what was there");
         one[0].ports[0].follow(&[a], true, 1);
-        let told = |one: &mut [Device]| -> Vec<(u64, u32)> {
+        let told = |one: &mut Devices| -> Vec<(u64, u32)> {
             assign(one).into_iter().map(|(_, event)| (event.element, event.event_type)).collect()
         };
         assert_eq!(told(&mut one), [(1, kind::LID_CHANGE), (1, kind::SM_CHANGE)]);
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn ethernet_ports_have_none() {
-        let mut device = [Device::new(0, &DeviceConfig::default(), "test")];
+        let mut device = Devices::from_iter([Device::new(0, &DeviceConfig::default(), "test")]);
         assert!(assign(&mut device).is_empty());
         assert_eq!(device[0].ports[0].lid, None);
     }

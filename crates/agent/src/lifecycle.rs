@@ -18,7 +18,7 @@ use crate::world::{World, add};
 impl World {
     /// Opens `device` for a client.
     pub fn open(&mut self, device: usize, profile: u16, peer: Peer) -> Outcome<ContextId> {
-        if device >= self.devices.len() {
+        if self.devices.get(device).is_none() {
             return refuse(Errno::ENODEV, format!("there is no device {device}"));
         }
         headroom::check()?;

@@ -19,6 +19,7 @@ use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE};
+use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
 use engine::rundir::at;
@@ -60,7 +61,7 @@ pub(crate) struct Mirror {
 
 impl Mirror {
     /// Writes all files about `devices`.
-    pub(crate) fn new(run_dir: &RunDir, devices: &[Device]) -> io::Result<Self> {
+    pub(crate) fn new(run_dir: &RunDir, devices: &Devices) -> io::Result<Self> {
         let mirror = Self { root: run_dir.file(SYS) };
         mirror.folder(Path::new("class/infiniband"))?;
         mirror.folder(Path::new("dev/infiniband"))?;
@@ -69,16 +70,17 @@ impl Mirror {
         mirror.write(Path::new("class/misc/rdma_cm/dev"), MANAGER_NODE)?;
         mirror.write(Path::new("class/infiniband_ucma/abi_version"), &ABI_VERSION.to_string())?;
         mirror.link(&Path::new("dev/infiniband").join(NODE), NODE_LOOK)?;
-        for device in devices {
-            mirror.constants(device)?;
-        }
         mirror.update(devices)?;
         Ok(mirror)
     }
 
-    /// Updates what changes: port states, rates, GID tables and P_Key tables.
-    pub(crate) fn update(&self, devices: &[Device]) -> io::Result<()> {
+    /// Updates what changes: devices, port states, rates, GID tables and P_Key tables.
+    pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
+        self.forget_others(devices)?;
         for device in devices {
+            if !self.root.join(home(device)).is_dir() {
+                self.constants(device)?;
+            }
             self.interfaces(device)?;
             for (number, port) in (1..).zip(&device.ports) {
                 let at = home(device).join(format!("ports/{number}"));
@@ -115,6 +117,28 @@ impl Mirror {
                             let _ = fs::remove_file(self.root.join(interface));
                         }
                     }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what tells of devices that do not exist any more.
+    fn forget_others(&self, devices: &Devices) -> io::Result<()> {
+        let nodes: BTreeSet<String> = devices.iter().map(|device| node(device.index)).collect();
+        for (folder, names) in [
+            ("dev/infiniband", &nodes),
+            ("class/infiniband_verbs", &nodes),
+            ("class/infiniband", &devices.iter().map(|device| device.name.clone()).collect()),
+        ] {
+            for present in fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten() {
+                let name = present.file_name();
+                let name = name.to_string_lossy();
+                let is_other = name != NODE && name != "abi_version" && !names.contains(&*name);
+                if is_other {
+                    let path = present.path();
+                    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                    removed.map_err(at("remove", &path))?;
                 }
             }
         }
@@ -307,7 +331,7 @@ mod tests {
     fn facts_are_where_the_kernel_would_have_them() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
-        let mut devices = [Device::new(0, &DeviceConfig::default(), "test")];
+        let mut devices = Devices::from_iter([Device::new(0, &DeviceConfig::default(), "test")]);
         let mirror = Mirror::new(&run_dir, &devices).expect("written");
         let read = |name: &str| fs::read_to_string(run_dir.file(SYS).join("class").join(name)).expect(name);
         assert_eq!(read("infiniband/softhca0/ports/1/state"), "4: ACTIVE\n");
@@ -336,7 +360,8 @@ mod tests {
     fn nodes_links_and_rights() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
-        Mirror::new(&run_dir, &[Device::new(0, &DeviceConfig::default(), "test")]).expect("written");
+        Mirror::new(&run_dir, &Devices::from_iter([Device::new(0, &DeviceConfig::default(), "test")]))
+            .expect("written");
         let sys = run_dir.file(SYS);
         for (link, same) in [
             ("class/infiniband_verbs/uverbs0/device/vendor", "class/infiniband/softhca0/device/vendor"),

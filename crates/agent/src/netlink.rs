@@ -111,7 +111,7 @@ impl Dump {
         let all = header.is_dump();
         let device = || {
             let index = request.device.ok_or(Errno::EINVAL)? as usize;
-            if index < world.devices.len() { Ok(index) } else { Err(Errno::ENODEV) }
+            world.devices.get(index).map(|device| device.index).ok_or(Errno::ENODEV)
         };
         let part = match (command, class) {
             (command::GET, _) if all => Part::Devices(0),
@@ -180,10 +180,10 @@ impl Dump {
     fn piece(&mut self, world: &World, manager: &Manager, header: &Header, part: Part) -> Option<Part> {
         match part {
             Part::Devices(index) => {
-                let Some(device) = world.devices.get(index) else { return self.end(header) };
+                let Some(device) = world.devices.from(index) else { return self.end(header) };
                 self.packet.begin(header, flag::MULTI);
                 facts::device(&mut self.packet, device);
-                Some(Part::Devices(index + 1))
+                Some(Part::Devices(device.index + 1))
             }
             Part::Ports(index, before) => {
                 let device = &world.devices[index];
@@ -196,7 +196,12 @@ impl Dump {
                 Some(Part::Ports(index, number))
             }
             Part::Summaries { device, only, mut count } => {
-                let Some(found) = world.devices.get(device) else { return self.end(header) };
+                let Some(found) = world.devices.from(device) else { return self.end(header) };
+                // The device of a request may have gone since.
+                if only && found.index != device {
+                    return self.end(header);
+                }
+                let device = found.index;
                 if !count.go_on(manager, device) {
                     return Some(Part::Summaries { device, only, count });
                 }

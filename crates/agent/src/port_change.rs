@@ -14,7 +14,7 @@ use crate::lids;
 use crate::pkeys::{BadPkeys, PkeyTable};
 use crate::rate::Rate;
 use crate::show;
-use crate::subnet_settings::{BadSettings, SubnetSettings, overlap};
+use crate::subnet_settings::{BadSettings, SubnetSettings};
 use crate::world::World;
 
 /// New values of a port; what is absent stays as it is.
@@ -49,7 +49,7 @@ pub enum BadChange {
         /// Its device.
         device: String,
         /// Its number.
-        port: usize,
+        port: u32,
     },
     /// The P_Keys.
     Pkeys(BadPkeys),
@@ -125,15 +125,9 @@ impl World {
         let port = self.devices.get(device).and_then(|device| device.port(number).ok()).ok_or(BadChange::NoPort)?;
         let subnet = change.subnet.or(port.subnet);
         subnet.check(port.is_infiniband()).map_err(BadChange::Subnet)?;
-        if let Some(lids) = subnet.lids() {
-            for other in &self.devices {
-                let taken = |port: &crate::device::Port| port.subnet.lids().is_some_and(|of| overlap(&of, &lids));
-                let mut others =
-                    (1..).zip(&other.ports).filter(|(at, _)| (other.index, *at) != (device, number as usize));
-                if let Some((port, _)) = others.find(|(_, port)| taken(port)) {
-                    return Err(BadChange::TakenLid { device: other.name.clone(), port });
-                }
-            }
+        let others = subnet.lids().and_then(|lids| self.devices.with_set_lids(&lids, Some((device, number))));
+        if let Some((other, port)) = others {
+            return Err(BadChange::TakenLid { device: other.name.clone(), port });
         }
         if let Some(pkeys) = &change.pkeys {
             PkeyTable::check(pkeys, port.pkeys.length()).map_err(BadChange::Pkeys)?;
@@ -197,8 +191,8 @@ fn carry_out(world: &mut World, asker: Asker, question: &Value) -> Result<(Value
     }
     let number = question["port"].as_u64().map_or(Some(1), |number| u32::try_from(number).ok()).unwrap_or(0);
     let name = question["device"].as_str();
-    let found = world.devices.iter().position(|device| name.is_none_or(|name| device.name == name));
-    let device = found.ok_or_else(|| BadChange::NoPort.to_string())?;
+    let found = world.devices.iter().find(|device| name.is_none_or(|name| device.name == name));
+    let device = found.ok_or_else(|| BadChange::NoPort.to_string())?.index;
     world.devices[device].port(number).map_err(|refusal| refusal.reason.into_owned())?;
     let place = format!("port {number} of {}", world.devices[device].name);
     let events = match changes {

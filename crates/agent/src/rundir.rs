@@ -117,6 +117,12 @@ impl RunDir {
         self.path.join(name)
     }
 
+    /// Removes a node.
+    pub(crate) fn remove(&self, name: &str) {
+        // It is gone already if somebody else removed it.
+        let _ = fs::remove_file(self.file(name));
+    }
+
     /// A descriptor that becomes readable when a file in the directory is removed, or the directory
     /// is moved. (The kernel does not report the removal of the directory itself while this process
     /// has a file in it open.)

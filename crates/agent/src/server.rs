@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use abi::envelope::REQUEST_MAX;
 use rustix::event::epoll::EventFlags;
-use shm::socket::Socket;
+use shm::socket::{Listener, Socket};
 
 use crate::account;
 use crate::addresses::{AddressWatch, host_addresses, host_links};
@@ -161,10 +161,9 @@ impl Server {
         };
         self.world.closers = Closers::threads(room, users::waiting(descriptors));
         self.surroundings.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
-        for index in 0..self.world.devices.len() {
-            let listener = listen_at(&run_dir, &node(index))?;
-            self.poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
-            self.listeners.devices.push(listener);
+        for device in &self.world.devices {
+            let listener = listen_for(&self.poller, &run_dir, device.index)?;
+            self.listeners.devices.insert(device.index, listener);
         }
         let manager = listen_at(&run_dir, abi::ucma::NODE)?;
         self.poller.watch(manager.as_fd(), Token::ManagerNode, EventFlags::IN)?;
@@ -203,7 +202,7 @@ impl Server {
     fn accept(&mut self, node: Node) {
         for _ in 0..ACCEPTED {
             let listener = match node {
-                Node::Device(device) => self.listeners.devices.get(device),
+                Node::Device(device) => self.listeners.devices.get(&device),
                 Node::Manager => self.listeners.manager.as_ref(),
             };
             let closers = &mut self.world.closers;
@@ -420,16 +419,56 @@ impl Server {
         self.show_changes(changed);
     }
 
-    /// Sends what a change of the devices has caused, and brings the manager and the mirror up to
-    /// date with them.
+    /// Sends what a change of the devices has caused, and brings the parts of the agent, the mirror
+    /// and the nodes up to date with them.
     fn show_changes(&mut self, changed: bool) {
         self.world.flush_news();
+        self.tell_clients();
         self.manager.follow_addresses(&self.world);
-        if changed
-            && let Some(mirror) = &self.surroundings.mirror
+        if !changed {
+            return;
+        }
+        self.close_nodes();
+        if let Some(mirror) = &self.surroundings.mirror
             && let Err(error) = mirror.update(&self.world.devices)
         {
             tracing::warn!(%error, "the device mirror could not be brought up to date");
+        }
+        // After the mirror, which describes the device that a program finds by its node.
+        self.open_nodes();
+    }
+
+    /// Hands the news of the devices to the parts of the agent that work on every device.
+    fn tell_clients(&mut self) {
+        self.world.tell_clients(&mut [&mut self.manager]);
+    }
+
+    /// Closes the nodes of devices that are removed.
+    fn close_nodes(&mut self) {
+        let Some(run_dir) = &self.run_dir else { return };
+        self.listeners.devices.retain(|index, listener| {
+            let stays = self.world.devices.get(*index).is_some();
+            if !stays {
+                // Closing the socket ends the watch in any case.
+                let _ = self.poller.unwatch(listener.as_fd());
+                run_dir.remove(&node(*index));
+            }
+            stays
+        });
+    }
+
+    /// Opens the nodes of devices that have none.
+    fn open_nodes(&mut self) {
+        let Some(run_dir) = &self.run_dir else { return };
+        for device in &self.world.devices {
+            let index = device.index;
+            if self.listeners.devices.contains_key(&index) {
+                continue;
+            }
+            match listen_for(&self.poller, run_dir, index) {
+                Ok(listener) => drop(self.listeners.devices.insert(index, listener)),
+                Err(error) => tracing::error!(%error, device = %device.name, "programs do not find the device"),
+            }
         }
     }
 
@@ -456,6 +495,13 @@ impl Server {
         self.registry.last = self.registry.last.wrapping_add(1);
         self.registry.last
     }
+}
+
+/// Opens the node of a device.
+fn listen_for(poller: &Poller, run_dir: &RunDir, index: usize) -> io::Result<Listener> {
+    let listener = listen_at(run_dir, &node(index))?;
+    poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
+    Ok(listener)
 }
 
 /// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.

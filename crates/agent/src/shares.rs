@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn all_that_a_device_has_by_default_fits_into_a_users_bytes() {
-        let device = world(true).devices.remove(0);
+        let world = world(true);
+        let device = &world.devices[0];
         let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Mw];
         let all: u64 = kinds.iter().map(|kind| u64::from(part(device.most(*kind))) * weight(*kind)).sum();
         assert!(all <= USER_BYTES, "{all}");

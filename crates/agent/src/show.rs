@@ -31,7 +31,7 @@ pub(crate) fn status(world: &World) -> Value {
         "system": world.users.apart,
         "addresses": world.addresses,
         "version": env!("CARGO_PKG_VERSION"),
-        "devices": world.devices.len(),
+        "devices": world.devices.iter().count(),
         "contexts": world.contexts.len(),
         "engines": world.contexts.values().filter(|context| context.engine.is_some()).count(),
         "lanes": world.lanes.len(),

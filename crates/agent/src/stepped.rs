@@ -166,6 +166,8 @@ impl Stepped {
     fn with<T>(&self, action: impl FnOnce(&mut All) -> T) -> T {
         let mut all = self.all.lock();
         let done = action(&mut all);
+        let All { world, manager } = &mut *all;
+        world.tell_clients(&mut [manager]);
         for context in std::mem::take(&mut all.world.removed) {
             all.world.end_some_lanes(context, usize::MAX);
         }

@@ -33,7 +33,7 @@ use engine::capture::CaptureHook;
 use shm::region::Region;
 
 use crate::config;
-use crate::device::Device;
+use crate::devices::Devices;
 use crate::engine_link::EngineLink;
 use crate::gids::{GidEntry, gid_of, ip_of};
 use crate::management::Inlet;
@@ -179,7 +179,7 @@ impl Wire {
 
     /// Brings the sockets up to date with the addresses and groups. Returns true if a socket was
     /// opened or closed.
-    pub(crate) fn follow(&mut self, devices: &[Device], groups: &Groups, now: Instant) -> bool {
+    pub(crate) fn follow(&mut self, devices: &Devices, groups: &Groups, now: Instant) -> bool {
         self.stale = false;
         let mut addresses = BTreeMap::new();
         for (index, entry) in devices.iter().flat_map(|device| &device.ports).flat_map(|port| port.gids.iter()) {

@@ -25,6 +25,7 @@ use crate::closer::Closers;
 use crate::config::Config;
 use crate::context::Context;
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
 use crate::host::{Host, System};
@@ -49,7 +50,7 @@ pub struct World {
     /// What commands need from the operating system.
     pub system: Arc<dyn Host>,
     /// The devices, by index.
-    pub devices: Vec<Device>,
+    pub devices: Devices,
     /// The contexts that are open.
     pub contexts: BTreeMap<ContextId, Context>,
     /// The objects.
@@ -113,10 +114,7 @@ impl World {
 
     /// Like [`World::new`], on another host.
     pub fn on(system: Arc<dyn Host>, config: &Config, place: &str) -> io::Result<Self> {
-        let mut devices: Vec<Device> =
-            config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
-        let system_guid = config.system_guid.unwrap_or(devices[0].node_guid);
-        devices.iter_mut().for_each(|device| device.system_guid = system_guid);
+        let mut devices = Devices::configured(config, place);
         lids::assign(&mut devices);
         let board = Board::new(&*system, &devices)?;
         let captures = Captures::new(Arc::clone(&system));
@@ -239,6 +237,7 @@ impl World {
 
     /// Gives an unaffiliated event to every context of a device.
     pub fn raise(&mut self, device: usize, record: AsyncRecord) {
+        self.devices.note(device, record);
         for context in self.contexts.values_mut().filter(|context| context.device == device) {
             if let Some(events) = &mut context.events {
                 events.push(record);

@@ -13,7 +13,7 @@ use abi::device::port_state;
 use abi::lid::{self, Subnet};
 use wire::pkey;
 
-use crate::device::Device;
+use crate::devices::Devices;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 use crate::pkeys::PkeyTable;
 
@@ -71,7 +71,7 @@ pub(crate) struct Locals {
 impl Locals {
     /// Collects the addresses from the host's addresses, the configured ones (`named`), and the
     /// devices' GIDs. `elsewhere`: the addresses are not this machine's.
-    pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &[Device]) -> Self {
+    pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &Devices) -> Self {
         let (mut attachments, mut pkeys) = (Vec::new(), BTreeMap::new());
         for device in devices {
             for (number, port) in (1..).zip(&device.ports) {
@@ -187,6 +187,7 @@ impl Locals {
 mod tests {
     use super::*;
     use crate::config::DeviceConfig;
+    use crate::device::Device;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect(text)
@@ -197,7 +198,7 @@ mod tests {
         let mut device = Device::new(0, &DeviceConfig::default(), "test");
         device.ports[0].gids.follow(&gids.iter().map(address).collect::<Vec<_>>(), true, 1);
         let named: Vec<IpAddr> = named.iter().map(|text| ip(text)).collect();
-        Locals::new(&host.iter().map(address).collect::<Vec<_>>(), &named, false, &[device])
+        Locals::new(&host.iter().map(address).collect::<Vec<_>>(), &named, false, &Devices::from_iter([device]))
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Ids whose device a rule removes (`softhca fault add remove`). As with a kernel, the ids get an
-//! event, and their connections end. The protocol tells their peers. Adds to [`Manager`].
+//! Ids whose device is removed from the agent, or by a rule (`softhca fault add remove`) from some
+//! programs. As with a kernel, the ids get an event, and their connections end. The protocol tells
+//! their peers. Adds to [`Manager`].
 
 use abi::ucma::connection::{UdParam, event};
 
 use super::Manager;
-use super::id::Stage;
+use super::id::{Id, Stage};
+use crate::device_clients::DeviceClient;
 use crate::world::World;
 
 impl Manager {
@@ -22,12 +24,12 @@ impl Manager {
             }
         }
         for name in names {
-            self.lose_device(name);
+            self.lose_device(name, "a rule of faults on demand has removed the device");
         }
         self.settle(world);
     }
 
-    fn lose_device(&mut self, name: u32) {
+    fn lose_device(&mut self, name: u32, why: &str) {
         let Some(id) = self.ids.get_mut(name) else { return };
         (id.stage, id.attachment) = (Stage::Over, None);
         let connection = id.connection.take();
@@ -43,7 +45,21 @@ impl Manager {
                 tracing::debug!(%error, "an id's connection was gone before its device");
             }
         }
-        let text = "the device was taken away by a rule of faults on demand".to_owned();
-        self.tell(name, event::DEVICE_REMOVAL, 0, UdParam::default(), text);
+        self.tell(name, event::DEVICE_REMOVAL, 0, UdParam::default(), why.to_owned());
+    }
+}
+
+impl DeviceClient for Manager {
+    fn add(&mut self, world: &World, _device: usize) {
+        self.follow_addresses(world);
+    }
+
+    fn remove(&mut self, world: &World, device: usize) {
+        let is_there = |id: &Id| id.attachment.is_some_and(|at| at.device == device);
+        let names: Vec<u32> = self.ids.iter().filter(|(_, id)| is_there(id)).map(|(name, _)| name).collect();
+        for name in names {
+            self.lose_device(name, "the device was removed from the agent");
+        }
+        self.follow_addresses(world);
     }
 }

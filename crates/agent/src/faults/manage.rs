@@ -14,10 +14,6 @@ use crate::ids::ContextId;
 use crate::shares;
 use crate::world::World;
 
-/// Maximum number of lanes of removed devices that end together with the rule's start. Separate
-/// pieces of work end the rest.
-const LANES_AT_ONCE: usize = 256;
-
 /// Answers a `fault` request. The second value says whether ports have changed.
 pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Value, bool) {
     let done = match question["do"].as_str() {
@@ -54,7 +50,7 @@ impl World {
                 has_changed = self.set_port(device.unwrap_or(0), port, false);
                 entry.counted = (1, 1);
             }
-            Kind::Remove => entry.counted = self.remove_device(&entry),
+            Kind::Remove => entry.counted = self.remove_for(&entry),
             _ => {}
         }
         (entry, has_changed)
@@ -114,8 +110,8 @@ impl World {
         let device = match &rule.select.device {
             None => None,
             Some(name) => {
-                let known = self.devices.iter().position(|device| device.name == *name);
-                let known = known.or_else(|| name.parse().ok().filter(|index| *index < self.devices.len()));
+                let known = self.devices.named(name).or_else(|| self.devices.get(name.parse().ok()?));
+                let known = known.map(|device| device.index);
                 let names = || self.devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
                 Some(known.ok_or_else(|| format!("device: there is no {name:?}; devices are {}", names()))?)
             }
@@ -146,25 +142,27 @@ impl World {
     }
 
     /// Removes the device from the programs that a rule touches. Returns from how many.
-    fn remove_device(&mut self, entry: &Entry) -> (u64, u64) {
-        use abi::private::{Push, push};
-        let (mut removed, mut left) = (0, LANES_AT_ONCE);
+    fn remove_for(&mut self, entry: &Entry) -> (u64, u64) {
         let (scope, device, pid) = (entry.scope, entry.device, entry.rule().select.pid);
         self.faults.removals.lock().push(Removal { scope, device, pid });
         let touched: Vec<ContextId> =
             self.contexts.values().filter(|context| entry.touches(context)).map(|context| context.id).collect();
-        for id in touched {
-            if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
-                engine.push(Push { kind: push::REMOVED, ..Push::default() }, Vec::new());
-                removed += 1;
-            }
-            // The engines at the other ends must not get anything from it any more.
-            left -= self.end_some_lanes(id, left);
-            if self.lanes.neighbours(id).next().is_some() {
-                self.removed.push(id);
-            }
-        }
+        let removed = self.take_from(&touched);
         (removed, removed)
+    }
+
+    /// Clears the rules that are for one device only, because it is removed.
+    pub(crate) fn clear_faults_of(&mut self, device: usize) {
+        let faults = Arc::clone(&self.faults);
+        let ids: Vec<u64> = {
+            let book = faults.book.lock();
+            let entries = book.entries.iter().chain(book.own.values().flatten());
+            entries.filter(|entry| entry.device == Some(device)).map(|entry| entry.armed.id.into()).collect()
+        };
+        if !ids.is_empty() {
+            // The rules are there.
+            let _ = self.clear_faults(Asker::Root, Some(&ids));
+        }
     }
 
     /// Clears the rules with these numbers, or all rules without numbers. Returns their numbers,

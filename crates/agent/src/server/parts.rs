@@ -18,8 +18,8 @@ use crate::poller::Token;
 /// The sockets on which clients connect.
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// One for each device.
-    pub(super) devices: Vec<Listener>,
+    /// One for each device, by index.
+    pub(super) devices: BTreeMap<usize, Listener>,
     pub(super) manager: Option<Listener>,
     pub(super) admin: Option<Listener>,
     pub(super) netlink: Option<Listener>,
