@@ -18,6 +18,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
+use crate::agent_device::{self, AgentCommand};
 use crate::failure::Failure;
 use crate::link_layer::LinkLayer;
 use crate::log::Log;
@@ -42,11 +43,14 @@ Examples:
   softhca agent --system                   For every user, as root.
   softhca agent --foreground               Log in this terminal; ^C ends it.
   softhca agent --stop                     End it. Programs get
-                                           IBV_EVENT_DEVICE_FATAL.";
+                                           IBV_EVENT_DEVICE_FATAL.
+  softhca agent device add softhca1        Another device, while programs run.";
 
 #[derive(Debug, Args)]
-#[command(after_help = AGENT)]
+#[command(after_help = AGENT, args_conflicts_with_subcommands = true)]
 pub(crate) struct Agent {
+    #[command(subcommand)]
+    pub(crate) command: Option<AgentCommand>,
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -71,8 +75,11 @@ pub(crate) struct Agent {
     pub(crate) detached: bool,
 }
 
-/// Starts or stops the agent as the options say.
+/// Starts or stops the agent as the options say, or changes its devices.
 pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
+    if let Some(AgentCommand::Device(command)) = &agent.command {
+        return agent_device::run(command, host);
+    }
     let run_dir = if agent.system { place::system_run_dir() } else { host.own_run_dir() };
     if agent.stop {
         return stop(&run_dir);

@@ -10,6 +10,7 @@
 
 mod admin;
 mod agent_command;
+mod agent_device;
 mod arguments;
 mod bench;
 mod capture;
