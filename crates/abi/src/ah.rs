@@ -5,6 +5,14 @@ pub use wire::rate_mbps;
 /// The highest service level: the field has 4 bits (IBA 7.6.5).
 pub const SL_MAX: u8 = 15;
 
+/// The TOS or traffic class of RoCEv2 packets, if `dscp` is that of their service level and their
+/// address vector asks for the traffic class `asked`. A DSCP in the address vector decides; the
+/// lowest two bits are ECN's.
+#[must_use]
+pub const fn traffic_class(dscp: u8, asked: u8) -> u8 {
+    if asked >> 2 == 0 { dscp << 2 | asked } else { asked }
+}
+
 record! {
     /// An address vector.
     pub struct AhAttr[32] {

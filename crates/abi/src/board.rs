@@ -50,6 +50,9 @@ constants! {
         PKEY_LEN = 28,
         /// The port has 2^n LIDs from its base LID on.
         LMC = 32,
+        /// DSCP of each service level on Ethernet: four in each of four words, the first in the
+        /// lowest byte. Each word is valid by itself.
+        DSCPS = 36,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by

@@ -74,6 +74,9 @@ impl Board {
             self.store(base + port_word::LMC, port.lid.map_or(0, |lid| lid.lmc.into()));
             self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
             self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
+            for (word, four) in port.dscp.words().enumerate() {
+                self.store(base + port_word::DSCPS + 4 * word, four);
+            }
             self.store(base + port_word::PKEY_LEN, port.pkeys.length() as u32);
             for slot in 0..PKEY_MAX {
                 if let Some(at) = board::pkey(index, number, slot) {

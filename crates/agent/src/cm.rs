@@ -579,8 +579,9 @@ impl Manager {
     /// The addressing of a datagram, or `None` if the source address does not belong to this
     /// agent.
     fn addressing(&self, path: &Path) -> Option<Addressing> {
-        let Attachment { gid, ifindex, .. } = self.locals.with_gid(&path.sgid)?;
-        let Path { dgid, traffic_class, hop_limit, pkey, .. } = *path;
+        let Attachment { gid, ifindex, dscp, .. } = self.locals.with_gid(&path.sgid)?;
+        let Path { dgid, hop_limit, pkey, .. } = *path;
+        let traffic_class = dscp.traffic_class(path.sl, path.traffic_class);
         Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
     }
 

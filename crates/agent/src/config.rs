@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use wire::pkey;
 
+use crate::dscp::DscpTable;
 use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
@@ -114,6 +115,8 @@ pub struct PortConfig {
     pub subnet_prefix: Option<Guid>,
     /// What a subnet manager sets at an InfiniBand port.
     pub subnet: SubnetSettings,
+    /// The DSCP of each service level of an Ethernet port.
+    pub dscp: DscpTable,
 }
 
 /// The configured state of a port.
@@ -212,6 +215,7 @@ impl Default for PortConfig {
             rate: None,
             subnet_prefix: None,
             subnet: SubnetSettings::default(),
+            dscp: DscpTable::default(),
         }
     }
 }
@@ -311,6 +315,9 @@ impl DeviceConfig {
             }
             if let Err(error) = PkeyTable::check(&port.pkeys, PKEY_TABLE_LEN) {
                 return refuse(format!("port {}: `pkeys`: {error}", index + 1));
+            }
+            if port.link_layer == LinkLayer::Infiniband && port.dscp != DscpTable::default() {
+                return refuse(format!("port {}: `dscp` is for `ethernet` ports", index + 1));
             }
             if let Err(error) = port.subnet.check(port.link_layer == LinkLayer::Infiniband) {
                 return refuse(format!("port {}: `subnet`: {error}", index + 1));

@@ -10,6 +10,7 @@ use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, mtu_code};
+use crate::dscp::DscpTable;
 use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress, LINK_LOCAL};
 use crate::identity;
 use crate::lids::Lid;
@@ -78,6 +79,8 @@ pub struct Port {
     pub gids: GidTable,
     /// The P_Keys: the partitions of the port.
     pub pkeys: PkeyTable,
+    /// The DSCP of each service level; all 0 on InfiniBand.
+    pub dscp: DscpTable,
     /// The rate of its link.
     pub rate: Rate,
     /// The rate is configured, so it does not follow the interface.
@@ -349,6 +352,7 @@ impl Port {
             lid: None,
             gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
             pkeys: PkeyTable::new(&config.pkeys, pkeys),
+            dscp: if config.link_layer == LinkLayer::Ethernet { config.dscp } else { DscpTable::default() },
             rate: config.rate.unwrap_or(Rate::UNKNOWN),
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),

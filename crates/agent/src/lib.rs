@@ -28,6 +28,7 @@ mod device_changes;
 pub mod device_clients;
 pub mod devices;
 pub mod dispatch;
+pub mod dscp;
 pub mod engine_link;
 mod fair;
 pub mod faults;

@@ -22,6 +22,8 @@ pub struct Ah {
     vector: AddressVector,
     /// Without a GRH: the GID for the LID, if the LID can be resolved.
     by_lid: Option<Option<GidRoute>>,
+    /// The traffic class of its packets.
+    traffic_class: u8,
 }
 
 impl Ah {
@@ -37,7 +39,8 @@ impl Ah {
         let core = pd.core();
         let from = Place { device: core.device(), port: u32::from(vector.port_num) };
         let by_lid = (vector.is_global == 0).then(|| core.board.gid_route(from, vector.dlid));
-        Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid })
+        let traffic_class = core.board.traffic_class(from, vector.sl, vector.traffic_class);
+        Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid, traffic_class })
     }
 
     /// The agent's handle.
@@ -70,7 +73,7 @@ impl Ah {
         entry.flow_label = vector.flow_label;
         entry.sgid_index = vector.sgid_index;
         entry.hop_limit = vector.hop_limit;
-        entry.traffic_class = vector.traffic_class;
+        entry.traffic_class = self.traffic_class;
     }
 
     /// Destroys the handle.

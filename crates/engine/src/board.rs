@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use abi::ah::{SL_MAX, traffic_class};
 use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, word};
 use abi::device::port_state;
 use abi::errno::Errno;
@@ -80,6 +81,15 @@ impl Board {
     /// The interface that carries a GID.
     pub(crate) fn gid_ifindex(&self, device: u32, port: u32, index: u32) -> u32 {
         board::gid_ifindex(device, port, index).map_or(0, |at| self.word(at))
+    }
+
+    /// The traffic class of packets that leave by a port with this service level and, in their
+    /// address vector, this traffic class.
+    pub(crate) fn traffic_class(&self, from: Place, sl: u8, asked: u8) -> u8 {
+        let sl = usize::from(sl & SL_MAX);
+        let at = board::port(from.device, from.port).map(|port| port + board::port_word::DSCPS + sl / 4 * 4);
+        let dscps = at.map_or(0, |at| self.word(at)).to_le_bytes();
+        traffic_class(dscps[sl % 4], asked)
     }
 
     pub(crate) fn mcast_epoch(&self) -> u32 {

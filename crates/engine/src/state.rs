@@ -151,13 +151,10 @@ impl Qp {
         self.take_over(inner, new, rate, How::Deferred);
     }
 
-    /// A destination without a GRH: finds the GID for its LID.
-    fn resolve_lid(&self, inner: &mut Inner) {
-        if inner.attributes.dest.is_global == 0 {
-            let mut dest = inner.attributes.dest;
-            self.direct_by_lid(inner, &mut dest);
-            inner.attributes.dest = dest;
-        }
+    fn complete_primary_path(&self, inner: &mut Inner) {
+        let mut dest = inner.attributes.dest;
+        self.complete_path(inner, &mut dest);
+        inner.attributes.dest = dest;
     }
 
     /// The program moves the QP to the error state.
@@ -190,7 +187,7 @@ impl Qp {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
         if mask & attr::AV != 0 {
-            self.resolve_lid(inner);
+            self.complete_primary_path(inner);
         }
         let before = inner.state;
         let next =

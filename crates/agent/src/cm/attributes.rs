@@ -174,6 +174,7 @@ pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
 mod tests {
     use super::*;
     use crate::cm::channel::ChannelId;
+    use crate::dscp::DscpTable;
     use abi::ucma::port_space;
     use wire::{Psn, Qpn};
 
@@ -201,6 +202,7 @@ mod tests {
             ifindex: 0,
             outward_mtu: 3,
             port_mtu: 5,
+            dscp: DscpTable::default(),
             rate: 16,
             lid: 0,
             subnet: None,

@@ -14,6 +14,7 @@ use abi::lid::{self, Subnet};
 use wire::pkey;
 
 use crate::devices::Devices;
+use crate::dscp::DscpTable;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 use crate::pkeys::PkeyTable;
 
@@ -34,6 +35,8 @@ pub(crate) struct Attachment {
     pub(crate) outward_mtu: u8,
     /// The MTU code of the port.
     pub(crate) port_mtu: u8,
+    /// The DSCP of the port's service levels.
+    pub(crate) dscp: DscpTable,
     /// The rate of the port's link (`enum ibv_rate`).
     pub(crate) rate: u8,
     /// The port's LID, 0 on Ethernet.
@@ -83,6 +86,7 @@ impl Locals {
                     ifindex: entry.ifindex,
                     outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
                     port_mtu: port.active_mtu,
+                    dscp: port.dscp,
                     rate: port.rate.code(),
                     lid: port.lid.map_or(0, |lid| lid.number),
                     subnet: port.subnet(),

@@ -333,6 +333,7 @@ fn family_of(address: &Sockaddr) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dscp::DscpTable;
 
     fn place(outward_mtu: u8) -> Attachment {
         Attachment {
@@ -343,6 +344,7 @@ mod tests {
             ifindex: 2,
             outward_mtu,
             port_mtu: 4,
+            dscp: DscpTable::default(),
             rate: 16,
             lid: 0,
             subnet: None,

@@ -71,7 +71,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
     }
     socket.send(&Outgoing {
         to,
-        traffic_class: dest.traffic_class,
+        traffic_class: port.dscp.traffic_class(dest.sl, dest.traffic_class),
         hop_limit: dest.hop_limit,
         segment: 0,
         interface: 0,

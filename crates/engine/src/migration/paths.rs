@@ -18,9 +18,9 @@ impl Qp {
     /// Applies a change of attributes, which is merged already, to the alternate path and the
     /// migration state.
     pub(crate) fn change_paths(&self, inner: &mut Inner, new: &ModifyQp) {
-        if new.attr_mask & attr::ALT_PATH != 0 && inner.attributes.alt_dest.is_global == 0 {
+        if new.attr_mask & attr::ALT_PATH != 0 {
             let mut dest = inner.attributes.alt_dest;
-            self.direct_by_lid(inner, &mut dest);
+            self.complete_path(inner, &mut dest);
             inner.attributes.alt_dest = dest;
         }
         if new.attr_mask & attr::PATH_MIG_STATE != 0 {
@@ -149,10 +149,15 @@ impl Qp {
         self.raise(kind::PATH_MIG);
     }
 
-    /// Replaces a LID with its GID. If there is none, the destination does not exist, as with a LID
-    /// that no switch knows.
-    pub(crate) fn direct_by_lid(&self, inner: &mut Inner, dest: &mut abi::qp::Dest) {
+    /// Completes a path: gives it the traffic class of its service level, or without a GRH the GID
+    /// of its LID. If no GID stands for the LID, the destination does not exist, as with a LID that
+    /// no switch knows.
+    pub(crate) fn complete_path(&self, inner: &mut Inner, dest: &mut abi::qp::Dest) {
         let from = Place { device: self.engine().device(), port: u32::from(dest.port_num) };
+        if dest.is_global != 0 {
+            dest.traffic_class = self.engine().board.traffic_class(from, dest.sl, dest.traffic_class);
+            return;
+        }
         let route = self.engine().board.gid_route(from, dest.dlid);
         if route.is_none() {
             self.complain_of_lid(inner, dest.dlid);

@@ -153,7 +153,12 @@ impl Fabric {
 
     /// One host, or two at 10.0.0.1 and 10.0.0.2, whose ports belong to these partitions.
     pub(crate) fn partitions(hosts: bool, pkeys: &str) -> Self {
-        let port = format!("[[devices]]\n[[devices.ports]]\npkeys = {pkeys}\n");
+        Self::with_port(hosts, &format!("pkeys = {pkeys}"))
+    }
+
+    /// One host, or two at 10.0.0.1 and 10.0.0.2, whose ports have these keys in the configuration.
+    pub(crate) fn with_port(hosts: bool, keys: &str) -> Self {
+        let port = format!("[[devices]]\n[[devices.ports]]\n{keys}\n");
         if !hosts {
             return Self::configured(&format!("{LOOPBACK}\n{port}"));
         }

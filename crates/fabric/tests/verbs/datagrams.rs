@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Fabric, Plan, QKEY, Side, ah};
+use abi::ah::AhAttr;
 use abi::cq::{opcode as wc_opcode, status, wc_flags};
 use abi::errno::Errno;
 use abi::post::opcode;
@@ -74,6 +75,27 @@ fn between_ipv4_addresses_the_header_is_ipv4s() {
     assert_eq!((header[0], header[8], header[9]), (0x45, 64, 17), "version and length, time to live, UDP");
     assert_eq!((&header[12..16], &header[16..20]), (&gid[12..], &gid[12..]));
     assert_eq!(b.memory.get(40, 33), a.memory.get(0, 33));
+}
+
+/// The receiver sees the traffic class of the service level, the same on one host and between
+/// hosts.
+#[test]
+fn a_service_level_has_the_traffic_class_of_the_table() {
+    for hosts in [false, true] {
+        let fabric = Fabric::with_port(hosts, "dscp = [0, 10, 46]");
+        let (a, b) = fabric.pair(&Plan::ud());
+        for (sl, asked, seen) in [(0, 0, 0), (1, 0, 10 << 2), (2, 1, 46 << 2 | 1), (2, 8 << 2, 8 << 2), (15, 0, 0)] {
+            let vector = AhAttr { sl, traffic_class: asked, ..*a.ah(&b).vector() };
+            let to_b = a.pd.create_ah(&vector).expect("an address handle");
+            assert_eq!(to_b.vector().traffic_class, asked, "the program's own value stays");
+            b.recv(1, 0, 100);
+            send(&a, &to_b, b.qp.qpn(), QKEY, 5);
+            assert_eq!(b.received().byte_len, 45);
+            let bytes = b.memory.get(0, 40);
+            let class = if a.gid()[..12] == MAPPED { bytes[21] } else { bytes[0] << 4 | bytes[1] >> 4 };
+            assert_eq!(class, seen, "service level {sl}, between hosts: {hosts}");
+        }
+    }
 }
 
 fn only_those_who_show_the_key_are_heard(fabric: &Fabric) {
