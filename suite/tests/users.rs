@@ -58,6 +58,12 @@ fn two_users_talk_through_one_agent() {
     bob.finish(bob.softhca(&["doctor"])).expect("it ends").expect_success();
     let refused = bob.finish(bob.softhca(&["agent", "--stop"])).expect("it ends");
     assert!(!refused.succeeded() && refused.errors.contains("another user"), "{}", refused.told());
+    for words in
+        [&["agent", "device", "add", "more"][..], &["agent", "device", "remove", "softhca0"], &["port", "--mtu", "256"]]
+    {
+        let refused = bob.finish(bob.softhca(words)).expect("it ends");
+        assert!(!refused.succeeded() && refused.errors.contains("own user and root"), "{}", refused.told());
+    }
     let own = bob.finish_run(&["sh", "-c", "echo a reason > $SOFTHCA_REASONS; exit 5"]).expect("it ends");
     assert!(own.code == 5 && own.errors.contains("a reason"), "reasons have a place of their own: {}", own.told());
     assert_eq!(machine.agent(), Some(agent));
