@@ -129,6 +129,9 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
 /// Calls the function that carries out an admitted command.
 fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if !gives_back(call) {
+        if world.device_of(call.context).is_removed {
+            return refuse(Errno::EIO, "the device was removed; its objects can only be destroyed");
+        }
         headroom::check()?;
     }
     if call.command.is_extended() {

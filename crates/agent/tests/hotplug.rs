@@ -2,10 +2,12 @@
 
 mod common;
 
+use abi::Errno;
 use abi::command::{legacy, number};
-use abi::device::{GetContext, QueryPort, QueryPortAnswer, port_state};
+use abi::device::{self, GetContext, QueryPort, QueryPortAnswer};
 use abi::event::kind;
 use abi::layout::Record;
+use abi::pd::{AllocPd, DeallocPd};
 use abi::queue::context_page;
 use agent::Config;
 use agent::context::{ContextId, Peer};
@@ -35,10 +37,12 @@ fn events(world: &mut World, id: ContextId) -> Vec<u32> {
     (0..count).map(|at| page.read(context_page::RECORDS + 16 * at + 8)).collect()
 }
 
-fn port(world: &mut World, id: ContextId) -> QueryPortAnswer {
+/// The state of the port, or the error number.
+fn port_state(world: &mut World, id: ContextId) -> Result<u8, i32> {
     let body = QueryPort { response: 1, port_num: 1, ..QueryPort::default() };
     let request = legacy(number::QUERY_PORT, &body, &[], size_of::<QueryPortAnswer>());
-    QueryPortAnswer::read(&dispatch(world, id, &request, Vec::new()).bytes).expect("whole")
+    let reply = dispatch(world, id, &request, Vec::new());
+    if reply.status == 0 { Ok(QueryPortAnswer::read(&reply.bytes).expect("whole").state) } else { Err(reply.status) }
 }
 
 #[test]
@@ -46,12 +50,19 @@ fn a_removed_device_is_gone_for_all_and_the_others_do_not_notice() {
     let mut world = world();
     assert_eq!(world.add_devices(ONE_MORE), Ok(vec!["more".into()]));
     let (first, second) = (opened(&mut world, 0), opened(&mut world, 1));
+    let pd = dispatch(&mut world, second, &legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12), Vec::new());
+    let pd = u32::from_le_bytes(*pd.bytes.first_chunk().expect("a handle"));
     assert_eq!(world.devices[1].system_guid, world.devices[0].node_guid, "they are in one box");
     assert_ne!(world.devices[1].node_guid, world.devices[0].node_guid);
     world.remove_device("more").expect("it is there");
     assert_eq!(events(&mut world, second), [kind::DEVICE_FATAL]);
-    assert_eq!((events(&mut world, first), port(&mut world, first).state), (Vec::new(), port_state::ACTIVE));
-    assert_eq!(port(&mut world, second).state, port_state::DOWN);
+    assert_eq!(
+        (events(&mut world, first), port_state(&mut world, first)),
+        (Vec::new(), Ok(device::port_state::ACTIVE))
+    );
+    assert_eq!(port_state(&mut world, second), Err(Errno::EIO.to_status()), "as on a kernel");
+    let give_back = legacy(number::DEALLOC_PD, &DeallocPd { pd_handle: pd }, &[], 0);
+    assert_eq!(dispatch(&mut world, second, &give_back, Vec::new()).status, 0, "objects can be destroyed");
     let peer = Peer { pid: 1, uid: 2, comm: "test".into() };
     world.open(1, 0, peer).expect_err("nobody opens it");
     let said = world.remove_device("more").expect_err("it is gone");
