@@ -40,6 +40,7 @@ pub mod refusal;
 pub mod srq;
 pub mod target;
 pub mod ucma;
+pub mod umad;
 pub mod wire;
 pub mod wq;
 pub mod xrc;
