@@ -4,6 +4,7 @@
 //! * [`transactions`]: requests that wait for an answer, with timeouts and retries; the rule of
 //!   transaction ids.
 //! * [`rmpp`]: messages that are longer than one datagram.
+//! * [`client`]: what a client has outstanding of both.
 //! * [`dispatch`]: which client serves which class and method.
 //! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
 //!   [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
@@ -13,6 +14,7 @@
 //! holds.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod counters;
 pub mod dispatch;
 pub mod node;

@@ -142,6 +142,13 @@ impl<P: Clone> Transactions<P> {
         self.take(key).map(|waiting| waiting.request)
     }
 
+    /// Whether a request waits for this answer.
+    #[must_use]
+    pub fn expects(&self, answer: &Header) -> bool {
+        let waiting = self.waiting.get(&(answer.transaction, answer.class));
+        waiting.is_some_and(|waiting| answers(answer, &waiting.header))
+    }
+
     /// Ends a transaction without an answer, and returns its request: the client cancels it, or the
     /// datagram could not be sent.
     pub fn cancel(&mut self, transaction: u64, class: u8) -> Option<P> {
