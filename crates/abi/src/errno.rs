@@ -50,6 +50,7 @@ errnos! {
     ENODEV = 19, "no such device";
     EINVAL = 22, "invalid argument";
     EMFILE = 24, "too many open files";
+    ENOTTY = 25, "no such request for this file";
     ENOSPC = 28, "not enough room for the answer";
     EPIPE = 32, "the other side is gone";
     ERANGE = 34, "out of range";

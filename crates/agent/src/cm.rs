@@ -60,7 +60,7 @@ use engine::Network;
 use protocol::Time;
 use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path};
 
-use crate::management::{Addressing, Inlet, Outlets, Told};
+use crate::management::{Addressing, Arrived, Inlet, Outlets, Told};
 pub(crate) use channel::ChannelId;
 use channel::{Channel, Event};
 use id::Id;
@@ -316,9 +316,22 @@ impl Manager {
         self.mail.outlets.set_network(network);
     }
 
+    /// Takes some of the management datagrams that have arrived, of any class.
+    pub(crate) fn take_arrivals(&self) -> VecDeque<Arrived> {
+        self.mail.inlet.take_some(ARRIVALS)
+    }
+
+    /// Sends a datagram of another class.
+    pub(crate) fn send_for_others(&mut self, addressing: &Addressing, mad: &protocol::cm::Mad, owner: u32) {
+        let sent = self.mail.outlets.send(addressing, mad, &Told { owner, words: "" });
+        match sent {
+            Ok(()) => self.counts.sent += 1,
+            Err(_) => self.counts.not_sent += 1,
+        }
+    }
+
     /// Handles datagrams that have arrived.
-    pub(crate) fn on_datagrams(&mut self, world: &World) {
-        let arrivals = self.mail.inlet.take_some(ARRIVALS);
+    pub(crate) fn on_datagrams(&mut self, world: &World, arrivals: VecDeque<Arrived>) {
         if !headroom::is_there() {
             self.counts.received += arrivals.len() as u64;
             self.counts.dropped += arrivals.len() as u64;

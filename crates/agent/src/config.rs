@@ -41,6 +41,9 @@ pub struct Config {
     pub addresses: Vec<IpAddr>,
     /// How the agent receives packets of other hosts.
     pub wire: Wire,
+    /// The numbers of users who may send and receive management datagrams (`/dev/infiniband/umad0`,
+    /// `issm0`), besides root and the agent's own user.
+    pub mad_users: Vec<u32>,
     /// Serve every user of this machine and keep them apart. Only `softhca agent --system` sets
     /// this; the file cannot.
     #[serde(skip)]
@@ -180,6 +183,7 @@ impl Default for Config {
         Self {
             idle_exit: None,
             system_guid: None,
+            mad_users: Vec::new(),
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,

@@ -69,6 +69,8 @@ pub struct Port {
     pub stays_down: bool,
     /// See `port_state` of the ABI.
     pub state: u8,
+    /// A program says that it is a subnet manager at this port (`issmN`).
+    pub has_manager: bool,
     /// Q_Key and P_Key violations that ended contexts have counted.
     pub violations: [u32; 2],
     /// The link layer, which decides how the port is addressed.
@@ -239,8 +241,10 @@ impl Device {
 
     /// The answer to QUERY_PORT.
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
-        /// Bits of PortInfo:CapabilityMask: there is a system image GUID; communication management
-        /// is supported; the port raises CLIENT_REREGISTER; GIDs come from IP addresses.
+        /// Bits of PortInfo:CapabilityMask: a subnet manager is there; there is a system image GUID;
+        /// communication management is supported; the port raises CLIENT_REREGISTER; GIDs come from
+        /// IP addresses.
+        const SUBNET_MANAGER: u32 = 1 << 1;
         const SYSTEM_GUID: u32 = 1 << 11;
         const CM_SUPPORTED: u32 = 1 << 16;
         const CLIENT_REREGISTER: u32 = 1 << 25;
@@ -254,10 +258,11 @@ impl Device {
             LinkLayer::Infiniband => (link_layer::INFINIBAND, SYSTEM_GUID | CLIENT_REREGISTER, 0),
         };
         let subnet = &port.subnet;
+        let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
         Ok(QueryPortAnswer {
             qkey_viol_cntr: port.violations[0],
             bad_pkey_cntr: port.violations[1],
-            port_cap_flags: CM_SUPPORTED | more,
+            port_cap_flags: CM_SUPPORTED | more | manager,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: port.pkeys.length() as u16,
@@ -347,6 +352,7 @@ impl Port {
                 PortState::Active => port_state::ACTIVE,
                 PortState::Down => port_state::DOWN,
             },
+            has_manager: false,
             violations: [0; 2],
             link_layer: config.link_layer,
             lid: None,

@@ -47,6 +47,7 @@ mod lifecycle;
 pub mod limits;
 mod listening;
 pub mod local;
+mod mads;
 mod management;
 mod mapped;
 mod mirror;

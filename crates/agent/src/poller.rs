@@ -21,6 +21,10 @@ pub(crate) enum Token {
     AdminNode,
     /// A connection arrives at the node of NETLINK_RDMA.
     NetlinkNode,
+    /// A connection arrives at the node of user MADs.
+    MadNode,
+    /// A connection to the node of user MADs.
+    Mads(u32),
     /// A client's socket.
     Client(u32),
     /// A client's process has ended.
@@ -58,6 +62,8 @@ impl From<Token> for EventData {
             Token::RunDir => (11, 0),
             Token::EventSocket(id) => (12, id),
             Token::NetlinkNode => (13, 0),
+            Token::MadNode => (14, 0),
+            Token::Mads(id) => (15, id),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -78,6 +84,8 @@ impl From<EventData> for Token {
             8 => Self::Relays,
             9 => Self::ManagerNode,
             10 => Self::Management,
+            14 => Self::MadNode,
+            15 => Self::Mads(id),
             11 => Self::RunDir,
             12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,

@@ -8,6 +8,7 @@
 //! principal type is [`Server`].
 
 mod admin_connections;
+mod mad_connections;
 mod messages;
 mod parts;
 mod passing;
@@ -17,7 +18,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,7 @@ use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
 use admin_connections::AdminConnection;
+use mad_connections::MadNode;
 use parts::{Idle, Listeners, Local, Registry, Schedule, Surroundings};
 use scheduler::{Account, Work};
 
@@ -74,8 +76,7 @@ pub(crate) struct Server {
     registry: Registry,
     schedule: Schedule,
     local: Local,
-    /// A spare descriptor, for the case that no other one is left.
-    spare: Option<OwnedFd>,
+    mads: MadNode,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
     proxies: Proxies,
@@ -120,18 +121,19 @@ impl Server {
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
+        let mads = MadNode::new(&world);
         let mut server = Self {
             world,
             manager,
+            mads,
             poller,
-            listeners: Listeners::default(),
+            listeners: Listeners { spare: spare_descriptor(), ..Listeners::default() },
             clients: BTreeMap::new(),
             retrying: BTreeSet::new(),
             admins: BTreeMap::new(),
             registry: Registry::default(),
             schedule: Schedule::new(),
             local: Local::default(),
-            spare: spare_descriptor(),
             watch,
             messages,
             proxies: Proxies::new(inbox.clone()),
@@ -171,6 +173,9 @@ impl Server {
         let netlink = listen_at(&run_dir, abi::netlink::NODE)?;
         self.poller.watch(netlink.as_fd(), Token::NetlinkNode, EventFlags::IN)?;
         self.listeners.netlink = Some(netlink);
+        let mads = listen_at(&run_dir, abi::umad::NODE)?;
+        self.poller.watch(mads.as_fd(), Token::MadNode, EventFlags::IN)?;
+        self.listeners.mads = Some(mads);
         let admin = listen_at(&run_dir, ADMIN)?;
         self.poller.watch(admin.as_fd(), Token::AdminNode, EventFlags::IN)?;
         self.listeners.admin = Some(admin);
@@ -206,7 +211,8 @@ impl Server {
                 Node::Manager => self.listeners.manager.as_ref(),
             };
             let closers = &mut self.world.closers;
-            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.listeners.spare, closers))
+            else {
                 return;
             };
             let id = self.next_connection();
@@ -440,7 +446,7 @@ impl Server {
 
     /// Hands the news of the devices to the parts of the agent that work on every device.
     fn tell_clients(&mut self) {
-        self.world.tell_clients(&mut [&mut self.manager]);
+        self.world.tell_clients(&mut [&mut self.manager, &mut self.mads.mads]);
     }
 
     /// Closes the nodes of devices that are removed.
@@ -476,12 +482,14 @@ impl Server {
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
-        let retry = [retry, bind, self.manager.next_time(), self.world.faults.next_time()].into_iter().flatten().min();
+        let timers = [self.manager.next_time(), self.mads.mads.next_time(), self.world.faults.next_time()];
+        let retry = [retry, bind].into_iter().chain(timers).flatten().min();
         let Some(limit) = self.idle.exit.filter(|_| {
             // Fault rules wait for programs to come, so they keep the agent alive.
             !self.world.faults.is_on()
                 && self.clients.is_empty()
                 && self.admins.is_empty()
+                && self.mads.is_empty()
                 && self.local.contexts.is_empty()
                 && self.local.channels.is_empty()
         }) else {

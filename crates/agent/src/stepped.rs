@@ -113,7 +113,8 @@ impl Stepped {
     /// Runs the manager: it handles the waiting datagrams and the expired timers.
     pub fn step(&self) {
         self.with(|All { world, manager }| {
-            manager.on_datagrams(world);
+            let arrivals = manager.take_arrivals();
+            manager.on_datagrams(world, arrivals);
             manager.on_time(world);
         });
     }

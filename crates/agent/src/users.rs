@@ -109,6 +109,8 @@ pub struct Users {
     pub lanes: u64,
     /// How many of these lanes may have an end at a proxy engine.
     pub proxy_lanes: u64,
+    /// The users who may send and receive MADs, besides root and the agent's own user.
+    pub mads: BTreeSet<u32>,
     /// How many proxy engines the agent runs for programs of one user, if users are kept apart.
     pub proxies: u32,
     /// Each proxy engine holds a clone of its user's entry until its threads have ended.
@@ -123,6 +125,7 @@ impl Users {
             apart,
             all: BTreeMap::new(),
             mapped: Mapped::default(),
+            mads: BTreeSet::new(),
             contexts: contexts(None, u64::MAX),
             descriptors: descriptors(None, true),
             bytes: USER_BYTES,
@@ -132,6 +135,12 @@ impl Users {
             proxies: PROXIES_MAX,
             running: BTreeMap::new(),
         }
+    }
+
+    /// Lets these users send and receive MADs.
+    pub(crate) fn with_mads(mut self, users: &[u32]) -> Self {
+        self.mads.extend(users);
+        self
     }
 
     /// Divides this many descriptors and mappings among users.

@@ -134,7 +134,7 @@ impl World {
             ended: Ended::default(),
             relays: Relays::new()?,
             closers: Closers::default(),
-            users: Users::new(config.system),
+            users: Users::new(config.system).with_mads(&config.mad_users),
             pending: PendingContexts::default(),
             removed: Vec::new(),
             offers_again: false,

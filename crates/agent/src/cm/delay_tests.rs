@@ -141,7 +141,8 @@ fn a_delayed_incoming_datagram_causes_one_event() {
     ] {
         let mut host = with(rule);
         host.arriving();
-        host.manager.on_datagrams(&host.world);
+        let arrivals = host.manager.take_arrivals();
+        host.manager.on_datagrams(&host.world, arrivals);
         let took = host.until_events(1);
         assert!((least..=most).contains(&took), "{rule}: {took:?}");
         host.expect(event::CONNECT_REQUEST);

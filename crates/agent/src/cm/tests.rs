@@ -348,7 +348,8 @@ fn requests_that_a_rule_rejects_are_captured() {
     let mut ring = CaptureRingRx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("mapped");
     host.world.add_faults(Scope::All, "cm-timeout").expect("a rule");
     let mut packet = host.arriving();
-    host.manager.on_datagrams(&host.world);
+    let arrivals = host.manager.take_arrivals();
+    host.manager.on_datagrams(&host.world, arrivals);
     let mut bytes = Vec::new();
     let mut next = || {
         assert!(ring.pop(&mut bytes).expect("sound"), "one more");
@@ -405,7 +406,8 @@ fn requests_of_another_partition_are_dropped_and_others_name_the_index() {
         let dropped = |host: &Host| host.manager.status()["dropped"].as_u64().expect("a number");
         let before = dropped(&host);
         host.arriving();
-        host.manager.on_datagrams(&host.world);
+        let arrivals = host.manager.take_arrivals();
+        host.manager.on_datagrams(&host.world, arrivals);
         let Some(index) = index else {
             assert_eq!((host.waiting(), dropped(&host) - before), (0, 1), "{pkeys:x?}");
             continue;

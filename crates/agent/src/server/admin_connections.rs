@@ -64,7 +64,8 @@ impl Server {
                 AdminNode::Admin => self.listeners.admin.as_ref(),
                 AdminNode::Netlink => self.listeners.netlink.as_ref(),
             };
-            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.listeners.spare, closers))
+            else {
                 return;
             };
             let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
@@ -191,7 +192,7 @@ impl Server {
             let (socket, now) = admin.watched();
             scheduler::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
         }
-        count
+        count + self.mads.ask_again(&self.poller, uid, most - count)
     }
 
     fn watch_admin(&mut self, id: u32, interest: EventFlags) {

@@ -23,6 +23,9 @@ pub(super) struct Listeners {
     pub(super) manager: Option<Listener>,
     pub(super) admin: Option<Listener>,
     pub(super) netlink: Option<Listener>,
+    pub(super) mads: Option<Listener>,
+    /// A spare descriptor, for the case that no other one is left.
+    pub(super) spare: Option<OwnedFd>,
 }
 
 /// The connections.

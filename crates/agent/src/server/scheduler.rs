@@ -165,7 +165,8 @@ impl Server {
                 token => self.enqueue(token),
             }
         }
-        if self.manager.next_time().is_some_and(|wait| wait.is_zero()) && !self.schedule.timers_queued {
+        let timers = [self.manager.next_time(), self.mads.mads.next_time()];
+        if timers.into_iter().flatten().any(|wait| wait.is_zero()) && !self.schedule.timers_queued {
             self.schedule.timers_queued = true;
             self.schedule.queue.push(Account::Timers, Work::Timers);
         }
@@ -195,6 +196,10 @@ impl Server {
                 Some(admin) => admin.watched(),
                 None => return,
             },
+            Token::Mads(id) => match self.mads.watched(id) {
+                Some(watched) => watched,
+                None => return,
+            },
             Token::Death(id) => {
                 if let Some(death) = self.clients.get(&id).and_then(|client| client.death()) {
                     let _ = self.poller.unwatch(death);
@@ -217,7 +222,10 @@ impl Server {
             Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |admin| Account::User(admin.uid)),
             Token::Push(context) => self.account_of_context(ContextId(context)),
             Token::EventSocket(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
-            Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode => Account::Newcomers,
+            Token::Mads(id) => self.mads.user_of(id).map_or(Account::Newcomers, Account::User),
+            Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode | Token::MadNode => {
+                Account::Newcomers
+            }
             Token::Relays => Account::Relays,
             Token::Management => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
@@ -246,6 +254,8 @@ impl Server {
             Work::Timers => {
                 self.schedule.timers_queued = false;
                 self.manager.on_time(&self.world);
+                self.mads.mads.on_time(&mut self.world);
+                self.follow_mads();
             }
         }
         true
@@ -259,6 +269,8 @@ impl Server {
             Token::ManagerNode => self.accept(Node::Manager),
             Token::AdminNode => self.accept_admins(AdminNode::Admin),
             Token::NetlinkNode => self.accept_admins(AdminNode::Netlink),
+            Token::MadNode => self.accept_mads(),
+            Token::Mads(id) => self.serve_mads(id),
             Token::Client(id) => self.serve(id),
             Token::Death(id) => self.disconnect(id),
             // An engine has made room.
@@ -266,7 +278,7 @@ impl Server {
             Token::Admin(id) => return self.serve_admin(id),
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
-            Token::Management => self.manager.on_datagrams(&self.world),
+            Token::Management => self.take_datagrams(),
             Token::EventSocket(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }

@@ -1,0 +1,210 @@
+//! Management datagrams of the agent's ports: what the kernel's `ib_mad`, `ib_umad` and the
+//! firmware's agents are to programs.
+//!
+//! ```text
+//!   umadN files ── write ──▶ client ──▶ travel ──▶ arrive ──▶ subnet management (QP 0)
+//!        ▲                  (mad)         │  ▲         │ └───▶ performance management (QP 1)
+//!        └──────── read ────────┐         ▼  │         ├─────▶ the connection manager
+//!                               │     other hosts      ▼
+//!                               └──────────────── the client that is registered
+//! ```
+//!
+//! [`file`] is an open file, [`port`] has the registrations of a port, [`managed`] shows a device as
+//! a node of its subnet, and [`travel`] carries datagrams. [`calls`] carries out what programs ask.
+//! Crate `mad` has the protocols. Without a topology, no link leads from one port to another: a
+//! datagram of QP 0 reaches the ports of this agent by their LIDs, and no other host.
+//!
+//! Time is the time since the agent began. The principal type is [`Mads`].
+
+mod calls;
+mod file;
+mod managed;
+mod port;
+#[cfg(test)]
+mod tests;
+mod travel;
+mod way;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use wire::mad::Mad;
+
+use crate::device_clients::{DeviceClient, PerDevice};
+use crate::management::{Addressing, Arrived};
+use crate::world::World;
+pub(crate) use calls::Opened;
+use file::File;
+use managed::ManagedDevice;
+use port::PortServices;
+use travel::Datagram;
+
+/// Maximum number of datagrams between ports of this agent that are delivered at once.
+const TURN: usize = 64;
+
+/// A port: the index of its device, and its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PortId {
+    pub(crate) device: usize,
+    pub(crate) port: u8,
+}
+
+/// A datagram for another host.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) addressing: Addressing,
+    pub(crate) mad: Mad,
+    /// The user whose program sends it, or 0.
+    pub(crate) owner: u32,
+}
+
+/// The management datagrams of one agent.
+#[derive(Debug)]
+pub(crate) struct Mads {
+    devices: PerDevice<ManagedDevice>,
+    ports: BTreeMap<PortId, PortServices>,
+    files: BTreeMap<u32, File>,
+    keys: HashMap<[u8; 16], u32>,
+    /// Datagrams that are on their way inside of this agent.
+    travelling: VecDeque<Datagram>,
+    results: Results,
+    began: Instant,
+    /// When the next timer expires.
+    next: Option<Duration>,
+}
+
+/// What the owner of [`Mads`] does after each call.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    /// Datagrams for other hosts.
+    pub(crate) outgoing: Vec<Outgoing>,
+    /// Datagrams of ports of this agent for its connection manager.
+    pub(crate) for_manager: VecDeque<Arrived>,
+    /// Files with messages for their programs.
+    pub(crate) readable: Vec<u32>,
+    /// Files and waiting connections whose device is gone.
+    pub(crate) gone: Vec<u32>,
+    /// Connections that have waited for `issmN` and have it now.
+    pub(crate) granted: Vec<u32>,
+    /// Ports have changed.
+    pub(crate) ports_changed: bool,
+}
+
+impl Mads {
+    /// No file is open.
+    pub(crate) fn new(world: &World) -> Self {
+        let mut mads = Self {
+            devices: PerDevice::default(),
+            ports: BTreeMap::new(),
+            files: BTreeMap::new(),
+            keys: HashMap::new(),
+            travelling: VecDeque::new(),
+            results: Results::default(),
+            began: Instant::now(),
+            next: None,
+        };
+        world.register(&mut mads);
+        mads
+    }
+
+    /// Takes a datagram that has arrived from another host. Returns it if it is for the connection
+    /// manager.
+    pub(crate) fn on_arrival(&mut self, world: &mut World, arrived: Arrived) -> Option<Arrived> {
+        if wire::mad::Header::of(&arrived.mad).class == wire::mad::CLASS_CM {
+            return Some(arrived);
+        }
+        self.arrive_from_host(world, &arrived);
+        self.settle(world);
+        None
+    }
+
+    /// Handles expired timers, and datagrams that are still on their way.
+    pub(crate) fn on_time(&mut self, world: &mut World) {
+        let now = self.now();
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        for at in ports {
+            let Some(services) = self.ports.get_mut(&at) else { continue };
+            let due = |registered: &port::Registered| registered.client.deadline().is_some_and(|due| due <= now);
+            let clients = services.registered.iter().filter(|(_, registered)| due(registered));
+            for registration in clients.map(|(registration, _)| *registration).collect::<Vec<_>>() {
+                if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
+                    registered.client.handle_timeout(now);
+                }
+                self.follow_client(at, registration);
+            }
+            self.send_trap(world, at);
+        }
+        self.settle(world);
+    }
+
+    /// The time until the next timer expires.
+    pub(crate) fn next_time(&self) -> Option<Duration> {
+        if !self.travelling.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        Some(self.next?.saturating_sub(self.now()))
+    }
+
+    /// What the last calls have led to.
+    pub(crate) fn take_results(&mut self) -> Results {
+        std::mem::take(&mut self.results)
+    }
+
+    /// The first message that waits for the program of a file.
+    pub(crate) fn first_message(&self, file: u32) -> Option<&[u8]> {
+        self.files.get(&file)?.first()
+    }
+
+    /// The program has the first message.
+    pub(crate) fn pop_message(&mut self, file: u32) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.pop();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Carries some of the datagrams that are on their way, and finds the next timer. It looks at
+    /// every registration, of which there are few: one program has up to 32 for each file.
+    fn settle(&mut self, world: &mut World) {
+        for _ in 0..TURN {
+            let Some(datagram) = self.travelling.pop_front() else { break };
+            self.travel(world, datagram);
+        }
+        let now = self.now();
+        let traps = |at: &PortId, port: &PortServices| {
+            let sends = self.devices.get(at.device).and_then(|it| it.node.port(at.port));
+            let deadline = port.traps.deadline().filter(|_| sends.is_some_and(|port| port.info.lid != 0));
+            deadline.map(|deadline| deadline.max(now))
+        };
+        let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();
+        self.next = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten().min();
+    }
+}
+
+impl DeviceClient for Mads {
+    fn add(&mut self, world: &World, device: usize) {
+        let Some(present) = world.devices.get(device) else { return };
+        self.devices.set(device, ManagedDevice::new(present));
+        for port in 1..=present.ports.len() as u8 {
+            self.ports.insert(PortId { device, port }, PortServices::new());
+        }
+    }
+
+    fn remove(&mut self, _world: &World, device: usize) {
+        self.devices.take(device);
+        let files = self.files.iter().filter(|(_, file)| file.at.device == device);
+        let files: Vec<u32> = files.map(|(file, _)| *file).collect();
+        for file in files {
+            self.keys.retain(|_, known| *known != file);
+            self.files.remove(&file);
+            self.results.gone.push(file);
+        }
+        let ports = self.ports.extract_if(PortId { device, port: 0 }..=PortId { device, port: u8::MAX }, |_, _| true);
+        for (_, port) in ports {
+            self.results.gone.extend(port.manager.into_iter().chain(port.candidates));
+        }
+    }
+}

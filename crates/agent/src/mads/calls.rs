@@ -1,0 +1,246 @@
+//! What programs ask of the files `umadN` and `issmN`: to open and close them, ioctl and write. The
+//! rules and errors are those of Linux's `user_mad.c`. Adds to [`Mads`].
+
+use std::time::Duration;
+
+use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
+use abi::{Errno, Record};
+use mad::client;
+use mad::dispatch::{self, Interest};
+use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, LEN};
+
+use super::file::File;
+use super::managed::has_subnet_management;
+use super::port::Owner;
+use super::way::Way;
+use super::{Mads, PortId};
+use crate::world::World;
+
+/// Maximum number of registrations of one user at a port.
+const USER_AGENTS_MAX: usize = 1024;
+
+/// An attempt to open `issmN`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// It is open.
+    Now,
+    /// Another program has it open, and the connection waits.
+    Later,
+}
+
+impl Mads {
+    /// Opens `umadN` of a port for the connection `name`, of user `uid`. Returns the file's key.
+    pub(crate) fn open(&mut self, world: &World, name: u32, uid: u32, at: PortId) -> Result<[u8; 16], Errno> {
+        if !self.ports.contains_key(&at) {
+            return Err(Errno::ENODEV);
+        }
+        let mut key = [0; 16];
+        for half in key.chunks_exact_mut(8) {
+            half.copy_from_slice(&world.system.secret().to_ne_bytes());
+        }
+        // Without randomness, a key would not keep other users out.
+        if key == [0; 16] || self.keys.contains_key(&key) {
+            return Err(Errno::EIO);
+        }
+        self.files.insert(name, File::new(uid, at, key));
+        self.keys.insert(key, name);
+        Ok(key)
+    }
+
+    /// Closes a file, or a connection that has `issmN` open or waits for it.
+    pub(crate) fn close(&mut self, world: &mut World, name: u32) {
+        if let Some(file) = self.files.remove(&name) {
+            self.keys.remove(&file.key);
+            if let Some(port) = self.ports.get_mut(&file.at) {
+                file.agents().for_each(|agent| port.unregister(agent));
+            }
+        }
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        for at in ports {
+            let Some(port) = self.ports.get_mut(&at) else { continue };
+            port.candidates.retain(|candidate| *candidate != name);
+            if port.manager == Some(name) {
+                port.manager = port.candidates.pop_front();
+                self.results.granted.extend(port.manager);
+                let has_manager = port.manager.is_some();
+                self.show_manager(world, at, has_manager);
+            }
+        }
+        self.settle(world);
+    }
+
+    /// Opens `issmN` of a port for the connection `name`.
+    pub(crate) fn open_manager(
+        &mut self,
+        world: &mut World,
+        name: u32,
+        at: PortId,
+        nonblocking: bool,
+    ) -> Result<Opened, Errno> {
+        if !has_subnet_management(world, at.device, at.port) {
+            return Err(Errno::ENODEV);
+        }
+        let port = self.ports.get_mut(&at).ok_or(Errno::ENODEV)?;
+        match port.manager {
+            Some(_) if nonblocking => Err(Errno::EAGAIN),
+            Some(_) => {
+                port.candidates.push_back(name);
+                Ok(Opened::Later)
+            }
+            None => {
+                port.manager = Some(name);
+                self.show_manager(world, at, true);
+                self.settle(world);
+                Ok(Opened::Now)
+            }
+        }
+    }
+
+    /// The capability mask of a port says whether a subnet manager runs there.
+    fn show_manager(&mut self, world: &mut World, at: PortId, has_manager: bool) {
+        let Some(port) = world.devices.get_mut(at.device).and_then(|it| it.ports.get_mut(usize::from(at.port) - 1))
+        else {
+            return;
+        };
+        if std::mem::replace(&mut port.has_manager, has_manager) == has_manager {
+            return;
+        }
+        self.results.ports_changed = true;
+        let mask = world.devices.get(at.device).and_then(|device| device.port_attributes(at.port.into()).ok());
+        let (Some(facts), Some(device)) = (mask, self.devices.get_mut(at.device)) else { return };
+        let notice = device.node.change_capability(at.port, facts.port_cap_flags);
+        if let (Some(notice), Some(port)) = (notice, self.ports.get_mut(&at)) {
+            port.traps.push(notice);
+        }
+    }
+
+    /// Carries out ioctl on the file with this key. Changes `argument` to the result.
+    pub(crate) fn ioctl(
+        &mut self,
+        world: &World,
+        key: &[u8; 16],
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let name = *self.keys.get(key).ok_or(Errno::EBADF)?;
+        match request {
+            ioctl::REGISTER_AGENT => {
+                let mut asked = RegisterAgent::read(argument).ok_or(Errno::EFAULT)?;
+                let words = asked.method_mask;
+                let interest = Interest {
+                    qpn: asked.qpn.into(),
+                    class: asked.mgmt_class,
+                    version: asked.mgmt_class_version,
+                    oui: u32::from_be_bytes([0, asked.oui[0], asked.oui[1], asked.oui[2]]),
+                    methods: words.iter().rev().fold(0, |mask, word| mask << 32 | u128::from(*word)),
+                    rmpp_version: asked.rmpp_version,
+                    user_rmpp: false,
+                };
+                asked.id = self.register(world, name, interest)?;
+                argument.copy_from_slice(asked.bytes());
+            }
+            ioctl::REGISTER_AGENT2 => {
+                let mut asked = RegisterAgent2::read(argument).ok_or(Errno::EFAULT)?;
+                if asked.flags & !agent_flag::USER_RMPP != 0 {
+                    asked.flags = agent_flag::USER_RMPP;
+                    argument.copy_from_slice(asked.bytes());
+                    return Err(Errno::EINVAL);
+                }
+                if asked.oui & 0xff00_0000 != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                let interest = Interest {
+                    qpn: asked.qpn,
+                    class: asked.mgmt_class,
+                    version: asked.mgmt_class_version,
+                    oui: asked.oui,
+                    methods: u128::from(asked.method_mask[1]) << 64 | u128::from(asked.method_mask[0]),
+                    rmpp_version: asked.rmpp_version,
+                    user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
+                };
+                asked.id = self.register(world, name, interest)?;
+                // A client of REGISTER_AGENT2 knows the P_Key index.
+                self.enable_pkey(name);
+                argument.copy_from_slice(asked.bytes());
+            }
+            ioctl::UNREGISTER_AGENT => {
+                let id = u32::from_ne_bytes(*argument.first_chunk().ok_or(Errno::EFAULT)?);
+                let file = self.files.get_mut(&name).ok_or(Errno::EBADF)?;
+                let agent = file.set_agent(id as usize, None).ok_or(Errno::EINVAL)?;
+                if let Some(port) = self.ports.get_mut(&file.at) {
+                    port.unregister(agent);
+                }
+            }
+            ioctl::ENABLE_PKEY => {
+                let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+                if file.was_used {
+                    return Err(Errno::EINVAL);
+                }
+                self.enable_pkey(name);
+            }
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(())
+    }
+
+    fn enable_pkey(&mut self, name: u32) {
+        if let Some(file) = self.files.get_mut(&name) {
+            file.has_pkey_index = true;
+        }
+    }
+
+    fn register(&mut self, world: &World, name: u32, interest: Interest) -> Result<u32, Errno> {
+        let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+        let (at, uid) = (file.at, file.uid);
+        if interest.qpn == 0 && !has_subnet_management(world, at.device, at.port) {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        let id = file.free_id().ok_or(Errno::ENOMEM)?;
+        let of_user = self.files.values().filter(|file| file.uid == uid && file.at == at);
+        if of_user.map(|file| file.agents().count()).sum::<usize>() >= USER_AGENTS_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        let port = self.ports.get_mut(&at).ok_or(Errno::ENODEV)?;
+        let agent = port.register(interest, Owner::File(name, id as u32)).map_err(|refusal| {
+            tracing::debug!(uid, "a registration for MADs is refused: {refusal}");
+            if refusal == dispatch::Refusal::Full { Errno::ENOMEM } else { Errno::EINVAL }
+        })?;
+        if let Some(file) = self.files.get_mut(&name) {
+            file.was_used = true;
+            file.set_agent(id, Some(agent));
+        }
+        Ok(id as u32)
+    }
+
+    /// Writes a datagram to the file with this key: a header, and what follows.
+    pub(crate) fn write(&mut self, world: &mut World, key: &[u8; 16], record: &[u8]) -> Result<(), Errno> {
+        let name = *self.keys.get(key).ok_or(Errno::EBADF)?;
+        let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+        let header_len = file.header_len();
+        let message = record.get(header_len..).filter(|message| message.len() >= LEN).ok_or(Errno::EINVAL)?;
+        let header = UserMad::read_zero_extended(&record[..header_len]);
+        let agent = file.agent(header.id).ok_or(Errno::EINVAL)?;
+        let (at, now) = (file.at, self.now());
+        let way = Way::of(&header);
+        let port = self.ports.get_mut(&at).ok_or(Errno::EIO)?;
+        let registered = port.registered.get_mut(&agent).ok_or(Errno::EINVAL)?;
+        check_class(message[1], registered.qpn)?;
+        let timeout = Duration::from_millis(header.timeout_ms.into());
+        registered.client.send(way, message, timeout, header.retries, now).map_err(|refusal| {
+            tracing::debug!(uid = file.uid, "a MAD is not sent: {refusal}");
+            match refusal {
+                client::Refusal::Full => Errno::ENOMEM,
+                client::Refusal::Length(_) | client::Refusal::Transaction(_) => Errno::EINVAL,
+            }
+        })?;
+        self.follow_client(at, agent);
+        self.settle(world);
+        Ok(())
+    }
+}
+
+/// Each queue pair has its own classes.
+fn check_class(class: u8, qpn: u32) -> Result<(), Errno> {
+    let subnet = matches!(class, CLASS_SUBN_LID | CLASS_SUBN_DIRECTED);
+    if subnet == (qpn == 0) { Ok(()) } else { Err(Errno::EINVAL) }
+}

@@ -1,0 +1,196 @@
+//! What subnet management and performance management see of a device, and how a device changes when
+//! they change it. The device's own state is the truth; a [`Node`] keeps only what a device has no
+//! place for (the management key, mapping tables). The principal type is [`ManagedDevice`].
+
+use std::time::Duration;
+
+use abi::device::{VENDOR_ID, link_layer, port_state};
+use mad::node::Node;
+use mad::sma::{self, Event, Handled};
+use wire::mad::STATUS_INVALID;
+use wire::smp::{LinkState, NodeInfo, NodeType, PhysState, PortInfo, PortLink, PortVls, Smp, SwitchInfo};
+
+use crate::config::{Guid, PortState};
+use crate::device::Device;
+use crate::port_change::PortChange;
+use crate::rate::Rate;
+use crate::subnet_settings::SubnetSettings;
+use crate::world::World;
+
+/// The code of one virtual lane.
+const ONE_LANE: u8 = 1;
+/// 1X and 4X.
+const WIDTHS: u8 = 1 | 2;
+/// SDR, DDR and QDR.
+const SPEEDS: u8 = 1 | 2 | 4;
+/// FDR, EDR, HDR and NDR.
+const EXTENDED_SPEEDS: u8 = 1 | 2 | 4 | 8;
+
+/// A device as a node of its subnet.
+#[derive(Debug)]
+pub(super) struct ManagedDevice {
+    pub(super) node: Node,
+}
+
+/// What a request to the agent of subnet management led to.
+pub(super) struct Outcome {
+    pub(super) handled: Handled,
+    /// Ports of the device have changed.
+    pub(super) changed: bool,
+}
+
+impl ManagedDevice {
+    /// The node of a device.
+    pub(super) fn new(device: &Device) -> Self {
+        let ports = u8::try_from(device.ports.len()).unwrap_or(u8::MAX);
+        let partitions = device.ports.iter().map(|port| port.pkeys.length()).max().unwrap_or(1);
+        let info = NodeInfo {
+            ports,
+            system_guid: device.system_guid.0,
+            node_guid: device.node_guid.0,
+            partition_cap: partitions as u16,
+            device_id: device.part_id as u16,
+            revision: 1,
+            vendor_id: VENDOR_ID,
+            ..NodeInfo::default()
+        };
+        let node = Node::new(NodeType::Ca, info, &device.name, &constants(), SwitchInfo::default());
+        let mut managed = Self { node };
+        managed.refresh(device);
+        managed
+    }
+
+    /// Takes over what the device and its ports are now.
+    pub(super) fn refresh(&mut self, device: &Device) {
+        self.node.info.system_guid = device.system_guid.0;
+        for (number, port) in (1..).zip(&device.ports) {
+            let Ok(facts) = device.port_attributes(u32::from(number)) else { continue };
+            let Some(seen) = self.node.port_mut(number) else { continue };
+            (seen.guid, seen.guids[0]) = (port.guid.0, port.guid.0);
+            seen.pkeys.clear();
+            seen.pkeys.extend_from_slice(port.pkeys.entries());
+            let info = &mut seen.info;
+            info.gid_prefix = port.gids.entry(0).map_or(0, |entry| u64::from_be_bytes(upper(&entry.gid)));
+            (info.lid, info.lmc) = (facts.lid, facts.lmc);
+            (info.master_sm_lid, info.master_sm_sl) = (facts.sm_lid, facts.sm_sl);
+            info.capability_mask = facts.port_cap_flags;
+            (info.subnet_timeout, info.init_type_reply) = (facts.subnet_timeout, facts.init_type_reply);
+            info.pkey_violations = u16::try_from(facts.bad_pkey_cntr).unwrap_or(u16::MAX);
+            info.qkey_violations = u16::try_from(facts.qkey_viol_cntr).unwrap_or(u16::MAX);
+            let link = &mut info.link;
+            (link.state, link.phys_state) = (facts.state, facts.phys_state);
+            (link.neighbor_mtu, link.mtu_cap) = (facts.active_mtu, facts.max_mtu);
+            (link.width_active, link.speed_active, link.extended_active) = codes(port.rate);
+        }
+    }
+
+    /// Carries out a request of a subnet manager that arrived at a port. If the device cannot have a
+    /// value, nothing changes, and the answer says so.
+    pub(super) fn manage(&mut self, world: &mut World, device: usize, port: u8, smp: &Smp, now: Duration) -> Outcome {
+        if let Some(present) = world.devices.get(device) {
+            self.refresh(present);
+        }
+        let before = self.node.clone();
+        let mut handled = sma::handle(&mut self.node, port, smp, now);
+        let mut changed = false;
+        let mut ports: Vec<u8> = handled.events.iter().map(|(port, _)| *port).collect();
+        ports.dedup();
+        for number in ports {
+            let change = self.change(number, &handled);
+            match world.change_port(device, u32::from(number), &change) {
+                Ok(_) => changed = true,
+                Err(error) => {
+                    tracing::info!(device, port = number, "the subnet manager's request is refused: {error}");
+                    self.node = before;
+                    if let Some(answer) = &mut handled.answer {
+                        answer.status = STATUS_INVALID;
+                    }
+                    break;
+                }
+            }
+        }
+        Outcome { handled, changed }
+    }
+
+    /// What the events of a request change at a port.
+    fn change(&self, number: u8, handled: &Handled) -> PortChange {
+        let mut change = PortChange::default();
+        let Some(port) = self.node.port(number) else { return change };
+        let info = &port.info;
+        for (_, event) in handled.events.iter().filter(|(at, _)| *at == number) {
+            let subnet = &mut change.subnet;
+            match event {
+                Event::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
+                Event::SmLid => {
+                    (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl));
+                }
+                Event::PKeys => change.pkeys = Some(used(&port.pkeys)),
+                Event::Gids => change.subnet_prefix = Some(Guid(info.gid_prefix)),
+                Event::ClientReregister => change.reregister = true,
+                Event::Active => change.state = Some(PortState::Active),
+                Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
+                Event::Link(_) => change.state = Some(PortState::Active),
+                // No link trains here, and an adapter forwards nothing.
+                Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
+            }
+        }
+        if change.subnet != SubnetSettings::default() {
+            change.subnet.timeout = Some(info.subnet_timeout);
+            change.subnet.init_type_reply = Some(info.init_type_reply);
+        }
+        change
+    }
+}
+
+/// The entries of a P_Key table up to the last one that is in use.
+fn used(pkeys: &[u16]) -> Vec<u16> {
+    let count = pkeys.iter().rposition(|pkey| *pkey != 0).map_or(0, |last| last + 1);
+    pkeys[..count].to_vec()
+}
+
+fn upper(gid: &[u8; 16]) -> [u8; 8] {
+    std::array::from_fn(|at| gid[at])
+}
+
+/// Width, speed and extended speed of a link in PortInfo. A speed from FDR on counts as QDR there.
+fn codes(rate: Rate) -> (u8, u8, u8) {
+    match rate.speed {
+        speed @ (1 | 2 | 4) => (rate.width, speed, 0),
+        8 => (rate.width, 4, 0),
+        speed => (rate.width, 4, speed >> 4),
+    }
+}
+
+/// What every port has.
+fn constants() -> PortInfo {
+    PortInfo {
+        link: PortLink {
+            width_enabled: WIDTHS,
+            width_supported: WIDTHS,
+            speed_supported: SPEEDS,
+            speed_enabled: SPEEDS,
+            extended_supported: EXTENDED_SPEEDS,
+            extended_enabled: EXTENDED_SPEEDS,
+            state: LinkState::Active as u8,
+            phys_state: PhysState::LinkUp as u8,
+            down_default: PhysState::Polling as u8,
+            ..PortLink::default()
+        },
+        vls: PortVls { cap: ONE_LANE, operational: ONE_LANE, ..PortVls::default() },
+        guid_cap: 1,
+        response_time: sma::RESPONSE_TIME,
+        ..PortInfo::default()
+    }
+}
+
+/// Whether a port belongs to an InfiniBand subnet, and so has QP 0.
+pub(super) fn has_subnet_management(world: &World, device: usize, port: u8) -> bool {
+    let port = world.devices.get(device).and_then(|device| device.port_attributes(u32::from(port)).ok());
+    port.is_some_and(|facts| facts.link_layer == link_layer::INFINIBAND)
+}
+
+/// Whether datagrams pass a port.
+pub(super) fn is_up(world: &World, device: usize, port: u8) -> bool {
+    let port = world.devices.get(device).and_then(|device| device.port(u32::from(port)).ok());
+    port.is_some_and(|port| port.state != port_state::DOWN)
+}

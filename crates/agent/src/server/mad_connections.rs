@@ -1,0 +1,284 @@
+//! Connections to the node of user MADs: open files, and single calls (`abi::umad`). Adds to
+//! [`Server`]. The principal type is [`MadNode`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use abi::umad::{self, FileReply, FileRequest, MESSAGE_MAX, UserMad, kind};
+use abi::{Errno, Record};
+use rustix::event::epoll::EventFlags;
+use shm::socket::Socket;
+
+use super::{ACCEPTED, Server, scheduler};
+use crate::admin;
+use crate::foreign::Foreign;
+use crate::headroom;
+use crate::listening::accepted;
+use crate::mads::{Mads, Opened, PortId};
+use crate::poller::{Poller, Token};
+use crate::world::World;
+
+/// The longest message of a program.
+const LONGEST: usize = size_of::<FileRequest>() + size_of::<UserMad>() + MESSAGE_MAX;
+
+/// What a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It has not said.
+    New,
+    /// An open `umadN`.
+    File,
+    /// An open `issmN`, or one that waits until it can be opened.
+    Manager,
+}
+
+/// A connection.
+struct MadConnection {
+    uid: u32,
+    socket: Foreign<Socket>,
+    /// The events for which its socket is watched, if any.
+    interest: Option<EventFlags>,
+    state: State,
+    /// Too many descriptors of its user wait to be closed, so the server does not read it.
+    held_up: bool,
+}
+
+/// The node, and everything that is open there.
+pub(super) struct MadNode {
+    pub(super) mads: Mads,
+    connections: BTreeMap<u32, MadConnection>,
+    buffer: Vec<u8>,
+}
+
+impl MadNode {
+    /// A node without connections.
+    pub(super) fn new(world: &World) -> Self {
+        Self { mads: Mads::new(world), connections: BTreeMap::new(), buffer: Vec::new() }
+    }
+
+    /// Whether nobody is connected.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// The user of a connection.
+    pub(super) fn user_of(&self, id: u32) -> Option<u32> {
+        self.connections.get(&id).map(|connection| connection.uid)
+    }
+
+    /// A connection's socket, and what it is watched for.
+    pub(super) fn watched(&mut self, id: u32) -> Option<(BorrowedFd<'_>, &mut Option<EventFlags>)> {
+        let connection = self.connections.get_mut(&id)?;
+        Some((connection.socket.as_fd(), &mut connection.interest))
+    }
+
+    /// Reads the calls of a user again, from at most `most` connections. Returns their number.
+    pub(super) fn ask_again(&mut self, poller: &Poller, uid: u32, most: usize) -> usize {
+        let held_up = self.connections.iter_mut().filter(|(_, it)| it.uid == uid && it.held_up);
+        let mut count = 0;
+        for (id, connection) in held_up.take(most) {
+            count += 1;
+            connection.held_up = false;
+            let (socket, now) = (connection.socket.as_fd(), &mut connection.interest);
+            scheduler::watch_for(poller, socket, Token::Mads(*id), now, EventFlags::IN);
+        }
+        count
+    }
+}
+
+impl Server {
+    pub(super) fn accept_mads(&mut self) {
+        for _ in 0..ACCEPTED {
+            let listener = self.listeners.mads.as_ref();
+            let closers = &mut self.world.closers;
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.listeners.spare, closers))
+            else {
+                return;
+            };
+            let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+            let socket = Foreign::new(socket, self.world.closers.of(uid));
+            if self.is_one_too_many(uid) {
+                tracing::debug!(uid, "a user with too many connections is turned away");
+                continue;
+            }
+            self.take_mads(uid, socket);
+        }
+    }
+
+    fn take_mads(&mut self, uid: u32, socket: Foreign<Socket>) {
+        let id = self.next_connection();
+        if socket.set_nonblocking(true).is_ok()
+            && self.poller.watch(socket.as_fd(), Token::Mads(id), EventFlags::IN).is_ok()
+        {
+            self.registry.users.entry(uid).or_default().admins += 1;
+            let interest = Some(EventFlags::IN);
+            let connection = MadConnection { uid, socket, interest, state: State::New, held_up: false };
+            self.mads.connections.insert(id, connection);
+        }
+    }
+
+    /// Takes a message of a connection, or sends what waits for its program.
+    pub(super) fn serve_mads(&mut self, id: u32) {
+        let Some(connection) = self.mads.connections.get_mut(&id) else { return };
+        // A held-up connection is not watched for messages, so this event is its end.
+        if connection.held_up {
+            return self.end_mads(id);
+        }
+        if connection.state == State::New && connection.socket.closer().is_full() {
+            connection.held_up = true;
+            return self.watch_mads(id, EventFlags::empty());
+        }
+        let mut buffer = std::mem::take(&mut self.mads.buffer);
+        buffer.resize(LONGEST, 0);
+        let taken = admin::take(&connection.socket, &mut buffer);
+        match (taken, connection.state) {
+            (Ok(len), State::New) => self.take_call(id, &buffer[..len]),
+            // There is room for messages to the program.
+            (Err(admin::Verdict::Continues), _) => self.send_messages(id),
+            _ => self.end_mads(id),
+        }
+        self.mads.buffer = buffer;
+        self.follow_mads();
+    }
+
+    fn take_call(&mut self, id: u32, message: &[u8]) {
+        let Some(connection) = self.mads.connections.get_mut(&id) else { return };
+        let uid = connection.uid;
+        let Some((request, rest)) = umad::parse(message).filter(|_| headroom::is_there()) else {
+            return self.end_mads(id);
+        };
+        match request.kind {
+            kind::OPEN_MADS => {
+                let opened = self.port_to_open(uid, request.number);
+                let opened = opened.and_then(|at| self.mads.mads.open(&self.world, id, uid, at));
+                self.set_state(id, State::File);
+                let (status, key) = opened.map_or_else(|errno| (Err(errno), [0; 16]), |key| (Ok(()), key));
+                self.reply(id, status, &key);
+            }
+            kind::OPEN_MANAGER => {
+                let opened = self
+                    .port_to_open(uid, request.number)
+                    .and_then(|at| self.mads.mads.open_manager(&mut self.world, id, at, request.nonblocking != 0));
+                self.set_state(id, State::Manager);
+                match opened {
+                    Ok(Opened::Later) => self.watch_mads(id, EventFlags::IN),
+                    Ok(Opened::Now) => self.reply(id, Ok(()), &[]),
+                    Err(errno) => self.reply(id, Err(errno), &[]),
+                }
+            }
+            kind::IOCTL => {
+                let mut argument = rest.to_vec();
+                let done = match umad::argument(request.number) {
+                    Some(length) if length == argument.len() => {
+                        self.mads.mads.ioctl(&self.world, &request.key, request.number, &mut argument)
+                    }
+                    Some(_) => Err(Errno::EFAULT),
+                    None => Err(Errno::ENOTTY),
+                };
+                self.reply(id, done, &argument);
+                self.end_mads(id);
+            }
+            kind::WRITE => {
+                let done = self.mads.mads.write(&mut self.world, &request.key, rest);
+                self.reply(id, done, &[]);
+                self.end_mads(id);
+            }
+            _ => self.end_mads(id),
+        }
+    }
+
+    /// The port of a file, if the user may open it.
+    fn port_to_open(&self, uid: u32, number: u32) -> Result<PortId, Errno> {
+        let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        if !is_owner && !self.world.users.mads.contains(&uid) {
+            return Err(Errno::EACCES);
+        }
+        let (device, port) = self.world.devices.port_of_mad(number).ok_or(Errno::ENXIO)?;
+        Ok(PortId { device, port: u8::try_from(port).map_err(|_| Errno::ENXIO)? })
+    }
+
+    fn set_state(&mut self, id: u32, state: State) {
+        if let Some(connection) = self.mads.connections.get_mut(&id) {
+            connection.state = state;
+        }
+    }
+
+    /// Sends a reply. A file that could not be opened ends.
+    fn reply(&mut self, id: u32, done: Result<(), Errno>, data: &[u8]) {
+        let Some(connection) = self.mads.connections.get(&id) else { return };
+        let status = done.map_or_else(Errno::to_status, |()| 0);
+        let reply = FileReply { status, value: 0 };
+        let sent = connection.socket.try_send(&[reply.bytes(), data].concat(), &[]);
+        if sent.is_err() || done.is_err() {
+            self.end_mads(id);
+        } else {
+            self.watch_mads(id, EventFlags::IN);
+        }
+    }
+
+    /// Does what calls and datagrams have led to.
+    pub(super) fn follow_mads(&mut self) {
+        let results = self.mads.mads.take_results();
+        for outgoing in results.outgoing {
+            self.manager.send_for_others(&outgoing.addressing, &outgoing.mad, outgoing.owner);
+        }
+        if !results.for_manager.is_empty() {
+            self.manager.on_datagrams(&self.world, results.for_manager);
+        }
+        for id in results.granted {
+            self.reply(id, Ok(()), &[]);
+        }
+        for id in results.readable {
+            self.send_messages(id);
+        }
+        for id in results.gone {
+            self.end_mads(id);
+        }
+        if results.ports_changed {
+            self.show_changes(true);
+        }
+    }
+
+    /// Takes the management datagrams that have arrived from other hosts.
+    pub(super) fn take_datagrams(&mut self) {
+        let arrivals = self.manager.take_arrivals();
+        let world = &mut self.world;
+        let for_manager = arrivals.into_iter().filter_map(|arrived| self.mads.mads.on_arrival(world, arrived));
+        let for_manager = for_manager.collect();
+        self.manager.on_datagrams(&self.world, for_manager);
+        self.follow_mads();
+    }
+
+    /// Sends a program what waits for it.
+    fn send_messages(&mut self, id: u32) {
+        let MadNode { mads, connections, .. } = &mut self.mads;
+        let Some(connection) = connections.get(&id) else { return };
+        let interest = loop {
+            let Some(message) = mads.first_message(id) else { break EventFlags::IN };
+            match connection.socket.try_send(message, &[]) {
+                Ok(()) => mads.pop_message(id),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break EventFlags::IN | EventFlags::OUT,
+                Err(_) => return self.end_mads(id),
+            }
+        };
+        self.watch_mads(id, interest);
+    }
+
+    fn watch_mads(&mut self, id: u32, interest: EventFlags) {
+        if let Some((socket, now)) = self.mads.watched(id) {
+            scheduler::watch_for(&self.poller, socket, Token::Mads(id), now, interest);
+        }
+    }
+
+    fn end_mads(&mut self, id: u32) {
+        let Some(connection) = self.mads.connections.remove(&id) else { return };
+        let _ = self.poller.unwatch(connection.socket.as_fd());
+        if connection.state != State::New {
+            self.mads.mads.close(&mut self.world, id);
+        }
+        self.count_out(connection.uid, |has| &mut has.admins);
+        self.idle.since = Instant::now();
+    }
+}
