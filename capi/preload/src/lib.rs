@@ -20,9 +20,11 @@
 
 mod access;
 mod attributes;
+mod connection;
 mod directories;
 mod entry;
 mod links;
+mod marks;
 mod netlink;
 mod next;
 mod open;

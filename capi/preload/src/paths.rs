@@ -18,6 +18,10 @@ pub(crate) struct Official<'a> {
 pub(crate) enum Node {
     /// A device's node: the N of `uverbsN`.
     Verbs(u32),
+    /// The node of a port's datagrams: the N of `umadN`.
+    Mads(u32),
+    /// The node of a port's subnet manager: the N of `issmN`.
+    SubnetManager(u32),
     /// The node of the connection manager, `rdma_cm`.
     Manager,
 }
@@ -28,12 +32,16 @@ const DEV: &[u8] = b"/dev/";
 
 /// The prefix of the names of our classes, and the name of the folder of nodes.
 const INFINIBAND: &[u8] = b"infiniband";
-/// The names of a device's node (without its number) and of the connection manager's node.
-const UVERBS: &[u8] = b"uverbs";
+/// The name of the connection manager's node.
 const MANAGER: &[u8] = b"rdma_cm";
+/// The names of the other nodes, without their numbers.
+const UVERBS: &[u8] = b"uverbs";
+const UMAD: &[u8] = b"umad";
+const ISSM: &[u8] = b"issm";
 
-/// The number of nodes under the kernel's first major number.
-const NODES: u32 = 32;
+/// How many nodes of devices and of ports the kernel's first major number has.
+const DEVICES: u32 = 32;
+const PORTS: u32 = 64;
 
 impl<'a> Official<'a> {
     /// Parses an absolute path. Returns `None` if it is not redirected.
@@ -75,28 +83,42 @@ impl Node {
         if name == MANAGER {
             return Some(Self::Manager);
         }
-        let digits = name.strip_prefix(UVERBS)?;
-        let canonical = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
-        if !canonical {
-            return None;
+        if let Some(digits) = name.strip_prefix(UVERBS) {
+            return number(digits, DEVICES).map(Self::Verbs);
         }
-        let number = digits.iter().try_fold(0_u32, |number, digit| {
-            let digit = digit.is_ascii_digit().then(|| u32::from(*digit).wrapping_sub(u32::from(b'0')))?;
-            number.checked_mul(10)?.checked_add(digit)
-        })?;
-        (number < NODES).then_some(Self::Verbs(number))
+        if let Some(digits) = name.strip_prefix(UMAD) {
+            return number(digits, PORTS).map(Self::Mads);
+        }
+        name.strip_prefix(ISSM).and_then(|digits| number(digits, PORTS)).map(Self::SubnetManager)
     }
 
     /// Its official path.
     pub(crate) fn path(self) -> impl Iterator<Item = u8> {
         const ZERO: u32 = b'0' as u32;
         let digit = |digit: u32| digit.wrapping_add(ZERO) as u8;
-        let (name, tens, ones) = match self {
-            Self::Verbs(number) => (UVERBS, (number >= 10).then(|| digit(number / 10)), Some(digit(number % 10))),
-            Self::Manager => (MANAGER, None, None),
+        let (name, number) = match self {
+            Self::Verbs(number) => (UVERBS, Some(number)),
+            Self::Mads(number) => (UMAD, Some(number)),
+            Self::SubnetManager(number) => (ISSM, Some(number)),
+            Self::Manager => (MANAGER, None),
         };
+        let tens = number.filter(|number| *number >= 10).map(|number| digit(number / 10));
+        let ones = number.map(|number| digit(number % 10));
         b"/dev/infiniband/".iter().chain(name).copied().chain(tens).chain(ones)
     }
+}
+
+/// A number below `end`, without leading zeros.
+fn number(digits: &[u8], end: u32) -> Option<u32> {
+    let canonical = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
+    if !canonical {
+        return None;
+    }
+    let number = digits.iter().try_fold(0_u32, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u32::from(*digit).wrapping_sub(u32::from(b'0')))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    (number < end).then_some(number)
 }
 
 /// Splits a path of the mirror: the length of the mirror's root, and the start of the official
@@ -217,6 +239,8 @@ mod tests {
         assert_eq!(node("/dev/infiniband/uverbs0"), Some(Node::Verbs(0)));
         assert_eq!(node("/dev/infiniband/.//uverbs31"), Some(Node::Verbs(31)));
         assert_eq!(node("/dev//infiniband/./rdma_cm"), Some(Node::Manager));
+        assert_eq!(node("/dev/infiniband/umad63"), Some(Node::Mads(63)));
+        assert_eq!(node("/dev/infiniband/issm0"), Some(Node::SubnetManager(0)));
         for path in [
             "",
             "/",
@@ -227,6 +251,10 @@ mod tests {
             "/uverbs-1",
             "/x/uverbs0",
             "/uverbs0x",
+            "/umad64",
+            "/umad01",
+            "/issm",
+            "/issm64",
             "/rdma_cm/",
             "/rdma_cm0",
             "/x/rdma_cm",
@@ -235,7 +263,7 @@ mod tests {
         }
         assert_eq!(node("/sys/class/infiniband_verbs/uverbs0"), None);
         assert_eq!(node("/sys/class/misc/rdma_cm"), None);
-        for name in ["uverbs0", "uverbs9", "uverbs31", "rdma_cm"] {
+        for name in ["uverbs0", "uverbs9", "uverbs31", "umad0", "umad63", "issm10", "rdma_cm"] {
             let path = format!("/dev/infiniband/{name}");
             assert_eq!(node(&path).expect("a node").path().collect::<Vec<_>>(), path.as_bytes());
         }

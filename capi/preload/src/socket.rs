@@ -1,5 +1,5 @@
-//! The C parts of [`crate::netlink`]: the system calls on its sockets, and the program's addresses,
-//! each with its own type. The principal type is [`Address`].
+//! The C parts of [`crate::netlink`] and [`crate::connection`]: the system calls on their sockets,
+//! and the program's addresses, each with its own type. The principal type is [`Address`].
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{offset_of, zeroed};
@@ -74,6 +74,15 @@ impl Message {
     }
 }
 
+/// Makes a unix socket of type SOCK_SEQPACKET with SOCK_CLOEXEC. Uses the system call, because this
+/// library replaces `socket`.
+pub(crate) fn open() -> Result<c_int, Refusal> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0) };
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(last_refusal)
+}
+
 /// Connects to the node with this path. Uses the system call, because this library replaces
 /// `connect`.
 pub(crate) fn connect_to(fd: c_int, path: &CStr) -> Result<(), Refusal> {
@@ -110,29 +119,29 @@ pub(crate) fn open_folder(path: &CStr) -> Result<c_int, Refusal> {
     c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(last_refusal)
 }
 
-/// Sets the options that the program asked `socket` for on a connected socket, which has
-/// SOCK_CLOEXEC.
+/// Sets SOCK_CLOEXEC and SOCK_NONBLOCK as in `options` on a socket that has SOCK_CLOEXEC.
 pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
-    // SAFETY: a struct of numbers, which may all be zero.
+    // SAFETY: numbers only.
     if options & libc::SOCK_CLOEXEC == 0 && unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
         return Err(last_refusal());
     }
-    // SAFETY: a struct of numbers, which may all be zero.
+    // SAFETY: numbers only.
     if options & libc::SOCK_NONBLOCK != 0 && unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return Err(last_refusal());
     }
     Ok(())
 }
 
-/// Closes a descriptor of this library.
+/// Closes a descriptor of this library. Uses the system call, because a thread may be cancelled in
+/// the C library's function.
 pub(crate) fn close(fd: c_int) {
     // SAFETY: nothing else uses the descriptor.
-    unsafe { libc::close(fd) };
+    unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
-/// Whether the peer of a socket is a unix socket whose name ends with `name`. `errno` does not
+/// Whether the peer of a socket is a unix socket whose file is called `name`. `errno` does not
 /// change.
-pub(crate) fn peer_ends_with(fd: c_int, name: &[u8]) -> bool {
+pub(crate) fn peer_is(fd: c_int, name: &str) -> bool {
     let before = interpose::errno();
     // SAFETY: a struct of numbers, which may all be zero.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
@@ -143,5 +152,5 @@ pub(crate) fn peer_ends_with(fd: c_int, name: &[u8]) -> bool {
     let len = (len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(address.sun_path.len());
     let path = address.sun_path.map(i8::cast_unsigned);
     let path = path[..len].split(|byte| *byte == 0).next().unwrap_or_default();
-    found && address.sun_family == libc::AF_UNIX as u16 && path.ends_with(name)
+    found && address.sun_family == libc::AF_UNIX as u16 && path.strip_suffix(name.as_bytes()).is_some_and(|folder| folder.ends_with(b"/"))
 }

@@ -19,9 +19,11 @@ use crate::root;
 type Stat = libc::stat;
 type Statted = Out<Stat>;
 
-/// The numbers of the kernel's uverbs nodes.
-const VERBS_MAJOR: u32 = 231;
-const FIRST_VERBS_MINOR: u32 = 192;
+/// The major number of the kernel's umad, issm and uverbs nodes, and the first minor number of each.
+const MAJOR: u32 = 231;
+const FIRST_MADS: u32 = 0;
+const FIRST_SUBNET_MANAGER: u32 = 64;
+const FIRST_VERBS: u32 = 192;
 /// The numbers of the connection manager's node, as in the mirror's `/sys`: the major number
 /// `misc`, and a free minor number.
 const MANAGER: (u32, u32) = (10, 120);
@@ -138,14 +140,16 @@ fn disguise_more(stat: &mut Statx, node: Node) {
 /// A node's numbers, major and minor.
 fn numbers(node: Node) -> (u32, u32) {
     match node {
-        Node::Verbs(number) => (VERBS_MAJOR, FIRST_VERBS_MINOR.wrapping_add(number)),
+        Node::Mads(number) => (MAJOR, FIRST_MADS.wrapping_add(number)),
+        Node::SubnetManager(number) => (MAJOR, FIRST_SUBNET_MANAGER.wrapping_add(number)),
+        Node::Verbs(number) => (MAJOR, FIRST_VERBS.wrapping_add(number)),
         Node::Manager => MANAGER,
     }
 }
 
 /// Whether a name may be that of a node.
 fn may_be_node(name: Text) -> bool {
-    name.begins(b"uverbs") || name.begins(b"rdma_cm")
+    [&b"uverbs"[..], b"umad", b"issm", b"rdma_cm"].iter().any(|node| name.begins(node))
 }
 
 /// The node for a link called `name`, if `from` is the mirror's folder of nodes.
@@ -195,7 +199,12 @@ mod tests {
     fn a_node_is_a_character_device_for_everybody() {
         let mut stat = empty();
         stat.st_ino = 7;
-        for (node, numbers) in [(Node::Verbs(3), (231, 195)), (Node::Manager, (10, 120))] {
+        for (node, numbers) in [
+            (Node::Verbs(3), (231, 195)),
+            (Node::Mads(3), (231, 3)),
+            (Node::SubnetManager(3), (231, 67)),
+            (Node::Manager, (10, 120)),
+        ] {
             disguise(&mut stat, node);
             assert_eq!((stat.st_mode, stat.st_ino), (0o020_666, 7));
             assert_eq!((libc::major(stat.st_rdev), libc::minor(stat.st_rdev)), numbers);
