@@ -9,7 +9,8 @@
 //! [`entry`] is the only entry: it makes the functions, and gives pointers of the program their own
 //! types.
 //!
-//! The agent also takes the kernel's place for sockets of NETLINK_RDMA ([`netlink`]).
+//! The agent also takes the kernel's place for sockets of NETLINK_RDMA ([`netlink`]) and for the
+//! nodes of management datagrams ([`mads`]).
 //!
 //! Rules for every function: it allocates only where the C library allocates, takes no lock and
 //! never panics. So a program may call it in a signal handler, in a forked child and before `main`.
@@ -24,10 +25,12 @@ mod connection;
 mod directories;
 mod entry;
 mod links;
+mod mads;
 mod marks;
 mod netlink;
 mod next;
 mod open;
+mod packet;
 mod paths;
 mod root;
 mod socket;

@@ -1,5 +1,6 @@
-//! The functions of the C library that this library replaces: all that take a path, and the socket
-//! functions in which a netlink socket differs from a unix socket.
+//! The functions of the C library that this library replaces: all that take a path, the socket
+//! functions in which a netlink socket differs from a unix socket, and the calls on a node of
+//! management datagrams.
 
 interpose::functions!(
     // Opening.
@@ -73,6 +74,11 @@ interpose::functions!(
     recvmsg,
     recvfrom,
     __recvfrom_chk,
+    // Management datagrams.
+    ioctl,
+    read,
+    __read_chk,
+    write,
 );
 
 #[cfg(test)]

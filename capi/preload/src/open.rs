@@ -3,16 +3,18 @@
 //! The mirror can be read but not changed: opening a file there for writing fails as for the
 //! kernel's own files. A device's node opens as `/dev/null`: a character device that can be read
 //! and written without effect and answers no ioctl. Only the verbs library really opens a device.
+//! The nodes of management datagrams are opened by [`mads`]; as a stream, they are `/dev/null` too.
 
 use std::ffi::{c_int, c_void};
 
-use libc::{O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t};
+use libc::{O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t};
 
 use interpose::intercept;
 
 use crate::entry::{Place, Refusal, Text, pass};
 use crate::next::Function;
-use crate::stat;
+use crate::paths::Node;
+use crate::{mads, stat};
 
 /// A `FILE` of the C library.
 type Stream = *mut c_void;
@@ -61,7 +63,18 @@ intercept! {
 }
 
 fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
-    pass(path, |path| open(path, flags), |place| Ok(open(place.at, allowed(place, flags)?)))
+    let ours = |place: &Place<'_>| {
+        let followed = allowed(place, flags)?;
+        let node = place.official.node().filter(|_| flags & (O_PATH | O_DIRECTORY) == 0);
+        match node {
+            Some(Node::Mads(number)) => stat::present(place.at).and_then(|()| mads::open_mads(number, flags)),
+            Some(Node::SubnetManager(number)) => {
+                stat::present(place.at).and_then(|()| mads::open_subnet_manager(number, flags))
+            }
+            Some(Node::Verbs(_) | Node::Manager) | None => Ok(open(place.at, followed)),
+        }
+    };
+    pass(path, |path| open(path, flags), ours)
 }
 
 fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {

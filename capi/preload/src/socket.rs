@@ -152,5 +152,7 @@ pub(crate) fn peer_is(fd: c_int, name: &str) -> bool {
     let len = (len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(address.sun_path.len());
     let path = address.sun_path.map(i8::cast_unsigned);
     let path = path[..len].split(|byte| *byte == 0).next().unwrap_or_default();
-    found && address.sun_family == libc::AF_UNIX as u16 && path.strip_suffix(name.as_bytes()).is_some_and(|folder| folder.ends_with(b"/"))
+    found
+        && address.sun_family == libc::AF_UNIX as u16
+        && path.strip_suffix(name.as_bytes()).is_some_and(|folder| folder.ends_with(b"/"))
 }
