@@ -12,6 +12,8 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use abi::device::port_state;
+use mad::topology::Topology;
 use serde::{Deserialize, Deserializer};
 use wire::pkey;
 
@@ -44,6 +46,9 @@ pub struct Config {
     /// The numbers of users who may send and receive management datagrams (`/dev/infiniband/umad0`,
     /// `issm0`), besides root and the agent's own user.
     pub mad_users: Vec<u32>,
+    /// The fabric to which the devices are connected. Without one, no link leads from their ports.
+    #[serde(skip)]
+    pub topology: Option<Topology>,
     /// Serve every user of this machine and keep them apart. Only `softhca agent --system` sets
     /// this; the file cannot.
     #[serde(skip)]
@@ -102,7 +107,7 @@ pub struct PortConfig {
     /// The largest active MTU in bytes: 256, 512, 1024, 2048 or 4096. Interfaces with a smaller MTU
     /// lower it.
     pub mtu: u32,
-    /// `active` or `down`.
+    /// `active`, `down`, `polling`, `init` or `armed`.
     pub state: PortState,
     /// `ethernet` or `infiniband`.
     pub link_layer: LinkLayer,
@@ -120,16 +125,43 @@ pub struct PortConfig {
     pub subnet: SubnetSettings,
     /// The DSCP of each service level of an Ethernet port.
     pub dscp: DscpTable,
+    /// A subnet manager gives the port its LIDs, and the agent does not. So it is in an agent with a
+    /// topology.
+    #[serde(skip)]
+    pub managed: bool,
 }
 
-/// The configured state of a port.
+/// The state of a port's link. Except in `Active`, QPs can be created and connected, but no packet
+/// passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
     /// Up, ready for traffic.
     Active,
-    /// Down: QPs can be created and connected, but no packet passes.
+    /// Down, and disabled.
     Down,
+    /// Down, and looking for the other end of the link.
+    Polling,
+    /// Up, and waiting for a subnet manager.
+    Init,
+    /// Up, and set up by a subnet manager, but not active yet.
+    Armed,
+}
+
+impl PortState {
+    /// The logical and the physical state, with the codes of the ABI.
+    pub fn codes(self) -> (u8, u8) {
+        const POLLING: u8 = 2;
+        const DISABLED: u8 = 3;
+        const LINK_UP: u8 = 5;
+        match self {
+            Self::Active => (port_state::ACTIVE, LINK_UP),
+            Self::Down => (port_state::DOWN, DISABLED),
+            Self::Polling => (port_state::DOWN, POLLING),
+            Self::Init => (port_state::INIT, LINK_UP),
+            Self::Armed => (port_state::ARMED, LINK_UP),
+        }
+    }
 }
 
 /// How a port addresses other ports.
@@ -184,6 +216,7 @@ impl Default for Config {
             idle_exit: None,
             system_guid: None,
             mad_users: Vec::new(),
+            topology: None,
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,
@@ -220,6 +253,7 @@ impl Default for PortConfig {
             subnet_prefix: None,
             subnet: SubnetSettings::default(),
             dscp: DscpTable::default(),
+            managed: false,
         }
     }
 }

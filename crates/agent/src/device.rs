@@ -5,7 +5,7 @@
 //! and [`Port`].
 
 use abi::Errno;
-use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu, port_state};
+use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu};
 use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
@@ -69,6 +69,10 @@ pub struct Port {
     pub stays_down: bool,
     /// See `port_state` of the ABI.
     pub state: u8,
+    /// The physical state of the link.
+    pub physical_state: u8,
+    /// A subnet manager gives the port its LIDs.
+    pub managed: bool,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
     /// Q_Key and P_Key violations that ended contexts have counted.
@@ -249,8 +253,6 @@ impl Device {
         const CM_SUPPORTED: u32 = 1 << 16;
         const CLIENT_REREGISTER: u32 = 1 << 25;
         const IP_BASED_GIDS: u32 = 1 << 26;
-        const LINK_UP: u8 = 5;
-        const DISABLED: u8 = 3;
         const GRH_REQUIRED: u8 = 1;
         let port = self.port(number)?;
         let (link_layer, more, flags) = match port.link_layer {
@@ -272,7 +274,7 @@ impl Device {
             max_vl_num: 1,
             active_width: port.rate.width,
             active_speed: port.rate.speed,
-            phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
+            phys_state: port.physical_state,
             lid: port.lid.map_or(0, |lid| lid.number),
             lmc: subnet.lmc(),
             sm_lid: port.sm_lid(),
@@ -347,11 +349,10 @@ impl Port {
             active_mtu: configured_mtu,
             configured_mtu,
             subnet: if config.link_layer == LinkLayer::Infiniband { config.subnet } else { SubnetSettings::default() },
-            stays_down: config.state == PortState::Down,
-            state: match config.state {
-                PortState::Active => port_state::ACTIVE,
-                PortState::Down => port_state::DOWN,
-            },
+            stays_down: config.state != PortState::Active,
+            state: config.state.codes().0,
+            physical_state: config.state.codes().1,
+            managed: config.managed,
             has_manager: false,
             violations: [0; 2],
             link_layer: config.link_layer,
@@ -370,19 +371,17 @@ impl Port {
         self.link_layer == LinkLayer::Infiniband
     }
 
-    /// The LID of its subnet manager; 0 on Ethernet. If none is set, it is the port's own LID,
-    /// because its agent has chosen that.
+    /// The LID of its subnet manager; 0 on Ethernet, and before a subnet manager has set it. If no
+    /// subnet manager is expected, it is the port's own LID, because its agent has chosen that.
     pub fn sm_lid(&self) -> u16 {
-        self.subnet.sm_lid.unwrap_or_else(|| self.lid.map_or(0, |lid| lid.number))
+        let own = || self.lid.filter(|_| !self.managed).map_or(0, |lid| lid.number);
+        self.subnet.sm_lid.unwrap_or_else(own)
     }
 
-    /// Takes the port up or down, whatever its interfaces do.
+    /// Takes the port into a state, whatever its interfaces do.
     pub fn set_state(&mut self, state: PortState) {
-        self.stays_down = state == PortState::Down;
-        self.state = match state {
-            PortState::Active => port_state::ACTIVE,
-            PortState::Down => port_state::DOWN,
-        };
+        self.stays_down = state != PortState::Active;
+        (self.state, self.physical_state) = state.codes();
     }
 
     /// Sets the largest active MTU; `code` is that of the ABI.

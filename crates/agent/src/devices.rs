@@ -93,12 +93,6 @@ impl Devices {
         found.map(|(device, number, _)| (device, number))
     }
 
-    /// The port of `umadN`.
-    pub fn port_of_mad(&self, number: u32) -> Option<(usize, u32)> {
-        let ports = self.iter().flat_map(|device| (1..=device.ports.len() as u32).map(|port| (device.index, port)));
-        { ports }.nth(number as usize)
-    }
-
     /// How many slots there are. Every index is smaller.
     pub fn slots(&self) -> usize {
         self.slots.len()

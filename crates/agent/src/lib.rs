@@ -72,6 +72,7 @@ mod show;
 mod stepped;
 pub mod subnet_settings;
 pub mod table;
+pub mod topology;
 pub mod users;
 pub mod wire;
 pub mod world;

@@ -47,6 +47,7 @@ pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
         for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
             let lid = match port.subnet.lid {
                 Some(number) => of_settings(port, number),
+                None if port.managed => continue,
                 None => of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken)),
             };
             taken.insert(lid.number);

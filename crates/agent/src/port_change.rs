@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use abi::device::port_state;
 use abi::event::{AsyncRecord, kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -97,9 +98,10 @@ impl World {
         let lid_changed = moved.iter().any(|event| is_own(event) && event.1.event_type == kind::LID_CHANGE);
         let mut events: Vec<u32> = Vec::new();
         if let (Some(before), Some(after)) = (before, after) {
-            let state = if change.state == Some(PortState::Active) { kind::PORT_ACTIVE } else { kind::PORT_ERR };
+            let is_active = |seen: &Seen| seen.state == port_state::ACTIVE;
+            let state = if is_active(&after) { kind::PORT_ACTIVE } else { kind::PORT_ERR };
             let found = [
-                (before.state != after.state, state),
+                (is_active(&before) != is_active(&after), state),
                 (before.first_gid != after.first_gid, kind::GID_CHANGE),
                 (lid_changed, kind::LID_CHANGE),
                 (before.sm != after.sm, kind::SM_CHANGE),

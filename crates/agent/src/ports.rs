@@ -7,11 +7,11 @@
 //! programs of one host need none. As on an adapter, no packet passes a port that is down, not even
 //! within the host. Adds to [`World`].
 
-use abi::device::port_state;
 use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
 use crate::addresses::Link;
+use crate::config::PortState;
 use crate::rate::Rate;
 use crate::world::World;
 
@@ -49,9 +49,10 @@ impl World {
     /// get an event, and the result is true.
     pub fn set_port(&mut self, device: usize, number: u32, up: bool) -> bool {
         let (state, event_type) = match up {
-            true => (port_state::ACTIVE, kind::PORT_ACTIVE),
-            false => (port_state::DOWN, kind::PORT_ERR),
+            true => (PortState::Active, kind::PORT_ACTIVE),
+            false => (PortState::Down, kind::PORT_ERR),
         };
+        let (state, physical) = state.codes();
         let Some(port) = self
             .devices
             .get_mut(device)
@@ -60,7 +61,7 @@ impl World {
         else {
             return false;
         };
-        port.state = state;
+        (port.state, port.physical_state) = (state, physical);
         tracing::info!(device = %self.devices[device].name, port = number, up, "a port has changed");
         self.wire.touch();
         self.show_port(device);

@@ -129,6 +129,7 @@ impl ManagedDevice {
                 Event::ClientReregister => change.reregister = true,
                 Event::Active => change.state = Some(PortState::Active),
                 Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
+                // The link comes up again at once.
                 Event::Link(_) => change.state = Some(PortState::Active),
                 // No link trains here, and an adapter forwards nothing.
                 Event::Inactive | Event::LinkSettings | Event::Forwarding => {}

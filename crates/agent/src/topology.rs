@@ -1,0 +1,71 @@
+//! A topology file: its channel adapters become devices. The function is [`devices`].
+
+use mad::topology::{Node, Topology};
+use wire::smp::NodeType;
+
+use crate::config::{ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState};
+
+/// The devices of the first channel adapters, of which an agent can have so many. Their names are
+/// those of the nodes. The others are in the fabric, and management sees them, but no program runs
+/// there.
+///
+/// # Errors
+/// There is no channel adapter, or one of the first has too many ports.
+pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let adapters = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
+    let devices: Vec<_> = adapters.take(MAX_DEVICES).map(device).collect::<Result<_, _>>()?;
+    if devices.is_empty() {
+        return Err(ConfigError::Value("the topology has no `Hca`, so no program can run on it".into()));
+    }
+    Ok(devices)
+}
+
+fn device(node: &Node) -> Result<DeviceConfig, ConfigError> {
+    let count = usize::from(node.ports);
+    if count == 0 || count > MAX_PORTS {
+        let text = format!("node {:?} has {count} ports; 1 to {MAX_PORTS} are possible for an `Hca`", node.name);
+        return Err(ConfigError::Value(text));
+    }
+    let ports = (1..=node.ports).map(|number| PortConfig {
+        guid: node.links.iter().find(|link| link.port == number).and_then(|link| link.guid).map(Guid),
+        link_layer: LinkLayer::Infiniband,
+        state: PortState::Polling,
+        interfaces: Some(Vec::new()),
+        managed: true,
+        ..PortConfig::default()
+    });
+    Ok(DeviceConfig {
+        name: node.name.clone(),
+        node_guid: node.guid.map(Guid),
+        ports: ports.collect(),
+        ..DeviceConfig::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn adapters_become_devices_whose_ports_wait_for_a_manager() {
+        let text = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[2]\n\nHca 2 \"H1\"\n\nHca 2 \"H2\"\n";
+        let topology = Topology::from_text(text).expect("valid");
+        let devices = devices(&topology).expect("two");
+        assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["H1", "H2"]);
+        let config = Config { devices, ..Config::default() };
+        config.check().expect("a valid configuration");
+        let world = crate::world::World::new(&config, "test").expect("a world");
+        let port = world.devices[1].port_attributes(2).expect("port 2");
+        assert_eq!((port.state, port.phys_state, port.lid, port.sm_lid), (1, 2, 0, 0));
+    }
+
+    #[test]
+    fn adapters_that_cannot_be_devices_are_refused_by_name() {
+        for (text, words) in [("Switch 4 \"S1\"\n", "no `Hca`"), ("Hca 3 \"big\"\n", "\"big\" has 3 ports")] {
+            let topology = Topology::from_text(text).expect("valid");
+            let told = devices(&topology).expect_err(words).to_string();
+            assert!(told.contains(words), "{told}");
+        }
+    }
+}
