@@ -13,6 +13,7 @@ use abi::event::AsyncRecord;
 
 use crate::config::{Config, DeviceConfig, Guid};
 use crate::device::Device;
+use crate::mad_numbers::MadNumbers;
 use crate::subnet_settings::overlap;
 
 /// What clients have not heard yet.
@@ -27,6 +28,8 @@ pub(crate) enum DeviceNews {
 #[derive(Debug, Default)]
 pub struct Devices {
     slots: Vec<Device>,
+    /// The numbers of their ports in `umadN` and `issmN`.
+    mads: MadNumbers,
     /// Where the agent serves; default GUIDs follow from it.
     place: String,
     /// The system image GUID of all devices; without it, each device has its own.
@@ -43,6 +46,7 @@ impl Devices {
         devices.system_guid = config.system_guid.or(devices.slots.first().map(|device| device.node_guid));
         for device in &mut devices.slots {
             device.system_guid = devices.system_guid.unwrap_or(device.node_guid);
+            devices.mads.add(device);
         }
         devices
     }
@@ -93,6 +97,17 @@ impl Devices {
         found.map(|(device, number, _)| (device, number))
     }
 
+    /// The number of a port in `umadN` and `issmN`, if its device exists.
+    pub fn mad_number(&self, device: usize, port: u32) -> Option<u32> {
+        self.mads.number(device, port)
+    }
+
+    /// The port with this number in `umadN` and `issmN`: the index of its device, and its own number
+    /// there.
+    pub fn port_of_mad(&self, number: u32) -> Option<(usize, u32)> {
+        self.mads.port(number)
+    }
+
     /// How many slots there are. Every index is smaller.
     pub fn slots(&self) -> usize {
         self.slots.len()
@@ -101,6 +116,7 @@ impl Devices {
     /// Adds a device at its index: that of a removed device, or the next one. Clients hear of it.
     pub(crate) fn put(&mut self, device: Device) {
         self.news.push(DeviceNews::Added(device.index));
+        self.mads.add(&device);
         match self.slots.get_mut(device.index) {
             Some(slot) => *slot = device,
             None => self.slots.push(device),
@@ -110,6 +126,7 @@ impl Devices {
     /// Marks a device as removed. Clients hear of it.
     pub(crate) fn remove(&mut self, index: usize) {
         self.news.push(DeviceNews::Removed(index));
+        self.mads.remove(index);
         self.slots[index].remove();
     }
 
@@ -131,7 +148,9 @@ impl Devices {
 
 impl FromIterator<Device> for Devices {
     fn from_iter<T: IntoIterator<Item = Device>>(devices: T) -> Self {
-        Self { slots: devices.into_iter().collect(), ..Self::default() }
+        let mut all = Self { slots: devices.into_iter().collect(), ..Self::default() };
+        all.slots.iter().for_each(|device| all.mads.add(device));
+        all
     }
 }
 

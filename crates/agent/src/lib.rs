@@ -48,6 +48,7 @@ pub mod limits;
 mod listening;
 pub mod local;
 mod mads;
+mod mad_numbers;
 mod management;
 mod mapped;
 mod mirror;

@@ -1,11 +1,14 @@
-//! The mirror in the run directory: `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, the
-//! connection manager's entries beside them, and `/dev/infiniband`.
+//! The mirror in the run directory: `/sys/class/infiniband`, `/sys/class/infiniband_verbs`,
+//! `/sys/class/infiniband_mad` ([`mads`]), the connection manager's entries beside them, and
+//! `/dev/infiniband`.
 //!
 //! Some programs and scripts read these files and do not ask the agent. They find the text that the
 //! kernel would show. The path redirector (`capi/preload`) shows the mirror to programs under the
 //! official names. The agent writes the mirror and never reads it. It replaces a file as a whole,
 //! so that a reader sees either the old fact or the new one. Traffic counters are missing, because
 //! the agent does not see the traffic of lanes. The principal type is [`Mirror`].
+
+mod mads;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -69,6 +72,7 @@ impl Mirror {
         mirror.write(Path::new("class/misc/rdma_cm/abi_version"), &ABI_VERSION.to_string())?;
         mirror.write(Path::new("class/misc/rdma_cm/dev"), MANAGER_NODE)?;
         mirror.write(Path::new("class/infiniband_ucma/abi_version"), &ABI_VERSION.to_string())?;
+        mirror.mad_class()?;
         mirror.link(&Path::new("dev/infiniband").join(NODE), NODE_LOOK)?;
         mirror.update(devices)?;
         Ok(mirror)
@@ -80,6 +84,7 @@ impl Mirror {
         for device in devices {
             if !self.root.join(home(device)).is_dir() {
                 self.constants(device)?;
+                self.mad_nodes(devices, device)?;
             }
             self.interfaces(device)?;
             for (number, port) in (1..).zip(&device.ports) {
@@ -93,6 +98,8 @@ impl Mirror {
                 self.write(&at.join("sm_sl"), &port.subnet.sm_sl().to_string())?;
                 self.write(&at.join("lid_mask_count"), &port.subnet.lmc().to_string())?;
                 self.write(&at.join("rate"), &port.rate.to_string())?;
+                let facts = device.port_attributes(number).unwrap_or_default();
+                self.write(&at.join("cap_mask"), &format!("{:#010x}", facts.port_cap_flags))?;
                 let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
                 self.write(&at.join("active_mtu"), &mtu.to_string())?;
                 for (index, pkey) in port.pkeys.entries().iter().enumerate() {
@@ -126,8 +133,10 @@ impl Mirror {
     /// Removes what tells of devices that do not exist any more.
     fn forget_others(&self, devices: &Devices) -> io::Result<()> {
         let nodes: BTreeSet<String> = devices.iter().map(|device| node(device.index)).collect();
+        let mads = mads::names(devices);
         for (folder, names) in [
-            ("dev/infiniband", &nodes),
+            ("dev/infiniband", &nodes.union(&mads).cloned().collect()),
+            (mads::CLASS, &mads),
             ("class/infiniband_verbs", &nodes),
             ("class/infiniband", &devices.iter().map(|device| device.name.clone()).collect()),
         ] {
@@ -176,12 +185,7 @@ impl Mirror {
                 self.write(&at.join("counters").join(name), "0")?;
             }
             let facts = device.port_attributes(number).unwrap_or_default();
-            for (name, text) in [
-                ("link_layer", link_layer_text(facts.link_layer)),
-                ("cap_mask", &format!("{:#010x}", facts.port_cap_flags)),
-            ] {
-                self.write(&at.join(name), text)?;
-            }
+            self.write(&at.join("link_layer"), link_layer_text(facts.link_layer))?;
         }
         self.node(device)
     }

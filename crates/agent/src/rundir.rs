@@ -37,6 +37,16 @@ pub fn node(index: usize) -> String {
     format!("uverbs{index}")
 }
 
+/// The file name of the node for the datagrams of port `number` of all ports.
+pub(crate) fn umad_node(number: u32) -> String {
+    format!("umad{number}")
+}
+
+/// The file name of the node of this port's subnet manager.
+pub(crate) fn manager_node(number: u32) -> String {
+    format!("issm{number}")
+}
+
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
