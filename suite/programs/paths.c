@@ -35,6 +35,8 @@
 #define NODES "/dev/infiniband"
 #define NODE NODES "/uverbs0"
 #define MANAGER NODES "/rdma_cm"
+#define MADS NODES "/umad0"
+#define MADS_ENTRY "/sys/class/infiniband_mad/umad0/port"
 #define NONE DEVICE "/no_such_file"
 static const char TEXT[] = "1: CA\n";
 
@@ -152,6 +154,11 @@ static void opening_nodes(void)
     REFUSED(ENOTDIR, -1, open(MANAGER "/", O_RDONLY));
     REFUSED(ENOENT, -1, open(NODES "/uverbs9", O_RDWR));
     REFUSED(EACCES, -1, open(NODES "/uverbs9", O_RDWR | O_CREAT, 0600));
+    REFUSED(ENOENT, -1, open(NODES "/umad9", O_RDWR));
+    REFUSED(ENOENT, -1, open(NODES "/issm0", O_RDWR)); /* only an InfiniBand port has one */
+    REFUSED(EEXIST, -1, open(MADS, O_RDWR | O_CREAT | O_EXCL, 0600));
+    REFUSED(ENOTDIR, -1, open(MADS, O_RDONLY | O_DIRECTORY));
+    REFUSED(ENOTDIR, -1, open(MADS "/", O_RDONLY));
 }
 
 enum what { IS_FILE, IS_DIRECTORY, IS_NODE, IS_MANAGER };
@@ -214,8 +221,8 @@ static void directories(void)
     MUST(folder != NULL);
     int count = 0;
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
-        if (not_dots(entry)) { MUST(strcmp(entry->d_name, "uverbs0") == 0 || strcmp(entry->d_name, "rdma_cm") == 0); count++; }
-    MUST(count == 2);
+        if (not_dots(entry)) { MUST(strcmp(entry->d_name, "uverbs0") == 0 || strcmp(entry->d_name, "rdma_cm") == 0 || strcmp(entry->d_name, "umad0") == 0); count++; }
+    MUST(count == 3);
     closedir(folder);
     struct dirent **list;
     struct dirent64 **list64;
@@ -321,8 +328,8 @@ static void walks(void)
             counts[k] = seen;
             nodes[k] = nodes_seen;
         }
-        for (int k = 0; k < 4; k++) MUST(counts[k] == counts[0] && nodes[k] == 2 * i);
-        MUST(i == 0 ? counts[0] > 50 : counts[0] == 3);
+        for (int k = 0; k < 4; k++) MUST(counts[k] == counts[0] && nodes[k] == 3 * i);
+        MUST(i == 0 ? counts[0] > 50 : counts[0] == 4);
     }
     REFUSED(ENOENT, -1, nftw(NONE, visit_more, 8, FTW_PHYS));
 }
@@ -387,7 +394,7 @@ static void gone(void)
     struct dirent **list;
     char buffer[PATH_MAX];
     glob_t found;
-    const char *paths[] = { "/sys/class/infiniband", DEVICE, FILE_THERE, "/sys/class/infiniband_verbs", NODES, NODE, MANAGER, "/sys/class/misc/rdma_cm" };
+    const char *paths[] = { "/sys/class/infiniband", DEVICE, FILE_THERE, "/sys/class/infiniband_verbs", NODES, NODE, MANAGER, MADS, MADS_ENTRY, "/sys/class/misc/rdma_cm" };
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         const char *path = paths[i];
         REFUSED(ENOENT, -1, open(path, O_RDONLY));
@@ -420,6 +427,7 @@ static void relations(void)
     MUST(fstatat(nodes, "uverbs0", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 192);
     MUST(fstatat(nodes, "uverbs0", &st, 0) == 0 && S_ISCHR(st.st_mode));
     MUST(fstatat(nodes, "rdma_cm", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 120);
+    MUST(fstatat(nodes, "umad0", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 0);
     is_device(openat(nodes, "uverbs0", O_RDWR));
     MUST(faccessat(nodes, "uverbs0", R_OK | W_OK, 0) == 0);
 

@@ -69,6 +69,8 @@ fn shells_and_their_tools() {
             ("echo /sys/class/infiniband/*/ports/*", "/sys/class/infiniband/softhca0/ports/1"),
             ("echo /dev/infiniband/uverbs*", "/dev/infiniband/uverbs0"),
             ("cat < /sys/class/infiniband_verbs/uverbs0/ibdev", "softhca0"),
+            ("cat /sys/class/infiniband_mad/abi_version /sys/class/infiniband_mad/*/ibdev | paste -s", "5\tsofthca0"),
+            ("stat -c %F,%t,%T /dev/infiniband/umad0", "character special file,e7,0"),
             ("cd /sys/class/infiniband/softhca0 && cat ../softhca0/hca_type", "softhca"),
             ("readlink -f /sys/class/infiniband/softhca0/ports/../ports/1", "/sys/class/infiniband/softhca0/ports/1"),
             ("realpath /dev/infiniband/uverbs0", "/dev/infiniband/uverbs0"),
@@ -136,14 +138,14 @@ device = root + '/softhca0'
 assert os.path.exists(device) and os.path.isdir(root) and not os.path.exists(root + '/mlx5_0')
 assert os.listdir(root) == ['softhca0'], os.listdir(root)
 assert glob.glob(root + '/*/ports/*/gids/0') == [device + '/ports/1/gids/0']
-assert sorted(e.name for e in os.scandir('/dev/infiniband')) == ['rdma_cm', 'uverbs0']
+assert sorted(e.name for e in os.scandir('/dev/infiniband')) == ['rdma_cm', 'umad0', 'uverbs0']
 walked = {d: files for d, _, files in os.walk(root)}
 assert 'state' in walked[device + '/ports/1'] and len(walked[device + '/ports/1/gids']) == 64
 assert os.path.realpath(device + '/ports') == device + '/ports'
 assert os.path.realpath('/dev/infiniband/uverbs0') == '/dev/infiniband/uverbs0'
 s = os.stat('/dev/infiniband/uverbs0')
 assert stat.S_ISCHR(s.st_mode) and (os.major(s.st_rdev), os.minor(s.st_rdev)) == (231, 192)
-assert all(stat.S_ISCHR(os.lstat('/dev/infiniband/' + name).st_mode) for name in ('uverbs0', 'rdma_cm'))
+assert all(stat.S_ISCHR(os.lstat('/dev/infiniband/' + name).st_mode) for name in ('uverbs0', 'umad0', 'rdma_cm'))
 assert os.access('/dev/infiniband/uverbs0', os.R_OK | os.W_OK)
 assert pathlib.Path(device, 'node_type').read_text() == '1: CA\\n'
 assert (pathlib.Path(root) / 'softhca0' / 'device' / 'net').is_dir()
@@ -172,7 +174,7 @@ fn real_devices_of_the_host_are_hidden() {
     let room = Room::new().expect("a room");
     let host = room.folder().join("host");
     std::fs::create_dir_all(host.join("infiniband/mlx5_0")).expect("made");
-    std::fs::create_dir_all(host.join("infiniband_mad/umad0")).expect("made");
+    std::fs::create_dir_all(host.join("infiniband_mad/umad7")).expect("made");
     std::fs::create_dir_all(host.join("misc/rdma_cm")).expect("made");
     std::fs::create_dir_all(host.join("dev/infiniband")).expect("made");
     std::fs::write(host.join("dev/infiniband/uverbs7"), "").expect("written");
@@ -186,11 +188,11 @@ fn real_devices_of_the_host_are_hidden() {
     let look =
         "ls /sys/class /sys/class/infiniband /sys/class/infiniband_mad /sys/class/misc/rdma_cm /dev/infiniband 2>&1";
     let bare = room.finish(room.command("sh", ["-c", look])).expect("it ends").expect_success().output;
-    for real in ["mlx5_0", "umad0", "uverbs7"] {
+    for real in ["mlx5_0", "umad7", "uverbs7"] {
         assert!(bare.contains(real), "no {real} to hide: {bare}");
     }
     let seen = room.finish_run(&["sh", "-c", look]).expect("it ends").everything();
-    for real in ["mlx5_0", "umad0", "uverbs7"] {
+    for real in ["mlx5_0", "umad7", "uverbs7"] {
         assert!(!seen.contains(real), "{seen}");
     }
     assert!(seen.contains("softhca0") && seen.contains("uverbs0"), "{seen}");
@@ -204,11 +206,11 @@ fn preloaded_libraries_stay_and_children_inherit_the_redirector() {
     let mut command = room.run(&["sh", "-c", "echo $LD_PRELOAD; sh -c 'ls /dev/infiniband'"]);
     command.env("LD_PRELOAD", "libm.so.6");
     let said = room.finish(command).expect("it ends").expect_success().output;
-    assert_eq!(said, format!("libm.so.6:{redirector}\nrdma_cm\nuverbs0\n"));
+    assert_eq!(said, format!("libm.so.6:{redirector}\nrdma_cm\numad0\nuverbs0\n"));
     // Runs softhca under softhca, and a program that was built with the address sanitizer.
     let softhca = room.dist().softhca();
     let nested = script(&room, &format!("{} run -- sh -c 'echo $LD_PRELOAD; ls /dev/infiniband'", softhca.display()));
-    assert_eq!(nested.output, format!("{redirector}\nrdma_cm\nuverbs0\n"));
+    assert_eq!(nested.output, format!("{redirector}\nrdma_cm\numad0\nuverbs0\n"));
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn a_folder_with_a_space_in_its_name() {
     let copy = room.dist().copy_to(&room.folder().join("two words")).expect("copied");
     let command = room.command(copy.softhca(), ["run", "--", "ls", "/dev/infiniband"]);
     let outcome = room.finish(command).expect("it ends").expect_success();
-    assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("rdma_cm\nuverbs0\n", ""));
+    assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("rdma_cm\numad0\nuverbs0\n", ""));
 }
 
 #[test]

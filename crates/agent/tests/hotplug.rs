@@ -117,7 +117,7 @@ fn nodes_and_the_mirror_follow_the_devices() {
     let ask = |question: Value| agent::admin::ask(&agent.dir, &question).expect("an answer");
     let files = || {
         let below = ["uverbs1", "sys/class/infiniband/more", "sys/class/infiniband_verbs/uverbs1"];
-        let dev = ["sys/dev/infiniband/uverbs1"];
+        let dev = ["sys/dev/infiniband/uverbs1", "sys/dev/infiniband/umad1"];
         below
             .iter()
             .map(|name| agent.dir.join(name).exists())
@@ -126,12 +126,12 @@ fn nodes_and_the_mirror_follow_the_devices() {
     };
     for _ in 0..3 {
         assert_eq!(ask(json!({"request": "device", "add": ONE_MORE})), json!({"added": ["more"]}));
-        agent.eventually("status", |_| files() == [true; 4]);
+        agent.eventually("status", |_| files() == [true; 5]);
         let mut client = Client::connect(&agent.dir.join("uverbs1"));
         client.open();
         client.qp();
         assert_eq!(ask(json!({"request": "device", "remove": "more"})), json!({"removed": ["more"]}));
-        agent.eventually("status", |_| files() == [false; 4]);
+        agent.eventually("status", |_| files() == [false; 5]);
         assert_eq!(ask(json!({"request": "devices"}))["devices"].as_array().map(Vec::len), Some(1));
         drop(client);
         agent.eventually("status", |status| status["contexts"] == 0);
