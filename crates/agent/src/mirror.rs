@@ -90,8 +90,7 @@ impl Mirror {
             for (number, port) in (1..).zip(&device.ports) {
                 let at = home(device).join(format!("ports/{number}"));
                 self.write(&at.join("state"), state_text(port.state))?;
-                let physical = if port.state == port_state::ACTIVE { "5: LinkUp" } else { "3: Disabled" };
-                self.write(&at.join("phys_state"), physical)?;
+                self.write(&at.join("phys_state"), physical_text(port.physical_state))?;
                 let lid = format!("{:#x}", port.lid.map_or(0, |lid| lid.number));
                 self.write(&at.join("lid"), &lid)?;
                 self.write(&at.join("sm_lid"), &format!("{:#x}", port.sm_lid()))?;
@@ -322,6 +321,20 @@ pub(crate) fn state_text(state: u8) -> &'static str {
         port_state::ACTIVE => "4: ACTIVE",
         port_state::ACTIVE_DEFER => "5: ACTIVE_DEFER",
         _ => "0: NOP",
+    }
+}
+
+/// A physical state in the kernel's words.
+fn physical_text(state: u8) -> &'static str {
+    match state {
+        1 => "1: Sleep",
+        2 => "2: Polling",
+        3 => "3: Disabled",
+        4 => "4: PortConfigurationTraining",
+        5 => "5: LinkUp",
+        6 => "6: LinkErrorRecovery",
+        7 => "7: Phy Test",
+        _ => "0: <unknown>",
     }
 }
 
