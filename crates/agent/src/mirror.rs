@@ -84,8 +84,8 @@ impl Mirror {
         for device in devices {
             if !self.root.join(home(device)).is_dir() {
                 self.constants(device)?;
-                self.mad_nodes(devices, device)?;
             }
+            self.mad_nodes(devices, device)?;
             self.interfaces(device)?;
             for (number, port) in (1..).zip(&device.ports) {
                 let at = home(device).join(format!("ports/{number}"));
