@@ -9,8 +9,9 @@
 //! ```
 //! Each message is one packet of a `SOCK_SEQPACKET` socket. A call has its own connection, so that
 //! its reply does not wait behind datagrams. The *key* of a file is random and known to its opener
-//! only. A call counts for the file's opener. After the reply, the agent closes the connection of a
-//! call. A file ends when its connection is closed.
+//! only. A call counts for the file's opener; with an unknown key it fails with EIO. After the reply,
+//! the agent closes the connection of a call. A file ends when its connection is closed, and so does
+//! the wait for one.
 
 use crate::layout::Record;
 
@@ -20,11 +21,13 @@ pub const NODE: &str = "umad";
 pub const ABI_VERSION: u32 = 5;
 /// The registrations of one file: their ids are 0 to 31.
 pub const AGENTS_MAX: usize = 32;
-/// The length of a datagram without RMPP, and of the smallest one that a program may write.
+/// The length of a datagram without RMPP. A program may write one that lacks zeros at its end.
 pub const DATAGRAM: usize = 256;
-/// The longest message with RMPP that a program may write or gets: one packet of the socket.
+/// The longest message with RMPP that a program may write or gets, without its header. Message and
+/// header are one packet of the socket.
 pub const MESSAGE_MAX: usize = 128 << 10;
-/// The length of [`UserMad`] before ENABLE_PKEY: without `pkey_index` and what follows.
+/// The length of [`UserMad`], both ways, before ENABLE_PKEY or REGISTER_AGENT2 succeeds: without
+/// `pkey_index` and what follows.
 pub const SHORT_HEADER: usize = 56;
 
 record! {
@@ -55,8 +58,8 @@ record! {
     pub struct UserMad[64] {
         /// The registration that sends or receives, as REGISTER_AGENT returned it.
         0 => id: u32,
-        /// Read: 0; or the errno with which the datagram that follows could not be sent, or ETIMEDOUT
-        /// if it got no answer.
+        /// Read: 0; or ETIMEDOUT if the program's datagram, whose common header of 24 bytes follows, got
+        /// no answer.
         4 => status: u32,
         /// Write: how long to wait for the answer, in milliseconds; 0 waits for none.
         8 => timeout_ms: u32,
@@ -156,7 +159,7 @@ constants! {
         REGISTER_AGENT = 0xc01c_1b01,
         /// Ends a registration; the argument is its id, 32 bits.
         UNREGISTER_AGENT = 0x4004_1b02,
-        /// Headers have a P_Key index from now on; no argument.
+        /// Headers have a P_Key index from now on; no argument. EINVAL after the first registration.
         ENABLE_PKEY = 0x0000_1b03,
         /// Registers; the argument is `RegisterAgent2`.
         REGISTER_AGENT2 = 0xc028_1b04,

@@ -157,7 +157,13 @@ impl RunDir {
             let name = name.to_string_lossy();
             let number = name.strip_prefix("uverbs").unwrap_or("x");
             let is_node = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-            if is_node || name == abi::ucma::NODE || name == abi::netlink::NODE || name == ADMIN || name == PID {
+            if is_node
+                || name == abi::ucma::NODE
+                || name == abi::netlink::NODE
+                || name == abi::umad::NODE
+                || name == ADMIN
+                || name == PID
+            {
                 let _ = fs::remove_file(entry.path());
             }
         }

@@ -358,7 +358,7 @@ mod tests {
         client.send(2, &mad(METHOD_GET, 9), SECOND, 1, Duration::ZERO).unwrap();
         let sent = client.poll_transmit();
         client.handle_timeout(SECOND);
-        assert_eq!((client.poll_transmit(), client.poll_event()), (sent.clone(), None));
+        assert_eq!((client.poll_transmit(), client.poll_event()), (sent, None));
         client.handle_timeout(2 * SECOND);
         assert_eq!(client.poll_event(), sent.map(|(to, mad)| Event::Unanswered(to, mad.to_vec())));
         assert_eq!(client.deadline(), None);

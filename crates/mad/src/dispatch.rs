@@ -3,6 +3,7 @@
 //!
 //! * A client registers for a queue pair and a class. With class 0 it only sends requests of any
 //!   class, and gets the answers.
+//! * The two classes of subnet management are two classes.
 //! * A client that names methods gets the requests of these methods. No two clients may have the
 //!   same class, version and method of one queue pair; vendor classes are also told apart by OUI.
 //! * An answer goes to the client whose number is the upper half of its transaction id.
@@ -98,11 +99,6 @@ pub fn has_rmpp(class: u8) -> bool {
     class == CLASS_SA || class == CLASS_DEVICE || CLASSES_VENDOR_OUI.contains(&class)
 }
 
-/// The two classes of subnet management are one to clients.
-const fn class_of_clients(class: u8) -> u8 {
-    if class == CLASS_SUBN_DIRECTED { CLASS_SUBN_LID } else { class }
-}
-
 impl Table {
     /// Registers a client.
     ///
@@ -163,14 +159,12 @@ impl Table {
             return self.requester(qpn, &header);
         }
         let oui = if CLASSES_VENDOR_OUI.contains(&header.class) { vendor::Header::parse(mad).oui } else { 0 };
-        self.servers.get(&(qpn, class_of_clients(header.class), header.class_version, oui, header.method)).copied()
+        self.servers.get(&(qpn, header.class, header.class_version, oui, header.method)).copied()
     }
 
     fn requester(&self, qpn: u32, header: &Header) -> Option<Registration> {
         let registration = Registration::of(header.transaction);
-        let interest = self.clients.get(&registration)?;
-        let class = class_of_clients(interest.class) == class_of_clients(header.class) || interest.class == 0;
-        (interest.qpn == qpn && class).then_some(registration)
+        (self.clients.get(&registration)?.qpn == qpn).then_some(registration)
     }
 
     /// A number that no client has, and that the last clients did not have.
@@ -190,7 +184,7 @@ fn servers(interest: &Interest) -> impl Iterator<Item = Server> + Clone {
     let oui = if CLASSES_VENDOR_OUI.contains(&class) { oui & 0xff_ffff } else { 0 };
     (0..RESPONSE)
         .filter(move |method| methods >> method & 1 != 0 && *method != METHOD_TRAP_REPRESS)
-        .map(move |method| (qpn, class_of_clients(class), version, oui, method))
+        .map(move |method| (qpn, class, version, oui, method))
 }
 
 #[cfg(test)]
@@ -245,17 +239,16 @@ mod tests {
     }
 
     #[test]
-    fn the_two_classes_of_subnet_management_are_one() {
+    fn the_two_classes_of_subnet_management_have_their_own_servers() {
         let mut table = Table::default();
-        let smp = Interest {
-            class: CLASS_SUBN_DIRECTED,
-            version: 1,
-            methods: methods(&[METHOD_TRAP]),
-            ..Interest::default()
-        };
-        let manager = table.register(smp).unwrap();
-        assert_eq!(table.find(0, &mad(CLASS_SUBN_LID, 1, METHOD_TRAP, 0)), Some(manager));
-        assert!(matches!(table.register(Interest { class: CLASS_SUBN_LID, ..smp }), Err(Refusal::Served { .. })));
+        let trap = methods(&[METHOD_TRAP]);
+        let directed = Interest { class: CLASS_SUBN_DIRECTED, version: 1, methods: trap, ..Interest::default() };
+        let first = table.register(directed).unwrap();
+        assert_eq!(table.find(0, &mad(CLASS_SUBN_LID, 1, METHOD_TRAP, 0)), None);
+        // opensm registers for both.
+        let second = table.register(Interest { class: CLASS_SUBN_LID, ..directed }).unwrap();
+        assert_eq!(table.find(0, &mad(CLASS_SUBN_LID, 1, METHOD_TRAP, 0)), Some(second));
+        assert_eq!(table.find(0, &mad(CLASS_SUBN_DIRECTED, 1, METHOD_TRAP, 0)), Some(first));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
 use abi::{Errno, Record};
 use mad::client;
 use mad::dispatch::{self, Interest};
-use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, LEN};
+use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID};
 
 use super::file::File;
 use super::managed::has_subnet_management;
@@ -18,6 +18,9 @@ use crate::world::World;
 
 /// Maximum number of registrations of one user at a port.
 const USER_AGENTS_MAX: usize = 1024;
+
+/// The shortest datagram that a program may write: the common header, and that of RMPP.
+const SHORTEST: usize = 36;
 
 /// An attempt to open `issmN`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +125,7 @@ impl Mads {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        let name = *self.keys.get(key).ok_or(Errno::EBADF)?;
+        let name = *self.keys.get(key).ok_or(Errno::EIO)?;
         match request {
             ioctl::REGISTER_AGENT => {
                 let mut asked = RegisterAgent::read(argument).ok_or(Errno::EFAULT)?;
@@ -165,14 +168,14 @@ impl Mads {
             }
             ioctl::UNREGISTER_AGENT => {
                 let id = u32::from_ne_bytes(*argument.first_chunk().ok_or(Errno::EFAULT)?);
-                let file = self.files.get_mut(&name).ok_or(Errno::EBADF)?;
+                let file = self.files.get_mut(&name).ok_or(Errno::EIO)?;
                 let agent = file.set_agent(id as usize, None).ok_or(Errno::EINVAL)?;
                 if let Some(port) = self.ports.get_mut(&file.at) {
                     port.unregister(agent);
                 }
             }
             ioctl::ENABLE_PKEY => {
-                let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+                let file = self.files.get(&name).ok_or(Errno::EIO)?;
                 if file.was_used {
                     return Err(Errno::EINVAL);
                 }
@@ -190,7 +193,7 @@ impl Mads {
     }
 
     fn register(&mut self, world: &World, name: u32, interest: Interest) -> Result<u32, Errno> {
-        let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+        let file = self.files.get(&name).ok_or(Errno::EIO)?;
         let (at, uid) = (file.at, file.uid);
         if interest.qpn == 0 && !has_subnet_management(world, at.device, at.port) {
             return Err(Errno::EPROTONOSUPPORT);
@@ -214,10 +217,10 @@ impl Mads {
 
     /// Writes a datagram to the file with this key: a header, and what follows.
     pub(crate) fn write(&mut self, world: &mut World, key: &[u8; 16], record: &[u8]) -> Result<(), Errno> {
-        let name = *self.keys.get(key).ok_or(Errno::EBADF)?;
-        let file = self.files.get(&name).ok_or(Errno::EBADF)?;
+        let name = *self.keys.get(key).ok_or(Errno::EIO)?;
+        let file = self.files.get(&name).ok_or(Errno::EIO)?;
         let header_len = file.header_len();
-        let message = record.get(header_len..).filter(|message| message.len() >= LEN).ok_or(Errno::EINVAL)?;
+        let message = record.get(header_len..).filter(|message| message.len() >= SHORTEST).ok_or(Errno::EINVAL)?;
         let header = UserMad::read_zero_extended(&record[..header_len]);
         let agent = file.agent(header.id).ok_or(Errno::EINVAL)?;
         let (at, now) = (file.at, self.now());

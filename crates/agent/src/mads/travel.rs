@@ -8,7 +8,7 @@ use mad::pma;
 use mad::smi::{self, Step};
 use mad::transactions::{Registration, is_response};
 use wire::icrc::Envelope;
-use wire::mad::{CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, METHOD_TRAP_REPRESS, Mad};
+use wire::mad::{CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, LEN, METHOD_TRAP_REPRESS, Mad};
 use wire::pkey;
 use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
@@ -53,7 +53,8 @@ impl Mads {
         while let Some(event) = registered.client.poll_event() {
             match event {
                 Event::Received(from, message) => file.push(id, 0, &from, &message),
-                Event::Unanswered(to, message) => file.push(id, ETIMEDOUT, &to, &message),
+                // As in a kernel, only the common header comes back.
+                Event::Unanswered(to, message) => file.push(id, ETIMEDOUT, &to, &message[..LEN.min(message.len())]),
             }
         }
         if file.first().is_some() {
