@@ -47,7 +47,13 @@ fn out(smp: &mut Smp, forwards: bool, ingress: Option<u8>) -> Step {
             smp.hop_pointer = pointer + 1;
             by_lid(smp.dr_dlid, forwards)
         }
-        _ if pointer == count && count == 0 => by_lid(smp.dr_dlid, true),
+        // No hops: the node that sends, or the one at which the LID-routed part ends. The pointer
+        // moves behind the end, so that the datagram is not sent on once more where it arrives.
+        _ if pointer == count && count == 0 => {
+            let next = by_lid(smp.dr_dlid, ingress.is_none() || forwards);
+            smp.hop_pointer = u8::from(next != Step::Here);
+            next
+        }
         Some(_) if pointer == count + 1 => Step::Here,
         _ => Step::Drop,
     }
@@ -68,7 +74,7 @@ fn back(smp: &mut Smp, forwards: bool, ingress: Option<u8>) -> Step {
             smp.hop_pointer = 0;
             by_lid(smp.dr_slid, forwards)
         }
-        _ if pointer == 0 && count == 0 => by_lid(smp.dr_slid, true),
+        None if pointer == 0 && count == 0 => by_lid(smp.dr_slid, true),
         Some(_) if pointer == 0 => Step::Here,
         _ => Step::Drop,
     }
@@ -138,6 +144,18 @@ mod tests {
         assert_eq!(step(&mut combined, true, 36, Some(7)), Step::Port(6));
         assert_eq!(step(&mut combined, true, 36, Some(5)), Step::Port(4));
         assert_eq!(step(&mut combined, true, 36, Some(1)), Step::Lid(3));
+    }
+
+    /// The loop that a datagram without hops could make: it goes on by LID once, and ends there.
+    #[test]
+    fn a_route_without_hops_goes_on_by_lid_once() {
+        let mut request = Smp { dr_dlid: 9, ..smp(&[]) };
+        assert_eq!(step(&mut request, false, 1, None), Step::Lid(9));
+        assert_eq!(step(&mut request, false, 1, Some(1)), Step::Here);
+        let mut answer = Smp { dr_slid: 3, ..smp(&[]) };
+        turn(&mut answer);
+        assert_eq!(step(&mut answer, false, 1, None), Step::Lid(3));
+        assert_eq!(step(&mut answer, false, 1, Some(1)), Step::Here);
     }
 
     #[test]
