@@ -44,9 +44,9 @@ pub enum Counter {
 
 const COUNT: usize = Counter::ReceivedLooping as usize + 1;
 
-/// The counters of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters([u64; COUNT]);
+/// The counters of one port. They need no memory before one of them counts.
+#[derive(Clone, Debug, Default)]
+pub struct Counters(Option<Box<[u64; COUNT]>>);
 
 /// A counter in an attribute: its first bit, its bits, and its bit in the selection.
 type Place = (Counter, usize, usize, u32);
@@ -125,14 +125,20 @@ const _: () = assert!(PortCounters::LEN <= PortCountersExtended::LEN);
 impl Counters {
     /// Adds to a counter; it stays at its end.
     pub fn add(&mut self, counter: Counter, more: u64) {
-        let value = &mut self.0[counter as usize];
-        *value = value.saturating_add(more);
+        if more != 0 {
+            let value = &mut self.all_mut()[counter as usize];
+            *value = value.saturating_add(more);
+        }
     }
 
     /// The value of a counter.
     #[must_use]
-    pub const fn value(&self, counter: Counter) -> u64 {
-        self.0[counter as usize]
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.0.as_ref().map_or(0, |all| all[counter as usize])
+    }
+
+    fn all_mut(&mut self) -> &mut [u64; COUNT] {
+        self.0.get_or_insert_with(|| Box::new([0; COUNT]))
     }
 
     /// Writes the counters to an attribute. Values that are too large stay at the field's end.
@@ -146,15 +152,16 @@ impl Counters {
     pub fn set(&mut self, places: &[Place], select: u64, data: &Data) {
         for (counter, at, bits, bit) in places {
             if select >> bit & 1 != 0 {
-                self.0[*counter as usize] = u64::get(data, *at, *bits);
+                self.all_mut()[*counter as usize] = u64::get(data, *at, *bits);
             }
         }
     }
 
     /// Adds the counters of another port, for the sum of all ports.
     pub fn merge(&mut self, other: &Counters) {
-        for (own, other) in self.0.iter_mut().zip(other.0) {
-            *own = own.saturating_add(other);
+        let Some(other) = &other.0 else { return };
+        for (own, other) in self.all_mut().iter_mut().zip(other.iter()) {
+            *own = own.saturating_add(*other);
         }
     }
 }

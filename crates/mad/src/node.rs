@@ -2,6 +2,7 @@
 //! and not the rules of changes ([`crate::sma`]). Principal types: [`Node`], [`Port`].
 
 use crate::counters::Counters;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::notice::{ChangeNotice, Notice, SwitchNotice};
 use wire::smp::{
@@ -40,14 +41,17 @@ pub struct Port {
     pub guid: u64,
     /// PortInfo. `local_port` is filled in when it is asked.
     pub info: PortInfo,
-    /// The P_Key table.
+    /// Entries of the P_Key table.
+    pub pkey_cap: u16,
+    /// The P_Key table, as long as the last block that was set; later entries are 0.
     pub pkeys: Vec<u16>,
-    /// The GUID table. Entry 0 is the port's own.
+    /// The GUID table, as long as the last block that was set. Entry 0 is the port's own.
     pub guids: Vec<u64>,
-    /// The virtual lanes of each service level; of a switch, by ingress port.
-    pub sl_to_vl: Vec<SlToVl>,
-    /// The arbitration tables: 1 and 2 low, 3 and 4 high.
-    pub arbitration: [VlArbitration; 4],
+    /// The virtual lanes of each service level; of a switch, by ingress port. A table that is not
+    /// here has lane 0 for all.
+    pub sl_to_vl: BTreeMap<u8, SlToVl>,
+    /// The arbitration tables after a Set: 1 and 2 low, 3 and 4 high.
+    pub arbitration: Option<Box<[VlArbitration; 4]>>,
     /// The counters.
     pub counters: Counters,
     /// When the lease of the management key ends, after a violation.
@@ -62,14 +66,13 @@ impl Node {
         let info = NodeInfo { base_version: 1, class_version: 1, node_type: kind as u8, ..info };
         let pkeys = |port: usize| {
             let external = is_switch && port != 0;
-            usize::from(if external { switch.enforcement_cap } else { info.partition_cap })
+            if external { switch.enforcement_cap } else { info.partition_cap }
         };
         let ports = (0..=usize::from(info.ports))
             .map(|number| {
                 let offset = if is_switch { 0 } else { number as u64 };
                 let guid = info.node_guid.wrapping_add(offset);
-                let tables = if is_switch { usize::from(info.ports) + 1 } else { 1 };
-                Port::new(guid, *port, pkeys(number), tables)
+                Port::new(guid, *port, pkeys(number))
             })
             .collect();
         let switch = is_switch.then(|| Switch { info: switch, ..Switch::default() });
@@ -136,18 +139,15 @@ impl Node {
 impl Port {
     /// A port whose tables are empty but for the default partition and its own GUID.
     #[must_use]
-    pub fn new(guid: u64, info: PortInfo, pkeys: usize, tables: usize) -> Port {
-        let mut guids = vec![0; 8 * usize::from(info.guid_cap.max(1)).div_ceil(8)];
-        guids[0] = guid;
-        let mut table = vec![0; pkeys.max(1)];
-        table[0] = 0xffff;
+    pub fn new(guid: u64, info: PortInfo, pkey_cap: u16) -> Port {
         Port {
             guid,
             info,
-            pkeys: table,
-            guids,
-            sl_to_vl: vec![SlToVl::default(); tables],
-            arbitration: [VlArbitration::default(); 4],
+            pkey_cap: pkey_cap.max(1),
+            pkeys: vec![0xffff],
+            guids: vec![guid],
+            sl_to_vl: BTreeMap::new(),
+            arbitration: None,
             counters: Counters::default(),
             lease_ends: None,
         }

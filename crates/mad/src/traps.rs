@@ -55,9 +55,12 @@ impl Traps {
     }
 
     /// Ends the repetition of the trap with this transaction id: the owner calls it for a
-    /// TrapRepress, which is no request to [`crate::sma`].
-    pub fn repress(&mut self, transaction: u64) {
+    /// TrapRepress, which is no request to [`crate::sma`]. Returns whether the trap was one of
+    /// these; otherwise a client at the port may have sent it.
+    pub fn repress(&mut self, transaction: u64) -> bool {
+        let before = self.waiting.len();
         self.waiting.retain(|(waiting, _)| *waiting != transaction);
+        self.waiting.len() != before
     }
 
     /// When [`Traps::poll_transmit`] has something to send, if the port has a LID and a manager.

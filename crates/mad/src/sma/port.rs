@@ -147,7 +147,9 @@ fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl 
     when(asked.client_reregister, Event::ClientReregister);
     let enabled = |info: &PortInfo| (info.link.width_enabled, info.link.speed_enabled, info.link.extended_enabled);
     when(enabled(before) != enabled(after), Event::LinkSettings);
-    let down = asked.link.state == LinkState::Down as u8 || asked.link.phys_state != 0;
+    // A port that is off stays off until the physical state is set.
+    let off = before.link.phys_state == PhysState::Disabled as u8;
+    let down = asked.link.state == LinkState::Down as u8 && !off || asked.link.phys_state != 0;
     let target = match asked.link.phys_state {
         0 if after.link.down_default == PhysState::Sleep as u8 => PhysState::Sleep,
         1 => PhysState::Sleep,

@@ -19,21 +19,33 @@ fn number(node: &Node, request: &Request<'_>, asked: u32) -> Result<u8, u16> {
     u8::try_from(asked).map_err(|_| STATUS_INVALID)
 }
 
-/// Copies block `nth` of a table and the block of an attribute into each other: to the table if it
-/// is a Set. Returns whether the table changed, or `None` if there is no such block.
+/// Copies a block of a table and the block of an attribute into each other: to the table if it is a
+/// Set. The table has `cap` entries. Those that no Set has written have the value `unset`, and the
+/// table ends before them. Returns whether the table changed, or `None` if there is no such block.
 fn exchange<T: Copy + PartialEq, const N: usize>(
-    table: &mut [T],
-    nth: usize,
+    (table, cap, unset): (&mut Vec<T>, usize, T),
+    nth: u32,
     block: &mut [T; N],
     is_set: bool,
 ) -> Option<bool> {
-    let table = table.chunks_mut(N).nth(nth)?;
+    let from = (nth as usize).checked_mul(N)?;
+    let end = from.saturating_add(N).min(cap);
+    if from >= end {
+        return None;
+    }
     let mut changed = false;
-    for (own, given) in table.iter_mut().zip(block.iter_mut()) {
-        if is_set {
-            changed |= own != given;
-            *own = *given;
-        } else {
+    if is_set {
+        let given = &block[..end - from];
+        changed = (from..end).zip(given).any(|(at, given)| table.get(at).copied().unwrap_or(unset) != *given);
+        if changed && table.len() < end {
+            table.resize(end, unset);
+        }
+        if changed {
+            table[from..end].copy_from_slice(given);
+        }
+    } else {
+        block.fill(unset);
+        for (given, own) in block.iter_mut().zip(table.iter().take(end).skip(from)) {
             *given = *own;
         }
     }
@@ -44,8 +56,8 @@ pub(super) fn pkeys(node: &mut Node, request: &mut Request<'_>) -> Served {
     let number = number(node, request, request.modifier >> 16)?;
     let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
     let mut block = if request.is_set { PKeyTable::parse(request.data) } else { PKeyTable::default() };
-    let nth = (request.modifier & 0xffff) as usize;
-    let changed = exchange(&mut port.pkeys, nth, &mut block.pkeys, request.is_set).ok_or(STATUS_INVALID)?;
+    let table = (&mut port.pkeys, port.pkey_cap.into(), 0);
+    let changed = exchange(table, request.modifier & 0xffff, &mut block.pkeys, request.is_set).ok_or(STATUS_INVALID)?;
     if changed {
         request.events.push((number, Event::PKeys));
     }
@@ -60,8 +72,9 @@ pub(super) fn guids(node: &mut Node, request: &mut Request<'_>) -> Served {
     if request.modifier == 0 {
         block.guids[0] = port.guid;
     }
-    let nth = usize::try_from(request.modifier).map_err(|_| STATUS_INVALID)?;
-    let changed = exchange(&mut port.guids, nth, &mut block.guids, request.is_set).ok_or(STATUS_INVALID)?;
+    let cap = usize::from(port.info.guid_cap.max(1)).next_multiple_of(8);
+    let table = (&mut port.guids, cap, 0);
+    let changed = exchange(table, request.modifier, &mut block.guids, request.is_set).ok_or(STATUS_INVALID)?;
     if changed {
         request.events.push((number, Event::Gids));
     }
@@ -75,13 +88,13 @@ pub(super) fn sl_to_vl(node: &mut Node, request: &mut Request<'_>) -> Served {
         return Err(STATUS_INVALID);
     }
     let number = number(node, request, request.modifier & 0xff)?;
-    let ingress = if is_switch { (request.modifier >> 8 & 0xff) as usize } else { 0 };
-    let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
-    let table = port.sl_to_vl.get_mut(ingress).ok_or(STATUS_INVALID)?;
+    let ingress = if is_switch { (request.modifier >> 8) as u8 } else { 0 };
+    let exists = !is_switch || node.port(ingress).is_some();
+    let port = node.port_mut(number).filter(|_| exists).ok_or(STATUS_INVALID)?;
     if request.is_set {
-        *table = SlToVl::parse(request.data);
+        port.sl_to_vl.insert(ingress, SlToVl::parse(request.data));
     }
-    request.show(*table);
+    request.show(port.sl_to_vl.get(&ingress).copied().unwrap_or_default());
     Ok(())
 }
 
@@ -101,7 +114,6 @@ pub(super) fn arbitration(node: &mut Node, request: &mut Request<'_>) -> Served 
     if entries == 0 {
         return Err(STATUS_INVALID);
     }
-    let table = port.arbitration.get_mut(block as usize - 1).ok_or(STATUS_INVALID)?;
     if request.is_set {
         let mut asked = VlArbitration::parse(request.data);
         // The entries behind the table's end are reserved.
@@ -109,9 +121,9 @@ pub(super) fn arbitration(node: &mut Node, request: &mut Request<'_>) -> Served 
         if asked.entries.iter().any(|entry| entry.vl == 15 && entry.weight != 0) {
             return Err(STATUS_INVALID);
         }
-        *table = asked;
+        port.arbitration.get_or_insert_default()[block as usize - 1] = asked;
     }
-    request.show(*table);
+    request.show(port.arbitration.as_ref().map(|tables| tables[block as usize - 1]).unwrap_or_default());
     Ok(())
 }
 
@@ -147,19 +159,10 @@ pub(super) fn switch_info(node: &mut Node, request: &mut Request<'_>) -> Served 
 
 pub(super) fn linear(node: &mut Node, request: &mut Request<'_>) -> Served {
     let switch = switch(node)?;
-    let from = request.modifier.checked_mul(64).ok_or(STATUS_INVALID)? as usize;
-    let end = (from + 64).min(switch.info.linear_cap.into());
-    if from >= end {
-        return Err(STATUS_INVALID);
-    }
-    let mut block = LinearTable { ports: [255; 64] };
-    if request.is_set {
-        block = LinearTable::parse(request.data);
-        if switch.linear.len() < end {
-            switch.linear.resize(end, 255);
-        }
-    }
-    if exchange(&mut switch.linear, from / 64, &mut block.ports, request.is_set) == Some(true) {
+    let mut block = LinearTable::parse(request.data);
+    let table = (&mut switch.linear, switch.info.linear_cap.into(), 255);
+    let changed = exchange(table, request.modifier, &mut block.ports, request.is_set).ok_or(STATUS_INVALID)?;
+    if changed {
         request.events.push((0, Event::Forwarding));
     }
     request.show(block);

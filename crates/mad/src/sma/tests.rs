@@ -85,6 +85,16 @@ fn a_port_gets_its_lid_and_rises_by_single_steps() {
 }
 
 #[test]
+fn a_port_that_is_off_stays_off_until_its_physical_state_is_set() {
+    let mut node = node(NodeType::Ca);
+    node.ports[2].info.link.phys_state = PhysState::Disabled as u8;
+    let info = port_info(&mut node, 2);
+    let ask = |state, phys_state| PortInfo { link: PortLink { state, phys_state, ..info.link }, ..info };
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, ask(1, 0)), (0, vec![]));
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, ask(1, 2)).1, [(2, Event::Link(PhysState::Polling))]);
+}
+
+#[test]
 fn wrong_values_of_a_port_are_refused() {
     let mut node = node(NodeType::Ca);
     let good = PortInfo {
@@ -211,7 +221,7 @@ fn a_trap_is_repeated_until_it_is_repressed() {
     assert_eq!((trap.method, trap.data[5], trap.data[7]), (METHOD_TRAP, 144, 5));
     assert_eq!(traps.poll_transmit(&port, 2 * SECOND), None, "the subnet timeout is 1.07 s");
     assert_eq!(traps.poll_transmit(&port, 3 * SECOND).unwrap().transaction, trap.transaction);
-    traps.repress(trap.transaction);
+    assert!(!traps.repress(trap.transaction + 1) && traps.repress(trap.transaction));
     assert_eq!((traps.poll_transmit(&port, 9 * SECOND), traps.deadline()), (None, None));
 }
 
