@@ -37,7 +37,7 @@ pub enum Cause {
     NoVl,
     /// The packet was at the head of its queue for too long.
     HeadOfQueue,
-    /// The packet was in the switch for too long.
+    /// The packet was in the switch for too long, or in a circle of switches.
     LifeTime,
     /// The buffer for management packets was full.
     Vl15Full,

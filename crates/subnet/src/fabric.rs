@@ -18,10 +18,12 @@
 //! Principal type: [`Fabric`].
 
 mod forward;
+mod notes;
 mod resolve;
 mod step;
 mod training;
 
+pub use notes::Note;
 pub use resolve::{Hop, NoPath, Path};
 pub use training::{RECOVERY, Refused, TRAINING};
 
@@ -144,6 +146,8 @@ pub struct Fabric {
     processed: u64,
     deliveries: Vec<Delivery>,
     captured: Vec<Delivery>,
+    /// What happened, if the owner watches.
+    notes: Option<Vec<Note>>,
     /// Ports that may be able to send now.
     kicked: VecDeque<u32>,
     tables: Option<Arc<Tables>>,

@@ -11,13 +11,23 @@ pub const BLOCK: usize = 64;
 pub const OVERHEAD: usize = vcrc::LEN + 2;
 
 /// A packet from its LRH to its ICRC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Frame {
     /// The LRH of the current hop.
     pub lrh: lrh::Header,
     /// Everything behind the LRH, with the ICRC and without the VCRC.
     body: Arc<[u8]>,
+    /// Links that it has crossed. No header has this number: a switch uses it to find loops.
+    pub(crate) hops: u8,
 }
+
+impl PartialEq for Frame {
+    fn eq(&self, other: &Frame) -> bool {
+        (self.lrh, &self.body) == (other.lrh, &other.body)
+    }
+}
+
+impl Eq for Frame {}
 
 /// Why bytes are not a packet of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +61,7 @@ impl Frame {
         if !body.len().is_multiple_of(4) || body.len() < least || words > 0x7ff {
             return Err(Malformed::Length);
         }
-        Ok(Frame { lrh: lrh::Header { packet_len: words as u16, ..lrh }, body })
+        Ok(Frame { lrh: lrh::Header { packet_len: words as u16, ..lrh }, body, hops: 0 })
     }
 
     /// Parses a packet from its LRH to its VCRC, and checks both.
@@ -115,7 +125,7 @@ impl Frame {
         if let Some(bytes) = body.first_chunk_mut::<{ grh::LEN }>() {
             header.emit(bytes);
         }
-        Frame { lrh: lrh::Header { packet_len: self.lrh.packet_len, ..lrh }, body: body.into() }
+        Frame { lrh: lrh::Header { packet_len: self.lrh.packet_len, ..lrh }, body: body.into(), hops: self.hops }
     }
 
     /// The partition key, or `None` for a raw packet.

@@ -62,6 +62,8 @@ impl Ports {
 pub struct Switch {
     /// The egress port of each unicast LID, up to the highest that was set. [`NO_PORT`]: no route.
     pub linear: Vec<u8>,
+    /// LinearFDBTop: higher unicast LIDs have no route.
+    pub top: u16,
     /// The ports of each multicast LID.
     pub multicast: BTreeMap<u16, Ports>,
     /// Where a multicast packet without an entry goes, unless it came from there.
@@ -80,6 +82,7 @@ impl Default for Switch {
     fn default() -> Switch {
         Switch {
             linear: Vec::new(),
+            top: lrh::LID_MULTICAST - 1,
             multicast: BTreeMap::new(),
             default_primary: NO_PORT,
             default_not_primary: NO_PORT,
@@ -103,7 +106,7 @@ impl Switch {
     /// The egress port of a unicast LID, if there is one.
     #[must_use]
     pub fn route(&self, lid: u16) -> Option<u8> {
-        self.linear.get(usize::from(lid)).copied().filter(|port| *port != NO_PORT)
+        self.linear.get(usize::from(lid)).copied().filter(|port| *port != NO_PORT && lid <= self.top)
     }
 
     /// The lane of a service level from one port to another. `None` drops the packet.

@@ -1,6 +1,7 @@
 //! What a node does with a packet that has arrived: an end port delivers it, a switch and a router
 //! send it on.
 
+use super::resolve::MOST_HOPS;
 use super::step::hold_at;
 use super::{Delivery, Fabric, Kind};
 use crate::counters::Cause;
@@ -25,22 +26,22 @@ impl Fabric {
             Kind::Router(_) => self.route(at, &frame, hold.clone()),
         };
         if let Err(cause) = done {
-            self.ports[at as usize].counters.drop(cause);
+            self.drop_at(at, cause, &frame);
             self.release(hold);
         }
     }
 
     /// An end port takes what is for it.
     fn take(&mut self, at: u32, frame: Frame) {
-        let port = &mut self.ports[at as usize];
+        let port = &self.ports[at as usize];
         let mine = frame.lrh.is_multicast()
             || port.settings.identity.has(frame.lrh.dlid)
             || frame.lrh.dlid == lrh::LID_PERMISSIVE && frame.is_management();
         if !mine {
-            return port.counters.drop(Cause::NotMine);
+            return self.drop_at(at, Cause::NotMine, &frame);
         }
         if !frame.is_management() && frame.pkey().is_some_and(|key| !port.settings.pkeys.admits(key)) {
-            return port.counters.drop(Cause::PartitionIn);
+            return self.drop_at(at, Cause::PartitionIn, &frame);
         }
         self.deliver(at, frame);
     }
@@ -54,6 +55,10 @@ impl Fabric {
         let ingress = &self.ports[at as usize];
         let (node, number) = (&self.nodes[ingress.node as usize], ingress.number);
         let Kind::Switch(switch) = &node.kind else { return Ok(()) };
+        // The tables of a hostile manager may lead in a circle, which would never end.
+        if usize::from(frame.hops) > MOST_HOPS {
+            return Err(Cause::LifeTime);
+        }
         ingress.enforces(frame)?;
         let own = self.ports[node.first as usize].settings.identity.has(frame.lrh.dlid);
         let ports = switch.forward(&frame.lrh, number, node.ports, own)?;
@@ -78,11 +83,10 @@ impl Fabric {
 
     /// Queues a packet at an egress port, or drops it there.
     fn forward(&mut self, egress: u32, vl: Option<u8>, frame: Frame, hold: Hold, expires: Time) {
-        let port = &mut self.ports[egress as usize];
-        match port.admits(&frame, vl) {
+        match self.ports[egress as usize].admits(&frame, vl) {
             Ok(vl) => self.enqueue(egress, vl, frame, hold, expires),
             Err(cause) => {
-                port.counters.drop(cause);
+                self.drop_at(egress, cause, &frame);
                 self.release(hold);
             }
         }

@@ -9,7 +9,7 @@ use crate::state::Logical;
 use wire::lrh;
 
 /// The most switches on a path; more are a loop.
-const MOST_HOPS: usize = 64;
+pub(super) const MOST_HOPS: usize = 64;
 
 /// A switch on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,8 @@ impl Fabric {
         }
     }
 
-    fn arrive(&mut self, at: u32, frame: Frame) {
+    fn arrive(&mut self, at: u32, mut frame: Frame) {
+        frame.hops = frame.hops.saturating_add(1);
         let port = &mut self.ports[at as usize];
         let management = frame.is_management();
         if !management {

@@ -53,6 +53,21 @@ impl Fabric {
         self.send_all();
     }
 
+    /// The manager sets how many data lanes of a port are in operation. The neighbour gets the
+    /// credits of lanes that were not.
+    pub fn set_lanes(&mut self, end: End, lanes: u8) {
+        let Some(at) = self.index(end) else { return };
+        let port = &mut self.ports[at as usize];
+        let before = lanes_in_use(port);
+        port.settings.vls = lanes.min(port.settings.vls_cap);
+        if port.physical == Physical::LinkUp {
+            port.egress.flow_due |= lanes_in_use(port) & !before;
+            self.kicked.push_back(at);
+        }
+        self.epoch += 1;
+        self.send_all();
+    }
+
     /// Cuts the cable of a port. Both ends try to recover and go down after [`RECOVERY`].
     pub fn cut(&mut self, end: End) {
         let Some(at) = self.index(end) else { return };
@@ -114,9 +129,10 @@ impl Fabric {
     pub(super) fn change(&mut self, at: u32, event: Event) {
         let port = &mut self.ports[at as usize];
         if let Some(next) = port.logical.after(event) {
-            if next != port.logical {
-                port.logical = next;
+            let before = std::mem::replace(&mut port.logical, next);
+            if next != before {
                 self.epoch += 1;
+                self.note_state(at, before);
             }
             self.kicked.push_back(at);
         }
