@@ -55,6 +55,7 @@ pub mod credit;
 pub mod deadlock;
 pub mod fabric;
 pub mod frame;
+pub mod managed;
 pub mod pkey;
 pub mod port;
 pub mod rate;

@@ -1,0 +1,148 @@
+//! What happens in the model, as management sees it: states of links, rates, and packets of foreign
+//! partitions. Not the counters ([`super::counting`]) and not the other direction
+//! ([`super::apply`]).
+
+use super::{Managed, Output};
+use crate::fabric::{End, Note};
+use crate::frame::Frame;
+use crate::state::{Logical, Physical};
+use mad::node::Port;
+use mad::sma::Event;
+use wire::lrh::Next;
+use wire::notice::{KeyNotice, Notice, SwitchPKeyNotice};
+use wire::smp::{LinkState, PhysState, PortInfo, Smp};
+use wire::{Transport, bth, deth, grh};
+
+/// The code of the width 4X, and that of the speed SDR: what a port without a link shows.
+const NO_LINK: (u8, u8) = (2, 1);
+/// The mask of the valid fields in the notice of a bad P_Key at a switch. Its bits were not compared
+/// with the IBA's text.
+const ALL_VALID: u16 = 0xff00;
+
+impl Managed {
+    /// PortInfo of a port as it is now, with the management key.
+    #[must_use]
+    pub fn port_info(&self, end: End) -> Option<PortInfo> {
+        let mut info = self.port(end)?.info;
+        let link = &mut info.link;
+        let Some(port) = self.fabric.port(end).filter(|_| end.port != 0) else {
+            // Port 0 of a switch has no link, so it is always up.
+            (link.state, link.phys_state) = (LinkState::Active as u8, PhysState::LinkUp as u8);
+            return Some(info);
+        };
+        (link.state, link.phys_state) = (port.logical() as u8, port.physical() as u8);
+        (link.width_active, link.speed_active, link.extended_active) = (NO_LINK.0, NO_LINK.1, 0);
+        if matches!(port.physical(), Physical::LinkUp | Physical::Recovery) {
+            let speed = port.rate().speed.code();
+            link.width_active = port.rate().width.code();
+            (link.speed_active, link.extended_active) = if speed < 8 { (speed, 0) } else { (4, speed >> 3) };
+        }
+        Some(info)
+    }
+
+    /// Before a datagram that may ask for PortInfo: the ports that it can mean are up to date.
+    pub(super) fn mirror(&mut self, at: End, smp: &Smp) {
+        if smp.attribute != PortInfo::ATTRIBUTE {
+            return;
+        }
+        for number in [at.port, smp.modifier as u8] {
+            let end = End { port: number, ..at };
+            if let (Some(info), Some(port)) = (self.port_info(end), self.port_mut(end)) {
+                port.info = info;
+            }
+        }
+    }
+
+    /// Tells management what has happened in the model. Returns whether there was something.
+    pub(super) fn follow(&mut self) -> bool {
+        let notes = self.fabric.notes();
+        let some = !notes.is_empty();
+        for note in notes {
+            match note {
+                Note::State { end, before, now } => self.state_changed(end, before, now),
+                Note::Partition { end, frame } => self.bad_pkey(end, &frame),
+            }
+        }
+        some
+    }
+
+    fn state_changed(&mut self, end: End, before: Logical, now: Logical) {
+        let Some(node) = self.nodes.get_mut(end.node.0 as usize) else { return };
+        // A manager that takes a port to ARMED and ACTIVE knows of it.
+        let notice = if before == Logical::Down || now == Logical::Down {
+            let up = now != Logical::Down;
+            let (state, physical) =
+                if up { (LinkState::Init, PhysState::LinkUp) } else { (LinkState::Down, PhysState::Polling) };
+            node.link_changed(end.port, state, physical)
+        } else {
+            if let Some(port) = node.port_mut(end.port) {
+                port.info.link.state = now as u8;
+            }
+            None
+        };
+        if let Some(notice) = notice {
+            self.trap(self.end_port(end), notice);
+        }
+        self.output(end, || Output::Link { end, state: now });
+        let is_active = |state| matches!(state, Logical::Active | Logical::ActiveDefer);
+        match (is_active(before), is_active(now)) {
+            (false, true) => self.output(end, || Output::Changed { end, event: Event::Active }),
+            (true, false) => self.output(end, || Output::Changed { end, event: Event::Inactive }),
+            _ => {}
+        }
+    }
+
+    /// A port has dropped a packet for its partition.
+    fn bad_pkey(&mut self, at: End, frame: &Frame) {
+        let Some(port) = self.port_mut(at) else { return };
+        port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
+        let end = self.end_port(at);
+        let (key, lrh) = (frame.pkey().unwrap_or(0), frame.lrh);
+        let (qp1, qp2) = queue_pairs(frame);
+        let (gid1, gid2) = frame.grh().map(|grh| (grh.sgid, grh.dgid)).unwrap_or_default();
+        let notice = if self.shape(at.node).0 && at.port != 0 {
+            let details = SwitchPKeyNotice {
+                valid: ALL_VALID,
+                lid1: lrh.slid,
+                lid2: lrh.dlid,
+                pkey: key,
+                sl: lrh.sl,
+                qp1,
+                qp2,
+                gid1,
+                gid2,
+                switch_lid: self.lid(end),
+                port: at.port,
+            };
+            self.notice(end, Notice::SECURITY, Notice::SWITCH_BAD_PKEY, details)
+        } else {
+            let (lid1, lid2, key, sl) = (lrh.slid, lrh.dlid, key.into(), lrh.sl);
+            let details = KeyNotice { lid1, lid2, key, sl, qp1, qp2, gid1, gid2 };
+            self.notice(end, Notice::SECURITY, Notice::BAD_PKEY, details)
+        };
+        self.trap(end, notice);
+    }
+
+    /// The LID of an end port, or the permissive LID before it has one.
+    pub(super) fn lid(&self, end: End) -> u16 {
+        let lid = self.port(end).map_or(0, |port| port.info.lid);
+        if lid == 0 { wire::smp::PERMISSIVE_LID } else { lid }
+    }
+
+    pub(super) fn port(&self, end: End) -> Option<&Port> {
+        self.nodes.get(end.node.0 as usize)?.port(end.port)
+    }
+
+    pub(super) fn port_mut(&mut self, end: End) -> Option<&mut Port> {
+        self.nodes.get_mut(end.node.0 as usize)?.port_mut(end.port)
+    }
+}
+
+/// The queue pairs of a packet: only datagrams name that of the sender.
+fn queue_pairs(frame: &Frame) -> (u32, u32) {
+    let body = if frame.lrh.next == Next::Grh { frame.body().get(grh::LEN..) } else { Some(frame.body()) };
+    let Some((head, rest)) = body.unwrap_or_default().split_first_chunk() else { return (0, 0) };
+    let Ok(bth) = bth::Header::parse(head) else { return (0, 0) };
+    let sender = rest.first_chunk().filter(|_| bth.opcode.transport == Transport::Ud);
+    (sender.map_or(0, |head| deth::Header::parse(head).src_qp.value()), bth.dest_qp.value())
+}

@@ -1,0 +1,136 @@
+//! What an operator and the owner of end ports do to a managed fabric, and what they ask it: names,
+//! paths, faults, capabilities. Not management, which comes in datagrams.
+
+use super::{Managed, Unsent};
+use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Path};
+use crate::port::Fault;
+use crate::rate::Time;
+use mad::counters::Counter;
+use mad::node::Node;
+
+impl Managed {
+    /// The links, states and tables. Its counters are not those that performance management has
+    /// cleared.
+    #[must_use]
+    pub const fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// The current time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.fabric.now()
+    }
+
+    /// The node with this name.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<NodeId> {
+        self.ids.get(name).copied()
+    }
+
+    /// The name of a node.
+    #[must_use]
+    pub fn name(&self, node: NodeId) -> Option<&str> {
+        self.names.get(node.0 as usize).map(|name| &**name)
+    }
+
+    /// What management has set at a node. The states and rates of links are in
+    /// [`Managed::port_info`].
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> Option<&Node> {
+        self.nodes.get(node.0 as usize)
+    }
+
+    /// All end ports: those of adapters and routers, and port 0 of switches.
+    pub fn ends(&self) -> impl Iterator<Item = End> + '_ {
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        nodes.flat_map(|(node, own)| {
+            let ports = if own.switch.is_some() { 0..=0 } else { 1..=own.info.ports };
+            ports.map(move |port| End { node, port })
+        })
+    }
+
+    /// A number that changes whenever a path may have changed.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.fabric.epoch()
+    }
+
+    /// The path from an end port to a LID. It holds until the epoch changes.
+    ///
+    /// # Errors
+    /// Packets would be dropped, where, and why.
+    pub fn resolve(&self, from: End, dlid: u16, sl: u8) -> Result<Path, NoPath> {
+        self.fabric.resolve(from, dlid, sl)
+    }
+
+    /// Sets the capability mask of an end port: a manager begins or ends there, for example. The
+    /// port tells the master manager.
+    ///
+    /// # Errors
+    /// It is no end port.
+    pub fn set_capability(&mut self, end: End, mask: u32) -> Result<(), Unsent> {
+        if !self.is_end(end) {
+            return Err(Unsent::NoEnd(end));
+        }
+        let node = self.nodes.get_mut(end.node.0 as usize);
+        if let Some(notice) = node.and_then(|node| node.change_capability(end.port, mask)) {
+            self.trap(end, notice);
+        }
+        Ok(())
+    }
+
+    /// Cuts the cable of a port.
+    pub fn cut(&mut self, end: End) {
+        self.fabric.cut(end);
+    }
+
+    /// Mends the cable of a port.
+    pub fn mend(&mut self, end: End) {
+        self.fabric.mend(end);
+    }
+
+    /// Cuts all cables of a node: it is away.
+    pub fn remove(&mut self, node: NodeId) {
+        self.cables(node).into_iter().for_each(|end| self.cut(end));
+    }
+
+    /// Mends all cables of a node, also those that were cut before it went away.
+    pub fn restore(&mut self, node: NodeId) {
+        self.cables(node).into_iter().for_each(|end| self.mend(end));
+    }
+
+    fn cables(&self, node: NodeId) -> Vec<End> {
+        let ends = (1..=self.shape(node).1).map(|port| End { node, port });
+        ends.filter(|end| self.fabric.peer(*end).is_some()).collect()
+    }
+
+    /// Makes one direction of a link bad: what this port sends.
+    pub fn set_fault(&mut self, end: End, fault: Fault) {
+        self.fabric.set_fault(end, fault);
+    }
+
+    /// Adds to a counter of a port: errors for a test, or traffic that the owner carries by itself
+    /// along a path.
+    pub fn add(&mut self, end: End, counter: Counter, more: u64) {
+        if let Some(port) = self.port_mut(end) {
+            port.counters.add(counter, more);
+        }
+    }
+
+    /// The value of a counter as performance management shows it.
+    pub fn counter(&mut self, end: End, counter: Counter) -> u64 {
+        self.count(end.node, end.port);
+        self.port(end).map_or(0, |port| port.counters.value(counter))
+    }
+
+    /// Begins or ends to keep copies of the packets that a port sends.
+    pub fn capture(&mut self, end: End, on: bool) {
+        self.fabric.capture(end, on);
+    }
+
+    /// The copies that were kept.
+    pub fn captured(&mut self) -> Vec<Delivery> {
+        self.fabric.captured()
+    }
+}

@@ -1,0 +1,107 @@
+//! Partitions and the management key.
+
+use crate::net::{Net, SECOND, data, traps};
+use mad::counters::Counter;
+use mad::sma::Event;
+use softhca_subnet::Cause;
+use softhca_subnet::managed::{Datagram, Output};
+use wire::mad::{CLASS_PM, Header, METHOD_GET};
+use wire::notice::{KeyNotice, MKeyNotice, Notice, SwitchPKeyNotice};
+use wire::smp::{NodeInfo, PKeyTable, PortInfo};
+
+fn table(first: &[u16]) -> PKeyTable {
+    let mut table = PKeyTable::default();
+    table.pkeys[..first.len()].copy_from_slice(first);
+    table
+}
+
+#[test]
+fn a_port_drops_a_foreign_partition_counts_it_and_tells_the_manager() {
+    let mut net = Net::up();
+    let to = net.end("H3", 1);
+    net.managed.attach(to).unwrap();
+    let path = net.path("host 3");
+    assert_eq!(net.manager.set(&mut net.managed, &path, (PKeyTable::ATTRIBUTE, 0), table(&[0x8005])), Some(0));
+    let (own, lid) = (net.lid("H1"), net.lid("H3"));
+    net.managed.inject(net.manager.from, data(own, lid, 0xffff)).unwrap();
+    net.managed.inject(net.manager.from, data(own, lid, 0x8005)).unwrap();
+    let outputs = net.run(SECOND / 2);
+    assert_eq!(outputs.iter().filter(|output| matches!(output, Output::Packet(_))).count(), 1);
+    let found = traps(&outputs);
+    let details: KeyNotice = found[0].1.details();
+    assert_eq!((found[0].1.number, details.key, details.qp1, details.qp2), (Notice::BAD_PKEY, 0xffff, 78, 77));
+    assert_eq!((details.lid1, details.lid2, found[0].1.issuer_lid), (own, lid, lid));
+    assert_eq!(net.managed.node(to.node).unwrap().port(1).unwrap().info.pkey_violations, 1);
+}
+
+#[test]
+fn the_owner_hears_of_its_partitions() {
+    let mut net = Net::up();
+    let end = net.end("H3", 1);
+    net.managed.attach(end).unwrap();
+    let path = net.path("host 3");
+    let mut smp = wire::smp::Smp { base_version: 1, class: 1, class_version: 1, method: 2, ..Default::default() };
+    smp.attribute = PKeyTable::ATTRIBUTE;
+    wire::layout::Layout::write(table(&[0x8005]), &mut smp.data);
+    let datagram = Datagram::smp(net.lid("H1"), net.lid("H3"), 0, smp.to_mad());
+    net.managed.send(net.manager.from, &datagram).unwrap();
+    assert!(net.run(SECOND).contains(&Output::Changed { end, event: Event::PKeys }));
+    let shown: PKeyTable = net.manager.get(&mut net.managed, &path, PKeyTable::ATTRIBUTE, 0).unwrap();
+    assert_eq!(shown, table(&[0x8005]));
+}
+
+#[test]
+fn a_switch_enforces_partitions_where_the_manager_says_so() {
+    let mut net = Net::up();
+    let path = net.path("leaf 2");
+    let modifier = 1 << 16;
+    assert_eq!(net.manager.set(&mut net.managed, &path, (PKeyTable::ATTRIBUTE, modifier), table(&[0x8005])), Some(0));
+    let (own, lid, port) = (net.lid("H1"), net.lid("H3"), net.end("S2", 1));
+    let send = |net: &mut Net| {
+        net.managed.inject(net.manager.from, data(own, lid, 0xffff)).unwrap();
+        let outputs = net.run(SECOND / 2);
+        let dropped = net.managed.fabric().port(port).unwrap().counters().dropped(Cause::PartitionOut);
+        (dropped, traps(&outputs))
+    };
+    assert_eq!(send(&mut net), (0, vec![]), "the table alone does nothing");
+    let enforce = |info: &mut PortInfo| info.vls.enforce_outbound = true;
+    assert_eq!(net.manager.change_port(&mut net.managed, &path, 1, enforce), Some(0));
+    let (dropped, found) = send(&mut net);
+    let details: SwitchPKeyNotice = found[0].1.details();
+    assert_eq!((dropped, found[0].1.number), (1, Notice::SWITCH_BAD_PKEY));
+    assert_eq!((details.pkey, details.switch_lid, details.port), (0xffff, net.lid("S2"), 1));
+    assert_eq!(net.managed.counter(port, Counter::XmitConstraintErrors), 1);
+}
+
+#[test]
+fn a_wrong_management_key_gets_a_trap_and_no_answer() {
+    let mut net = Net::up();
+    let path = net.path("host 3");
+    let protect = |info: &mut PortInfo| (info.mkey, info.mkey_protect) = (77, 2);
+    assert_eq!(net.manager.change_port(&mut net.managed, &path, 1, protect), Some(0));
+    let datagram = {
+        let (class, method, attribute) = (1, METHOD_GET, NodeInfo::ATTRIBUTE);
+        let smp = wire::smp::Smp { base_version: 1, class, class_version: 1, method, attribute, ..Default::default() };
+        Datagram::smp(net.lid("H1"), net.lid("H3"), 0, smp.to_mad())
+    };
+    net.managed.send(net.manager.from, &datagram).unwrap();
+    let outputs = net.run(SECOND / 2);
+    let found = traps(&outputs);
+    assert_eq!((outputs.len(), found[0].1.number), (1, Notice::BAD_MKEY));
+    assert_eq!(found[0].1.details::<MKeyNotice>().attribute, NodeInfo::ATTRIBUTE);
+    net.manager.mkey = 77;
+    assert!(net.manager.get::<NodeInfo>(&mut net.managed, &path, NodeInfo::ATTRIBUTE, 0).is_some());
+}
+
+#[test]
+fn a_wrong_qkey_is_dropped_and_told() {
+    let mut net = Net::up();
+    let mut mad = [0; 256];
+    let header =
+        Header { base_version: 1, class: CLASS_PM, class_version: 1, method: 1, attribute: 1, ..Header::default() };
+    header.emit_to(&mut mad);
+    let datagram = Datagram { qkey: 3, ..Datagram::gmp(net.lid("H1"), net.lid("H3"), 0, mad) };
+    net.managed.send(net.manager.from, &datagram).unwrap();
+    let outputs = net.run(SECOND / 2);
+    assert_eq!((outputs.len(), traps(&outputs)[0].1.number), (1, Notice::BAD_QKEY));
+}
