@@ -243,11 +243,17 @@ impl Managed {
         }
     }
 
-    /// When something happens next.
+    /// When something happens next: now, if a call has caused something that
+    /// [`Managed::advance`] has not handed out yet.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
+        if self.outputs.is_empty() { self.next_work() } else { Some(self.now()) }
+    }
+
+    fn next_work(&self) -> Option<Time> {
+        let news = self.fabric.has_news().then_some(self.now());
         let timer = self.timers.first().map(|(time, _)| *time);
-        self.fabric.next_event().into_iter().chain(timer).min()
+        self.fabric.next_event().into_iter().chain(timer).chain(news).min()
     }
 
     /// Processes all that happens up to and including `until`, sets the time to it, and returns
@@ -255,13 +261,12 @@ impl Managed {
     /// nodes cost nothing.
     pub fn advance(&mut self, until: Time) -> Vec<Output> {
         loop {
-            let due = self.next_event().filter(|time| *time <= until);
+            let due = self.next_work().filter(|time| *time <= until);
             let deliveries = self.fabric.advance(due.unwrap_or(until));
-            let mut idle = due.is_none() && deliveries.is_empty();
             deliveries.into_iter().for_each(|delivery| self.arrived(delivery));
-            idle &= !self.follow();
+            self.follow();
             self.fire();
-            if idle {
+            if due.is_none() {
                 return std::mem::take(&mut self.outputs);
             }
         }

@@ -42,6 +42,13 @@ impl Fabric {
         self.notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// Whether something has happened since the last [`Fabric::advance`] or [`Fabric::notes`] that
+    /// its owner does not know.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.deliveries.is_empty() || self.notes.as_ref().is_some_and(|notes| !notes.is_empty())
+    }
+
     pub(super) fn note_state(&mut self, at: u32, before: Logical) {
         let (end, now) = (self.end(at), self.ports[at as usize].logical);
         self.notes.iter_mut().for_each(|notes| notes.push(Note::State { end, before, now }));

@@ -53,17 +53,14 @@ impl Managed {
         }
     }
 
-    /// Tells management what has happened in the model. Returns whether there was something.
-    pub(super) fn follow(&mut self) -> bool {
-        let notes = self.fabric.notes();
-        let some = !notes.is_empty();
-        for note in notes {
+    /// Tells management what has happened in the model.
+    pub(super) fn follow(&mut self) {
+        for note in self.fabric.notes() {
             match note {
                 Note::State { end, before, now } => self.state_changed(end, before, now),
                 Note::Partition { end, frame } => self.bad_pkey(end, &frame),
             }
         }
-        some
     }
 
     fn state_changed(&mut self, end: End, before: Logical, now: Logical) {

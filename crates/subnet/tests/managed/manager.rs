@@ -98,11 +98,7 @@ impl Manager {
     pub(crate) fn wait(&self, net: &mut Managed, is_it: impl Fn(&Datagram) -> bool) -> Option<Datagram> {
         let deadline = net.now() + TIMEOUT;
         loop {
-            let next = net.next_event().map_or(net.now(), |time| time.max(net.now()));
-            if next > deadline {
-                return None;
-            }
-            let idle = net.next_event().is_none();
+            let next = net.next_event().filter(|time| *time <= deadline)?;
             for output in net.advance(next) {
                 if let Output::Datagram(delivered) = output
                     && delivered.end == self.from
@@ -110,9 +106,6 @@ impl Manager {
                 {
                     return Some(delivered.datagram);
                 }
-            }
-            if idle {
-                return None;
             }
         }
     }
