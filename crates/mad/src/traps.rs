@@ -11,6 +11,10 @@ use wire::smp::{CLASS_VERSION, PortInfo, Smp};
 /// The traps that may wait. A port that has more to tell drops the newest.
 pub const MOST: usize = 16;
 
+/// The code of the shortest time between traps, about 4 ms: a manager that sets a shorter one would
+/// drown in them.
+const SHORTEST: u8 = 10;
+
 /// The traps of one end port that were not repressed.
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
@@ -36,7 +40,7 @@ impl Traps {
         }
         let (transaction, notice) = self.waiting.pop_front()?;
         self.waiting.push_back((transaction, notice));
-        self.allowed = now.saturating_add(interval(port.subnet_timeout));
+        self.allowed = now.saturating_add(interval(port.subnet_timeout.max(SHORTEST)));
         let notice = Notice { issuer_lid: port.lid, ..notice };
         let mut trap = Smp {
             base_version: wire::mad::BASE_VERSION,

@@ -10,12 +10,13 @@
 //!   arbitration   faults
 //! ```
 //!
-//! Not here: management. Who sets LIDs, tables and states calls [`Fabric::settings_mut`],
-//! [`Fabric::switch_mut`] and [`Fabric::set_state`]. Management packets that reach a switch or a
-//! router are handed to the owner with the port that they came in by, and the owner answers, or
-//! sends them on along a directed route, by [`Fabric::inject`].
+//! A [`Fabric`] knows no management. Who sets LIDs, tables and states calls
+//! [`Fabric::settings_mut`], [`Fabric::switch_mut`] and [`Fabric::set_state`]. Management packets
+//! that reach a switch or a router are handed to the owner with the port that they came in by.
+//! [`Managed`] is such an owner: a fabric with the agents of its nodes, in which a subnet manager
+//! works. Not here: the manager itself, and subnet administration.
 //!
-//! Where to read first: [`state`], then [`switch`], then [`fabric`].
+//! Where to read first: [`state`], then [`switch`], then [`fabric`], then [`managed`].
 //!
 //! # The requirements of the link, and where they are
 //!
@@ -67,4 +68,5 @@ pub mod switch;
 pub use counters::{Cause, Counters};
 pub use fabric::{Delivery, End, Fabric, NodeId};
 pub use frame::Frame;
+pub use managed::Managed;
 pub use rate::{Mtu, Rate, Speed, Time, Width};

@@ -124,6 +124,16 @@ impl Managed {
         self.port(end).map_or(0, |port| port.counters.value(counter))
     }
 
+    /// The owner of an end port takes no more packets. They stay in the port's buffer.
+    pub fn stop(&mut self, end: End) {
+        self.fabric.stop(end);
+    }
+
+    /// The owner takes packets again.
+    pub fn resume(&mut self, end: End) {
+        self.fabric.resume(end);
+    }
+
     /// Begins or ends to keep copies of the packets that a port sends.
     pub fn capture(&mut self, end: End, on: bool) {
         self.fabric.capture(end, on);

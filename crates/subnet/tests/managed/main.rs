@@ -9,3 +9,4 @@ mod manager;
 mod net;
 mod random;
 mod sweep;
+mod tables;

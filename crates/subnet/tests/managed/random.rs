@@ -1,8 +1,9 @@
 //! Any datagrams: nothing panics, and the work has an end.
 
 use crate::net::{Net, SECOND};
+use mad::topology::Topology;
 use proptest::prelude::*;
-use softhca_subnet::managed::Datagram;
+use softhca_subnet::managed::{Datagram, Managed};
 use wire::mad::MAD_LEN;
 use wire::smp::{LinearTable, Smp};
 
@@ -57,6 +58,26 @@ proptest! {
             net.run(SECOND / 1000);
             let work = net.managed.fabric().processed() - before;
             prop_assert!(work < 5_000, "{work} events");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_topology_is_built_or_refused(lines in proptest::collection::vec((0..6_u8, 0..5_u8, 0..4_u8, 0..5_u8), 0..20)) {
+        let text: String = lines.into_iter().map(|(what, a, port, b)| match what {
+            0 => format!("Switch 3 \"N{a}\"\n"),
+            1 => format!("Hca 2 \"N{a}\"\n"),
+            2 => format!("caguid=0x{:x}\n", 0x10_0000 + u32::from(b)),
+            _ => format!("[{port}]({:x}) \"N{b}\"[{}]\n", 0x10_0000 + u32::from(a), port ^ 3),
+        }).collect();
+        if let Ok(mut managed) = Topology::from_text(&text).map_err(drop).and_then(|file| Managed::new(&file).map_err(drop)) {
+            managed.advance(SECOND);
+            let mut guids: Vec<u64> = managed.ends().map(|end| managed.fabric().port(end).unwrap().settings().identity.guid).collect();
+            let count = guids.len();
+            guids.sort_unstable();
+            guids.dedup();
+            prop_assert_eq!(guids.len(), count);
         }
     }
 }
