@@ -154,12 +154,21 @@ fn window(bytes: &[u8], at: usize, bits: usize) -> (u128, usize) {
 
 impl Bits for u64 {
     fn get(bytes: &[u8], at: usize, bits: usize) -> u64 {
+        // Most fields are whole bytes, and the path of a datagram is 128 of them.
+        if at.is_multiple_of(8) && bits.is_multiple_of(8) {
+            return bytes[at / 8..(at + bits) / 8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        }
         let (number, after) = window(bytes, at, bits);
         let [.., low] = split(number >> after);
         if bits < 64 { low & ((1 << bits) - 1) } else { low }
     }
 
     fn put(self, bytes: &mut [u8], at: usize, bits: usize) {
+        if at.is_multiple_of(8) && bits.is_multiple_of(8) {
+            let field = &mut bytes[at / 8..(at + bits) / 8];
+            let own = self.to_be_bytes();
+            return field.copy_from_slice(&own[own.len() - field.len()..]);
+        }
         let (number, after) = window(bytes, at, bits);
         let mask = ((1_u128 << bits) - 1) << after;
         let mut number = number & !mask | u128::from(self) << after & mask;
