@@ -6,8 +6,9 @@ use super::{Datagram, Delivered, Managed, Output};
 use crate::fabric::{Delivery, End};
 use mad::smi::{self, Step};
 use mad::{pma, sma};
+use wire::lrh::LID_MULTICAST;
 use wire::mad::{
-    CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, METHOD_GET, METHOD_SET, METHOD_TRAP_REPRESS, RESPONSE,
+    CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, METHOD_GET, METHOD_SET, METHOD_TRAP_REPRESS, Mad, RESPONSE,
     STATUS_METHOD_ATTRIBUTE,
 };
 use wire::notice::{KeyNotice, Notice};
@@ -136,7 +137,7 @@ impl Managed {
             self.count(end.node, datagram.mad[wire::perf::DATA + 1]);
             let node = self.nodes.get_mut(at.node.0 as usize);
             if let Some(mad) = node.and_then(|node| pma::handle(node, &datagram.mad)) {
-                let _ = self.put(end, &datagram.answer(mad));
+                self.answer_gmp(end, &datagram, mad);
             }
         } else if self.attached.contains(&end) {
             self.deliver(at, datagram);
@@ -147,8 +148,19 @@ impl Managed {
 
     pub(super) fn refuse_gmp(&mut self, end: End, request: &Datagram) {
         if let Some(mad) = pma::unserved(&request.mad) {
-            let _ = self.put(end, &request.answer(mad));
+            self.answer_gmp(end, request, mad);
         }
+    }
+
+    /// An answer has the port's own key of the partition: that of a limited member would not be
+    /// admitted by another limited member.
+    fn answer_gmp(&mut self, end: End, request: &Datagram, mad: Mad) {
+        let pkeys = self.port(end).map(|port| &port.pkeys[..]).unwrap_or_default();
+        let own = wire::pkey::index_of(pkeys, request.pkey).and_then(|index| pkeys.get(index));
+        let pkey = own.copied().unwrap_or(request.pkey);
+        let slid = if request.dlid < LID_MULTICAST { request.dlid } else { self.lid(end) };
+        // An answer that cannot leave is lost, as any packet.
+        let _ = self.put(end, &Datagram { slid, pkey, ..request.answer(mad) });
     }
 
     fn bad_qkey(&mut self, end: End, datagram: &Datagram) {

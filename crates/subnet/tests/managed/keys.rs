@@ -35,6 +35,27 @@ fn a_port_drops_a_foreign_partition_counts_it_and_tells_the_manager() {
 }
 
 #[test]
+fn a_limited_member_gets_the_answer_of_a_full_member() {
+    let mut net = Net::up();
+    assert_eq!(net.manager.set(&mut net.managed, &[], (PKeyTable::ATTRIBUTE, 0), table(&[0x7fff])), Some(0));
+    let mut mad = [0; 256];
+    let header = Header {
+        base_version: 1,
+        class: CLASS_PM,
+        class_version: 1,
+        method: METHOD_GET,
+        attribute: 1,
+        ..Header::default()
+    };
+    header.emit_to(&mut mad);
+    let datagram = Datagram { pkey: 0x7fff, ..Datagram::gmp(net.lid("H1"), net.lid("H3"), 0, mad) };
+    net.managed.send(net.manager.from, &datagram).unwrap();
+    let outputs = net.run(SECOND / 2);
+    let [Output::Datagram(answer)] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!(answer.datagram.pkey, 0xffff);
+}
+
+#[test]
 fn the_owner_hears_of_its_partitions() {
     let mut net = Net::up();
     let end = net.end("H3", 1);
