@@ -198,8 +198,8 @@ impl Mads {
         let header = Header::of(mad);
         let response = is_response(&header);
         let Some(port) = self.ports.get_mut(&at) else { return };
-        if qpn == 0 && header.method == METHOD_TRAP_REPRESS && port.table.find(qpn, mad).is_none() {
-            return port.traps.repress(header.transaction);
+        if qpn == 0 && header.method == METHOD_TRAP_REPRESS && port.traps.repress(header.transaction) {
+            return;
         }
         let client = port.table.find(qpn, mad);
         let is_subnet = matches!(header.class, CLASS_SUBN_LID | CLASS_SUBN_DIRECTED);
