@@ -282,11 +282,11 @@ fn a_manager_gets_the_trap_of_another_port_until_it_represses_it() {
     let told = answered(&message);
     let notice = Notice::read(&[told.data.as_slice(), &[0; 16]].concat()).expect("whole");
     assert_eq!((u16::from_be(from.lid), told.method, notice.number), (8, METHOD_TRAP, Notice::LOCAL_CHANGE));
-    bench.pass(Duration::from_millis(1));
+    bench.pass(Duration::from_millis(5));
     assert!(trap(&mut bench).is_some(), "it is repeated");
     let repress = Smp { method: wire::mad::METHOD_TRAP_REPRESS, ..told };
     bench.write(&manager, UserMad { id, lid: 8, ..UserMad::default() }, &repress.to_mad()).expect("sent");
-    bench.pass(Duration::from_millis(1));
+    bench.pass(Duration::from_millis(5));
     assert!(trap(&mut bench).is_none());
     // The manager's program serves SMInfo at its own port.
     let asker = bench.open(B);
