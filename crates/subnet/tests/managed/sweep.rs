@@ -132,6 +132,7 @@ fn data_goes_by_the_tables_and_is_counted_until_counters_are_cleared() {
     net.run(SECOND / 1000);
     let counted = net.performance::<PortCountersExtended>("S2", PortCountersExtended::ATTRIBUTE, 1);
     assert_eq!((counted.xmit_packets, counted.unicast_xmit_packets), (1, 4));
+    assert_eq!((counted.xmit_wait, counted.qp1_dropped), (0, 0));
 }
 
 #[test]
