@@ -259,12 +259,12 @@ mod tests {
         let second = table.register(Interest { oui: 0x2c9, ..ping }).unwrap();
         let mut datagram = mad(0x32, 1, METHOD_GET, 0);
         assert_eq!(table.find(1, &datagram), None);
-        datagram[38..40].copy_from_slice(&[0x14, 5]);
-        // The OUI is in bytes 36 to 38.
-        assert_eq!(table.find(1, &datagram), None);
+        // The OUI is in bytes 37 to 39, as ibping sends it.
         datagram[36..40].copy_from_slice(&[0, 0x14, 5, 0]);
+        assert_eq!(table.find(1, &datagram), None);
+        datagram[36..40].copy_from_slice(&[0, 0, 0x14, 5]);
         assert_eq!(table.find(1, &datagram), Some(first));
-        datagram[36..40].copy_from_slice(&[0, 2, 0xc9, 0]);
+        datagram[36..40].copy_from_slice(&[0, 0, 2, 0xc9]);
         assert_eq!(table.find(1, &datagram), Some(second));
     }
 

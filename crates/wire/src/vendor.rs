@@ -12,8 +12,8 @@ pub const OUI_OPENIB: u32 = 0x1405;
 layout! {
     /// What a class with an OUI has behind the RMPP header, with the positions of the datagram.
     pub struct Header[40] {
-        /// The vendor.
-        288, 24 => oui: u32;
+        /// The vendor, after a reserved byte.
+        296, 24 => oui: u32;
     }
 }
 
@@ -26,9 +26,9 @@ mod tests {
     #[test]
     fn the_oui_is_behind_the_header_of_rmpp() {
         let mut mad = [0; MAD_LEN];
-        mad[crate::rmpp::END..DATA].copy_from_slice(&[0, 0x14, 5, 0]);
+        mad[crate::rmpp::END..DATA].copy_from_slice(&[0, 0, 0x14, 5]);
         assert_eq!(Header::parse(&mad).oui, OUI_OPENIB);
         round_trip::<Header>();
-        agrees::<Header>(&[("OUI", 36 * 8, 24)]);
+        agrees::<Header>(&[("OUI", 37 * 8, 24)]);
     }
 }
