@@ -11,12 +11,14 @@
 //!
 //! [`file`] is an open file, [`port`] has the registrations of a port, [`managed`] shows a device as
 //! a node of its subnet, and [`travel`] carries datagrams. [`calls`] carries out what programs ask.
-//! Crate `mad` has the protocols. Without a topology, no link leads from one port to another: a
+//! Crate `mad` has the protocols. With a topology, [`fabric`] carries all datagrams and has the agents
+//! of the nodes, also those of the devices. Without one, no link leads from one port to another: a
 //! datagram of QP 0 reaches the ports of this agent by their LIDs, and no other host.
 //!
 //! Time is the time since the agent began. The principal type is [`Mads`].
 
 mod calls;
+pub(crate) mod fabric;
 mod file;
 mod managed;
 mod port;
@@ -34,9 +36,12 @@ use crate::device_clients::{DeviceClient, PerDevice};
 use crate::management::{Addressing, Arrived};
 use crate::world::World;
 pub(crate) use calls::Opened;
+use fabric::Fabric;
 use file::File;
+use mad::topology::Topology;
 use managed::ManagedDevice;
 use port::PortServices;
+use subnet::managed::Unbuildable;
 use travel::Datagram;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
@@ -62,6 +67,8 @@ pub(crate) struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Mads {
     devices: PerDevice<ManagedDevice>,
+    /// The links between the ports, if there is a topology.
+    fabric: Option<Fabric>,
     ports: BTreeMap<PortId, PortServices>,
     files: BTreeMap<u32, File>,
     keys: HashMap<[u8; 16], u32>,
@@ -91,10 +98,14 @@ pub(crate) struct Results {
 }
 
 impl Mads {
-    /// No file is open.
-    pub(crate) fn new(world: &World) -> Self {
+    /// No file is open. With a topology, the devices are attached to its fabric.
+    ///
+    /// # Errors
+    /// The topology cannot be built.
+    pub(crate) fn new(world: &World, topology: Option<&Topology>) -> Result<Self, Unbuildable> {
         let mut mads = Self {
             devices: PerDevice::default(),
+            fabric: topology.map(|topology| Fabric::new(topology, world)).transpose()?,
             ports: BTreeMap::new(),
             files: BTreeMap::new(),
             keys: HashMap::new(),
@@ -104,7 +115,8 @@ impl Mads {
             next: None,
         };
         world.register(&mut mads);
-        mads
+        mads.find_next();
+        Ok(mads)
     }
 
     /// Takes a datagram that has arrived from another host. Returns it if it is for the connection
@@ -166,13 +178,20 @@ impl Mads {
         self.began.elapsed()
     }
 
-    /// Carries some of the datagrams that are on their way, and finds the next timer. It looks at
-    /// every registration, of which there are few: one program has up to 32 for each file.
+    /// Carries some of the datagrams that are on their way, and finds the next timer.
     fn settle(&mut self, world: &mut World) {
         for _ in 0..TURN {
             let Some(datagram) = self.travelling.pop_front() else { break };
             self.travel(world, datagram);
+            self.advance_fabric(world);
         }
+        self.advance_fabric(world);
+        self.find_next();
+    }
+
+    /// Finds the next timer. It looks at every registration, of which there are few: one program has
+    /// up to 32 for each file.
+    fn find_next(&mut self) {
         let now = self.now();
         let traps = |at: &PortId, port: &PortServices| {
             let sends = self.devices.get(at.device).and_then(|it| it.node.port(at.port));
@@ -180,7 +199,8 @@ impl Mads {
             deadline.map(|deadline| deadline.max(now))
         };
         let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();
-        self.next = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten().min();
+        let timers = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten();
+        self.next = timers.chain(self.fabric.as_ref().and_then(Fabric::next)).min();
     }
 }
 

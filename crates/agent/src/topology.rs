@@ -4,30 +4,32 @@ use mad::topology::{Node, Topology};
 use wire::smp::NodeType;
 
 use crate::config::{ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState};
+use crate::mads::fabric::guids;
 
 /// The devices of the first channel adapters, of which an agent can have so many. Their names are
 /// those of the nodes. The others are in the fabric, and management sees them, but no program runs
 /// there.
 ///
 /// # Errors
-/// There is no channel adapter, or one of the first has too many ports.
+/// The fabric cannot be built; there is no channel adapter, or one of the first has too many ports.
 pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let adapters = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
-    let devices: Vec<_> = adapters.take(MAX_DEVICES).map(device).collect::<Result<_, _>>()?;
+    let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
+    let adapters = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca).take(MAX_DEVICES);
+    let devices: Vec<_> = adapters.map(|node| device(node, guids.get(&node.name))).collect::<Result<_, _>>()?;
     if devices.is_empty() {
         return Err(ConfigError::Value("the topology has no `Hca`, so no program can run on it".into()));
     }
     Ok(devices)
 }
 
-fn device(node: &Node) -> Result<DeviceConfig, ConfigError> {
+fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, ConfigError> {
     let count = usize::from(node.ports);
     if count == 0 || count > MAX_PORTS {
         let text = format!("node {:?} has {count} ports; 1 to {MAX_PORTS} are possible for an `Hca`", node.name);
         return Err(ConfigError::Value(text));
     }
-    let ports = (1..=node.ports).map(|number| PortConfig {
-        guid: node.links.iter().find(|link| link.port == number).and_then(|link| link.guid).map(Guid),
+    let ports = (0..count).map(|index| PortConfig {
+        guid: guids.and_then(|(_, ports)| ports.get(index)).copied().map(Guid),
         link_layer: LinkLayer::Infiniband,
         state: PortState::Polling,
         interfaces: Some(Vec::new()),
@@ -36,7 +38,7 @@ fn device(node: &Node) -> Result<DeviceConfig, ConfigError> {
     });
     Ok(DeviceConfig {
         name: node.name.clone(),
-        node_guid: node.guid.map(Guid),
+        node_guid: guids.map(|(node, _)| Guid(*node)),
         ports: ports.collect(),
         ..DeviceConfig::default()
     })

@@ -109,6 +109,9 @@ impl Mads {
             return;
         }
         self.results.ports_changed = true;
+        if self.show_manager_in_fabric(at, has_manager) {
+            return;
+        }
         let mask = world.devices.get(at.device).and_then(|device| device.port_attributes(at.port.into()).ok());
         let (Some(facts), Some(device)) = (mask, self.devices.get_mut(at.device)) else { return };
         let notice = device.node.change_capability(at.port, facts.port_cap_flags);

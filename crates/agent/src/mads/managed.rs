@@ -96,7 +96,10 @@ impl ManagedDevice {
         let mut ports: Vec<u8> = handled.events.iter().map(|(port, _)| *port).collect();
         ports.dedup();
         for number in ports {
-            let change = self.change(number, &handled);
+            let events = handled.events.iter().filter(|(at, _)| *at == number).map(|(_, event)| *event);
+            let events: Vec<Event> = events.collect();
+            let Some(present) = self.node.port(number) else { continue };
+            let change = change_of(present, &events);
             match world.change_port(device, u32::from(number), &change) {
                 Ok(_) => changed = true,
                 Err(error) => {
@@ -111,36 +114,33 @@ impl ManagedDevice {
         }
         Outcome { handled, changed }
     }
+}
 
-    /// What the events of a request change at a port.
-    fn change(&self, number: u8, handled: &Handled) -> PortChange {
-        let mut change = PortChange::default();
-        let Some(port) = self.node.port(number) else { return change };
-        let info = &port.info;
-        for (_, event) in handled.events.iter().filter(|(at, _)| *at == number) {
-            let subnet = &mut change.subnet;
-            match event {
-                Event::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
-                Event::SmLid => {
-                    (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl));
-                }
-                Event::PKeys => change.pkeys = Some(used(&port.pkeys)),
-                Event::Gids => change.subnet_prefix = Some(Guid(info.gid_prefix)),
-                Event::ClientReregister => change.reregister = true,
-                Event::Active => change.state = Some(PortState::Active),
-                Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
-                // The link comes up again at once.
-                Event::Link(_) => change.state = Some(PortState::Active),
-                // No link trains here, and an adapter forwards nothing.
-                Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
-            }
+/// What events change at a port.
+pub(super) fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
+    let mut change = PortChange::default();
+    let info = &port.info;
+    for event in events {
+        let subnet = &mut change.subnet;
+        match event {
+            Event::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
+            Event::SmLid => (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl)),
+            Event::PKeys => change.pkeys = Some(used(&port.pkeys)),
+            Event::Gids => change.subnet_prefix = Some(Guid(info.gid_prefix)),
+            Event::ClientReregister => change.reregister = true,
+            Event::Active => change.state = Some(PortState::Active),
+            Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
+            // The link comes up again at once.
+            Event::Link(_) => change.state = Some(PortState::Active),
+            // No link trains here, and an adapter forwards nothing.
+            Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
         }
-        if change.subnet != SubnetSettings::default() {
-            change.subnet.timeout = Some(info.subnet_timeout);
-            change.subnet.init_type_reply = Some(info.init_type_reply);
-        }
-        change
     }
+    if change.subnet != SubnetSettings::default() {
+        change.subnet.timeout = Some(info.subnet_timeout);
+        change.subnet.init_type_reply = Some(info.init_type_reply);
+    }
+    change
 }
 
 /// The entries of a P_Key table up to the last one that is in use.
@@ -160,6 +160,12 @@ fn codes(rate: Rate) -> (u8, u8, u8) {
         8 => (rate.width, 4, 0),
         speed => (rate.width, 4, speed >> 4),
     }
+}
+
+/// The rate of a link in PortInfo.
+pub(super) fn rate_of(link: &PortLink) -> Rate {
+    let speed = if link.extended_active == 0 { link.speed_active } else { link.extended_active << 4 };
+    Rate { width: link.width_active, speed }
 }
 
 /// What every port has.

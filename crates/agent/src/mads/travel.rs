@@ -67,6 +67,9 @@ impl Mads {
         if !self.ports.contains_key(&datagram.at) {
             return;
         }
+        if self.send_into_fabric(world, &datagram) {
+            return;
+        }
         let class = Header::of(&datagram.mad).class;
         if datagram.qpn == 0 && class == CLASS_SUBN_DIRECTED {
             return self.travel_directed(world, datagram);
@@ -210,17 +213,21 @@ impl Mads {
             let answer = self.devices.get_mut(at.device).and_then(|device| pma::handle(&mut device.node, mad));
             return self.answer(at, qpn, from, answer);
         }
-        match client {
-            Some(registration) => {
-                let now = self.now();
-                if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
-                    registered.client.receive(from, mad, now);
-                }
-                self.follow_client(at, registration);
-            }
-            None if !response => self.answer(at, qpn, from, pma::unserved(mad)),
-            None => {}
+        if !self.hand_over(at, qpn, from, mad) && !response {
+            self.answer(at, qpn, from, pma::unserved(mad));
         }
+    }
+
+    /// Gives a datagram to the client that it is for. Returns false if there is none.
+    pub(super) fn hand_over(&mut self, at: PortId, qpn: u32, from: Way, mad: &Mad) -> bool {
+        let now = self.now();
+        let Some(port) = self.ports.get_mut(&at) else { return false };
+        let Some(registration) = port.table.find(qpn, mad) else { return false };
+        if let Some(registered) = port.registered.get_mut(&registration) {
+            registered.client.receive(from, mad, now);
+        }
+        self.follow_client(at, registration);
+        true
     }
 
     /// Carries out what a subnet manager asks of a port.
@@ -273,7 +280,7 @@ fn is_for_managers(header: &Header) -> bool {
 }
 
 /// The first port of this agent for which `is` holds.
-fn find_port(world: &World, is: impl Fn(&Port) -> bool) -> Option<PortId> {
+pub(super) fn find_port(world: &World, is: impl Fn(&Port) -> bool) -> Option<PortId> {
     world.devices.iter().find_map(|device| {
         let number = device.ports.iter().position(&is)?;
         Some(PortId { device: device.index, port: number as u8 + 1 })
@@ -285,7 +292,7 @@ pub(super) fn port_of(world: &World, at: PortId) -> Option<&Port> {
 }
 
 /// A datagram inside of this agent for its connection manager, as if it had arrived.
-fn inner(from: [u8; 16], to: [u8; 16], pkey: u16, mad: &Mad) -> Option<Arrived> {
+pub(super) fn inner(from: [u8; 16], to: [u8; 16], pkey: u16, mad: &Mad) -> Option<Arrived> {
     let from_port = management::SOURCE_PORT;
     let packet = management::emit(&Envelope::new(&from, &to, from_port), pkey, 0, mad)?;
     Some(Arrived { from, to, from_port, id: 0, head: *packet.first_chunk()?, mad: *mad })

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use abi::umad::{self, FileReply, FileRequest, MESSAGE_MAX, UserMad, kind};
 use abi::{Errno, Record};
+use mad::topology::Topology;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
@@ -54,8 +55,9 @@ pub(super) struct MadNode {
 
 impl MadNode {
     /// A node without connections.
-    pub(super) fn new(world: &World) -> Self {
-        Self { mads: Mads::new(world), connections: BTreeMap::new(), buffer: Vec::new() }
+    pub(super) fn new(world: &World, topology: Option<&Topology>) -> io::Result<Self> {
+        let mads = Mads::new(world, topology).map_err(io::Error::other)?;
+        Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
     /// Whether nobody is connected.

@@ -1,0 +1,211 @@
+//! The fabric of a topology, to whose ports the agent's devices are attached: datagrams pass
+//! through its links and switches, and what a subnet manager sets there changes the devices. Adds
+//! to [`Mads`]. The principal type is [`Fabric`].
+//!
+//! The fabric's clock is the time since the agent began, but up to [`AHEAD`] early. So a datagram
+//! and its answer pass within one call, and only what takes longer (the training of a link, a
+//! repeated trap) needs a timer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use mad::sma::Event;
+use mad::topology::Topology;
+use subnet::fabric::{End, NodeId};
+use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
+use subnet::state::{Logical, Physical};
+use wire::Grh;
+use wire::mad::CLASS_CM;
+use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
+
+use super::managed::{change_of, rate_of};
+use super::travel::{Datagram, find_port, inner, port_of};
+use super::way::Way;
+use super::{Mads, PortId};
+use crate::config::PortState;
+use crate::port_change::PortChange;
+use crate::world::World;
+
+/// How early things happen in the fabric.
+const AHEAD: Duration = Duration::from_millis(1);
+
+/// The fabric, and which of its ports are ports of devices.
+#[derive(Debug)]
+pub(super) struct Fabric {
+    managed: Managed,
+    ends: BTreeMap<PortId, End>,
+    ports: HashMap<End, PortId>,
+}
+
+impl Fabric {
+    /// Builds the fabric, and attaches the devices to the nodes with their names.
+    pub(super) fn new(topology: &Topology, world: &World) -> Result<Self, Unbuildable> {
+        let mut managed = Managed::new(topology)?;
+        let (mut ends, mut ports) = (BTreeMap::new(), HashMap::new());
+        for device in &world.devices {
+            let Some(node) = managed.id(&device.name) else { continue };
+            for port in 1..=device.ports.len() as u8 {
+                let (at, end) = (PortId { device: device.index, port }, End { node, port });
+                if managed.attach(end).is_ok() {
+                    ends.insert(at, end);
+                    ports.insert(end, at);
+                }
+            }
+        }
+        Ok(Self { managed, ends, ports })
+    }
+
+    /// When something happens, on the agent's clock.
+    pub(super) fn next(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.managed.next_event()? / 1000).saturating_sub(AHEAD))
+    }
+
+    /// PortInfo of a device's port.
+    fn info(&self, at: PortId) -> Option<PortInfo> {
+        self.managed.port_info(*self.ends.get(&at)?)
+    }
+}
+
+impl Mads {
+    /// Sends a datagram into the fabric. Returns false if its port is not attached to one.
+    pub(super) fn send_into_fabric(&mut self, world: &World, datagram: &Datagram) -> bool {
+        let Some(fabric) = &mut self.fabric else { return false };
+        let Some(end) = fabric.ends.get(&datagram.at).copied() else { return false };
+        let Some(port) = port_of(world, datagram.at) else { return false };
+        let to = &datagram.to;
+        let lid = port.lid.map_or(PERMISSIVE_LID, |lid| lid.number | u16::from(to.path_bits) & ((1 << lid.lmc) - 1));
+        let sgid = port.gids.entry(to.gid_index.into()).map(|entry| entry.gid).unwrap_or_default();
+        let grh = to.has_grh().then_some(Grh {
+            traffic_class: to.traffic_class,
+            flow_label: to.flow_label,
+            hop_limit: to.hop_limit,
+            sgid,
+            dgid: to.gid,
+            payload_len: 0,
+            next_header: 0,
+        });
+        let packet = managed::Datagram {
+            source_qp: datagram.qpn,
+            dest_qp: to.qpn,
+            slid: lid,
+            dlid: to.lid,
+            sl: to.sl,
+            pkey: port.pkeys.get(to.pkey_index.into()).unwrap_or(0),
+            qkey: to.qkey,
+            grh,
+            mad: datagram.mad,
+        };
+        if let Err(why) = fabric.managed.send(end, &packet) {
+            tracing::debug!(device = datagram.at.device, port = datagram.at.port, "a datagram is dropped: {why}");
+        }
+        true
+    }
+
+    /// Lets the fabric go on, and takes what comes out of it.
+    pub(super) fn advance_fabric(&mut self, world: &mut World) {
+        let now = self.now() + AHEAD;
+        let Some(fabric) = &mut self.fabric else { return };
+        let until = u64::try_from(now.as_nanos() * 1000).unwrap_or(u64::MAX).max(fabric.managed.now());
+        for output in fabric.managed.advance(until) {
+            match output {
+                Output::Datagram(delivered) => self.come_out(world, &delivered),
+                Output::Changed { end, event } => self.follow_setting(world, end, event),
+                Output::Link { end, state } => self.follow_link(world, end, state),
+                // Programs' packets do not pass through the model.
+                Output::Packet(_) => {}
+            }
+        }
+    }
+
+    /// A datagram that the agents of the fabric do not serve has reached a device's port.
+    fn come_out(&mut self, world: &mut World, delivered: &Delivered) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let Some(at) = fabric.ports.get(&delivered.end).copied() else { return };
+        let Some(port) = port_of(world, at) else { return };
+        let managed::Datagram { source_qp, dest_qp, slid, dlid, sl, pkey, qkey, grh, mad } = &delivered.datagram;
+        let from = Way {
+            lid: *slid,
+            gid: grh.map_or([0; 16], |grh| grh.sgid),
+            qpn: *source_qp,
+            qkey: *qkey,
+            sl: *sl,
+            path_bits: port.lid.map_or(0, |lid| (dlid & ((1 << lid.lmc) - 1)) as u8),
+            hop_limit: grh.map_or(0, |grh| grh.hop_limit),
+            traffic_class: grh.map_or(0, |grh| grh.traffic_class),
+            flow_label: grh.map_or(0, |grh| grh.flow_label),
+            pkey_index: port.pkeys.index_of(*pkey).unwrap_or(0),
+            gid_index: 0,
+        };
+        if *dest_qp == 1 && wire::mad::Header::of(mad).class == CLASS_CM {
+            let sender = find_port(world, |port| port.lid.is_some_and(|lid| lid.all().contains(slid)));
+            let gid = |port: Option<&crate::device::Port>| port?.gids.entry(0).map(|entry| entry.gid);
+            let ends = (gid(sender.and_then(|at| port_of(world, at))), gid(Some(port)));
+            if let (Some(from), Some(to)) = ends {
+                self.results.for_manager.extend(inner(from, to, *pkey, mad));
+            }
+            return;
+        }
+        if !self.hand_over(at, *dest_qp, from, mad)
+            && let Some(fabric) = &mut self.fabric
+        {
+            fabric.managed.refuse(delivered);
+        }
+    }
+
+    /// A subnet manager has set something at a device's port.
+    fn follow_setting(&mut self, world: &mut World, end: End, event: Event) {
+        let Some(fabric) = &self.fabric else { return };
+        // The states of links come as such.
+        if matches!(event, Event::Active | Event::Inactive | Event::Link(_)) {
+            return;
+        }
+        let Some(port) = fabric.managed.node(end.node).and_then(|node| node.port(end.port)) else { return };
+        let change = change_of(port, &[event]);
+        self.change_port(world, end, &change);
+    }
+
+    /// The state of a device's link has changed.
+    fn follow_link(&mut self, world: &mut World, end: End, state: Logical) {
+        let Some(info) = self.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)) else { return };
+        let state = match state {
+            Logical::Down if info.link.phys_state == Physical::Disabled as u8 => PortState::Down,
+            Logical::Down => PortState::Polling,
+            Logical::Init => PortState::Init,
+            Logical::Armed => PortState::Armed,
+            Logical::Active | Logical::ActiveDefer => PortState::Active,
+        };
+        let mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
+        let change = PortChange { state: Some(state), rate: Some(rate_of(&info.link)), mtu, ..PortChange::default() };
+        self.change_port(world, end, &change);
+    }
+
+    fn change_port(&mut self, world: &mut World, end: End, change: &PortChange) {
+        let Some(at) = self.fabric.as_ref().and_then(|fabric| fabric.ports.get(&end).copied()) else { return };
+        match world.change_port(at.device, at.port.into(), change) {
+            Ok(_) => self.results.ports_changed = true,
+            Err(error) => tracing::warn!(device = at.device, port = at.port, "the subnet manager's values: {error}"),
+        }
+    }
+
+    /// Says at a port of the fabric whether a subnet manager runs there. Returns false if the port is
+    /// not attached to one.
+    pub(super) fn show_manager_in_fabric(&mut self, at: PortId, has_manager: bool) -> bool {
+        let Some(fabric) = &mut self.fabric else { return false };
+        let (Some(end), Some(info)) = (fabric.ends.get(&at).copied(), fabric.info(at)) else { return false };
+        let others = info.capability_mask & !Capability::SM;
+        let mask = if has_manager { others | Capability::SM } else { others };
+        fabric.managed.set_capability(end, mask).is_ok()
+    }
+}
+
+/// The GUIDs of the nodes of a topology, by name: the node's, and those of its ports.
+pub(crate) fn guids(topology: &Topology) -> Result<HashMap<String, (u64, Vec<u64>)>, Unbuildable> {
+    let managed = Managed::new(topology)?;
+    let named = (0..).map(NodeId).map_while(|id| Some((managed.name(id)?, managed.node(id)?)));
+    Ok(named
+        .map(|(name, node)| {
+            let ports = (1..=node.info.ports).map(|port| node.port(port).map_or(0, |port| port.guid));
+            (name.to_owned(), (node.info.node_guid, ports.collect()))
+        })
+        .collect())
+}
