@@ -8,6 +8,7 @@
 //! | PortInfo, P_KeyTable, SLtoVLMappingTable, VLArbitrationTable | yes | yes | every node |
 //! | GUIDInfo | yes | yes | end ports |
 //! | SwitchInfo, LinearForwardingTable, MulticastForwardingTable | yes | yes | switches |
+//! | ExtendedPortInfo of the vendor 0x2c9 | yes | yes | nodes of this vendor |
 //!
 //! A Set with a wrong value changes nothing, and its answer has the status 0x1c. Other attributes
 //! and methods get 0x0c or 0x08. A wrong management key gets no answer. SMInfo belongs to the
@@ -22,7 +23,7 @@ use crate::node::Node;
 use std::time::Duration;
 use wire::layout::Layout;
 use wire::mad::{
-    BASE_VERSION, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, RESPONSE, STATUS_METHOD,
+    BASE_VERSION, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, METHOD_GET, METHOD_SET, RESPONSE, STATUS_INVALID, STATUS_METHOD,
     STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
 };
 use wire::notice::{MKeyNotice, Notice};
@@ -33,6 +34,10 @@ use wire::smp::{
 
 /// The time in which a port answers: 4.096 µs × 2^n, about 67 ms.
 pub const RESPONSE_TIME: u8 = 14;
+
+/// The attribute of a vendor that tells of FDR10. Managers ask every node of this vendor for it.
+const EXTENDED_PORT_INFO: u16 = 0xff90;
+const VENDOR: u32 = 0x2c9;
 
 /// What changed at a node. The owner of the node tells its clients, and moves its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,8 +159,18 @@ fn serve(node: &mut Node, attribute: u16, request: &mut Request<'_>) -> Served {
         (SwitchInfo::ATTRIBUTE, _) => tables::switch_info(node, request),
         (LinearTable::ATTRIBUTE, _) => tables::linear(node, request),
         (MulticastTable::ATTRIBUTE, _) => tables::multicast(node, request),
+        (EXTENDED_PORT_INFO, _) if node.info.vendor_id == VENDOR => extended_port_info(node, request),
         _ => Err(STATUS_METHOD_ATTRIBUTE),
     }
+}
+
+/// No port has FDR10, so all fields are 0, and a Set changes nothing.
+fn extended_port_info(node: &Node, request: &mut Request<'_>) -> Served {
+    let number = u8::try_from(request.modifier).map_err(|_| STATUS_INVALID)?;
+    let number = if number == 0 { request.ingress } else { number };
+    node.port(number).ok_or(STATUS_INVALID)?;
+    request.data.fill(0);
+    Ok(())
 }
 
 fn node_info(node: &Node, request: &mut Request<'_>) -> Served {

@@ -142,6 +142,15 @@ fn tables_are_kept_by_blocks() {
 }
 
 #[test]
+fn only_nodes_of_the_vendor_have_its_attribute() {
+    let mut node = node(NodeType::Ca);
+    assert_eq!(get(&mut node, EXTENDED_PORT_INFO, 2).0, STATUS_METHOD_ATTRIBUTE);
+    node.info.vendor_id = VENDOR;
+    assert_eq!(get(&mut node, EXTENDED_PORT_INFO, 2), (0, [0; 64]));
+    assert_eq!(get(&mut node, EXTENDED_PORT_INFO, 9).0, STATUS_INVALID);
+}
+
+#[test]
 fn a_switch_forwards_by_its_tables() {
     let mut switch = node(NodeType::Switch);
     assert_eq!(set(&mut switch, LinearTable::ATTRIBUTE, 1, LinearTable { ports: [3; 64] }).0, 0);
