@@ -53,6 +53,7 @@ mod management;
 mod mapped;
 mod mirror;
 mod netlink;
+mod node_views;
 pub mod numbers;
 pub mod objects;
 pub mod pending;

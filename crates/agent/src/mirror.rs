@@ -60,12 +60,19 @@ const FOLDER_MODE: u32 = 0o755;
 #[derive(Debug)]
 pub(crate) struct Mirror {
     root: PathBuf,
+    /// Shows this device only, by index.
+    only: Option<usize>,
 }
 
 impl Mirror {
     /// Writes all files about `devices`.
     pub(crate) fn new(run_dir: &RunDir, devices: &Devices) -> io::Result<Self> {
-        let mirror = Self { root: run_dir.file(SYS) };
+        Self::at(run_dir.file(SYS), devices, None)
+    }
+
+    /// Writes all files about `devices`, or about the one that has the index `only`, at `root`.
+    pub(crate) fn at(root: PathBuf, devices: &Devices, only: Option<usize>) -> io::Result<Self> {
+        let mirror = Self { root, only };
         mirror.folder(Path::new("class/infiniband"))?;
         mirror.folder(Path::new("dev/infiniband"))?;
         mirror.write(Path::new("class/infiniband_verbs/abi_version"), UVERBS_ABI)?;
@@ -81,7 +88,7 @@ impl Mirror {
     /// Updates what changes: devices, port states, rates, GID tables and P_Key tables.
     pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
         self.forget_others(devices)?;
-        for device in devices {
+        for device in self.shown(devices) {
             if !self.root.join(home(device)).is_dir() {
                 self.constants(device)?;
             }
@@ -129,15 +136,21 @@ impl Mirror {
         Ok(())
     }
 
+    /// The devices that this mirror shows.
+    fn shown<'a>(&self, devices: &'a Devices) -> impl Iterator<Item = &'a Device> {
+        let only = self.only;
+        devices.iter().filter(move |device| only.is_none_or(|index| device.index == index))
+    }
+
     /// Removes what tells of devices that do not exist any more.
     fn forget_others(&self, devices: &Devices) -> io::Result<()> {
-        let nodes: BTreeSet<String> = devices.iter().map(|device| node(device.index)).collect();
-        let mads = mads::names(devices);
+        let nodes: BTreeSet<String> = self.shown(devices).map(|device| node(device.index)).collect();
+        let mads = mads::names(devices, self.shown(devices));
         for (folder, names) in [
             ("dev/infiniband", &nodes.union(&mads).cloned().collect()),
             (mads::CLASS, &mads),
             ("class/infiniband_verbs", &nodes),
-            ("class/infiniband", &devices.iter().map(|device| device.name.clone()).collect()),
+            ("class/infiniband", &self.shown(devices).map(|device| device.name.clone()).collect()),
         ] {
             for present in fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten() {
                 let name = present.file_name();

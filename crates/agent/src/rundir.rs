@@ -25,6 +25,9 @@ pub const PID: &str = "agent.pid";
 pub const LOG: &str = "agent.log";
 /// The root of the mirror of `/sys/class/infiniband` and `/sys/class/infiniband_verbs`.
 pub const SYS: &str = "sys";
+/// With a topology, a folder for each node with a device: a run directory in which programs find
+/// this device only.
+pub const NODES: &str = "nodes";
 
 /// How long an agent waits for the lock: the kernel takes some time to close the files of a killed
 /// agent.
@@ -168,6 +171,7 @@ impl RunDir {
             }
         }
         let _ = fs::remove_dir_all(self.file(SYS));
+        let _ = fs::remove_dir_all(self.file(NODES));
     }
 }
 

@@ -40,6 +40,7 @@ use crate::listening::{
     accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
 };
 use crate::mirror::Mirror;
+use crate::node_views::NodeViews;
 use crate::poller::{Poller, Token};
 use crate::proxy::Proxies;
 use crate::rundir::{ADMIN, RunDir, node};
@@ -145,6 +146,9 @@ impl Server {
             run_dir: None,
         };
         if let Some(run_dir) = run_dir {
+            if config.topology.is_some() {
+                server.surroundings.nodes = NodeViews::new(&run_dir, &server.world.devices)?;
+            }
             server.listen(run_dir)?;
         }
         Ok(server)
@@ -435,9 +439,8 @@ impl Server {
             return;
         }
         self.close_nodes();
-        if let Some(mirror) = &self.surroundings.mirror
-            && let Err(error) = mirror.update(&self.world.devices)
-        {
+        let mirror = self.surroundings.mirror.as_ref().map_or(Ok(()), |mirror| mirror.update(&self.world.devices));
+        if let Err(error) = mirror.and_then(|()| self.surroundings.nodes.update(&self.world.devices)) {
             tracing::warn!(%error, "the device mirror could not be brought up to date");
         }
         // After the mirror, which describes the device that a program finds by its node.

@@ -1,10 +1,30 @@
-//! A topology file: its channel adapters become devices. The function is [`devices`].
+//! A topology file: its channel adapters become devices, and the agent has its fabric. The function
+//! is [`load`].
+
+use std::path::Path;
 
 use mad::topology::{Node, Topology};
 use wire::smp::NodeType;
 
-use crate::config::{ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState};
+use crate::config::{
+    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState,
+};
 use crate::mads::fabric::guids;
+
+/// Reads a file in TOML, if its name ends so, or in the form of ibsim and ibnetdiscover.
+///
+/// # Errors
+/// The file cannot be read, or says something that cannot be.
+pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?;
+    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+    let topology = if is_toml { Topology::from_toml(&text) } else { Topology::from_text(&text) };
+    let topology = topology.map_err(|error| ConfigError::Value(error.to_string()))?;
+    let config = Config { devices: devices(&topology)?, topology: Some(topology), ..Config::default() };
+    config.check()?;
+    Ok(config)
+}
 
 /// The devices of the first channel adapters, of which an agent can have so many. Their names are
 /// those of the nodes. The others are in the fabric, and management sees them, but no program runs
@@ -47,7 +67,6 @@ fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn adapters_become_devices_whose_ports_wait_for_a_manager() {

@@ -40,6 +40,8 @@ Examples:
                                            (docs/configuration.md).
   softhca agent --address 127.0.0.2        A second virtual host.
   softhca agent --link-layer infiniband    Ports with LIDs.
+  softhca agent --topology FILE            A subnet with switches, in the form of
+                                           ibnetdiscover or in TOML.
   softhca agent --system                   For every user, as root.
   softhca agent --foreground               Log in this terminal; ^C ends it.
   softhca agent --stop                     End it. Programs get
@@ -54,6 +56,10 @@ pub(crate) struct Agent {
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// A file that describes an InfiniBand subnet: its adapters, switches and links. The adapters are
+    /// the agent's devices. A subnet manager, such as opensm, brings the subnet up
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "link_layer"])]
+    pub(crate) topology: Option<PathBuf>,
     /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
@@ -68,7 +74,7 @@ pub(crate) struct Agent {
     pub(crate) idle_exit: Option<u64>,
     /// End the agent: the user's own, with --system the system's, with --address that of the
     /// address
-    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer"])]
+    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer", "topology"])]
     pub(crate) stop: bool,
     /// The background process itself, started by this program
     #[arg(long, hide = true)]
@@ -114,6 +120,10 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
         let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
         words.extend(["--config".to_owned(), config.display().to_string()]);
     }
+    if let Some(topology) = &agent.topology {
+        let topology = topology.canonicalize().map_err(|error| format!("{}: {error}", topology.display()))?;
+        words.extend(["--topology".to_owned(), topology.display().to_string()]);
+    }
     if let Some(seconds) = agent.idle_exit {
         words.extend(["--idle-exit".to_owned(), seconds.to_string()]);
     }
@@ -121,9 +131,10 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
 }
 
 fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
-    let mut config = match &agent.config {
-        Some(path) => agent::Config::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        None => agent::Config::default(),
+    let mut config = match (&agent.config, &agent.topology) {
+        (Some(path), _) => agent::Config::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        (None, Some(path)) => agent::topology::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        (None, None) => agent::Config::default(),
     };
     if let Some(seconds) = agent.idle_exit {
         config.idle_exit = Some(Duration::from_secs(seconds));

@@ -104,6 +104,9 @@ pub(crate) struct Run {
     /// Link layer of all ports, if an agent is started [default: ethernet]
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
+    /// Run the program on this node of the agent's topology (softhca agent --topology)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
     /// Send the program's TCP and UDP traffic over RDMA (rsocket(7)). Both sides need it
     #[arg(short, long)]
     pub(crate) sockets: bool,

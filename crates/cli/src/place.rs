@@ -57,6 +57,26 @@ pub(crate) fn system_run_dir() -> PathBuf {
     engine::rundir::chosen().unwrap_or_else(engine::rundir::system)
 }
 
+/// The run directory of a node of the agent's topology.
+pub(crate) fn node_dir(run_dir: &Path, node: &str) -> Result<PathBuf, String> {
+    let nodes = run_dir.join(agent::rundir::NODES);
+    let known = fs::read_dir(&nodes).into_iter().flatten().flatten();
+    let mut known: Vec<String> = known.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    known.sort();
+    if known.iter().any(|known| known == node) {
+        return Ok(nodes.join(node));
+    }
+    Err(match known.as_slice() {
+        [] => format!(
+            "--node {node}: no agent with a topology runs in {}; start it with `softhca agent --topology FILE`",
+            run_dir.display()
+        ),
+        known => {
+            format!("--node {node}: the agent's topology has no such node for programs; it has {}", known.join(", "))
+        }
+    })
+}
+
 /// The agent's log.
 pub(crate) fn agent_log(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.log")

@@ -31,9 +31,9 @@ fn nodes(devices: &Devices, device: &Device, port: u32) -> impl Iterator<Item = 
     umad.into_iter().chain(manager)
 }
 
-/// The names of the nodes of all ports.
-pub(super) fn names(devices: &Devices) -> BTreeSet<String> {
-    let ports = devices.iter().flat_map(|device| (1..=device.ports.len() as u32).map(move |port| (device, port)));
+/// The names of the nodes of all ports of the `shown` devices.
+pub(super) fn names<'a>(devices: &Devices, shown: impl Iterator<Item = &'a Device>) -> BTreeSet<String> {
+    let ports = shown.flat_map(|device| (1..=device.ports.len() as u32).map(move |port| (device, port)));
     ports.flat_map(|(device, port)| nodes(devices, device, port)).map(|(name, _)| name).collect()
 }
 

@@ -13,6 +13,7 @@ use crate::cm::ChannelId;
 use crate::fair::Fair;
 use crate::ids::ContextId;
 use crate::mirror::Mirror;
+use crate::node_views::NodeViews;
 use crate::poller::Token;
 
 /// The sockets on which clients connect.
@@ -84,6 +85,8 @@ pub(super) struct Idle {
 #[derive(Default)]
 pub(super) struct Surroundings {
     pub(super) mirror: Option<Mirror>,
+    /// The nodes of a topology.
+    pub(super) nodes: NodeViews,
     /// Becomes readable when the run directory is removed.
     pub(super) lost: Option<OwnedFd>,
 }

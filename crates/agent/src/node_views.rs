@@ -1,0 +1,87 @@
+//! The nodes of a topology as hosts: `nodes/NAME` in the run directory looks like the run directory
+//! of an agent that has only the device of this node. Its sockets are links to those of the agent.
+//! The principal type is [`NodeViews`].
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use engine::rundir::at;
+
+use crate::devices::Devices;
+use crate::mirror::Mirror;
+use crate::rundir::{ADMIN, NODES, PID, RunDir, SYS, node};
+
+/// The files that every node has.
+const SHARED: [&str; 5] = [abi::ucma::NODE, abi::netlink::NODE, abi::umad::NODE, ADMIN, PID];
+
+/// The folders of all nodes that have a device.
+#[derive(Debug, Default)]
+pub(crate) struct NodeViews(Vec<Mirror>);
+
+impl NodeViews {
+    /// Makes a folder for each device.
+    pub(crate) fn new(run_dir: &RunDir, devices: &Devices) -> io::Result<Self> {
+        let everybody = run_dir.is_for_everybody();
+        let nodes = run_dir.file(NODES);
+        folder(&nodes, everybody)?;
+        let views = devices.iter().map(|device| {
+            let home = nodes.join(&device.name);
+            folder(&home, everybody)?;
+            let socket = node(device.index);
+            for name in SHARED.into_iter().chain([socket.as_str()]) {
+                let place = home.join(name);
+                symlink(Path::new("../..").join(name), &place).map_err(at("create", &place))?;
+            }
+            Mirror::at(home.join(SYS), devices, Some(device.index))
+        });
+        views.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Updates what the folders show.
+    pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
+        self.0.iter().try_for_each(|mirror| mirror.update(devices))
+    }
+}
+
+fn folder(path: &Path, everybody: bool) -> io::Result<()> {
+    let mode = if everybody { 0o755 } else { 0o700 };
+    fs::create_dir(path)
+        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
+        .map_err(at("create", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DeviceConfig;
+    use crate::device::Device;
+
+    #[test]
+    fn each_node_shows_its_own_device() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
+        let device =
+            |index, name: &str| Device::new(index, &DeviceConfig { name: name.into(), ..DeviceConfig::default() }, "t");
+        let devices = Devices::from_iter([device(0, "H1"), device(1, "H2")]);
+        let views = NodeViews::new(&run_dir, &devices).expect("made");
+        views.update(&devices).expect("written");
+        let names = |folder: &str| {
+            let mut names: Vec<String> = fs::read_dir(run_dir.file(folder))
+                .expect(folder)
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("nodes"), ["H1", "H2"]);
+        assert_eq!(names("nodes/H2"), ["admin", "agent.pid", "rdma_cm", "rdma_netlink", "sys", "umad", "uverbs1"]);
+        assert_eq!(names("nodes/H2/sys/class/infiniband"), ["H2"]);
+        assert_eq!(names("nodes/H2/sys/class/infiniband_mad"), ["abi_version", "umad1"]);
+        assert_eq!(names("nodes/H1/sys/dev/infiniband"), ["rdma_cm", "umad0", "uverbs0"]);
+        drop(run_dir);
+        assert!(!scratch.path().join("run/nodes").exists());
+    }
+}
