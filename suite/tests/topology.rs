@@ -1,0 +1,180 @@
+//! Tests an agent with a topology (`softhca agent --topology`): Debian's opensm and diagnostics on
+//! its switches, and verbs programs on its nodes.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use rustix::process::Signal;
+use softhca_suite::{HANG, Program, Room, User, wait};
+
+/// Three switches in a row, with two links between the first two.
+const ROW: &str = "\
+Switch 8 \"S1\"
+[1] \"H1\"[1]
+[3] \"S2\"[3]
+[4] \"S2\"[4]
+
+Switch 8 \"S2\"
+[1] \"H2\"[1]
+[5] \"S3\"[5]
+
+Switch 8 \"S3\"
+[1] \"H3\"[1]
+[2] \"H3\"[2]
+
+Hca 2 \"H1\"
+
+Hca 1 \"H2\"
+
+Hca 2 \"H3\"
+";
+
+/// A room whose agent has this topology.
+fn room(user: User, text: &str) -> Room {
+    let room = Room::of(user).expect("a room");
+    let file = room.folder().join("subnet.topo");
+    std::fs::write(&file, text).expect("written");
+    room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent")
+}
+
+/// A command on a node.
+fn on(room: &Room, node: &str, words: &[&str]) -> Command {
+    room.softhca(&[&["run", "--node", node, "--"], words].concat())
+}
+
+#[track_caller]
+fn said(room: &Room, node: &str, words: &[&str]) -> String {
+    room.finish(on(room, node, words)).expect("it ends").expect_success().everything()
+}
+
+/// Runs opensm on a node until the subnet is up. It continues to manage the subnet.
+fn manage(room: &Room, node: &str) -> Program {
+    let home = room.folder().display().to_string();
+    let log = room.folder().join(format!("opensm-{node}.log"));
+    let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
+    let words = ["env", &cache, &temporary, "opensm", "-f", &log.display().to_string()];
+    let manager = room.start(on(room, node, &words)).expect("it starts");
+    let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
+    wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
+    let text = std::fs::read_to_string(&log).expect("its log");
+    assert!(!text.contains("ERR "), "{text}");
+    manager
+}
+
+/// The links of a subnet in the text of ibnetdiscover: by the descriptions of the nodes.
+fn links(text: &str) -> BTreeSet<String> {
+    let mut node = "";
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if line.starts_with(['S', 'C']) {
+            node = line.split('"').nth(3).unwrap_or_default();
+        } else if line.starts_with('[') {
+            let peer = line.split('"').nth(3).unwrap_or_default();
+            let port = line.split([']', '(']).next().unwrap_or_default();
+            found.insert(format!("{node}{port}] {peer}"));
+        }
+    }
+    found
+}
+
+#[test]
+fn opensm_and_the_diagnostics_find_the_topology() {
+    for user in [User::Me, User::Nobody] {
+        let room = room(user, ROW);
+        let port = said(&room, "H1", &["ibstat", "H1", "1"]);
+        assert!(port.contains("State: Initializing") && port.contains("Base lid: 0"), "{port}");
+        let mut manager = manage(&room, "H1");
+        assert!(said(&room, "H1", &["ibstat", "H1", "1"]).contains("State: Active"));
+        assert!(said(&room, "H1", &["ibstat", "H1", "2"]).contains("Physical state: Polling"), "it has no link");
+        // From another node.
+        let text = said(&room, "H3", &["ibnetdiscover", "-C", "H3", "-P", "1"]);
+        let found = links(&text);
+        assert_eq!(found.len(), 12, "{text}");
+        let expected = ["S1[1] H1", "H1[1] S1", "S1[3] S2", "S2[3] S1", "S1[4] S2", "S2[4] S1", "S2[1] H2", "H2[1] S2"];
+        assert!(expected.iter().all(|link| found.iter().any(|line| line.starts_with(link))), "{found:?}");
+        let text = said(&room, "H2", &["iblinkinfo"]);
+        assert!(!text.contains("Init") && text.contains("Active/  LinkUp"), "{text}");
+        assert!(said(&room, "H3", &["sminfo", "-C", "H3", "-P", "1"]).contains("SMINFO_MASTER"));
+        let hosts = said(&room, "H2", &["ibhosts"]);
+        assert!(["H1", "H2", "H3"].iter().all(|node| hosts.contains(&format!("\"{node}\""))), "{hosts}");
+        // RMPP: the answer is longer than a datagram.
+        let nodes = said(&room, "H2", &["saquery", "-N"]);
+        assert_eq!(nodes.matches("NodeRecord dump:").count(), 7, "three ports of adapters with two: {nodes}");
+        let paths = said(&room, "H2", &["saquery", "-p"]);
+        assert!(paths.matches("PathRecord dump:").count() > 10, "{paths}");
+        manager.signal(Signal::TERM);
+        manager.wait(HANG).expect("it ends");
+    }
+}
+
+#[test]
+fn programs_reach_each_other_by_lid_once_the_subnet_is_up() {
+    let room = room(User::Nobody, ROW);
+    // Before, no packet passes.
+    let state = said(&room, "H3", &["ibv_devinfo", "-d", "H3", "-i", "1"]);
+    assert!(state.contains("PORT_INIT") && !state.contains("H1"), "{state}");
+    let mut manager = manage(&room, "H2");
+    for words in [&["ibv_rc_pingpong", "-n", "200"][..], &["ibv_ud_pingpong", "-s", "1024", "-n", "200"]] {
+        let port = softhca_suite::port::Port::reserve().expect("a port");
+        let number = port.number().to_string();
+        let server = [words, &["-p", &number]].concat();
+        let mut server = room.start(on(&room, "H1", &server)).expect("it starts");
+        let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+        listens().expect("it listens");
+        let client = [words, &["-p", &number, "127.0.0.1"]].concat();
+        let client = room.finish(on(&room, "H3", &client)).expect("it ends").expect_success();
+        let server = server.wait(HANG).expect("it ends").expect_success();
+        assert!(client.output.contains("remote address: LID") && server.output.contains("200 iters"), "{}", client.told());
+    }
+    manager.signal(Signal::TERM);
+    manager.wait(HANG).expect("it ends");
+}
+
+/// Two managers: the one on standby takes over when the master is killed, with all LIDs unchanged.
+#[test]
+fn a_standby_manager_takes_over() {
+    let room = room(User::Nobody, ROW);
+    let mut master = manage(&room, "H1");
+    let lid = |node: &str| said(&room, node, &["ibstat", node, "1"]).lines().find_map(|line| {
+        line.trim().strip_prefix("Base lid: ").map(str::to_owned)
+    });
+    let before = [lid("H1"), lid("H2"), lid("H3")];
+    let home = room.folder().display().to_string();
+    let log = room.folder().join("standby.log");
+    let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
+    let words = ["env", &cache, &temporary, "opensm", "-f", &log.display().to_string()];
+    let mut standby = room.start(on(&room, "H2", &words)).expect("it starts");
+    let says = |word: &'static str| {
+        let log = log.clone();
+        move || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(word)).then_some(())
+    };
+    wait::until(HANG, "the second manager to stand by", says("Entering STANDBY state")).expect("it does");
+    master.signal(Signal::KILL);
+    master.wait(HANG).expect("it ends");
+    wait::until(HANG, "the second manager to take over", says("SUBNET UP")).expect("it does");
+    assert_eq!([lid("H1"), lid("H2"), lid("H3")], before);
+    assert!(said(&room, "H3", &["sminfo", "-C", "H3", "-P", "1"]).contains("SMINFO_MASTER"));
+    standby.signal(Signal::TERM);
+    standby.wait(HANG).expect("it ends");
+}
+
+#[test]
+fn what_cannot_be_is_told_by_name() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let file = room.folder().join("wrong.topo");
+    let name = file.display().to_string();
+    for (text, words) in [
+        ("Hca 1 \"H1\"\n[1] \"S1\"[1]\n", "there is no node \"S1\""),
+        ("Switch 8 \"S1\"\n", "no `Hca`"),
+        ("Hca 3 \"H1\"\n", "node \"H1\" has 3 ports"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let outcome = room.finish(room.softhca(&["agent", "--topology", &name])).expect("it ends");
+        assert!(!outcome.succeeded() && outcome.errors.contains(words), "{}", outcome.told());
+    }
+    let outcome = room.finish(on(&room, "H1", &["true"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("softhca agent --topology FILE"), "{}", outcome.told());
+    let room = self::room(User::Nobody, ROW);
+    let outcome = room.finish(on(&room, "S1", &["true"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("it has H1, H2, H3"), "{}", outcome.told());
+}
