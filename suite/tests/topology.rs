@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use rustix::process::Signal;
-use softhca_suite::{HANG, Program, Room, User, wait};
+use softhca_suite::program::send;
+use softhca_suite::{HANG, Program, Room, User, process, wait};
 
 /// Three switches in a row, with two links between the first two.
 const ROW: &str = "\
@@ -49,10 +50,10 @@ fn said(room: &Room, node: &str, words: &[&str]) -> String {
 
 /// Runs opensm on a node until the subnet is up. It continues to manage the subnet.
 fn manage(room: &Room, node: &str) -> Program {
-    let home = room.folder().display().to_string();
-    let log = room.folder().join(format!("opensm-{node}.log"));
+    let home = room.own_dir().display().to_string();
+    let log = room.own_dir().join(format!("opensm-{node}.log"));
     let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
-    let words = ["env", &cache, &temporary, "opensm", "-f", &log.display().to_string()];
+    let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
     let manager = room.start(on(room, node, &words)).expect("it starts");
     let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
     wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
@@ -89,7 +90,7 @@ fn opensm_and_the_diagnostics_find_the_topology() {
         // From another node.
         let text = said(&room, "H3", &["ibnetdiscover", "-C", "H3", "-P", "1"]);
         let found = links(&text);
-        assert_eq!(found.len(), 12, "{text}");
+        assert_eq!(found.len(), 14, "{text}");
         let expected = ["S1[1] H1", "H1[1] S1", "S1[3] S2", "S2[3] S1", "S1[4] S2", "S2[4] S1", "S2[1] H2", "H2[1] S2"];
         assert!(expected.iter().all(|link| found.iter().any(|line| line.starts_with(link))), "{found:?}");
         let text = said(&room, "H2", &["iblinkinfo"]);
@@ -124,7 +125,11 @@ fn programs_reach_each_other_by_lid_once_the_subnet_is_up() {
         let client = [words, &["-p", &number, "127.0.0.1"]].concat();
         let client = room.finish(on(&room, "H3", &client)).expect("it ends").expect_success();
         let server = server.wait(HANG).expect("it ends").expect_success();
-        assert!(client.output.contains("remote address: LID") && server.output.contains("200 iters"), "{}", client.told());
+        assert!(
+            client.output.contains("remote address: LID") && server.output.contains("200 iters"),
+            "{}",
+            client.told()
+        );
     }
     manager.signal(Signal::TERM);
     manager.wait(HANG).expect("it ends");
@@ -135,21 +140,28 @@ fn programs_reach_each_other_by_lid_once_the_subnet_is_up() {
 fn a_standby_manager_takes_over() {
     let room = room(User::Nobody, ROW);
     let mut master = manage(&room, "H1");
-    let lid = |node: &str| said(&room, node, &["ibstat", node, "1"]).lines().find_map(|line| {
-        line.trim().strip_prefix("Base lid: ").map(str::to_owned)
-    });
+    let lid = |node: &str| {
+        said(&room, node, &["ibstat", node, "1"])
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Base lid: ").map(str::to_owned))
+    };
     let before = [lid("H1"), lid("H2"), lid("H3")];
-    let home = room.folder().display().to_string();
-    let log = room.folder().join("standby.log");
+    let home = room.own_dir().display().to_string();
+    let log = room.own_dir().join("standby.log");
+    // With its defaults it waits for 40 s.
+    let config = room.own_dir().join("standby.conf");
+    std::fs::write(&config, "sminfo_polling_timeout 500\npolling_retry_number 2\n").expect("written");
+    let config = config.display().to_string();
     let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
-    let words = ["env", &cache, &temporary, "opensm", "-f", &log.display().to_string()];
+    let words = ["env", &cache, &temporary, "opensm", "-F", &config, "-d", "2", "-f", &log.display().to_string()];
     let mut standby = room.start(on(&room, "H2", &words)).expect("it starts");
     let says = |word: &'static str| {
         let log = log.clone();
         move || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(word)).then_some(())
     };
     wait::until(HANG, "the second manager to stand by", says("Entering STANDBY state")).expect("it does");
-    master.signal(Signal::KILL);
+    // The program itself, not `softhca run`.
+    process::descendants(master.id()).into_iter().for_each(|pid| send(pid, Signal::KILL));
     master.wait(HANG).expect("it ends");
     wait::until(HANG, "the second manager to take over", says("SUBNET UP")).expect("it does");
     assert_eq!([lid("H1"), lid("H2"), lid("H3")], before);

@@ -95,7 +95,8 @@ impl<A: Clone + Ord> Client<A> {
     }
 
     /// Sends a message. A request with a `timeout` waits for its answer, and is sent again up to
-    /// `retries` times. The message is longer than a datagram only if its RMPP header says so.
+    /// `retries` times. The message is sent in segments if its RMPP header is active. The rest of
+    /// that header is this machine's, as with Linux.
     ///
     /// # Errors
     /// The message is not sent.
@@ -143,7 +144,7 @@ impl<A: Clone + Ord> Client<A> {
         let header = Header::of(first);
         let length = request.message.len();
         let data = request.message.get(data_offset(header.class)..).ok_or(Refusal::Length(length))?.to_vec();
-        if segment_of(first).kind != TYPE_DATA || length > self.longest {
+        if length > self.longest {
             return Err(Refusal::Length(length));
         }
         let flow = (request.to.clone(), header.transaction, header.class);
@@ -372,8 +373,8 @@ mod tests {
         let Some(Event::Received(1, request)) = server.poll_event() else { panic!("the request") };
         let transaction = Header::parse(request.first_chunk().unwrap()).transaction;
         let mut first = mad(METHOD_GET_TABLE | RESPONSE, transaction);
-        Segment { version: VERSION, kind: TYPE_DATA, flags: FLAG_ACTIVE, ..Segment::default() }
-            .write(&mut first[OFFSET..]);
+        // As opensm does.
+        Segment { flags: FLAG_ACTIVE, ..Segment::default() }.write(&mut first[OFFSET..]);
         let mut message = first[..wire::sa::DATA].to_vec();
         message.extend((0..30_000_u32).map(|at| (at % 251) as u8));
         server.send(1, &message, Duration::ZERO, 0, Duration::ZERO).unwrap();
