@@ -33,6 +33,7 @@ mod ids;
 mod incoming;
 mod locals;
 mod news;
+mod other_classes;
 mod outside;
 mod ports;
 mod query;
@@ -314,20 +315,6 @@ impl Manager {
     /// Sends through this network from now on.
     pub(crate) fn set_network(&mut self, network: Arc<dyn Network>) {
         self.mail.outlets.set_network(network);
-    }
-
-    /// Takes some of the management datagrams that have arrived, of any class.
-    pub(crate) fn take_arrivals(&self) -> VecDeque<Arrived> {
-        self.mail.inlet.take_some(ARRIVALS)
-    }
-
-    /// Sends a datagram of another class.
-    pub(crate) fn send_for_others(&mut self, addressing: &Addressing, mad: &protocol::cm::Mad, owner: u32) {
-        let sent = self.mail.outlets.send(addressing, mad, &Told { owner, words: "" });
-        match sent {
-            Ok(()) => self.counts.sent += 1,
-            Err(_) => self.counts.not_sent += 1,
-        }
     }
 
     /// Handles datagrams that have arrived.

@@ -43,16 +43,10 @@ use managed::ManagedDevice;
 use port::PortServices;
 use subnet::managed::Unbuildable;
 use travel::Datagram;
+pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
 const TURN: usize = 64;
-
-/// A port: the index of its device, and its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PortId {
-    pub(crate) device: usize,
-    pub(crate) port: u8,
-}
 
 /// A datagram for another host.
 #[derive(Debug)]

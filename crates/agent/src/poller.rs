@@ -140,6 +140,25 @@ impl Poller {
     }
 }
 
+/// Watches a descriptor for `interest`, unless it is already watched for it. `now` is the interest
+/// for which it is watched.
+pub(crate) fn watch_for(
+    poller: &Poller,
+    fd: BorrowedFd<'_>,
+    token: Token,
+    now: &mut Option<EventFlags>,
+    interest: EventFlags,
+) {
+    let watched = match now.replace(interest) {
+        Some(before) if before == interest => return,
+        Some(_) => poller.rewatch(fd, token, interest),
+        None => poller.watch(fd, token, interest),
+    };
+    if let Err(error) = watched {
+        tracing::warn!(%error, "a connection cannot be watched");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@
 
 mod admin_connections;
 mod mad_connections;
+mod mad_node;
 mod messages;
 mod parts;
 mod passing;
@@ -41,14 +42,14 @@ use crate::listening::{
 };
 use crate::mirror::Mirror;
 use crate::node_views::NodeViews;
-use crate::poller::{Poller, Token};
+use crate::poller::{Poller, Token, watch_for};
 use crate::proxy::Proxies;
 use crate::rundir::{ADMIN, RunDir, node};
 use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
 use admin_connections::AdminConnection;
-use mad_connections::MadNode;
+use mad_node::MadNode;
 use parts::{Idle, Listeners, Local, Registry, Schedule, Surroundings};
 use scheduler::{Account, Work};
 
@@ -307,7 +308,7 @@ impl Server {
             self.retrying.insert(id);
         }
         let (socket, now) = client.watched();
-        scheduler::watch_for(&self.poller, socket, Token::Client(id), now, interest);
+        watch_for(&self.poller, socket, Token::Client(id), now, interest);
         if let Some(death) = client.new_death()
             && let Err(error) = self.poller.watch(death, Token::Death(id), EventFlags::IN)
         {

@@ -57,8 +57,12 @@ pub(crate) fn system_run_dir() -> PathBuf {
     engine::rundir::chosen().unwrap_or_else(engine::rundir::system)
 }
 
-/// The run directory of a node of the agent's topology.
-pub(crate) fn node_dir(run_dir: &Path, node: &str) -> Result<PathBuf, String> {
+/// The run directory for a program on the host, or on a node of its agent's topology.
+pub(crate) fn run_dir_of(host: &Host, node: Option<&str>) -> Result<PathBuf, String> {
+    node.map_or_else(|| Ok(host.run_dir()), |node| node_dir(&host.run_dir(), node))
+}
+
+fn node_dir(run_dir: &Path, node: &str) -> Result<PathBuf, String> {
     let nodes = run_dir.join(agent::rundir::NODES);
     let known = fs::read_dir(&nodes).into_iter().flatten().flatten();
     let mut known: Vec<String> = known.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

@@ -63,10 +63,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
     ready::check(&Surroundings::of(host))?;
     let library = place::library_folder()?;
-    let run_dir = match &run.node {
-        Some(node) => place::node_dir(&host.run_dir(), node)?,
-        None => host.run_dir(),
-    };
+    let run_dir = place::run_dir_of(host, run.node.as_deref())?;
     // The connection is kept until the program has ended. While it exists, an agent does not exit
     // as idle.
     let agent = start::ensure(host, &run_dir, run.link_layer)?;

@@ -9,11 +9,11 @@ use mad::client;
 use mad::dispatch::{self, Interest};
 use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID};
 
+use super::Mads;
 use super::file::File;
 use super::managed::has_subnet_management;
 use super::port::Owner;
-use super::way::Way;
-use super::{Mads, PortId};
+use super::way::{PortId, Way};
 use crate::world::World;
 
 /// Maximum number of registrations of one user at a port.
@@ -130,45 +130,8 @@ impl Mads {
     ) -> Result<(), Errno> {
         let name = *self.keys.get(key).ok_or(Errno::EIO)?;
         match request {
-            ioctl::REGISTER_AGENT => {
-                let mut asked = RegisterAgent::read(argument).ok_or(Errno::EFAULT)?;
-                let words = asked.method_mask;
-                let interest = Interest {
-                    qpn: asked.qpn.into(),
-                    class: asked.mgmt_class,
-                    version: asked.mgmt_class_version,
-                    oui: u32::from_be_bytes([0, asked.oui[0], asked.oui[1], asked.oui[2]]),
-                    methods: words.iter().rev().fold(0, |mask, word| mask << 32 | u128::from(*word)),
-                    rmpp_version: asked.rmpp_version,
-                    user_rmpp: false,
-                };
-                asked.id = self.register(world, name, interest)?;
-                argument.copy_from_slice(asked.bytes());
-            }
-            ioctl::REGISTER_AGENT2 => {
-                let mut asked = RegisterAgent2::read(argument).ok_or(Errno::EFAULT)?;
-                if asked.flags & !agent_flag::USER_RMPP != 0 {
-                    asked.flags = agent_flag::USER_RMPP;
-                    argument.copy_from_slice(asked.bytes());
-                    return Err(Errno::EINVAL);
-                }
-                if asked.oui & 0xff00_0000 != 0 {
-                    return Err(Errno::EINVAL);
-                }
-                let interest = Interest {
-                    qpn: asked.qpn,
-                    class: asked.mgmt_class,
-                    version: asked.mgmt_class_version,
-                    oui: asked.oui,
-                    methods: u128::from(asked.method_mask[1]) << 64 | u128::from(asked.method_mask[0]),
-                    rmpp_version: asked.rmpp_version,
-                    user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
-                };
-                asked.id = self.register(world, name, interest)?;
-                // A client of REGISTER_AGENT2 knows the P_Key index.
-                self.enable_pkey(name);
-                argument.copy_from_slice(asked.bytes());
-            }
+            ioctl::REGISTER_AGENT => self.register_agent(world, name, argument)?,
+            ioctl::REGISTER_AGENT2 => self.register_agent2(world, name, argument)?,
             ioctl::UNREGISTER_AGENT => {
                 let id = u32::from_ne_bytes(*argument.first_chunk().ok_or(Errno::EFAULT)?);
                 let file = self.files.get_mut(&name).ok_or(Errno::EIO)?;
@@ -186,6 +149,48 @@ impl Mads {
             }
             _ => return Err(Errno::ENOTTY),
         }
+        Ok(())
+    }
+
+    fn register_agent(&mut self, world: &World, name: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        let mut asked = RegisterAgent::read(argument).ok_or(Errno::EFAULT)?;
+        let interest = Interest {
+            qpn: asked.qpn.into(),
+            class: asked.mgmt_class,
+            version: asked.mgmt_class_version,
+            oui: u32::from_be_bytes([0, asked.oui[0], asked.oui[1], asked.oui[2]]),
+            methods: asked.method_mask.iter().rev().fold(0, |mask, word| mask << 32 | u128::from(*word)),
+            rmpp_version: asked.rmpp_version,
+            user_rmpp: false,
+        };
+        asked.id = self.register(world, name, interest)?;
+        argument.copy_from_slice(asked.bytes());
+        Ok(())
+    }
+
+    fn register_agent2(&mut self, world: &World, name: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        let mut asked = RegisterAgent2::read(argument).ok_or(Errno::EFAULT)?;
+        if asked.flags & !agent_flag::USER_RMPP != 0 {
+            asked.flags = agent_flag::USER_RMPP;
+            argument.copy_from_slice(asked.bytes());
+            return Err(Errno::EINVAL);
+        }
+        if asked.oui & 0xff00_0000 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let interest = Interest {
+            qpn: asked.qpn,
+            class: asked.mgmt_class,
+            version: asked.mgmt_class_version,
+            oui: asked.oui,
+            methods: u128::from(asked.method_mask[1]) << 64 | u128::from(asked.method_mask[0]),
+            rmpp_version: asked.rmpp_version,
+            user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
+        };
+        asked.id = self.register(world, name, interest)?;
+        // A client of REGISTER_AGENT2 knows the P_Key index.
+        self.enable_pkey(name);
+        argument.copy_from_slice(asked.bytes());
         Ok(())
     }
 

@@ -18,10 +18,10 @@ use wire::Grh;
 use wire::mad::CLASS_CM;
 use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
 
+use super::Mads;
 use super::managed::{change_of, rate_of};
 use super::travel::{Datagram, find_port, inner, port_of};
-use super::way::Way;
-use super::{Mads, PortId};
+use super::way::{PortId, Way};
 use crate::config::PortState;
 use crate::port_change::PortChange;
 use crate::world::World;

@@ -7,8 +7,7 @@ use abi::Record;
 use abi::umad::{AGENTS_MAX, SHORT_HEADER, UserMad};
 use mad::transactions::Registration;
 
-use super::PortId;
-use super::way::Way;
+use super::way::{PortId, Way};
 
 /// Maximum number of datagrams, and of their bytes, that wait for a program. Further ones are lost,
 /// as in a kernel.

@@ -14,8 +14,8 @@ use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
 use super::managed::is_up;
 use super::port::Owner;
-use super::way::Way;
-use super::{Mads, Outgoing, PortId};
+use super::way::{PortId, Way};
+use super::{Mads, Outgoing};
 use crate::device::Port;
 use crate::lids;
 use crate::management::{self, Addressing, Arrived};

@@ -1,10 +1,17 @@
-//! The way between a port and a peer, as the header of a user MAD tells it. The principal type is
-//! [`Way`].
+//! A port, and the way from it to a peer, as the header of a user MAD tells it. The principal type
+//! is [`Way`].
 
 use std::cmp::Ordering;
 
 use abi::umad::UserMad;
 use wire::mad::GSI_QKEY;
+
+/// A port: the index of its device, and its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PortId {
+    pub(crate) device: usize,
+    pub(crate) port: u8,
+}
 
 /// Where a datagram goes, or where it came from.
 #[derive(Debug, Clone, Copy, Default)]

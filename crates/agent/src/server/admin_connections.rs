@@ -8,14 +8,14 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
-use super::{ACCEPTED, Server, scheduler};
+use super::{ACCEPTED, Server};
 use crate::admin::telling::Tell;
 use crate::admin::{self, Answer, Verdict};
 use crate::foreign::Foreign;
 use crate::headroom;
 use crate::listening::accepted;
 use crate::netlink;
-use crate::poller::Token;
+use crate::poller::{Token, watch_for};
 
 /// The maximum number of answers to one user that are sent at a time. Further requests wait.
 const TELLINGS: usize = 64;
@@ -190,7 +190,7 @@ impl Server {
             count += 1;
             admin.held_up = false;
             let (socket, now) = admin.watched();
-            scheduler::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
+            watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
         }
         count + self.mads.ask_again(&self.poller, uid, most - count)
     }
@@ -198,7 +198,7 @@ impl Server {
     fn watch_admin(&mut self, id: u32, interest: EventFlags) {
         if let Some(admin) = self.admins.get_mut(&id) {
             let (socket, now) = admin.watched();
-            scheduler::watch_for(&self.poller, socket, Token::Admin(id), now, interest);
+            watch_for(&self.poller, socket, Token::Admin(id), now, interest);
         }
     }
 

@@ -1,94 +1,26 @@
 //! Connections to the node of user MADs: open files, and single calls (`abi::umad`). Adds to
-//! [`Server`]. The principal type is [`MadNode`].
+//! [`Server`].
 
-use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use abi::umad::{self, FileReply, FileRequest, MESSAGE_MAX, UserMad, kind};
 use abi::{Errno, Record};
-use mad::topology::Topology;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
-use super::{ACCEPTED, Server, scheduler};
+use super::mad_node::{MadConnection, MadNode, State};
+use super::{ACCEPTED, Server};
 use crate::admin;
 use crate::foreign::Foreign;
 use crate::headroom;
 use crate::listening::accepted;
-use crate::mads::{Mads, Opened, PortId};
-use crate::poller::{Poller, Token};
-use crate::world::World;
+use crate::mads::{Opened, PortId};
+use crate::poller::{Token, watch_for};
 
 /// The longest message of a program.
 const LONGEST: usize = size_of::<FileRequest>() + size_of::<UserMad>() + MESSAGE_MAX;
-
-/// What a connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It has not said.
-    New,
-    /// An open `umadN`.
-    File,
-    /// An open `issmN`, or one that waits until it can be opened.
-    Manager,
-}
-
-/// A connection.
-struct MadConnection {
-    uid: u32,
-    socket: Foreign<Socket>,
-    /// The events for which its socket is watched, if any.
-    interest: Option<EventFlags>,
-    state: State,
-    /// Too many descriptors of its user wait to be closed, so the server does not read it.
-    held_up: bool,
-}
-
-/// The node, and everything that is open there.
-pub(super) struct MadNode {
-    pub(super) mads: Mads,
-    connections: BTreeMap<u32, MadConnection>,
-    buffer: Vec<u8>,
-}
-
-impl MadNode {
-    /// A node without connections.
-    pub(super) fn new(world: &World, topology: Option<&Topology>) -> io::Result<Self> {
-        let mads = Mads::new(world, topology).map_err(io::Error::other)?;
-        Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
-    }
-
-    /// Whether nobody is connected.
-    pub(super) fn is_empty(&self) -> bool {
-        self.connections.is_empty()
-    }
-
-    /// The user of a connection.
-    pub(super) fn user_of(&self, id: u32) -> Option<u32> {
-        self.connections.get(&id).map(|connection| connection.uid)
-    }
-
-    /// A connection's socket, and what it is watched for.
-    pub(super) fn watched(&mut self, id: u32) -> Option<(BorrowedFd<'_>, &mut Option<EventFlags>)> {
-        let connection = self.connections.get_mut(&id)?;
-        Some((connection.socket.as_fd(), &mut connection.interest))
-    }
-
-    /// Reads the calls of a user again, from at most `most` connections. Returns their number.
-    pub(super) fn ask_again(&mut self, poller: &Poller, uid: u32, most: usize) -> usize {
-        let held_up = self.connections.iter_mut().filter(|(_, it)| it.uid == uid && it.held_up);
-        let mut count = 0;
-        for (id, connection) in held_up.take(most) {
-            count += 1;
-            connection.held_up = false;
-            let (socket, now) = (connection.socket.as_fd(), &mut connection.interest);
-            scheduler::watch_for(poller, socket, Token::Mads(*id), now, EventFlags::IN);
-        }
-        count
-    }
-}
 
 impl Server {
     pub(super) fn accept_mads(&mut self) {
@@ -270,7 +202,7 @@ impl Server {
 
     fn watch_mads(&mut self, id: u32, interest: EventFlags) {
         if let Some((socket, now)) = self.mads.watched(id) {
-            scheduler::watch_for(&self.poller, socket, Token::Mads(id), now, interest);
+            watch_for(&self.poller, socket, Token::Mads(id), now, interest);
         }
     }
 

@@ -7,10 +7,9 @@
 //! is already in the queue and occurs again, it is no longer watched until it is served. So asking
 //! for events costs the same for any number of waiting connections. Adds to [`Server`].
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{Event, EventFlags};
+use rustix::event::epoll::Event;
 
 use super::Server;
 use super::admin_connections::AdminNode;
@@ -19,7 +18,7 @@ use crate::client::Node;
 use crate::cm::ChannelId;
 use crate::ids::ContextId;
 use crate::inbox::Message;
-use crate::poller::{Poller, Token};
+use crate::poller::Token;
 use crate::world::Backlog;
 
 /// How long the thread looks for further commands after a command.
@@ -283,24 +282,5 @@ impl Server {
             Token::RunDir => self.lose_run_dir(),
         }
         true
-    }
-}
-
-/// Watches a descriptor for `interest`, unless it is already watched for it. `now` is the interest
-/// for which it is watched.
-pub(super) fn watch_for(
-    poller: &Poller,
-    fd: BorrowedFd<'_>,
-    token: Token,
-    now: &mut Option<EventFlags>,
-    interest: EventFlags,
-) {
-    let watched = match now.replace(interest) {
-        Some(before) if before == interest => return,
-        Some(_) => poller.rewatch(fd, token, interest),
-        None => poller.watch(fd, token, interest),
-    };
-    if let Err(error) = watched {
-        tracing::warn!(%error, "a connection cannot be watched");
     }
 }
