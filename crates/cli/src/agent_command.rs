@@ -40,8 +40,8 @@ Examples:
                                            (docs/configuration.md).
   softhca agent --address 127.0.0.2        A second virtual host.
   softhca agent --link-layer infiniband    Ports with LIDs.
-  softhca agent --topology FILE            A subnet with switches, in the form of
-                                           ibnetdiscover or in TOML.
+  softhca agent --topology FILE            An InfiniBand subnet with switches
+                                           (docs/subnets.md).
   softhca agent --system                   For every user, as root.
   softhca agent --foreground               Log in this terminal; ^C ends it.
   softhca agent --stop                     End it. Programs get
