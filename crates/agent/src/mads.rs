@@ -156,6 +156,11 @@ impl Mads {
         std::mem::take(&mut self.results)
     }
 
+    /// Whether files have ended because their device is gone.
+    pub(crate) fn has_lost_files(&self) -> bool {
+        !self.results.gone.is_empty()
+    }
+
     /// The first message that waits for the program of a file.
     pub(crate) fn first_message(&self, file: u32) -> Option<&[u8]> {
         self.files.get(&file)?.first()

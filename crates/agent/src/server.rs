@@ -451,6 +451,10 @@ impl Server {
     /// Hands the news of the devices to the parts of the agent that work on every device.
     fn tell_clients(&mut self) {
         self.world.tell_clients(&mut [&mut self.manager, &mut self.mads.mads]);
+        // The files of a removed device end at once.
+        if self.mads.mads.has_lost_files() {
+            self.follow_mads();
+        }
     }
 
     /// Closes the nodes of devices that are removed.

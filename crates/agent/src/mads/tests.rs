@@ -336,7 +336,9 @@ fn a_removed_device_ends_its_files() {
     let (kept, lost) = (bench.open(A), bench.open(B));
     bench.world.remove_device("b").expect("it is there");
     bench.world.tell_clients(&mut [&mut bench.mads]);
+    assert!(bench.mads.has_lost_files());
     assert_eq!(bench.mads.take_results().gone, [lost.name]);
+    assert!(!bench.mads.has_lost_files());
     assert_eq!(bench.register(&lost, 1, CLASS_SA, 0), Err(Errno::EIO));
     assert_eq!(bench.register(&kept, 1, CLASS_SA, 0), Ok(0));
 }
