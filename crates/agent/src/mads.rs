@@ -47,6 +47,8 @@ pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
 const TURN: usize = 64;
+/// While so many datagrams are on their way, nothing is sent again.
+const CROWD: usize = 1024;
 
 /// A datagram for another host.
 #[derive(Debug)]
@@ -91,6 +93,15 @@ pub(crate) struct Results {
     pub(crate) ports_changed: bool,
 }
 
+impl Results {
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { outgoing, for_manager, readable, gone, granted, ports_changed } = self;
+        let lists = outgoing.is_empty() && for_manager.is_empty() && readable.is_empty();
+        lists && gone.is_empty() && granted.is_empty() && !ports_changed
+    }
+}
+
 impl Mads {
     /// No file is open. With a topology, the devices are attached to its fabric.
     ///
@@ -133,6 +144,9 @@ impl Mads {
             let due = |registered: &port::Registered| registered.client.deadline().is_some_and(|due| due <= now);
             let clients = services.registered.iter().filter(|(_, registered)| due(registered));
             for registration in clients.map(|(registration, _)| *registration).collect::<Vec<_>>() {
+                if self.travelling.len() >= CROWD {
+                    break;
+                }
                 if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
                     registered.client.handle_timeout(now);
                 }
@@ -194,7 +208,10 @@ impl Mads {
         let now = self.now();
         let traps = |at: &PortId, port: &PortServices| {
             let sends = self.devices.get(at.device).and_then(|it| it.node.port(at.port));
-            let deadline = port.traps.deadline().filter(|_| sends.is_some_and(|port| port.info.lid != 0));
+            let deadline = port
+                .traps
+                .deadline()
+                .filter(|_| sends.is_some_and(|port| port.info.lid != 0 && port.info.master_sm_lid != 0));
             deadline.map(|deadline| deadline.max(now))
         };
         let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();

@@ -192,7 +192,7 @@ impl<A: Clone + Ord> Client<A> {
             // An answer that nobody waits for is dropped.
             let header = Header::of(mad);
             let expected = !is_response(&header) || self.requests.expects(&header);
-            if !expected || self.receivers.len() == FLOWS {
+            if !expected || !self.has_room_for_receiver() {
                 return;
             }
             let limits = Limits { longest: self.longest, ..Limits::default() };
@@ -204,6 +204,17 @@ impl<A: Clone + Ord> Client<A> {
             receiver.handle(mad, now);
         }
         self.follow_receiver(&flow);
+    }
+
+    /// Makes room for one more receiver. A receiver that has its message only acknowledges repeated
+    /// segments, so the one that has done so for longest gives way.
+    fn has_room_for_receiver(&mut self) -> bool {
+        if self.receivers.len() < FLOWS {
+            return true;
+        }
+        let over = self.receivers.iter().filter(|(_, receiver)| receiver.outcome().is_some());
+        let oldest = over.min_by_key(|(_, receiver)| receiver.deadline()).map(|(flow, _)| flow.clone());
+        oldest.is_some_and(|flow| self.receivers.remove(&flow).is_some())
     }
 
     /// Sends what a receiver of segments has to say, and hands on its message.
@@ -230,7 +241,10 @@ impl<A: Clone + Ord> Client<A> {
             self.transmits.push_back((flow.0.clone(), mad));
         }
         let Some(outcome) = sending.sender.outcome() else { return };
-        let Some(Sending { request, wait, .. }) = self.senders.remove(flow) else { return };
+        let Some(Sending { mut request, wait, .. }) = self.senders.remove(flow) else { return };
+        // What waits for the answer is sent again as one datagram at most.
+        request.message.truncate(MAD_LEN);
+        request.message.shrink_to_fit();
         let Request { to, message } = request.clone();
         match (outcome, wait) {
             (Outcome::Delivered, None) => {}
@@ -306,7 +320,7 @@ mod tests {
     use super::*;
     use wire::layout::Layout;
     use wire::mad::{CLASS_SA, METHOD_GET, METHOD_GET_TABLE, RESPONSE};
-    use wire::rmpp::{Header as Segment, OFFSET, VERSION};
+    use wire::rmpp::{FLAG_FIRST, FLAG_LAST, Header as Segment, OFFSET, VERSION};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -412,6 +426,22 @@ mod tests {
         }
         assert!(matches!(client.poll_event(), Some(Event::Unanswered(2, _))));
         assert_eq!(client.deadline(), None);
+    }
+
+    #[test]
+    fn receivers_that_have_their_message_give_way_to_new_ones() {
+        let mut client = client(7);
+        for chosen in 0..3 * FLOWS as u64 {
+            client.send(2, &mad(METHOD_GET_TABLE, chosen), SECOND, 0, Duration::ZERO).unwrap();
+            let mut segment = mad(METHOD_GET_TABLE | RESPONSE, 7 << 32 | chosen);
+            let flags = FLAG_ACTIVE | FLAG_FIRST | FLAG_LAST;
+            let (kind, length) = (TYPE_DATA, (MAD_LEN - wire::rmpp::END) as u32);
+            Segment { version: VERSION, kind, flags, segment: 1, length, ..Segment::default() }
+                .write(&mut segment[OFFSET..]);
+            client.receive(2, &segment, Duration::from_nanos(chosen));
+            assert!(matches!(client.poll_event(), Some(Event::Received(2, _))), "answer {chosen}");
+        }
+        assert_eq!(client.receivers.len(), FLOWS);
     }
 
     #[test]

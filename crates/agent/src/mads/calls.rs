@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
 use abi::{Errno, Record};
-use mad::client;
 use mad::dispatch::{self, Interest};
+use mad::{client, transactions};
 use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID};
 
 use super::Mads;
@@ -187,9 +187,12 @@ impl Mads {
             rmpp_version: asked.rmpp_version,
             user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
         };
+        let is_first = self.files.get(&name).is_some_and(|file| !file.was_used);
         asked.id = self.register(world, name, interest)?;
-        // A client of REGISTER_AGENT2 knows the P_Key index.
-        self.enable_pkey(name);
+        // The first registration of a file decides how long its headers are.
+        if is_first {
+            self.enable_pkey(name);
+        }
         argument.copy_from_slice(asked.bytes());
         Ok(())
     }
@@ -240,7 +243,7 @@ impl Mads {
         registered.client.send(way, message, timeout, header.retries, now).map_err(|refusal| {
             tracing::debug!(uid = file.uid, "a MAD is not sent: {refusal}");
             match refusal {
-                client::Refusal::Full => Errno::ENOMEM,
+                client::Refusal::Full | client::Refusal::Transaction(transactions::Refusal::Full) => Errno::ENOMEM,
                 client::Refusal::Length(_) | client::Refusal::Transaction(_) => Errno::EINVAL,
             }
         })?;

@@ -297,6 +297,34 @@ fn a_manager_gets_the_trap_of_another_port_until_it_represses_it() {
     assert_eq!(answered(&message).attribute, SmInfo::ATTRIBUTE);
 }
 
+/// A trap waits for a manager, and the agent sleeps meanwhile.
+#[test]
+fn a_trap_without_a_manager_does_not_keep_the_agent_awake() {
+    let mut bench = Bench::new();
+    bench.world.devices[1].ports[0].subnet.sm_lid = Some(0);
+    assert_eq!(bench.mads.open_manager(&mut bench.world, 60, B, false), Ok(Opened::Now));
+    bench.mads.on_time(&mut bench.world);
+    assert_eq!(bench.mads.next_time(), None);
+}
+
+/// The first registration of a file decides how long its headers are, as the redirector expects.
+#[test]
+fn a_later_registration_does_not_change_the_headers() {
+    for (first_is_new, long) in [(false, false), (true, true)] {
+        let mut bench = Bench::new();
+        let key = bench.mads.open(&bench.world, 1, USER, A).expect("it is there");
+        let program = Program { name: 1, key };
+        let new = RegisterAgent2 { qpn: 1, mgmt_class: CLASS_SA, mgmt_class_version: 2, ..RegisterAgent2::default() };
+        for is_new in [first_is_new, !first_is_new] {
+            match is_new {
+                true => bench.ioctl(&key, ioctl::REGISTER_AGENT2, &mut new.bytes().to_vec()).expect("registered"),
+                false => drop(bench.register(&program, 1, CLASS_SA, 0).expect("registered")),
+            }
+        }
+        assert_eq!(bench.mads.files[&1].has_pkey_index, long);
+    }
+}
+
 #[test]
 fn what_a_kernel_refuses_is_refused() {
     let mut bench = Bench::new();

@@ -41,7 +41,7 @@ impl Server {
         }
     }
 
-    fn take_mads(&mut self, uid: u32, socket: Foreign<Socket>) {
+    pub(super) fn take_mads(&mut self, uid: u32, socket: Foreign<Socket>) {
         let id = self.next_connection();
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Mads(id), EventFlags::IN).is_ok()
@@ -152,25 +152,33 @@ impl Server {
         }
     }
 
-    /// Does what calls and datagrams have led to.
+    /// Does what calls and datagrams have led to, and what that leads to: when a connection ends,
+    /// the next one gets its `issmN`.
     pub(super) fn follow_mads(&mut self) {
-        let results = self.mads.mads.take_results();
-        for outgoing in results.outgoing {
-            self.manager.send_for_others(&outgoing.addressing, &outgoing.mad, outgoing.owner);
+        let mut ports_changed = false;
+        loop {
+            let results = self.mads.mads.take_results();
+            if results.is_empty() {
+                break;
+            }
+            ports_changed |= results.ports_changed;
+            for outgoing in results.outgoing {
+                self.manager.send_for_others(&outgoing.addressing, &outgoing.mad, outgoing.owner);
+            }
+            if !results.for_manager.is_empty() {
+                self.manager.on_datagrams(&self.world, results.for_manager);
+            }
+            for id in results.granted {
+                self.reply(id, Ok(()), &[]);
+            }
+            for id in results.readable {
+                self.send_messages(id);
+            }
+            for id in results.gone {
+                self.end_mads(id);
+            }
         }
-        if !results.for_manager.is_empty() {
-            self.manager.on_datagrams(&self.world, results.for_manager);
-        }
-        for id in results.granted {
-            self.reply(id, Ok(()), &[]);
-        }
-        for id in results.readable {
-            self.send_messages(id);
-        }
-        for id in results.gone {
-            self.end_mads(id);
-        }
-        if results.ports_changed {
+        if ports_changed {
             self.show_changes(true);
         }
     }

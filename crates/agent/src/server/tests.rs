@@ -8,6 +8,7 @@ use abi::command::{legacy, number};
 use abi::device::GetContext;
 use abi::open::{Open, OpenAnswer, profile};
 use abi::queue::context_page;
+use abi::umad::{self, FileRequest};
 use abi::{layout::Record, netlink};
 use rustix::event::epoll::Event;
 use shm::notifier::Notifier;
@@ -16,9 +17,10 @@ use tracing::{Metadata, Subscriber};
 
 use super::admin_connections::AdminNode;
 use super::*;
-use crate::config::Wire;
+use crate::config::{LinkLayer, Wire};
 use crate::dispatch::dispatch;
 use crate::faults::Scope;
+use crate::foreign::Foreign;
 use crate::headroom::tests::WITHHELD;
 use crate::ids::Peer;
 
@@ -27,7 +29,12 @@ const OTHER: u32 = 78;
 
 /// A server without clients and without network sockets.
 fn server() -> Server {
-    let config = Config { wire: Wire::External, ..Config::default() };
+    server_with(LinkLayer::Ethernet)
+}
+
+/// The same, with ports of this link layer.
+fn server_with(link_layer: LinkLayer) -> Server {
+    let config = Config { wire: Wire::External, ..Config::default() }.with_link_layer(link_layer);
     let world = World::new(&config, "a test").expect("a world");
     let (sender, messages) = channel();
     let inbox = Inbox::new(sender, Notifier::new().expect("an eventfd"));
@@ -187,6 +194,29 @@ fn each_piece_of_an_answer_asks_for_memory_anew() {
         }
         assert!(server.admins.contains_key(&other));
     }
+}
+
+/// A program that dies while it waits for `issmN` does not take it from the one behind it.
+#[test]
+fn the_subnet_manager_behind_a_dead_one_gets_its_turn() {
+    let mut server = server_with(LinkLayer::Infiniband);
+    let [first, second, third] = [(); 3].map(|()| {
+        let (theirs, ours) = Socket::pair().expect("a pair");
+        server.take_mads(0, Foreign::ours(ours));
+        let id = server.registry.last;
+        let request = FileRequest { kind: umad::kind::OPEN_MANAGER, ..FileRequest::default() };
+        theirs.send(request.bytes(), &[]).expect("sent");
+        server.serve_mads(id);
+        (id, theirs)
+    });
+    let mut buffer = [0; 64];
+    assert!(first.1.try_recv(&mut buffer).is_ok() && third.1.try_recv(&mut buffer).is_err());
+    drop((first.1, second.1));
+    server.serve_mads(first.0);
+    third.1.try_recv(&mut buffer).expect("it is open");
+    server.serve_mads(second.0);
+    let mask = server.world.devices[0].port_attributes(1).expect("port 1").port_cap_flags;
+    assert_eq!(mask & 2, 2, "a manager is there");
 }
 
 /// Records the account of each log line.

@@ -122,7 +122,8 @@ impl Sender {
         };
         self.left = left;
         self.sent = self.acknowledged;
-        self.deadline = None;
+        // Also if the receiver's window lets nothing leave: its patience is not endless.
+        self.deadline = Some(now.saturating_add(self.timeout));
     }
 
     /// When [`Sender::handle_timeout`] has something to do.

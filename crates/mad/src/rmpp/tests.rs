@@ -201,3 +201,16 @@ fn a_last_segment_that_is_too_long_aborts() {
     receiver.handle(&only, MS);
     assert_eq!(receiver.outcome(), Some(Outcome::Aborted(Status::InconsistentLast)));
 }
+
+/// An acknowledgement may close the window. A receiver that never opens it again ends the message.
+#[test]
+fn a_window_that_stays_closed_ends_the_message() {
+    let mut sender = patient(1000, 2);
+    assert_eq!(all(&mut sender, Duration::ZERO).len(), 1);
+    sender.handle(&answer(&headers(), Segment { kind: TYPE_ACK, segment: 1, length: 1, ..blank() }));
+    for late in 1..=4 {
+        assert!(all(&mut sender, late * 20 * MS).is_empty() || sender.outcome().is_some());
+        sender.handle_timeout(late * 20 * MS);
+    }
+    assert_eq!(sender.outcome(), Some(Outcome::Aborted(Status::TooManyRetries)));
+}
