@@ -231,6 +231,9 @@ impl DeviceClient for Mads {
 
     fn remove(&mut self, _world: &World, device: usize) {
         self.devices.take(device);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.remove(device);
+        }
         let files = self.files.iter().filter(|(_, file)| file.at.device == device);
         let files: Vec<u32> = files.map(|(file, _)| *file).collect();
         for file in files {

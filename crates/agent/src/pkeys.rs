@@ -1,6 +1,6 @@
 //! The P_Key table of one port (IBA 10.9.1). This file makes no system calls.
 //!
-//! The configuration fills the table; [`crate::world::World::set_pkeys`] changes it later. An entry
+//! The configuration fills the table; [`crate::world::World::change_port`] changes it later. An entry
 //! of 0 is empty. The principal type is [`PkeyTable`].
 
 use std::fmt;
@@ -58,10 +58,19 @@ impl PkeyTable {
 
     /// Checks a list of P_Keys for a table of `most` entries.
     pub fn check(pkeys: &[u16], most: usize) -> Result<(), BadPkeys> {
+        if pkeys.contains(&0) {
+            return Err(BadPkeys::Invalid(0));
+        }
+        Self::check_entries(pkeys, most)
+    }
+
+    /// Checks the first entries for a table of `most`. Some may be empty: a subnet manager leaves
+    /// such holes where it has taken a port out of a partition.
+    pub fn check_entries(pkeys: &[u16], most: usize) -> Result<(), BadPkeys> {
         if pkeys.is_empty() || pkeys.len() > most {
             return Err(BadPkeys::Count { count: pkeys.len(), most });
         }
-        for (index, pkey) in pkeys.iter().enumerate() {
+        for (index, pkey) in pkeys.iter().enumerate().filter(|(_, pkey)| **pkey != 0) {
             if !pkey::is_valid(*pkey) {
                 return Err(BadPkeys::Invalid(*pkey));
             }
@@ -108,7 +117,7 @@ impl PkeyTable {
     /// # Errors
     /// A P_Key is invalid, or there are more than the table has entries. Then nothing has changed.
     pub fn set(&mut self, pkeys: &[u16]) -> Result<bool, BadPkeys> {
-        Self::check(pkeys, self.length())?;
+        Self::check_entries(pkeys, self.length())?;
         let new = Self::new(pkeys, self.length());
         let changed = *self != new;
         *self = new;
@@ -135,6 +144,7 @@ mod tests {
         assert_eq!(table.set(&[0x8001, 0x8002]), Ok(true));
         assert_eq!(table.set(&[0x8001, 0x8002, 0x8003]), Err(BadPkeys::Count { count: 3, most: 2 }));
         assert_eq!(table.entries(), [0x8001, 0x8002]);
+        assert_eq!((table.set(&[0, 0x8001]), table.entries()), (Ok(true), &[0, 0x8001][..]), "a hole");
         assert_eq!((table.set(&[0x8003]), table.entries()), (Ok(true), &[0x8003, 0][..]));
     }
 
@@ -143,6 +153,7 @@ mod tests {
         assert_eq!(PkeyTable::check(&[0xffff, 0x8001, 0x0002], PKEY_TABLE_LEN), Ok(()));
         assert_eq!(PkeyTable::check(&[], PKEY_TABLE_LEN), Err(BadPkeys::Count { count: 0, most: 128 }));
         assert_eq!(PkeyTable::check(&[0xffff; 129], PKEY_TABLE_LEN), Err(BadPkeys::Count { count: 129, most: 128 }));
+        assert_eq!(PkeyTable::check(&[0xffff, 0, 0x8001], PKEY_TABLE_LEN), Err(BadPkeys::Invalid(0)));
         assert_eq!(PkeyTable::check(&[0xffff, 0x8000], PKEY_TABLE_LEN), Err(BadPkeys::Invalid(0x8000)));
         assert_eq!(PkeyTable::check(&[0x8001, 0x8001], PKEY_TABLE_LEN), Err(BadPkeys::Twice(0x8001)));
         assert_eq!(PkeyTable::check(&[0x0001, 0x8001], PKEY_TABLE_LEN), Ok(()), "a port may be both kinds of member");

@@ -28,7 +28,7 @@ pub struct PortChange {
     pub subnet: SubnetSettings,
     /// The upper half of GID index 0.
     pub subnet_prefix: Option<Guid>,
-    /// The P_Keys, from index 0.
+    /// The P_Keys, from index 0; 0 is an empty entry.
     pub pkeys: Option<Vec<u16>>,
     /// Width and speed of the link.
     pub rate: Option<Rate>,
@@ -127,12 +127,14 @@ impl World {
         let port = self.devices.get(device).and_then(|device| device.port(number).ok()).ok_or(BadChange::NoPort)?;
         let subnet = change.subnet.or(port.subnet);
         subnet.check(port.is_infiniband()).map_err(BadChange::Subnet)?;
-        let others = subnet.lids().and_then(|lids| self.devices.with_set_lids(&lids, Some((device, number))));
+        // A subnet manager that gives ports new LIDs may name one twice for a moment.
+        let lids = subnet.lids().filter(|_| !port.managed);
+        let others = lids.and_then(|lids| self.devices.with_set_lids(&lids, Some((device, number))));
         if let Some((other, port)) = others {
             return Err(BadChange::TakenLid { device: other.name.clone(), port });
         }
         if let Some(pkeys) = &change.pkeys {
-            PkeyTable::check(pkeys, port.pkeys.length()).map_err(BadChange::Pkeys)?;
+            PkeyTable::check_entries(pkeys, port.pkeys.length()).map_err(BadChange::Pkeys)?;
         }
         if change.reregister && !port.is_infiniband() {
             return Err(BadChange::NoAdministration);

@@ -55,6 +55,16 @@ impl Fabric {
         Ok(Self { managed, ends, ports })
     }
 
+    /// A device is removed: its node is away, and what takes the device's index is not attached.
+    pub(super) fn remove(&mut self, device: usize) {
+        let ports = PortId { device, port: 0 }..=PortId { device, port: u8::MAX };
+        for (_, end) in self.ends.extract_if(ports, |_, _| true) {
+            self.ports.remove(&end);
+            self.managed.detach(end);
+            self.managed.remove(end.node);
+        }
+    }
+
     /// When something happens, on the agent's clock.
     pub(super) fn next(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.managed.next_event()? / 1000).saturating_sub(AHEAD))

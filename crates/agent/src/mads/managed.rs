@@ -143,10 +143,10 @@ pub(super) fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange 
     change
 }
 
-/// The entries of a P_Key table up to the last one that is in use.
+/// The entries of a P_Key table up to the last one that is in use, but at least one.
 fn used(pkeys: &[u16]) -> Vec<u16> {
-    let count = pkeys.iter().rposition(|pkey| *pkey != 0).map_or(0, |last| last + 1);
-    pkeys[..count].to_vec()
+    let last = pkeys.iter().rposition(|pkey| *pkey != 0).unwrap_or(0);
+    pkeys.iter().copied().take(last + 1).collect()
 }
 
 fn upper(gid: &[u8; 16]) -> [u8; 8] {
