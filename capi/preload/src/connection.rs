@@ -11,7 +11,8 @@ use crate::{root, socket};
 pub(crate) struct Connection(c_int);
 
 impl Connection {
-    /// Connects to a node of this process's run directory. Without an agent, the result is `nobody`.
+    /// Connects to a node of this process's run directory. Without an agent, the result is
+    /// `nobody`.
     pub(crate) fn to(node: &str, nobody: Refusal) -> Result<Self, Refusal> {
         let connection = Self(socket::open()?);
         connection.connect(node).map_err(|_| nobody)?;
@@ -39,7 +40,8 @@ impl Connection {
         let name = b"/".iter().chain(node.as_bytes()).copied();
         let path = room.hold(root::run_directory().ok_or(NO_FOLDER)?.chain(name.clone()))?;
         match socket::connect_to(self.0, path) {
-            // A path that is too long for a socket address is reached through its folder's descriptor.
+            // A path that is too long for a socket address is reached through its folder's
+            // descriptor.
             Err(Refusal(libc::ENAMETOOLONG)) => {
                 let folder = room.hold(root::run_directory().ok_or(NO_FOLDER)?).and_then(socket::open_folder)?;
                 let number = decimal(folder.unsigned_abs());

@@ -1,9 +1,9 @@
 //! The nodes of management datagrams, `/dev/infiniband/umadN` and `issmN`: opening them, and
 //! `ioctl`, `read` and `write` on `umadN`. [`abi::umad`] is the contract with the agent.
 //!
-//! An open file is a connection to the agent's node. Datagrams for the program arrive there, so that
-//! `poll` and its relatives need no replacement. `ioctl` and `write` make another connection for
-//! each call. They name the file by its key, which this library keeps for each descriptor
+//! An open file is a connection to the agent's node. Datagrams for the program arrive there, so
+//! that `poll` and its relatives need no replacement. `ioctl` and `write` make another connection
+//! for each call. They name the file by its key, which this library keeps for each descriptor
 //! ([`File`]). [`Marks`] remembers which descriptors are files. So the functions here do not know a
 //! duplicate of a descriptor, nor a descriptor after `exec`: `ioctl` fails there with ENOTTY. A
 //! forked child can use the files of its parent.
@@ -230,9 +230,9 @@ impl File {
         }
     }
 
-    /// Calls `take` while no other reader of this process calls it, because a message that is longer
-    /// than a reader's room must not be received. A reader that was interrupted does not stop the
-    /// others for long. So this is no lock.
+    /// Calls `take` while no other reader of this process calls it, because a message that is
+    /// longer than a reader's room must not be received. A reader that was interrupted does not
+    /// stop the others for long. So this is no lock.
     fn alone<R>(&self, take: impl FnOnce() -> R) -> R {
         for _ in 0..TRIES {
             if !self.is_taken.swap(true, Ordering::Acquire) {

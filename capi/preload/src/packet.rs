@@ -74,9 +74,9 @@ pub(crate) fn peek(fd: c_int, room: Memory) -> Result<usize, Refusal> {
     at_once(fd, room, MSG_PEEK | MSG_TRUNC)
 }
 
-/// Waits for a packet as long as the descriptor's O_NONBLOCK says. Returns the length of the packet,
-/// which remains the next one, or 0 at the end of the connection. Calls the C library, in which a
-/// waiting thread can be cancelled.
+/// Waits for a packet as long as the descriptor's O_NONBLOCK says. Returns the length of the
+/// packet, which remains the next one, or 0 at the end of the connection. Calls the C library, in
+/// which a waiting thread can be cancelled.
 #[inline]
 pub(crate) fn wait(fd: c_int) -> Result<usize, Refusal> {
     type Next = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> isize;

@@ -19,7 +19,8 @@ use crate::root;
 type Stat = libc::stat;
 type Statted = Out<Stat>;
 
-/// The major number of the kernel's umad, issm and uverbs nodes, and the first minor number of each.
+/// The major number of the kernel's umad, issm and uverbs nodes, and the first minor number of
+/// each.
 const MAJOR: u32 = 231;
 const FIRST_MADS: u32 = 0;
 const FIRST_SUBNET_MANAGER: u32 = 64;

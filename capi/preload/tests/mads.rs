@@ -154,7 +154,7 @@ fn without_an_agent_nodes_have_no_device() {
 
 /// What runs under the redirector.
 #[test]
-#[ignore = "the other tests run it"]
+#[ignore = "the other tests run it as their program"]
 fn program() {
     match std::env::var("PART").as_deref() {
         Ok("opening") => opening(),

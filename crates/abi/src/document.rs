@@ -12,7 +12,7 @@ use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
 use crate::{
     ah, board, command, cq, device, envelope, event, fault, mr, open, post, private, qp, queue, reason, srq, target,
-    ucma, wire,
+    ucma, umad, wire,
 };
 
 mod example;
@@ -54,6 +54,11 @@ const RECORDS: &[Layout] = &[
     reason::ReasonRecord::LAYOUT,
     reason::DropRecord::LAYOUT,
     ucma::ManagerHeader::LAYOUT,
+    umad::FileRequest::LAYOUT,
+    umad::FileReply::LAYOUT,
+    umad::UserMad::LAYOUT,
+    umad::RegisterAgent::LAYOUT,
+    umad::RegisterAgent2::LAYOUT,
 ];
 
 /// Records inside of other records, shown before the commands.
@@ -84,6 +89,9 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("wire::open_flags", wire::open_flags::MEANING, wire::open_flags::ALL),
     ("wire::socket_flags", wire::socket_flags::MEANING, wire::socket_flags::ALL),
     ("wire::lease", wire::lease::MEANING, wire::lease::ALL),
+    ("umad::kind", umad::kind::MEANING, umad::kind::ALL),
+    ("umad::ioctl", umad::ioctl::MEANING, umad::ioctl::ALL),
+    ("umad::agent_flag", umad::agent_flag::MEANING, umad::agent_flag::ALL),
 ];
 
 /// Values that have a section of their own.
@@ -127,6 +135,9 @@ const NUMBERS: &[(&str, usize)] = &[
     ("{DEVICE_MAX}", board::DEVICE_MAX as usize),
     ("{PORT_LEN}", board::PORT_LEN),
     ("{PORT_MAX}", board::PORT_MAX as usize),
+    ("{MESSAGE_MAX}", umad::MESSAGE_MAX),
+    ("{SHORT_HEADER}", umad::SHORT_HEADER),
+    ("{AGENTS_MAX}", umad::AGENTS_MAX),
 ];
 
 /// The whole page.

@@ -9,9 +9,9 @@
 //! ```
 //! Each message is one packet of a `SOCK_SEQPACKET` socket. A call has its own connection, so that
 //! its reply does not wait behind datagrams. The *key* of a file is random and known to its opener
-//! only. A call counts for the file's opener; with an unknown key it fails with EIO. After the reply,
-//! the agent closes the connection of a call. A file ends when its connection is closed, and so does
-//! the wait for one.
+//! only. A call counts for the file's opener; with an unknown key it fails with EIO. After the
+//! reply, the agent closes the connection of a call. A file ends when its connection is closed, and
+//! so does the wait for one.
 
 use crate::layout::Record;
 
@@ -26,8 +26,8 @@ pub const DATAGRAM: usize = 256;
 /// The longest message with RMPP that a program may write or gets, without its header. Message and
 /// header are one packet of the socket.
 pub const MESSAGE_MAX: usize = 128 << 10;
-/// The length of [`UserMad`], both ways, before ENABLE_PKEY or REGISTER_AGENT2 succeeds: without
-/// `pkey_index` and what follows.
+/// The length of [`UserMad`], both ways, before ENABLE_PKEY succeeds, unless the first registration
+/// is by REGISTER_AGENT2: without `pkey_index` and what follows.
 pub const SHORT_HEADER: usize = 56;
 
 record! {
@@ -45,8 +45,8 @@ record! {
         16 => key: [u8; 16],
     }
 
-    /// The answer. To OPEN_MADS, the 16 bytes of the file's key follow. To IOCTL, the changed argument
-    /// follows.
+    /// The answer. To OPEN_MADS, the 16 bytes of the file's key follow. To IOCTL, the changed
+    /// argument follows.
     pub struct FileReply[8] {
         /// 0, or a negative errno.
         0 => status: i32,
@@ -58,8 +58,8 @@ record! {
     pub struct UserMad[64] {
         /// The registration that sends or receives, as REGISTER_AGENT returned it.
         0 => id: u32,
-        /// Read: 0; or ETIMEDOUT if the program's datagram, whose common header of 24 bytes follows, got
-        /// no answer.
+        /// Read: 0; or ETIMEDOUT if the program's datagram, whose common header of 24 bytes
+        /// follows, got no answer.
         4 => status: u32,
         /// Write: how long to wait for the answer, in milliseconds; 0 waits for none.
         8 => timeout_ms: u32,
@@ -159,7 +159,8 @@ constants! {
         REGISTER_AGENT = 0xc01c_1b01,
         /// Ends a registration; the argument is its id, 32 bits.
         UNREGISTER_AGENT = 0x4004_1b02,
-        /// Headers have a P_Key index from now on; no argument. EINVAL after the first registration.
+        /// Headers have a P_Key index from now on; no argument. EINVAL after the first
+        /// registration.
         ENABLE_PKEY = 0x0000_1b03,
         /// Registers; the argument is `RegisterAgent2`.
         REGISTER_AGENT2 = 0xc028_1b04,

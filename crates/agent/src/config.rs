@@ -125,8 +125,8 @@ pub struct PortConfig {
     pub subnet: SubnetSettings,
     /// The DSCP of each service level of an Ethernet port.
     pub dscp: DscpTable,
-    /// A subnet manager gives the port its LIDs, and the agent does not. So it is in an agent with a
-    /// topology.
+    /// A subnet manager gives the port its LIDs, and the agent does not. So it is in an agent with
+    /// a topology.
     #[serde(skip)]
     pub managed: bool,
 }

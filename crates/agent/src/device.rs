@@ -245,9 +245,9 @@ impl Device {
 
     /// The answer to QUERY_PORT.
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
-        /// Bits of PortInfo:CapabilityMask: a subnet manager is there; there is a system image GUID;
-        /// communication management is supported; the port raises CLIENT_REREGISTER; GIDs come from
-        /// IP addresses.
+        /// Bits of PortInfo:CapabilityMask: a subnet manager is there; there is a system image
+        /// GUID; communication management is supported; the port raises CLIENT_REREGISTER; GIDs
+        /// come from IP addresses.
         const SUBNET_MANAGER: u32 = 1 << 1;
         const SYSTEM_GUID: u32 = 1 << 11;
         const CM_SUPPORTED: u32 = 1 << 16;

@@ -1,7 +1,7 @@
 //! The devices of an agent. Devices may come and go while the agent runs.
 //!
-//! A device keeps its index, which is the number of its node, as long as it exists. A device that is
-//! removed stays in its slot as long as programs have it open, because their contexts count what
+//! A device keeps its index, which is the number of its node, as long as it exists. A device that
+//! is removed stays in its slot as long as programs have it open, because their contexts count what
 //! they hold there; no search finds it. Then another device can take the slot. The principal type
 //! is [`Devices`].
 
@@ -102,8 +102,8 @@ impl Devices {
         self.mads.number(device, port)
     }
 
-    /// The port with this number in `umadN` and `issmN`: the index of its device, and its own number
-    /// there.
+    /// The port with this number in `umadN` and `issmN`: the index of its device, and its own
+    /// number there.
     pub fn port_of_mad(&self, number: u32) -> Option<(usize, u32)> {
         self.mads.port(number)
     }

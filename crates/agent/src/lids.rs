@@ -37,8 +37,8 @@ impl Lid {
     }
 }
 
-/// Gives every InfiniBand port its LIDs. Returns the events of the ports whose LIDs have changed, by
-/// device: LID_CHANGE, and SM_CHANGE where the port itself is named as the subnet manager's.
+/// Gives every InfiniBand port its LIDs. Returns the events of the ports whose LIDs have changed,
+/// by device: LID_CHANGE, and SM_CHANGE where the port itself is named as the subnet manager's.
 pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut taken: BTreeSet<u16> = ports.filter_map(|port| port.subnet.lids()).flatten().collect();

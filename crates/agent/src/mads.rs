@@ -9,11 +9,11 @@
 //!                               └──────────────── the client that is registered
 //! ```
 //!
-//! [`file`] is an open file, [`port`] has the registrations of a port, [`managed`] shows a device as
-//! a node of its subnet, and [`travel`] carries datagrams. [`calls`] carries out what programs ask.
-//! Crate `mad` has the protocols. With a topology, [`fabric`] carries all datagrams and has the agents
-//! of the nodes, also those of the devices. Without one, no link leads from one port to another: a
-//! datagram of QP 0 reaches the ports of this agent by their LIDs, and no other host.
+//! [`file`] is an open file, [`port`] has the registrations of a port, [`managed`] shows a device
+//! as a node of its subnet, and [`travel`] carries datagrams. [`calls`] carries out what programs
+//! ask. Crate `mad` has the protocols. With a topology, [`fabric`] carries all datagrams and has
+//! the agents of the nodes, also those of the devices. Without one, no link leads from one port to
+//! another: a datagram of QP 0 reaches the ports of this agent by their LIDs, and no other host.
 //!
 //! Time is the time since the agent began. The principal type is [`Mads`].
 
@@ -202,8 +202,8 @@ impl Mads {
         self.find_next();
     }
 
-    /// Finds the next timer. It looks at every registration, of which there are few: one program has
-    /// up to 32 for each file.
+    /// Finds the next timer. It looks at every registration, of which there are few: one program
+    /// has up to 32 for each file.
     fn find_next(&mut self) {
         let now = self.now();
         let traps = |at: &PortId, port: &PortServices| {

@@ -1,7 +1,7 @@
 //! The P_Key table of one port (IBA 10.9.1). This file makes no system calls.
 //!
-//! The configuration fills the table; [`crate::world::World::change_port`] changes it later. An entry
-//! of 0 is empty. The principal type is [`PkeyTable`].
+//! The configuration fills the table; [`crate::world::World::change_port`] changes it later. An
+//! entry of 0 is empty. The principal type is [`PkeyTable`].
 
 use std::fmt;
 

@@ -56,8 +56,8 @@ pub(crate) struct Agent {
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// A file that describes an InfiniBand subnet: its adapters, switches and links. The adapters are
-    /// the agent's devices. A subnet manager, such as opensm, brings the subnet up
+    /// A file that describes an InfiniBand subnet: its adapters, switches and links. The adapters
+    /// are the agent's devices. A subnet manager, such as opensm, brings the subnet up
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "link_layer"])]
     pub(crate) topology: Option<PathBuf>,
     /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs

@@ -1,8 +1,8 @@
 //! A managed fabric for the programs of infiniband-diags and for opensm: a server that speaks the
 //! protocol of ibsim to its shim, so that these programs can judge the fabric. `cargo run -p
 //! softhca-subnet --example judge -- FILE` reads a topology in text form; then `LD_PRELOAD=
-//! libumad2sim.so SIM_HOST=H1 opensm`. It reads commands from its input: `cut NODE PORT`, `mend NODE
-//! PORT`. Not a part of the agent, which has its own devices.
+//! libumad2sim.so SIM_HOST=H1 opensm`. It reads commands from its input: `cut NODE PORT`, `mend
+//! NODE PORT`. Not a part of the agent, which has its own devices.
 #![allow(clippy::disallowed_methods, reason = "programs run in real time")]
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 

@@ -28,6 +28,9 @@ use crate::world::World;
 
 /// How early things happen in the fabric.
 const AHEAD: Duration = Duration::from_millis(1);
+/// After so many events in the fabric, the agent does other work first. A step of opensm's sweep
+/// has some hundreds.
+const EVENTS: u64 = 10_000;
 
 /// The fabric, and which of its ports are ports of devices.
 #[derive(Debug)]
@@ -111,18 +114,27 @@ impl Mads {
         true
     }
 
-    /// Lets the fabric go on, and takes what comes out of it.
+    /// Lets the fabric go on, and takes what comes out of it. If too much happens there, the rest
+    /// is left for the next piece of work, and the fabric's clock is late.
     pub(super) fn advance_fabric(&mut self, world: &mut World) {
-        let now = self.now() + AHEAD;
-        let Some(fabric) = &mut self.fabric else { return };
-        let until = u64::try_from(now.as_nanos() * 1000).unwrap_or(u64::MAX).max(fabric.managed.now());
-        for output in fabric.managed.advance(until) {
-            match output {
-                Output::Datagram(delivered) => self.come_out(world, &delivered),
-                Output::Changed { end, event } => self.follow_setting(world, end, event),
-                Output::Link { end, state } => self.follow_link(world, end, state),
-                // Programs' packets do not pass through the model.
-                Output::Packet(_) => {}
+        let ahead = u64::try_from((self.now() + AHEAD).as_nanos() * 1000).unwrap_or(u64::MAX);
+        let Some(first) = self.fabric.as_ref().map(|fabric| fabric.managed.fabric().processed()) else { return };
+        while let Some(Fabric { managed, .. }) = &mut self.fabric {
+            let until = ahead.max(managed.now());
+            let next = managed.next_event().filter(|time| *time <= until);
+            let outputs = managed.advance(next.unwrap_or(until));
+            let is_over = next.is_none() || managed.fabric().processed() - first > EVENTS;
+            for output in outputs {
+                match output {
+                    Output::Datagram(delivered) => self.come_out(world, &delivered),
+                    Output::Changed { end, event } => self.follow_setting(world, end, event),
+                    Output::Link { end, state } => self.follow_link(world, end, state),
+                    // Programs' packets do not pass through the model.
+                    Output::Packet(_) => {}
+                }
+            }
+            if is_over {
+                return;
             }
         }
     }
@@ -197,8 +209,8 @@ impl Mads {
         }
     }
 
-    /// Says at a port of the fabric whether a subnet manager runs there. Returns false if the port is
-    /// not attached to one.
+    /// Says at a port of the fabric whether a subnet manager runs there. Returns false if the port
+    /// is not attached to one.
     pub(super) fn show_manager_in_fabric(&mut self, at: PortId, has_manager: bool) -> bool {
         let Some(fabric) = &mut self.fabric else { return false };
         let (Some(end), Some(info)) = (fabric.ends.get(&at).copied(), fabric.info(at)) else { return false };

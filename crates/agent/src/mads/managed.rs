@@ -84,8 +84,8 @@ impl ManagedDevice {
         }
     }
 
-    /// Carries out a request of a subnet manager that arrived at a port. If the device cannot have a
-    /// value, nothing changes, and the answer says so.
+    /// Carries out a request of a subnet manager that arrived at a port. If the device cannot have
+    /// a value, nothing changes, and the answer says so.
     pub(super) fn manage(&mut self, world: &mut World, device: usize, port: u8, smp: &Smp, now: Duration) -> Outcome {
         if let Some(present) = world.devices.get(device) {
             self.refresh(present);

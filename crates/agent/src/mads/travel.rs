@@ -218,7 +218,7 @@ impl Mads {
         }
     }
 
-    /// Gives a datagram to the client that it is for. Returns false if there is none.
+    /// Delivers a datagram to the client that is registered for it. Returns false if there is none.
     pub(super) fn hand_over(&mut self, at: PortId, qpn: u32, from: Way, mad: &Mad) -> bool {
         let now = self.now();
         let Some(port) = self.ports.get_mut(&at) else { return false };

@@ -1,5 +1,6 @@
-//! The counters of the model as those of performance management. The agent owns its numbers, which a
-//! Set may clear. What the model has counted since the last time is added to them when someone asks.
+//! The counters of the model as those of performance management. The agent owns its numbers, which
+//! a Set may clear. What the model has counted since the last time is added to them when someone
+//! asks.
 
 use super::Managed;
 use crate::counters::{Cause, Counters};

@@ -1,4 +1,4 @@
-//! Links that come and go, and what management hears of it.
+//! Changes of links, and the notices that management gets of them.
 
 use crate::net::{Net, SECOND, traps};
 use mad::sma::Event;

@@ -1,5 +1,5 @@
-//! The fabric of the tests: two switches, four adapters, one of them with two ports. Principal type:
-//! [`Net`].
+//! The fabric of the tests: two switches, four adapters, one of them with two ports. Principal
+//! type: [`Net`].
 
 use crate::manager::Manager;
 use mad::topology::Topology;
