@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-engine", 2),
     ("softhca-capture", 2),
     ("softhca-subnet", 2),
+    ("softhca-sm", 2),
     ("softhca-agent", 3),
     ("softhca-cm", 3),
     ("softhca", 4),
@@ -67,6 +68,7 @@ const PURE: &[&str] = &[
     "softhca-mad",
     "softhca-rsocket",
     "softhca-subnet",
+    "softhca-sm",
     "softhca-iwarp",
 ];
 

@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 21] = [
+const ROOTS: [&str; 22] = [
     "abi",
     "agent",
     "bench",
@@ -33,6 +33,7 @@ const ROOTS: [&str; 21] = [
     "rsocket",
     "rspreload",
     "shm",
+    "sm",
     "softhca",
     "subnet",
     "udp",
