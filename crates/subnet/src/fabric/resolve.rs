@@ -6,6 +6,7 @@ use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
 use crate::rate::{Mtu, Rate, Time};
 use crate::state::Logical;
+use std::collections::BTreeSet;
 use wire::lrh;
 
 /// The most switches on a path; more are a loop.
@@ -104,6 +105,77 @@ impl Fabric {
             }
             path.hops.push(Hop { node: id, ingress, egress, vl });
         }
+    }
+
+    /// The service levels with which packets reach a LID, as bits, and the path of the lowest. The
+    /// tables are the same for all of them, so they differ only in their lanes.
+    ///
+    /// # Errors
+    /// Packets of no service level pass.
+    pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
+        let mut sl = 0;
+        let path = loop {
+            match self.resolve(from, dlid, sl) {
+                Err(NoPath { cause: Cause::NoVl, .. }) if sl < 15 => sl += 1,
+                path => break path?,
+            }
+        };
+        let passes = |sl: u8| {
+            let first = self.index(from).filter(|_| path.end != from);
+            let first = first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl)).is_ok());
+            first && path.hops.iter().all(|hop| self.hop_passes(hop, sl))
+        };
+        let levels = (sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl);
+        Ok((levels, path))
+    }
+
+    /// Whether the switches of a path let packets of a partition pass.
+    #[must_use]
+    pub fn partition_passes(&self, path: &Path, pkey: u16) -> bool {
+        let port = |hop: &Hop, port| self.port(End { node: hop.node, port }).map(|port| &port.settings);
+        path.hops.iter().all(|hop| {
+            let enters = port(hop, hop.ingress).is_some_and(|at| !at.enforcement.pkey_in || at.pkeys.admits(pkey));
+            enters && port(hop, hop.egress).is_some_and(|at| !at.enforcement.pkey_out || at.pkeys.admits(pkey))
+        })
+    }
+
+    fn hop_passes(&self, hop: &Hop, sl: u8) -> bool {
+        let Some(Kind::Switch(switch)) = self.node(hop.node).map(|node| &node.kind) else { return false };
+        let egress = self.index(End { node: hop.node, port: hop.egress });
+        egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl)).is_ok())
+    }
+
+    /// The end ports that a packet to a multicast LID reaches, without the one that sends it. Copies
+    /// that are dropped on the way reach nobody.
+    #[must_use]
+    pub fn resolve_multicast(&self, from: End, mlid: u16, sl: u8) -> BTreeSet<End> {
+        let header = lrh::Header { dlid: mlid, sl, ..lrh::Header::default() };
+        let (mut reached, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        let first = self.index(from).filter(|_| header.is_multicast());
+        let vl = |at: u32| self.ports[at as usize].settings.sl_to_vl.vl(sl);
+        let mut leaving: Vec<u32> = first.filter(|at| self.leave(*at, vl(*at)).is_ok()).into_iter().collect();
+        while let Some(at) = leaving.pop() {
+            let Some(peer) = self.ports[at as usize].peer.filter(|_| seen.insert(at)) else { continue };
+            let logical = self.ports[peer as usize].logical;
+            if !logical.receives(false) && logical != Logical::ActiveDefer {
+                continue;
+            }
+            let port = &self.ports[peer as usize];
+            let node = &self.nodes[port.node as usize];
+            let Kind::Switch(switch) = &node.kind else {
+                reached.insert(self.end(peer));
+                continue;
+            };
+            for egress in switch.forward(&header, port.number, node.ports, false).unwrap_or_default().iter() {
+                let at = node.first + u32::from(egress);
+                match egress {
+                    0 => drop(reached.insert(self.end(at))),
+                    _ if self.leave(at, switch.vl(port.number, egress, sl)).is_ok() => leaving.push(at),
+                    _ => {}
+                }
+            }
+        }
+        reached
     }
 
     /// The lane on which a packet leaves a port.

@@ -64,6 +64,14 @@ impl Managed {
         self.fabric.resolve(from, dlid, sl)
     }
 
+    /// The service levels with which packets reach a LID, as bits, and the path of the lowest.
+    ///
+    /// # Errors
+    /// Packets of no service level pass.
+    pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
+        self.fabric.service_levels(from, dlid)
+    }
+
     /// Sets the capability mask of an end port: a manager begins or ends there, for example. The
     /// port tells the master manager.
     ///

@@ -81,3 +81,36 @@ fn l35_copies_that_are_all_dropped_free_their_buffer() {
     net.send(0, 1, 0, 256);
     assert_eq!(net.run().len(), 1);
 }
+
+#[test]
+fn l35_the_ends_that_copies_reach_are_known_beforehand() {
+    let mut net = tree();
+    let root = net.switches[3];
+    net.fabric.switch_mut(root).unwrap().multicast.insert(0xc001, Ports::of([0, 1, 2]));
+    net.fabric.cut(net.hca(1));
+    net.up();
+    let reached = net.fabric.resolve_multicast(net.hca(3), 0xc001, 0);
+    net.fabric.inject(net.hca(3), packet(4, 0xc001, 0, 256)).unwrap();
+    let own = |at: softhca_subnet::End| if at.node == root { end(root, 0) } else { at };
+    let delivered: std::collections::BTreeSet<_> = net.run().iter().map(|delivery| own(delivery.end)).collect();
+    assert_eq!(reached, delivered);
+    assert_eq!(reached.len(), 5, "two of the sender's leaf, two of the other, and the root itself");
+    assert!(net.fabric.resolve_multicast(net.hca(3), 0xc002, 0).is_empty());
+    assert!(net.fabric.resolve_multicast(net.hca(3), 7, 0).is_empty());
+}
+
+#[test]
+fn l35_a_loop_of_multicast_tables_ends() {
+    let mut net = Net::new(2, 2);
+    let [one, two] = [net.switches[0], net.switches[1]];
+    net.cable(end(one, 1), end(two, 1));
+    net.cable(end(one, 2), end(two, 2));
+    net.cable(net.hca(0), end(one, 3));
+    net.cable(net.hca(1), end(two, 3));
+    for switch in [one, two] {
+        net.fabric.switch_mut(switch).unwrap().multicast.insert(0xc001, Ports::of([1, 2, 3]));
+    }
+    net.up();
+    let reached = net.fabric.resolve_multicast(net.hca(0), 0xc001, 0);
+    assert_eq!(reached, [net.hca(0), net.hca(1)].into(), "copies come back, too");
+}

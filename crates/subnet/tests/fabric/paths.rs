@@ -3,6 +3,9 @@
 use crate::net::{CABLE, Net, end, packet};
 use proptest::prelude::*;
 use softhca_subnet::fabric::Hop;
+use softhca_subnet::pkey::Table;
+use softhca_subnet::port::Enforcement;
+use softhca_subnet::service::SlToVl;
 use softhca_subnet::{Cause, Mtu, Speed};
 
 #[test]
@@ -139,5 +142,40 @@ proptest! {
                 prop_assert!(loops || net.dropped(no_path.end, no_path.cause) == 1, "{}", no_path);
             }
         }
+    }
+}
+
+#[test]
+fn l16_the_service_levels_of_a_path_are_those_that_every_hop_has_a_lane_for() {
+    let mut net = Net::row(2);
+    let (from, switch) = (net.hca(0), net.switches[1]);
+    let all = net.fabric.service_levels(from, 2).unwrap();
+    assert_eq!((all.0, all.1), (0xffff, net.fabric.resolve(from, 2, 0).unwrap()));
+    net.fabric.switch_mut(switch).unwrap().sl_to_vl_default = SlToVl::of(|sl| if sl < 2 { 15 } else { 0 });
+    net.fabric.settings_mut(from).unwrap().sl_to_vl = SlToVl::of(|sl| if sl == 9 { 15 } else { 0 });
+    let (levels, path) = net.fabric.service_levels(from, 2).unwrap();
+    let resolved = (0..16).filter(|sl| net.fabric.resolve(from, 2, *sl).is_ok()).fold(0, |bits, sl| bits | 1 << sl);
+    assert_eq!((levels, levels), (0xfdfc, resolved));
+    assert_eq!(path.hops, net.fabric.resolve(from, 2, 2).unwrap().hops);
+    net.fabric.switch_mut(switch).unwrap().sl_to_vl_default = SlToVl::of(|_| 15);
+    assert_eq!(net.fabric.service_levels(from, 2).unwrap_err().cause, Cause::NoVl);
+    assert_eq!(net.fabric.service_levels(from, 7).unwrap_err().cause, Cause::NoRoute);
+}
+
+#[test]
+fn l13_a_switch_that_enforces_partitions_is_part_of_the_path() {
+    let mut net = Net::row(2);
+    let path = net.fabric.resolve(net.hca(0), 2, 0).unwrap();
+    assert!(net.fabric.partition_passes(&path, 0x8001));
+    for (switch, port, inbound) in [(0, 1, true), (1, 1, false)] {
+        let end = end(net.switches[switch], port);
+        let settings = net.fabric.settings_mut(end).unwrap();
+        settings.pkeys = Table::new(&[0x8002]);
+        settings.enforcement.pkey_in = inbound;
+        settings.enforcement.pkey_out = !inbound;
+        assert!(!net.fabric.partition_passes(&path, 0x8001), "{end:?}");
+        assert!(net.fabric.partition_passes(&path, 0x0002), "a limited member of the port's partition");
+        net.fabric.settings_mut(end).unwrap().enforcement = Enforcement::default();
+        assert!(net.fabric.partition_passes(&path, 0x8001));
     }
 }
