@@ -56,14 +56,23 @@ record! {
         24 => len: u64,
     }
 
-    /// MCAST_RESOLVE (194), request: which engines have QPs in a multicast group.
-    pub struct McastResolve[24] {
+    /// MCAST_RESOLVE (194), request: which engines have QPs in a multicast group that packets from
+    /// a port reach.
+    pub struct McastResolve[32] {
         /// Multicast GID, network byte order.
         0 => gid: [u8; 16],
         /// Most engines wanted, up to 64.
         16 => max: u32,
         /// Number of engines that earlier answers have named; they are left out.
         20 => first: u32,
+        /// Port of the sender, from 1.
+        24 => port: u8,
+        /// 0.
+        25 => reserved: u8,
+        /// LID of the group, to which the packets go; 0 on Ethernet.
+        26 => lid: u16,
+        /// 0.
+        28 => reserved2: u32,
     }
 
     /// MCAST_RESOLVE (194), answer.

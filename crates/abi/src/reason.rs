@@ -167,6 +167,7 @@ causes! {
     27 InError "in_error", "Its QP is in the error state.";
     28 Fault "fault", "A fault rule dropped it on arrival.";
     29 Port "port", "Its address belongs to another port.";
+    30 NoPath "no_path", "The switches have no path to its LID.";
 }
 
 impl Cause {
@@ -264,6 +265,7 @@ impl DropRecord {
             Some(Cause::Memory) => write!(text, "the memory that it names cannot be used (rkey {got:#x})"),
             Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which no program has"),
             Some(Cause::PortDown) => write!(text, "the port is down"),
+            Some(Cause::NoPath) => write!(text, "the switches have no path from this port to its LID"),
             Some(Cause::NoRoom) => write!(text, "there was no room for it"),
             Some(Cause::InError) => write!(text, "the QP is in the error state and does not receive"),
             Some(Cause::Fault) => write!(text, "of a fault: it was lost by rule {got}"),

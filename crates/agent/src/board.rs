@@ -18,6 +18,18 @@ use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::host::Host;
 use crate::numbers::Grant;
+use crate::objects::groups::At;
+
+/// What passes on a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// Service levels, as bits.
+    pub(crate) levels: u16,
+    /// The code of the smallest MTU.
+    pub(crate) mtu: u8,
+    /// Entries of the sender's P_Key table, as bits.
+    pub(crate) pkeys: u128,
+}
 
 /// The writable end of the board.
 pub struct Board {
@@ -102,6 +114,29 @@ impl Board {
             }
         }
         self.bump(word::GID_EPOCH);
+    }
+
+    /// Shows that packets pass only where the paths say so.
+    pub(crate) fn show_that_paths_matter(&self) {
+        self.store(word::HAS_PATHS, 1);
+    }
+
+    /// Shows which packets pass from one port to a LID of another one. Returns true if this has
+    /// changed.
+    pub(crate) fn show_path(&self, from: At, to: At, path_bits: u8, path: &Path) -> bool {
+        let place = |(device, port): At| (device as u32, u32::from(port));
+        let Some(at) = board::path(place(from), place(to), path_bits) else { return false };
+        let levels = u32::from(path.levels) | u32::from(path.mtu) << 16;
+        let words = std::iter::once(levels).chain((0..4).map(|word| (path.pkeys >> (32 * word)) as u32));
+        let mut changed = false;
+        for (at, value) in (at..).step_by(4).zip(words) {
+            // Untouched pages of paths that do not exist stay untouched.
+            if self.region.word(at).load(Ordering::Relaxed) != value {
+                self.store(at, value);
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// Shows that the members of a group have changed. Returns the new epoch.

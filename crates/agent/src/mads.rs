@@ -21,6 +21,7 @@ mod calls;
 pub(crate) mod fabric;
 mod file;
 mod managed;
+mod paths;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -199,6 +200,7 @@ impl Mads {
             self.advance_fabric(world);
         }
         self.advance_fabric(world);
+        self.show_paths(world);
         self.find_next();
     }
 
@@ -229,10 +231,10 @@ impl DeviceClient for Mads {
         }
     }
 
-    fn remove(&mut self, _world: &World, device: usize) {
+    fn remove(&mut self, world: &World, device: usize) {
         self.devices.take(device);
         if let Some(fabric) = &mut self.fabric {
-            fabric.remove(device);
+            fabric.remove(device, world);
         }
         let files = self.files.iter().filter(|(_, file)| file.at.device == device);
         let files: Vec<u32> = files.map(|(file, _)| *file).collect();

@@ -74,6 +74,11 @@ impl World {
         let wire = &self.wire;
         self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
         // Paths of other devices may also start or end at this port.
+        self.announce_ports();
+    }
+
+    /// Lets all engines look at their routes again.
+    pub(crate) fn announce_ports(&mut self) {
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());
         }

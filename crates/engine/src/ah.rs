@@ -63,6 +63,7 @@ impl Ah {
     pub(crate) fn direct(&self, entry: &mut DatagramEntry) {
         let vector = &self.vector;
         (entry.sl, entry.static_rate, entry.src_path_bits) = (vector.sl, vector.static_rate, vector.src_path_bits);
+        entry.lid = vector.dlid;
         if let Some(route) = self.by_lid {
             let GidRoute { dgid, sgid_index } = route.unwrap_or_default();
             (entry.dgid, entry.sgid_index) = (dgid, sgid_index);

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::ah::{SL_MAX, traffic_class};
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, path_word, word};
 use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
@@ -23,6 +23,14 @@ pub(crate) struct Board {
 pub(crate) struct Place {
     pub(crate) device: u32,
     pub(crate) port: u32,
+}
+
+/// What of a packet's headers decides its path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
+    pub(crate) pkey_index: u16,
 }
 
 impl Board {
@@ -129,6 +137,23 @@ impl Board {
     pub(crate) fn is_up(&self, device: u32, port: u32) -> bool {
         board::port(device, port)
             .is_some_and(|at| self.word(at + board::port_word::STATE) == u32::from(port_state::ACTIVE))
+    }
+
+    /// Whether the switches of the subnet let packets from one port pass to a LID of another one; 0
+    /// stands for its first LID. Without switches they pass.
+    #[inline]
+    pub(crate) fn passes(&self, from: Place, to: Place, way: &Way) -> bool {
+        self.word(word::HAS_PATHS) == 0 || self.has_path(from, to, way)
+    }
+
+    fn has_path(&self, from: Place, to: Place, way: &Way) -> bool {
+        let bits = way.dlid.to_le_bytes()[0] & self.path_bits(to);
+        let Some(path) = board::path((from.device, from.port), (to.device, to.port), bits) else { return false };
+        let pkeys = path + path_word::PKEYS + usize::from(way.pkey_index / 32) * 4;
+        (way.dlid == 0 || self.has_lid(to, way.dlid))
+            && self.word(path + path_word::LEVELS) >> (way.sl & SL_MAX) & 1 == 1
+            && u32::from(way.pkey_index) < board::PKEY_MAX
+            && self.word(pkeys) >> (way.pkey_index % 32) & 1 == 1
     }
 
     /// The active port of this agent that has `gid`.

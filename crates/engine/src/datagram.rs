@@ -11,11 +11,11 @@ use wire::Qpn;
 use wire::grh::Network;
 
 use crate::access::{HeldRegion, Refusal};
-use crate::board::Place;
+use crate::board::{Place, Way};
 use crate::cell::Path;
 use crate::exit::{Far, Sent};
 use crate::faults::packets::Towards;
-use crate::mcast::is_group;
+use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::run::{Origin, RunHeaders};
@@ -188,7 +188,7 @@ impl Qp {
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
-            let Some(engines) = engine.group_engines(&entry.dgid) else {
+            let Some(engines) = engine.group_engines(&GroupPath::of(entry, inner.attributes.port_num)) else {
                 return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
@@ -217,6 +217,12 @@ impl Qp {
                 }
             },
         };
+        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+        let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
+        if !engine.board.passes(from, place, &way) {
+            self.complain_of_path(inner, &way);
+            return DatagramRoute::None(Cause::NoPath);
+        }
         match engine.board.owner(entry.remote_qpn) {
             0 => DatagramRoute::None(Cause::Nobody),
             owner => match engine.lanes.route(owner, lane_index) {

@@ -36,7 +36,7 @@ impl Board {
     }
 
     /// Whether a port has this LID.
-    fn has_lid(&self, place: Place, lid: u16) -> bool {
+    pub(crate) fn has_lid(&self, place: Place, lid: u16) -> bool {
         lid & !u16::from(self.path_bits(place)) == self.lid(place)
     }
 

@@ -10,16 +10,35 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::wqe::DatagramEntry;
+
 type Gid = [u8; 16];
 /// An epoch, and the engines that had members in it.
 type Answered = (u32, Arc<[u32]>);
+
+/// What decides which members a datagram reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct GroupPath {
+    group: Gid,
+    /// The LID of the group.
+    lid: u16,
+    /// The sender's port.
+    port: u8,
+}
+
+impl GroupPath {
+    /// The path of a datagram.
+    pub(crate) const fn of(entry: &DatagramEntry, port: u8) -> Self {
+        Self { group: entry.dgid, lid: entry.lid, port }
+    }
+}
 
 /// The groups that this engine knows.
 pub(crate) struct Groups {
     /// QPs of this engine, by group.
     members: RwLock<HashMap<Gid, Vec<u32>>>,
-    /// Engines with members, by group, and the epoch for which the list is valid.
-    engines: RwLock<HashMap<Gid, Answered>>,
+    /// Engines with members, and the epoch for which the list is valid.
+    engines: RwLock<HashMap<GroupPath, Answered>>,
 }
 
 impl Groups {

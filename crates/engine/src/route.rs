@@ -14,9 +14,10 @@ use abi::private::{LaneOpen, LaneOut};
 use abi::queue::{ON_WIRE, qp as word};
 use protocol::Service;
 
+use crate::board::{Place, Way};
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
-use crate::mcast::is_group;
+use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
@@ -119,6 +120,13 @@ impl Qp {
             return false;
         }
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
+        let a = &inner.attributes;
+        let from = Place { device: engine.device(), port: a.port_num.into() };
+        let way = Way { dlid: a.dest.dlid, sl: a.dest.sl, pkey_index: a.pkey_index };
+        if !engine.board.passes(from, place, &way) {
+            self.complain_of_path(inner, &way);
+            return false;
+        }
         inner.link.place = place;
         let owner = engine.board.owner(peer);
         if owner == 0 || engine.keys.has_ended(owner) {
@@ -174,6 +182,16 @@ impl Qp {
         }
     }
 
+    /// Reports that the switches let no packet pass, once.
+    pub(crate) fn complain_of_path(&self, inner: &mut Inner, way: &Way) {
+        if !std::mem::replace(&mut inner.complained, true) {
+            let Way { dlid, sl, .. } = way;
+            self.note(format_args!(
+                "does not reach LID {dlid}: the switches let no packet with service level {sl} and this P_Key pass; `softhca subnet path` shows where they end"
+            ));
+        }
+    }
+
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
@@ -207,8 +225,10 @@ impl Qp {
     pub(crate) fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
         let mut way = (0, self.lane_index);
+        let port;
         let (dest, next) = {
             let mut inner = self.lock();
+            port = inner.attributes.port_num;
             match inner.link.route {
                 Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
                     (None, Some(inner.queues.sq.read::<DatagramEntry>(slot)))
@@ -226,11 +246,13 @@ impl Qp {
         let (owner, lane_index) = way;
         let opened = match (dest, &next) {
             (Some(_), _) => engine.open_lane(owner, lane_index).map(Some),
-            (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
-                // All lanes are tried, so that every reachable engine gets its copy.
-                let opened = engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
-                opened.fold(Ok(()), Result::and).map(|()| None)
-            }),
+            (None, Some(entry)) if is_group(&entry.dgid) => {
+                engine.resolve_group(GroupPath::of(entry, port)).and_then(|engines| {
+                    // All lanes are tried, so that every reachable engine gets its copy.
+                    let opened = engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
+                    opened.fold(Ok(()), Result::and).map(|()| None)
+                })
+            }
             (None, Some(entry)) => engine.open_lane(engine.board.owner(entry.remote_qpn), lane_index).map(|_| None),
             (None, None) => return,
         };

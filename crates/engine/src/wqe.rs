@@ -35,7 +35,10 @@ pub(crate) struct DatagramEntry {
     pub(crate) dlid: u16,
     /// The low bits of the sender's LID.
     pub(crate) src_path_bits: u8,
-    pub(crate) reserved: [u8; 11],
+    pub(crate) reserved: u8,
+    /// The LID in the address handle, also if there is a GRH; switches forward by it.
+    pub(crate) lid: u16,
+    pub(crate) reserved2: [u8; 8],
 }
 
 /// The start of the header of every send entry. For a connection it is the whole header, because

@@ -3,6 +3,7 @@
 //! This file handles only the membership. The engines send to the members. The principal type is
 //! [`crate::objects::groups::Groups`].
 
+use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
 use abi::Errno;
@@ -81,14 +82,21 @@ fn changed(world: &mut World, gid: &Gid) {
 
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let McastResolve { gid, max, first } = call.body()?;
+    let McastResolve { gid, max, first, port, lid, .. } = call.body()?;
     if max as usize > MCAST_ENGINES_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
     }
     if !is_multicast(&gid) {
         return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
     }
-    let members = world.tables.groups.engines(&gid);
+    let from = (world.context(call.context)?.device, port);
+    let groups = &world.tables.groups;
+    let reached = groups.members(&gid).filter(|(context, qp)| {
+        let device = world.contexts.get(context).map_or(usize::MAX, |context| context.device);
+        let port = world.tables.qps.find(*context, *qp).map_or(0, |qp| qp.attributes.port_num);
+        groups.reaches(from, lid, (device, port))
+    });
+    let members: BTreeSet<_> = reached.map(|(context, _)| context).collect();
     let mut answer = McastResolveAnswer {
         epoch: world.board.mcast_epoch(),
         count: members.len() as u32,

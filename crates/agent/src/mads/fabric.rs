@@ -35,9 +35,11 @@ const EVENTS: u64 = 10_000;
 /// The fabric, and which of its ports are ports of devices.
 #[derive(Debug)]
 pub(super) struct Fabric {
-    managed: Managed,
-    ends: BTreeMap<PortId, End>,
+    pub(super) managed: Managed,
+    pub(super) ends: BTreeMap<PortId, End>,
     ports: HashMap<End, PortId>,
+    /// The epoch of the paths that are shown to engines.
+    pub(super) shown: Option<u64>,
 }
 
 impl Fabric {
@@ -55,12 +57,13 @@ impl Fabric {
                 }
             }
         }
-        Ok(Self { managed, ends, ports })
+        Ok(Self { managed, ends, ports, shown: None })
     }
 
     /// A device is removed: its node is away, and what takes the device's index is not attached.
-    pub(super) fn remove(&mut self, device: usize) {
+    pub(super) fn remove(&mut self, device: usize, world: &World) {
         let ports = PortId { device, port: 0 }..=PortId { device, port: u8::MAX };
+        self.hide_paths(ports.clone(), world);
         for (_, end) in self.ends.extract_if(ports, |_, _| true) {
             self.ports.remove(&end);
             self.managed.detach(end);
@@ -71,6 +74,11 @@ impl Fabric {
     /// When something happens, on the agent's clock.
     pub(super) fn next(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.managed.next_event()? / 1000).saturating_sub(AHEAD))
+    }
+
+    /// The port of a device that is attached here.
+    pub(super) fn port_at(&self, end: End) -> Option<PortId> {
+        self.ports.get(&end).copied()
     }
 
     /// PortInfo of a device's port.
@@ -129,7 +137,7 @@ impl Mads {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
                     Output::Link { end, state } => self.follow_link(world, end, state),
-                    // Programs' packets do not pass through the model.
+                    // Programs' packets pass over lanes where the model would let them.
                     Output::Packet(_) => {}
                 }
             }

@@ -7,25 +7,33 @@ use abi::command::number as command;
 use abi::mcast::AttachMcast;
 use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
 
-use super::Gid;
+use super::{Gid, GroupPath};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::qp::Qp;
 use crate::request;
 
 impl Engine {
-    /// Engines with members of `group`, if they are known for the current epoch.
-    pub(crate) fn group_engines(&self, group: &Gid) -> Option<Arc<[u32]>> {
+    /// Engines with members of a group that packets on a path reach, if they are known for the
+    /// current epoch.
+    pub(crate) fn group_engines(&self, path: &GroupPath) -> Option<Arc<[u32]>> {
         let known = self.groups.engines.read();
-        known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
+        known.get(path).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
     }
 
-    /// Asks the agent which engines have members of `group`. Repeats the request if one answer has
+    /// Asks the agent which engines have members of a group that packets on a path reach. Repeats the request if one answer has
     /// no room for all of them, and starts again if the members have changed meanwhile.
-    pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
+    pub(crate) fn resolve_group(&self, path: GroupPath) -> Result<Arc<[u32]>> {
         let (mut engines, mut epoch) = (Vec::new(), None);
         loop {
-            let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, first: engines.len() as u32 };
+            let body = McastResolve {
+                gid: path.group,
+                max: MCAST_ENGINES_MAX as u32,
+                first: engines.len() as u32,
+                port: path.port,
+                lid: path.lid,
+                ..McastResolve::default()
+            };
             let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());
             let answer: McastResolveAnswer = self.call(&request)?.get(0)?;
             if epoch.is_some_and(|epoch| epoch != answer.epoch) {
@@ -37,7 +45,7 @@ impl Engine {
             engines.extend(answer.engines.iter().take(left));
             if left <= MCAST_ENGINES_MAX {
                 let engines: Arc<[u32]> = engines.into();
-                self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
+                self.groups.engines.write().insert(path, (answer.epoch, Arc::clone(&engines)));
                 return Ok(engines);
             }
         }
