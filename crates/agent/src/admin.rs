@@ -4,9 +4,10 @@
 //! object of every context (`show.rs`). `"errors"` answers why operations failed in these contexts,
 //! and in contexts that ended lately (`reasons.rs`). `"status"` answers with counters. `"fault"`
 //! adds, lists and clears faults on demand (`faults.rs`). `"port"` changes a port
-//! ([`crate::port_change`]). `"stop"` ends the agent. `"capture"`
-//! starts a capture that lasts as long as the connection. `"capture-news"` asks for the capture
-//! rings, whose descriptors come with the answer ([`crate::capture`]).
+//! ([`crate::port_change`]). `"subnet"` shows the switches of a topology, finds a path, or cuts a
+//! cable. `"stop"` ends the agent. `"capture"` starts a capture that lasts as long as the
+//! connection. `"capture-news"` asks for the capture rings, whose descriptors come with the answer
+//! ([`crate::capture`]).
 //!
 //! If an answer is too long for one message, it comes in several. Each of these begins with `+`,
 //! and the last one with `.`. The agent makes them one after the other, when there is room for the
@@ -29,6 +30,7 @@ use crate::device_changes;
 use crate::faults::manage;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::mads::Mads;
 use crate::port_change;
 use crate::rundir::ADMIN;
 use crate::show;
@@ -76,7 +78,7 @@ pub(crate) fn take(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Result<usize,
 /// Takes one question from `socket`, which is connection `number`.
 pub(crate) fn serve(
     world: &mut World,
-    manager: &Manager,
+    (manager, mads): (&Manager, &mut Mads),
     (number, socket): (u32, &Foreign<Socket>),
     buffer: &mut [u8],
 ) -> Answer {
@@ -118,6 +120,10 @@ pub(crate) fn serve(
             let (value, changed) = port_change::answer(world, asker, &question);
             Answer::Tell(Box::new(Telling::text(&value)), changed)
         }
+        "subnet" => {
+            let (value, changed) = mads.answer_operator(world, asker, &question);
+            Answer::Tell(Box::new(Telling::text(&value)), changed)
+        }
         "device" => {
             let (value, changed) = device_changes::answer(world, asker, &question);
             Answer::Tell(Box::new(Telling::text(&value)), changed)
@@ -128,7 +134,7 @@ pub(crate) fn serve(
             Answer::Over(Verdict::Stop)
         }
         other => tell(&json!({"error": format!(
-            "request {other:?} is not known; there are devices, device, show, errors, status, fault, port, capture, capture-news and stop"
+            "request {other:?} is not known; there are devices, device, subnet, show, errors, status, fault, port, capture, capture-news and stop"
         )})),
     }
 }

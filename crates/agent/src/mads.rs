@@ -21,6 +21,7 @@ mod calls;
 pub(crate) mod fabric;
 mod file;
 mod managed;
+mod operator;
 mod paths;
 mod port;
 #[cfg(test)]

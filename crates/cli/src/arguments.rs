@@ -63,6 +63,9 @@ pub(crate) enum Command {
     /// Show a port, or change it while programs run, as a subnet manager does
     #[command(after_help = crate::port::EXAMPLES)]
     Port(crate::port::Port),
+    /// Show the switches of `softhca agent --topology`, cut and mend cables
+    #[command(after_help = crate::subnet::EXAMPLES)]
+    Subnet(crate::subnet::Subnet),
     /// Measure latency, bandwidth and rate, on this host or between two
     Bench(crate::bench::options::Options),
     /// Check this machine, and a program: can it run on softhca?

@@ -38,6 +38,7 @@ mod show;
 mod signals;
 mod start;
 mod strict;
+mod subnet;
 mod table;
 
 use std::ffi::OsString;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Show { json, kind, .. } => show::run(&host, json, kind),
         Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Fault(fault) => fault::run(&fault, &host),
+        Command::Subnet(wanted) => subnet::run(&wanted, &host),
         Command::Port(wanted) => port::run(&wanted, &host),
         Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),

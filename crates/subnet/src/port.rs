@@ -280,6 +280,12 @@ impl Port {
         self.physical
     }
 
+    /// Whether the cable is cut.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.cut
+    }
+
     /// Width and speed, as training found them.
     #[must_use]
     pub const fn rate(&self) -> Rate {

@@ -116,7 +116,10 @@ impl Server {
                 return true;
             }
             let answer = match admin.node {
-                AdminNode::Admin => admin::serve(&mut self.world, &self.manager, (id, &admin.socket), &mut self.buffer),
+                AdminNode::Admin => {
+                    let parts = (&self.manager, &mut self.mads.mads);
+                    admin::serve(&mut self.world, parts, (id, &admin.socket), &mut self.buffer)
+                }
                 AdminNode::Netlink => netlink::serve(&admin.socket, &mut self.buffer),
             };
             self.world.flush_news();
@@ -125,6 +128,7 @@ impl Server {
                     admin.telling = Some(telling);
                     has.tellings += 1;
                     if changed {
+                        self.follow_mads();
                         self.show_changes(true);
                     }
                 }

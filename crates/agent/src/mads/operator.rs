@@ -1,0 +1,192 @@
+//! What an operator asks of the fabric and does to it: the picture of the subnet, the path between
+//! two ports, cut and mended cables. The answers are JSON (docs/json.md). Adds to [`Mads`].
+
+use mad::counters::Counter;
+use serde_json::{Map, Value, json};
+use subnet::fabric::{End, Kind};
+use subnet::{Managed, NodeId};
+use wire::smp::Capability;
+
+use super::Mads;
+use crate::asker::Asker;
+use crate::world::World;
+
+/// The counters of the picture, with their names there.
+const COUNTERS: &[(&str, Counter)] = &[
+    ("xmit_data", Counter::XmitData),
+    ("rcv_data", Counter::ReceiveData),
+    ("xmit_packets", Counter::XmitPackets),
+    ("rcv_packets", Counter::ReceivePackets),
+    ("xmit_wait", Counter::XmitWait),
+    ("symbol_errors", Counter::SymbolErrors),
+    ("link_downed", Counter::LinkDowned),
+    ("rcv_errors", Counter::ReceiveErrors),
+    ("rcv_switch_relay_errors", Counter::SwitchRelayErrors),
+    ("xmit_discards", Counter::XmitDiscards),
+    ("xmit_constraint_errors", Counter::XmitConstraintErrors),
+    ("rcv_constraint_errors", Counter::ReceiveConstraintErrors),
+    ("vl15_dropped", Counter::Vl15Dropped),
+];
+
+impl Mads {
+    /// Answers the request `subnet`. The second value is true if the fabric was changed.
+    pub(crate) fn answer_operator(&mut self, world: &mut World, asker: Asker, question: &Value) -> (Value, bool) {
+        match self.carry_out(asker, question) {
+            Ok((value, changed)) => {
+                if changed {
+                    self.settle(world);
+                }
+                (value, changed)
+            }
+            Err(why) => (json!({ "error": why }), false),
+        }
+    }
+
+    fn carry_out(&mut self, asker: Asker, question: &Value) -> Result<(Value, bool), String> {
+        let Some(fabric) = &mut self.fabric else {
+            return Err("this agent has no switches; start one with `softhca agent --topology FILE`".to_owned());
+        };
+        let net = &mut fabric.managed;
+        let Some(action) = question["do"].as_str() else {
+            return Ok((json!({ "subnet": picture(net) }), false));
+        };
+        let word = |name: &str| question[name].as_str().unwrap_or_default();
+        if action == "path" {
+            let sl = question["sl"].as_u64().unwrap_or(0);
+            let sl = u8::try_from(sl).ok().filter(|sl| *sl < 16).ok_or("a service level is 0 to 15")?;
+            return Ok((path(net, word("from"), word("to"), sl)?, false));
+        }
+        if asker != Asker::Root {
+            return Err("only the agent's own user and root may change the subnet".to_owned());
+        }
+        let place = word("at");
+        match action {
+            "cut" | "mend" => {
+                let end = cable(net, place)?;
+                if action == "cut" { net.cut(end) } else { net.mend(end) }
+            }
+            "remove" => net.remove(node(net, place)?),
+            "restore" => net.restore(node(net, place)?),
+            other => return Err(format!("{other:?} is not known; there are path, cut, mend, remove and restore")),
+        }
+        Ok((json!({ "done": action, "at": place }), true))
+    }
+}
+
+fn node(net: &Managed, name: &str) -> Result<NodeId, String> {
+    net.id(name).ok_or_else(|| format!("the subnet has no node {name:?}; `softhca subnet` lists them"))
+}
+
+/// The port that a text such as `S1[3]` names.
+fn port(net: &Managed, text: &str) -> Result<End, String> {
+    let bad = || format!("{text:?} is no port; write NODE[PORT], such as S1[3]");
+    let (name, port) = text.strip_suffix(']').and_then(|text| text.rsplit_once('[')).ok_or_else(bad)?;
+    let end = End { node: node(net, name)?, port: port.parse().map_err(|_| bad())? };
+    match net.fabric().port(end) {
+        Some(_) => Ok(end),
+        None => Err(format!("node {name:?} has no port {port}")),
+    }
+}
+
+/// A port with a cable.
+fn cable(net: &Managed, text: &str) -> Result<End, String> {
+    let end = port(net, text)?;
+    net.fabric().peer(end).map(|_| end).ok_or_else(|| format!("{text} has no cable"))
+}
+
+/// An end port: a node's first one, or the one that is named.
+fn end_port(net: &Managed, text: &str) -> Result<End, String> {
+    let end = match text.ends_with(']') {
+        true => port(net, text)?,
+        false => {
+            let node = node(net, text)?;
+            let is_switch = matches!(net.fabric().node(node).map(subnet::fabric::Node::kind), Some(Kind::Switch(_)));
+            End { node, port: u8::from(!is_switch) }
+        }
+    };
+    net.is_end(end).then_some(end).ok_or_else(|| format!("{text} is not an end port; a switch has port 0 only"))
+}
+
+fn name(net: &Managed, end: End) -> String {
+    format!("{}[{}]", net.name(end.node).unwrap_or_default(), end.port)
+}
+
+/// The path between two end ports by the tables as they are, or where and why packets end.
+fn path(net: &Managed, from: &str, to: &str, sl: u8) -> Result<Value, String> {
+    let [start, end] = [end_port(net, from)?, end_port(net, to)?];
+    let lid = net.port_info(end).map_or(0, |info| info.lid);
+    let mut answer = json!({ "from": name(net, start), "to": name(net, end), "lid": lid, "sl": sl });
+    if lid == 0 {
+        answer["why"] = format!("{} has no LID; has a subnet manager run?", name(net, end)).into();
+        return Ok(answer);
+    }
+    match net.resolve(start, lid, sl) {
+        Ok(path) => {
+            let hops = path.hops.iter().map(|hop| {
+                let node = net.name(hop.node).unwrap_or_default();
+                json!({ "node": node, "in": hop.ingress, "out": hop.egress, "vl": hop.vl })
+            });
+            answer["hops"] = hops.collect();
+            answer["vl"] = path.vl.into();
+            answer["mtu"] = path.mtu.bytes().into();
+            answer["rate"] = path.rate.to_string().into();
+            answer["delay_ns"] = (path.delay / 1000).into();
+        }
+        Err(lost) => {
+            answer["ends_at"] = name(net, lost.end).into();
+            answer["why"] = lost.cause.to_string().into();
+        }
+    }
+    Ok(answer)
+}
+
+fn picture(net: &mut Managed) -> Value {
+    let nodes = (0..net.fabric().len() as u32).map(NodeId);
+    nodes.filter_map(|id| node_picture(net, id)).collect()
+}
+
+fn node_picture(net: &mut Managed, id: NodeId) -> Option<Value> {
+    let node = net.fabric().node(id)?;
+    let (kind, lowest, ports) = match node.kind() {
+        Kind::Switch(_) => ("switch", 0, node.ports()),
+        Kind::Router(_) => ("router", 1, node.ports()),
+        Kind::Hca => ("hca", 1, node.ports()),
+    };
+    let own = net.node(id)?;
+    let (guid, description) = (own.info.node_guid, own.description.to_string());
+    let ports: Vec<Value> = (lowest..=ports).filter_map(|port| port_picture(net, End { node: id, port })).collect();
+    let name = net.name(id).unwrap_or_default();
+    Some(json!({
+        "name": name, "kind": kind, "guid": format!("{guid:#018x}"), "description": description, "ports": ports,
+    }))
+}
+
+/// A port with a cable, or the end port of a switch.
+fn port_picture(net: &mut Managed, end: End) -> Option<Value> {
+    let peer = net.fabric().peer(end);
+    if peer.is_none() && end.port != 0 {
+        return None;
+    }
+    let info = net.port_info(end)?;
+    let port = net.fabric().port(end)?;
+    let mut told = json!({ "port": end.port });
+    if let Some(peer) = peer {
+        told["peer"] = name(net, peer).into();
+        told["state"] = port.logical().to_string().into();
+        told["physical"] = format!("{:?}", port.physical()).into();
+        told["rate"] = port.rate().to_string().into();
+        told["mtu"] = abi::device::mtu_bytes(info.link.neighbor_mtu).into();
+        told["cut"] = port.is_cut().into();
+    }
+    if net.is_end(end) {
+        told["lid"] = info.lid.into();
+        told["lmc"] = info.lmc.into();
+        told["sm_lid"] = info.master_sm_lid.into();
+        told["manager"] = (info.capability_mask & Capability::SM != 0).into();
+    }
+    let counters = COUNTERS.iter().map(|(name, counter)| (*name, net.counter(end, *counter)));
+    let counters: Map<String, Value> =
+        counters.filter(|(_, count)| *count != 0).map(|(name, count)| (name.to_owned(), count.into())).collect();
+    told["counters"] = counters.into();
+    Some(told)
+}
