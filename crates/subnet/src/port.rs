@@ -320,7 +320,7 @@ impl Port {
         let vl = vl.filter(|vl| *vl < self.settings.vls && usize::from(*vl) < self.lanes.len()).ok_or(Cause::NoVl)?;
         match frame.pkey() {
             None if self.settings.enforcement.raw_out => Err(Cause::RawFilter),
-            Some(key) if self.settings.enforcement.pkey_out && !self.settings.pkeys.admits(key) => {
+            Some(key) if self.settings.enforcement.pkey_out && !self.settings.pkeys.passes(key) => {
                 Err(Cause::PartitionOut)
             }
             _ => Ok(vl),
@@ -332,7 +332,7 @@ impl Port {
         match frame.pkey() {
             _ if frame.is_management() => Ok(()),
             None if self.settings.enforcement.raw_in => Err(Cause::RawFilter),
-            Some(key) if self.settings.enforcement.pkey_in && !self.settings.pkeys.admits(key) => {
+            Some(key) if self.settings.enforcement.pkey_in && !self.settings.pkeys.passes(key) => {
                 Err(Cause::PartitionIn)
             }
             _ => Ok(()),

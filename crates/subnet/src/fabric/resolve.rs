@@ -134,8 +134,8 @@ impl Fabric {
     pub fn partition_passes(&self, path: &Path, pkey: u16) -> bool {
         let port = |hop: &Hop, port| self.port(End { node: hop.node, port }).map(|port| &port.settings);
         path.hops.iter().all(|hop| {
-            let enters = port(hop, hop.ingress).is_some_and(|at| !at.enforcement.pkey_in || at.pkeys.admits(pkey));
-            enters && port(hop, hop.egress).is_some_and(|at| !at.enforcement.pkey_out || at.pkeys.admits(pkey))
+            let enters = port(hop, hop.ingress).is_some_and(|at| !at.enforcement.pkey_in || at.pkeys.passes(pkey));
+            enters && port(hop, hop.egress).is_some_and(|at| !at.enforcement.pkey_out || at.pkeys.passes(pkey))
         })
     }
 
