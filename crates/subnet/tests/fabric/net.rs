@@ -101,11 +101,17 @@ impl Net {
 
     /// All drops of the whole fabric.
     pub(crate) fn drops(&self) -> u64 {
+        self.causes().map(|(_, count)| count).sum()
+    }
+
+    /// All drops of the whole fabric with this cause.
+    pub(crate) fn drops_for(&self, cause: softhca_subnet::Cause) -> u64 {
+        self.causes().filter(|(of, _)| *of == cause).map(|(_, count)| count).sum()
+    }
+
+    fn causes(&self) -> impl Iterator<Item = (softhca_subnet::Cause, u64)> + '_ {
         let ends = (0..self.fabric.len() as u32).flat_map(|node| (0..=8).map(move |port| end(NodeId(node), port)));
-        ends.filter_map(|at| self.fabric.port(at))
-            .flat_map(|port| port.counters().drops())
-            .map(|(_, count)| count)
-            .sum()
+        ends.filter_map(|at| self.fabric.port(at)).flat_map(|port| port.counters().drops())
     }
 }
 
