@@ -84,6 +84,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),
     ("board::word", board::word::MEANING, board::word::ALL),
     ("board::port_word", board::port_word::MEANING, board::port_word::ALL),
+    ("board::path_word", board::path_word::MEANING, board::path_word::ALL),
     ("wire::arrival_kind", wire::arrival_kind::MEANING, wire::arrival_kind::ALL),
     ("wire::arrival_flags", wire::arrival_flags::MEANING, wire::arrival_flags::ALL),
     ("wire::open_flags", wire::open_flags::MEANING, wire::open_flags::ALL),

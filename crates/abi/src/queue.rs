@@ -209,6 +209,16 @@ constants! {
         FROZEN = 48,
         /// The path migration state (see `qp::migration`), and `QP_PATHS_SWAPPED`.
         MIGRATION = 52,
+        /// Packets sent, u64: as on a link with the path MTU. This word and the next three count
+        /// for the port, and no target of XRC has them.
+        SENT_PACKETS = 64,
+        /// Words of 4 bytes sent, u64, from LRH to ICRC.
+        SENT_WORDS = 72,
+        /// Packets received, u64: from other hosts, datagrams, and answers to requests that were
+        /// carried out directly. Other packets are counted by their sender only.
+        RECEIVED_PACKETS = 80,
+        /// Words of 4 bytes received, u64, in the same way.
+        RECEIVED_WORDS = 88,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
@@ -268,6 +278,8 @@ constants! {
 
 /// Bytes of a control line.
 pub const CONTROL_LEN: usize = 64;
+/// Bytes of the two control lines of a QP.
+pub const QP_CONTROL_LEN: usize = 128;
 /// `qp::MIGRATION` bit: the QP has migrated to its alternate path, and the agent does not know it
 /// yet.
 pub const QP_PATHS_SWAPPED: u32 = 1 << 31;

@@ -206,6 +206,7 @@ impl Cause {
             Self::Memory => "check rkey, address and length, and the region's access flags",
             Self::Nobody => "the peer's QP is destroyed, or its QPN has changed",
             Self::Sequence => "a reliable connection retransmits them automatically",
+            Self::NoPath => "`softhca subnet path` shows where packets to this LID end",
             Self::NoRoom => "poll more often, or send less at once",
             _ => return None,
         })
@@ -288,7 +289,11 @@ impl DropRecord {
         }
         if self.address != [0; 16] {
             let address = Ipv6Addr::from(self.address);
-            let to = if matches!(self.cause(), Some(Cause::Nobody | Cause::PortDown)) { "to " } else { "at " };
+            let to = if matches!(self.cause(), Some(Cause::Nobody | Cause::PortDown | Cause::NoPath)) {
+                "to "
+            } else {
+                "at "
+            };
             let _ = match address.to_ipv4_mapped() {
                 Some(v4) => write!(text, "{to}{v4}, "),
                 None => write!(text, "{to}{address}, "),

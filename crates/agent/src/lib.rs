@@ -75,6 +75,7 @@ mod stepped;
 pub mod subnet_settings;
 pub mod table;
 pub mod topology;
+mod traffic;
 pub mod users;
 pub mod wire;
 pub mod world;

@@ -26,6 +26,7 @@ mod paths;
 mod port;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod travel;
 mod way;
 

@@ -18,6 +18,7 @@ use protocol::{Service, State};
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::queue_memory::Block;
+use crate::traffic::Counted;
 use groups::Gid;
 
 /// One protection domain.
@@ -179,6 +180,8 @@ pub struct Qp {
     pub offered: bool,
     /// The groups of which it is a member.
     pub groups: BTreeSet<Gid>,
+    /// The sums of its traffic when the agent last looked at them.
+    pub(crate) counted: Counted,
     /// Its place in queue memory.
     pub block: Block,
 }

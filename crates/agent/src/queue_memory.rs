@@ -254,6 +254,12 @@ impl Block {
         self.word(offset).load(Ordering::Acquire)
     }
 
+    /// The value of 8 bytes now.
+    pub fn read64(&self, offset: usize) -> u64 {
+        assert!(offset + 8 <= self.len, "word {offset} of an object of {} bytes", self.len);
+        self.region.word64(self.offset + offset).load(Ordering::Acquire)
+    }
+
     /// Copies bytes from `offset` on. The client may write them during the copy.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.len, "{} bytes at {offset} of {}", into.len(), self.len);

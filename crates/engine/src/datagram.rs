@@ -111,6 +111,7 @@ impl Qp {
                 Ok(done) => {
                     inner.requester.sent(now, &run);
                     if done == Datagram::Sent {
+                        inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
                         self.charge_datagram(inner, run.len, entry.static_rate, now);
                     }
                 }

@@ -94,6 +94,7 @@ mod step;
 mod table;
 mod target;
 mod timers;
+mod traffic;
 mod transmit;
 #[allow(unsafe_code, reason = "the one instruction has no safe name")]
 mod tsc;

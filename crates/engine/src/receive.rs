@@ -132,6 +132,9 @@ impl Qp {
         {
             return self.refuse(inner, packet, origin);
         }
+        if self.service == Service::Ud || matches!(origin, Origin::Host { .. }) {
+            inner.traffic.received(1, payload.len() as u32, packet.headers.len());
+        }
         if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {
             return Arrival::Taken;
         }

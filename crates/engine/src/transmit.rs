@@ -94,6 +94,9 @@ impl Qp {
             self.recount(inner);
         }
         inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
+        if self.service != Service::XrcTgt {
+            inner.traffic.show(inner.view.as_ref());
+        }
         self.watch_deadline(inner);
     }
 
@@ -103,7 +106,8 @@ impl Qp {
     #[inline]
     fn send_undisturbed(&self, inner: &mut Inner) -> bool {
         let special = self.special(inner);
-        let Inner { requester, responder, queues, link, wake, .. } = inner;
+        let mtu = inner.mtu_bits();
+        let Inner { requester, responder, queues, link, wake, traffic, .. } = inner;
         let lane = match &link.route {
             Route::Lane(lane) if !lane.is_dead() && !special.has_beside(Special::default()) => lane,
             _ => return requester.outstanding() == 0 && !responder.has_answers(),
@@ -130,6 +134,7 @@ impl Qp {
                 responder.untransmit();
                 return false;
             }
+            traffic.sent(1, 0, ack.headers.len(), mtu);
             sent = true;
         }
         while requester.has_unsent()
@@ -141,6 +146,7 @@ impl Qp {
             let packets = self.run(RunHeaders::Request(requester, run), run.count, run.len, from);
             let (count, _) = self.put_on_lane(lane, &mut sender, path, &packets, None, &mut region);
             sent |= count > 0;
+            traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
             if count == run.count {
                 requester.sent(Time(0), &run);
                 continue;
@@ -221,6 +227,7 @@ impl Qp {
         }
         if let Some(response) = last_word {
             self.send_response(inner, &mut exit, &response, &mut region);
+            inner.traffic.sent(1, 0, response.opcode.headers_len(), 31);
             inner.store(word::OWED, 0);
         }
         // Released before the peer is woken, and before a lock is taken below.
@@ -264,7 +271,11 @@ impl Qp {
                 }
             };
             match done {
-                Sent::Yes => *sent = true,
+                Sent::Yes => {
+                    *sent = true;
+                    let (mtu, len) = (inner.mtu_bits(), response.source.len());
+                    inner.traffic.sent(1, len, response.opcode.headers_len(), mtu);
+                }
                 Sent::Full => {
                     inner.responder.untransmit();
                     inner.link.blocked = true;
@@ -318,6 +329,8 @@ impl Qp {
             let (count, end) = self.send_request(inner, exit, &run, region);
             if count > 0 {
                 *sent = true;
+                let mtu = inner.mtu_bits();
+                inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
                 inner.requester.sent(now, &run.at_most(count));
                 self.charge(inner, run.len, now);
             }

@@ -200,3 +200,20 @@ pub enum ResponseData {
         xrc_srq: u32,
     },
 }
+
+impl ResponseData {
+    /// Bytes of payload.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Read { len, .. } => *len,
+        }
+    }
+
+    /// Whether the answer has no payload.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

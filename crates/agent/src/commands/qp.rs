@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
-use abi::queue::{CONTROL_LEN, Mapping, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
+use abi::queue::{Mapping, QP_CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
 use abi::target::TARGET_LEN;
 use abi::{Errno, Refusal};
 use protocol::{Service, State};
@@ -23,6 +23,7 @@ use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
+use crate::traffic::Counted;
 use crate::world::World;
 
 /// The parameters of both forms of CREATE_QP.
@@ -120,6 +121,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         rate_limit: 0,
         frozen: false,
         groups: BTreeSet::new(),
+        counted: Counted::default(),
         block: block.clone(),
     };
     let Some(handle) = world.tables.qps.insert(owner, qp) else {
@@ -211,6 +213,7 @@ pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
 
 /// Removes a QP from all tables.
 pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    world.note_traffic(owner, handle);
     let Some(qp) = world.tables.qps.remove(owner, handle) else { return };
     for gid in &qp.groups {
         mcast::leave(world, gid, (owner, handle));
@@ -284,7 +287,7 @@ impl Shape {
             rev: REV,
             qpn,
             mapping,
-            sq_offset: CONTROL_LEN as u32,
+            sq_offset: QP_CONTROL_LEN as u32,
             sq_count: self.sq_count,
             sq_stride: self.sq_stride as u32,
             rq_offset: self.rq_offset() as u32,
@@ -333,7 +336,7 @@ impl Shape {
     }
 
     fn rq_offset(&self) -> usize {
-        CONTROL_LEN + self.sq_count as usize * self.sq_stride
+        QP_CONTROL_LEN + self.sq_count as usize * self.sq_stride
     }
 
     fn bytes(&self) -> usize {

@@ -67,10 +67,13 @@ impl Mads {
         if !self.ports.contains_key(&datagram.at) {
             return;
         }
+        let class = Header::of(&datagram.mad).class;
+        if class == CLASS_PM {
+            self.count_traffic(world);
+        }
         if self.send_into_fabric(world, &datagram) {
             return;
         }
-        let class = Header::of(&datagram.mad).class;
         if datagram.qpn == 0 && class == CLASS_SUBN_DIRECTED {
             return self.travel_directed(world, datagram);
         }
@@ -210,6 +213,7 @@ impl Mads {
             return self.manage(world, at, from, &Smp::parse(mad));
         }
         if qpn == 1 && header.class == CLASS_PM && !response {
+            self.count_traffic(world);
             let answer = self.devices.get_mut(at.device).and_then(|device| pma::handle(&mut device.node, mad));
             return self.answer(at, qpn, from, answer);
         }

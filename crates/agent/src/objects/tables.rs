@@ -5,6 +5,7 @@ use super::groups::Groups;
 use super::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
 use crate::table::{Kind, Table};
+use crate::traffic::Traffic;
 
 /// The objects of an agent.
 pub struct Tables {
@@ -34,6 +35,8 @@ pub struct Tables {
     pub domains: Domains,
     /// Multicast groups.
     pub groups: Groups,
+    /// Traffic of queue pairs that the counters of ports do not contain yet.
+    pub(crate) traffic: Traffic,
 }
 
 impl Default for Tables {
@@ -52,6 +55,7 @@ impl Default for Tables {
             opened: Table::new(Kind::Opened),
             domains: Domains::default(),
             groups: Groups::default(),
+            traffic: Traffic::default(),
         }
     }
 }

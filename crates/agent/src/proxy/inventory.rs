@@ -15,7 +15,9 @@ use abi::device::GetContextAnswer;
 use abi::layout::Record;
 use abi::mr::{RegMr, RegMrAnswer};
 use abi::qp::{CreateQpAnswer, ExModifyQp, ModifyQp, attr, migration};
-use abi::queue::{CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QpOut, REV, SrqOut, recv_stride, send_stride};
+use abi::queue::{
+    CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QP_CONTROL_LEN, QpOut, REV, SrqOut, recv_stride, send_stride,
+};
 use abi::srq::CreateSrqAnswer;
 use protocol::{Service, State};
 
@@ -349,10 +351,10 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
         rev: REV,
         qpn: qp.qpn,
         mapping: qp.block.mapping(true),
-        sq_offset: CONTROL_LEN as u32,
+        sq_offset: QP_CONTROL_LEN as u32,
         sq_count: caps.max_send_wr,
         sq_stride: sq_stride as u32,
-        rq_offset: (CONTROL_LEN + caps.max_send_wr as usize * sq_stride) as u32,
+        rq_offset: (QP_CONTROL_LEN + caps.max_send_wr as usize * sq_stride) as u32,
         rq_count: caps.max_recv_wr,
         rq_stride: recv_stride(caps.max_recv_sge) as u32,
         reserved: [0; 2],

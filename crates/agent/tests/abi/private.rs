@@ -22,7 +22,7 @@ pub(crate) fn hello() -> Request {
 #[test]
 fn engine_hello() {
     check(&Row {
-        answer: "01000000 00000000 0010060000000000 00000000 18000000".into(),
+        answer: "01000000 00000000 0010460000000000 00000000 18000000".into(),
         fds: 2,
         room: 24,
         ..Row::new(8, |_| hello())
@@ -93,19 +93,20 @@ fn mcast_resolve() {
     check(&Row {
         answer: format!("???????? 01000000 01000000 {}", "00".repeat(252)),
         room: 264,
-        ..Row::new(24, |client| {
+        ..Row::new(32, |client| {
             let qp = client.make(Kind::UdQp);
             client.done(&format!("1e000000 0800 0000 ff12000000000000 {:0>16} {qp} 0000 0000", "abc"));
             format!(
-                "c2000080 0300 2100 0100000000000000 0000 0000 00000000 ff12000000000000 {:0>16} 01000000 00000000",
+                "c2000080 0400 2100 0100000000000000 0000 0000 00000000 ff12000000000000 {:0>16} 01000000 00000000 01000000 00000000",
                 "abc"
             )
             .into()
         })
     });
     let mut client = Client::alone();
-    let ask =
-        |gid: &str, max: &str| format!("c2000080 0300 2100 0100000000000000 0000 0000 00000000 {gid} {max} 00000000");
+    let ask = |gid: &str, max: &str| {
+        format!("c2000080 0400 2100 0100000000000000 0000 0000 00000000 {gid} {max} 00000000 01000000 00000000")
+    };
     let nobody = client.done(&ask("ff12000000000000 0000000000000def", "40000000"));
     compare(&nobody.bytes, &format!("???????? {}", "00".repeat(260)));
     client.refused(&ask("ff12000000000000 0000000000000def", "41000000").into(), EINVAL, "more than 64");

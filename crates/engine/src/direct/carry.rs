@@ -68,6 +68,8 @@ impl Qp {
             match self.carry(inner, &op, &grant) {
                 Carried::Done => {
                     inner.direct.carried += 1;
+                    let mtu = inner.mtu_bits();
+                    inner.traffic.carried(&op, mtu);
                     inner.requester.direct_done(Ok(()));
                 }
                 Carried::Failed(status) => inner.requester.direct_done(Err(status)),

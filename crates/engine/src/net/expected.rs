@@ -41,6 +41,7 @@ impl Qp {
             {
                 return;
             }
+            inner.traffic.received(1, payload.len() as u32, head);
             packets.at += size;
             packets.id = packets.id.wrapping_add(1);
         }

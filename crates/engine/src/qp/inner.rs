@@ -27,6 +27,7 @@ use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
+use crate::traffic::Traffic;
 use crate::wqe::Ring;
 
 /// The path of outgoing packets.
@@ -62,6 +63,7 @@ pub(crate) struct Inner {
     pub(crate) xrc: XrcPart,
     pub(crate) link: Link,
     pub(crate) ud: UdPart,
+    pub(crate) traffic: Traffic,
     pub(crate) wire: WirePart,
     /// Whether the missing path has been reported.
     pub(crate) complained: bool,
@@ -221,6 +223,7 @@ impl Inner {
                 peer_mtu: 0,
             },
             ud: UdPart::default(),
+            traffic: Traffic::default(),
             wire: WirePart::default(),
             complained: false,
             deadline: None,
@@ -231,6 +234,12 @@ impl Inner {
             direct: DirectState::default(),
             wake: Wake::default(),
         }
+    }
+
+    /// The path MTU is 2^n bytes.
+    #[inline]
+    pub(crate) fn mtu_bits(&self) -> u32 {
+        7 + u32::from(self.attributes.path_mtu.clamp(1, 5))
     }
 
     /// The index of this connection's lane among the lanes to the peer's engine. It stays the same

@@ -1,0 +1,115 @@
+//! What a queue pair has sent and received, for the counters of its port and of the switches on its
+//! path. The engine publishes the sums in queue memory, and the agent adds them up when somebody
+//! asks. Principal type: [`Traffic`].
+//!
+//! Both ends of a lane belong to one agent, so only the sender counts there. The receiver counts
+//! packets from other hosts, and datagrams. Who carries out a request directly on the peer's memory
+//! counts for both. The units are those of performance management (IBA 16.1.3.5): packets as on a
+//! link with the path MTU, and words of 4 bytes from the LRH to the ICRC.
+
+use std::sync::atomic::Ordering;
+
+use abi::queue::qp as word;
+use protocol::{Operation, SendOp};
+
+use crate::memory::View;
+
+/// Bytes of LRH and ICRC.
+const LINK: u64 = 8 + 4;
+/// Bytes of a BTH.
+const BTH: u64 = 12;
+
+/// Sums of packets and words in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    packets: u64,
+    words: u64,
+}
+
+impl Sum {
+    /// Adds messages or packets with `len` bytes of payload each, and `headers` bytes of BTH and
+    /// further headers. They are packets of up to 2^`mtu` bytes on a link.
+    #[inline]
+    fn add(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
+        let (len, count) = (u64::from(len), u64::from(count));
+        let packets = ((len + (1 << mtu) - 1) >> mtu).max(1);
+        let bytes = len + headers as u64 + (packets - 1) * BTH + packets * LINK;
+        self.packets += count * packets;
+        self.words += count * bytes.div_ceil(4);
+    }
+}
+
+/// What a queue pair has sent and received.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    sent: Sum,
+    received: Sum,
+    /// What is published.
+    shown: (u64, u64),
+}
+
+impl Traffic {
+    /// Packets or longer pieces of messages were sent.
+    #[inline]
+    pub(crate) fn sent(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
+        self.sent.add(count, len, headers, mtu);
+    }
+
+    /// Packets were received that their sender does not count here.
+    #[inline]
+    pub(crate) fn received(&mut self, count: u32, len: u32, headers: usize) {
+        // The sender has already kept to the MTU.
+        self.received.add(count, len, headers, 31);
+    }
+
+    /// A request was carried out directly: what would have been on the link for it and its answer.
+    pub(crate) fn carried(&mut self, op: &SendOp, mtu: u32) {
+        let (asks, answers) = match op.operation {
+            Operation::Read => ((0, 28), (op.length, 16)),
+            Operation::Write => ((op.length, 28), (0, 16)),
+            _ => ((0, 40), (0, 24)),
+        };
+        self.sent.add(1, asks.0, asks.1, mtu);
+        self.received.add(1, answers.0, answers.1, mtu);
+    }
+
+    /// Publishes the sums, if they have changed.
+    #[inline]
+    pub(crate) fn show(&mut self, view: Option<&View>) {
+        let now = (self.sent.packets, self.received.packets);
+        if self.shown == now {
+            return;
+        }
+        self.shown = now;
+        let Some(view) = view else { return };
+        let words = [
+            (word::SENT_PACKETS, self.sent.packets),
+            (word::SENT_WORDS, self.sent.words),
+            (word::RECEIVED_PACKETS, self.received.packets),
+            (word::RECEIVED_WORDS, self.received.words),
+        ];
+        for (at, value) in words {
+            view.word64(at).store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_counted_as_packets_of_the_path_mtu() {
+        let mut sum = Sum::default();
+        // A SEND of 9000 bytes with an MTU of 4096: three packets.
+        sum.add(1, 9000, 12, 12);
+        assert_eq!(sum, Sum { packets: 3, words: (9000 + 3 * (12 + 12)) / 4 });
+        let mut sum = Sum::default();
+        // Two acknowledgements, and a payload that is padded.
+        sum.add(2, 0, 16, 12);
+        sum.add(1, 5, 12, 12);
+        assert_eq!(sum, Sum { packets: 3, words: 2 * 7 + 8 });
+        sum.add(1, 4096, 28, 12);
+        assert_eq!(sum.packets, 4, "a full packet is one");
+    }
+}
