@@ -113,10 +113,13 @@ impl Qp {
     }
 }
 
-/// The port of this agent that has the address.
+/// The port of this agent that has the address: the GID, or the LID if there is no GRH.
 fn port_of(devices: &Devices, dest: &Dest) -> Option<At> {
     devices.iter().find_map(|device| {
-        let has = |port: &crate::device::Port| port.gids.iter().any(|(_, entry)| entry.gid == dest.dgid);
+        let has = |port: &crate::device::Port| match dest.is_global {
+            0 => port.lid.is_some_and(|lid| lid.all().contains(&dest.dlid)),
+            _ => port.gids.iter().any(|(_, entry)| entry.gid == dest.dgid),
+        };
         device.ports.iter().position(has).map(|index| (device.index, index as u8 + 1))
     })
 }
