@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: makes the folder that users copy. Nothing in it depends on its place.
 //!
 //! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself. This folder contains the
-//! two C libraries, the path redirector, and `rsocket/librspreload.so`. The command makes the new
+//! three C libraries, the path redirector, and `rsocket/librspreload.so`. The command makes the new
 //! folder beside the old one and then replaces the old one in one step, so that running programs
 //! never see half of it.
 
@@ -20,6 +20,7 @@ use crate::workspace::Workspace;
 const LIBRARIES: &[(&str, &str, &str)] = &[
     ("libibverbs.so", "libibverbs.so.1.18.0", "libibverbs.so.1"),
     ("librdmacm.so", "librdmacm.so.1.5.0", "librdmacm.so.1"),
+    ("libibumad.so", "libibumad.so.3.2.0", "libibumad.so.3"),
 ];
 
 /// The path redirector, which `softhca run` loads by this name.
@@ -29,7 +30,7 @@ const REDIRECTOR: &str = "libsofthca_preload.so";
 const SOCKETS: &str = "librspreload.so";
 
 /// The packages to build for the folder.
-const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "librdmacm", "softhca-preload", "softhca-rspreload"];
+const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "librdmacm", "libibumad", "softhca-preload", "softhca-rspreload"];
 
 /// Builds in release mode and fills the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
