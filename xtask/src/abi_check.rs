@@ -48,6 +48,14 @@ const FACES: &[Face] = &[
         heading: "# Every symbol that librdmacm.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
     },
     Face {
+        package: "libibumad",
+        built: "libibumad.so",
+        stem: "libibumad.so",
+        list: "capi/libibumad/symbols.txt",
+        releases: Some("capi/libibumad/releases.txt"),
+        heading: "# Every symbol that libibumad.so.3 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
+    },
+    Face {
         package: "softhca-preload",
         built: "libsofthca_preload.so",
         stem: "libsofthca_preload.so",
@@ -229,7 +237,7 @@ mod tests {
     /// compares the lists with the libraries.
     #[test]
     fn the_committed_lists_have_every_symbol_of_every_release() {
-        for library in ["libibverbs", "librdmacm"] {
+        for library in ["libibverbs", "librdmacm", "libibumad"] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi").join(library);
             let table = std::fs::read_to_string(folder.join("releases.txt")).unwrap();
             let list = std::fs::read_to_string(folder.join("symbols.txt")).unwrap();

@@ -30,7 +30,8 @@ const REDIRECTOR: &str = "libsofthca_preload.so";
 const SOCKETS: &str = "librspreload.so";
 
 /// The packages to build for the folder.
-const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "librdmacm", "libibumad", "softhca-preload", "softhca-rspreload"];
+const PACKAGES: &[&str] =
+    &["softhca-cli", "libibverbs", "librdmacm", "libibumad", "softhca-preload", "softhca-rspreload"];
 
 /// Builds in release mode and fills the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {

@@ -8,7 +8,7 @@ use crate::entry::{self, Outcome, Refusal};
 use crate::layout::{Ca, NAME, Port, text};
 use crate::{describe, sysfs};
 
-pub(crate) const NO_DEVICE: Refusal = Refusal(libc::ENODEV);
+const NO_DEVICE: Refusal = Refusal(libc::ENODEV);
 const INVALID: Refusal = Refusal(libc::EINVAL);
 
 /// A negative errno or the result.
@@ -71,8 +71,8 @@ pub(crate) unsafe extern "C" fn port_guids(name: *const c_char, guids: *mut u64,
 pub(crate) unsafe extern "C" fn get_ca(name: *const c_char, ca: *mut Ca) -> c_int {
     negative("umad_get_ca", || {
         // SAFETY: the program passes NULL or a C string.
-        let (name, _) = sysfs::resolve(unsafe { named(name) }?, 0).ok_or(NO_DEVICE)?;
-        let filled = describe::ca(&name).ok_or(NO_DEVICE)?;
+        let (name, _) = sysfs::resolve(unsafe { named(name) }?, 0).ok_or(Refusal(libc::ENOENT))?;
+        let filled = describe::ca(&name).ok_or(Refusal(libc::ENOENT))?;
         // SAFETY: the program passes memory for the struct.
         unsafe { ca.write(filled) };
         Ok(0)
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn get_port(name: *const c_char, number: c_int, por
     negative("umad_get_port", || {
         let number = u32::try_from(number).map_err(|_| INVALID)?;
         // SAFETY: the program passes NULL or a C string.
-        let (name, number) = sysfs::resolve(unsafe { named(name) }?, number).ok_or(NO_DEVICE)?;
+        let (name, number) = sysfs::resolve(unsafe { named(name) }?, number).ok_or(Refusal(libc::EIO))?;
         let filled = describe::port(&name, number).ok_or(Refusal(libc::EIO))?;
         // SAFETY: the program passes memory for the struct.
         unsafe { port.write(filled) };

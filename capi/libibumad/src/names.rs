@@ -94,6 +94,10 @@ pub(crate) extern "C" fn class(class: u8) -> *const c_char {
         0x09..=0x0f | 0x30..=0x4f => c"Vendor",
         0x10 => c"DevAdm",
         0x11 => c"BootMgt",
+        0x12 => c"BIS",
+        // Programs know the name in this spelling.
+        0x21 => c"CongestionManagment",
+        0x13..=0x2f => c"Application",
         _ => UNKNOWN,
     };
     name.as_ptr()

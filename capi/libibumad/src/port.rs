@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use abi::Record;
 use abi::umad::{RegisterAgent, RegisterAgent2, ioctl};
 
-use crate::devices::{NO_DEVICE, named, negative};
+use crate::devices::{named, negative};
 use crate::entry::{self, Refusal};
 use crate::layout::Registration;
 use crate::{file, sysfs};
@@ -19,9 +19,9 @@ const OPENIB: [u8; 3] = [0x00, 0x14, 0x05];
 /// `umad_open_port`.
 pub(crate) unsafe extern "C" fn open(name: *const c_char, port: c_int) -> c_int {
     negative("umad_open_port", || {
-        let port = u32::try_from(port).map_err(|_| NO_DEVICE)?;
+        let port = u32::try_from(port).map_err(|_| INVALID)?;
         // SAFETY: the program passes NULL or a C string.
-        let (name, port) = sysfs::resolve(unsafe { named(name) }?, port).ok_or(NO_DEVICE)?;
+        let (name, port) = sysfs::resolve(unsafe { named(name) }?, port).ok_or(INVALID)?;
         let number = sysfs::file(&name, port).ok_or(INVALID)?;
         file::open(number).map_err(|_| Refusal(libc::EIO))
     })
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn register_oui(
     })
 }
 
-/// `umad_register2`: 0 or a positive errno. Refused flags come back as the supported ones.
+/// `umad_register2`: 0 or a positive errno. After EINVAL the flags are 0, as in rdma-core.
 pub(crate) unsafe extern "C" fn register2(port: c_int, attr: *mut Registration, id: *mut u32) -> c_int {
     entry::code("umad_register2", || {
         // SAFETY: the program passes a struct and a place for the id, or NULL.
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn register2(port: c_int, attr: *mut Registration, 
         let answer = RegisterAgent2::read(&argument).unwrap_or_default();
         match called {
             Ok(()) => *id = answer.id,
-            Err(INVALID) => attr.flags = answer.flags,
+            Err(INVALID) => attr.flags = 0,
             Err(_) => {}
         }
         called

@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn send(
         header.retries = retries.cast_unsigned();
         // SAFETY: the program's message has a header and `length` bytes.
         let message = unsafe { std::slice::from_raw_parts(umad.cast::<u8>(), HEADER.saturating_add(length)) };
-        file::write(port, &[message]).map(|()| 0)
+        file::write(port, &[message]).map(|()| 0).map_err(|_| Refusal(libc::EIO))
     })
 }
 
@@ -78,11 +78,9 @@ pub(crate) unsafe extern "C-unwind" fn receive(
         let taken = take(port, room);
         // SAFETY: the program's message has a header, which was received or is still its own.
         let header = unsafe { &*umad.cast::<UserMad>() };
-        match taken {
-            Ok(whole) => *length = whole.saturating_sub(HEADER) as c_int,
-            Err(Refusal(libc::ENOSPC)) => *length = (header.length as usize).saturating_sub(HEADER) as c_int,
-            Err(_) => {}
-        }
+        // After a failure too, the length is that which the header says.
+        let whole = taken.as_ref().map_or(header.length, |whole| *whole as u32);
+        *length = whole.wrapping_sub(HEADER as u32).cast_signed();
         taken.map(|_| header.id.cast_signed())
     })
 }
