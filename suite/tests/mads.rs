@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use softhca_suite::program::send;
-use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, process, wait};
+use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, cprogram, process, wait};
 
 /// A room whose agent has an InfiniBand port.
 fn room(user: User) -> Room {
@@ -139,4 +139,15 @@ fn other_users_need_the_configuration_to_allow_them() {
         let outcome = guest.finish_run(&["smpquery", "nodeinfo", "-D", "0"]).expect("it ends");
         assert_eq!(outcome.succeeded(), allowed, "{}", outcome.told());
     }
+}
+
+/// Both run with the path redirector: the dist's libibumad, which does not need it, and Debian's.
+#[test]
+fn libibumad_gives_the_results_of_debians() {
+    let room = room(User::Me);
+    let path = cprogram::build_with(&room, "umad", &["-libumad"]).expect("it compiles");
+    let path = path.to_str().expect("a plain path");
+    let ours = said(&room, &[path]);
+    assert!(ours.contains("answer 1 256 0 81 0011"), "{ours}");
+    assert_eq!(said(&room, &["env", "-u", "LD_LIBRARY_PATH", path]), ours);
 }

@@ -63,6 +63,7 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "python3-pyverbs", file: "/usr/lib/python3/dist-packages/pyverbs/__init__.py" },
     Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
     Package { name: "librdmacm-dev", file: "/usr/include/rdma/rdma_cma.h" },
+    Package { name: "libibumad-dev", file: "/usr/include/infiniband/umad.h" },
     Package { name: "rdmacm-utils", file: "/usr/bin/rping" },
     Package { name: "qperf", file: "/usr/bin/qperf" },
     Package { name: "fio", file: "/usr/bin/fio" },
