@@ -1,5 +1,6 @@
-//! The names of classes, methods, attributes and statuses, as programs print them. Values come from
-//! the InfiniBand specification.
+//! The names of classes, methods, attributes and statuses, as programs print them. The numbers are
+//! those of the InfiniBand specification. The names are those that the library of rdma-core 44
+//! returns.
 
 use std::ffi::{CStr, c_char};
 
