@@ -21,11 +21,13 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-shm", 0),
     ("softhca-udp", 0),
     ("softhca-interpose", 0),
+    ("softhca-tun", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
     ("softhca-mad", 1),
     ("softhca-rsocket", 1),
     ("softhca-iwarp", 1),
+    ("softhca-ipoib", 1),
     ("softhca-engine", 2),
     ("softhca-capture", 2),
     ("softhca-subnet", 2),
@@ -52,6 +54,7 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-wire", &["icrc/fold"]),
     ("softhca-shm", &[""]),
     ("softhca-udp", &["sys"]),
+    ("softhca-tun", &["sys"]),
     ("softhca-engine", &["access", "lock", "tsc", "usermem"]),
     ("softhca", &["memory"]),
     ("libibverbs", &[""]),
@@ -72,6 +75,7 @@ const PURE: &[&str] = &[
     "softhca-subnet",
     "softhca-sm",
     "softhca-iwarp",
+    "softhca-ipoib",
 ];
 
 /// Paths that a pure package may not mention.

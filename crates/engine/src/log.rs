@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 22] = [
+const ROOTS: [&str; 24] = [
     "abi",
     "agent",
     "bench",
@@ -25,6 +25,7 @@ const ROOTS: [&str; 22] = [
     "fabric",
     "ibverbs",
     "interpose",
+    "ipoib",
     "iwarp",
     "mad",
     "preload",
@@ -36,6 +37,7 @@ const ROOTS: [&str; 22] = [
     "sm",
     "softhca",
     "subnet",
+    "tun",
     "udp",
     "wire",
 ];

@@ -1,0 +1,213 @@
+//! The neighbours of an interface: which link-layer address an IP address has, and packets that wait
+//! for it. Not the messages that find it. Principal type: [`Neighbours`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::Time;
+use crate::address::LinkAddress;
+use crate::held::Held;
+
+/// The most neighbours. To make room, the one that was used least recently goes.
+pub(crate) const MOST: usize = 1024;
+/// How long an answer counts, and how long a neighbour that is not used is kept.
+const REACHABLE: Duration = Duration::from_secs(30);
+const UNUSED: Duration = Duration::from_secs(60);
+/// How often a neighbour is asked, once per [`ASK`].
+const TRIES: u8 = 3;
+pub(crate) const ASK: Duration = Duration::from_secs(1);
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its link-layer address has been asked for.
+    Asked { tries: u8 },
+    /// The path to its port has been asked for.
+    NeedsPath(LinkAddress),
+    /// Packets can be sent. `probes`: unanswered questions whether it is still there.
+    Known { link: LinkAddress, probes: u8 },
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    state: State,
+    /// When it was asked last.
+    asked: Time,
+    /// When it last said where it is.
+    confirmed: Time,
+    used: Time,
+    held: VecDeque<Vec<u8>>,
+}
+
+/// What to do about a neighbour.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Ask everybody who has the address.
+    Ask(IpAddr),
+    /// Ask the neighbour itself whether it still has the address.
+    Probe(IpAddr, LinkAddress),
+    /// The path to this port is needed.
+    Resolve(LinkAddress),
+    /// Send this packet.
+    Send(LinkAddress, Vec<u8>),
+    /// Nobody has the address: this packet cannot be sent.
+    Unreachable(Vec<u8>),
+    /// No neighbour has this link-layer address any more.
+    Forget(LinkAddress),
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    table: BTreeMap<IpAddr, Neighbour>,
+    held: Held,
+}
+
+impl Neighbours {
+    /// The link-layer address of a neighbour to which packets can be sent now.
+    pub(crate) fn find(&mut self, ip: IpAddr, now: Time) -> Option<LinkAddress> {
+        let neighbour = self.table.get_mut(&ip)?;
+        neighbour.used = now;
+        match neighbour.state {
+            State::Known { link, .. } => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Keeps a packet until the neighbour is known. Begins to ask for it, if nobody has asked yet.
+    /// Returns false if the packet is lost.
+    pub(crate) fn hold(&mut self, ip: IpAddr, packet: &[u8], now: Time, steps: &mut Vec<Step>) -> bool {
+        if !self.table.contains_key(&ip) {
+            if !self.make_room(steps) {
+                return false;
+            }
+            steps.push(Step::Ask(ip));
+            self.insert(ip, State::Asked { tries: 1 }, now);
+        }
+        let Some(neighbour) = self.table.get_mut(&ip) else { return false };
+        neighbour.used = now;
+        self.held.push(&mut neighbour.held, packet)
+    }
+
+    /// A neighbour has said where it is. An unknown neighbour is added only if `add`.
+    pub(crate) fn learn(&mut self, ip: IpAddr, link: LinkAddress, add: bool, now: Time, steps: &mut Vec<Step>) {
+        let Some(neighbour) = self.table.get_mut(&ip) else {
+            if add && self.make_room(steps) {
+                self.insert(ip, State::NeedsPath(link), now);
+                steps.push(Step::Resolve(link));
+            }
+            return;
+        };
+        neighbour.confirmed = now;
+        match neighbour.state {
+            State::Known { link: known, .. } if known == link => neighbour.state = State::Known { link, probes: 0 },
+            State::NeedsPath(known) if known == link => {}
+            before => {
+                neighbour.state = State::NeedsPath(link);
+                steps.push(Step::Resolve(link));
+                if let State::Known { link: known, .. } | State::NeedsPath(known) = before {
+                    self.forget_unless_used(known, steps);
+                }
+            }
+        }
+    }
+
+    /// A known neighbour has answered without saying where it is.
+    pub(crate) fn confirm(&mut self, ip: IpAddr, now: Time) {
+        if let Some(neighbour) = self.table.get_mut(&ip)
+            && let State::Known { link, .. } = neighbour.state
+        {
+            (neighbour.confirmed, neighbour.state) = (now, State::Known { link, probes: 0 });
+        }
+    }
+
+    /// The path to a port was found, or there is none.
+    pub(crate) fn resolved(&mut self, link: LinkAddress, found: bool, now: Time, steps: &mut Vec<Step>) {
+        let waiting = |neighbour: &Neighbour| neighbour.state == State::NeedsPath(link);
+        let all: Vec<IpAddr> = self.table.iter().filter(|(_, one)| waiting(one)).map(|(ip, _)| *ip).collect();
+        for ip in all {
+            if !found {
+                self.remove(ip, steps);
+                continue;
+            }
+            let Some(neighbour) = self.table.get_mut(&ip) else { continue };
+            (neighbour.state, neighbour.confirmed) = (State::Known { link, probes: 0 }, now);
+            steps.extend(self.held.take(&mut neighbour.held).map(|packet| Step::Send(link, packet)));
+        }
+    }
+
+    /// Asks again, and removes neighbours that do not answer or are not used.
+    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<Step>) {
+        let mut gone = Vec::new();
+        for (ip, neighbour) in &mut self.table {
+            let since = |then: Time| now.saturating_sub(then);
+            match &mut neighbour.state {
+                State::Asked { tries } if since(neighbour.asked) >= ASK => {
+                    if *tries == TRIES {
+                        gone.push(*ip);
+                    } else {
+                        (*tries, neighbour.asked) = (*tries + 1, now);
+                        steps.push(Step::Ask(*ip));
+                    }
+                }
+                State::Known { .. } if since(neighbour.used) >= UNUSED => gone.push(*ip),
+                State::Known { link, probes } if since(neighbour.confirmed) >= REACHABLE => {
+                    let due = *probes == 0 && neighbour.used > neighbour.confirmed;
+                    let overdue = *probes > 0 && since(neighbour.asked) >= ASK;
+                    if overdue && *probes == TRIES {
+                        gone.push(*ip);
+                    } else if due || overdue {
+                        (*probes, neighbour.asked) = (*probes + 1, now);
+                        steps.push(Step::Probe(*ip, *link));
+                    }
+                }
+                State::NeedsPath(_) if since(neighbour.confirmed) >= REACHABLE => gone.push(*ip),
+                _ => {}
+            }
+        }
+        gone.into_iter().for_each(|ip| self.remove(ip, steps));
+    }
+
+    /// Whether nothing has to be done as time passes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn insert(&mut self, ip: IpAddr, state: State, now: Time) {
+        let neighbour = Neighbour { state, asked: now, confirmed: now, used: now, held: VecDeque::new() };
+        self.table.insert(ip, neighbour);
+    }
+
+    fn remove(&mut self, ip: IpAddr, steps: &mut Vec<Step>) {
+        let Some(mut neighbour) = self.table.remove(&ip) else { return };
+        steps.extend(self.held.take(&mut neighbour.held).map(Step::Unreachable));
+        if let State::Known { link, .. } | State::NeedsPath(link) = neighbour.state {
+            self.forget_unless_used(link, steps);
+        }
+    }
+
+    fn forget_unless_used(&self, link: LinkAddress, steps: &mut Vec<Step>) {
+        let uses = |one: &Neighbour| matches!(one.state, State::Known { link: other, .. } | State::NeedsPath(other) if other == link);
+        if !self.table.values().any(uses) {
+            steps.push(Step::Forget(link));
+        }
+    }
+
+    /// Makes room for one more neighbour. Neighbours that are being asked for are not removed.
+    fn make_room(&mut self, steps: &mut Vec<Step>) -> bool {
+        if self.table.len() < MOST {
+            return true;
+        }
+        let known = self.table.iter().filter(|(_, one)| matches!(one.state, State::Known { .. }));
+        let oldest = known.min_by_key(|(_, one)| one.used).map(|(ip, _)| *ip);
+        oldest.is_some_and(|ip| {
+            self.remove(ip, steps);
+            true
+        })
+    }
+}
