@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use abi::device::{QueryDeviceAnswer, port_state};
+use abi::device::{QueryDeviceAnswer, link_layer, port_state};
 use abi::errno::Errno;
 use engine::{Control, Engine};
 use parking_lot::Mutex;
@@ -16,6 +16,9 @@ use crate::cm::manager::{self, Manager, Opener};
 use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::mtu::Mtu;
+
+/// The bit of PortInfo:CapabilityMask of a port at which a subnet manager runs.
+const IS_SM: u32 = 1 << 1;
 
 /// An open device. Clones refer to the same device. It is closed when the last clone and the last
 /// object made with it are dropped.
@@ -112,8 +115,20 @@ pub struct PortInfo {
     pub max_mtu: Mtu,
     /// Number of entries in the GID table.
     pub gids: u32,
+    /// Number of entries in the P_Key table.
+    pub pkeys: u16,
     /// Maximum length of a message in bytes.
     pub max_message: u32,
+    /// Whether the link layer is InfiniBand, not Ethernet.
+    pub infiniband: bool,
+    /// The LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The LID of the subnet manager; 0 on Ethernet.
+    pub sm_lid: u16,
+    /// The service level of datagrams to the subnet manager.
+    pub sm_sl: u8,
+    /// Whether a subnet manager runs at this port.
+    pub runs_manager: bool,
 }
 
 /// One address of a port.
@@ -198,7 +213,13 @@ impl Context {
             mtu: Mtu::of_code(answer.active_mtu),
             max_mtu: Mtu::of_code(answer.max_mtu),
             gids: answer.gid_tbl_len,
+            pkeys: answer.pkey_tbl_len,
             max_message: answer.max_msg_sz,
+            infiniband: answer.link_layer == link_layer::INFINIBAND,
+            lid: answer.lid,
+            sm_lid: answer.sm_lid,
+            sm_sl: answer.sm_sl,
+            runs_manager: answer.port_cap_flags & IS_SM != 0,
         })
     }
 
@@ -227,6 +248,14 @@ impl Context {
             }
         }
         Ok(entries)
+    }
+
+    /// One P_Key of a port; 0 for an empty entry.
+    ///
+    /// # Errors
+    /// EINVAL for an index beyond the table.
+    pub fn pkey(&self, port: u8, index: u16) -> Result<u16> {
+        Ok(self.inner.engine.query_pkey(port, u32::from(index))?)
     }
 
     /// The packets that this device has dropped, by cause and queue pair: how many, why, and the

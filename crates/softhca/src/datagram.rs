@@ -30,6 +30,24 @@ pub struct DatagramQp {
     gid_index: u8,
 }
 
+/// How datagrams of an InfiniBand port reach another port of its subnet: what a subnet manager says
+/// of a path or of a group. An Ethernet port ignores the LID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// The LID of the port or of the group.
+    pub lid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Whether datagrams carry GIDs, too. Groups need them.
+    pub global: bool,
+    /// The traffic class of datagrams with GIDs.
+    pub traffic_class: u8,
+    /// The flow label of datagrams with GIDs.
+    pub flow_label: u32,
+    /// The hop limit of datagrams with GIDs.
+    pub hop_limit: u8,
+}
+
 /// A destination of datagrams. Clones refer to the same peer.
 #[derive(Clone)]
 pub struct Peer {
@@ -92,6 +110,26 @@ impl DatagramQp {
         self.peer_at(&vector, *endpoint)
     }
 
+    /// A peer to send to, on a path that a subnet manager has found.
+    ///
+    /// # Errors
+    /// EINVAL for an address that the port cannot use.
+    pub fn peer_on(&self, path: &Path, endpoint: &DatagramEndpoint) -> Result<Peer> {
+        let vector = AhAttr {
+            dgid: endpoint.gid.0,
+            flow_label: path.flow_label,
+            sgid_index: self.source(endpoint.gid),
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            dlid: path.lid,
+            sl: path.sl,
+            is_global: path.global.into(),
+            port_num: self.port,
+            ..AhAttr::default()
+        };
+        self.peer_at(&vector, *endpoint)
+    }
+
     /// A peer to send to, by its address vector.
     pub(crate) fn peer_at(&self, vector: &AhAttr, endpoint: DatagramEndpoint) -> Result<Peer> {
         let ah = AhInner { ah: self.inner.pd.pd.create_ah(vector)?, _pd: Arc::clone(&self.inner.pd) };
@@ -128,7 +166,15 @@ impl DatagramQp {
     /// # Errors
     /// EINVAL for a GID that is not a multicast group.
     pub fn join(&self, group: Gid) -> Result<()> {
-        self.inner.qp.attach_mcast(&group.0, 0)?;
+        self.join_at(group, 0)
+    }
+
+    /// As [`DatagramQp::join`], for a group whose LID a subnet manager has assigned.
+    ///
+    /// # Errors
+    /// The errors of [`DatagramQp::join`].
+    pub fn join_at(&self, group: Gid, lid: u16) -> Result<()> {
+        self.inner.qp.attach_mcast(&group.0, lid)?;
         let mut groups = self.inner.groups.lock();
         if !groups.contains(&group) {
             groups.push(group);

@@ -130,7 +130,7 @@ pub use completion::Completion;
 pub use connected::{Connected, Qp, Reliable, Unconnected, Unreliable};
 pub use context::{Context, DeviceInfo, GidEntry, PortInfo};
 pub use cq::Cq;
-pub use datagram::{Datagram, DatagramQp, Peer};
+pub use datagram::{Datagram, DatagramQp, Path, Peer};
 pub use device::{Device, devices, devices_in, open};
 pub use endpoint::{DatagramEndpoint, Endpoint, Source};
 pub use engine::{Control, PostCause, PostError, WorkQueue};
