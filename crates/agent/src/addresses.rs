@@ -20,7 +20,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::gids::HostAddress;
 
-pub use links::{Link, host_links};
+pub use links::{IPOIB_ALIAS, Link, host_links};
 
 /// Multicast groups of rtnetlink for interfaces and addresses (`RTNLGRP_LINK`,
 /// `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
@@ -136,7 +136,7 @@ fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress
 }
 
 /// The address of one message. A tentative or duplicate address is left out: when it becomes
-/// usable, another notice comes.
+/// usable, another notice comes. So is an address of `softhca ipoib`, whose MTU is 0 here.
 fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAddress> {
     let unsettled = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unsettled) {
@@ -145,6 +145,9 @@ fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAdd
     // On a point-to-point link, `Address` is the peer's and `Local` is the host's.
     let ifindex = message.header.index;
     let (mtu, prefix) = (mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU), message.header.prefix_len);
+    if mtu == 0 {
+        return None;
+    }
     let here = |ip| HostAddress { ip, ifindex, mtu, prefix };
     let mut ip = None;
     for attribute in &message.attributes {

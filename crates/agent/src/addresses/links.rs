@@ -17,11 +17,16 @@ const RTM_GETLINK: u16 = 18;
 const DUMP: u16 = 0x301;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_IFALIAS: u16 = 20;
 /// `IFF_UP | IFF_RUNNING`: switched on, and with a carrier if the interface has one.
 const RUNNING: u32 = 0x41;
 /// Lengths of a netlink header, and of the `struct ifinfomsg` behind it.
 const HEADER: usize = 16;
 const IFINFO: usize = 16;
+
+/// The alias of an interface of `softhca ipoib`. Its addresses are no GIDs, because its packets are
+/// packets of a port of an agent, and its MTU is not that of the network.
+pub const IPOIB_ALIAS: &str = "softhca ipoib";
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,11 +41,14 @@ pub struct Link {
     pub speed: u32,
     /// Whether packets can pass: it is up and has a carrier.
     pub runs: bool,
+    /// Whether it is an interface of `softhca ipoib`.
+    pub is_ipoib: bool,
 }
 
-/// MTU in bytes by interface index.
+/// MTU in bytes by interface index; 0 for an interface of `softhca ipoib`.
 pub(super) fn mtus() -> io::Result<BTreeMap<u32, u32>> {
-    Ok(host_links()?.into_iter().filter(|link| link.mtu != 0).map(|link| (link.index, link.mtu)).collect())
+    let mtu = |link: Link| (link.index, if link.is_ipoib { 0 } else { link.mtu });
+    Ok(host_links()?.into_iter().filter(|link| link.mtu != 0).map(mtu).collect())
 }
 
 /// The interfaces of this network namespace.
@@ -100,15 +108,18 @@ fn link(message: &[u8]) -> Option<Link> {
         let Some(value) = attributes.get(4..length) else { break };
         match kind {
             IFLA_MTU => link.mtu = word(value, 0).unwrap_or_default(),
-            IFLA_IFNAME => {
-                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
-                link.name = String::from_utf8_lossy(name).into_owned();
-            }
+            IFLA_IFNAME => link.name = String::from_utf8_lossy(text(value)).into_owned(),
+            IFLA_IFALIAS => link.is_ipoib = text(value) == IPOIB_ALIAS.as_bytes(),
             _ => {}
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Some(link)
+}
+
+/// A text up to its zero.
+fn text(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
