@@ -66,6 +66,9 @@ pub(crate) enum Command {
     /// Show the switches of `softhca agent --topology`, cut and mend cables
     #[command(after_help = crate::subnet::EXAMPLES)]
     Subnet(crate::subnet::Subnet),
+    /// Make a network interface over RDMA (IPoIB), for programs that use sockets
+    #[command(after_help = crate::ipoib::EXAMPLES)]
+    Ipoib(crate::ipoib::Ipoib),
     /// Measure latency, bandwidth and rate, on this host or between two
     Bench(crate::bench::options::Options),
     /// Check this machine, and a program: can it run on softhca?

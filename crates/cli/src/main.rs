@@ -22,6 +22,7 @@ mod failure;
 mod fault;
 mod fault_counts;
 mod finding;
+mod ipoib;
 mod json;
 mod link_layer;
 mod log;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Fault(fault) => fault::run(&fault, &host),
         Command::Subnet(wanted) => subnet::run(&wanted, &host),
         Command::Port(wanted) => port::run(&wanted, &host),
+        Command::Ipoib(options) => ipoib::run(&options, &host),
         Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),
         Command::Pages { folder, date } => pages::write(&folder, &date),

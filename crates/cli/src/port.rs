@@ -74,7 +74,7 @@ pub(crate) struct Port {
 }
 
 /// A number, decimal or hex.
-fn number(text: &str) -> Result<u16, String> {
+pub(crate) fn number(text: &str) -> Result<u16, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16),
         None => text.parse(),

@@ -1,0 +1,105 @@
+//! `softhca ipoib`: a network interface over InfiniBand or RoCE (IPoIB), for programs that know
+//! nothing of RDMA.
+//!
+//! The crate `ipoib` decides what becomes of each packet. This module has the rest: the options, the
+//! TUN device, its addresses and routes, the queue pair, and subnet administration. The principal
+//! function is [`run`].
+
+mod bridge;
+mod groups;
+mod link;
+mod netlink;
+mod options;
+mod port;
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tun::Tun;
+
+use crate::failure::Failure;
+use crate::place::{self, Host};
+use crate::start;
+
+use bridge::Bridge;
+pub(crate) use options::{EXAMPLES, Ipoib};
+
+/// Makes the interface, and carries its packets until a signal ends it.
+pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
+    let stop = signals()?;
+    let run_dir = place::run_dir_of(host, options.node.as_deref())?;
+    // The connection is kept until the end. While it exists, an agent does not exit as idle.
+    let _agent = match options.node {
+        Some(_) => None,
+        None => Some(start::ensure(host, &run_dir, None)?),
+    };
+    let port = port::Port::open(&run_dir, options)?;
+    let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;
+    let mut bridge = Bridge::new(tun, &options.interface, &port)?;
+    bridge.set_up(&options.ip)?;
+    tell_ready(options, &port, &bridge)?;
+    bridge.carry(&stop)?;
+    Ok(String::new())
+}
+
+/// Readable after a signal that asks this program to end.
+fn signals() -> io::Result<OwnedFd> {
+    let (stop, raised) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, raised.try_clone()?)?;
+    }
+    Ok(stop.into())
+}
+
+/// Says that the interface is up, at once: a script waits for this line.
+fn tell_ready(options: &Ipoib, port: &port::Port, bridge: &Bridge) -> io::Result<()> {
+    let link = bridge.address();
+    let line = if options.json {
+        let ips: Vec<String> = options.ip.iter().map(ToString::to_string).collect();
+        crate::json::line(json!({
+            "interface": options.interface, "port": port.name, "pkey": port.pkey, "mtu": port.packet_mtu(),
+            "link": link.to_string(), "addresses": ips, "managed": port.is_managed(),
+        }))
+    } else {
+        let manager = if port.is_managed() { "with its subnet manager" } else { "without a subnet manager" };
+        format!(
+            "{} is up on {} {manager}: partition {:#06x}, MTU {}, link-layer address {link}",
+            options.interface,
+            port.name,
+            port.pkey,
+            port.packet_mtu()
+        )
+    };
+    let mut output = io::stdout().lock();
+    writeln!(output, "{line}").and_then(|()| output.flush())
+}
+
+fn no_interface(name: &str, error: &tun::Error) -> Failure {
+    use rustix::io::Errno;
+    let is = |error: &io::Error, errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    match error {
+        tun::Error::Name => Failure::of_options(format!(
+            "{name:?} is not a valid name of a network interface: at most {} characters, without spaces and '/'",
+            tun::NAME_MAX
+        )),
+        tun::Error::File(error) if is(error, Errno::ACCESS) || is(error, Errno::PERM) => {
+            format!("no right to open {}; run softhca ipoib as root", tun::FILE).into()
+        }
+        tun::Error::File(error) => {
+            format!("cannot open {}: {error}; load the kernel module tun, or give the container this device", tun::FILE)
+                .into()
+        }
+        tun::Error::Interface(error) if is(error, Errno::PERM) => format!(
+            "no right to make the network interface {name}: run softhca ipoib as root, or in a network namespace of \
+             your own (unshare -rn)"
+        )
+        .into(),
+        tun::Error::Interface(error) if is(error, Errno::BUSY) || is(error, Errno::INVAL) => {
+            format!("the network interface {name} exists already; choose another name with --interface").into()
+        }
+        tun::Error::Interface(error) => format!("cannot make the network interface {name}: {error}").into(),
+    }
+}

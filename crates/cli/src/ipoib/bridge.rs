@@ -1,0 +1,243 @@
+//! Carries packets between the TUN device and the queue pair, and does what the interface asks for.
+//! The principal type is [`Bridge`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ipoib::header::LEN as HEADER;
+use ipoib::{Config, EtherType, Event, Interface, LinkAddress, Outgoing, Partition, Target};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softhca::EventKind;
+use tun::Tun;
+
+use super::groups;
+use super::link::{Link, QKEY};
+use super::netlink::Netlink;
+use super::options::Network;
+use super::port::{IPV6_LEAST, Port};
+use crate::failure::Failure;
+use engine::reason::say;
+
+/// The scope of the groups: this subnet.
+const SUBNET: u8 = 2;
+/// Packets of one side that are carried before the other side's.
+const TURN: usize = 64;
+
+/// An interface and both of its sides.
+pub(crate) struct Bridge<'a> {
+    tun: Tun,
+    name: &'a str,
+    port: &'a Port,
+    link: Link,
+    netlink: Netlink,
+    interface: Interface,
+    began: Instant,
+}
+
+impl<'a> Bridge<'a> {
+    /// Creates the queue pair.
+    pub(crate) fn new(tun: Tun, name: &'a str, port: &'a Port) -> Result<Self, Failure> {
+        let link = Link::new(port, QKEY)?;
+        let netlink = Netlink::new(name).map_err(|error| format!("cannot use rtnetlink: {error}"))?;
+        let partition = Partition { pkey: port.pkey, scope: SUBNET };
+        let config = Config { link: link.address(), partition, mtu: port.packet_mtu() as usize };
+        let interface = Interface::new(config, Duration::ZERO);
+        Ok(Self { tun, name, port, link, netlink, interface, began: Instant::now() })
+    }
+
+    /// The link-layer address.
+    pub(crate) fn address(&self) -> LinkAddress {
+        self.link.address()
+    }
+
+    /// Switches the interface on, with its addresses.
+    pub(crate) fn set_up(&mut self, networks: &[Network]) -> Result<(), Failure> {
+        let (name, mtu) = (self.name, self.port.packet_mtu());
+        self.netlink.set_up(mtu).map_err(|error| format!("cannot switch {name} on: {error}"))?;
+        for network in networks {
+            if network.ip.is_ipv6() && mtu < IPV6_LEAST {
+                return Err(format!(
+                    "{name} has an MTU of {mtu}, and IPv6 needs {IPV6_LEAST}: the active MTU of {} is {}; a larger \
+                     MTU of its network interface makes it larger",
+                    self.port.name, self.port.info.mtu
+                )
+                .into());
+            }
+            let added = self.netlink.add_address(*network);
+            added.map_err(|error| format!("cannot give {name} the address {network}: {error}"))?;
+        }
+        self.read_host()?;
+        self.events()?;
+        if self.interface.is_up() { Ok(()) } else { Err(format!("{name} cannot join its broadcast group").into()) }
+    }
+
+    /// Carries packets until `stop` is readable.
+    pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<(), Failure> {
+        loop {
+            let mut busy = self.from_host()?;
+            busy |= self.from_wire()?;
+            let now = self.now();
+            if self.interface.timeout().is_some_and(|due| due <= now) {
+                self.interface.tick(now);
+                self.events()?;
+            }
+            self.link.flush()?;
+            if !busy && self.wait(stop)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Takes packets of the host. Returns whether there were any.
+    fn from_host(&mut self) -> Result<bool, Failure> {
+        let now = self.now();
+        for count in 0..TURN {
+            let Some(mut buffer) = self.link.take() else { return Ok(count > 0) };
+            let length = match self.tun.read(&mut buffer[HEADER..]) {
+                Ok(length) => length,
+                Err(error) => {
+                    self.link.give_back(buffer);
+                    return match error.kind() {
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(count > 0),
+                        _ => Err(format!("{}: {error}", self.name).into()),
+                    };
+                }
+            };
+            let packet = &buffer[HEADER..HEADER + length];
+            match (self.interface.outgoing(packet, now), EtherType::of_ip(packet)) {
+                (Outgoing::To(target), Some(kind)) => {
+                    buffer[..HEADER].copy_from_slice(&kind.header());
+                    self.link.send(buffer, HEADER + length, &target)?;
+                }
+                _ => {
+                    self.link.give_back(buffer);
+                    self.events()?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes datagrams that have arrived. Returns whether there were any.
+    fn from_wire(&mut self) -> Result<bool, Failure> {
+        let now = self.now();
+        for count in 0..TURN {
+            let Some(completion) = self.link.poll()? else { return Ok(count > 0) };
+            if let Some(packet) = self.interface.incoming(completion.data(), now) {
+                deliver(&self.tun, packet);
+            } else {
+                self.events()?;
+            }
+            self.link.receive(completion)?;
+        }
+        Ok(true)
+    }
+
+    /// Does what the interface asks for.
+    fn events(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        while let Some(event) = self.interface.poll() {
+            match event {
+                Event::Send(target, payload) => self.send(&payload, &target)?,
+                Event::Deliver(packet) => deliver(&self.tun, &packet),
+                Event::Resolve(link) => {
+                    let found = self.link.add_neighbour(link);
+                    if let Err(error) = &found {
+                        say(format_args!("no path to {link}: {error}"));
+                    }
+                    self.interface.resolved(link, found.is_ok(), now);
+                }
+                Event::Forget(link) => self.link.forget(&Target::Neighbour(link)),
+                Event::Join(mgid, membership) => {
+                    let joined = self.link.join(mgid, membership);
+                    if let Err(error) = &joined {
+                        let mgid = std::net::Ipv6Addr::from(mgid);
+                        say(format_args!("cannot join the group {mgid}: {error}"));
+                    }
+                    self.interface.joined(&mgid, joined.is_ok(), now);
+                }
+                Event::Leave(mgid) => self.link.leave(mgid),
+                Event::GroupsChanged => self.interface.set_groups(groups::joined(self.name), now),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a payload of the interface's own. Without a buffer it is lost.
+    fn send(&mut self, payload: &[u8], target: &Target) -> Result<(), Failure> {
+        if let Some(mut buffer) = self.link.take() {
+            buffer[..payload.len()].copy_from_slice(payload);
+            self.link.send(buffer, payload.len(), target)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the addresses, routes and groups of the host.
+    fn read_host(&mut self) -> Result<(), Failure> {
+        let cannot = |error: io::Error| format!("cannot read the addresses of {}: {error}", self.name);
+        let addresses = self.netlink.addresses().map_err(cannot)?;
+        let routes = self.netlink.routes().map_err(cannot)?;
+        let now = self.now();
+        self.interface.set_routes(addresses, routes, now);
+        self.interface.set_groups(groups::joined(self.name), now);
+        Ok(())
+    }
+
+    /// Waits for something to do. Returns whether a signal has ended the program.
+    fn wait(&mut self, stop: &OwnedFd) -> Result<bool, Failure> {
+        self.link.cq().take_event()?;
+        self.link.cq().arm()?;
+        // Completions that came before the arming give no event.
+        if self.from_wire()? {
+            self.link.flush()?;
+            return Ok(false);
+        }
+        let limit = self.interface.timeout().map(|due| due.saturating_sub(self.now()));
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![
+            input(stop.as_fd()),
+            input(self.netlink.as_fd()),
+            input(self.port.context.as_fd()),
+            input(self.link.cq().as_fd()),
+        ];
+        if self.link.has_room() {
+            fds.push(input(self.tun.as_fd()));
+        }
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(format!("cannot wait: {error}").into()),
+        }
+        let ready = |at: usize| !fds[at].revents().is_empty();
+        let (stopped, host, port) = (ready(0), ready(1), ready(2));
+        if host && self.netlink.drain() {
+            self.read_host()?;
+            self.events()?;
+        }
+        if port {
+            self.port_events()?;
+        }
+        Ok(stopped)
+    }
+
+    fn port_events(&mut self) -> Result<(), Failure> {
+        while let Some(event) = self.port.context.poll_event()? {
+            match event.kind {
+                EventKind::DeviceFatal => return Err(format!("the device of {} is gone", self.port.name).into()),
+                EventKind::ClientReregister | EventKind::SmChange | EventKind::LidChange => self.interface.rejoin(),
+                _ => {}
+            }
+        }
+        self.events()
+    }
+}
+
+/// Gives a packet to the host. The host loses it while the interface is switched off.
+fn deliver(tun: &Tun, packet: &[u8]) {
+    let _ = tun.write(packet);
+}

@@ -1,0 +1,160 @@
+//! The queue pair of an interface: sends payloads to targets, and receives payloads. It knows nothing
+//! of IP. The principal type is [`Link`].
+
+use std::collections::{HashMap, HashSet};
+
+use ipoib::{LinkAddress, Membership, Target};
+use softhca::{
+    Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operation, Part, Peer, Result, Status,
+};
+
+use super::port::Port;
+
+/// Receives and sends that are in progress at most.
+const RECEIVES: u32 = 512;
+const SENDS: u32 = 256;
+/// Datagrams that are posted with one call.
+const BATCH: usize = 32;
+/// The Q_Key of a link without a subnet manager: that which managers use by default.
+pub(crate) const QKEY: u32 = 0x0000_0b1b;
+
+/// A queue pair with its buffers and peers.
+pub(crate) struct Link {
+    cq: Cq,
+    qp: DatagramQp,
+    /// The GIDs of the port: a datagram from one of them and from the own QPN is an echo.
+    own: HashSet<Gid>,
+    peers: HashMap<Target, Peer>,
+    free: Vec<Buffer>,
+    pending: Vec<(Part, Peer)>,
+}
+
+impl Link {
+    /// Creates the queue pair and posts its receives.
+    pub(crate) fn new(port: &Port, qkey: u32) -> Result<Self> {
+        let context = &port.context;
+        let (pd, cq) = (context.pd()?, context.cq(RECEIVES + SENDS)?);
+        let builder = pd.datagrams(&cq).sends(SENDS).receives(RECEIVES).parts(1).inline(0);
+        let builder = builder.partition(port.pkey_index).qkey(qkey);
+        let qp = match port.gid_index {
+            Some(index) => builder.address(port.number, index).build()?,
+            None if port.number == 1 => builder.build()?,
+            None => builder.address(port.number, first_address(port)?).build()?,
+        };
+        let payload = port.payload_max();
+        let receive = DatagramQp::HEADER + payload;
+        let receives = pd.buffer(receive * RECEIVES as usize)?.pieces(receive);
+        receives.into_iter().try_for_each(|buffer| qp.receive(0, buffer))?;
+        let free = pd.buffer(payload * SENDS as usize)?.pieces(payload);
+        let own = context.gids(port.number)?.into_iter().map(|entry| entry.gid).collect();
+        Ok(Self { cq, qp, own, peers: HashMap::new(), free, pending: Vec::new() })
+    }
+
+    /// The link-layer address of the queue pair.
+    pub(crate) fn address(&self) -> LinkAddress {
+        let DatagramEndpoint { qpn, gid, .. } = self.qp.endpoint();
+        LinkAddress { flags: 0, qpn, gid: gid.0 }
+    }
+
+    pub(crate) fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Whether a payload can be sent now.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// A buffer for a payload.
+    pub(crate) fn take(&mut self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    /// A buffer that is not sent.
+    pub(crate) fn give_back(&mut self, buffer: Buffer) {
+        self.free.push(buffer);
+    }
+
+    /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets nothing.
+    pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target) -> Result<()> {
+        let Some(peer) = self.peers.get(target) else {
+            self.free.push(buffer);
+            return Ok(());
+        };
+        self.pending.push((buffer.part(..bytes), peer.clone()));
+        if self.pending.len() == BATCH { self.flush() } else { Ok(()) }
+    }
+
+    /// Posts what was sent.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let (parts, peers): (Vec<Part>, Vec<Peer>) = self.pending.drain(..).unzip();
+        let mut batch = self.qp.batch();
+        for (part, peer) in parts.into_iter().zip(&peers) {
+            batch = batch.send(part, peer);
+        }
+        Ok(batch.post(0)?)
+    }
+
+    /// The next datagram that has arrived. Sends that have completed give their buffers back.
+    pub(crate) fn poll(&mut self) -> Result<Option<Completion>> {
+        while let Some(completion) = self.cq.poll()? {
+            let received = completion.operation() == Operation::Receive;
+            match completion.status() {
+                Status::Success if received && !self.is_echo(&completion) => return Ok(Some(completion)),
+                Status::Success if received => self.receive(completion)?,
+                Status::Success => self.free.extend(completion.into_buffers()),
+                _ => drop(completion.ok()?),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Posts the receive of a datagram again.
+    pub(crate) fn receive(&self, completion: Completion) -> Result<()> {
+        Ok(self.qp.receive(0, completion.into_buffer())?)
+    }
+
+    /// Whether a datagram to a group came back to its sender.
+    fn is_echo(&self, completion: &Completion) -> bool {
+        completion.source().is_some_and(|source| source.qpn == self.qp.number() && self.own.contains(&source.gid))
+    }
+
+    /// A neighbour, by its GID.
+    pub(crate) fn add_neighbour(&mut self, link: LinkAddress) -> Result<()> {
+        let endpoint = DatagramEndpoint { qpn: link.qpn, qkey: self.qp.endpoint().qkey, gid: Gid(link.gid) };
+        let peer = self.qp.peer(&endpoint)?;
+        self.peers.insert(Target::Neighbour(link), peer);
+        Ok(())
+    }
+
+    /// Forgets a neighbour or a group.
+    pub(crate) fn forget(&mut self, target: &Target) {
+        self.peers.remove(target);
+    }
+
+    /// Joins a group, by its GID.
+    pub(crate) fn join(&mut self, mgid: [u8; 16], membership: Membership) -> Result<()> {
+        if membership == Membership::Full {
+            self.qp.join(Gid(mgid))?;
+        }
+        let peer = self.qp.group(Gid(mgid))?;
+        self.peers.insert(Target::Group(mgid), peer);
+        Ok(())
+    }
+
+    /// Leaves a group.
+    pub(crate) fn leave(&mut self, mgid: [u8; 16]) {
+        self.forget(&Target::Group(mgid));
+        // EINVAL if the queue pair only sends to the group.
+        let _ = self.qp.leave(Gid(mgid));
+    }
+}
+
+/// The index of the first address of a port that is not its port 1; 0 if it has none.
+fn first_address(port: &Port) -> Result<u8> {
+    let gids = port.context.gids(port.number)?;
+    Ok(gids.iter().find_map(|entry| u8::try_from(entry.index).ok().filter(|index| *index > 0)).unwrap_or(0))
+}

@@ -1,0 +1,119 @@
+//! The port that an interface uses: its device, partition and MTU. Principal type: [`Port`].
+
+use std::path::Path;
+
+use softhca::{Context, Device, PortInfo};
+
+use super::options::Ipoib;
+use crate::failure::Failure;
+
+/// The MTU of an IPoIB link in most subnets: that of its broadcast group.
+const USUAL: u32 = 2048;
+/// The bytes of the encapsulation header.
+const HEADER: u32 = ipoib::header::LEN as u32;
+/// The bits of a P_Key that name the partition.
+const PARTITION: u16 = 0x7fff;
+/// IPv6 needs links with at least this MTU.
+pub(crate) const IPV6_LEAST: u32 = 1280;
+
+/// A port in one of its partitions.
+pub(crate) struct Port {
+    pub(crate) context: Context,
+    pub(crate) number: u8,
+    /// DEVICE/PORT.
+    pub(crate) name: String,
+    pub(crate) info: PortInfo,
+    pub(crate) pkey: u16,
+    pub(crate) pkey_index: u16,
+    pub(crate) gid_index: Option<u8>,
+    mtu: u32,
+}
+
+impl Port {
+    /// Opens the device, and finds the partition.
+    pub(crate) fn open(run_dir: &Path, options: &Ipoib) -> Result<Self, Failure> {
+        let (device, number) = choose(run_dir, options.device.as_deref())?;
+        let name = format!("{}/{number}", device.name());
+        let context = device.open()?;
+        let info = context.port(number).map_err(|error| format!("{name}: {error}"))?;
+        if !info.active {
+            let why = if info.infiniband && info.sm_lid == 0 {
+                "no subnet manager has brought it up yet; start one, for example opensm"
+            } else {
+                "it is down; see `softhca devices`"
+            };
+            return Err(format!("the port {name} is not active: {why}").into());
+        }
+        let (pkey_index, pkey) = partition(&context, number, &info, options.pkey, &name)?;
+        let most = info.mtu.bytes() - HEADER;
+        let mtu = options.mtu.unwrap_or(info.mtu.bytes().min(USUAL) - HEADER);
+        if !(68..=most).contains(&mtu) {
+            return Err(Failure::of_options(format!(
+                "an MTU of {mtu}: it must be between 68 and {most}, because the active MTU of {name} is {}",
+                info.mtu
+            )));
+        }
+        let gid_index = options.gid_index;
+        Ok(Self { context, number, name, info, pkey, pkey_index, gid_index, mtu })
+    }
+
+    /// The longest packet of a datagram.
+    pub(crate) fn packet_mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// The longest payload of a datagram.
+    pub(crate) fn payload_max(&self) -> usize {
+        (self.mtu + HEADER) as usize
+    }
+
+    /// Whether subnet administration is asked for groups and paths.
+    pub(crate) fn is_managed(&self) -> bool {
+        false
+    }
+}
+
+/// The device and the port number of `--device`.
+fn choose(run_dir: &Path, wanted: Option<&str>) -> Result<(Device, u8), Failure> {
+    let devices = softhca::devices_in(run_dir);
+    let (name, number) = match wanted.map(|wanted| wanted.split_once('/').unwrap_or((wanted, "1"))) {
+        None => (None, 1),
+        Some((name, number)) => {
+            let parsed = number.parse().ok().filter(|number| *number > 0);
+            let number = parsed.ok_or_else(|| Failure::of_options(format!("{number:?} is not a port number")))?;
+            (Some(name), number)
+        }
+    };
+    let found = devices.iter().find(|device| name.is_none_or(|name| device.name() == name));
+    match found {
+        Some(device) => Ok((device.clone(), number)),
+        None => {
+            let names: Vec<&str> = devices.iter().map(Device::name).collect();
+            let name = name.unwrap_or("softhca0");
+            Err(format!("unknown device {name}; the devices of {} are {names:?}", run_dir.display()).into())
+        }
+    }
+}
+
+/// The index and the value of the partition's P_Key.
+fn partition(
+    context: &Context,
+    number: u8,
+    info: &PortInfo,
+    wanted: Option<u16>,
+    name: &str,
+) -> Result<(u16, u16), Failure> {
+    let mut known = Vec::new();
+    for index in 0..info.pkeys {
+        let pkey = context.pkey(number, index)?;
+        if pkey & PARTITION != 0 {
+            known.push((index, pkey));
+        }
+    }
+    let found = known.iter().find(|(_, pkey)| wanted.is_none_or(|wanted| wanted & PARTITION == pkey & PARTITION));
+    found.copied().ok_or_else(|| {
+        let known: Vec<String> = known.iter().map(|(_, pkey)| format!("{pkey:#06x}")).collect();
+        let wanted = wanted.map_or_else(|| "no P_Key".to_owned(), |wanted| format!("not the P_Key {wanted:#06x}"));
+        format!("the port {name} has {wanted}; its partitions are {}", known.join(", ")).into()
+    })
+}
