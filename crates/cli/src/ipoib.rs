@@ -8,9 +8,11 @@
 mod bridge;
 mod groups;
 mod link;
+mod manager;
 mod netlink;
 mod options;
 mod port;
+mod umad;
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -36,9 +38,17 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         Some(_) => None,
         None => Some(start::ensure(host, &run_dir, None)?),
     };
-    let port = port::Port::open(&run_dir, options)?;
+    let mut port = port::Port::open(&run_dir, options)?;
     let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;
-    let mut bridge = Bridge::new(tun, &options.interface, &port)?;
+    let managed = match port.manager(&run_dir)? {
+        None => None,
+        Some(mut manager) => {
+            let group = manager.join_broadcast(port.partition().broadcast())?;
+            port.limit(group.mtu);
+            Some((manager, group))
+        }
+    };
+    let mut bridge = Bridge::new(tun, &options.interface, &port, managed)?;
     bridge.set_up(&options.ip)?;
     tell_ready(options, &port, &bridge)?;
     bridge.carry(&stop)?;

@@ -63,6 +63,11 @@ impl Groups {
         group.state == State::Joined
     }
 
+    /// Whether a group is joined, or shall be.
+    pub(crate) fn is_known(&self, mgid: &Gid) -> bool {
+        self.table.contains_key(mgid)
+    }
+
     /// Joins these groups as a full member, and leaves those that are no longer wanted.
     pub(crate) fn want(&mut self, wanted: &BTreeSet<Gid>, now: Time, steps: &mut Vec<Step>) {
         let full = self.table.iter().filter(|(_, group)| group.membership == Membership::Full);

@@ -162,8 +162,9 @@ impl Interface {
         self.follow(steps, now);
     }
 
-    /// The end of [`Event::Join`]: whether the interface is a member now.
-    pub fn joined(&mut self, mgid: &Gid, joined: bool, now: Time) {
+    /// The end of [`Event::Join`]: whether the interface is a member now. Returns whether the group
+    /// is still wanted.
+    pub fn joined(&mut self, mgid: &Gid, joined: bool, now: Time) -> bool {
         let mut steps = Vec::new();
         self.groups.joined(mgid, joined, now, &mut steps);
         self.follow_groups(steps);
@@ -173,6 +174,7 @@ impl Interface {
             let own: Vec<IpAddr> = self.routes.own().iter().map(|own| own.ip).collect();
             own.into_iter().for_each(|ip| self.announce(ip, now));
         }
+        self.groups.is_known(mgid)
     }
 
     /// What becomes of a packet of the host.

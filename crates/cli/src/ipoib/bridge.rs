@@ -2,25 +2,25 @@
 //! The principal type is [`Bridge`].
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ipoib::header::LEN as HEADER;
-use ipoib::{Config, EtherType, Event, Interface, LinkAddress, Outgoing, Partition, Target};
+use ipoib::{Config, EtherType, Event, Interface, LinkAddress, Membership, Outgoing, Target};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use softhca::EventKind;
+use softhca::{EventKind, Path};
 use tun::Tun;
 
 use super::groups;
 use super::link::{Link, QKEY};
+use super::manager::{Answer, Group, Manager, Request};
 use super::netlink::Netlink;
 use super::options::Network;
 use super::port::{IPV6_LEAST, Port};
 use crate::failure::Failure;
 use engine::reason::say;
 
-/// The scope of the groups: this subnet.
-const SUBNET: u8 = 2;
 /// Packets of one side that are carried before the other side's.
 const TURN: usize = 64;
 
@@ -32,18 +32,26 @@ pub(crate) struct Bridge<'a> {
     link: Link,
     netlink: Netlink,
     interface: Interface,
+    manager: Option<Manager>,
+    /// The broadcast group, which was joined before the queue pair was created.
+    broadcast: Option<Group>,
     began: Instant,
 }
 
 impl<'a> Bridge<'a> {
     /// Creates the queue pair.
-    pub(crate) fn new(tun: Tun, name: &'a str, port: &'a Port) -> Result<Self, Failure> {
-        let link = Link::new(port, QKEY)?;
+    pub(crate) fn new(
+        tun: Tun,
+        name: &'a str,
+        port: &'a Port,
+        managed: Option<(Manager, Group)>,
+    ) -> Result<Self, Failure> {
+        let (manager, broadcast) = managed.unzip();
+        let link = Link::new(port, broadcast.as_ref().map_or(QKEY, |group| group.qkey))?;
         let netlink = Netlink::new(name).map_err(|error| format!("cannot use rtnetlink: {error}"))?;
-        let partition = Partition { pkey: port.pkey, scope: SUBNET };
-        let config = Config { link: link.address(), partition, mtu: port.packet_mtu() as usize };
+        let config = Config { link: link.address(), partition: port.partition(), mtu: port.packet_mtu() as usize };
         let interface = Interface::new(config, Duration::ZERO);
-        Ok(Self { tun, name, port, link, netlink, interface, began: Instant::now() })
+        Ok(Self { tun, name, port, link, netlink, interface, manager, broadcast, began: Instant::now() })
     }
 
     /// The link-layer address.
@@ -84,7 +92,7 @@ impl<'a> Bridge<'a> {
             }
             self.link.flush()?;
             if !busy && self.wait(stop)? {
-                return Ok(());
+                return self.leave_groups();
             }
         }
     }
@@ -138,31 +146,81 @@ impl<'a> Bridge<'a> {
         Ok(true)
     }
 
-    /// Does what the interface asks for.
+    /// Does what the interface asks for, and takes answers that are there.
     fn events(&mut self) -> Result<(), Failure> {
         let now = self.now();
+        self.answers()?;
         while let Some(event) = self.interface.poll() {
             match event {
                 Event::Send(target, payload) => self.send(&payload, &target)?,
                 Event::Deliver(packet) => deliver(&self.tun, &packet),
-                Event::Resolve(link) => {
-                    let found = self.link.add_neighbour(link);
-                    if let Err(error) = &found {
-                        say(format_args!("no path to {link}: {error}"));
+                Event::Resolve(link) => match &mut self.manager {
+                    None => self.add_neighbour(link, None),
+                    Some(manager) => manager.ask(Request::Path(link))?,
+                },
+                Event::Forget(link) => {
+                    self.link.forget(link);
+                    if let Some(manager) = &mut self.manager {
+                        manager.forget(&link.gid);
                     }
-                    self.interface.resolved(link, found.is_ok(), now);
                 }
-                Event::Forget(link) => self.link.forget(&Target::Neighbour(link)),
-                Event::Join(mgid, membership) => {
-                    let joined = self.link.join(mgid, membership);
-                    if let Err(error) = &joined {
-                        let mgid = std::net::Ipv6Addr::from(mgid);
-                        say(format_args!("cannot join the group {mgid}: {error}"));
-                    }
-                    self.interface.joined(&mgid, joined.is_ok(), now);
-                }
-                Event::Leave(mgid) => self.link.leave(mgid),
+                Event::Join(mgid, membership) => match (&mut self.manager, self.broadcast.take()) {
+                    (None, _) => self.join(mgid, membership, None)?,
+                    (Some(_), Some(group)) => self.join(mgid, membership, Some(&group))?,
+                    (Some(manager), None) => manager.ask(Request::Join(mgid, membership))?,
+                },
+                Event::Leave(mgid) => self.leave(mgid)?,
                 Event::GroupsChanged => self.interface.set_groups(groups::joined(self.name), now),
+            }
+            self.answers()?;
+        }
+        Ok(())
+    }
+
+    fn add_neighbour(&mut self, link: LinkAddress, path: Option<&Path>) {
+        let found = self.link.add_neighbour(link, path);
+        if let Err(error) = &found {
+            say(format_args!("no path to {link}: {error}"));
+        }
+        self.interface.resolved(link, found.is_ok(), self.now());
+    }
+
+    /// Joins a group of the manager, or one without a manager.
+    fn join(&mut self, mgid: [u8; 16], membership: Membership, group: Option<&Group>) -> io::Result<()> {
+        let joined = self.link.join(mgid, membership, group);
+        if let Err(error) = &joined {
+            say(format_args!("cannot join the group {}: {error}", Ipv6Addr::from(mgid)));
+        }
+        // The group may be unwanted by now.
+        if !self.interface.joined(&mgid, joined.is_ok(), self.now()) {
+            self.leave(mgid)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, mgid: [u8; 16]) -> io::Result<()> {
+        match (self.link.leave(mgid), &mut self.manager) {
+            (Some(membership), Some(manager)) => manager.ask(Request::Leave(mgid, membership)),
+            _ => Ok(()),
+        }
+    }
+
+    fn leave_groups(&mut self) -> Result<(), Failure> {
+        self.link.groups().into_iter().try_for_each(|mgid| self.leave(mgid))?;
+        Ok(())
+    }
+
+    /// Takes the answers of the manager.
+    fn answers(&mut self) -> Result<(), Failure> {
+        while let Some(manager) = &mut self.manager {
+            match manager.next()? {
+                None => break,
+                Some(Answer::Joined(mgid, membership, Some(group))) => self.join(mgid, membership, Some(&group))?,
+                Some(Answer::Joined(mgid, _, None)) => {
+                    self.interface.joined(&mgid, false, self.now());
+                }
+                Some(Answer::Path(link, Some(path))) => self.add_neighbour(link, Some(&path)),
+                Some(Answer::Path(link, None)) => self.interface.resolved(link, false, self.now()),
             }
         }
         Ok(())
@@ -206,6 +264,7 @@ impl<'a> Bridge<'a> {
             input(self.port.context.as_fd()),
             input(self.link.cq().as_fd()),
         ];
+        fds.extend(self.manager.iter().map(|manager| input(manager.as_fd())));
         if self.link.has_room() {
             fds.push(input(self.tun.as_fd()));
         }
@@ -217,11 +276,11 @@ impl<'a> Bridge<'a> {
         let (stopped, host, port) = (ready(0), ready(1), ready(2));
         if host && self.netlink.drain() {
             self.read_host()?;
-            self.events()?;
         }
         if port {
             self.port_events()?;
         }
+        self.events()?;
         Ok(stopped)
     }
 
@@ -229,11 +288,17 @@ impl<'a> Bridge<'a> {
         while let Some(event) = self.port.context.poll_event()? {
             match event.kind {
                 EventKind::DeviceFatal => return Err(format!("the device of {} is gone", self.port.name).into()),
-                EventKind::ClientReregister | EventKind::SmChange | EventKind::LidChange => self.interface.rejoin(),
+                EventKind::ClientReregister | EventKind::SmChange | EventKind::LidChange => {
+                    if let Some(manager) = &mut self.manager {
+                        let info = self.port.context.port(self.port.number)?;
+                        manager.changed(info.sm_lid, info.sm_sl);
+                        self.interface.rejoin();
+                    }
+                }
                 _ => {}
             }
         }
-        self.events()
+        Ok(())
     }
 }
 

@@ -4,10 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use ipoib::{LinkAddress, Membership, Target};
-use softhca::{
-    Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operation, Part, Peer, Result, Status,
-};
+use softhca::{Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operation, Part, Path, Peer, Result, Status};
 
+use super::manager::Group;
 use super::port::Port;
 
 /// Receives and sends that are in progress at most.
@@ -122,34 +121,52 @@ impl Link {
         completion.source().is_some_and(|source| source.qpn == self.qp.number() && self.own.contains(&source.gid))
     }
 
-    /// A neighbour, by its GID.
-    pub(crate) fn add_neighbour(&mut self, link: LinkAddress) -> Result<()> {
+    /// A neighbour, on the path to it, or by its GID alone.
+    pub(crate) fn add_neighbour(&mut self, link: LinkAddress, path: Option<&Path>) -> Result<()> {
         let endpoint = DatagramEndpoint { qpn: link.qpn, qkey: self.qp.endpoint().qkey, gid: Gid(link.gid) };
-        let peer = self.qp.peer(&endpoint)?;
+        let peer = match path {
+            None => self.qp.peer(&endpoint)?,
+            Some(path) => self.qp.peer_on(path, &endpoint)?,
+        };
         self.peers.insert(Target::Neighbour(link), peer);
         Ok(())
     }
 
-    /// Forgets a neighbour or a group.
-    pub(crate) fn forget(&mut self, target: &Target) {
-        self.peers.remove(target);
+    /// Forgets a neighbour.
+    pub(crate) fn forget(&mut self, link: LinkAddress) {
+        self.peers.remove(&Target::Neighbour(link));
     }
 
-    /// Joins a group, by its GID.
-    pub(crate) fn join(&mut self, mgid: [u8; 16], membership: Membership) -> Result<()> {
+    /// Joins a group, with what a manager says of it, or by its GID alone.
+    pub(crate) fn join(&mut self, mgid: [u8; 16], membership: Membership, group: Option<&Group>) -> Result<()> {
         if membership == Membership::Full {
-            self.qp.join(Gid(mgid))?;
+            self.qp.join_at(Gid(mgid), group.map_or(0, |group| group.path.lid))?;
         }
-        let peer = self.qp.group(Gid(mgid))?;
+        let peer = match group {
+            None => self.qp.group(Gid(mgid))?,
+            Some(group) => {
+                let endpoint = DatagramEndpoint { qpn: DatagramEndpoint::GROUP, qkey: group.qkey, gid: Gid(mgid) };
+                self.qp.peer_on(&group.path, &endpoint)?
+            }
+        };
         self.peers.insert(Target::Group(mgid), peer);
         Ok(())
     }
 
-    /// Leaves a group.
-    pub(crate) fn leave(&mut self, mgid: [u8; 16]) {
-        self.forget(&Target::Group(mgid));
+    /// Leaves a group. Returns how the queue pair was a member.
+    pub(crate) fn leave(&mut self, mgid: [u8; 16]) -> Option<Membership> {
+        self.peers.remove(&Target::Group(mgid))?;
         // EINVAL if the queue pair only sends to the group.
-        let _ = self.qp.leave(Gid(mgid));
+        Some(self.qp.leave(Gid(mgid)).map_or(Membership::SendOnly, |()| Membership::Full))
+    }
+
+    /// The groups that were joined.
+    pub(crate) fn groups(&self) -> Vec<[u8; 16]> {
+        let group = |target: &Target| match target {
+            Target::Group(mgid) => Some(*mgid),
+            Target::Neighbour(_) => None,
+        };
+        self.peers.keys().filter_map(group).collect()
     }
 }
 

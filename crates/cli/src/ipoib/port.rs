@@ -1,16 +1,21 @@
 //! The port that an interface uses: its device, partition and MTU. Principal type: [`Port`].
 
+use std::io;
 use std::path::Path;
 
 use softhca::{Context, Device, PortInfo};
 
+use super::manager::{Asker, Manager};
 use super::options::Ipoib;
+use super::umad::File;
 use crate::failure::Failure;
 
 /// The MTU of an IPoIB link in most subnets: that of its broadcast group.
 const USUAL: u32 = 2048;
 /// The bytes of the encapsulation header.
 const HEADER: u32 = ipoib::header::LEN as u32;
+/// The scope of the groups: this subnet.
+const SUBNET: u8 = 2;
 /// The bits of a P_Key that name the partition.
 const PARTITION: u16 = 0x7fff;
 /// IPv6 needs links with at least this MTU.
@@ -26,7 +31,9 @@ pub(crate) struct Port {
     pub(crate) pkey: u16,
     pub(crate) pkey_index: u16,
     pub(crate) gid_index: Option<u8>,
+    device: String,
     mtu: u32,
+    managed: bool,
 }
 
 impl Port {
@@ -53,8 +60,19 @@ impl Port {
                 info.mtu
             )));
         }
-        let gid_index = options.gid_index;
-        Ok(Self { context, number, name, info, pkey, pkey_index, gid_index, mtu })
+        // A port at which a manager runs has its own LID as that of the manager. So has a port
+        // without one.
+        let managed = info.infiniband && (info.runs_manager || (info.sm_lid != 0 && info.sm_lid != info.lid));
+        let managed = managed && !options.no_manager;
+        // A subnet manager knows the port by this GID.
+        let gid_index = options.gid_index.or(managed.then_some(0));
+        let device = device.name().to_owned();
+        Ok(Self { context, device, number, name, info, pkey, pkey_index, gid_index, mtu, managed })
+    }
+
+    /// The partition, with the scope of its groups.
+    pub(crate) fn partition(&self) -> ipoib::Partition {
+        ipoib::Partition { pkey: self.pkey, scope: SUBNET }
     }
 
     /// The longest packet of a datagram.
@@ -67,9 +85,35 @@ impl Port {
         (self.mtu + HEADER) as usize
     }
 
+    /// The MTU of the link is that of its broadcast group.
+    pub(crate) fn limit(&mut self, link_mtu: u32) {
+        self.mtu = self.mtu.min(link_mtu - HEADER);
+    }
+
     /// Whether subnet administration is asked for groups and paths.
     pub(crate) fn is_managed(&self) -> bool {
-        false
+        self.managed
+    }
+
+    /// Connects to subnet administration, if the port has a manager.
+    pub(crate) fn manager(&self, run_dir: &Path) -> Result<Option<Manager>, Failure> {
+        if !self.managed {
+            return Ok(None);
+        }
+        let file = File::open(run_dir, &self.device, self.number).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => format!(
+                "no right to ask the subnet manager of {}: only root, the agent's user and `mad_users` of its \
+                 configuration may; without the manager, see --no-manager",
+                self.name
+            ),
+            _ => format!("cannot ask the subnet manager of {}: {error}", self.name),
+        })?;
+        let gid = self.context.gid(self.number, self.gid_index.unwrap_or(0).into())?.gid.0;
+        Ok(Some(Manager::new(file, self.asker(gid, &self.info))))
+    }
+
+    fn asker(&self, gid: [u8; 16], info: &PortInfo) -> Asker {
+        Asker { gid, pkey: self.pkey, sm_lid: info.sm_lid, sm_sl: info.sm_sl }
     }
 }
 
