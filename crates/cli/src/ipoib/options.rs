@@ -12,8 +12,6 @@ Examples:
       Interface ib0 on port 1 of the first device.
   softhca ipoib --interface ib1 --pkey 0x8001 --ip 10.2.0.1/24
       Another interface, in another partition.
-  softhca ipoib --connected --ip 10.1.0.1/24
-      Packets of up to 65520 bytes, over reliable connections.
   softhca ipoib --node H1 --ip 10.1.0.1/24
       On a node of the agent's topology (softhca agent --topology).
 

@@ -1,0 +1,179 @@
+//! Tests `softhca ipoib`: network interfaces on RoCE ports, on InfiniBand ports, and on the nodes of
+//! a topology that opensm manages. Programs that know only sockets talk over them.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use softhca_suite::namespace::Namespace;
+use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, wait};
+
+/// The addresses of the two interfaces.
+const IPV4: [&str; 2] = ["10.1.0.1", "10.1.0.2"];
+const IPV6: [&str; 2] = ["fd01::1", "fd01::2"];
+
+/// Accepts one client, and sends back what it sends.
+const SERVER: &str = "\
+import socket, sys
+family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 7000), family=family)
+print('ready', flush=True)
+peer, _ = server.accept()
+while data := peer.recv(65536):
+    peer.sendall(data)
+";
+/// Sends a megabyte, and expects it back.
+const CLIENT: &str = "\
+import socket, sys, threading
+peer = socket.create_connection((sys.argv[1], 7000))
+sent = bytes(range(256)) * 4096
+def send():
+    peer.sendall(sent)
+    peer.shutdown(socket.SHUT_WR)
+threading.Thread(target=send).start()
+back = b''.join(iter(lambda: peer.recv(65536), b''))
+print('all came back' if back == sent else f'{len(back)} bytes came back')
+";
+/// Joins a group, and prints the first datagram to it.
+const MEMBER: &str = "\
+import socket, sys
+member = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+member.bind(('239.1.2.3', 7001))
+group = socket.inet_aton('239.1.2.3') + socket.inet_aton(sys.argv[1])
+member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+print('ready', flush=True)
+print(member.recv(100).decode())
+";
+/// Sends datagrams to the group until it is ended: the first ones may come before the member.
+const SENDER: &str = "\
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+while True:
+    sender.sendto(b'to the group', ('239.1.2.3', 7001))
+    time.sleep(0.05)
+";
+/// Connects to a host that does not exist.
+const STRANGER: &str = "\
+import errno, socket, sys
+try:
+    socket.create_connection((sys.argv[1], 7000))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+";
+
+/// A side: the room of its agent, and its namespace.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    room: &'a Room,
+    namespace: &'a Namespace,
+}
+
+impl Side<'_> {
+    /// The command, in the namespace.
+    fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", self.namespace.name()]).arg(command.get_program()).args(command.get_args());
+        inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        inside
+    }
+
+    /// An interface that is up.
+    fn interface(&self, number: usize, options: &[&str]) -> Program {
+        let ips = [format!("{}/24", IPV4[number]), format!("{}/64", IPV6[number])];
+        let words = [&["ipoib", "--ip", &ips[0], "--ip", &ips[1]], options].concat();
+        let mut program = self.room.start(self.inside(&self.room.softhca(&words))).expect("it starts");
+        program.wait_for_words("ib0 is up", HANG).expect("the interface is up");
+        program
+    }
+
+    fn python(&self, program: &str, address: &str) -> Command {
+        let mut python = Command::new("python3");
+        python.args(["-c", program, address]);
+        self.inside(&python)
+    }
+
+    #[track_caller]
+    fn says(&self, program: &str, address: &str) -> String {
+        let outcome = self.room.finish(self.python(program, address)).expect("it ends");
+        outcome.expect_success().everything().trim().to_owned()
+    }
+
+    fn ready(&self, program: &str, address: &str) -> Program {
+        let mut program = self.room.start(self.python(program, address)).expect("it starts");
+        program.wait_for_words("ready", HANG).expect("it is ready");
+        program
+    }
+
+    /// The command fails, with these words.
+    #[track_caller]
+    fn refuses(&self, options: &[&str], words: &str) {
+        let command = self.inside(&self.room.softhca(&[&["ipoib"], options].concat()));
+        let outcome: Outcome = self.room.finish(command).expect("it ends");
+        assert!(!outcome.succeeded() && outcome.everything().contains(words), "{}", outcome.told());
+    }
+}
+
+/// Programs on both sides reach each other: streams, groups, and nobody at an unused address.
+fn talk(left: Side<'_>, right: Side<'_>) {
+    for addresses in [IPV4, IPV6] {
+        let _server = left.ready(SERVER, addresses[0]);
+        assert_eq!(right.says(CLIENT, addresses[0]), "all came back");
+    }
+    let mut member = right.ready(MEMBER, IPV4[1]);
+    let _sender = left.room.start(left.python(SENDER, IPV4[0])).expect("it starts");
+    member.wait_for_words("to the group", HANG).expect("the datagram arrives");
+    assert_eq!(left.says(STRANGER, "10.1.0.99"), "EHOSTUNREACH");
+}
+
+fn end(mut program: Program) {
+    program.signal(Signal::INT);
+    assert!(program.wait(HANG).expect("it ends").succeeded());
+}
+
+#[test]
+fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
+    for layer in ["ethernet", "infiniband"] {
+        let Some(hosts) = Hosts::joined(2300, User::Me).expect("two namespaces") else { return };
+        let hosts = hosts.with_agents(&["--link-layer", layer]).expect("agents");
+        let side = |host: &'_ softhca_suite::Host| (host.room(), host.namespace());
+        let ((room, namespace), (other, far)) = (side(&hosts.left), side(&hosts.right));
+        let (left, right) = (Side { room, namespace }, Side { room: other, namespace: far });
+        let interfaces = [left.interface(0, &[]), right.interface(1, &[])];
+        talk(left, right);
+        left.refuses(&[], "the network interface ib0 exists already");
+        left.refuses(&["--interface", "ib1", "--pkey", "0x8001"], "its partitions are 0xffff");
+        // The addresses of the interface are no GIDs, and its MTU is not that of the port.
+        assert_eq!(room.gid_index("10.1.0.1".parse().expect("an address")).expect("the table"), None);
+        interfaces.into_iter().for_each(end);
+        assert!(!namespace.script("ip link").expect("the interfaces").contains("ib0"));
+    }
+}
+
+/// The manager has the groups while they are joined.
+#[test]
+fn nodes_of_a_managed_subnet_talk_over_interfaces() {
+    let (Some(here), Some(there)) = (Namespace::new().expect("one"), Namespace::new().expect("two")) else { return };
+    let room = Room::of(User::Me).expect("a room");
+    let file = room.folder().join("subnet.topo");
+    let text = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
+    std::fs::write(&file, text).expect("written");
+    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    let (left, right) = (Side { room: &room, namespace: &here }, Side { room: &room, namespace: &there });
+    left.refuses(&["--node", "H1"], "no subnet manager has brought it up");
+    let home = room.own_dir().display().to_string();
+    let log = room.own_dir().join("opensm.log");
+    let (cache, temporary, to) =
+        (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"), log.display().to_string());
+    let on = |node: &str, words: &[&str]| room.softhca(&[&["run", "--node", node, "--"], words].concat());
+    let _manager = room.start(on("H1", &["env", &cache, &temporary, "opensm", "-f", &to])).expect("it starts");
+    let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
+    wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
+    let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];
+    talk(left, right);
+    let groups = || room.finish(on("H2", &["saquery", "-g"])).expect("it ends").expect_success().everything();
+    let solicited = "ff12:601b:ffff::1:ff00:2";
+    let known = groups();
+    assert!(known.contains("ff12:401b:ffff::ffff:ffff") && known.contains(solicited), "{known}");
+    interfaces.into_iter().for_each(end);
+    wait::until(HANG, "the groups to be left", || (!groups().contains(solicited)).then_some(())).expect("they are");
+}
