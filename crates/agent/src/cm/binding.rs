@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use abi::layout::Record;
 use abi::ucma::address::{Bind, BindIp};
 use abi::ucma::connection::Listen;
+use abi::ucma::port_space;
 use abi::ucma::sockaddr::{Sockaddr, SockaddrIb};
 use abi::{Errno, Refusal};
 
@@ -51,14 +52,20 @@ impl Manager {
             return refuse(Errno::EACCES, text);
         }
         let upper = u64::from(space) << 16;
+        let named = own_service(&address).filter(|_| space == port_space::IB);
+        if named.is_some() && !privileged {
+            return refuse(Errno::EACCES, "only root may have a service id of IPoIB".to_owned());
+        }
         let chosen = match wanted {
+            // The id names the whole service; its last bits may be 0.
+            wanted if named.is_some() => wanted,
             0 => self.ports.free(upper, spot).ok_or_else(|| {
                 let text = format!("every port of port space {} is in use", space_name(space));
                 Refusal::new(Errno::EADDRNOTAVAIL, text)
             })?,
             wanted => wanted,
         };
-        let service = upper | u64::from(chosen);
+        let service = named.unwrap_or(upper | u64::from(chosen));
         self.ports
             .bind(service, Holder { id: name, spot, reuse, af_only, listens: false })
             .map_err(|conflict| conflict_at(conflict, &address, chosen))?;
@@ -117,6 +124,23 @@ impl Manager {
         id.backlog = if (1..=BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
         self.consider_early();
         Ok(Vec::new())
+    }
+}
+
+/// The service ids of IPoIB in connected mode, as Linux has them: this byte and the QPN of the
+/// interface. They are in no port space.
+const IPOIB_SERVICES: u64 = 0x10;
+
+/// Whether a service id is one of IPoIB. Its requests have no header with IP addresses.
+pub(super) fn is_ipoib(service: u64) -> bool {
+    service >> 56 == IPOIB_SERVICES
+}
+
+/// The service id of IPoIB that an address names.
+fn own_service(address: &Sockaddr) -> Option<u64> {
+    match address {
+        Sockaddr::Ib(record) => Some(u64::from_be_bytes(record.sid)).filter(|service| is_ipoib(*service)),
+        Sockaddr::Ip(_) => None,
     }
 }
 

@@ -18,6 +18,7 @@ use wire::cm::{Req, SidrReq, SidrStatus};
 
 use super::Manager;
 use super::before_listen::{Ask, GRACE};
+use super::binding::is_ipoib;
 use super::channel::Event;
 use super::id::{Id, Stage, ib_address};
 use super::locals::Attachment;
@@ -112,6 +113,7 @@ impl Manager {
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
         let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
+            _ if is_ipoib(asked.service) => None,
             // In this port space, ids have IP addresses or GIDs. Requests to a GID come without a
             // header.
             Some(header) if space == u64::from(port_space::IB) => header.ok().filter(|header| {
