@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{PATIENCE, next};
 use fabric::{Fabric, Faults};
-use softhca::cm::{Connection, Connector, DatagramListener, Incoming, Listener, Outgoing};
-use softhca::{Access, Context, Cq, DatagramQp, Error, Pd, Status};
+use softhca::cm::{Connection, Connector, DatagramListener, Incoming, Listener, Outgoing, Service};
+use softhca::{Access, Context, Cq, DatagramQp, Error, Gid, Pd, Status};
 
 /// A program on a host.
 struct Program {
@@ -305,4 +305,38 @@ fn a_device_without_a_manager_says_so() {
     let device = Context::with_control(Box::new(control)).expect("a device");
     let refused = Listener::bind(&device, at("10.0.0.1:1")).expect_err("no way to it");
     assert_eq!(refused.errno(), 95);
+}
+
+/// The GID of a host's first address.
+fn gid(program: &Program) -> Gid {
+    program.device.gids(1).expect("a table").iter().find(|entry| entry.index > 0).expect("an address").gid
+}
+
+/// A service id in the port space of RDMA CM needs no right. One of IPoIB names an interface, so only
+/// root may listen there. Private data comes as it was sent in both cases.
+#[test]
+fn a_service_is_found_by_gid() {
+    let fabric = Fabric::two_hosts().expect("a fabric");
+    let (here, there) = (Program::on(&fabric, 0), Program::on(&fabric, 1));
+    let is_root = rustix::process::geteuid().is_root();
+    for (id, allowed) in [(0x013f_1234, true), (0x1000_0000_0001_2345, is_root)] {
+        let service = |gid, id| Service { gid, pkey: 0xffff, id };
+        let to = service(gid(&there), id);
+        let listener = Listener::builder(&there.device).bind_service(&to);
+        assert_eq!(listener.is_ok(), allowed, "{listener:?}");
+        let Ok(listener) = listener else { continue };
+        thread::scope(|threads| {
+            let asking = threads.spawn(|| {
+                let from = service(gid(&here), 0);
+                let route = Connector::new(&here.device).resolve_service(&from, &to).expect("a route");
+                route.prepare(here.pd.reliable(&here.cq)).expect("a QP").connect(b"asks").expect("connected")
+            });
+            let request = listener.accept_for(PATIENCE).expect("no error").expect("a request");
+            assert_eq!(&request.private_data()[..5], b"asks\0");
+            let near =
+                request.prepare(there.pd.reliable(&there.cq)).expect("a QP").accept(b"answers").expect("accepted");
+            let far = asking.join().expect("no panic");
+            assert_eq!((&far.private_data()[..8], far.endpoint().qpn), (&b"answers\0"[..], near.peer().qpn));
+        });
+    }
 }

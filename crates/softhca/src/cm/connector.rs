@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::cm::{EventKind, PortSpace, QpKind, SetOption};
+use ::cm::{Address, EventKind, PortSpace, QpKind, SetOption};
 
 use crate::builder::QpBuilder;
 use crate::cm::id::{Ends, Id};
 use crate::cm::prepared::{Outgoing, Prepared};
+use crate::cm::service::Service;
 use crate::connected::Reliable;
 use crate::context::Context;
 use crate::error::Result;
@@ -70,14 +71,29 @@ impl<'a> Connector<'a> {
         Route::new(id)
     }
 
+    /// Resolves a GID and the route to it, from another GID (AF_IB).
+    ///
+    /// # Errors
+    /// The errors of [`Connector::resolve`].
+    pub fn resolve_service(self, from: &Service, to: &Service) -> Result<Route> {
+        let id = self.begin(to.address(), Some(from.address()), PortSpace::IB, QpKind::RC)?;
+        id.expect(EventKind::ADDR_RESOLVED)?;
+        self.go_on(&id)?;
+        id.expect(EventKind::ROUTE_RESOLVED)?;
+        Route::new(id)
+    }
+
     pub(super) fn start(&self, to: SocketAddr, space: PortSpace, kind: QpKind) -> Result<Id> {
+        self.begin(to.into(), self.source.map(Into::into), space, kind)
+    }
+
+    fn begin(&self, to: Address, source: Option<Address>, space: PortSpace, kind: QpKind) -> Result<Id> {
         let id = Id::new(&self.device.inner, space, kind)?;
         let (channel, number) = id.command()?;
         if let Some(value) = self.type_of_service {
             channel.set_option(number, SetOption::TypeOfService(value))?;
         }
-        let source = self.source.map(Into::into);
-        channel.resolve_addr(number, source.as_ref(), &to.into(), self.milliseconds())?;
+        channel.resolve_addr(number, source.as_ref(), &to, self.milliseconds())?;
         Ok(id)
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ::cm::{Event, EventKind};
+use ::cm::{Address, Event, EventKind};
 
 use crate::cm::id::{Ends, Id};
 use crate::error::Result;
@@ -28,7 +28,7 @@ pub(crate) struct Asked {
 
 impl Hearing {
     /// Listens at an address, with an id that has all its other options.
-    pub(crate) fn begin(id: Id, address: SocketAddr, backlog: i32) -> Result<Self> {
+    pub(crate) fn begin(id: Id, address: impl Into<Address>, backlog: i32) -> Result<Self> {
         let (channel, number) = id.command()?;
         channel.bind(number, &address.into())?;
         channel.listen(number, backlog)?;

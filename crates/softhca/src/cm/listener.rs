@@ -11,6 +11,7 @@ use crate::builder::QpBuilder;
 use crate::cm::hearing::{Asked, BACKLOG, Hearing};
 use crate::cm::id::Id;
 use crate::cm::prepared::{Incoming, Prepared};
+use crate::cm::service::Service;
 use crate::connected::Reliable;
 use crate::context::Context;
 use crate::error::Result;
@@ -88,6 +89,15 @@ impl ListenerBuilder<'_> {
     /// A listener at `::` does not receive IPv4 requests (`RDMA_OPTION_ID_AFONLY`).
     pub fn only_v6(self) -> Self {
         Self { family_only: true, ..self }
+    }
+
+    /// Listens at a GID for a service (AF_IB).
+    ///
+    /// # Errors
+    /// The errors of [`Listener::bind`]. EACCES for a service of IPoIB, if this user is not root.
+    pub fn bind_service(self, service: &Service) -> Result<Listener> {
+        let id = Id::new(&self.device.inner, PortSpace::IB, QpKind::RC)?;
+        Ok(Listener { hearing: Hearing::begin(id, service.address(), self.backlog)? })
     }
 
     /// Listens at this address.

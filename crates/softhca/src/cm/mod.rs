@@ -36,6 +36,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Peers without an IP address are found by GID and service id: see [`Service`].
+//!
 //! Datagram queue pairs are found the same way: see [`DatagramListener`].
 //!
 //! With the feature `tokio`, the module `aio` has the same types for tasks, under the same names.
@@ -63,6 +65,7 @@ mod id;
 mod listener;
 pub(crate) mod manager;
 mod prepared;
+mod service;
 
 #[cfg(feature = "tokio")]
 pub(crate) use connection::Tie;
@@ -72,3 +75,4 @@ pub use connector::{Connector, Route};
 pub use datagrams::{DatagramListener, DatagramRequest, Found};
 pub use listener::{Listener, ListenerBuilder, Request};
 pub use prepared::{Incoming, Outgoing};
+pub use service::Service;
