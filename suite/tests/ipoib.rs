@@ -132,14 +132,16 @@ fn end(mut program: Program) {
 
 #[test]
 fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
-    for layer in ["ethernet", "infiniband"] {
+    for (layer, options) in [("ethernet", &[][..]), ("ethernet", &["--connected"]), ("infiniband", &[])] {
         let Some(hosts) = Hosts::joined(2300, User::Me).expect("two namespaces") else { return };
         let hosts = hosts.with_agents(&["--link-layer", layer]).expect("agents");
-        let side = |host: &'_ softhca_suite::Host| (host.room(), host.namespace());
-        let ((room, namespace), (other, far)) = (side(&hosts.left), side(&hosts.right));
-        let (left, right) = (Side { room, namespace }, Side { room: other, namespace: far });
-        let interfaces = [left.interface(0, &[]), right.interface(1, &[])];
+        let (room, namespace) = (hosts.left.room(), hosts.left.namespace());
+        let (left, right) =
+            (Side { room, namespace }, Side { room: hosts.right.room(), namespace: hosts.right.namespace() });
+        let interfaces = [left.interface(0, options), right.interface(1, options)];
         talk(left, right);
+        let connections = room.show("qp").expect("the queue pairs").to_string().matches("\"RC\"").count();
+        assert_eq!(connections > 0, options == ["--connected"], "{connections}");
         left.refuses(&[], "the network interface ib0 exists already");
         left.refuses(&["--interface", "ib1", "--pkey", "0x8001"], "its partitions are 0xffff");
         // The addresses of the interface are no GIDs, and its MTU is not that of the port.
@@ -165,7 +167,7 @@ fn nodes_of_a_managed_subnet_talk_over_interfaces() {
     let (cache, temporary, to) =
         (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"), log.display().to_string());
     let on = |node: &str, words: &[&str]| room.softhca(&[&["run", "--node", node, "--"], words].concat());
-    let _manager = room.start(on("H1", &["env", &cache, &temporary, "opensm", "-f", &to])).expect("it starts");
+    let _manager = room.start(on("H1", &["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to])).expect("it starts");
     let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
     wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
     let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];

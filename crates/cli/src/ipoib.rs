@@ -6,6 +6,7 @@
 //! function is [`run`].
 
 mod bridge;
+mod connected;
 mod groups;
 mod link;
 mod manager;
@@ -70,7 +71,7 @@ fn tell_ready(options: &Ipoib, port: &port::Port, bridge: &Bridge) -> io::Result
     let line = if options.json {
         let ips: Vec<String> = options.ip.iter().map(ToString::to_string).collect();
         crate::json::line(json!({
-            "interface": options.interface, "port": port.name, "pkey": port.pkey, "mtu": port.packet_mtu(),
+            "interface": options.interface, "port": port.name, "pkey": port.pkey, "mtu": port.interface_mtu(),
             "link": link.to_string(), "addresses": ips, "managed": port.is_managed(),
         }))
     } else {
@@ -80,7 +81,7 @@ fn tell_ready(options: &Ipoib, port: &port::Port, bridge: &Bridge) -> io::Result
             options.interface,
             port.name,
             port.pkey,
-            port.packet_mtu()
+            port.interface_mtu()
         )
     };
     let mut output = io::stdout().lock();

@@ -22,9 +22,9 @@ impl Interface {
                 Step::Ask(ip) => self.ask(ip, None, now),
                 Step::Probe(ip, link) => self.ask(ip, Some(link), now),
                 Step::Resolve(link) => self.push(Event::Resolve(link)),
-                Step::Send(link, payload) => self.push(Event::Send(Target::Neighbour(link), payload)),
+                Step::Send(link, payload) => self.send_held(link, payload, now),
                 Step::Unreachable(payload) => self.refuse(&payload),
-                Step::Forget(link) => self.push(Event::Forget(link)),
+                Step::Forget(link) => self.forget(link, now),
             }
         }
     }
@@ -49,7 +49,7 @@ impl Interface {
                 let message = Message { from, to, target, advertisement: false, solicited: false, link: own };
                 match link {
                     Some(link) => self.send(Target::Neighbour(link), EtherType::Ipv6, &message.bytes()),
-                    None => self.to_group(to, &message.bytes(), now),
+                    None => self.send_to_group(to, &message.bytes(), now),
                 }
             }
             // Without an address of its own, the host has nobody to ask as.
@@ -69,7 +69,7 @@ impl Interface {
             IpAddr::V6(ip) => {
                 let (to, link) = (ALL_NODES, Some(link));
                 let message = Message { from: ip, to, target: ip, advertisement: true, solicited: false, link };
-                self.to_group(to, &message.bytes(), now);
+                self.send_to_group(to, &message.bytes(), now);
             }
         }
     }
@@ -100,7 +100,7 @@ impl Interface {
             target_ip: arp.sender_ip,
         };
         if named {
-            self.to_neighbour_or_hold(sender, EtherType::Arp, &answer.bytes(), now);
+            self.send_or_hold(sender, EtherType::Arp, &answer.bytes(), now);
         } else {
             self.send(Target::Group(self.config.partition.broadcast()), EtherType::Arp, &answer.bytes());
         }
@@ -144,9 +144,9 @@ impl Interface {
             link: own,
         };
         if named {
-            self.to_neighbour_or_hold(from, EtherType::Ipv6, &answer.bytes(), now);
+            self.send_or_hold(from, EtherType::Ipv6, &answer.bytes(), now);
         } else {
-            self.to_group(to, &answer.bytes(), now);
+            self.send_to_group(to, &answer.bytes(), now);
         }
     }
 
@@ -156,7 +156,7 @@ impl Interface {
         self.follow(steps, now);
     }
 
-    fn to_neighbour_or_hold(&mut self, ip: IpAddr, kind: EtherType, packet: &[u8], now: Time) {
+    fn send_or_hold(&mut self, ip: IpAddr, kind: EtherType, packet: &[u8], now: Time) {
         match self.neighbours.find(ip, now) {
             Some(link) => self.send(Target::Neighbour(link), kind, packet),
             None => {

@@ -12,6 +12,8 @@ pub enum Target {
     Neighbour(LinkAddress),
     /// To a group, which was joined.
     Group(Gid),
+    /// To a neighbour, on the connection to it.
+    Connection(LinkAddress),
 }
 
 /// What becomes of a packet of the host.
@@ -52,6 +54,10 @@ pub enum Event {
     Join(Gid, Membership),
     /// Leave a group.
     Leave(Gid),
+    /// Connect to a neighbour, and call [`connected`](crate::Interface::connected).
+    Connect(LinkAddress),
+    /// End the connection to a neighbour, if there is one.
+    Disconnect(LinkAddress),
     /// The host has changed its groups: call [`set_groups`](crate::Interface::set_groups).
     GroupsChanged,
 }

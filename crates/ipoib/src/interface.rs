@@ -8,6 +8,7 @@ use wire::cm::Gid;
 
 use crate::Time;
 use crate::address::LinkAddress;
+use crate::connections::{self, Connections, Way};
 use crate::event::{Event, Loss, Outgoing, Target};
 use crate::group::Partition;
 use crate::groups::{self, Groups};
@@ -31,6 +32,8 @@ pub struct Config {
     pub partition: Partition,
     /// The longest packet of a datagram: the MTU of the link without the header.
     pub mtu: usize,
+    /// Connected mode: neighbours that take connections get packets on them.
+    pub connected: bool,
 }
 
 /// How many packets an interface has handled.
@@ -55,6 +58,7 @@ pub struct Interface {
     pub(crate) routes: Routes,
     pub(crate) neighbours: Neighbours,
     groups: Groups,
+    connections: Connections,
     events: VecDeque<Event>,
     pub(crate) counters: Counters,
     /// The groups that the host's programs have joined.
@@ -72,6 +76,7 @@ impl Interface {
             routes: Routes::default(),
             neighbours: Neighbours::default(),
             groups: Groups::default(),
+            connections: Connections::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
             host_groups: Vec::new(),
@@ -106,6 +111,9 @@ impl Interface {
         let mut steps = Vec::new();
         self.groups.tick(now, &mut steps);
         self.follow_groups(steps);
+        let mut steps = Vec::new();
+        self.connections.tick(now, &mut steps);
+        self.follow_connections(steps, now);
     }
 
     /// Whether the broadcast group is joined. Before, no packet passes.
@@ -120,10 +128,10 @@ impl Interface {
         self.counters
     }
 
-    /// How many neighbours and groups are known.
+    /// How many neighbours, groups and connections are known.
     #[must_use]
-    pub fn sizes(&self) -> (usize, usize) {
-        (self.neighbours.len(), self.groups.len())
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.neighbours.len(), self.groups.len(), self.connections.len())
     }
 
     /// The host's addresses of this interface, and its routes out of it. New addresses are announced
@@ -192,15 +200,14 @@ impl Interface {
         if !self.is_up {
             return Outgoing::Lost(Loss::Full);
         }
-        if packet.len() > self.config.mtu {
-            self.events.extend(icmp::answer(packet, Error::TooBig(self.config.mtu)).map(Event::Deliver));
-            return Outgoing::Lost(Loss::TooBig);
-        }
         let mgid = match self.routes.hop(destination) {
-            Hop::Neighbour(ip) => return self.to_neighbour(ip, packet, now),
+            Hop::Neighbour(ip) => return self.route_to_neighbour(ip, packet, now),
             Hop::Broadcast => self.config.partition.broadcast(),
             Hop::Group(group) => self.config.partition.group(group),
         };
+        if packet.len() > self.config.mtu {
+            return Outgoing::Lost(Loss::TooBig);
+        }
         if ip::is_membership(packet) {
             self.events.push_back(Event::GroupsChanged);
         }
@@ -222,7 +229,7 @@ impl Interface {
     }
 
     /// Sends an own message to a group, which may have to be joined first.
-    pub(crate) fn to_group(&mut self, group: Ipv6Addr, packet: &[u8], now: Time) {
+    pub(crate) fn send_to_group(&mut self, group: Ipv6Addr, packet: &[u8], now: Time) {
         let mgid = self.config.partition.group(group.into());
         let payload = [&EtherType::Ipv6.header()[..], packet].concat();
         if self.groups.is_joined(&mgid, now) {
@@ -232,15 +239,83 @@ impl Interface {
         }
     }
 
-    fn to_neighbour(&mut self, ip: IpAddr, packet: &[u8], now: Time) -> Outgoing {
+    fn route_to_neighbour(&mut self, ip: IpAddr, packet: &[u8], now: Time) -> Outgoing {
         if let Some(link) = self.neighbours.find(ip, now) {
-            return Outgoing::To(Target::Neighbour(link));
+            return self.route_to_link(link, packet, now);
+        }
+        // Only a connection takes longer packets, and whether there is one is unknown.
+        if packet.len() > self.config.mtu && !self.config.connected {
+            return self.too_big(packet, self.config.mtu);
         }
         match with_header(packet) {
             None => Outgoing::Lost(Loss::Malformed),
             Some(payload) if self.hold(ip, &payload, now) => Outgoing::Held,
             Some(_) => Outgoing::Lost(Loss::Full),
         }
+    }
+
+    /// The way of a packet to a neighbour whose path is known.
+    fn route_to_link(&mut self, link: LinkAddress, packet: &[u8], now: Time) -> Outgoing {
+        let connects = self.config.connected && link.flags & LinkAddress::RC != 0;
+        let mut steps = Vec::new();
+        let way = if connects { self.connections.way(link, now, &mut steps) } else { Way::Datagram };
+        self.follow_connections(steps, now);
+        match way {
+            Way::Connection { mtu } if packet.len() > mtu => self.too_big(packet, mtu),
+            Way::Connection { .. } => Outgoing::To(Target::Connection(link)),
+            Way::Datagram if packet.len() > self.config.mtu => self.too_big(packet, self.config.mtu),
+            Way::Datagram => Outgoing::To(Target::Neighbour(link)),
+            Way::Wait => match with_header(packet) {
+                Some(payload) if self.connections.hold(&link, &payload) => Outgoing::Held,
+                _ => Outgoing::Lost(Loss::Full),
+            },
+        }
+    }
+
+    fn too_big(&mut self, packet: &[u8], mtu: usize) -> Outgoing {
+        self.events.extend(icmp::answer(packet, Error::TooBig(mtu)).map(Event::Deliver));
+        Outgoing::Lost(Loss::TooBig)
+    }
+
+    /// A payload of the host has waited, and can be sent now.
+    pub(crate) fn send_held(&mut self, link: LinkAddress, payload: Vec<u8>, now: Time) {
+        let packet = payload.get(header::LEN..).unwrap_or_default();
+        // ARP and neighbour discovery stay on the datagram queue pair.
+        let of_host = matches!(header::parse(&payload), Some((EtherType::Ipv4, _)))
+            || matches!(header::parse(&payload), Some((EtherType::Ipv6, packet)) if !ndisc::is_one(packet));
+        match if of_host { self.route_to_link(link, packet, now) } else { Outgoing::To(Target::Neighbour(link)) } {
+            Outgoing::To(target) => self.events.push_back(Event::Send(target, payload)),
+            Outgoing::Held => {}
+            Outgoing::Lost(_) => self.counters.lost += 1,
+        }
+    }
+
+    /// The end of [`Event::Connect`]: the longest packet that the neighbour takes, or `None` if it
+    /// refuses. Also the end of a connection: `None`. Returns whether the connection is still
+    /// wanted.
+    pub fn connected(&mut self, link: LinkAddress, mtu: Option<usize>, now: Time) -> bool {
+        let mut steps = Vec::new();
+        let wanted = self.connections.set(link, mtu, now, &mut steps);
+        self.follow_connections(steps, now);
+        wanted
+    }
+
+    pub(crate) fn follow_connections(&mut self, steps: Vec<connections::Step>, now: Time) {
+        for step in steps {
+            match step {
+                connections::Step::Connect(link) => self.events.push_back(Event::Connect(link)),
+                connections::Step::Disconnect(link) => self.events.push_back(Event::Disconnect(link)),
+                connections::Step::Retry(link, payload) => self.send_held(link, payload, now),
+            }
+        }
+    }
+
+    /// Forgets a neighbour, and ends the connection to it.
+    pub(crate) fn forget(&mut self, link: LinkAddress, now: Time) {
+        let mut steps = Vec::new();
+        self.connections.forget(link, &mut steps);
+        self.follow_connections(steps, now);
+        self.events.push_back(Event::Forget(link));
     }
 
     /// Sends a payload to a neighbour as soon as it is known. Returns false if a payload is lost.

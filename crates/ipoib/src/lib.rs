@@ -16,6 +16,10 @@
 //!                    tick     ◀── the time of `timeout`
 //! ```
 //!
+//! In connected mode, packets for a neighbour go on a reliable connection: the owner makes it after
+//! [`Event::Connect`], and calls [`Interface::connected`]. Groups, and neighbours that take no
+//! connections, get datagrams.
+//!
 //! After each call, the owner takes the events with [`Interface::poll`] until there are none. An
 //! interface belongs to one partition. A child interface is another value with another P_Key.
 //!
@@ -27,6 +31,7 @@
 pub mod address;
 pub mod arp;
 mod checksum;
+mod connections;
 mod discovery;
 mod event;
 pub mod group;

@@ -67,7 +67,7 @@ fn input() -> impl Strategy<Value = Input> {
 fn interface() -> Interface {
     let link = LinkAddress { flags: 0, qpn: 5, gid: [3; 16] };
     let partition = Partition { pkey: 0xffff, scope: 2 };
-    let mut interface = Interface::new(Config { link, partition, mtu: 60 }, Duration::ZERO);
+    let mut interface = Interface::new(Config { link, partition, mtu: 60, connected: true }, Duration::ZERO);
     let own = ["10.0.0.1", "fe80::1"].map(|text| OwnAddress { ip: text.parse().expect(text), prefix: 24 });
     interface.set_routes(own.to_vec(), Vec::new(), Duration::ZERO);
     interface
@@ -91,6 +91,7 @@ proptest! {
                 Input::Answer(granted) => for event in std::mem::take(&mut open) {
                     match event {
                         Event::Resolve(link) => interface.resolved(link, granted, now),
+                        Event::Connect(link) => drop(interface.connected(link, granted.then_some(70), now)),
                         Event::Join(mgid, _) => drop(interface.joined(&mgid, granted, now)),
                         _ => {}
                     }
@@ -106,8 +107,8 @@ proptest! {
                     other => open.push(other),
                 }
             }
-            let (neighbours, groups) = interface.sizes();
-            assert!(neighbours <= 1024 && groups <= 256);
+            let (neighbours, groups, connections) = interface.sizes();
+            assert!(neighbours <= 1024 && groups <= 256 && connections <= 256);
         }
     }
 }

@@ -49,7 +49,12 @@ impl<'a> Bridge<'a> {
         let (manager, broadcast) = managed.unzip();
         let link = Link::new(port, broadcast.as_ref().map_or(QKEY, |group| group.qkey))?;
         let netlink = Netlink::new(name).map_err(|error| format!("cannot use rtnetlink: {error}"))?;
-        let config = Config { link: link.address(), partition: port.partition(), mtu: port.packet_mtu() as usize };
+        let config = Config {
+            link: link.address(),
+            partition: port.partition(),
+            mtu: port.packet_mtu() as usize,
+            connected: port.connected,
+        };
         let interface = Interface::new(config, Duration::ZERO);
         Ok(Self { tun, name, port, link, netlink, interface, manager, broadcast, began: Instant::now() })
     }
@@ -61,7 +66,7 @@ impl<'a> Bridge<'a> {
 
     /// Switches the interface on, with its addresses.
     pub(crate) fn set_up(&mut self, networks: &[Network]) -> Result<(), Failure> {
-        let (name, mtu) = (self.name, self.port.packet_mtu());
+        let (name, mtu) = (self.name, self.port.interface_mtu() as u32);
         self.netlink.set_up(mtu).map_err(|error| format!("cannot switch {name} on: {error}"))?;
         for network in networks {
             if network.ip.is_ipv6() && mtu < IPV6_LEAST {
@@ -83,11 +88,12 @@ impl<'a> Bridge<'a> {
     /// Carries packets until `stop` is readable.
     pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<(), Failure> {
         loop {
-            let mut busy = self.from_host()?;
-            busy |= self.from_wire()?;
+            let mut busy = self.carry_out()?;
+            busy |= self.carry_in()?;
             let now = self.now();
             if self.interface.timeout().is_some_and(|due| due <= now) {
                 self.interface.tick(now);
+                self.connections();
                 self.events()?;
             }
             self.link.flush()?;
@@ -102,7 +108,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Takes packets of the host. Returns whether there were any.
-    fn from_host(&mut self) -> Result<bool, Failure> {
+    fn carry_out(&mut self) -> Result<bool, Failure> {
         let now = self.now();
         for count in 0..TURN {
             let Some(mut buffer) = self.link.take() else { return Ok(count > 0) };
@@ -132,7 +138,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Takes datagrams that have arrived. Returns whether there were any.
-    fn from_wire(&mut self) -> Result<bool, Failure> {
+    fn carry_in(&mut self) -> Result<bool, Failure> {
         let now = self.now();
         for count in 0..TURN {
             let Some(completion) = self.link.poll()? else { return Ok(count > 0) };
@@ -170,6 +176,15 @@ impl<'a> Bridge<'a> {
                     (Some(manager), None) => manager.ask(Request::Join(mgid, membership))?,
                 },
                 Event::Leave(mgid) => self.leave(mgid)?,
+                Event::Connect(link) => match self.link.connected() {
+                    Some(connected) => connected.connect(link),
+                    None => drop(self.interface.connected(link, None, now)),
+                },
+                Event::Disconnect(link) => {
+                    if let Some(connected) = self.link.connected() {
+                        connected.disconnect(&link);
+                    }
+                }
                 Event::GroupsChanged => self.interface.set_groups(groups::joined(self.name), now),
             }
             self.answers()?;
@@ -208,6 +223,23 @@ impl<'a> Bridge<'a> {
     fn leave_groups(&mut self) -> Result<(), Failure> {
         self.link.groups().into_iter().try_for_each(|mgid| self.leave(mgid))?;
         Ok(())
+    }
+
+    /// Takes connections that were made, or have ended.
+    fn connections(&mut self) {
+        let now = self.now();
+        for link in self.link.broken() {
+            self.interface.connected(link, None, now);
+        }
+        let Some(connected) = self.link.connected() else { return };
+        for link in connected.closed() {
+            self.interface.connected(link, None, now);
+        }
+        while let Some((link, mtu)) = connected.next() {
+            if !self.interface.connected(link, mtu, now) {
+                connected.disconnect(&link);
+            }
+        }
     }
 
     /// Takes the answers of the manager.
@@ -251,7 +283,7 @@ impl<'a> Bridge<'a> {
         self.link.cq().take_event()?;
         self.link.cq().arm()?;
         // Completions that came before the arming give no event.
-        if self.from_wire()? {
+        if self.carry_in()? {
             self.link.flush()?;
             return Ok(false);
         }
@@ -264,6 +296,7 @@ impl<'a> Bridge<'a> {
             input(self.port.context.as_fd()),
             input(self.link.cq().as_fd()),
         ];
+        fds.extend(self.link.waker().map(input));
         fds.extend(self.manager.iter().map(|manager| input(manager.as_fd())));
         if self.link.has_room() {
             fds.push(input(self.tun.as_fd()));
@@ -280,6 +313,7 @@ impl<'a> Bridge<'a> {
         if port {
             self.port_events()?;
         }
+        self.connections();
         self.events()?;
         Ok(stopped)
     }

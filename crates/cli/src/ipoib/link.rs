@@ -2,16 +2,19 @@
 //! of IP. The principal type is [`Link`].
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use ipoib::header::LEN as HEADER;
 use ipoib::{LinkAddress, Membership, Target};
 use softhca::{Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operation, Part, Path, Peer, Result, Status};
 
+use super::connected::{self, Connected};
 use super::manager::Group;
 use super::port::Port;
 
 /// Receives and sends that are in progress at most.
 const RECEIVES: u32 = 512;
-const SENDS: u32 = 256;
+pub(crate) const SENDS: u32 = 256;
 /// Datagrams that are posted with one call.
 const BATCH: usize = 32;
 /// The Q_Key of a link without a subnet manager: that which managers use by default.
@@ -26,13 +29,16 @@ pub(crate) struct Link {
     peers: HashMap<Target, Peer>,
     free: Vec<Buffer>,
     pending: Vec<(Part, Peer)>,
+    connected: Option<Connected>,
+    /// Neighbours whose connection has broken.
+    broken: Vec<LinkAddress>,
 }
 
 impl Link {
     /// Creates the queue pair and posts its receives.
     pub(crate) fn new(port: &Port, qkey: u32) -> Result<Self> {
         let context = &port.context;
-        let (pd, cq) = (context.pd()?, context.cq(RECEIVES + SENDS)?);
+        let (pd, cq) = (context.pd()?, context.cq(RECEIVES + SENDS + connected::RECEIVES)?);
         let builder = pd.datagrams(&cq).sends(SENDS).receives(RECEIVES).parts(1).inline(0);
         let builder = builder.partition(port.pkey_index).qkey(qkey);
         let qp = match port.gid_index {
@@ -44,15 +50,19 @@ impl Link {
         let receive = DatagramQp::HEADER + payload;
         let receives = pd.buffer(receive * RECEIVES as usize)?.pieces(receive);
         receives.into_iter().try_for_each(|buffer| qp.receive(0, buffer))?;
-        let free = pd.buffer(payload * SENDS as usize)?.pieces(payload);
+        let longest = (port.interface_mtu() + HEADER).max(payload);
+        let free = pd.buffer(longest * SENDS as usize)?.pieces(longest);
         let own = context.gids(port.number)?.into_iter().map(|entry| entry.gid).collect();
-        Ok(Self { cq, qp, own, peers: HashMap::new(), free, pending: Vec::new() })
+        let gid = qp.endpoint().gid;
+        let connected = port.connected.then(|| Connected::new(context, (&pd, &cq), gid, port.pkey, qp.number()));
+        let connected = connected.transpose()?;
+        Ok(Self { cq, qp, own, peers: HashMap::new(), free, pending: Vec::new(), connected, broken: Vec::new() })
     }
 
     /// The link-layer address of the queue pair.
     pub(crate) fn address(&self) -> LinkAddress {
         let DatagramEndpoint { qpn, gid, .. } = self.qp.endpoint();
-        LinkAddress { flags: 0, qpn, gid: gid.0 }
+        LinkAddress { flags: if self.connected.is_some() { LinkAddress::RC } else { 0 }, qpn, gid: gid.0 }
     }
 
     pub(crate) fn cq(&self) -> &Cq {
@@ -76,6 +86,12 @@ impl Link {
 
     /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets nothing.
     pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target) -> Result<()> {
+        if let (Target::Connection(link), Some(connected)) = (target, &mut self.connected) {
+            if let Err(buffers) = connected.send(buffer, bytes, link) {
+                self.free.extend(buffers);
+            }
+            return Ok(());
+        }
         let Some(peer) = self.peers.get(target) else {
             self.free.push(buffer);
             return Ok(());
@@ -101,19 +117,54 @@ impl Link {
     pub(crate) fn poll(&mut self) -> Result<Option<Completion>> {
         while let Some(completion) = self.cq.poll()? {
             let received = completion.operation() == Operation::Receive;
-            match completion.status() {
-                Status::Success if received && !self.is_echo(&completion) => return Ok(Some(completion)),
-                Status::Success if received => self.receive(completion)?,
-                Status::Success => self.free.extend(completion.into_buffers()),
-                _ => drop(completion.ok()?),
+            let good = completion.status() == Status::Success;
+            if completion.qp() != self.qp.number() && !(received && good) {
+                self.end_of_connection(completion, received)?;
+                continue;
+            }
+            match good {
+                true if received && !self.is_echo(&completion) => return Ok(Some(completion)),
+                true if received => self.receive(completion)?,
+                true => self.free.extend(completion.into_buffers()),
+                false => drop(completion.ok()?),
             }
         }
         Ok(None)
     }
 
-    /// Posts the receive of a datagram again.
+    /// The completion of a send on a connection, or of a receive that has failed.
+    fn end_of_connection(&mut self, completion: Completion, received: bool) -> Result<()> {
+        let Some(connected) = &mut self.connected else { return Ok(()) };
+        let (qpn, failed) = (completion.qp(), completion.status() != Status::Success);
+        if received {
+            return connected.receive(completion.into_buffer());
+        }
+        self.broken.extend(connected.sent(qpn, failed));
+        self.free.extend(completion.into_buffers());
+        Ok(())
+    }
+
+    /// Posts the receive of a datagram, or of a connection, again.
     pub(crate) fn receive(&self, completion: Completion) -> Result<()> {
-        Ok(self.qp.receive(0, completion.into_buffer())?)
+        match &self.connected {
+            Some(connected) if completion.qp() != self.qp.number() => connected.receive(completion.into_buffer()),
+            _ => Ok(self.qp.receive(0, completion.into_buffer())?),
+        }
+    }
+
+    /// The connections of connected mode.
+    pub(crate) fn connected(&mut self) -> Option<&mut Connected> {
+        self.connected.as_mut()
+    }
+
+    /// Readable when a connection was made.
+    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.connected.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Neighbours whose connection has ended since the last call.
+    pub(crate) fn broken(&mut self) -> Vec<LinkAddress> {
+        std::mem::take(&mut self.broken)
     }
 
     /// Whether a datagram to a group came back to its sender.
@@ -164,7 +215,7 @@ impl Link {
     pub(crate) fn groups(&self) -> Vec<[u8; 16]> {
         let group = |target: &Target| match target {
             Target::Group(mgid) => Some(*mgid),
-            Target::Neighbour(_) => None,
+            Target::Neighbour(_) | Target::Connection(_) => None,
         };
         self.peers.keys().filter_map(group).collect()
     }

@@ -12,6 +12,8 @@ Examples:
       Interface ib0 on port 1 of the first device.
   softhca ipoib --interface ib1 --pkey 0x8001 --ip 10.2.0.1/24
       Another interface, in another partition.
+  softhca ipoib --connected --ip 10.1.0.1/24
+      Packets of up to 65520 bytes, over reliable connections.
   softhca ipoib --node H1 --ip 10.1.0.1/24
       On a node of the agent's topology (softhca agent --topology).
 
@@ -36,6 +38,10 @@ pub(crate) struct Ipoib {
     /// The partition [default: the first P_Key of the port]
     #[arg(long, value_name = "P_KEY", value_parser = crate::port::number)]
     pub(crate) pkey: Option<u16>,
+    /// Send on reliable connections to neighbours that take them, with an MTU of
+    /// 65520 (connected mode)
+    #[arg(short, long, conflicts_with = "mtu")]
+    pub(crate) connected: bool,
     /// MTU of the interface [default: 2044, or less if the port needs it]
     #[arg(long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use softhca::{Context, Device, PortInfo};
 
+use super::connected;
 use super::manager::{Asker, Manager};
 use super::options::Ipoib;
 use super::umad::File;
@@ -32,6 +33,7 @@ pub(crate) struct Port {
     pub(crate) pkey_index: u16,
     pub(crate) gid_index: Option<u8>,
     device: String,
+    pub(crate) connected: bool,
     mtu: u32,
     managed: bool,
 }
@@ -67,7 +69,19 @@ impl Port {
         // A subnet manager knows the port by this GID.
         let gid_index = options.gid_index.or(managed.then_some(0));
         let device = device.name().to_owned();
-        Ok(Self { context, device, number, name, info, pkey, pkey_index, gid_index, mtu, managed })
+        Ok(Self {
+            context,
+            device,
+            number,
+            name,
+            info,
+            pkey,
+            pkey_index,
+            gid_index,
+            connected: options.connected,
+            mtu,
+            managed,
+        })
     }
 
     /// The partition, with the scope of its groups.
@@ -78,6 +92,11 @@ impl Port {
     /// The longest packet of a datagram.
     pub(crate) fn packet_mtu(&self) -> u32 {
         self.mtu
+    }
+
+    /// The MTU of the network interface.
+    pub(crate) fn interface_mtu(&self) -> usize {
+        if self.connected { connected::MTU } else { self.mtu as usize }
     }
 
     /// The longest payload of a datagram.

@@ -1,7 +1,7 @@
 //! Interfaces of one link in simulated time: datagrams arrive at once, joins and paths are granted.
 //! Principal type: [`Net`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use softhca_ipoib::{
 };
 
 pub(crate) const MTU: usize = 2044;
+/// The longest packet of a connection.
+pub(crate) const CONNECTED: usize = 65520;
 pub(crate) const PARTITION: Partition = Partition { pkey: 0xffff, scope: 2 };
 
 /// One host.
@@ -25,6 +27,8 @@ pub(crate) struct Host {
     pub(crate) resolves: usize,
     pub(crate) forgotten: Vec<LinkAddress>,
     pub(crate) groups_changed: usize,
+    pub(crate) connects: Vec<LinkAddress>,
+    pub(crate) disconnects: Vec<LinkAddress>,
 }
 
 /// A link.
@@ -72,9 +76,16 @@ impl Net {
         net
     }
 
+    /// Adds a host that only sends datagrams.
     pub(crate) fn add(&mut self, addresses: &[&str]) {
-        let link = link(16 + self.hosts.len() as u32);
-        let interface = Interface::new(Config { link, partition: PARTITION, mtu: MTU }, self.now);
+        self.add_with(addresses, false);
+    }
+
+    /// Adds a host.
+    pub(crate) fn add_with(&mut self, addresses: &[&str], connected: bool) {
+        let flags = if connected { LinkAddress::RC } else { 0 };
+        let link = LinkAddress { flags, ..link(16 + self.hosts.len() as u32) };
+        let interface = Interface::new(Config { link, partition: PARTITION, mtu: MTU, connected }, self.now);
         self.hosts.push(Host {
             interface,
             link,
@@ -84,6 +95,8 @@ impl Net {
             resolves: 0,
             forgotten: Vec::new(),
             groups_changed: 0,
+            connects: Vec::new(),
+            disconnects: Vec::new(),
         });
         let own = addresses.iter().map(|text| OwnAddress { ip: ip(text), prefix: 24 }).collect();
         let at = self.hosts.len() - 1;
@@ -136,17 +149,21 @@ impl Net {
                 Event::Leave(mgid) => {
                     host.groups.remove(&mgid);
                 }
+                Event::Connect(link) => host.connects.push(link),
+                Event::Disconnect(link) => host.disconnects.push(link),
                 Event::GroupsChanged => host.groups_changed += 1,
             }
         }
     }
 
     fn arrive(&mut self, from: usize, target: Target, payload: Vec<u8>) {
-        assert!(payload.len() <= MTU + 4, "longer than the link's MTU");
+        let longest = if let Target::Connection(_) = target { CONNECTED } else { MTU };
+        assert!(payload.len() <= longest + 4, "longer than the MTU");
         let now = self.now;
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let hears = match target {
                 Target::Neighbour(link) => link == host.link,
+                Target::Connection(link) => link == host.link,
                 Target::Group(mgid) => at != from && host.groups.get(&mgid) == Some(&Membership::Full),
             };
             if hears && let Some(packet) = host.interface.incoming(&payload, now) {
@@ -154,10 +171,5 @@ impl Net {
             }
         }
         self.sent.push((from, target, payload));
-    }
-
-    /// The EtherTypes of everything that was sent since the last call.
-    pub(crate) fn kinds(&mut self) -> BTreeSet<u16> {
-        self.sent.drain(..).map(|(_, _, payload)| u16::from_be_bytes([payload[0], payload[1]])).collect()
     }
 }
