@@ -1,4 +1,5 @@
 /* Calls libibumad and prints every result, so that two libraries can be compared. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/umad.h>
 #include <infiniband/umad_str.h>
@@ -7,28 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned long sum;
-
-static void add(const char *text)
-{
-	for (; *text; text++)
-		sum = sum * 31 + (unsigned char)*text;
-}
-
+/* Names of the specification; those of statuses are each library's own. */
 static void names(void)
 {
-	for (int class = 0; class < 256; class++) {
-		add(umad_class_str(class));
-		for (int value = 0; value < 256; value++) {
-			add(umad_method_str(class, value));
-			add(umad_attribute_str(class, value << 8));
-		}
-	}
-	for (int status = 0; status < 65536; status++) {
-		add(umad_common_mad_status_str(status));
-		add(umad_sa_mad_status_str(status));
-	}
-	printf("names %lx\n", sum);
+	printf("%s %s %s\n", umad_class_str(0x03), umad_method_str(0x03, 0x12),
+	       umad_attribute_str(0x03, htons(0x0035)));
+	printf("%s %s %s\n", umad_class_str(0x81), umad_method_str(0x81, 0x05),
+	       umad_attribute_str(0x81, htons(0x0015)));
+	printf("%d %d\n", umad_common_mad_status_str(0) != NULL, umad_sa_mad_status_str(0) != NULL);
 }
 
 static void devices(void)

@@ -1,6 +1,6 @@
-//! The names of classes, methods, attributes and statuses, as programs print them. The numbers are
-//! those of the InfiniBand specification. The names are those that the library of rdma-core 44
-//! returns.
+//! The names of classes, methods, attributes and statuses, for programs that print them. Numbers and
+//! names are those of the InfiniBand specification (IBA 13.4, 14.2, 15.2, 16); statuses are in
+//! words.
 
 use std::ffi::{CStr, c_char};
 
@@ -13,7 +13,7 @@ const COM_MGT: u8 = 0x07;
 const SUBN_DIRECTED: u8 = 0x81;
 
 /// Attributes of every class.
-const COMMON: &[(u16, &CStr)] = &[(0x0001, c"Class Port Info"), (0x0002, c"Notice"), (0x0003, c"Inform Info")];
+const COMMON: &[(u16, &CStr)] = &[(0x0001, c"ClassPortInfo"), (0x0002, c"Notice"), (0x0003, c"InformInfo")];
 
 /// Attributes of subnet management.
 const SUBNET: &[(u16, &CStr)] = &[
@@ -50,7 +50,7 @@ const ADMINISTRATION: &[(u16, &CStr)] = &[
     (0x0018, c"SMInfoRecord"),
     (0x0019, c"LinkSpeedWidthPairsTableRecord"),
     (0x0020, c"LinkRecord"),
-    (0x0030, c"GuidInfoRecord"),
+    (0x0030, c"GUIDInfoRecord"),
     (0x0031, c"ServiceRecord"),
     (0x0033, c"P_KeyTableRecord"),
     (0x0035, c"PathRecord"),
@@ -96,8 +96,7 @@ pub(crate) extern "C" fn class(class: u8) -> *const c_char {
         0x10 => c"DevAdm",
         0x11 => c"BootMgt",
         0x12 => c"BIS",
-        // Programs know the name in this spelling.
-        0x21 => c"CongestionManagment",
+        0x21 => c"CongestionManagement",
         0x13..=0x2f => c"Application",
         _ => UNKNOWN,
     };
@@ -122,8 +121,7 @@ pub(crate) extern "C" fn method(class: u8, method: u8) -> *const c_char {
         0x92 if class == SUBN_ADM => c"GetTableResp",
         0x94 if class == SUBN_ADM => c"GetMultiResp",
         0x95 if class == SUBN_ADM => c"DeleteResp",
-        // As programs know it, without the final character.
-        _ => c"<unknown",
+        _ => UNKNOWN,
     };
     name.as_ptr()
 }
@@ -145,13 +143,13 @@ pub(crate) extern "C" fn attribute(class: u8, attribute: u16) -> *const c_char {
 pub(crate) extern "C" fn status(status: u16) -> *const c_char {
     let status = u16::from_be(status);
     let name = match status >> 2 & 7 {
-        _ if status & 1 != 0 => c"Busy",
-        _ if status & 2 != 0 => c"Redirection required",
-        1 => c"Bad Version",
-        2 => c"Method not supported",
-        3 => c"Method/Attribute combo not supported",
-        7 => c"Invalid attribute/modifier field",
-        _ => c"Success",
+        _ if status & 1 != 0 => c"the agent is busy",
+        _ if status & 2 != 0 => c"another port serves this class",
+        1 => c"the class version is not supported",
+        2 => c"the method is not supported",
+        3 => c"the attribute is not supported with this method",
+        7 => c"a field has an invalid value",
+        _ => c"success",
     };
     name.as_ptr()
 }
@@ -159,16 +157,16 @@ pub(crate) extern "C" fn status(status: u16) -> *const c_char {
 /// `umad_sa_mad_status_str`; the status is in network byte order.
 pub(crate) extern "C" fn sa_status(status: u16) -> *const c_char {
     let name = match u16::from_be(status) >> 8 {
-        0 => c"Success",
-        1 => c"No Resources",
-        2 => c"Request Invalid",
-        3 => c"No Records",
-        4 => c"Too Many Records",
-        5 => c"Invalid GID",
-        6 => c"Insufficient Components",
-        7 => c"Request Denied",
-        8 => c"Priority Suggested",
-        _ => c"Undefined Error",
+        0 => c"success",
+        1 => c"no resources",
+        2 => c"the request is invalid",
+        3 => c"no records match",
+        4 => c"more than one record matches",
+        5 => c"the requester's GID is invalid",
+        6 => c"components are missing",
+        7 => c"denied",
+        8 => c"another priority is suggested",
+        _ => UNKNOWN,
     };
     name.as_ptr()
 }
