@@ -1,0 +1,121 @@
+//! What a manager tells its caller. Principal types: [`Event`], [`Problem`].
+
+use crate::config::Engine;
+use crate::inventory::PortId;
+use crate::lids::LidMap;
+use std::fmt;
+use wire::notice::Notice;
+use wire::smp::SmState;
+
+/// Something for the caller.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The manager has another state now.
+    State(SmState),
+    /// A sweep is complete: all ports have LIDs and routes, and the links are active.
+    Up(Up),
+    /// The inventory has changed. [`crate::Manager::epoch`] is the number of the change.
+    Changed,
+    /// The map of LIDs has changed; the caller writes it to its file.
+    Lids(LidMap),
+    /// A notice for those that have subscribed to it: a port that came or went, or the trap of a
+    /// port. The first 64 bytes and the issuer's GID are set.
+    Notice(Box<Notice>),
+    /// Something is wrong in the subnet.
+    Problem(Problem),
+}
+
+/// What a sweep has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Up {
+    /// The switches.
+    pub switches: usize,
+    /// The adapters and routers.
+    pub adapters: usize,
+    /// The routing engine that was used.
+    pub engine: Engine,
+    /// Requests without a good answer. If there are any, the next sweep is a heavy one.
+    pub errors: usize,
+    /// Datagrams that the manager has sent since it began.
+    pub sent: u64,
+}
+
+impl fmt::Display for Up {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Up { switches, adapters, errors, .. } = self;
+        write!(f, "subnet up: {switches} switches, {adapters} adapters and routers, {errors} errors")
+    }
+}
+
+/// Something wrong in the subnet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// An agent does not answer.
+    #[error("no answer: {0}")]
+    Unanswered(String),
+    /// An agent refuses a request.
+    #[error("refused with status {status:#06x}: {what}")]
+    Refused {
+        /// The request.
+        what: String,
+        /// The status of the answer.
+        status: u16,
+    },
+    /// The link of the manager's own port is down.
+    #[error("the port of the subnet manager is down; check its cable")]
+    OwnPortDown,
+    /// A node says what no node can be.
+    #[error("the node behind node {:#x} port {} has an impossible NodeInfo", .0.node, .0.port)]
+    Impossible(PortId),
+    /// Two nodes have one GUID, or a cable was moved during the sweep.
+    #[error("node GUID {guid:#x} is at two places: port {port} has links to two ports; give each node its own GUID")]
+    DuplicateGuid {
+        /// The GUID.
+        guid: u64,
+        /// The port that has two links.
+        port: u8,
+    },
+    /// Two ports had one LID, or a LID was not valid. The port gets a new one.
+    #[error("LID {lid} of node {:#x} port {} is not valid or belongs to another port; it gets a new one", .port.node, .port.port)]
+    DuplicateLid {
+        /// The port.
+        port: PortId,
+        /// The LID.
+        lid: u16,
+    },
+    /// All LIDs are in use.
+    #[error("no LID is left for node {:#x} port {}; use a smaller LMC", .0.node, .0.port)]
+    NoLid(PortId),
+    /// A table of P_Keys is too small for the partitions of its port.
+    #[error("node {:#x} port {} is in {wanted} partitions, and its table has room for {cap}", .port.node, .port.port)]
+    PKeys {
+        /// The port.
+        port: PortId,
+        /// The P_Keys that it should have.
+        wanted: usize,
+        /// The P_Keys that fit.
+        cap: usize,
+    },
+    /// A switch has too few entries in its forwarding table.
+    #[error("switch {node:#x} has room for {cap} LIDs, and {top} is in use")]
+    LinearCap {
+        /// The switch.
+        node: u64,
+        /// The entries of its table.
+        cap: u16,
+        /// The last LID in use.
+        top: u16,
+    },
+    /// The routing engine does not fit the subnet.
+    #[error("{0}")]
+    Fallback(String),
+    /// Some switches have no path to each other.
+    #[error("{0} pairs of switches have no path")]
+    Unreachable(usize),
+    /// A manager with another key is in the subnet.
+    #[error("the subnet manager at port GUID {0:#x} has another SM_Key and is ignored")]
+    Untrusted(u64),
+    /// The subnet has more nodes than the limit.
+    #[error("the subnet has more than {0} nodes; the others are not managed")]
+    TooManyNodes(usize),
+}
