@@ -130,7 +130,9 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
     for wish in wishes {
         let mapped = map.get(&wish.guid).copied().filter(|_| !reassign);
         match mapped.filter(|lid| taken.claim(*lid, wish.lmc)) {
-            Some(lid) => drop(lids.of.insert(wish.port, (lid, wish.lmc))),
+            Some(lid) => {
+                lids.of.insert(wish.port, (lid, wish.lmc));
+            }
             None => open.push(wish),
         }
     }
@@ -147,7 +149,9 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
     }
     let mut reserved = Taken(taken.0.clone());
     if !reassign {
-        map.values().for_each(|lid| drop(reserved.claim(*lid, lmc.min(7))));
+        for lid in map.values() {
+            reserved.claim(*lid, lmc.min(7));
+        }
     }
     let mut from = [1; 8];
     for wish in rest {

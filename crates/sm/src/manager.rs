@@ -27,7 +27,7 @@ use crate::config::{Config, Timing};
 use crate::event::{Event, Problem};
 use crate::inventory::{Inventory, Member, PortId};
 use crate::lids::LidMap;
-use asker::{Asker, Request, What};
+use asker::Asker;
 use configure::Plan;
 use election::Role;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

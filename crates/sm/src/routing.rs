@@ -22,8 +22,6 @@ pub mod multicast;
 mod order;
 mod shortest;
 mod spread;
-#[cfg(test)]
-mod tests;
 mod up_down;
 
 use crate::config::{Engine, Routing};

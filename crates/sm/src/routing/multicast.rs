@@ -72,20 +72,20 @@ fn tree(graph: &Graph, row: u16, root: usize, places: &BTreeMap<usize, Place>, r
     let mut cost = vec![FAR; graph.switches.len()];
     cost[root] = 0;
     search(graph, &mut cost, VecDeque::from([root]), |_, _| true);
-    // From the farthest member to the root: receivers and members below each switch.
-    let mut below: HashMap<usize, (usize, usize)> = HashMap::new();
+    // From the farthest member to the root: receivers below each switch.
+    let mut below: HashMap<usize, usize> = HashMap::new();
     let reached = places.iter().filter(|(at, _)| cost[**at] != FAR);
     let total: usize = reached.clone().map(|(_, place)| place.receivers.len()).sum();
     let mut open: std::collections::BTreeSet<(std::cmp::Reverse<u16>, usize)> = Default::default();
     for (at, place) in reached {
-        below.insert(*at, (place.receivers.len(), 1));
+        below.insert(*at, place.receivers.len());
         open.insert((std::cmp::Reverse(cost[*at]), *at));
         for port in &place.receivers {
             set(rows, graph.switches[*at].guid, row, *port);
         }
     }
     while let Some((_, at)) = open.pop_first() {
-        let Some(&(receivers, members)) = below.get(&at).filter(|_| at != root) else { continue };
+        let Some(&receivers) = below.get(&at).filter(|_| at != root) else { continue };
         let nearer = |link: &&super::graph::Link| cost[link.peer].checked_add(1) == Some(cost[at]);
         // Groups take different links, so that they share the fabric.
         let links: Vec<_> = graph.switches[at].links.iter().filter(nearer).collect();
@@ -97,8 +97,7 @@ fn tree(graph: &Graph, row: u16, root: usize, places: &BTreeMap<usize, Place>, r
         if receivers > 0 {
             set(rows, graph.switches[link.peer].guid, row, link.peer_port);
         }
-        let above = below.entry(link.peer).or_default();
-        *above = (above.0 + receivers, above.1 + members);
+        *below.entry(link.peer).or_default() += receivers;
         open.insert((std::cmp::Reverse(cost[link.peer]), link.peer));
     }
 }
