@@ -79,8 +79,7 @@ impl Default for Partitions {
     /// The default partition, of which all ports are full members.
     fn default() -> Partitions {
         let members = vec![(Who::All, Membership::Full), (Who::Own, Membership::Full)];
-        let default =
-            Partition { name: "Default".into(), pkey: DEFAULT, ipoib: true, members, ..Partition::default() };
+        let default = Partition { name: "Default".into(), pkey: DEFAULT, ipoib: true, members, ..Partition::default() };
         Partitions { list: vec![default] }
     }
 }

@@ -22,9 +22,7 @@ use crate::event::{Event, Problem};
 use crate::inventory::PortId;
 use std::cmp::Reverse;
 use wire::layout::Layout;
-use wire::mad::{
-    CLASS_SUBN_DIRECTED, METHOD_GET, METHOD_SET, RESPONSE, STATUS_INVALID,
-};
+use wire::mad::{CLASS_SUBN_DIRECTED, METHOD_GET, METHOD_SET, RESPONSE, STATUS_INVALID};
 use wire::smp::{SmInfo, SmState, Smp};
 
 /// What this manager is among those of its subnet.
@@ -232,5 +230,4 @@ impl Manager {
             Address::Lid { lid, .. } => Some(self.route(self.inventory.by_lid(lid)?).into()),
         }
     }
-
 }

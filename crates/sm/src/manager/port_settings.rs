@@ -69,8 +69,7 @@ impl Manager {
         let mut requests = Vec::new();
         let wanted = SlToVl { vls: qos.sl_to_vl.map(|vl| fold(vl, lanes)) };
         let used = |number: &u8| *number == 0 || node.ports.get(number).is_some_and(|port| port.peer.is_some());
-        let ingresses: Vec<u8> =
-            if is_switch { node.ports.keys().copied().filter(used).collect() } else { vec![0] };
+        let ingresses: Vec<u8> = if is_switch { node.ports.keys().copied().filter(used).collect() } else { vec![0] };
         if lanes > 1 {
             for ingress in ingresses {
                 if port.sl_to_vl.get(usize::from(ingress)) != Some(&wanted) {

@@ -1,9 +1,9 @@
 //! Which of two switches is above the other. Up/down needs any order; a fat tree needs its levels.
 //! The functions are [`ranks`] and [`levels`].
 
+use super::FAR;
 use super::graph::Graph;
 use super::shortest::{distances, search};
-use super::FAR;
 use std::collections::VecDeque;
 
 /// An order of all switches.

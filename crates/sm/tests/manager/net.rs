@@ -40,6 +40,8 @@ pub(crate) struct Site {
     pub(crate) end: End,
     pub(crate) manager: Manager,
     pub(crate) events: Vec<Event>,
+    /// The Sets that the manager has sent.
+    pub(crate) sets: usize,
     is_alive: bool,
 }
 
@@ -77,7 +79,7 @@ impl Net {
         let (guid, mask) = (port.guid, port.info.capability_mask | Capability::SM);
         self.managed.set_capability(end, mask).unwrap();
         let manager = Manager::new(config, guid, 1 << 20);
-        self.sites.push(Site { end, manager, events: Vec::new(), is_alive: true });
+        self.sites.push(Site { end, manager, events: Vec::new(), sets: 0, is_alive: true });
         self.sites.len() - 1
     }
 
@@ -120,7 +122,9 @@ impl Net {
         for _ in 0..600 {
             self.run(100 * MS);
             let idle = |site: &Site| {
-                !site.is_alive || site.manager.is_idle() && site.manager.next_timeout() > Some(duration(self.managed.now() + 100 * MS))
+                !site.is_alive
+                    || site.manager.is_idle()
+                        && site.manager.next_timeout() > Some(duration(self.managed.now() + 100 * MS))
             };
             if self.sites.iter().all(idle) {
                 return;
@@ -137,6 +141,8 @@ impl Net {
                     Address::Directed => (PERMISSIVE_LID, PERMISSIVE_LID, 0),
                     Address::Lid { lid, sl, .. } => (own, lid, sl),
                 };
+                let header = wire::mad::Header::of(&transmit.mad);
+                site.sets += usize::from(header.method == wire::mad::METHOD_SET);
                 // A link that is down loses it; the manager repeats it.
                 let _ = self.managed.send(site.end, &Datagram::smp(slid, dlid, sl, transmit.mad));
             }
@@ -227,6 +233,13 @@ impl Net {
         problems.collect()
     }
 
+    /// The heavy sweeps that were completed.
+    pub(crate) fn ups(&self) -> usize {
+        let events = self.sites.iter().flat_map(|site| &site.events);
+        events.filter(|event| matches!(event, Event::Up(_))).count()
+    }
+
+    /// The notices with a number.
     pub(crate) fn notices(&self, number: u16) -> usize {
         let is = |event: &&Event| matches!(event, Event::Notice(notice) if notice.number == number);
         self.sites.iter().flat_map(|site| &site.events).filter(is).count()
