@@ -8,6 +8,7 @@ use crate::event::Problem;
 use crate::inventory::{Inventory, Node, Port, PortId, Switch};
 use crate::routing::graph::is_switch;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use wire::layout::Layout;
 use wire::smp::{
     Capability, GuidInfo, LinkState, MAX_HOPS, NodeDescription, NodeInfo, NodeType, PKeyTable, PortInfo, SmInfo, Smp,
@@ -84,8 +85,8 @@ impl Manager {
             if is_new {
                 node.ports = (0..=info.ports).map(|number| (number, port(info.port_guid))).collect();
             }
-        } else if !node.ports.contains_key(&id.port) {
-            node.ports.insert(id.port, port(info.port_guid));
+        } else if let Entry::Vacant(place) = node.ports.entry(id.port) {
+            place.insert(port(info.port_guid));
             if !is_new {
                 self.ask_port(id);
             }

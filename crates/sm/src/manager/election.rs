@@ -47,6 +47,13 @@ impl Default for Role {
     }
 }
 
+impl Role {
+    /// Counts: other managers see that this one lives.
+    pub(super) const fn lives(&mut self) {
+        self.activity = self.activity.wrapping_add(1);
+    }
+}
+
 const fn rank(info: &SmInfo) -> (u8, Reverse<u64>) {
     (info.priority, Reverse(info.guid))
 }
@@ -180,7 +187,7 @@ impl Manager {
     /// Another manager, or a tool, asks for SMInfo or wants to change the state.
     pub(super) fn asked(&mut self, from: Address, smp: &Smp) {
         let status = if smp.method == METHOD_SET { self.control(from, smp).err().unwrap_or(0) } else { 0 };
-        self.role.activity = self.role.activity.wrapping_add(1);
+        self.role.lives();
         let returning = smp.class == CLASS_SUBN_DIRECTED;
         let mut answer = Smp { method: METHOD_GET | RESPONSE, status, returning, ..*smp };
         answer.data.fill(0);

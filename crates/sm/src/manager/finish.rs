@@ -90,8 +90,8 @@ impl Manager {
     /// The sweep is over.
     fn complete(&mut self) {
         self.is_up = true;
+        self.sweep.heavy |= self.sweep.errors > 0 || self.role.takeover;
         if !self.plan.partial {
-            self.sweep.heavy |= self.sweep.errors > 0 || self.role.takeover;
             self.role.takeover = false;
             self.role.from_standby = false;
             self.inventory.index_lids();
@@ -105,11 +105,17 @@ impl Manager {
             self.event(Event::Up(Up { switches, adapters, engine, errors, sent }));
         }
         self.changed();
-        self.rest();
+        if self.plan.partial {
+            // The next sweep is not put off: groups may change all the time.
+            self.sweep.phase = Phase::Idle;
+        } else {
+            self.rest();
+        }
     }
 
     /// Until the next sweep.
     pub(super) fn rest(&mut self) {
+        self.role.lives();
         self.sweep.phase = Phase::Idle;
         let wait = if self.sweep.again { TRAP_DELAY } else { self.timing().sweep_interval };
         self.sweep.next = Some(self.now.saturating_add(wait));

@@ -85,7 +85,7 @@ fn liar(seed: u64, steps: usize) {
 fn invent(request: &Mad, next: &mut impl FnMut() -> u64) -> Mad {
     let mut smp = Smp::parse(request);
     (smp.method, smp.returning) = (METHOD_GET | RESPONSE, true);
-    if next() % 8 == 0 {
+    if next().is_multiple_of(8) {
         smp.status = 0x1c;
     }
     for chunk in smp.data.chunks_mut(8) {
@@ -100,7 +100,7 @@ fn invent(request: &Mad, next: &mut impl FnMut() -> u64) -> Mad {
             smp.data[36] = (next() % 20) as u8;
         }
         PortInfo::ATTRIBUTE => smp.data[32] = (next() % 5) as u8,
-        SwitchInfo::ATTRIBUTE if next() % 2 == 0 => smp.data[..2].copy_from_slice(&[0xc0, 0]),
+        SwitchInfo::ATTRIBUTE if next().is_multiple_of(2) => smp.data[..2].copy_from_slice(&[0xc0, 0]),
         SmInfo::ATTRIBUTE => smp.data[8..16].copy_from_slice(&1u64.to_be_bytes()),
         _ => {}
     }

@@ -7,4 +7,5 @@ mod groups;
 mod hostile;
 mod keys;
 mod net;
+mod random;
 mod sweep;
