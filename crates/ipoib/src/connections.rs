@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::Time;
 use crate::address::LinkAddress;
 use crate::held::Held;
+use crate::time::Time;
 
 /// The most connections. To further neighbours the interface sends datagrams.
 pub(crate) const MOST: usize = 256;

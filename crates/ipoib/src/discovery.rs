@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::Time;
 use crate::address::LinkAddress;
 use crate::arp::Arp;
 use crate::event::{Event, Target};
@@ -11,6 +10,7 @@ use crate::header::EtherType;
 use crate::interface::Interface;
 use crate::ndisc::{self, Message};
 use crate::neighbours::Step;
+use crate::time::Time;
 
 /// All nodes of the link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

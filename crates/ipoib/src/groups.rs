@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use wire::cm::Gid;
 
-use crate::Time;
 use crate::held::Held;
+use crate::time::Time;
 
 /// The most groups. The host's own groups beyond them are not joined.
 pub(crate) const MOST: usize = 256;

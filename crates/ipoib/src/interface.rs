@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::cm::Gid;
 
-use crate::Time;
 use crate::address::LinkAddress;
 use crate::connections::{self, Connections, Way};
 use crate::event::{Event, Loss, Outgoing, Target};
@@ -18,6 +17,7 @@ use crate::ip::{self, Packet};
 use crate::ndisc;
 use crate::neighbours::{ASK, Neighbours};
 use crate::routes::{Hop, OwnAddress, Route, Routes};
+use crate::time::Time;
 
 /// The groups of every host: all hosts, all nodes.
 const EVERY_HOST: [IpAddr; 2] =

@@ -44,6 +44,7 @@ mod ip;
 pub mod ndisc;
 mod neighbours;
 mod routes;
+mod time;
 
 pub use address::LinkAddress;
 pub use event::{Event, Loss, Outgoing, Target};
@@ -52,6 +53,4 @@ pub use groups::Membership;
 pub use header::EtherType;
 pub use interface::{Config, Counters, Interface};
 pub use routes::{OwnAddress, Route};
-
-/// The time since some fixed moment.
-pub type Time = std::time::Duration;
+pub use time::Time;

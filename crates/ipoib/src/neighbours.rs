@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::Time;
 use crate::address::LinkAddress;
 use crate::held::Held;
+use crate::time::Time;
 
 /// The most neighbours. To make room, the one that was used least recently goes.
 pub(crate) const MOST: usize = 1024;

@@ -176,7 +176,7 @@ fn partition(
     let found = known.iter().find(|(_, pkey)| wanted.is_none_or(|wanted| wanted & PARTITION == pkey & PARTITION));
     found.copied().ok_or_else(|| {
         let known: Vec<String> = known.iter().map(|(_, pkey)| format!("{pkey:#06x}")).collect();
-        let wanted = wanted.map_or_else(|| "no P_Key".to_owned(), |wanted| format!("not the P_Key {wanted:#06x}"));
-        format!("the port {name} has {wanted}; its partitions are {}", known.join(", ")).into()
+        let wanted = wanted.map_or_else(String::new, |wanted| format!(" {wanted:#06x}"));
+        format!("the port {name} has no P_Key{wanted}; its partitions are {}", known.join(", ")).into()
     })
 }
