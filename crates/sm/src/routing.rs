@@ -17,6 +17,7 @@
 //! All of it works on dense numbers. The work is that of one breadth-first search for each switch,
 //! and of one choice for each entry of a table.
 
+mod approach;
 pub mod graph;
 pub mod multicast;
 mod order;
@@ -26,11 +27,10 @@ mod up_down;
 
 use crate::config::{Engine, Routing};
 use crate::inventory::Inventory;
+use approach::FAR;
+pub use approach::NO_ROUTE;
 use graph::Graph;
 use std::collections::HashMap;
-
-/// The entry of a table for a LID that nothing leads to.
-pub const NO_ROUTE: u8 = 255;
 
 /// The tables of all switches.
 #[derive(Clone, Debug, Default)]
@@ -44,27 +44,6 @@ pub struct Tables {
     /// Pairs of switches without a path.
     pub unreachable: usize,
 }
-
-/// How all switches reach one of them.
-pub(crate) struct Approach {
-    /// The cost of each switch: a link that may be used leads to a switch with one less.
-    cost: Vec<u16>,
-    /// Which links may be used.
-    way: Vec<Way>,
-}
-
-/// The links that a switch may use towards a destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// All.
-    Any,
-    /// Those that go up.
-    Up,
-    /// Those that go down.
-    Down,
-}
-
-const FAR: u16 = u16::MAX;
 
 /// Computes the linear tables of all switches. LIDs and links are those of the inventory.
 #[must_use]

@@ -1,7 +1,7 @@
 //! Multicast trees: the multicast tables of all switches. Not the groups, which subnet
 //! administration has. The function is [`trees`].
 
-use super::FAR;
+use super::approach::FAR;
 use super::graph::Graph;
 use super::shortest::{distances, search};
 use crate::inventory::{Inventory, Member, PortId};

@@ -1,7 +1,7 @@
 //! Which of two switches is above the other. Up/down needs any order; a fat tree needs its levels.
 //! The functions are [`ranks`] and [`levels`].
 
-use super::FAR;
+use super::approach::FAR;
 use super::graph::Graph;
 use super::shortest::{distances, search};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Shortest paths to a switch. The function is [`approach`].
 
+use super::approach::{Approach, FAR, Way};
 use super::graph::Graph;
-use super::{Approach, FAR, Way};
 use std::collections::VecDeque;
 
 /// How all switches reach `destination` with the fewest links.

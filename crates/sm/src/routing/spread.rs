@@ -1,8 +1,8 @@
 //! Which of the links that lead nearer a LID takes. Principal type: [`Spread`].
 
+use super::approach::{Approach, FAR, NO_ROUTE, Way};
 use super::graph::{Graph, Link};
 use super::order::Order;
-use super::{Approach, FAR, NO_ROUTE, Way};
 use crate::config::Engine;
 
 /// The tables as they are filled.

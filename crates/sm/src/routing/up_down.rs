@@ -2,10 +2,10 @@
 //! each switch a way down, because a switch with a way down always takes it. So no circle of
 //! channels is possible. The function is [`approach`].
 
+use super::approach::{Approach, FAR, Way};
 use super::graph::Graph;
 use super::order::Order;
 use super::shortest::search;
-use super::{Approach, FAR, Way};
 use std::collections::VecDeque;
 
 /// How all switches reach `destination`.
