@@ -1,0 +1,171 @@
+//! MCMemberRecord: joins, leaves and queries. Not the table of groups ([`crate::groups`]).
+//! Principal type: [`Joined`].
+
+use super::paths::{EXACTLY, Index, carries, choose_mtu, choose_rate};
+use super::request::{Answer, Refusal, Request, common, pkeys};
+use crate::groups::Groups;
+use crate::inventory::{Inventory, PortId};
+use wire::cm::Gid;
+use wire::layout::matches;
+use wire::rate_mbps;
+use wire::sa::{
+    McMemberRecord as Record, STATUS_DENIED, STATUS_INSUFFICIENT_COMPONENTS, STATUS_INVALID_GID,
+    STATUS_INVALID_REQUEST, STATUS_NO_RESOURCES,
+};
+
+/// The components that every join and leave has.
+const MEMBERSHIP: u64 = Record::MGID | Record::PORT_GID | Record::JOIN_STATE;
+/// The components that also make a group.
+const CREATION: u64 = Record::QKEY | Record::TRAFFIC_CLASS | Record::PKEY | Record::FLOW_LABEL | Record::SL;
+/// The scope of a group in the subnet.
+const LINK_LOCAL_SCOPE: u8 = 2;
+
+/// What a join or a leave did.
+pub(super) struct Joined {
+    pub(super) answer: Record,
+    pub(super) created: bool,
+    pub(super) deleted: bool,
+}
+
+/// The multicast LIDs that all switches hold.
+pub(super) fn cap(inventory: &Inventory) -> u16 {
+    let caps = inventory.nodes.values().filter_map(|node| node.switch.as_ref());
+    caps.map(|switch| switch.info.multicast_cap).min().unwrap_or(0x3fff)
+}
+
+fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<PortId, Refusal> {
+    if !request.asks(MEMBERSHIP) {
+        return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
+    }
+    let port = index.find(request.prefix, record.port_gid).ok_or(Refusal(STATUS_INVALID_GID))?;
+    if record.join_state == 0 {
+        return Err(Refusal(STATUS_INVALID_REQUEST));
+    }
+    // Another port may only be joined by who has the SM_Key.
+    if port != request.asker && !request.trusted { Err(Refusal(STATUS_DENIED)) } else { Ok(port) }
+}
+
+/// Joins a port to a group, which the first full member makes.
+pub(super) fn join(
+    request: &Request<'_>,
+    index: &Index,
+    groups: &mut Groups,
+    life: u8,
+    number: &mut u32,
+) -> Result<Joined, Refusal> {
+    let invalid = Refusal(STATUS_INVALID_REQUEST);
+    let wanted: Record = request.template();
+    let id = member(request, index, &wanted)?;
+    let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
+    let (mtu, rate) = carries(port);
+    let mut created = false;
+    let mut mgid = wanted.mgid;
+    if groups.find(&mgid).is_none() {
+        if wanted.join_state & (Record::FULL | Record::SEND_ONLY_FULL) == 0 {
+            return Err(invalid);
+        }
+        if !request.asks(CREATION) {
+            return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
+        }
+        let record = creation(request, wanted, (mtu, rate), life, number)?;
+        common(pkeys(port), &[record.pkey | 0x8000]).ok_or(invalid)?;
+        mgid = record.mgid;
+        groups.create(record, false, cap(request.inventory)).ok_or(Refusal(STATUS_NO_RESOURCES))?;
+        created = true;
+    }
+    let group = groups.find(&mgid).ok_or(invalid)?.record;
+    if !created {
+        let mut fixed = request.mask & !MEMBERSHIP & !Record::PROXY & !Record::PKEY & !Record::MLID;
+        for pair in [
+            Record::MTU_SELECTOR | Record::MTU,
+            Record::RATE_SELECTOR | Record::RATE,
+            Record::LIFE_SELECTOR | Record::LIFE,
+        ] {
+            fixed &= if request.asks(pair) { u64::MAX } else { !pair };
+        }
+        let same_partition = !request.asks(Record::PKEY) || (group.pkey ^ wanted.pkey) & 0x7fff == 0;
+        let fast = rate_mbps(rate).unwrap_or(0) >= rate_mbps(group.rate).unwrap_or(0);
+        let fits = matches(&group, &wanted, fixed) && same_partition && mtu >= group.mtu && fast;
+        if !fits || common(pkeys(port), &[group.pkey | 0x8000]).is_none() {
+            return Err(invalid);
+        }
+    }
+    let join_state = groups.join(&mgid, id, wanted.join_state).ok_or(invalid)?;
+    let answer = Record { port_gid: wanted.port_gid, join_state, proxy: id != request.asker, ..group };
+    Ok(Joined { answer, created, deleted: false })
+}
+
+/// The record of a new group.
+fn creation(
+    request: &Request<'_>,
+    wanted: Record,
+    (mtu, rate): (u8, u8),
+    life: u8,
+    number: &mut u32,
+) -> Result<Record, Refusal> {
+    let invalid = Refusal(STATUS_INVALID_REQUEST);
+    let asked = |both: u64, value: (u8, u8)| if request.asks(both) { value } else { (3, 0) };
+    let mtu_asked = asked(Record::MTU_SELECTOR | Record::MTU, (wanted.mtu_selector, wanted.mtu));
+    let rate_asked = asked(Record::RATE_SELECTOR | Record::RATE, (wanted.rate_selector, wanted.rate));
+    let mut mgid = wanted.mgid;
+    if mgid == [0; 16] {
+        let scope = if request.asks(Record::SCOPE) { wanted.scope } else { LINK_LOCAL_SCOPE };
+        *number = number.wrapping_add(1);
+        mgid[..4].copy_from_slice(&[0xff, 0x10 | scope, 0xa0, 0x1b]);
+        mgid[4..12].copy_from_slice(&request.prefix.to_be_bytes());
+        mgid[12..].copy_from_slice(&number.to_be_bytes());
+    }
+    let scope = mgid[1] & 0xf;
+    let agrees = !request.asks(Record::SCOPE) || wanted.scope == scope;
+    if mgid[0] != 0xff || !matches!(mgid[1] >> 4, 0 | 1) || matches!(scope, 0 | 15) || !agrees {
+        return Err(invalid);
+    }
+    Ok(Record {
+        mgid,
+        mtu_selector: EXACTLY,
+        mtu: choose_mtu(mtu, mtu_asked).ok_or(invalid)?,
+        rate_selector: EXACTLY,
+        rate: choose_rate(rate, rate_asked).ok_or(invalid)?,
+        life_selector: EXACTLY,
+        life,
+        scope,
+        pkey: wanted.pkey | 0x8000,
+        join_state: 0,
+        proxy: false,
+        port_gid: [0; 16],
+        ..wanted
+    })
+}
+
+/// Takes bits of a port's membership.
+pub(super) fn leave(request: &Request<'_>, index: &Index, groups: &mut Groups) -> Result<Joined, Refusal> {
+    let invalid = Refusal(STATUS_INVALID_REQUEST);
+    let wanted: Record = request.template();
+    let id = member(request, index, &wanted)?;
+    let group = groups.find(&wanted.mgid).ok_or(invalid)?.record;
+    let (join_state, deleted) = groups.leave(&wanted.mgid, id, wanted.join_state).ok_or(invalid)?;
+    Ok(Joined { answer: Record { port_gid: wanted.port_gid, join_state, ..group }, created: false, deleted })
+}
+
+/// Answers queries. With the SM_Key there is a record for each member; without it, a record for
+/// each group, and members stay hidden.
+pub(super) fn query(request: &Request<'_>, groups: &Groups) -> Answer {
+    let template: Record = request.template();
+    let mut records = request.records::<Record>();
+    let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
+    for group in groups.iter() {
+        if !request.trusted && common(own, &[group.record.pkey | 0x8000]).is_none() {
+            continue;
+        }
+        if !request.trusted || group.members.is_empty() {
+            records.offer(group.record, &template, request.mask)?;
+            continue;
+        }
+        for (id, join_state) in &group.members {
+            let port_gid: Gid = request.inventory.port(*id).map_or([0; 16], |port| request.gid(port));
+            let record = Record { port_gid, join_state: *join_state, ..group.record };
+            records.offer(record, &template, request.mask)?;
+        }
+    }
+    Ok(records)
+}

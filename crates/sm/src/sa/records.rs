@@ -1,0 +1,224 @@
+//! Records that show attributes of the inventory: nodes, ports, switches, tables and links. Not
+//! paths. The functions answer one attribute each.
+
+use super::request::{Answer, Refusal, Request};
+use crate::inventory::{Port, PortId};
+use wire::layout::Layout;
+use wire::sa::{
+    GuidInfoRecord, LinearTableRecord, LinkRecord, MulticastTableRecord, NodeRecord, PKeyTableRecord, PortInfoRecord,
+    SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
+};
+use wire::smp::{GuidInfo, LinearTable, MulticastTable, PKeyTable, VlArbitration, VlWeight};
+
+/// The bit of the modifier that compares capability masks bit by bit.
+const MATCH_CAPABILITIES: u32 = 1 << 31;
+
+/// Answers NodeRecord.
+pub(super) fn nodes(request: &Request<'_>) -> Answer {
+    let template: NodeRecord = request.template();
+    let mut records = request.records::<NodeRecord>();
+    for (id, node, port) in request.end_ports(request.asks(NodeRecord::LID).then_some(template.lid)) {
+        let mut info = node.info;
+        (info.port_guid, info.local_port) = (port.guid, id.port);
+        let record = NodeRecord { lid: port.info.lid, info, description: node.description };
+        records.offer(record, &template, request.mask & !NodeRecord::LID)?;
+    }
+    Ok(records)
+}
+
+/// Calls `each` with the LID and every port of the nodes that the asker may hear of.
+fn ports(
+    request: &Request<'_>,
+    lid: Option<u16>,
+    mut each: impl FnMut(u16, PortId, &Port) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    for (id, node, end) in request.end_ports(lid) {
+        if node.switch.is_none() {
+            each(end.info.lid, id, end)?;
+            continue;
+        }
+        for (number, port) in &node.ports {
+            each(end.info.lid, PortId { port: *number, ..id }, port)?;
+        }
+    }
+    Ok(())
+}
+
+/// Answers PortInfoRecord. Without the SM_Key, management keys are zeros, also when compared.
+pub(super) fn port_infos(request: &Request<'_>) -> Answer {
+    let template: PortInfoRecord = request.template();
+    let mut records = request.records::<PortInfoRecord>();
+    let mut mask = request.mask & !PortInfoRecord::LID & !PortInfoRecord::OPTIONS;
+    let bitwise = request.header.modifier & MATCH_CAPABILITIES != 0 && mask & PortInfoRecord::CAPABILITY_MASK != 0;
+    if bitwise {
+        mask &= !PortInfoRecord::CAPABILITY_MASK;
+    }
+    let lid = request.asks(PortInfoRecord::LID).then_some(template.lid);
+    ports(request, lid, |lid, id, port| {
+        let mut record = PortInfoRecord { lid, port: id.port, options: 0, info: port.info };
+        if !request.trusted {
+            record.info.mkey = 0;
+        }
+        let wanted = template.info.capability_mask;
+        if bitwise && record.info.capability_mask & wanted != wanted {
+            return Ok(());
+        }
+        records.offer(record, &template, mask)
+    })?;
+    Ok(records)
+}
+
+/// Answers P_KeyTableRecord.
+pub(super) fn pkey_tables(request: &Request<'_>) -> Answer {
+    let template: PKeyTableRecord = request.template();
+    let mut records = request.records::<PKeyTableRecord>();
+    let lid = request.asks(PKeyTableRecord::LID).then_some(template.lid);
+    ports(request, lid, |lid, id, port| {
+        for (block, keys) in (0..).zip(port.pkeys.chunks(32)) {
+            let mut table = PKeyTable::default();
+            table.pkeys[..keys.len()].copy_from_slice(keys);
+            let record = PKeyTableRecord { lid, block, port: id.port, table };
+            records.offer(record, &template, request.mask & !PKeyTableRecord::LID)?;
+        }
+        Ok(())
+    })?;
+    Ok(records)
+}
+
+/// Answers SLtoVLMappingTableRecord.
+pub(super) fn sl_to_vl(request: &Request<'_>) -> Answer {
+    let template: SlToVlRecord = request.template();
+    let mut records = request.records::<SlToVlRecord>();
+    let lid = request.asks(SlToVlRecord::LID).then_some(template.lid);
+    ports(request, lid, |lid, id, port| {
+        for (in_port, table) in (0..).zip(&port.sl_to_vl) {
+            let record = SlToVlRecord { lid, in_port, out_port: id.port, table: *table };
+            records.offer(record, &template, request.mask & !SlToVlRecord::LID)?;
+        }
+        Ok(())
+    })?;
+    Ok(records)
+}
+
+/// Answers VLArbitrationTableRecord.
+pub(super) fn arbitration(request: &Request<'_>) -> Answer {
+    let template: VlArbitrationRecord = request.template();
+    let mut records = request.records::<VlArbitrationRecord>();
+    let lid = request.asks(VlArbitrationRecord::LID).then_some(template.lid);
+    ports(request, lid, |lid, id, port| {
+        let blocks = |first: u8, entries: &[VlWeight]| -> Vec<(u8, Vec<VlWeight>)> {
+            (first..first + 2).zip(entries.chunks(32).map(<[_]>::to_vec)).collect()
+        };
+        let (low, high) = (blocks(1, &port.arbitration_low), blocks(3, &port.arbitration_high));
+        for (block, entries) in low.into_iter().chain(high) {
+            let mut table = VlArbitration::default();
+            table.entries[..entries.len()].copy_from_slice(&entries);
+            let record = VlArbitrationRecord { lid, port: id.port, block, table };
+            records.offer(record, &template, request.mask & !VlArbitrationRecord::LID)?;
+        }
+        Ok(())
+    })?;
+    Ok(records)
+}
+
+/// Answers GUIDInfoRecord.
+pub(super) fn guids(request: &Request<'_>) -> Answer {
+    let template: GuidInfoRecord = request.template();
+    let mut records = request.records::<GuidInfoRecord>();
+    for (_, _, port) in request.end_ports(request.asks(GuidInfoRecord::LID).then_some(template.lid)) {
+        for (block, guids) in (0..=u8::MAX).zip(port.guids.chunks(8)) {
+            let mut table = GuidInfo::default();
+            table.guids[..guids.len()].copy_from_slice(guids);
+            let record = GuidInfoRecord { lid: port.info.lid, block, table };
+            records.offer(record, &template, request.mask & !GuidInfoRecord::LID)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Answers SMInfoRecord. Without the SM_Key, the key is zeros.
+pub(super) fn managers(request: &Request<'_>) -> Answer {
+    let template: SmInfoRecord = request.template();
+    let mut records = request.records::<SmInfoRecord>();
+    for (_, _, port) in request.end_ports(request.asks(SmInfoRecord::LID).then_some(template.lid)) {
+        if let Some(mut info) = port.sm {
+            info.sm_key = if request.trusted { info.sm_key } else { 0 };
+            let record = SmInfoRecord { lid: port.info.lid, info };
+            records.offer(record, &template, request.mask & !SmInfoRecord::LID)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Answers SwitchInfoRecord.
+pub(super) fn switches(request: &Request<'_>) -> Answer {
+    let template: SwitchInfoRecord = request.template();
+    let mut records = request.records::<SwitchInfoRecord>();
+    for (_, node, port) in request.end_ports(request.asks(SwitchInfoRecord::LID).then_some(template.lid)) {
+        if let Some(switch) = &node.switch {
+            let record = SwitchInfoRecord { lid: port.info.lid, info: switch.info };
+            records.offer(record, &template, request.mask & !SwitchInfoRecord::LID)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Answers LinearForwardingTableRecord.
+pub(super) fn linear_tables(request: &Request<'_>) -> Answer {
+    let template: LinearTableRecord = request.template();
+    let mut records = request.records::<LinearTableRecord>();
+    for (_, node, port) in request.end_ports(request.asks(LinearTableRecord::LID).then_some(template.lid)) {
+        let Some(switch) = &node.switch else { continue };
+        for (block, ports) in (0..).zip(switch.linear.chunks(64)) {
+            let mut table = LinearTable { ports: [u8::MAX; 64] };
+            table.ports[..ports.len()].copy_from_slice(ports);
+            let record = LinearTableRecord { lid: port.info.lid, block, table };
+            records.offer(record, &template, request.mask & !LinearTableRecord::LID)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Answers MulticastForwardingTableRecord, with the blocks that are in use.
+pub(super) fn multicast_tables(request: &Request<'_>) -> Answer {
+    let template: MulticastTableRecord = request.template();
+    let mut records = request.records::<MulticastTableRecord>();
+    for (_, node, port) in request.end_ports(request.asks(MulticastTableRecord::LID).then_some(template.lid)) {
+        let Some(switch) = &node.switch else { continue };
+        let mut blocks: Vec<u16> = switch.multicast.keys().map(|lid| lid / 32).collect();
+        blocks.dedup();
+        for (block, position) in
+            blocks.into_iter().flat_map(|block| (0..=node.info.ports / 16).map(move |p| (block, p)))
+        {
+            let mut table = MulticastTable::default();
+            let first = block.saturating_mul(32);
+            for (lid, ports) in switch.multicast.range(first..=first.saturating_add(31)) {
+                let at = usize::from(position) * 2;
+                let low = ports.get(at).copied().unwrap_or(0);
+                let high = ports.get(at + 1).copied().unwrap_or(0);
+                table.masks[usize::from(lid - first)] = u16::from_le_bytes([low, high]);
+            }
+            let record = MulticastTableRecord { lid: port.info.lid, position, block, table };
+            records.offer(record, &template, request.mask & !MulticastTableRecord::LID)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Answers LinkRecord.
+pub(super) fn links(request: &Request<'_>) -> Answer {
+    let template: LinkRecord = request.template();
+    let mut records = request.records::<LinkRecord>();
+    let lid = request.asks(LinkRecord::FROM_LID).then_some(template.from_lid);
+    ports(request, lid, |from_lid, id, port| {
+        let Some(peer) = port.peer else { return Ok(()) };
+        let Some(node) = request.inventory.nodes.get(&peer.node) else { return Ok(()) };
+        let end = if node.switch.is_some() { 0 } else { peer.port };
+        let Some(other) = node.ports.get(&end).filter(|port| request.sees(port)) else { return Ok(()) };
+        let record = LinkRecord { from_lid, from_port: id.port, to_port: peer.port, to_lid: other.info.lid };
+        records.offer(record, &template, request.mask & !LinkRecord::FROM_LID)
+    })?;
+    Ok(records)
+}
+
+const _: () = assert!(NodeRecord::LEN <= wire::sa::DATA_LEN && <NodeRecord as Layout>::LEN == NodeRecord::LEN);

@@ -1,0 +1,123 @@
+//! ServiceRecord: the registry of services, with leases. Principal type: [`Services`].
+
+use super::paths::Index;
+use super::request::{Answer, Refusal, Request, common, pkeys};
+use crate::inventory::PortId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use wire::cm::Gid;
+use wire::sa::{
+    STATUS_DENIED, STATUS_INSUFFICIENT_COMPONENTS, STATUS_INVALID_GID, STATUS_INVALID_REQUEST, STATUS_NO_RECORDS,
+    STATUS_NO_RESOURCES, ServiceRecord,
+};
+
+/// The most services of all ports.
+const MOST: usize = 4096;
+/// The most services of one port.
+const MOST_OF_PORT: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Service {
+    record: ServiceRecord,
+    port: PortId,
+    /// When the lease ends; nothing if it does not.
+    end: Option<Duration>,
+}
+
+/// The services, by their id, port and partition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Services {
+    services: BTreeMap<(u64, Gid, u16), Service>,
+}
+
+fn identity(request: &Request<'_>, record: &ServiceRecord) -> Result<(u64, Gid, u16), Refusal> {
+    if !request.asks(ServiceRecord::ID | ServiceRecord::GID) {
+        return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
+    }
+    let pkey = if request.asks(ServiceRecord::PKEY) { record.pkey } else { wire::pkey::DEFAULT };
+    Ok((record.id, record.gid, pkey))
+}
+
+impl Services {
+    /// Registers a service, or renews its lease.
+    pub(super) fn set(&mut self, request: &Request<'_>, index: &Index, now: Duration) -> Answer {
+        let mut record: ServiceRecord = request.template();
+        let key = identity(request, &record)?;
+        let port = index.find(request.prefix, record.gid).ok_or(Refusal(STATUS_INVALID_GID))?;
+        let known = self.services.get(&key);
+        let is_other_key = known.is_some_and(|service| service.record.key != record.key);
+        if !request.trusted && (port != request.asker || is_other_key) {
+            return Err(Refusal(STATUS_DENIED));
+        }
+        let own = self.services.values().filter(|service| service.port == port).count();
+        if known.is_none() && (self.services.len() >= MOST || own >= MOST_OF_PORT) {
+            return Err(Refusal(STATUS_NO_RESOURCES));
+        }
+        record.pkey = key.2;
+        if !request.asks(ServiceRecord::LEASE) {
+            record.lease = ServiceRecord::FOREVER;
+        }
+        let in_partition =
+            request.inventory.port(port).is_some_and(|port| common(pkeys(port), &[key.2 | 0x8000]).is_some());
+        if record.lease == 0 || !in_partition {
+            return Err(Refusal(STATUS_INVALID_REQUEST));
+        }
+        let forever = record.lease == ServiceRecord::FOREVER;
+        let end = (!forever).then(|| now.saturating_add(Duration::from_secs(record.lease.into())));
+        self.services.insert(key, Service { record, port, end });
+        let mut records = request.records::<ServiceRecord>();
+        records.push(record)?;
+        Ok(records)
+    }
+
+    /// Deletes a service of the asker, with its key.
+    pub(super) fn delete(&mut self, request: &Request<'_>) -> Answer {
+        let record: ServiceRecord = request.template();
+        let key = identity(request, &record)?;
+        let known = self.services.get(&key).ok_or(Refusal(STATUS_NO_RECORDS))?;
+        if !request.trusted && (known.port != request.asker || known.record.key != record.key) {
+            return Err(Refusal(STATUS_DENIED));
+        }
+        let mut records = request.records::<ServiceRecord>();
+        records.push(known.record)?;
+        self.services.remove(&key);
+        Ok(records)
+    }
+
+    /// Answers queries. Without the SM_Key, keys are zeros, also when compared.
+    pub(super) fn query(&self, request: &Request<'_>, now: Duration) -> Answer {
+        let template: ServiceRecord = request.template();
+        let mut records = request.records::<ServiceRecord>();
+        let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
+        for service in self.services.values() {
+            let mut record = service.record;
+            if let Some(end) = service.end {
+                let left = end.saturating_sub(now).as_secs();
+                record.lease = u32::try_from(left).unwrap_or(ServiceRecord::FOREVER);
+            }
+            if !request.trusted {
+                record.key = [0; 16];
+                if common(own, &[record.pkey]).is_none() {
+                    continue;
+                }
+            }
+            records.offer(record, &template, request.mask)?;
+        }
+        Ok(records)
+    }
+
+    /// Forgets services whose port is gone.
+    pub(super) fn retain(&mut self, exists: impl Fn(PortId) -> bool) {
+        self.services.retain(|_, service| exists(service.port));
+    }
+
+    /// Ends leases.
+    pub(super) fn handle_timeout(&mut self, now: Duration) {
+        self.services.retain(|_, service| service.end.is_none_or(|end| end > now));
+    }
+
+    /// When the next lease ends.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.services.values().filter_map(|service| service.end).min()
+    }
+}
