@@ -8,6 +8,8 @@ mod paths;
 mod records;
 mod request;
 mod services;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use request::Peer;

@@ -1,0 +1,309 @@
+//! Requests to a subnet of three switches in a row, with four adapters: 0x10 and 0x11 at the first
+//! switch, 0x12 at the second and 0x13 at the third. 0x10, 0x11 and 0x12 are in the default
+//! partition; 0x13 is a limited member of it, and so is 0x12.
+
+use super::*;
+use crate::inventory::{Node, Port, Switch};
+use proptest::prelude::*;
+use wire::mad::MAD_LEN;
+use wire::sa::{NodeRecord, PortInfoRecord};
+use wire::smp::{LinkState, NodeDescription, NodeInfo, NodeType, PortInfo, SwitchInfo};
+
+const PREFIX: u64 = 0xfe80 << 48;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn port(guid: u64, lid: u16, lmc: u8, peer: Option<PortId>, pkeys: &[u16]) -> Port {
+    let mut info = PortInfo { lid, lmc, mkey: 0x77, capability_mask: 0x0008_0002, ..PortInfo::default() };
+    info.link.state = LinkState::Active as u8;
+    (info.link.mtu_cap, info.link.neighbor_mtu) = (5, 4);
+    (info.link.width_active, info.link.speed_active, info.link.extended_active) = (2, 4, 2);
+    Port {
+        guid,
+        info,
+        peer,
+        pkeys: pkeys.to_vec(),
+        sl_to_vl: Vec::new(),
+        arbitration_high: Vec::new(),
+        arbitration_low: Vec::new(),
+        guids: vec![guid],
+        sm: None,
+    }
+}
+
+/// The LID of adapter 0x10 + n is 4 + 2n, with LMC 1; the switches have 1, 2 and 3.
+fn inventory() -> Inventory {
+    let mut inventory = Inventory { lids: vec![None; 16], ..Inventory::default() };
+    let keys: [&[u16]; 4] = [&[0xffff], &[0xffff], &[0x7fff], &[0x7fff]];
+    let homes = [(1, 3), (1, 4), (2, 3), (3, 3)];
+    for nth in 0..4_u16 {
+        let (guid, lid) = (0x10 + u64::from(nth), 4 + 2 * nth);
+        let (node, number) = homes[usize::from(nth)];
+        let end = port(guid, lid, 1, Some(PortId { node, port: number }), keys[usize::from(nth)]);
+        add(&mut inventory, guid, NodeType::Ca, [(1, end)].into(), None);
+        inventory.lids[usize::from(lid)..usize::from(lid) + 2].fill(Some(PortId { node: guid, port: 1 }));
+    }
+    for switch in 1..=3_u16 {
+        let guid = u64::from(switch);
+        let mut ports = BTreeMap::from([(0, port(guid, switch, 0, None, &[0xffff]))]);
+        if switch > 1 {
+            ports.insert(1, port(guid, 0, 0, Some(PortId { node: guid - 1, port: 2 }), &[]));
+        }
+        if switch < 3 {
+            ports.insert(2, port(guid, 0, 0, Some(PortId { node: guid + 1, port: 1 }), &[]));
+        }
+        let mut linear = vec![255; 16];
+        for other in 1..=3 {
+            linear[usize::from(other)] = toward(switch, other);
+        }
+        for (nth, (home, number)) in homes.iter().enumerate() {
+            let home = u16::try_from(*home).unwrap();
+            let egress = if home == switch { *number } else { toward(switch, home) };
+            linear[4 + 2 * nth..6 + 2 * nth].fill(egress);
+            if home == switch {
+                let peer = PortId { node: 0x10 + u64::try_from(nth).unwrap(), port: 1 };
+                ports.insert(*number, port(guid, 0, 0, Some(peer), &[]));
+            }
+        }
+        let info = SwitchInfo { linear_cap: 64, multicast_cap: 2, ..SwitchInfo::default() };
+        let switch_part = Switch { info, linear, multicast: BTreeMap::new() };
+        add(&mut inventory, guid, NodeType::Switch, ports, Some(Box::new(switch_part)));
+        inventory.lids[usize::from(switch)] = Some(PortId { node: guid, port: 0 });
+    }
+    inventory
+}
+
+fn toward(switch: u16, other: u16) -> u8 {
+    match other.cmp(&switch) {
+        std::cmp::Ordering::Less => 1,
+        std::cmp::Ordering::Equal => 0,
+        std::cmp::Ordering::Greater => 2,
+    }
+}
+
+fn add(inventory: &mut Inventory, guid: u64, kind: NodeType, ports: BTreeMap<u8, Port>, switch: Option<Box<Switch>>) {
+    let info = NodeInfo { node_type: kind as u8, ports: 4, node_guid: guid, ..NodeInfo::default() };
+    let description = NodeDescription::new("node");
+    inventory.nodes.insert(guid, Node { info, description, ports, switch, route: Box::default() });
+}
+
+fn sa() -> (Sa, Inventory) {
+    let inventory = inventory();
+    let mut sa = Sa::new(Config { sm_key: 9, ..Config::default() });
+    sa.inventory_changed(&inventory, Duration::ZERO);
+    (sa, inventory)
+}
+
+fn peer(lid: u16) -> Peer {
+    Peer { lid, qpn: 1, pkey: 0xffff, ..Peer::default() }
+}
+
+fn gid_of(guid: u64) -> wire::cm::Gid {
+    request::gid(PREFIX, guid)
+}
+
+fn datagram<R: Layout>(method: u8, attribute: u16, sm_key: u64, mask: u64, record: R) -> Mad {
+    let mut mad = [0; MAD_LEN];
+    sa::Header { sm_key, component_mask: mask, ..sa::Header::default() }.write(&mut mad);
+    let header = Header {
+        base_version: 1,
+        class: CLASS_SA,
+        class_version: 2,
+        method,
+        transaction: 5,
+        attribute,
+        ..Header::default()
+    };
+    header.emit_to(&mut mad);
+    record.write(&mut mad[DATA..]);
+    mad
+}
+
+/// The status and the first record of the answer.
+fn ask<R: Layout + Default>(sa: &mut Sa, inventory: &Inventory, lid: u16, mad: &Mad) -> (u16, R) {
+    sa.receive(inventory, peer(lid), mad, SECOND);
+    loop {
+        let (_, answer) = sa.poll_transmit().expect("there is an answer");
+        if Header::of(&answer).method & RESPONSE != 0 {
+            return (Header::of(&answer).status, R::read(&answer[DATA..]).unwrap());
+        }
+    }
+}
+
+fn path(sgid: u64, dgid: u64) -> PathRecord {
+    PathRecord { sgid: gid_of(sgid), dgid: gid_of(dgid), ..PathRecord::default() }
+}
+
+const PAIR: u64 = PathRecord::SGID | PathRecord::DGID;
+
+#[test]
+fn a_path_has_the_least_of_its_links() {
+    let (mut sa, mut inventory) = sa();
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, path(0x10, 0x12));
+    let (status, found) = ask::<PathRecord>(&mut sa, &inventory, 4, &mad);
+    assert_eq!((status, found.slid, found.dlid, found.mtu, found.rate, found.pkey), (0, 4, 8, 4, 16, 0xffff));
+    assert!(found.reversible);
+    let slow = inventory.port_mut(PortId { node: 1, port: 2 }).unwrap();
+    (slow.info.link.neighbor_mtu, slow.info.link.extended_active) = (3, 0);
+    let (_, found) = ask::<PathRecord>(&mut sa, &inventory, 4, &mad);
+    assert_eq!((found.mtu, found.rate), (3, 7), "1024 bytes and 40 Gb/s");
+    inventory.nodes.get_mut(&2).unwrap().switch.as_mut().unwrap().linear[8] = 255;
+    assert_eq!(ask::<PathRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_NO_RECORDS);
+}
+
+#[test]
+fn limited_members_have_no_path_to_each_other() {
+    let (mut sa, inventory) = sa();
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 9, PAIR, path(0x12, 0x13));
+    assert_eq!(ask::<PathRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_NO_RECORDS);
+    let unknown = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, path(0x10, 0x99));
+    assert_eq!(ask::<PathRecord>(&mut sa, &inventory, 4, &unknown).0, sa::STATUS_INVALID_GID);
+    let lacking = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PathRecord::SGID, path(0x10, 0x11));
+    assert_eq!(ask::<PathRecord>(&mut sa, &inventory, 4, &lacking).0, sa::STATUS_INSUFFICIENT_COMPONENTS);
+}
+
+#[test]
+fn a_loop_in_the_tables_is_no_path() {
+    let (mut sa, mut inventory) = sa();
+    inventory.nodes.get_mut(&2).unwrap().switch.as_mut().unwrap().linear[8] = 1;
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, path(0x10, 0x12));
+    assert_eq!(ask::<PathRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_NO_RECORDS);
+}
+
+#[test]
+fn management_keys_are_hidden_without_the_key_of_the_manager() {
+    let (mut sa, inventory) = sa();
+    let record = PortInfoRecord { lid: 4, ..PortInfoRecord::default() };
+    for (key, status, mkey) in [(0, 0, 0), (9, 0, 0x77), (8, sa::STATUS_DENIED, 0)] {
+        let mad = datagram(METHOD_GET, PortInfoRecord::ATTRIBUTE, key, PortInfoRecord::LID, record);
+        let (answered, found) = ask::<PortInfoRecord>(&mut sa, &inventory, 6, &mad);
+        assert_eq!((answered, if answered == 0 { found.info.mkey } else { 0 }), (status, mkey));
+    }
+    let mad = datagram(METHOD_GET, NodeRecord::ATTRIBUTE, 0, 0, NodeRecord::default());
+    assert_eq!(ask::<NodeRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_TOO_MANY_RECORDS);
+}
+
+const CREATE: u64 = McMemberRecord::MGID
+    | McMemberRecord::PORT_GID
+    | McMemberRecord::JOIN_STATE
+    | McMemberRecord::QKEY
+    | McMemberRecord::PKEY
+    | McMemberRecord::TRAFFIC_CLASS
+    | McMemberRecord::FLOW_LABEL
+    | McMemberRecord::SL;
+const JOIN: u64 = McMemberRecord::MGID | McMemberRecord::PORT_GID | McMemberRecord::JOIN_STATE;
+
+fn membership(last: u8, port: u64, join_state: u8) -> McMemberRecord {
+    let mgid = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    McMemberRecord { mgid, port_gid: gid_of(port), qkey: 0x0b1b, pkey: 0xffff, join_state, ..McMemberRecord::default() }
+}
+
+#[test]
+fn a_group_lives_until_its_last_full_member_leaves() {
+    let (mut sa, inventory) = sa();
+    let attribute = McMemberRecord::ATTRIBUTE;
+    let mut call = |lid, method, mask, record| {
+        let mad = datagram(method, attribute, 0, mask, record);
+        ask::<McMemberRecord>(&mut sa, &inventory, lid, &mad)
+    };
+    assert_eq!(call(6, METHOD_SET, CREATE, membership(1, 0x11, 2)).0, sa::STATUS_INVALID_REQUEST, "a non-member");
+    assert_eq!(call(4, METHOD_SET, JOIN, membership(1, 0x10, 1)).0, sa::STATUS_INSUFFICIENT_COMPONENTS);
+    assert_eq!(call(6, METHOD_SET, CREATE, membership(1, 0x10, 1)).0, sa::STATUS_DENIED, "another port");
+    let (status, joined) = call(4, METHOD_SET, CREATE, membership(1, 0x10, 1));
+    assert_eq!((status, joined.mlid, joined.mtu, joined.join_state), (0, 0xc000, 5, 1));
+    assert_eq!(call(6, METHOD_SET, JOIN, membership(1, 0x11, 2)).1.join_state, 2);
+    let other = McMemberRecord { qkey: 1, ..membership(1, 0x11, 2) };
+    assert_eq!(call(6, METHOD_SET, CREATE, other).0, sa::STATUS_INVALID_REQUEST, "another Q_Key");
+    assert_eq!(call(4, METHOD_SET, CREATE, membership(2, 0x10, 1)).1.mlid, 0xc001);
+    assert_eq!(call(4, METHOD_SET, CREATE, membership(3, 0x10, 1)).0, sa::STATUS_NO_RESOURCES, "the switches hold two");
+    assert_eq!(call(4, METHOD_DELETE, JOIN, membership(1, 0x10, 2)).0, sa::STATUS_INVALID_REQUEST, "not its bits");
+    assert_eq!(call(4, METHOD_DELETE, JOIN, membership(1, 0x10, 1)).1.join_state, 0);
+    assert_eq!(call(4, METHOD_GET, McMemberRecord::MGID, membership(1, 0, 0)).0, sa::STATUS_NO_RECORDS);
+    assert_eq!(sa.groups().keys().copied().collect::<Vec<_>>(), [0xc001]);
+    assert_eq!(sa.poll_event(), Some(Event::GroupsChanged));
+}
+
+#[test]
+fn a_port_that_vanishes_leaves_its_groups() {
+    let (mut sa, mut inventory) = sa();
+    let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, membership(1, 0x10, 1));
+    assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0, 0);
+    let broadcast = Sa::broadcast_group(0x7fff, 4, 7, 0, 18);
+    assert_eq!(broadcast.mgid[4..6], [0xff, 0xff]);
+    assert_eq!(sa.create_group(&inventory, broadcast), Some(0xc001));
+    inventory.nodes.remove(&0x10);
+    sa.inventory_changed(&inventory, SECOND);
+    assert_eq!(sa.groups(), BTreeMap::from([(0xc001, vec![])]), "the permanent group stays");
+}
+
+#[test]
+fn a_service_ends_with_its_lease_and_needs_its_key() {
+    let (mut sa, inventory) = sa();
+    let mask = ServiceRecord::ID | ServiceRecord::GID | ServiceRecord::LEASE | ServiceRecord::KEY;
+    let record = ServiceRecord { id: 3, gid: gid_of(0x10), lease: 10, key: [1; 16], ..ServiceRecord::default() };
+    let call = |sa: &mut Sa, method, mask, record| {
+        let mad = datagram(method, ServiceRecord::ATTRIBUTE, 0, mask, record);
+        ask::<ServiceRecord>(sa, &inventory, 4, &mad)
+    };
+    assert_eq!(call(&mut sa, METHOD_SET, mask, record).0, 0);
+    let (status, found) = call(&mut sa, METHOD_GET, ServiceRecord::ID, record);
+    assert_eq!((status, found.key, found.lease), (0, [0; 16], 10));
+    let forged = ServiceRecord { key: [2; 16], ..record };
+    assert_eq!(call(&mut sa, METHOD_DELETE, mask, forged).0, sa::STATUS_DENIED);
+    assert_eq!(sa.next_timeout(), Some(11 * SECOND));
+    sa.handle_timeout(&inventory, 11 * SECOND);
+    assert_eq!(call(&mut sa, METHOD_GET, ServiceRecord::ID, record).0, sa::STATUS_NO_RECORDS);
+}
+
+#[test]
+fn a_subscriber_hears_until_it_no_longer_answers() {
+    let (mut sa, inventory) = sa();
+    let all = InformInfo {
+        lid_begin: 0xffff,
+        generic: 1,
+        subscribe: 1,
+        kind: 0xffff,
+        number: 0xffff,
+        producer: 0xff_ffff,
+        ..InformInfo::default()
+    };
+    let mad = datagram(METHOD_SET, InformInfo::ATTRIBUTE, 0, 0, all);
+    assert_eq!(ask::<InformInfo>(&mut sa, &inventory, 4, &mad).0, 0);
+    let details = GidNotice { gid: gid_of(0x11) };
+    let notice = Notice::with(Notice::SUBNET, 4, Notice::GID_IN_SERVICE, 1, details);
+    sa.notice(&inventory, &notice, SECOND);
+    let (to, mut report) = sa.poll_transmit().unwrap();
+    assert_eq!((to, Header::of(&report).method), (peer(4), METHOD_REPORT));
+    assert_eq!(Notice::read(&report[DATA..]), Some(notice));
+    report[3] |= RESPONSE;
+    sa.receive(&inventory, peer(4), &report, SECOND);
+    assert_eq!(sa.next_timeout(), None, "the report is answered");
+    sa.notice(&inventory, &notice, SECOND);
+    while let Some(due) = sa.next_timeout() {
+        sa.handle_timeout(&inventory, due);
+    }
+    while sa.poll_transmit().is_some() {}
+    sa.notice(&inventory, &notice, 20 * SECOND);
+    assert_eq!(sa.poll_transmit(), None);
+}
+
+proptest! {
+    #[test]
+    fn any_datagram_is_survived(
+        bytes in proptest::collection::vec(any::<u8>(), MAD_LEN),
+        method in proptest::sample::select(vec![1_u8, 2, 0x12, 0x13, 0x14, 0x15, 6]),
+        attribute in proptest::sample::select(vec![1_u16, 3, 0x11, 0x12, 0x20, 0x31, 0x35, 0x38, 0xf3, 0x36]),
+        mask in prop_oneof![Just(0), any::<u64>()],
+    ) {
+        let (mut sa, inventory) = sa();
+        let mut mad = datagram(method, attribute, 9, mask, ClassPortInfo::default());
+        mad[DATA..].copy_from_slice(&bytes[DATA..]);
+        sa.receive(&inventory, peer(4), &mad, SECOND);
+        let mut random: Mad = bytes.try_into().unwrap();
+        sa.receive(&inventory, peer(6), &random, SECOND);
+        random[..4].copy_from_slice(&[1, 3, 2, method]);
+        sa.receive(&inventory, peer(6), &random, SECOND);
+        while let Some(due) = sa.next_timeout().filter(|due| *due < 100 * SECOND) {
+            sa.handle_timeout(&inventory, due);
+        }
+    }
+}
