@@ -296,6 +296,11 @@ impl<A: Clone + Ord> Client<A> {
         }
     }
 
+    /// To whom messages are being sent in segments: once for each message.
+    pub fn sending(&self) -> impl Iterator<Item = &A> {
+        self.senders.keys().map(|(to, ..)| to)
+    }
+
     /// When [`Client::handle_timeout`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
