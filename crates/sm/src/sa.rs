@@ -36,6 +36,8 @@ use wire::sa::{self, DATA, McMemberRecord, PathRecord, ServiceRecord};
 
 /// Segments that carry an answer are at most this many bytes together.
 const LONGEST: usize = 1 << 20;
+/// The tables that are sent to one LID at once.
+const MOST_TABLES: usize = 8;
 /// How long a subscriber may take to answer a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a report is sent again.
@@ -206,9 +208,11 @@ impl Sa {
         let sent = message.get(DATA..).unwrap_or_default();
         let known = sent.len().min(data.len());
         data[..known].copy_from_slice(&sent[..known]);
+        let tables = self.client.sending().filter(|to| to.lid == from.lid).count();
         let answer = match inventory.by_lid(from.lid) {
             _ if header.class_version != sa::CLASS_VERSION => Err(Refusal(STATUS_VERSION)),
             None => Err(Refusal(sa::STATUS_INVALID_REQUEST)),
+            _ if header.method == METHOD_GET_TABLE && tables >= MOST_TABLES => Err(Refusal(sa::STATUS_NO_RESOURCES)),
             // A wrong key is no request without a key.
             _ if fields.sm_key != 0 && fields.sm_key != self.config.sm_key => Err(Refusal(sa::STATUS_DENIED)),
             Some(asker) => self.serve(

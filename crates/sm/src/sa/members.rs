@@ -17,6 +17,8 @@ use wire::sa::{
 const MEMBERSHIP: u64 = Record::MGID | Record::PORT_GID | Record::JOIN_STATE;
 /// The components that also make a group.
 const CREATION: u64 = Record::QKEY | Record::TRAFFIC_CLASS | Record::PKEY | Record::FLOW_LABEL | Record::SL;
+/// The most groups that one port is in.
+const MOST_OF_PORT: usize = 1024;
 /// The scope of a group in the subnet.
 const LINK_LOCAL_SCOPE: u8 = 2;
 
@@ -58,6 +60,10 @@ pub(super) fn join(
     let id = member(request, index, &wanted)?;
     let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
     let (mtu, rate) = carries(port);
+    let others = groups.iter().filter(|group| group.record.mgid != wanted.mgid && group.members.contains_key(&id));
+    if others.count() >= MOST_OF_PORT {
+        return Err(Refusal(STATUS_NO_RESOURCES));
+    }
     let mut created = false;
     let mut mgid = wanted.mgid;
     if groups.find(&mgid).is_none() {

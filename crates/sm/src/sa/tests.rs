@@ -286,6 +286,77 @@ fn a_subscriber_hears_until_it_no_longer_answers() {
     assert_eq!(sa.poll_transmit(), None);
 }
 
+/// All paths of 39 ports: three switches, 4 adapters, and 32 more at the second switch.
+#[test]
+fn a_table_of_a_thousand_paths_arrives_over_a_lossy_way() {
+    let (mut sa, mut inventory) = sa();
+    inventory.lids.resize(64, None);
+    for nth in 0..32_u8 {
+        let (guid, lid) = (0x40 + u64::from(nth), 20 + u16::from(nth));
+        let here = PortId { node: guid, port: 1 };
+        let home = PortId { node: 2, port: 10 + nth };
+        add(&mut inventory, guid, NodeType::Ca, [(1, port(guid, lid, 0, Some(home), &[0xffff]))].into(), None);
+        inventory.lids[usize::from(lid)] = Some(here);
+        inventory.nodes.get_mut(&2).unwrap().ports.insert(10 + nth, port(2, 0, 0, Some(here), &[]));
+        for (switch, egress) in [(1, 2), (2, 10 + nth), (3, 1)] {
+            let linear = &mut inventory.nodes.get_mut(&switch).unwrap().switch.as_mut().unwrap().linear;
+            linear.resize(64, 255);
+            linear[usize::from(lid)] = egress;
+        }
+    }
+    sa.inventory_changed(&inventory, Duration::ZERO);
+    let mut client = Client::new(Registration(3), true, 1 << 20);
+    let mad = datagram(
+        METHOD_GET_TABLE,
+        PathRecord::ATTRIBUTE,
+        0,
+        PathRecord::NUMBER,
+        PathRecord { number: 1, ..PathRecord::default() },
+    );
+    client.send(peer(1), &mad, 30 * SECOND, 3, Duration::ZERO).unwrap();
+    let (mut now, mut sent) = (Duration::ZERO, 0_u32);
+    let message = loop {
+        let (to, back) = (client.poll_transmit(), sa.poll_transmit());
+        if to.is_none() && back.is_none() {
+            now = sa.next_timeout().into_iter().chain(client.deadline()).min().expect("something is due");
+            sa.handle_timeout(&inventory, now);
+            client.handle_timeout(now);
+        }
+        let mut arrives = || {
+            sent += 1;
+            !sent.is_multiple_of(11)
+        };
+        if let Some((_, mad)) = to.filter(|_| arrives()) {
+            sa.receive(&inventory, peer(4), &mad, now);
+        }
+        if let Some((_, mad)) = back.filter(|_| arrives()) {
+            client.receive(peer(1), &mad, now);
+        }
+        match client.poll_event() {
+            Some(client::Event::Received(_, message)) => break message,
+            Some(event) => panic!("{event:?}"),
+            None => {}
+        }
+    };
+    let fields = sa::Header::read(&message).unwrap();
+    let records = (message.len() - DATA) / PathRecord::LEN;
+    assert_eq!((fields.attribute_offset, fields.sm_key), (8, 0));
+    // 39 ports, without the 4 pairs of limited members.
+    assert_eq!(records, 39 * 39 - 4);
+    let mut last = [0; PathRecord::LEN];
+    last.copy_from_slice(&message[message.len() - PathRecord::LEN..]);
+    assert_eq!(PathRecord::parse(&last).sgid, gid_of(0x5f));
+}
+
+#[test]
+fn a_table_that_is_too_long_is_refused() {
+    let (_, inventory) = sa();
+    let mut sa = Sa::new(Config { longest: 108, ..Config::default() });
+    sa.inventory_changed(&inventory, SECOND);
+    let mad = datagram(METHOD_GET_TABLE, NodeRecord::ATTRIBUTE, 0, 0, NodeRecord::default());
+    assert_eq!(ask::<NodeRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_NO_RESOURCES);
+}
+
 proptest! {
     #[test]
     fn any_datagram_is_survived(
