@@ -124,6 +124,12 @@ impl Pair<'_> {
         Ok(())
     }
 
+    /// The P_Key of the path. A port reaches itself as a limited member too.
+    fn partition(&self, own: &[u16], theirs: &[u16]) -> Option<u16> {
+        let to_itself = || own.iter().copied().find(|own| self.source == self.target && wire::pkey::is_valid(*own));
+        common(own, theirs).or_else(to_itself)
+    }
+
     fn path(&self, (source, target): (&Port, &Port), (slid, dlid): (u16, u16)) -> Option<PathRecord> {
         let (request, template) = (self.request, self.template);
         let inventory = request.inventory;
@@ -136,9 +142,9 @@ impl Pair<'_> {
         let pkey = if request.asks(PathRecord::PKEY) {
             let of = |port| pkeys(port).iter().copied().filter(|own| *own & 0x7fff == template.pkey & 0x7fff);
             let (own, theirs): (Vec<_>, Vec<_>) = (of(source).collect(), of(target).collect());
-            common(&own, &theirs)?
+            self.partition(&own, &theirs)?
         } else {
-            common(pkeys(source), pkeys(target))?
+            self.partition(pkeys(source), pkeys(target))?
         };
         let chosen = |selector, component, asked| (request.asks(selector) && request.asks(component)).then_some(asked);
         let wants = |asked: Option<(u8, u8)>| asked.unwrap_or((3, 0));

@@ -63,10 +63,11 @@ impl<'a> Request<'a> {
         Records { bytes: Vec::new(), count: 0, stride: sa::stride::<R>(), longest: self.longest }
     }
 
-    /// Whether the asker may hear of a port: they are in a common partition.
+    /// Whether the asker may hear of a port: it is his own, or they are in a common partition.
     pub(super) fn sees(&self, port: &Port) -> bool {
-        let own = || self.inventory.port(self.asker).map(pkeys);
-        self.trusted || own().is_some_and(|own| common(own, pkeys(port)).is_some())
+        let own = self.inventory.port(self.asker);
+        let meets = |own: &Port| own.guid == port.guid || common(pkeys(own), pkeys(port)).is_some();
+        self.trusted || own.is_some_and(meets)
     }
 
     /// The end ports that the asker may hear of: all, or that of one LID.
