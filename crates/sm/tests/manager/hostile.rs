@@ -31,7 +31,7 @@ fn datagram() -> impl Strategy<Value = Smp> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn a_fabric_comes_up_under_a_rain_of_datagrams(rain in prop::collection::vec((address(), datagram()), 1..60)) {

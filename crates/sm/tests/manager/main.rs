@@ -8,4 +8,5 @@ mod hostile;
 mod keys;
 mod net;
 mod random;
+mod service;
 mod sweep;

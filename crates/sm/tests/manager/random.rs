@@ -44,7 +44,7 @@ fn text(parents: &[usize], more: &[(usize, usize)], hosts: &[usize]) -> (String,
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
     fn every_engine_connects_any_fabric_and_up_down_cannot_deadlock(
