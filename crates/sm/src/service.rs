@@ -1,0 +1,149 @@
+//! The manager and subnet administration together: what one port of a subnet offers. Not a socket.
+//! Principal type: [`Service`].
+
+use crate::address::Address;
+use crate::event::Event;
+use crate::manager::Manager;
+use crate::sa::{self, Peer, Sa};
+use std::collections::VecDeque;
+use std::time::Duration;
+use wire::mad::Mad;
+use wire::pkey;
+
+/// Codes of the broadcast group of a partition that names none: 2048 bytes, 10 Gb/s, 4.096 µs × 2^18.
+const MTU: u8 = 4;
+const RATE: u8 = 3;
+const LIFE: u8 = 18;
+
+/// A datagram to send: of QP 0 by the manager, or of QP 1 by subnet administration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// From QP 0.
+    Management(Address, Mad),
+    /// From QP 1.
+    Administration(Peer, Mad),
+}
+
+/// A subnet manager with subnet administration.
+#[derive(Debug)]
+pub struct Service {
+    manager: Manager,
+    /// While the manager is the master and its subnet is up.
+    sa: Option<Box<Sa>>,
+    events: VecDeque<Event>,
+    epoch: u64,
+}
+
+impl Service {
+    /// The service of a manager, which has not begun yet.
+    #[must_use]
+    pub const fn new(manager: Manager) -> Service {
+        Service { manager, sa: None, events: VecDeque::new(), epoch: 0 }
+    }
+
+    /// The manager.
+    #[must_use]
+    pub const fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Subnet administration, while the manager is the master and its subnet is up.
+    #[must_use]
+    pub fn sa(&self) -> Option<&Sa> {
+        self.sa.as_deref()
+    }
+
+    /// Begins a heavy sweep as soon as possible.
+    pub fn sweep_now(&mut self) {
+        self.manager.sweep_now();
+    }
+
+    /// Handles a datagram for QP 0 that no agent serves.
+    pub fn receive_management(&mut self, from: Address, mad: &Mad, now: Duration) {
+        self.manager.receive(from, mad, now);
+        self.follow(now);
+    }
+
+    /// Handles a datagram for QP 1. Without a subnet that is up, nothing answers.
+    pub fn receive_administration(&mut self, from: Peer, mad: &Mad, now: Duration) {
+        if let Some(sa) = &mut self.sa {
+            sa.receive(self.manager.inventory(), from, mad, now);
+        }
+        self.follow(now);
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.manager.next_timeout().is_some_and(|next| next <= now) {
+            self.manager.handle_timeout(now);
+        }
+        if let Some(sa) = &mut self.sa {
+            sa.handle_timeout(self.manager.inventory(), now);
+        }
+        self.follow(now);
+    }
+
+    /// When [`Service::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let sa = self.sa.as_ref().and_then(|sa| sa.next_timeout());
+        self.manager.next_timeout().into_iter().chain(sa).min()
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        if let Some(transmit) = self.manager.poll_transmit() {
+            return Some(Outgoing::Management(transmit.to, transmit.mad));
+        }
+        let (to, mad) = self.sa.as_mut()?.poll_transmit()?;
+        Some(Outgoing::Administration(to, mad))
+    }
+
+    /// The next event. Notices have gone to their subscribers already.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Passes between both what concerns the other.
+    fn follow(&mut self, now: Duration) {
+        if !self.manager.is_up() {
+            self.sa = None;
+        } else if self.sa.is_none() {
+            self.begin(now);
+        } else if self.epoch != self.manager.epoch()
+            && let Some(sa) = &mut self.sa
+        {
+            sa.inventory_changed(self.manager.inventory(), now);
+        }
+        self.epoch = self.manager.epoch();
+        while let Some(event) = self.manager.poll_event() {
+            if let (Event::Notice(notice), Some(sa)) = (&event, &mut self.sa) {
+                sa.notice(self.manager.inventory(), notice, now);
+            }
+            self.events.push_back(event);
+        }
+        if let Some(sa) = &mut self.sa
+            && let Some(sa::Event::GroupsChanged) = sa.poll_event()
+        {
+            self.manager.set_groups(sa.groups());
+        }
+    }
+
+    /// The subnet is up: subnet administration begins, with the broadcast groups of the partitions.
+    fn begin(&mut self, now: Duration) {
+        let (inventory, config) = (self.manager.inventory(), self.manager.config());
+        let own = self.manager.own_port().and_then(|own| inventory.port(own));
+        let lid = own.map_or(0, |port| port.info.lid);
+        let prefix = config.subnet_prefix;
+        let mut sa = Sa::new(sa::Config { sm_key: config.sm_key, prefix, lid, ..sa::Config::default() });
+        sa.inventory_changed(inventory, now);
+        for partition in config.partitions.list.iter().filter(|partition| partition.ipoib) {
+            let (mtu, rate) = (partition.mtu.unwrap_or(MTU), partition.rate.unwrap_or(RATE));
+            let key = partition.pkey | pkey::FULL;
+            let record = Sa::broadcast_group(key, mtu, rate, partition.sl.unwrap_or(0), LIFE);
+            // Without a LID for it, the partition has no broadcast group.
+            let _ = sa.create_group(inventory, record);
+        }
+        self.sa = Some(Box::new(sa));
+    }
+}
