@@ -167,7 +167,8 @@ fn nodes_of_a_managed_subnet_talk_over_interfaces() {
     let (cache, temporary, to) =
         (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"), log.display().to_string());
     let on = |node: &str, words: &[&str]| room.softhca(&[&["run", "--node", node, "--"], words].concat());
-    let _manager = room.start(on("H1", &["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to])).expect("it starts");
+    let _manager =
+        room.start(on("H1", &["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to])).expect("it starts");
     let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
     wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
     let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];

@@ -49,6 +49,9 @@ pub struct Config {
     /// The fabric to which the devices are connected. Without one, no link leads from their ports.
     #[serde(skip)]
     pub topology: Option<Topology>,
+    /// The agent manages that fabric itself.
+    #[serde(skip)]
+    pub subnet_manager: bool,
     /// Serve every user of this machine and keep them apart. Only `softhca agent --system` sets
     /// this; the file cannot.
     #[serde(skip)]
@@ -217,6 +220,7 @@ impl Default for Config {
             system_guid: None,
             mad_users: Vec::new(),
             topology: None,
+            subnet_manager: true,
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,

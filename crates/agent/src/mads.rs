@@ -22,6 +22,7 @@ pub(crate) mod fabric;
 mod file;
 mod managed;
 mod operator;
+mod own_manager;
 mod paths;
 mod port;
 #[cfg(test)]
@@ -35,14 +36,15 @@ use std::time::{Duration, Instant};
 
 use wire::mad::Mad;
 
+use crate::config::Config;
 use crate::device_clients::{DeviceClient, PerDevice};
 use crate::management::{Addressing, Arrived};
 use crate::world::World;
 pub(crate) use calls::Opened;
 use fabric::Fabric;
 use file::File;
-use mad::topology::Topology;
 use managed::ManagedDevice;
+use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
 use travel::Datagram;
@@ -68,6 +70,8 @@ pub(crate) struct Mads {
     devices: PerDevice<ManagedDevice>,
     /// The links between the ports, if there is a topology.
     fabric: Option<Fabric>,
+    /// The subnet manager of that fabric, if the agent has it.
+    manager: Option<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
     files: BTreeMap<u32, File>,
     keys: HashMap<[u8; 16], u32>,
@@ -106,14 +110,16 @@ impl Results {
 }
 
 impl Mads {
-    /// No file is open. With a topology, the devices are attached to its fabric.
+    /// No file is open. With a topology, the devices are attached to its fabric, and the agent's own
+    /// subnet manager begins, unless the configuration says otherwise.
     ///
     /// # Errors
     /// The topology cannot be built.
-    pub(crate) fn new(world: &World, topology: Option<&Topology>) -> Result<Self, Unbuildable> {
+    pub(crate) fn new(world: &World, config: &Config) -> Result<Self, Unbuildable> {
         let mut mads = Self {
             devices: PerDevice::default(),
-            fabric: topology.map(|topology| Fabric::new(topology, world)).transpose()?,
+            fabric: config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose()?,
+            manager: None,
             ports: BTreeMap::new(),
             files: BTreeMap::new(),
             keys: HashMap::new(),
@@ -122,6 +128,9 @@ impl Mads {
             began: Instant::now(),
             next: None,
         };
+        if config.subnet_manager {
+            mads.start_manager(world);
+        }
         world.register(&mut mads);
         mads.find_next();
         Ok(mads)
@@ -220,7 +229,8 @@ impl Mads {
         };
         let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();
         let timers = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten();
-        self.next = timers.chain(self.fabric.as_ref().and_then(Fabric::next)).min();
+        let manager = self.manager.as_ref().and_then(OwnManager::next);
+        self.next = timers.chain(self.fabric.as_ref().and_then(Fabric::next)).chain(manager).min();
     }
 }
 

@@ -123,7 +123,7 @@ impl Server {
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
-        let mads = MadNode::new(&world, config.topology.as_ref())?;
+        let mads = MadNode::new(&world, config)?;
         let mut server = Self {
             world,
             manager,

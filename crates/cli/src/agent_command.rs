@@ -57,9 +57,12 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// A file that describes an InfiniBand subnet: its adapters, switches and links. The adapters
-    /// are the agent's devices. A subnet manager, such as opensm, brings the subnet up
+    /// are the agent's devices. The agent's own subnet manager brings the subnet up
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "link_layer"])]
     pub(crate) topology: Option<PathBuf>,
+    /// Leave the subnet of the topology to other subnet managers, such as opensm on a node
+    #[arg(long, requires = "topology")]
+    pub(crate) no_subnet_manager: bool,
     /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
@@ -124,6 +127,9 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
         let topology = topology.canonicalize().map_err(|error| format!("{}: {error}", topology.display()))?;
         words.extend(["--topology".to_owned(), topology.display().to_string()]);
     }
+    if agent.no_subnet_manager {
+        words.push("--no-subnet-manager".to_owned());
+    }
     if let Some(seconds) = agent.idle_exit {
         words.extend(["--idle-exit".to_owned(), seconds.to_string()]);
     }
@@ -143,6 +149,7 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
         config.addresses.clone_from(&host.addresses);
     }
     config.system = agent.system;
+    config.subnet_manager = !agent.no_subnet_manager;
     Ok(match agent.link_layer {
         Some(LinkLayer::Ethernet) => config.with_link_layer(agent::config::LinkLayer::Ethernet),
         Some(LinkLayer::Infiniband) => config.with_link_layer(agent::config::LinkLayer::Infiniband),

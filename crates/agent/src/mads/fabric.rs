@@ -131,7 +131,7 @@ impl Mads {
             let until = ahead.max(managed.now());
             let next = managed.next_event().filter(|time| *time <= until);
             let outputs = managed.advance(next.unwrap_or(until));
-            let is_over = next.is_none() || managed.fabric().processed() - first > EVENTS;
+            let is_late = managed.fabric().processed() - first > EVENTS;
             for output in outputs {
                 match output {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
@@ -141,7 +141,8 @@ impl Mads {
                     Output::Packet(_) => {}
                 }
             }
-            if is_over {
+            let asks = self.run_manager();
+            if is_late || next.is_none() && !asks {
                 return;
             }
         }
@@ -150,7 +151,14 @@ impl Mads {
     /// A datagram that the agents of the fabric do not serve has reached a device's port.
     fn come_out(&mut self, world: &mut World, delivered: &Delivered) {
         let Some(fabric) = &mut self.fabric else { return };
-        let Some(at) = fabric.ports.get(&delivered.end).copied() else { return };
+        let Some(at) = fabric.ports.get(&delivered.end).copied() else {
+            if !self.manager_takes(delivered)
+                && let Some(fabric) = &mut self.fabric
+            {
+                fabric.managed.refuse(delivered);
+            }
+            return;
+        };
         let Some(port) = port_of(world, at) else { return };
         let managed::Datagram { source_qp, dest_qp, slid, dlid, sl, pkey, qkey, grh, mad } = &delivered.datagram;
         let from = Way {
@@ -176,6 +184,7 @@ impl Mads {
             return;
         }
         if !self.hand_over(at, *dest_qp, from, mad)
+            && !self.manager_takes(delivered)
             && let Some(fabric) = &mut self.fabric
         {
             fabric.managed.refuse(delivered);

@@ -42,7 +42,7 @@ impl Bench {
     fn new() -> Self {
         let config = Config { wire: crate::config::Wire::Off, ..Config::parse(TWO_PORTS).expect("valid") };
         let world = World::new(&config, "a test").expect("a world");
-        let mads = Mads::new(&world, None).expect("no topology");
+        let mads = Mads::new(&world, &config).expect("no topology");
         Self { world, mads, last: 0 }
     }
 

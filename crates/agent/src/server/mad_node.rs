@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mad::topology::Topology;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
+use crate::config::Config;
 use crate::foreign::Foreign;
 use crate::mads::Mads;
 use crate::poller::{Poller, Token, watch_for};
@@ -45,8 +45,8 @@ pub(super) struct MadNode {
 
 impl MadNode {
     /// A node without connections.
-    pub(super) fn new(world: &World, topology: Option<&Topology>) -> io::Result<Self> {
-        let mads = Mads::new(world, topology).map_err(io::Error::other)?;
+    pub(super) fn new(world: &World, config: &Config) -> io::Result<Self> {
+        let mads = Mads::new(world, config).map_err(io::Error::other)?;
         Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 

@@ -1,0 +1,151 @@
+//! The agent's own subnet manager, so that the subnet of a topology comes up by itself. It sits at
+//! port 0 of a switch, as that of a managed switch does. Without a switch, it sits at an adapter.
+//! Crate `sm` has the manager. Adds to [`Mads`]. Principal type: [`OwnManager`].
+//!
+//! It has the lowest priority. So a manager on a node with a higher one becomes the master.
+
+use std::time::Duration;
+
+use sm::address::Address;
+use sm::config::{Config, Timing};
+use sm::event::Event;
+use sm::sa::Peer;
+use sm::service::{Outgoing, Service};
+use sm::{Manager, Problem};
+use subnet::fabric::{End, Kind};
+use subnet::managed::{self, Delivered};
+use subnet::{Managed, NodeId};
+use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, Mad};
+use wire::pkey::DEFAULT;
+use wire::smp::{Capability, PERMISSIVE_LID};
+
+use super::Mads;
+use crate::world::World;
+
+/// It asks the master this often, and takes over after so many polls without an answer.
+const POLL: (Duration, u32) = (Duration::from_secs(1), 3);
+
+/// A subnet manager, and its port.
+#[derive(Debug)]
+pub(super) struct OwnManager {
+    service: Service,
+    end: End,
+}
+
+impl OwnManager {
+    /// When it has something to do.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.service.next_timeout()
+    }
+}
+
+impl Mads {
+    /// Starts the manager, if there is a fabric.
+    pub(super) fn start_manager(&mut self, world: &World) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let Some(end) = place(&fabric.managed) else { return };
+        // The end of an adapter may be attached already, which changes nothing.
+        let _ = fabric.managed.attach(end);
+        let Some(node) = fabric.managed.node(end.node) else { return };
+        let guid = node.port(end.port).map_or(node.info.node_guid, |port| port.guid);
+        let mask = fabric.managed.port_info(end).map_or(0, |info| info.capability_mask);
+        let _ = fabric.managed.set_capability(end, mask | Capability::SM);
+        let (poll_interval, poll_retries) = POLL;
+        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
+        let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
+        let manager = Manager::new(Config { timing, ..Config::default() }, guid, transaction);
+        self.manager = Some(OwnManager { service: Service::new(manager), end });
+    }
+
+    /// Does what is due, and sends what the manager asks. Returns false if it sent nothing.
+    pub(super) fn run_manager(&mut self) -> bool {
+        let now = self.now();
+        let (Some(manager), Some(fabric)) = (&mut self.manager, &mut self.fabric) else { return false };
+        let OwnManager { service, end } = manager;
+        if service.next_timeout().is_some_and(|next| next <= now) {
+            service.handle_timeout(now);
+        }
+        let slid = fabric.managed.port_info(*end).map_or(0, |info| info.lid);
+        let mut asks = false;
+        while let Some(outgoing) = service.poll_transmit() {
+            if let Err(why) = fabric.managed.send(*end, &datagram(slid, &outgoing)) {
+                tracing::debug!("a datagram of the subnet manager is dropped: {why}");
+            }
+            asks = true;
+        }
+        while let Some(event) = service.poll_event() {
+            log(&event);
+        }
+        asks
+    }
+
+    /// Gives the manager a datagram that has come out at its port. Returns false if it is for
+    /// somebody else.
+    pub(super) fn manager_takes(&mut self, delivered: &Delivered) -> bool {
+        let now = self.now();
+        let Some(OwnManager { service, end }) = &mut self.manager else { return false };
+        let managed::Datagram { source_qp, dest_qp, slid, sl, pkey, grh, mad, .. } = &delivered.datagram;
+        if delivered.end != *end {
+            return false;
+        }
+        match (*dest_qp, Header::of(mad).class) {
+            (0, CLASS_SUBN_DIRECTED) => service.receive_management(Address::Directed, mad, now),
+            (0, CLASS_SUBN_LID) => {
+                service.receive_management(Address::Lid { lid: *slid, sl: *sl, qp: *source_qp }, mad, now);
+            }
+            (1, CLASS_SA) if service.sa().is_some() => {
+                let gid = grh.map(|grh| grh.sgid);
+                let peer = Peer { lid: *slid, qpn: *source_qp, pkey: *pkey, sl: *sl, gid };
+                service.receive_administration(peer, mad, now);
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The port of the manager: of the switch with the highest GUID, because of managers with equal
+/// priority that with the lowest GUID is the master. Without a switch, of the first adapter.
+fn place(net: &Managed) -> Option<End> {
+    let nodes = || (0..net.fabric().len() as u32).map(NodeId).filter_map(|id| Some((id, net.fabric().node(id)?)));
+    let guid = |id| net.node(id).map_or(0, |node| node.info.node_guid);
+    let switches = nodes().filter(|(_, node)| matches!(node.kind(), Kind::Switch(_)));
+    let switch = switches.max_by_key(|(id, _)| guid(*id)).map(|(id, _)| End { node: id, port: 0 });
+    let linked = |(node, it): (NodeId, &subnet::fabric::Node)| {
+        (1..=it.ports()).map(|port| End { node, port }).find(|end| net.fabric().peer(*end).is_some())
+    };
+    switch.or_else(|| nodes().find_map(linked))
+}
+
+/// The datagram on the link.
+fn datagram(slid: u16, outgoing: &Outgoing) -> managed::Datagram {
+    let link = |qp: u32, to: (u16, u32), sl: u8, (pkey, qkey): (u16, u32), mad: &Mad| managed::Datagram {
+        source_qp: qp,
+        dest_qp: to.1,
+        slid,
+        dlid: to.0,
+        sl,
+        pkey,
+        qkey,
+        grh: None,
+        mad: *mad,
+    };
+    match outgoing {
+        Outgoing::Management(Address::Directed, mad) => {
+            managed::Datagram { slid: PERMISSIVE_LID, ..link(0, (PERMISSIVE_LID, 0), 0, (DEFAULT, 0), mad) }
+        }
+        Outgoing::Management(Address::Lid { lid, sl, qp }, mad) => link(0, (*lid, *qp), *sl, (DEFAULT, 0), mad),
+        Outgoing::Administration(peer, mad) => link(1, (peer.lid, peer.qpn), peer.sl, (peer.pkey, GSI_QKEY), mad),
+    }
+}
+
+fn log(event: &Event) {
+    match event {
+        Event::Up(up) => tracing::info!("{up}"),
+        Event::State(state) => tracing::info!(?state, "the subnet manager"),
+        // A cable that is cut is no fault of the manager.
+        Event::Problem(Problem::Unanswered(what)) => tracing::debug!("no answer: {what}"),
+        Event::Problem(problem) => tracing::warn!("{problem}"),
+        Event::Changed | Event::Lids(_) | Event::Notice(_) => {}
+    }
+}
