@@ -4,7 +4,7 @@
 use super::asker::{Request, What};
 use super::{Manager, Phase};
 use crate::config::{Config, Engine};
-use crate::event::Problem;
+use crate::event::{Event, Problem};
 use crate::inventory::{Node, Port, PortId};
 use crate::lids;
 use crate::partitions::{Keys, table};
@@ -72,7 +72,7 @@ impl Manager {
         map.extend(now);
         if map != self.lids {
             self.lids = map.clone();
-            self.event(crate::Event::Lids(map));
+            self.event(Event::Lids(map));
         }
     }
 
