@@ -151,26 +151,42 @@ fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
     }
 }
 
-/// The manager has the groups while they are joined.
 #[test]
-fn nodes_of_a_managed_subnet_talk_over_interfaces() {
+fn nodes_of_a_subnet_that_opensm_manages_talk_over_interfaces() {
+    nodes_talk(true);
+}
+
+#[test]
+fn nodes_of_a_subnet_that_the_agent_manages_talk_over_interfaces() {
+    nodes_talk(false);
+}
+
+/// The manager has the groups while they are joined.
+fn nodes_talk(opensm: bool) {
     let (Some(here), Some(there)) = (Namespace::new().expect("one"), Namespace::new().expect("two")) else { return };
     let room = Room::of(User::Me).expect("a room");
     let file = room.folder().join("subnet.topo");
     let text = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
     std::fs::write(&file, text).expect("written");
-    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    let file = file.display().to_string();
+    let words = ["--topology", &file, "--no-subnet-manager"];
+    let room = room.with_agent(&words[..if opensm { 3 } else { 2 }]).expect("an agent");
     let (left, right) = (Side { room: &room, namespace: &here }, Side { room: &room, namespace: &there });
-    left.refuses(&["--node", "H1"], "no subnet manager has brought it up");
+    if opensm {
+        left.refuses(&["--node", "H1"], "no subnet manager has brought it up");
+    }
     let home = room.own_dir().display().to_string();
     let log = room.own_dir().join("opensm.log");
     let (cache, temporary, to) =
         (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"), log.display().to_string());
     let on = |node: &str, words: &[&str]| room.softhca(&[&["run", "--node", node, "--"], words].concat());
-    let _manager =
-        room.start(on("H1", &["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to])).expect("it starts");
-    let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
-    wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
+    let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to];
+    let _manager = opensm.then(|| room.start(on("H1", &words)).expect("it starts"));
+    let is_up = || {
+        let outcome = room.finish(room.softhca(&["subnet", "path", "H1", "H2"])).expect("it ends");
+        outcome.succeeded().then_some(())
+    };
+    wait::until(HANG, "the subnet to come up", is_up).expect("it does");
     let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];
     talk(left, right);
     let groups = || room.finish(on("H2", &["saquery", "-g"])).expect("it ends").expect_success().everything();

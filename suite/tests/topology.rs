@@ -1,5 +1,5 @@
-//! Tests an agent with a topology (`softhca agent --topology`): Debian's opensm and diagnostics on
-//! its switches, and verbs programs on its nodes.
+//! Tests an agent with a topology (`softhca agent --topology`): its own subnet manager, Debian's
+//! opensm and diagnostics on its switches, and verbs programs on its nodes.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -30,12 +30,46 @@ Hca 1 \"H2\"
 Hca 2 \"H3\"
 ";
 
-/// A room whose agent has this topology.
+/// A room whose agent has this topology and does not manage it.
 fn room(user: User, text: &str) -> Room {
+    room_with(user, text, &["--no-subnet-manager"])
+}
+
+/// A room whose agent has this topology.
+fn room_with(user: User, text: &str, options: &[&str]) -> Room {
     let room = Room::of(user).expect("a room");
     let file = room.folder().join("subnet.topo");
     std::fs::write(&file, text).expect("written");
-    room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent")
+    let file = file.display().to_string();
+    let words = [&["--topology", &file], options].concat();
+    room.with_agent(&words).expect("an agent")
+}
+
+/// A room whose agent manages this topology, once the subnet is up.
+fn managed_room(user: User) -> Room {
+    let room = room_with(user, ROW, &[]);
+    wait_for_path(&room, "H1", "H3", true);
+    room
+}
+
+/// The switches on the path between two nodes, with the ports that packets leave by.
+fn path(room: &Room, from: &str, to: &str) -> Option<Vec<String>> {
+    let words = ["subnet", "path", from, to, "--json"];
+    let outcome = room.finish(room.softhca(&words)).expect("it ends").expect_success();
+    let path: serde_json::Value = serde_json::from_str(&outcome.output).expect("JSON");
+    let hops = path["hops"].as_array()?;
+    Some(hops.iter().map(|hop| format!("{}[{}]", hop["node"].as_str().unwrap_or_default(), hop["out"])).collect())
+}
+
+#[track_caller]
+fn wait_for_path(room: &Room, from: &str, to: &str, exists: bool) -> Vec<String> {
+    let found = || Some(path(room, from, to)).filter(|path| path.is_some() == exists);
+    wait::until(HANG, "the path", found).expect("it changes").unwrap_or_default()
+}
+
+#[track_caller]
+fn operate(room: &Room, action: &str, at: &str) {
+    room.finish(room.softhca(&["subnet", action, at])).expect("it ends").expect_success();
 }
 
 /// A command on a node.
@@ -50,11 +84,15 @@ fn said(room: &Room, node: &str, words: &[&str]) -> String {
 
 /// Runs opensm on a node until the subnet is up. It continues to manage the subnet.
 fn manage(room: &Room, node: &str) -> Program {
+    manage_with(room, node, &[])
+}
+
+fn manage_with(room: &Room, node: &str, options: &[&str]) -> Program {
     let home = room.own_dir().display().to_string();
     let log = room.own_dir().join(format!("opensm-{node}.log"));
     let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
     let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
-    let manager = room.start(on(room, node, &words)).expect("it starts");
+    let manager = room.start(on(room, node, &[&words[..], options].concat())).expect("it starts");
     let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
     wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
     let text = std::fs::read_to_string(&log).expect("its log");
@@ -76,6 +114,116 @@ fn links(text: &str) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// Starts a server on one node and its client on another. The client is last.
+fn start_pair(room: &Room, (server, client): (&str, &str), words: &[&str]) -> (Program, Program) {
+    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let words = [words, &["-p", &number]].concat();
+    let server = room.start(on(room, server, &words)).expect("it starts");
+    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    listens().expect("it listens");
+    let client = room.start(on(room, client, &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
+    (server, client)
+}
+
+#[test]
+fn a_subnet_comes_up_by_itself_and_its_counters_follow_the_path() {
+    for user in [User::Me, User::Nobody] {
+        let room = managed_room(user);
+        assert!(said(&room, "H2", &["sminfo"]).contains("SMINFO_MASTER"));
+        let nodes = said(&room, "H2", &["saquery", "-N"]);
+        assert_eq!(nodes.matches("NodeRecord dump:").count(), 7, "three ports of adapters with two: {nodes}");
+        assert!(said(&room, "H1", &["saquery", "-g"]).contains("ff12:401b:ffff::ffff:ffff"), "IPoIB's broadcast group");
+        let (server, client) = (("H3", "H1"), ["ib_write_bw", "-n", "1000", "-s", "65536"]);
+        let (mut server, mut client) = start_pair(&room, server, &client);
+        client.wait(HANG).expect("it ends").expect_success();
+        server.wait(HANG).expect("it ends").expect_success();
+        let path = wait_for_path(&room, "H1", "H3", true);
+        let subnet = room.json(&["subnet", "--json"]).expect("JSON");
+        let ports = subnet["subnet"].as_array().expect("nodes").iter().flat_map(|node| {
+            let name = node["name"].as_str().unwrap_or_default().to_owned();
+            let ports = node["ports"].as_array().cloned().unwrap_or_default();
+            ports.into_iter().map(move |port| (format!("{name}[{}]", port["port"]), port["counters"].clone()))
+        });
+        let ports: std::collections::BTreeMap<String, serde_json::Value> = ports.collect();
+        // 16 packets of 4 KiB for each message, with their headers, and some of management.
+        let is_right = |packets: Option<u64>| packets.is_some_and(|packets| (16_000..16_500).contains(&packets));
+        for at in path.iter().map(String::as_str).chain(["H1[1]"]) {
+            let (packets, words) = (&ports[at]["xmit_packets"], ports[at]["xmit_data"].as_u64().unwrap_or(0));
+            assert!(is_right(packets.as_u64()), "{at}: {}", ports[at]);
+            assert!((16_400_000..16_600_000).contains(&words), "{at}: {words}");
+        }
+        assert!(is_right(ports["H3[1]"]["rcv_packets"].as_u64()), "{}", ports["H3[1]"]);
+        assert!(ports["H2[1]"]["rcv_packets"].as_u64().unwrap_or(0) < 500, "none came here: {}", ports["H2[1]"]);
+        let told = said(&room, "H3", &["perfquery", "-C", "H3", "-P", "1", "-x"]);
+        let counted = told.lines().find_map(|line| line.strip_prefix("PortRcvPkts:")?.trim_matches('.').parse().ok());
+        assert!(is_right(counted), "{told}");
+    }
+}
+
+#[test]
+fn a_link_is_cut_under_load_and_traffic_takes_the_other_one() {
+    let room = managed_room(User::Nobody);
+    let (mut server, mut client) = start_pair(&room, ("H3", "H1"), &["ib_write_bw", "-D", "3", "-u", "18"]);
+    let before = wait_for_path(&room, "H1", "H3", true);
+    operate(&room, "cut", &before[0]);
+    let after = wait_for_path(&room, "H1", "H3", true);
+    assert_ne!(before[0], after[0], "there are two links between the first two switches");
+    client.wait(HANG).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+#[test]
+fn without_a_path_nothing_passes_and_the_reason_says_so() {
+    let room = managed_room(User::Nobody);
+    operate(&room, "cut", "S2[5]");
+    wait_for_path(&room, "H1", "H3", false);
+    let (server, mut client) = start_pair(&room, ("H3", "H1"), &["ibv_ud_pingpong", "-n", "10"]);
+    // The client has sent its first datagram, and waits for ever.
+    let lost = || {
+        let errors = room.finish(room.softhca(&["show", "--errors"])).ok()?.output;
+        errors.contains("the switches let no packet").then_some(())
+    };
+    wait::until(HANG, "the reason", lost).expect("it comes");
+    [&server, &client].iter().for_each(|program| program.signal(Signal::TERM));
+    client.wait(HANG).expect("it ends");
+    let outcome = room.finish(room.softhca(&["subnet", "path", "H1", "H3"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("packets end at"), "{}", outcome.told());
+    operate(&room, "mend", "S2[5]");
+    wait_for_path(&room, "H1", "H3", true);
+    let (mut server, mut client) = start_pair(&room, ("H3", "H1"), &["ibv_rc_pingpong", "-n", "100"]);
+    client.wait(HANG).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+/// A manager with a higher priority becomes the master, and the agent's own one takes over again.
+#[test]
+fn opensm_takes_over_and_gives_back() {
+    let room = managed_room(User::Nobody);
+    let mut opensm = manage_with(&room, "H2", &["-p", "9"]);
+    let master = || said(&room, "H1", &["sminfo"]);
+    wait::until(HANG, "opensm to be the master", || master().contains("priority 9 state 3").then_some(()))
+        .expect("it is");
+    opensm.signal(Signal::TERM);
+    opensm.wait(HANG).expect("it ends");
+    let again = || {
+        let outcome = room.finish(on(&room, "H1", &["sminfo"])).expect("it ends");
+        (outcome.succeeded() && outcome.output.contains("priority 0 state 3")).then_some(())
+    };
+    wait::until(HANG, "the agent's manager to take over", again).expect("it does");
+}
+
+#[test]
+fn a_picture_shows_nodes_and_links() {
+    let room = managed_room(User::Nobody);
+    let file = room.own_dir().join("subnet.svg");
+    room.finish(room.softhca(&["subnet", "--svg", &file.display().to_string()])).expect("it ends").expect_success();
+    let svg = std::fs::read_to_string(&file).expect("written");
+    assert_eq!((svg.matches("<line").count(), svg.matches("<text").count()), (7, 12), "{svg}");
+    let outcome = room.finish(room.softhca(&["subnet", "cut", "S1[8]"])).expect("it ends");
+    assert!(outcome.errors.contains("S1[8] has no cable"), "{}", outcome.told());
 }
 
 #[test]
