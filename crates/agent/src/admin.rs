@@ -95,10 +95,7 @@ pub(crate) fn serve(
     };
     let asker = asker(socket);
     match question["request"].as_str().unwrap_or_default() {
-        "fault" => {
-            let (value, changed) = manage::answer(world, asker, &question);
-            Answer::Tell(Box::new(Telling::text(&value)), changed)
-        }
+        "fault" => done(manage::answer(world, asker, &question)),
         "capture" => {
             let value = world.captures.begin((&mut world.contexts, &world.devices), number, asker, &question);
             world.flush_news();
@@ -116,18 +113,9 @@ pub(crate) fn serve(
             status["manager"] = manager.status();
             tell(&status)
         }
-        "port" => {
-            let (value, changed) = port_change::answer(world, asker, &question);
-            Answer::Tell(Box::new(Telling::text(&value)), changed)
-        }
-        "subnet" => {
-            let (value, changed) = mads.answer_operator(world, asker, &question);
-            Answer::Tell(Box::new(Telling::text(&value)), changed)
-        }
-        "device" => {
-            let (value, changed) = device_changes::answer(world, asker, &question);
-            Answer::Tell(Box::new(Telling::text(&value)), changed)
-        }
+        "port" => done(port_change::answer(world, asker, &question)),
+        "subnet" => done(mads.answer_operator(world, asker, &question)),
+        "device" => done(device_changes::answer(world, asker, &question)),
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
         "stop" => {
             let _ = socket.try_send(json!({"stopping": std::process::id()}).to_string().as_bytes(), &[]);
@@ -137,6 +125,11 @@ pub(crate) fn serve(
             "request {other:?} is not known; there are devices, device, subnet, show, errors, status, fault, port, capture, capture-news and stop"
         )})),
     }
+}
+
+/// What was done, and whether ports have changed.
+fn done((value, changed): (Value, bool)) -> Answer {
+    Answer::Tell(Box::new(Telling::text(&value)), changed)
 }
 
 fn tell(value: &Value) -> Answer {

@@ -5,6 +5,7 @@
 pub mod domains;
 pub mod groups;
 pub mod tables;
+pub(crate) mod traffic;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -18,8 +19,8 @@ use protocol::{Service, State};
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::queue_memory::Block;
-use crate::traffic::Counted;
 use groups::Gid;
+use traffic::Counted;
 
 /// One protection domain.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
-//! What queue pairs have sent and received, added up by the ports at both ends. The engines publish
-//! sums in queue memory (`abi::queue::qp`). Here is the part that has not been added to the counters
-//! of ports yet; `mads::traffic` does that when somebody asks for them. Principal type: [`Traffic`].
+//! Collects what queue pairs have sent and received, for the counters of ports. `mads::traffic` adds
+//! it when somebody asks for them. Adds to [`World`].
 
 use std::collections::BTreeMap;
 
@@ -10,59 +9,9 @@ use protocol::Service;
 
 use crate::devices::Devices;
 use crate::ids::ContextId;
-use crate::objects::Qp;
 use crate::objects::groups::At;
+use crate::objects::traffic::{Counted, Flow};
 use crate::world::World;
-
-/// Maximum number of flows whose path is remembered. The traffic of others is counted at the
-/// sender's port only.
-const FLOWS: usize = 4096;
-/// The most that one look at a queue pair adds. A program can write any value to its queue memory.
-const MOST: u64 = 1 << 48;
-
-/// Packets, and words of 4 bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sum {
-    pub(crate) packets: u64,
-    pub(crate) words: u64,
-}
-
-/// What was sent and received.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
-    pub(crate) sent: Sum,
-    pub(crate) received: Sum,
-}
-
-/// Where packets go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Flow {
-    pub(crate) from: At,
-    /// The port at the other end, if it belongs to this agent and the sender counts for it.
-    pub(crate) to: Option<At>,
-    /// The destination LID; 0 stands for the port's first one.
-    pub(crate) dlid: u16,
-    pub(crate) sl: u8,
-}
-
-/// What has not been added to the counters of ports yet.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    flows: BTreeMap<Flow, Counted>,
-}
-
-impl Traffic {
-    fn add(&mut self, mut flow: Flow, counted: Counted) {
-        if self.flows.len() >= FLOWS && !self.flows.contains_key(&flow) {
-            flow = Flow { to: None, dlid: 0, sl: 0, ..flow };
-        }
-        let known = self.flows.entry(flow).or_default();
-        for (sum, more) in [(&mut known.sent, counted.sent), (&mut known.received, counted.received)] {
-            sum.packets = sum.packets.saturating_add(more.packets);
-            sum.words = sum.words.saturating_add(more.words);
-        }
-    }
-}
 
 impl World {
     /// Looks at all queue pairs. Returns what they have sent and received since the last time.
@@ -73,7 +22,7 @@ impl World {
                 self.note_traffic(owner, handle);
             }
         }
-        std::mem::take(&mut self.tables.traffic.flows)
+        self.tables.traffic.take()
     }
 
     /// Notes what a queue pair has sent and received: it is about to be destroyed, for example.
@@ -90,29 +39,6 @@ impl World {
     }
 }
 
-impl Qp {
-    /// What it has sent and received since the last call; `None` if that is nothing.
-    fn take_traffic(&mut self) -> Option<Counted> {
-        if self.service == Service::XrcTgt {
-            return None;
-        }
-        let sum = |packets, words| Sum { packets: self.block.read64(packets), words: self.block.read64(words) };
-        let now = Counted {
-            sent: sum(word::SENT_PACKETS, word::SENT_WORDS),
-            received: sum(word::RECEIVED_PACKETS, word::RECEIVED_WORDS),
-        };
-        let before = std::mem::replace(&mut self.counted, now);
-        if now == before {
-            return None;
-        }
-        let since = |now: Sum, before: Sum| Sum {
-            packets: now.packets.wrapping_sub(before.packets).min(MOST),
-            words: now.words.wrapping_sub(before.words).min(MOST),
-        };
-        Some(Counted { sent: since(now.sent, before.sent), received: since(now.received, before.received) })
-    }
-}
-
 /// The port of this agent that has the address: the GID, or the LID if there is no GRH.
 fn port_of(devices: &Devices, dest: &Dest) -> Option<At> {
     devices.iter().find_map(|device| {
@@ -122,21 +48,4 @@ fn port_of(devices: &Devices, dest: &Dest) -> Option<At> {
         };
         device.ports.iter().position(has).map(|index| (device.index, index as u8 + 1))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flows_beyond_the_limit_are_counted_at_the_sender_only() {
-        let mut traffic = Traffic::default();
-        let one = Counted { sent: Sum { packets: 1, words: 7 }, ..Counted::default() };
-        for dlid in 0..FLOWS as u16 + 100 {
-            traffic.add(Flow { from: (0, 1), to: Some((1, 1)), dlid, sl: 3 }, one);
-        }
-        assert_eq!(traffic.flows.len(), FLOWS + 1);
-        let rest = traffic.flows[&Flow { from: (0, 1), to: None, dlid: 0, sl: 0 }];
-        assert_eq!(rest.sent, Sum { packets: 100, words: 700 });
-    }
 }

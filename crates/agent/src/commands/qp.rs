@@ -19,11 +19,11 @@ use super::{Answer, Call, find, target, unused, xrc};
 use crate::device::Device;
 use crate::ids::ContextId;
 use crate::objects::Qp;
+use crate::objects::traffic::Counted;
 use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
 use crate::table::Kind;
-use crate::traffic::Counted;
 use crate::world::World;
 
 /// The parameters of both forms of CREATE_QP.

@@ -10,7 +10,7 @@ use subnet::fabric::End;
 use super::Mads;
 use super::way::PortId;
 use crate::objects::groups::At;
-use crate::traffic::{Counted, Flow, Sum};
+use crate::objects::traffic::{Counted, Flow, Sum};
 use crate::world::World;
 
 /// The counters of what a port sends, and of what it receives: data, packets, unicast packets.

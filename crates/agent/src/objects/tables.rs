@@ -2,10 +2,10 @@
 
 use super::domains::Domains;
 use super::groups::Groups;
+use super::traffic::Traffic;
 use super::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
 use crate::table::{Kind, Table};
-use crate::traffic::Traffic;
 
 /// The objects of an agent.
 pub struct Tables {
