@@ -129,7 +129,7 @@ impl Mads {
             next: None,
         };
         if config.subnet_manager {
-            mads.start_manager(world);
+            mads.manager = mads.fabric.as_mut().and_then(|fabric| OwnManager::new(&mut fabric.managed, world));
         }
         world.register(&mut mads);
         mads.find_next();

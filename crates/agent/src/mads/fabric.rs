@@ -148,6 +148,19 @@ impl Mads {
         }
     }
 
+    /// Lets the agent's own subnet manager do what is due. Returns false if it sent nothing.
+    fn run_manager(&mut self) -> bool {
+        let now = self.now();
+        let (Some(manager), Some(fabric)) = (&mut self.manager, &mut self.fabric) else { return false };
+        manager.run(&mut fabric.managed, now)
+    }
+
+    /// Offers a datagram to the agent's own subnet manager.
+    fn manager_takes(&mut self, delivered: &Delivered) -> bool {
+        let now = self.now();
+        self.manager.as_mut().is_some_and(|manager| manager.takes(delivered, now))
+    }
+
     /// A datagram that the agents of the fabric do not serve has reached a device's port.
     fn come_out(&mut self, world: &mut World, delivered: &Delivered) {
         let Some(fabric) = &mut self.fabric else { return };

@@ -1,6 +1,6 @@
 //! The agent's own subnet manager, so that the subnet of a topology comes up by itself. It sits at
 //! port 0 of a switch, as that of a managed switch does. Without a switch, it sits at an adapter.
-//! Crate `sm` has the manager. Adds to [`Mads`]. Principal type: [`OwnManager`].
+//! Crate `sm` has the manager. Principal type: [`OwnManager`].
 //!
 //! It has the lowest priority. So a manager on a node with a higher one becomes the master.
 
@@ -19,7 +19,6 @@ use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header,
 use wire::pkey::DEFAULT;
 use wire::smp::{Capability, PERMISSIVE_LID};
 
-use super::Mads;
 use crate::world::World;
 
 /// It asks the master this often, and takes over after so many polls without an answer.
@@ -33,42 +32,37 @@ pub(super) struct OwnManager {
 }
 
 impl OwnManager {
-    /// When it has something to do.
-    pub(super) fn next(&self) -> Option<Duration> {
-        self.service.next_timeout()
-    }
-}
-
-impl Mads {
-    /// Starts the manager, if there is a fabric.
-    pub(super) fn start_manager(&mut self, world: &World) {
-        let Some(fabric) = &mut self.fabric else { return };
-        let Some(end) = place(&fabric.managed) else { return };
+    /// A manager for a fabric. `None` if it has no port for one.
+    pub(super) fn new(net: &mut Managed, world: &World) -> Option<Self> {
+        let end = place(net)?;
         // The end of an adapter may be attached already, which changes nothing.
-        let _ = fabric.managed.attach(end);
-        let Some(node) = fabric.managed.node(end.node) else { return };
+        let _ = net.attach(end);
+        let node = net.node(end.node)?;
         let guid = node.port(end.port).map_or(node.info.node_guid, |port| port.guid);
-        let mask = fabric.managed.port_info(end).map_or(0, |info| info.capability_mask);
-        let _ = fabric.managed.set_capability(end, mask | Capability::SM);
+        let mask = net.port_info(end).map_or(0, |info| info.capability_mask);
+        let _ = net.set_capability(end, mask | Capability::SM);
         let (poll_interval, poll_retries) = POLL;
         let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
         let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
         let manager = Manager::new(Config { timing, ..Config::default() }, guid, transaction);
-        self.manager = Some(OwnManager { service: Service::new(manager), end });
+        Some(Self { service: Service::new(manager), end })
+    }
+
+    /// When it has something to do.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.service.next_timeout()
     }
 
     /// Does what is due, and sends what the manager asks. Returns false if it sent nothing.
-    pub(super) fn run_manager(&mut self) -> bool {
-        let now = self.now();
-        let (Some(manager), Some(fabric)) = (&mut self.manager, &mut self.fabric) else { return false };
-        let OwnManager { service, end } = manager;
+    pub(super) fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
+        let Self { service, end } = self;
         if service.next_timeout().is_some_and(|next| next <= now) {
             service.handle_timeout(now);
         }
-        let slid = fabric.managed.port_info(*end).map_or(0, |info| info.lid);
+        let slid = net.port_info(*end).map_or(0, |info| info.lid);
         let mut asks = false;
         while let Some(outgoing) = service.poll_transmit() {
-            if let Err(why) = fabric.managed.send(*end, &datagram(slid, &outgoing)) {
+            if let Err(why) = net.send(*end, &datagram(slid, &outgoing)) {
                 tracing::debug!("a datagram of the subnet manager is dropped: {why}");
             }
             asks = true;
@@ -81,9 +75,8 @@ impl Mads {
 
     /// Gives the manager a datagram that has come out at its port. Returns false if it is for
     /// somebody else.
-    pub(super) fn manager_takes(&mut self, delivered: &Delivered) -> bool {
-        let now = self.now();
-        let Some(OwnManager { service, end }) = &mut self.manager else { return false };
+    pub(super) fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
+        let Self { service, end } = self;
         let managed::Datagram { source_qp, dest_qp, slid, sl, pkey, grh, mad, .. } = &delivered.datagram;
         if delivered.end != *end {
             return false;
