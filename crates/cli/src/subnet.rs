@@ -21,7 +21,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   softhca agent --topology subnet.topo
   softhca subnet                        Nodes, links and LIDs.
-  softhca subnet --counters             Also the port counters that are not zero.
+  softhca subnet --counters             Also port counters other than zero.
   softhca subnet --svg subnet.svg       A picture.
   softhca subnet path H1 H2             The switches between two adapters, by the
                                         tables as they are, or where packets end.
