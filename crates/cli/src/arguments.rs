@@ -66,6 +66,9 @@ pub(crate) enum Command {
     /// Show the switches of `softhca agent --topology`, cut and mend cables
     #[command(after_help = crate::subnet::EXAMPLES)]
     Subnet(crate::subnet::Subnet),
+    /// Run a subnet manager on a port of an InfiniBand subnet
+    #[command(after_help = crate::sm::EXAMPLES)]
+    Sm(crate::sm::Sm),
     /// Make a network interface over RDMA (IPoIB), for programs that use sockets
     #[command(after_help = crate::ipoib::EXAMPLES)]
     Ipoib(crate::ipoib::Ipoib),

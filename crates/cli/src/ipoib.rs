@@ -16,23 +16,20 @@ mod port;
 mod umad;
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tun::Tun;
 
 use crate::failure::Failure;
 use crate::place::{self, Host};
-use crate::start;
+use crate::{signals, start};
 
 use bridge::Bridge;
 pub(crate) use options::{EXAMPLES, Ipoib};
 
 /// Makes the interface, and carries its packets until a signal ends it.
 pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
-    let stop = signals()?;
+    let stop = signals::stop()?;
     let run_dir = place::run_dir_of(host, options.node.as_deref())?;
     // The connection is kept until the end. While it exists, an agent does not exit as idle.
     let _agent = match options.node {
@@ -54,15 +51,6 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
     tell_ready(options, &port, &bridge)?;
     bridge.carry(&stop)?;
     Ok(String::new())
-}
-
-/// Readable after a signal that asks this program to end.
-fn signals() -> io::Result<OwnedFd> {
-    let (stop, raised) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, raised.try_clone()?)?;
-    }
-    Ok(stop.into())
 }
 
 /// Says that the interface is up, at once: a script waits for this line.

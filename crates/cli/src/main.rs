@@ -37,10 +37,12 @@ mod reasons;
 mod run;
 mod show;
 mod signals;
+mod sm;
 mod start;
 mod strict;
 mod subnet;
 mod table;
+mod umad;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Subnet(wanted) => subnet::run(&wanted, &host),
         Command::Port(wanted) => port::run(&wanted, &host),
         Command::Ipoib(options) => ipoib::run(&options, &host),
+        Command::Sm(options) => sm::run(&options, &host),
         Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),
         Command::Pages { folder, date } => pages::write(&folder, &date),

@@ -6,6 +6,8 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,15 @@ const PASSED_ON: &[i32] = &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, 
 /// Whether a signal asks a program to end in an orderly way.
 pub(crate) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, SIGHUP | SIGINT | SIGTERM)
+}
+
+/// Readable after a signal that asks this program to end.
+pub(crate) fn stop() -> io::Result<OwnedFd> {
+    let (stop, raised) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, raised.try_clone()?)?;
+    }
+    Ok(stop.into())
 }
 
 /// From now on, a write beyond the file size limit (`ulimit -f`) is an error and does not end this

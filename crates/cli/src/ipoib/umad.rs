@@ -1,17 +1,14 @@
-//! A client of the agent's node of management datagrams: one file `umadN`, registered for subnet
-//! administration (docs/abi.md). It knows nothing of what the datagrams say. The principal type is
-//! [`File`].
+//! A file of management datagrams that is registered for questions to subnet administration. It
+//! knows nothing of what they say. The principal type is [`File`].
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use abi::Errno;
-use abi::layout::Record;
-use abi::umad::{FileReply, FileRequest, NODE, RegisterAgent2, UserMad, ioctl, kind};
-use shm::Socket;
-use wire::mad::{CLASS_SA, GSI_QKEY, MAD_LEN, Mad};
+use abi::umad::{RegisterAgent2, UserMad};
+use wire::mad::{CLASS_SA, GSI_QKEY, Mad};
+
+use crate::umad;
 
 /// How long an answer may take, and how often the agent sends again.
 const ANSWER_MS: u32 = 500;
@@ -19,9 +16,7 @@ const RETRIES: u32 = 5;
 
 /// An open file.
 pub(crate) struct File {
-    node: PathBuf,
-    socket: Socket,
-    key: [u8; 16],
+    file: umad::File,
     agent: u32,
 }
 
@@ -39,24 +34,15 @@ impl File {
     /// # Errors
     /// EACCES if this user may not.
     pub(crate) fn open(run_dir: &Path, device: &str, port: u8) -> io::Result<Self> {
-        let number = number(run_dir, device, port)?;
-        let node = run_dir.join(NODE);
-        let socket = Socket::connect(&node)?;
-        let request = FileRequest { kind: kind::OPEN_MADS, number, nonblocking: 1, ..FileRequest::default() };
-        socket.send(request.bytes(), &[])?;
-        let answer = reply(&socket)?;
-        let key = answer.get(..16).and_then(|key| key.try_into().ok()).ok_or_else(cut)?;
-        let mut file = Self { node, socket, key, agent: 0 };
-        let wanted = RegisterAgent2 {
+        let file = umad::File::open(run_dir, umad::number(run_dir, Some(device), port)?.0)?;
+        let agent = file.register(&RegisterAgent2 {
             qpn: 1,
             mgmt_class: CLASS_SA,
             mgmt_class_version: wire::sa::CLASS_VERSION,
             rmpp_version: 1,
             ..RegisterAgent2::default()
-        };
-        let answer = file.call(kind::IOCTL, ioctl::REGISTER_AGENT2, &[wanted.bytes()])?;
-        file.agent = RegisterAgent2::read(&answer).ok_or_else(cut)?.id;
-        Ok(file)
+        })?;
+        Ok(Self { file, agent })
     }
 
     /// Sends a request to QP 1 of a LID.
@@ -71,71 +57,21 @@ impl File {
             sl,
             ..UserMad::default()
         };
-        self.call(kind::WRITE, 0, &[header.bytes(), mad]).map(drop)
+        self.file.send(&header, mad)
     }
 
     /// The next datagram that has arrived.
     pub(crate) fn next(&self) -> io::Result<Option<Arrived>> {
-        let mut bytes = [0; size_of::<UserMad>() + MAD_LEN];
-        let received = match self.socket.try_recv(&mut bytes) {
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        if received.len == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the agent has ended"));
-        }
-        let header = UserMad::read(&bytes).ok_or_else(cut)?;
-        let datagram = &bytes[size_of::<UserMad>()..];
-        let mad: Box<Mad> = Box::new(datagram.try_into().map_err(|_| cut())?);
-        Ok(Some(match header.status {
+        Ok(self.file.next()?.map(|(header, mad)| match header.status {
             0 => Arrived::Answer(mad),
             _ => Arrived::TimedOut(wire::mad::Header::of(&mad).transaction),
         }))
-    }
-
-    /// A call on the file, which has its own connection. Returns what follows the answer.
-    fn call(&self, kind: u32, number: u32, parts: &[&[u8]]) -> io::Result<Vec<u8>> {
-        let socket = Socket::connect(&self.node)?;
-        let request = FileRequest { kind, number, key: self.key, ..FileRequest::default() };
-        socket.send(&[&[request.bytes()], parts].concat().concat(), &[])?;
-        reply(&socket)
     }
 }
 
 /// Readable when a datagram has arrived.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.file.as_fd()
     }
-}
-
-fn reply(socket: &Socket) -> io::Result<Vec<u8>> {
-    let mut bytes = [0; 128];
-    let length = socket.recv(&mut bytes)?.len;
-    let answer = FileReply::read(&bytes[..length]).ok_or_else(cut)?;
-    match answer.status {
-        0 => Ok(bytes[size_of::<FileReply>()..length].to_vec()),
-        status => Err(io::Error::from_raw_os_error(status.saturating_neg())),
-    }
-}
-
-fn cut() -> io::Error {
-    Errno::EIO.into()
-}
-
-/// The number of a port's file, from the agent's mirror of `/sys`.
-fn number(run_dir: &Path, device: &str, port: u8) -> io::Result<u32> {
-    let folder = engine::rundir::sysfs(run_dir).join("class/infiniband_mad");
-    let content = |path: PathBuf| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-    for entry in fs::read_dir(folder)?.flatten() {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("umad")?.parse().ok());
-        let same =
-            content(entry.path().join("ibdev")) == device && content(entry.path().join("port")) == port.to_string();
-        if let Some(number) = number.filter(|_| same) {
-            return Ok(number);
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::NotFound, "the port has no management datagrams"))
 }

@@ -1,0 +1,144 @@
+//! `softhca sm`: a subnet manager on one port of the agent, with subnet administration.
+//!
+//! The crate `sm` decides everything. This module has the rest: options, the port, the clock, the
+//! file of LIDs, and what is printed. The principal function is [`run`].
+#![allow(clippy::disallowed_methods, reason = "the manager needs real time")]
+
+mod link;
+mod options;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+use sm::lids::LidMap;
+use sm::{Event, Manager, Service};
+
+use crate::failure::Failure;
+use crate::place::{self, Host};
+use crate::{signals, start};
+
+use link::{Incoming, Link};
+pub(crate) use options::{EXAMPLES, Sm};
+
+/// Manages the subnet until a signal ends it.
+pub(crate) fn run(options: &Sm, host: &Host) -> Result<String, Failure> {
+    let stop = signals::stop()?;
+    let config = options.config()?;
+    let lids = options.lid_map()?;
+    let run_dir = place::run_dir_of(host, options.node.as_deref())?;
+    let _agent = match options.node {
+        Some(_) => None,
+        None => Some(start::answering(&run_dir)?.ok_or("no agent runs here; start one: softhca agent --topology")?),
+    };
+    let link = Link::open(&run_dir, options.port)?;
+    let guid = link.guid().ok_or("the port has no GUID")?;
+    let mut manager = Manager::new(config, guid, u64::from(random()? >> 1));
+    manager.set_lids(lids);
+    Program { options, link, service: Service::new(manager), start: Instant::now(), sent: 0 }.serve(&stop)
+}
+
+/// A number that no peer can guess.
+fn random() -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+struct Program<'a> {
+    options: &'a Sm,
+    link: Link,
+    service: Service,
+    start: Instant,
+    sent: u64,
+}
+
+impl Program<'_> {
+    fn serve(mut self, stop: &OwnedFd) -> Result<String, Failure> {
+        self.service.handle_timeout(self.start.elapsed());
+        loop {
+            while let Some(outgoing) = self.service.poll_transmit() {
+                self.sent += 1;
+                // What cannot be sent is lost, and is sent again.
+                let _ = self.link.send(&outgoing);
+            }
+            while let Some(event) = self.service.poll_event() {
+                self.tell(&event)?;
+                if let (true, Event::Up(up)) = (self.options.once, &event) {
+                    return if up.errors == 0 { Ok(String::new()) } else { Err(String::new().into()) };
+                }
+            }
+            if self.wait(stop)? {
+                return Ok(String::new());
+            }
+            while let Some(incoming) = self.link.next()? {
+                let now = self.start.elapsed();
+                match incoming {
+                    Incoming::Management(from, mad) => self.service.receive_management(from, &mad, now),
+                    Incoming::Administration(from, mad) => self.service.receive_administration(from, &mad, now),
+                }
+            }
+            let now = self.start.elapsed();
+            if self.service.next_timeout().is_some_and(|next| next <= now) {
+                self.service.handle_timeout(now);
+            }
+        }
+    }
+
+    /// Waits for a datagram, the next timeout or the end. Returns whether it is the end.
+    fn wait(&self, stop: &OwnedFd) -> io::Result<bool> {
+        let left = self.service.next_timeout().map(|next| next.saturating_sub(self.start.elapsed()));
+        let left = left.unwrap_or(Duration::from_secs(1));
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut files = [PollFd::new(stop, PollFlags::IN), PollFd::new(&self.link, PollFlags::IN)];
+        match poll(&mut files, Some(&time)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!files[0].revents().is_empty()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn tell(&self, event: &Event) -> Result<(), Failure> {
+        let (text, object) = match event {
+            Event::Up(up) => {
+                let ms = self.start.elapsed().as_secs_f64() * 1e3;
+                (
+                    format!("{up}, {ms:.1} ms, {} datagrams", self.sent),
+                    json!({ "event": "up", "switches": up.switches, "adapters": up.adapters, "errors": up.errors,
+                        "ms": ms, "datagrams": self.sent }),
+                )
+            }
+            Event::State(state) => {
+                let state = format!("{state:?}").to_lowercase();
+                (state.clone(), json!({ "event": "state", "state": state }))
+            }
+            Event::Problem(problem) => {
+                (format!("problem: {problem}"), json!({ "event": "problem", "problem": problem.to_string() }))
+            }
+            Event::Lids(map) => {
+                return match &self.options.lids {
+                    Some(path) => keep(path, map).map_err(|error| format!("{}: {error}", path.display()).into()),
+                    None => Ok(()),
+                };
+            }
+            Event::Changed | Event::Notice(_) => return Ok(()),
+        };
+        let line = if self.options.json { crate::json::line(object) } else { text };
+        let mut output = io::stdout().lock();
+        Ok(writeln!(output, "{line}").and_then(|()| output.flush())?)
+    }
+}
+
+/// Writes the map of LIDs. A reader finds the old file or the new one.
+fn keep(path: &Path, map: &LidMap) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let mut file = fs::File::create(&new)?;
+    file.write_all(sm::lids::emit(map).as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
