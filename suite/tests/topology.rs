@@ -198,6 +198,29 @@ fn without_a_path_nothing_passes_and_the_reason_says_so() {
     server.wait(HANG).expect("it ends").expect_success();
 }
 
+#[test]
+fn softhca_sm_brings_a_subnet_up() {
+    let room = room(User::Nobody, ROW);
+    let lids = room.own_dir().join("lids").display().to_string();
+    let words = ["sm", "--node", "H1", "--routing", "up-down", "--lids", &lids];
+    let mut manager = room.start(room.softhca(&words)).expect("it starts");
+    manager.wait_for_words("subnet up: 3 switches, 3 adapters and routers, 0 errors", HANG).expect("it comes up");
+    wait_for_path(&room, "H1", "H3", true);
+    assert!(said(&room, "H2", &["sminfo"]).contains("SMINFO_MASTER"));
+    let paths = said(&room, "H2", &["saquery", "-p"]);
+    assert!(paths.matches("PathRecord dump:").count() > 10, "{paths}");
+    let outcome = room.finish(room.softhca(&["sm", "--node", "H2", "--once"])).expect("it ends").expect_success();
+    assert!(outcome.output.contains("standby"), "{}", outcome.told());
+    let outcome = room.finish(room.softhca(&["sm", "--node", "H1", "--once"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("manager"), "{}", outcome.told());
+    let before = wait_for_path(&room, "H1", "H3", true);
+    operate(&room, "cut", &before[0]);
+    wait_for_path(&room, "H1", "H3", true);
+    assert!(std::fs::read_to_string(&lids).expect("written").lines().count() >= 7);
+    manager.signal(Signal::TERM);
+    manager.wait(HANG).expect("it ends").expect_success();
+}
+
 /// A manager with a higher priority becomes the master, and the agent's own one takes over again.
 #[test]
 fn opensm_takes_over_and_gives_back() {

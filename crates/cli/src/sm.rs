@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use sm::lids::LidMap;
 use sm::{Event, Manager, Service};
+use wire::smp::SmState;
 
 use crate::failure::Failure;
 use crate::place::{self, Host};
@@ -68,8 +69,11 @@ impl Program<'_> {
             }
             while let Some(event) = self.service.poll_event() {
                 self.tell(&event)?;
-                if let (true, Event::Up(up)) = (self.options.once, &event) {
-                    return if up.errors == 0 { Ok(String::new()) } else { Err(String::new().into()) };
+                match &event {
+                    Event::Up(up) if self.options.once && up.errors != 0 => return Err(String::new().into()),
+                    // Another manager has brought the subnet up.
+                    Event::Up(_) | Event::State(SmState::Standby) if self.options.once => return Ok(String::new()),
+                    _ => {}
                 }
             }
             if self.wait(stop)? {

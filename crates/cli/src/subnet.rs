@@ -23,12 +23,12 @@ Examples:
   softhca subnet                        Nodes, links and LIDs.
   softhca subnet --counters             Also port counters other than zero.
   softhca subnet --svg subnet.svg       A picture.
-  softhca subnet path H1 H2             The switches between two adapters, by the
-                                        tables as they are, or where packets end.
+  softhca subnet path H1 H2             The switches between two adapters, by
+                                        their tables, or where packets end.
   softhca subnet path H1[2] S3 --sl 5
   softhca subnet cut S1[3]              The cable at port 3 of S1.
   softhca subnet mend S1[3]
-  softhca subnet remove S2              All cables of a node; `restore` mends them.
+  softhca subnet remove S2              Cut all cables of a node; see restore.
 
 docs/subnets.md describes topology files and subnet managers.";
 

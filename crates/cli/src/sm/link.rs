@@ -71,7 +71,7 @@ impl Link {
     /// The GUID of the port.
     pub(super) fn guid(&self) -> Option<u64> {
         let gid = fs::read_to_string(self.folder.join("gids/0")).ok()?;
-        u64::from_str_radix(&gid.trim().replace(':', "").get(16..)?.to_owned(), 16).ok()
+        u64::from_str_radix(gid.trim().replace(':', "").get(16..)?, 16).ok()
     }
 
     fn pkey(&self, index: u16) -> Option<u16> {
@@ -125,7 +125,7 @@ impl Link {
                 CLASS_SUBN_LID => Incoming::Management(Address::Lid { lid, sl, qp: qpn }, mad),
                 _ => {
                     let pkey = self.pkey(from.pkey_index).unwrap_or(wire::pkey::DEFAULT);
-                    let gid = (from.grh_present != 0).then(|| from.gid.into());
+                    let gid = (from.grh_present != 0).then_some(from.gid);
                     Incoming::Administration(Peer { lid, qpn, pkey, sl, gid }, mad)
                 }
             }));
