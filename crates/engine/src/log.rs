@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 24] = [
+const ROOTS: [&str; 25] = [
     "abi",
     "agent",
     "bench",
@@ -23,6 +23,7 @@ const ROOTS: [&str; 24] = [
     "cm",
     "engine",
     "fabric",
+    "ibumad",
     "ibverbs",
     "interpose",
     "ipoib",
