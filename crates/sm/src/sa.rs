@@ -4,6 +4,7 @@
 
 mod events;
 mod members;
+mod multi_paths;
 mod paths;
 mod records;
 mod request;
@@ -27,12 +28,12 @@ use std::time::Duration;
 use wire::class_port_info::ClassPortInfo;
 use wire::layout::Layout;
 use wire::mad::{
-    BASE_VERSION, CLASS_SA, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_TABLE, METHOD_REPORT, METHOD_SET, Mad,
-    RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
+    BASE_VERSION, CLASS_SA, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_MULTI, METHOD_GET_TABLE, METHOD_REPORT,
+    METHOD_SET, Mad, RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
 };
 use wire::notice::{GidNotice, InformInfo, Notice};
 use wire::rmpp;
-use wire::sa::{self, DATA, McMemberRecord, PathRecord, ServiceRecord};
+use wire::sa::{self, DATA, McMemberRecord, MultiPathRecord, PathRecord, ServiceRecord};
 
 /// Segments that carry an answer are at most this many bytes together.
 const LONGEST: usize = 1 << 20;
@@ -44,8 +45,8 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 const REPORT_RETRIES: u32 = 3;
 /// The response time that is announced: 4.096 µs × 2^n.
 const RESPONSE_TIME: u8 = 18;
-/// Optional records, groups, and the comparison of capability masks bit by bit.
-const CAPABILITIES: u16 = 1 << 8 | 1 << 9 | 1 << 13;
+/// Optional records, groups, MultiPathRecord, and the comparison of capability masks bit by bit.
+const CAPABILITIES: u16 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 13;
 /// Send-only full members of groups.
 const CAPABILITIES2: u32 = 1 << 12;
 
@@ -212,7 +213,7 @@ impl Sa {
         let answer = match inventory.by_lid(from.lid) {
             _ if header.class_version != sa::CLASS_VERSION => Err(Refusal(STATUS_VERSION)),
             None => Err(Refusal(sa::STATUS_INVALID_REQUEST)),
-            _ if header.method == METHOD_GET_TABLE && tables >= MOST_TABLES => Err(Refusal(sa::STATUS_NO_RESOURCES)),
+            _ if is_table(header.method) && tables >= MOST_TABLES => Err(Refusal(sa::STATUS_NO_RESOURCES)),
             // A wrong key is no request without a key.
             _ if fields.sm_key != 0 && fields.sm_key != self.config.sm_key => Err(Refusal(sa::STATUS_DENIED)),
             Some(asker) => self.serve(
@@ -238,11 +239,14 @@ impl Sa {
         match (request.header.method, request.header.attribute) {
             (METHOD_GET, ClassPortInfo::ATTRIBUTE) => class_port_info(request),
             (METHOD_GET | METHOD_GET_TABLE, attribute) => self.query(request, attribute, now),
+            (METHOD_GET_MULTI, MultiPathRecord::ATTRIBUTE) => {
+                multi_paths::multi_paths(request, &self.index, self.config.packet_life, self.config.sl)
+            }
             (METHOD_SET, InformInfo::ATTRIBUTE) => self.subscriptions.set(request),
             (METHOD_SET, ServiceRecord::ATTRIBUTE) => self.services.set(request, &self.index, now),
             (METHOD_DELETE, ServiceRecord::ATTRIBUTE) => self.services.delete(request),
             (METHOD_SET | METHOD_DELETE, McMemberRecord::ATTRIBUTE) => self.member(request, now),
-            (METHOD_SET | METHOD_DELETE, _) => unsupported,
+            (METHOD_SET | METHOD_DELETE | METHOD_GET_MULTI, _) => unsupported,
             _ => Err(Refusal(STATUS_METHOD)),
         }
     }
@@ -348,7 +352,7 @@ impl Sa {
     }
 
     fn answer(&mut self, to: Peer, mut header: Header, mask: u64, data: &[u8], answer: Answer, now: Duration) {
-        let is_table = header.method == METHOD_GET_TABLE;
+        let is_table = is_table(header.method);
         let one = |records: Records| match records.count {
             _ if is_table => Ok(records),
             0 => Err(Refusal(sa::STATUS_NO_RECORDS)),
@@ -361,6 +365,9 @@ impl Sa {
         match answer.and_then(one) {
             Ok(records) => {
                 header.status = 0;
+                if header.method == METHOD_GET_MULTI | RESPONSE {
+                    header.attribute = PathRecord::ATTRIBUTE;
+                }
                 fields.attribute_offset = u16::try_from(records.stride / 8).unwrap_or(0);
                 fields.write(&mut message);
                 if is_table {
@@ -410,6 +417,11 @@ impl Sa {
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+}
+
+/// Whether the answer to a method has any number of records.
+const fn is_table(method: u8) -> bool {
+    matches!(method, METHOD_GET_TABLE | METHOD_GET_MULTI)
 }
 
 fn class_port_info(request: &Request<'_>) -> Answer {

@@ -129,6 +129,17 @@ impl Records {
         Ok(())
     }
 
+    /// Adds the n-th of other records of the same kind, if there are so many.
+    pub(super) fn append(&mut self, others: &Records, nth: usize) -> Result<(), Refusal> {
+        let Some(record) = others.bytes.chunks_exact(self.stride).nth(nth) else { return Ok(()) };
+        if self.bytes.len() + record.len() > self.longest {
+            return Err(Refusal(sa::STATUS_NO_RESOURCES));
+        }
+        self.bytes.extend_from_slice(record);
+        self.count += 1;
+        Ok(())
+    }
+
     /// Adds a record if it matches.
     pub(super) fn offer<R: Layout>(&mut self, record: R, template: &R, mask: u64) -> Result<(), Refusal> {
         if matches(&record, template, mask) { self.push(record) } else { Ok(()) }
