@@ -21,6 +21,8 @@ pub struct Group {
     pub permanent: bool,
     /// The bits of each member's join state.
     pub members: BTreeMap<PortId, u8>,
+    /// The members that only others have joined.
+    pub proxies: BTreeSet<PortId>,
 }
 
 /// All groups.
@@ -61,13 +63,21 @@ impl Groups {
         let mlid = (FIRST_LID..=last).find(|lid| !self.lids.contains(lid))?;
         record.mlid = mlid;
         self.lids.insert(mlid);
-        self.groups.insert(record.mgid, Group { record, permanent, members: BTreeMap::new() });
+        self.groups
+            .insert(record.mgid, Group { record, permanent, members: BTreeMap::new(), proxies: BTreeSet::new() });
         Some(mlid)
     }
 
-    /// Adds bits to a port's join state. Returns its bits now.
-    pub fn join(&mut self, mgid: &Gid, port: PortId, bits: u8) -> Option<u8> {
-        let state = self.groups.get_mut(mgid)?.members.entry(port).or_default();
+    /// Adds bits to a port's join state, for itself or for another port as its proxy. Returns its
+    /// bits now.
+    pub fn join(&mut self, mgid: &Gid, port: PortId, bits: u8, by_proxy: bool) -> Option<u8> {
+        let group = self.groups.get_mut(mgid)?;
+        if !by_proxy {
+            group.proxies.remove(&port);
+        } else if !group.members.contains_key(&port) {
+            group.proxies.insert(port);
+        }
+        let state = group.members.entry(port).or_default();
         *state |= bits;
         Some(*state)
     }
@@ -81,6 +91,7 @@ impl Groups {
         let left = *state;
         if left == 0 {
             group.members.remove(&port);
+            group.proxies.remove(&port);
         }
         Some((left, self.delete_if_empty(mgid)))
     }
@@ -92,6 +103,7 @@ impl Groups {
         for (mgid, group) in &mut self.groups {
             let before = group.members.len();
             group.members.retain(|port, _| exists(*port));
+            group.proxies.retain(|port| exists(*port));
             if group.members.len() != before {
                 changed.push(*mgid);
             }

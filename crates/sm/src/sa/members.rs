@@ -3,7 +3,7 @@
 
 use super::paths::{EXACTLY, Index, carries, choose_mtu, choose_rate};
 use super::request::{Answer, Refusal, Request, common, pkeys};
-use crate::groups::Groups;
+use crate::groups::{Group, Groups};
 use crate::inventory::{Inventory, PortId};
 use wire::cm::Gid;
 use wire::layout::matches;
@@ -19,8 +19,12 @@ const MEMBERSHIP: u64 = Record::MGID | Record::PORT_GID | Record::JOIN_STATE;
 const CREATION: u64 = Record::QKEY | Record::TRAFFIC_CLASS | Record::PKEY | Record::FLOW_LABEL | Record::SL;
 /// The most groups that one port is in.
 const MOST_OF_PORT: usize = 1024;
+/// A port in this many groups is joined to no further one by others.
+const MOST_BY_PROXY: usize = 512;
 /// The scope of a group in the subnet.
 const LINK_LOCAL_SCOPE: u8 = 2;
+/// The signature of GIDs that the manager has chosen.
+const CHOSEN: [u8; 2] = [0xa0, 0x1b];
 
 /// What a join or a leave did.
 pub(super) struct Joined {
@@ -35,16 +39,27 @@ pub(super) fn cap(inventory: &Inventory) -> u16 {
     caps.map(|switch| switch.info.multicast_cap).min().unwrap_or(0x3fff)
 }
 
+/// The port that a join or a leave is about. One asks for another port if both are in a common
+/// partition.
 fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<PortId, Refusal> {
     if !request.asks(MEMBERSHIP) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
     }
-    let port = index.find(request.prefix, record.port_gid).ok_or(Refusal(STATUS_INVALID_GID))?;
+    let id = index.find(request.prefix, record.port_gid).ok_or(Refusal(STATUS_INVALID_GID))?;
     if record.join_state == 0 {
         return Err(Refusal(STATUS_INVALID_REQUEST));
     }
-    // Another port may only be joined by who has the SM_Key.
-    if port != request.asker && !request.trusted { Err(Refusal(STATUS_DENIED)) } else { Ok(port) }
+    let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
+    if id == request.asker || request.sees(port) { Ok(id) } else { Err(Refusal(STATUS_DENIED)) }
+}
+
+/// Whether the asker may change a membership: another port's only if that has not joined by itself,
+/// and he is in the partition of the group.
+fn may_change(request: &Request<'_>, group: &Group, id: PortId) -> bool {
+    let joined_itself = group.members.contains_key(&id) && !group.proxies.contains(&id);
+    let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
+    let is_in = || common(own, &[group.record.pkey | 0x8000]).is_some();
+    request.trusted || id == request.asker || !joined_itself && is_in()
 }
 
 /// Joins a port to a group, which the first full member makes.
@@ -61,7 +76,8 @@ pub(super) fn join(
     let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
     let (mtu, rate) = carries(port);
     let others = groups.iter().filter(|group| group.record.mgid != wanted.mgid && group.members.contains_key(&id));
-    if others.count() >= MOST_OF_PORT {
+    let most = if id == request.asker { MOST_OF_PORT } else { MOST_BY_PROXY };
+    if others.count() >= most {
         return Err(Refusal(STATUS_NO_RESOURCES));
     }
     let mut created = false;
@@ -74,12 +90,19 @@ pub(super) fn join(
             return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
         }
         let record = creation(request, wanted, (mtu, rate), life, number)?;
-        common(pkeys(port), &[record.pkey | 0x8000]).ok_or(invalid)?;
+        let asker = request.inventory.port(request.asker).filter(|_| !request.trusted).unwrap_or(port);
+        for member in [port, asker] {
+            common(pkeys(member), &[record.pkey | 0x8000]).ok_or(invalid)?;
+        }
         mgid = record.mgid;
         groups.create(record, false, cap(request.inventory)).ok_or(Refusal(STATUS_NO_RESOURCES))?;
         created = true;
     }
-    let group = groups.find(&mgid).ok_or(invalid)?.record;
+    let known = groups.find(&mgid).ok_or(invalid)?;
+    if !may_change(request, known, id) {
+        return Err(Refusal(STATUS_DENIED));
+    }
+    let group = known.record;
     if !created {
         let mut fixed = request.mask & !MEMBERSHIP & !Record::PROXY & !Record::PKEY & !Record::MLID;
         for pair in [
@@ -96,7 +119,7 @@ pub(super) fn join(
             return Err(invalid);
         }
     }
-    let join_state = groups.join(&mgid, id, wanted.join_state).ok_or(invalid)?;
+    let join_state = groups.join(&mgid, id, wanted.join_state, id != request.asker).ok_or(invalid)?;
     let answer = Record { port_gid: wanted.port_gid, join_state, proxy: id != request.asker, ..group };
     Ok(Joined { answer, created, deleted: false })
 }
@@ -117,13 +140,14 @@ fn creation(
     if mgid == [0; 16] {
         let scope = if request.asks(Record::SCOPE) { wanted.scope } else { LINK_LOCAL_SCOPE };
         *number = number.wrapping_add(1);
-        mgid[..4].copy_from_slice(&[0xff, 0x10 | scope, 0xa0, 0x1b]);
+        mgid[..4].copy_from_slice(&[0xff, 0x10 | scope, CHOSEN[0], CHOSEN[1]]);
         mgid[4..12].copy_from_slice(&request.prefix.to_be_bytes());
         mgid[12..].copy_from_slice(&number.to_be_bytes());
     }
     let scope = mgid[1] & 0xf;
-    let agrees = !request.asks(Record::SCOPE) || wanted.scope == scope;
-    if mgid[0] != 0xff || !matches!(mgid[1] >> 4, 0 | 1) || matches!(scope, 0 | 15) || !agrees {
+    // GIDs that the manager chooses in a subnet are its own to give away.
+    let is_reserved = mgid == wanted.mgid && mgid[2..4] == CHOSEN && scope == LINK_LOCAL_SCOPE;
+    if mgid[0] != 0xff || !matches!(mgid[1] >> 4, 0 | 1) || scope == 0 || is_reserved {
         return Err(invalid);
     }
     Ok(Record {
@@ -148,7 +172,11 @@ pub(super) fn leave(request: &Request<'_>, index: &Index, groups: &mut Groups) -
     let invalid = Refusal(STATUS_INVALID_REQUEST);
     let wanted: Record = request.template();
     let id = member(request, index, &wanted)?;
-    let group = groups.find(&wanted.mgid).ok_or(invalid)?.record;
+    let known = groups.find(&wanted.mgid).ok_or(invalid)?;
+    if !may_change(request, known, id) {
+        return Err(Refusal(STATUS_DENIED));
+    }
+    let group = known.record;
     let (join_state, deleted) = groups.leave(&wanted.mgid, id, wanted.join_state).ok_or(invalid)?;
     Ok(Joined { answer: Record { port_gid: wanted.port_gid, join_state, ..group }, created: false, deleted })
 }
@@ -169,7 +197,8 @@ pub(super) fn query(request: &Request<'_>, groups: &Groups) -> Answer {
         }
         for (id, join_state) in &group.members {
             let port_gid: Gid = request.inventory.port(*id).map_or([0; 16], |port| request.gid(port));
-            let record = Record { port_gid, join_state: *join_state, ..group.record };
+            let proxy = group.proxies.contains(id);
+            let record = Record { port_gid, join_state: *join_state, proxy, ..group.record };
             records.offer(record, &template, request.mask)?;
         }
     }

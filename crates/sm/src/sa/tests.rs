@@ -241,7 +241,6 @@ fn a_group_lives_until_its_last_full_member_leaves() {
     };
     assert_eq!(call(6, METHOD_SET, CREATE, membership(1, 0x11, 2)).0, sa::STATUS_INVALID_REQUEST, "a non-member");
     assert_eq!(call(4, METHOD_SET, JOIN, membership(1, 0x10, 1)).0, sa::STATUS_INSUFFICIENT_COMPONENTS);
-    assert_eq!(call(6, METHOD_SET, CREATE, membership(1, 0x10, 1)).0, sa::STATUS_DENIED, "another port");
     let (status, joined) = call(4, METHOD_SET, CREATE, membership(1, 0x10, 1));
     assert_eq!((status, joined.mlid, joined.mtu, joined.join_state), (0, 0xc000, 5, 1));
     assert_eq!(call(6, METHOD_SET, JOIN, membership(1, 0x11, 2)).1.join_state, 2);
@@ -261,6 +260,41 @@ fn a_port_that_vanishes_leaves_its_groups() {
     let (mut sa, mut inventory) = sa();
     let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, membership(1, 0x10, 1));
     assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0, 0);
+#[test]
+fn a_proxy_changes_only_what_the_port_has_not_joined_itself() {
+    let (mut sa, inventory) = sa();
+    let mut call = |lid, method, mask, record| {
+        let mad = datagram(method, McMemberRecord::ATTRIBUTE, 0, mask, record);
+        let (status, answer) = ask::<McMemberRecord>(&mut sa, &inventory, lid, &mad);
+        (status, answer.proxy)
+    };
+    let member = membership(1, 0x10, 1);
+    assert_eq!(call(6, METHOD_SET, CREATE, member), (0, true));
+    assert_eq!(call(6, METHOD_DELETE, JOIN, member).0, 0);
+    assert_eq!(call(6, METHOD_SET, CREATE, member), (0, true));
+    assert_eq!(call(4, METHOD_SET, JOIN, member), (0, false));
+    assert_eq!(call(6, METHOD_DELETE, JOIN, member).0, sa::STATUS_DENIED, "0x10 is a member by itself");
+    assert_eq!(call(6, METHOD_SET, JOIN, McMemberRecord { join_state: 2, ..member }).0, sa::STATUS_DENIED);
+    assert_eq!(call(4, METHOD_DELETE, JOIN, member).0, 0);
+    assert_eq!(call(8, METHOD_SET, CREATE, membership(1, 0x13, 1)).0, sa::STATUS_DENIED, "no common partition");
+}
+
+#[test]
+fn a_group_of_a_chosen_gid_is_not_made_by_request() {
+    let (mut sa, inventory) = sa();
+    let mut create = |first: [u8; 4]| {
+        let mut record = membership(1, 0x10, 1);
+        record.mgid[..4].copy_from_slice(&first);
+        let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, record);
+        ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0
+    };
+    assert_eq!(create([0xff, 0x12, 0xa0, 0x1b]), sa::STATUS_INVALID_REQUEST);
+    assert_eq!(create([0xef, 0x12, 0xa0, 0x1c]), sa::STATUS_INVALID_REQUEST, "not of a group");
+    assert_eq!(create([0xff, 0x22, 0xa0, 0x1c]), sa::STATUS_INVALID_REQUEST, "an unknown flag");
+    assert_eq!(create([0xff, 0x15, 0xa0, 0x1b]), 0, "the scope of a site");
+    assert_eq!(create([0xff, 0x1f, 0xa0, 0x1c]), 0, "the largest scope");
+}
+
     let broadcast = Sa::broadcast_group(0x7fff, 4, 7, 0, 18);
     assert_eq!(broadcast.mgid[4..6], [0xff, 0xff]);
     assert_eq!(sa.create_group(&inventory, broadcast), Some(0xc001));
