@@ -37,11 +37,14 @@ impl Index {
 
     /// The end port of a GID.
     pub(super) fn find(&self, prefix: u64, gid: Gid) -> Option<PortId> {
-        let value = u128::from_be_bytes(gid);
-        let guid = u64::try_from(value & u128::from(u64::MAX)).ok()?;
-        let own = u64::try_from(value >> 64).is_ok_and(|own| own == prefix || own == LINK_LOCAL);
-        own.then(|| self.guids.get(&guid).copied()).flatten()
+        let guid = u64::try_from(u128::from_be_bytes(gid) & u128::from(u64::MAX)).ok()?;
+        is_of_subnet(prefix, gid).then(|| self.guids.get(&guid).copied()).flatten()
     }
+}
+
+/// Whether a GID has the prefix of the subnet.
+pub(super) fn is_of_subnet(prefix: u64, gid: Gid) -> bool {
+    u64::try_from(u128::from_be_bytes(gid) >> 64).is_ok_and(|own| own == prefix || own == LINK_LOCAL)
 }
 
 /// One end of the paths that a request asks for.

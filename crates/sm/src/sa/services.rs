@@ -1,11 +1,12 @@
 //! ServiceRecord: the registry of services, with leases. Principal type: [`Services`].
 
-use super::paths::Index;
+use super::paths::{self, Index};
 use super::request::{Answer, Refusal, Request, common, pkeys};
 use crate::inventory::PortId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::cm::Gid;
+use wire::layout::matches;
 use wire::sa::{
     STATUS_DENIED, STATUS_INSUFFICIENT_COMPONENTS, STATUS_INVALID_GID, STATUS_INVALID_REQUEST, STATUS_NO_RECORDS,
     STATUS_NO_RESOURCES, ServiceRecord,
@@ -30,23 +31,35 @@ pub(super) struct Services {
     services: BTreeMap<(u64, Gid, u16), Service>,
 }
 
-fn identity(request: &Request<'_>, record: &ServiceRecord) -> Result<(u64, Gid, u16), Refusal> {
-    if !request.asks(ServiceRecord::ID | ServiceRecord::GID) {
-        return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
-    }
+fn identity(request: &Request<'_>, record: &ServiceRecord) -> (u64, Gid, u16) {
     let pkey = if request.asks(ServiceRecord::PKEY) { record.pkey } else { wire::pkey::DEFAULT };
-    Ok((record.id, record.gid, pkey))
+    (record.id, record.gid, pkey)
+}
+
+/// What an asker may see of a record.
+fn shown(request: &Request<'_>, record: ServiceRecord) -> ServiceRecord {
+    if request.trusted { record } else { ServiceRecord { key: [0; 16], ..record } }
 }
 
 impl Services {
-    /// Registers a service, or renews its lease.
+    /// Registers a service, or renews its lease. A GID of another subnet is taken as one of the
+    /// asker. A service without a key may be given one.
     pub(super) fn set(&mut self, request: &Request<'_>, index: &Index, now: Duration) -> Answer {
         let mut record: ServiceRecord = request.template();
-        let key = identity(request, &record)?;
-        let port = index.find(request.prefix, record.gid).ok_or(Refusal(STATUS_INVALID_GID))?;
+        if !request.asks(ServiceRecord::ID | ServiceRecord::GID) {
+            return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
+        }
+        let key = identity(request, &record);
+        let port = if paths::is_of_subnet(request.prefix, record.gid) {
+            index.find(request.prefix, record.gid).ok_or(Refusal(STATUS_INVALID_GID))?
+        } else {
+            request.asker
+        };
         let known = self.services.get(&key);
-        let is_other_key = known.is_some_and(|service| service.record.key != record.key);
-        if !request.trusted && (port != request.asker || is_other_key) {
+        let is_of_other = |known: &Service| {
+            known.port != request.asker || known.record.key != [0; 16] && known.record.key != record.key
+        };
+        if !request.trusted && (port != request.asker || known.is_some_and(is_of_other)) {
             return Err(Refusal(STATUS_DENIED));
         }
         let own = self.services.values().filter(|service| service.port == port).count();
@@ -66,25 +79,27 @@ impl Services {
         let end = (!forever).then(|| now.saturating_add(Duration::from_secs(record.lease.into())));
         self.services.insert(key, Service { record, port, end });
         let mut records = request.records::<ServiceRecord>();
-        records.push(record)?;
+        records.push(shown(request, record))?;
         Ok(records)
     }
 
-    /// Deletes a service of the asker, with its key.
+    /// Deletes a service of the asker, which must not name another key. The components that say
+    /// which service it is are read whether the mask has them or not.
     pub(super) fn delete(&mut self, request: &Request<'_>) -> Answer {
         let record: ServiceRecord = request.template();
-        let key = identity(request, &record)?;
+        let key = identity(request, &record);
         let known = self.services.get(&key).ok_or(Refusal(STATUS_NO_RECORDS))?;
-        if !request.trusted && (known.port != request.asker || known.record.key != record.key) {
+        let is_other_key = request.asks(ServiceRecord::KEY) && known.record.key != record.key;
+        if !request.trusted && (known.port != request.asker || is_other_key) {
             return Err(Refusal(STATUS_DENIED));
         }
         let mut records = request.records::<ServiceRecord>();
-        records.push(known.record)?;
+        records.push(shown(request, known.record))?;
         self.services.remove(&key);
         Ok(records)
     }
 
-    /// Answers queries. Without the SM_Key, keys are zeros, also when compared.
+    /// Answers queries. Without the SM_Key, the keys in the answer are zeros.
     pub(super) fn query(&self, request: &Request<'_>, now: Duration) -> Answer {
         let template: ServiceRecord = request.template();
         let mut records = request.records::<ServiceRecord>();
@@ -95,13 +110,10 @@ impl Services {
                 let left = end.saturating_sub(now).as_secs();
                 record.lease = u32::try_from(left).unwrap_or(ServiceRecord::FOREVER);
             }
-            if !request.trusted {
-                record.key = [0; 16];
-                if common(own, &[record.pkey]).is_none() {
-                    continue;
-                }
+            let seen = request.trusted || common(own, &[record.pkey]).is_some();
+            if seen && matches(&record, &template, request.mask) {
+                records.push(shown(request, record))?;
             }
-            records.offer(record, &template, request.mask)?;
         }
         Ok(records)
     }

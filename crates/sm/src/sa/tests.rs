@@ -327,6 +327,33 @@ fn a_subscriber_hears_until_it_no_longer_answers() {
     let (mut sa, inventory) = sa();
     let all = InformInfo {
         lid_begin: 0xffff,
+#[test]
+fn a_service_belongs_to_its_port_and_hides_its_key() {
+    let (mut sa, inventory) = sa();
+    let mask = ServiceRecord::ID | ServiceRecord::GID | ServiceRecord::KEY | ServiceRecord::NAME;
+    let plain = ServiceRecord { id: 3, gid: request::gid(7, 0x10), ..ServiceRecord::default() };
+    let keyed = ServiceRecord { key: [1; 16], name: [b'n'; 64], ..plain };
+    let mut call = |lid, method, mask, record| {
+        let mad = datagram(method, ServiceRecord::ATTRIBUTE, 0, mask, record);
+        let (status, answer) = ask::<ServiceRecord>(&mut sa, &inventory, lid, &mad);
+        (status, answer.key)
+    };
+    let (good, denied, none) = ((0, [0; 16]), sa::STATUS_DENIED, sa::STATUS_NO_RECORDS);
+    assert_eq!(call(4, METHOD_SET, mask, plain), good, "its GID is of another subnet");
+    assert_eq!(call(6, METHOD_SET, mask, plain).0, denied, "another port has it");
+    assert_eq!(call(4, METHOD_SET, mask, keyed), good, "it had no key");
+    assert_eq!(call(4, METHOD_SET, mask, plain).0, denied, "now it has one");
+    let unknown = ServiceRecord { gid: gid_of(0x99), ..plain };
+    assert_eq!(call(4, METHOD_SET, mask, unknown).0, sa::STATUS_INVALID_GID);
+    let named = ServiceRecord::NAME | ServiceRecord::KEY;
+    assert_eq!(call(6, METHOD_GET, named, keyed), good);
+    assert_eq!(call(6, METHOD_GET, named, ServiceRecord { key: [0; 16], ..keyed }).0, none);
+    let shown = ServiceRecord { key: [0; 16], pkey: 0xffff, ..keyed };
+    assert_eq!(call(6, METHOD_DELETE, ServiceRecord::NAME, shown).0, denied);
+    assert_eq!(call(4, METHOD_DELETE, ServiceRecord::NAME, shown), good, "as a query has shown it");
+    assert_eq!(call(4, METHOD_DELETE, ServiceRecord::NAME, shown).0, none);
+}
+
         generic: 1,
         subscribe: 1,
         kind: 0xffff,
