@@ -6,7 +6,7 @@ use crate::inventory::{Port, PortId};
 use wire::layout::Layout;
 use wire::sa::{
     GuidInfoRecord, LinearTableRecord, LinkRecord, MulticastTableRecord, NodeRecord, PKeyTableRecord, PortInfoRecord,
-    SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
+    STATUS_INVALID_REQUEST, SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
 };
 use wire::smp::{GuidInfo, LinearTable, MulticastTable, PKeyTable, VlArbitration, VlWeight};
 
@@ -68,8 +68,11 @@ pub(super) fn port_infos(request: &Request<'_>) -> Answer {
     Ok(records)
 }
 
-/// Answers P_KeyTableRecord.
+/// Answers P_KeyTableRecord, to those with the SM_Key.
 pub(super) fn pkey_tables(request: &Request<'_>) -> Answer {
+    if !request.trusted {
+        return Err(Refusal(STATUS_INVALID_REQUEST));
+    }
     let template: PKeyTableRecord = request.template();
     let mut records = request.records::<PKeyTableRecord>();
     let lid = request.asks(PKeyTableRecord::LID).then_some(template.lid);

@@ -214,6 +214,11 @@ fn management_keys_are_hidden_without_the_key_of_the_manager() {
     }
     let mad = datagram(METHOD_GET, NodeRecord::ATTRIBUTE, 0, 0, NodeRecord::default());
     assert_eq!(ask::<NodeRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_TOO_MANY_RECORDS);
+    let table = sa::PKeyTableRecord { lid: 4, ..sa::PKeyTableRecord::default() };
+    for (key, status) in [(0, sa::STATUS_INVALID_REQUEST), (9, 0)] {
+        let mad = datagram(METHOD_GET, sa::PKeyTableRecord::ATTRIBUTE, key, sa::PKeyTableRecord::LID, table);
+        assert_eq!(ask::<sa::PKeyTableRecord>(&mut sa, &inventory, 4, &mad).0, status, "tables of partitions");
+    }
 }
 
 const CREATE: u64 = McMemberRecord::MGID
@@ -256,11 +261,6 @@ fn a_group_lives_until_its_last_full_member_leaves() {
 }
 
 #[test]
-fn a_port_that_vanishes_leaves_its_groups() {
-    let (mut sa, mut inventory) = sa();
-    let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, membership(1, 0x10, 1));
-    assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0, 0);
-#[test]
 fn a_proxy_changes_only_what_the_port_has_not_joined_itself() {
     let (mut sa, inventory) = sa();
     let mut call = |lid, method, mask, record| {
@@ -295,6 +295,11 @@ fn a_group_of_a_chosen_gid_is_not_made_by_request() {
     assert_eq!(create([0xff, 0x1f, 0xa0, 0x1c]), 0, "the largest scope");
 }
 
+#[test]
+fn a_port_that_vanishes_leaves_its_groups() {
+    let (mut sa, mut inventory) = sa();
+    let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, membership(1, 0x10, 1));
+    assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0, 0);
     let broadcast = Sa::broadcast_group(0x7fff, 4, 7, 0, 18);
     assert_eq!(broadcast.mgid[4..6], [0xff, 0xff]);
     assert_eq!(sa.create_group(&inventory, broadcast), Some(0xc001));
@@ -323,11 +328,6 @@ fn a_service_ends_with_its_lease_and_needs_its_key() {
 }
 
 #[test]
-fn a_subscriber_hears_until_it_no_longer_answers() {
-    let (mut sa, inventory) = sa();
-    let all = InformInfo {
-        lid_begin: 0xffff,
-#[test]
 fn a_service_belongs_to_its_port_and_hides_its_key() {
     let (mut sa, inventory) = sa();
     let mask = ServiceRecord::ID | ServiceRecord::GID | ServiceRecord::KEY | ServiceRecord::NAME;
@@ -354,6 +354,11 @@ fn a_service_belongs_to_its_port_and_hides_its_key() {
     assert_eq!(call(4, METHOD_DELETE, ServiceRecord::NAME, shown).0, none);
 }
 
+#[test]
+fn a_subscriber_hears_until_it_no_longer_answers() {
+    let (mut sa, inventory) = sa();
+    let all = InformInfo {
+        lid_begin: 0xffff,
         generic: 1,
         subscribe: 1,
         kind: 0xffff,
