@@ -205,6 +205,10 @@ impl Sa {
             return;
         }
         let fields = sa::Header::read(message).unwrap_or_default();
+        // A wrong key is no request without a key. Nobody learns from an answer that it is wrong.
+        if fields.sm_key != 0 && fields.sm_key != self.config.sm_key {
+            return;
+        }
         let mut data = [0; sa::DATA_LEN];
         let sent = message.get(DATA..).unwrap_or_default();
         let known = sent.len().min(data.len());
@@ -214,8 +218,6 @@ impl Sa {
             _ if header.class_version != sa::CLASS_VERSION => Err(Refusal(STATUS_VERSION)),
             None => Err(Refusal(sa::STATUS_INVALID_REQUEST)),
             _ if is_table(header.method) && tables >= MOST_TABLES => Err(Refusal(sa::STATUS_NO_RESOURCES)),
-            // A wrong key is no request without a key.
-            _ if fields.sm_key != 0 && fields.sm_key != self.config.sm_key => Err(Refusal(sa::STATUS_DENIED)),
             Some(asker) => self.serve(
                 &Request {
                     inventory,
