@@ -2,8 +2,7 @@
 //! layout of offsets.
 //!
 //! It holds the owners of QPN blocks, the GID tables, the paths between ports, and four epochs. All
-//! words are 4 bytes, little
-//! endian, read with acquire ordering. A reader that needs several words of one table reads the
+//! words are 4 bytes, little endian, read with acquire ordering. A reader that needs several words of one table reads the
 //! epoch before and after. If the epoch changed or is odd, it tries again.
 
 /// "SHCB" in memory order.

@@ -21,8 +21,9 @@ impl Engine {
         known.get(path).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
     }
 
-    /// Asks the agent which engines have members of a group that packets on a path reach. Repeats the request if one answer has
-    /// no room for all of them, and starts again if the members have changed meanwhile.
+    /// Asks the agent which engines have members of a group that packets on a path reach. Repeats
+    /// the request if one answer has no room for all of them, and starts again if the members have
+    /// changed meanwhile.
     pub(crate) fn resolve_group(&self, path: GroupPath) -> Result<Arc<[u32]>> {
         let (mut engines, mut epoch) = (Vec::new(), None);
         loop {
