@@ -1,21 +1,22 @@
 //! The board: one memory per agent that every client may read and only the agent writes, as a
 //! layout of offsets.
 //!
-//! It holds the owners of QPN blocks, the GID tables, the paths between ports, and four epochs. All
-//! words are 4 bytes, little endian, read with acquire ordering. A reader that needs several words of one table reads the
-//! epoch before and after. If the epoch changed or is odd, it tries again.
+//! It holds the owners of QPN blocks, the GID tables and the epochs. All words are 4 bytes, little
+//! endian, read with acquire ordering. A reader that needs several words of one table reads the epoch
+//! before and after. If the epoch changed or is odd, it tries again. The pages of devices that do not
+//! exist take no memory.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout.
-pub const BOARD_VERSION: u32 = 3;
+pub const BOARD_VERSION: u32 = 4;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 3.
+        /// Version of the layout: 4.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -27,18 +28,12 @@ constants! {
         DEVICE_COUNT = 20,
         /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
-        /// 1: the ports are in a subnet with switches, and packets pass only where the paths say so.
-        /// 0: every active port reaches every other one.
+        /// 1: the ports are in a subnet with switches, and packets pass only where their tables lead
+        /// (PATH_RESOLVE). 0: every active port reaches every other one.
         HAS_PATHS = 28,
-    }
-
-    /// A path from one port to another, byte offsets. Each word is valid by itself.
-    pub mod path_word: usize {
-        /// Service levels with which packets reach the LID, as bits; 0 if there is no path. The MTU
-        /// code of the path is in bits 16 to 23.
-        LEVELS = 0,
-        /// Entries of the sender's P_Key table with which packets pass, as bits, in four words.
-        PKEYS = 4,
+        /// Increased when an answer to PATH_RESOLVE has changed, before the engines that have it get
+        /// a push.
+        PATH_EPOCH = 32,
     }
 
     /// A port's area, byte offsets.
@@ -65,6 +60,8 @@ constants! {
         /// DSCP of each service level on Ethernet: four in each of four words, the first in the
         /// lowest byte. Each word is valid by itself.
         DSCPS = 36,
+        /// The GIDs from this index on are empty. GID_EPOCH covers this word.
+        GIDS_USED = 52,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by
@@ -89,7 +86,7 @@ pub const BLOCK_LEN: u32 = 256;
 /// Where the devices begin.
 pub const DEVICES: usize = OWNERS + 4 * BLOCKS as usize;
 /// Most devices.
-pub const DEVICE_MAX: u32 = 16;
+pub const DEVICE_MAX: u32 = 256;
 /// Bytes per device.
 pub const DEVICE_LEN: usize = 8192;
 /// Most ports per device.
@@ -100,20 +97,10 @@ pub const PORT_LEN: usize = 4096;
 pub const GID_MAX: u32 = 64;
 /// Most P_Keys per port.
 pub const PKEY_MAX: u32 = 128;
-/// Where the paths begin: for each of the 128 LIDs that a port may have, for each sender's port,
-/// for each receiver's port. The pages of paths that do not exist take no memory.
-pub const PATHS: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
-/// Bytes per path.
-pub const PATH_LEN: usize = 32;
-/// Ports of all devices.
-pub const PLACES: usize = (DEVICE_MAX * PORT_MAX) as usize;
-/// Most LIDs per port.
-pub const LIDS_MAX: usize = 128;
 /// Length of the board in bytes.
-pub const BOARD_LEN: usize = PATHS + LIDS_MAX * PLACES * PLACES * PATH_LEN;
+pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
 
-const _: () = assert!(PATHS == 397_312 && BOARD_LEN == 4_591_616 && BOARD_LEN.is_multiple_of(4096));
-const _: () = assert!(path_word::PKEYS + 4 * PKEY_MAX as usize / 32 <= PATH_LEN);
+const _: () = assert!(BOARD_LEN == 2_363_392 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
 /// Offset of the word that names the engine which owns `qpn`, 0 if it never had an owner. A
@@ -131,17 +118,6 @@ pub const fn port(device: u32, port: u32) -> Option<usize> {
         return None;
     }
     Some(DEVICES + device as usize * DEVICE_LEN + (port - 1) as usize * PORT_LEN)
-}
-
-/// Offset of a path: from a port to the LID of another port whose low bits are `path_bits`. Ports
-/// are device and number. `None` when there is no such port or LID.
-#[must_use]
-pub const fn path(from: (u32, u32), to: (u32, u32), path_bits: u8) -> Option<usize> {
-    if port(from.0, from.1).is_none() || port(to.0, to.1).is_none() || path_bits as usize >= LIDS_MAX {
-        return None;
-    }
-    let [from, to] = [(from.0 * PORT_MAX + from.1 - 1) as usize, (to.0 * PORT_MAX + to.1 - 1) as usize];
-    Some(PATHS + ((path_bits as usize * PLACES + from) * PLACES + to) * PATH_LEN)
 }
 
 /// Offset of a GID (16 bytes). `None` when there is no such GID.
@@ -194,9 +170,9 @@ mod tests {
         assert_eq!(owner(0), 4096);
         assert_eq!(owner(0x00ff_ffff), DEVICES - 4);
         assert_eq!(port(0, 1), Some(266_240));
-        assert_eq!(port(15, 2).map(|base| base + PORT_LEN), Some(PATHS));
+        assert_eq!(port(255, 2).map(|base| base + PORT_LEN), Some(BOARD_LEN));
         assert_eq!(port(0, 0), None);
-        assert_eq!(port(16, 1), None);
+        assert_eq!(port(256, 1), None);
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
         assert_eq!(pkey(0, 1, 0).map(|at| at - 16), gid(0, 1, 63));
         assert_eq!(pkey(0, 1, 127).map(|at| at + 4), Some(266_240 + 1600));
@@ -205,8 +181,5 @@ mod tests {
         assert_eq!(gid_type(0, 1, 63).map(|at| at + 4), Some(266_240 + 2560));
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
-        assert_eq!(path((0, 1), (0, 1), 0), Some(PATHS));
-        assert_eq!(path((15, 2), (15, 2), 127).map(|at| at + PATH_LEN), Some(BOARD_LEN));
-        assert_eq!(path((0, 1), (0, 1), 128).or(path((0, 0), (0, 1), 0)).or(path((0, 1), (16, 1), 0)), None);
     }
 }

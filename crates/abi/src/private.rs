@@ -71,8 +71,10 @@ record! {
         25 => reserved: u8,
         /// LID of the group, to which the packets go; 0 on Ethernet.
         26 => lid: u16,
+        /// Service level of the packets.
+        28 => sl: u8,
         /// 0.
-        28 => reserved2: u32,
+        29 => reserved2: [u8; 3],
     }
 
     /// MCAST_RESOLVE (194), answer.
@@ -83,6 +85,45 @@ record! {
         4 => count: u32,
         /// The engines from index `first` on. Their order is valid for one epoch.
         8 => engines: [u32; 64],
+    }
+
+    /// PATH_RESOLVE (201), request: which packets from a port of this device pass the switches to
+    /// a port of this agent. The agent announces a change of the answer (PATHS).
+    pub struct PathResolve[32] {
+        /// Destination GID, if it is in another subnet; otherwise zeros.
+        0 => dgid: [u8; 16],
+        /// Device of the destination port: index on the board.
+        16 => to_device: u32,
+        /// The destination port, from 1.
+        20 => to_port: u8,
+        /// Port of the sender, from 1.
+        21 => port: u8,
+        /// Destination LID; 0 for the first LID of the destination port.
+        22 => dlid: u16,
+        /// Hop limit of the GRH; 0 without one.
+        24 => hop_limit: u8,
+        /// Traffic class of the GRH.
+        25 => traffic_class: u8,
+        /// 0.
+        26 => reserved: u16,
+        /// 0.
+        28 => reserved2: u32,
+    }
+
+    /// PATH_RESOLVE (201), answer.
+    pub struct PathResolveAnswer[96] {
+        /// Service levels with which packets reach the port, as bits; 0 if there is no path.
+        0 => levels: u32,
+        /// MTU code of the link with the smallest MTU.
+        4 => mtu: u32,
+        /// Entries of the sender's P_Key table with which packets pass, as bits.
+        8 => pkeys: [u32; 4],
+        /// The board's PATH_EPOCH for which the answer holds.
+        24 => epoch: u32,
+        /// 0.
+        28 => reserved: u32,
+        /// The port that sends on that link, such as S1[3]: UTF-8, filled up with zeros.
+        32 => narrowest: [u8; 64],
     }
 
     /// CHANNEL_DESTROY (195), request; no answer.
@@ -182,6 +223,9 @@ constants! {
         DIRECT_ASK = 9,
         /// Another engine grants direct access to this engine.
         DIRECT = 10,
+        /// Packets of this engine pass other switches or service levels now, or pass no more: ask
+        /// for paths again.
+        PATHS = 11,
         /// A capture begins: copies of packets are wanted.
         CAPTURE = 16,
         /// A capture ends.

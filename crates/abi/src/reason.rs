@@ -168,6 +168,7 @@ causes! {
     28 Fault "fault", "A fault rule dropped it on arrival.";
     29 Port "port", "Its address belongs to another port.";
     30 NoPath "no_path", "The switches have no path to its LID.";
+    31 LinkMtu "link_mtu", "It is longer than the MTU of a link on its path.";
 }
 
 impl Cause {
@@ -207,6 +208,9 @@ impl Cause {
             Self::Nobody => "the peer's QP is destroyed, or its QPN has changed",
             Self::Sequence => "a reliable connection retransmits them automatically",
             Self::NoPath => "`softhca subnet path` shows where packets to this LID end",
+            Self::LinkMtu => {
+                "use a path_mtu, and datagrams, no longer than that; `softhca subnet path` shows the MTU of a path"
+            }
             Self::NoRoom => "poll more often, or send less at once",
             _ => return None,
         })
@@ -267,6 +271,9 @@ impl DropRecord {
             Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which no program has"),
             Some(Cause::PortDown) => write!(text, "the port is down"),
             Some(Cause::NoPath) => write!(text, "the switches have no path from this port to its LID"),
+            Some(Cause::LinkMtu) => {
+                write!(text, "its {got} bytes are more than the MTU {expected} of a link on its path")
+            }
             Some(Cause::NoRoom) => write!(text, "there was no room for it"),
             Some(Cause::InError) => write!(text, "the QP is in the error state and does not receive"),
             Some(Cause::Fault) => write!(text, "of a fault: it was lost by rule {got}"),
@@ -289,7 +296,7 @@ impl DropRecord {
         }
         if self.address != [0; 16] {
             let address = Ipv6Addr::from(self.address);
-            let to = if matches!(self.cause(), Some(Cause::Nobody | Cause::PortDown | Cause::NoPath)) {
+            let to = if matches!(self.cause(), Some(Cause::Nobody | Cause::PortDown | Cause::NoPath | Cause::LinkMtu)) {
                 "to "
             } else {
                 "at "

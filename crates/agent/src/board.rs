@@ -18,18 +18,6 @@ use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::host::Host;
 use crate::numbers::Grant;
-use crate::objects::groups::At;
-
-/// What passes on a path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Path {
-    /// Service levels, as bits.
-    pub(crate) levels: u16,
-    /// The code of the smallest MTU.
-    pub(crate) mtu: u8,
-    /// Entries of the sender's P_Key table, as bits.
-    pub(crate) pkeys: u128,
-}
 
 /// The writable end of the board.
 pub struct Board {
@@ -95,6 +83,8 @@ impl Board {
                     self.store(at, port.pkeys.get(slot).map_or(0, u32::from));
                 }
             }
+            let used = port.gids.iter().map(|(index, _)| index as u32 + 1).max().unwrap_or(0);
+            self.store(base + port_word::GIDS_USED, used);
             for slot in 0..GID_TABLE_LEN as u32 {
                 let entry = port.gids.entry(slot);
                 let gid = entry.map(|entry| entry.gid).unwrap_or_default();
@@ -121,22 +111,14 @@ impl Board {
         self.store(word::HAS_PATHS, 1);
     }
 
-    /// Shows which packets pass from one port to a LID of another one. Returns true if this has
-    /// changed.
-    pub(crate) fn show_path(&self, from: At, to: At, path_bits: u8, path: &Path) -> bool {
-        let place = |(device, port): At| (device as u32, u32::from(port));
-        let Some(at) = board::path(place(from), place(to), path_bits) else { return false };
-        let levels = u32::from(path.levels) | u32::from(path.mtu) << 16;
-        let words = std::iter::once(levels).chain((0..4).map(|word| (path.pkeys >> (32 * word)) as u32));
-        let mut changed = false;
-        for (at, value) in (at..).step_by(4).zip(words) {
-            // Untouched pages of paths that do not exist stay untouched.
-            if self.region.word(at).load(Ordering::Relaxed) != value {
-                self.store(at, value);
-                changed = true;
-            }
-        }
-        changed
+    /// Shows that a path has changed.
+    pub(crate) fn bump_paths(&self) {
+        self.bump(word::PATH_EPOCH);
+    }
+
+    /// The epoch of paths.
+    pub(crate) fn path_epoch(&self) -> u32 {
+        self.region.word(word::PATH_EPOCH).load(Ordering::Relaxed)
     }
 
     /// Shows that the members of a group have changed. Returns the new epoch.

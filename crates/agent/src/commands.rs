@@ -17,6 +17,7 @@ pub mod mcast;
 pub mod migration;
 pub mod mr;
 pub mod mw;
+pub mod path;
 pub mod pd;
 pub mod qp;
 pub mod qp_modify;

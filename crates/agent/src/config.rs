@@ -25,7 +25,7 @@ use crate::rate::Rate;
 use crate::subnet_settings::{SubnetSettings, overlap};
 
 /// The maximum number of devices of one agent.
-pub const MAX_DEVICES: usize = 16;
+pub const MAX_DEVICES: usize = abi::board::DEVICE_MAX as usize;
 /// The maximum number of ports of one device; the board has room for two.
 pub const MAX_PORTS: usize = 2;
 

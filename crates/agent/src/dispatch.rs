@@ -19,8 +19,8 @@ use abi::post::PostAnswer;
 use abi::{Errno, Refusal};
 
 use crate::commands::{
-    Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
-    target, wire, xrc,
+    Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, path, pd, qp, qp_modify,
+    srq, target, wire, xrc,
 };
 use crate::foreign::Passed;
 use crate::headroom;
@@ -107,6 +107,7 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
         number::ENGINE_HELLO => engine::hello(world, call),
         number::LANE_OPEN => engine::open_lane(world, call),
         number::MCAST_RESOLVE => mcast::resolve(world, call),
+        number::PATH_RESOLVE => path::resolve(world, call),
         number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
         number::GID_ENTRY => device::gid_entry(world, call),
         number::WIRE_OPEN => wire::open(world, call),

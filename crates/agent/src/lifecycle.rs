@@ -83,6 +83,7 @@ impl World {
         self.wire.close(id.0);
         self.relays.forget(id);
         self.captures.forget(id);
+        self.tables.paths.forget(id);
         self.numbers.forget(id);
         if let Some(context) = self.contexts.remove(&id) {
             self.users.forget(context.peer.uid, id);

@@ -211,7 +211,7 @@ impl Mads {
             self.advance_fabric(world);
         }
         self.advance_fabric(world);
-        self.show_paths(world);
+        self.renew_paths(world);
         self.find_next();
     }
 
@@ -243,10 +243,10 @@ impl DeviceClient for Mads {
         }
     }
 
-    fn remove(&mut self, world: &World, device: usize) {
+    fn remove(&mut self, _world: &World, device: usize) {
         self.devices.take(device);
         if let Some(fabric) = &mut self.fabric {
-            fabric.remove(device, world);
+            fabric.remove(device);
         }
         let files = self.files.iter().filter(|(_, file)| file.at.device == device);
         let files: Vec<u32> = files.map(|(file, _)| *file).collect();

@@ -4,6 +4,7 @@
 
 pub mod domains;
 pub mod groups;
+pub(crate) mod paths;
 pub mod tables;
 pub(crate) mod traffic;
 

@@ -274,6 +274,7 @@ impl Server {
             }
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
+                self.mads.mads.find_paths(&mut self.world);
                 let reply = self.proxies.carry_out(&mut self.world, context, request, fds, to);
                 self.world.flush_news();
                 // When the client gets the reply to ATTACH_MCAST, its host must already receive for

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::ah::{SL_MAX, traffic_class};
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, path_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
 use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
@@ -19,18 +19,10 @@ pub(crate) struct Board {
 }
 
 /// The device and port of a GID.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Place {
     pub(crate) device: u32,
     pub(crate) port: u32,
-}
-
-/// What of a packet's headers decides its path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
-    pub(crate) dlid: u16,
-    pub(crate) sl: u8,
-    pub(crate) pkey_index: u16,
 }
 
 impl Board {
@@ -139,21 +131,14 @@ impl Board {
             .is_some_and(|at| self.word(at + board::port_word::STATE) == u32::from(port_state::ACTIVE))
     }
 
-    /// Whether the switches of the subnet let packets from one port pass to a LID of another one; 0
-    /// stands for its first LID. Without switches they pass.
+    /// Whether packets pass only where the tables of switches lead.
     #[inline]
-    pub(crate) fn passes(&self, from: Place, to: Place, way: &Way) -> bool {
-        self.word(word::HAS_PATHS) == 0 || self.has_path(from, to, way)
+    pub(crate) fn has_paths(&self) -> bool {
+        self.word(word::HAS_PATHS) != 0
     }
 
-    fn has_path(&self, from: Place, to: Place, way: &Way) -> bool {
-        let bits = way.dlid.to_le_bytes()[0] & self.path_bits(to);
-        let Some(path) = board::path((from.device, from.port), (to.device, to.port), bits) else { return false };
-        let pkeys = path + path_word::PKEYS + usize::from(way.pkey_index / 32) * 4;
-        (way.dlid == 0 || self.has_lid(to, way.dlid))
-            && self.word(path + path_word::LEVELS) >> (way.sl & SL_MAX) & 1 == 1
-            && u32::from(way.pkey_index) < board::PKEY_MAX
-            && self.word(pkeys) >> (way.pkey_index % 32) & 1 == 1
+    pub(crate) fn path_epoch(&self) -> u32 {
+        self.word(word::PATH_EPOCH)
     }
 
     /// The active port of this agent that has `gid`.
@@ -161,11 +146,17 @@ impl Board {
         if gid == &[0; 16] {
             return None;
         }
-        let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
-        let places = (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }));
-        places.into_iter().find(|place| {
+        self.places().find(|place| {
+            let used = board::port(place.device, place.port).map_or(0, |at| self.word(at + port_word::GIDS_USED));
             self.is_up(place.device, place.port)
-                && (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
+                && (0..used.min(board::GID_MAX))
+                    .any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
         })
+    }
+
+    /// The ports of all devices.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
+        (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }))
     }
 }

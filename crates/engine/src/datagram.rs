@@ -11,12 +11,13 @@ use wire::Qpn;
 use wire::grh::Network;
 
 use crate::access::{HeldRegion, Refusal};
-use crate::board::{Place, Way};
+use crate::board::Place;
 use crate::cell::Path;
 use crate::exit::{Far, Sent};
 use crate::faults::packets::Towards;
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
+use crate::paths::Class;
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 use crate::run::{Origin, RunHeaders};
 use crate::wqe::DatagramEntry;
@@ -38,6 +39,8 @@ enum Datagram {
 enum DatagramRoute {
     /// The destination does not exist, or the datagram cannot be sent.
     None(Cause),
+    /// It is longer than this, which is the MTU of a link on its path.
+    Long(u32),
     /// A lane has to be opened first.
     Opening,
     /// The lanes to the members of this agent; the members elsewhere get copies over the wire.
@@ -59,7 +62,7 @@ impl Qp {
     ) -> Result<bool, Refusal> {
         let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
-            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
             let to = Towards::Lane(lane, path, grh);
             if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
                 return Ok(true);
@@ -131,10 +134,15 @@ impl Qp {
         now: Time,
         leaving: &mut Option<Arc<Flow>>,
     ) -> Result<Datagram, Refusal> {
-        match self.datagram_route(inner, run.slot, entry) {
+        match self.datagram_route(inner, run, entry) {
             DatagramRoute::None(cause) => {
                 let read = self.rehearse(inner, run);
-                self.lose_datagram(cause, run, entry);
+                self.lose_datagram(cause, 0, run, entry);
+                read.map(|()| Datagram::Sent)
+            }
+            DatagramRoute::Long(mtu) => {
+                let read = self.rehearse(inner, run);
+                self.lose_datagram(Cause::LinkMtu, mtu, run, entry);
                 read.map(|()| Datagram::Sent)
             }
             DatagramRoute::Opening => {
@@ -176,9 +184,9 @@ impl Qp {
     }
 
     /// The route of a datagram.
-    fn datagram_route(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> DatagramRoute {
+    fn datagram_route(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry) -> DatagramRoute {
         let engine = self.engine();
-        let hopeless = inner.ud.unreachable == Some(slot);
+        let hopeless = inner.ud.unreachable == Some(run.slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return DatagramRoute::None(Cause::PortDown);
         }
@@ -218,11 +226,19 @@ impl Qp {
                 }
             },
         };
-        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
-        let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
-        if !engine.board.passes(from, place, &way) {
-            self.complain_of_path(inner, &way);
-            return DatagramRoute::None(Cause::NoPath);
+        if engine.board.has_paths() {
+            let Some(passage) = self.datagram_passage(inner, place, entry) else {
+                return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
+            };
+            let class = Class { sl: entry.sl, pkey_index: inner.attributes.pkey_index };
+            if !passage.lets(class) {
+                self.complain_of_path(inner, entry.lid, class);
+                return DatagramRoute::None(Cause::NoPath);
+            }
+            if run.len > passage.mtu {
+                self.complain_of_mtu(inner, run.len, &passage);
+                return DatagramRoute::Long(passage.mtu);
+            }
         }
         match engine.board.owner(entry.remote_qpn) {
             0 => DatagramRoute::None(Cause::Nobody),
@@ -236,9 +252,11 @@ impl Qp {
 
     /// Counts a datagram that is dropped.
     #[cold]
-    fn lose_datagram(&self, cause: Cause, run: &protocol::Run, entry: &DatagramEntry) {
+    fn lose_datagram(&self, cause: Cause, expected: u32, run: &protocol::Run, entry: &DatagramEntry) {
         let dropped = DropRecord {
             qpn: self.qpn(),
+            got: run.len,
+            expected,
             address: entry.dgid,
             src_qp: self.qpn(),
             dest_qp: entry.remote_qpn,
@@ -272,7 +290,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
-            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
             let to = Towards::Host(flow);
             if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
                 return Ok(());

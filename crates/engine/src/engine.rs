@@ -37,6 +37,7 @@ use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
 use crate::net::Net;
 use crate::network::{Network, Udp};
+use crate::paths::Paths;
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
@@ -71,6 +72,8 @@ pub struct Engine {
     /// The engines that own SRQs which targets of this engine serve.
     pub(crate) srq_owners: Mutex<SrqOwners>,
     pub(crate) groups: Groups,
+    /// What switches let pass.
+    pub(crate) paths: Paths,
     pub(crate) lanes: Lanes<Qp>,
     pub(crate) net: Net<Qp>,
     pub(crate) timers: Timers,
@@ -203,6 +206,7 @@ impl Engine {
             targets: Table::new(),
             srq_owners: Mutex::default(),
             groups: Groups::new(),
+            paths: Paths::default(),
             lanes: Lanes::new(),
             net: Net::new(network, Arc::clone(&core.capture)),
             timers: Timers::new(),

@@ -19,15 +19,17 @@ pub(crate) enum Sent {
     Refused(Refusal),
 }
 
-/// The address and port of the other end, for the fault rules.
+/// The address and port of the other end, for the fault rules, and what the path has room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Far {
     pub(crate) gid: [u8; 16],
     pub(crate) port: u32,
+    /// The longest payload that passes the links on the path.
+    pub(crate) room: u32,
 }
 
 /// The lane or the flow over which a connection's packets are sent. `Far` is present only if fault
-/// rules may apply.
+/// rules or a narrow link may apply.
 pub(crate) enum Exit<'a> {
     Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
     Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),

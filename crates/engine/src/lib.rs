@@ -66,6 +66,7 @@ mod out_of_order;
 mod pace;
 mod parent;
 mod partition;
+mod paths;
 mod pd;
 mod pollers;
 mod post_error;

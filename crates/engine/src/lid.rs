@@ -6,7 +6,7 @@
 //! code uses only GIDs (docs/decisions/0019-lids-without-a-fabric.md). Ethernet ports have no LIDs:
 //! there the agent refuses vectors without a GRH.
 
-use abi::board::{self, port_word, word};
+use abi::board::{self, port_word};
 pub(crate) use abi::lid::NO_GRH;
 use abi::lid::{Subnet, is_unicast};
 
@@ -45,7 +45,10 @@ impl Board {
         if !is_unicast(lid) || self.lid(from) == 0 {
             return None;
         }
-        if let Some(place) = self.places().find(|place| self.has_lid(*place, lid)) {
+        // Other subnets may use the same LIDs.
+        let prefix = |place: Place| self.gid(place.device, place.port, 0).map(|gid| u128::from_be_bytes(gid) >> 64);
+        let own = prefix(from);
+        if let Some(place) = self.places().find(|place| self.has_lid(*place, lid) && prefix(*place) == own) {
             return Some(GidRoute { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
         }
         let (subnet, index) = self.subnet(from)?;
@@ -67,10 +70,5 @@ impl Board {
         let index = u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)?;
         let gid = self.gid(place.device, place.port, u32::from(index))?;
         Some((Subnet::around(&gid, self.lid_word(place, port_word::LID_HOSTS))?, index))
-    }
-
-    fn places(&self) -> impl Iterator<Item = Place> {
-        let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
-        (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }))
     }
 }

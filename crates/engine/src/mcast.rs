@@ -24,12 +24,13 @@ pub(crate) struct GroupPath {
     lid: u16,
     /// The sender's port.
     port: u8,
+    sl: u8,
 }
 
 impl GroupPath {
     /// The path of a datagram.
     pub(crate) const fn of(entry: &DatagramEntry, port: u8) -> Self {
-        Self { group: entry.dgid, lid: entry.lid, port }
+        Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl }
     }
 }
 

@@ -14,11 +14,11 @@ use abi::private::{LaneOpen, LaneOut};
 use abi::queue::{ON_WIRE, qp as word};
 use protocol::Service;
 
-use crate::board::{Place, Way};
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
+use crate::paths::Passes;
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;
@@ -120,12 +120,13 @@ impl Qp {
             return false;
         }
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
-        let a = &inner.attributes;
-        let from = Place { device: engine.device(), port: a.port_num.into() };
-        let way = Way { dlid: a.dest.dlid, sl: a.dest.sl, pkey_index: a.pkey_index };
-        if !engine.board.passes(from, place, &way) {
-            self.complain_of_path(inner, &way);
-            return false;
+        match self.passes(inner, place) {
+            Passes::Yes => {}
+            Passes::No => return false,
+            Passes::Ask => {
+                inner.link.route = Route::Opening(0);
+                return true;
+            }
         }
         inner.link.place = place;
         let owner = engine.board.owner(peer);
@@ -182,16 +183,6 @@ impl Qp {
         }
     }
 
-    /// Reports that the switches let no packet pass, once.
-    pub(crate) fn complain_of_path(&self, inner: &mut Inner, way: &Way) {
-        if !std::mem::replace(&mut inner.complained, true) {
-            let Way { dlid, sl, .. } = way;
-            self.note(format_args!(
-                "does not reach LID {dlid}: the switches let no packet with service level {sl} and this P_Key pass; `softhca subnet path` shows where they end"
-            ));
-        }
-    }
-
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
@@ -223,6 +214,9 @@ impl Qp {
 
     /// Opens the route for which this QP waits, and continues the QP.
     pub(crate) fn open_route(self: &Arc<Self>) {
+        if !self.open_way() {
+            return;
+        }
         let engine = self.engine();
         let mut way = (0, self.lane_index);
         let port;

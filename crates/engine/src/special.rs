@@ -31,6 +31,9 @@ impl Special {
     /// The strict mode is on. Of engines only.
     pub(crate) const STRICT: Self = Self(1 << 6);
 
+    /// Packets of the path MTU are longer than the MTU of a link on the path.
+    pub(crate) const NARROW: Self = Self(1 << 7);
+
     /// Whether at least one of the reasons `which` is in this set.
     #[inline]
     pub(crate) const fn has(self, which: Self) -> bool {
@@ -91,6 +94,7 @@ mod tests {
             Special::HELD,
             Special::CAPTURED,
             Special::STRICT,
+            Special::NARROW,
         ];
         for one in all {
             for other in all {

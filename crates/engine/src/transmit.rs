@@ -191,7 +191,7 @@ impl Qp {
         if special.has(Special::LOSSY) {
             self.adopt_mtu(inner);
         }
-        let far = if special.has(Special::RULED) { Some(self.far(inner)) } else { None };
+        let far = if special.has(Special::RULED.and(Special::NARROW)) { Some(self.far(inner)) } else { None };
         let now = self.time(inner);
         // Taken from the QP for the loop, and put back below.
         let route = std::mem::replace(&mut inner.link.route, Route::Unknown);
@@ -308,8 +308,8 @@ impl Qp {
         now: Time,
         sent: &mut bool,
     ) {
-        // Fault rules, rates, and the window of an unreliable connection see each packet.
-        const EACH: Special = Special::RULED.and(Special::PACED);
+        // Fault rules, narrow links, rates, and the window of an unreliable connection see each packet.
+        const EACH: Special = Special::RULED.and(Special::PACED).and(Special::NARROW);
         let counts_bytes = self.service == Service::Uc && inner.link.on_wire();
         let one_by_one = counts_bytes || inner.link.special.has(EACH);
         while !inner.link.blocked {
@@ -435,7 +435,7 @@ impl Qp {
     /// The other end, for the fault rules.
     #[cold]
     fn far(&self, inner: &Inner) -> Far {
-        Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() }
+        Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into(), room: inner.link.room }
     }
 
     fn watch_deadline(&self, inner: &mut Inner) {

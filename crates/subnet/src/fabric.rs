@@ -22,10 +22,12 @@ mod notes;
 mod resolve;
 mod step;
 mod training;
+mod tree;
 
 pub use notes::Note;
-pub use resolve::{Hop, NoPath, Path};
+pub use resolve::{Hop, NoPath, Passage, Path, Target};
 pub use training::{RECOVERY, Refused, TRAINING};
+pub use tree::Tree;
 
 use crate::arbitration::Tables;
 use crate::counters::Cause;
@@ -74,6 +76,8 @@ pub struct Node {
     pub guid: u64,
     /// The GUID of the system that the node is a part of.
     pub system_guid: u64,
+    /// The epoch in which the node, a port or a link of it changed last.
+    pub(crate) changed: u64,
 }
 
 /// A packet that has reached its destination, or the owner of a switch or router; also a copy in a
@@ -186,8 +190,8 @@ impl Fabric {
             let settings = Settings::new(guid.wrapping_add(u64::from(number)), tables.clone());
             self.ports.push(Port::new(id, number, lowest == 0, settings));
         }
-        self.nodes.push(Node { kind, first, ports, guid, system_guid: guid });
         self.epoch += 1;
+        self.nodes.push(Node { kind, first, ports, guid, system_guid: guid, changed: self.epoch });
         NodeId(id)
     }
 
@@ -204,6 +208,7 @@ impl Fabric {
         for (own, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
             let port = &mut self.ports[own as usize];
             (port.peer, port.delay) = (Some(peer), delay);
+            self.touch(own);
         }
         self.train(ends[0]);
         Ok(())
@@ -219,6 +224,13 @@ impl Fabric {
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The epoch in which a node changed last: its tables, or a setting or state of its ports. A
+    /// path still holds if no node that it was resolved by has changed since.
+    #[must_use]
+    pub fn changed(&self, node: NodeId) -> u64 {
+        self.node(node).map_or(self.epoch, |node| node.changed)
     }
 
     /// How many events have been processed.
@@ -248,7 +260,9 @@ impl Fabric {
     /// A node, to change who it is or what its tables say. Paths may change with it.
     pub fn node_mut(&mut self, node: NodeId) -> Option<&mut Node> {
         self.epoch += 1;
-        self.nodes.get_mut(node.0 as usize)
+        let node = self.nodes.get_mut(node.0 as usize)?;
+        node.changed = self.epoch;
+        Some(node)
     }
 
     /// The tables of a switch, to change them.
@@ -276,8 +290,9 @@ impl Fabric {
     /// The settings of a port, to change them. The number of lanes and the size of their buffers
     /// may change only before the port is connected.
     pub fn settings_mut(&mut self, end: End) -> Option<&mut Settings> {
-        self.epoch += 1;
-        self.index(end).map(|at| &mut self.ports[at as usize].settings)
+        let at = self.index(end)?;
+        self.touch(at);
+        Some(&mut self.ports[at as usize].settings)
     }
 
     /// The other end of a port's cable.
@@ -396,6 +411,12 @@ impl Fabric {
     pub(crate) fn end(&self, at: u32) -> End {
         let port = &self.ports[at as usize];
         End { node: NodeId(port.node), port: port.number }
+    }
+
+    /// Something of a port changes that paths depend on.
+    fn touch(&mut self, at: u32) {
+        self.epoch += 1;
+        self.nodes[self.ports[at as usize].node as usize].changed = self.epoch;
     }
 
     fn push(&mut self, time: Time, port: u32, what: Happening) {

@@ -51,6 +51,7 @@ pub mod datagram;
 mod guids;
 mod mirror;
 mod operator;
+mod routers;
 mod timers;
 
 pub use build::Unbuildable;

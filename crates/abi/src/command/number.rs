@@ -117,6 +117,8 @@ pub const WIRE_SOCKETS: u8 = 198;
 pub const DIRECT_ASK: u8 = 199;
 /// Grant another engine direct access to memory.
 pub const DIRECT_GRANT: u8 = 200;
+/// Which packets pass the switches to a port.
+pub const PATH_RESOLVE: u8 = 201;
 /// Allocate device memory.
 pub const ALLOC_DM: u8 = 208;
 /// Free device memory.

@@ -473,7 +473,10 @@ pub static ROWS: &[Row] = &[
     Row::extended(194, "MCAST_RESOLVE", "private::mcast_resolve")
         .request::<private::McastResolve>()
         .answer::<private::McastResolveAnswer>()
-        .errors(&[(Errno::EINVAL, "max above 64, or not a multicast GID")]),
+        .errors(&[
+            (Errno::EINVAL, "max above 64, or not a multicast GID"),
+            (Errno::EAGAIN, "the agent looks at the switches' tables: ask again"),
+        ]),
     Row::extended(195, "CHANNEL_DESTROY", "private::channel_destroy")
         .request::<private::ChannelDestroy>()
         .errors(&[(Errno::EBADF, "no such channel in this context"), (Errno::EBUSY, "a CQ uses it")]),
@@ -502,6 +505,13 @@ pub static ROWS: &[Row] = &[
         .request::<private::DirectGrant>()
         .extras("request fds: the grant table's memfd, the file that contains the memory")
         .errors(&[(Errno::EINVAL, "no ENGINE_HELLO, or not two fds")]),
+    Row::extended(201, "PATH_RESOLVE", "private::path_resolve")
+        .request::<private::PathResolve>()
+        .answer::<private::PathResolveAnswer>()
+        .errors(&[
+            (Errno::EINVAL, "no ENGINE_HELLO"),
+            (Errno::EAGAIN, "the agent looks at the switches' tables: ask again"),
+        ]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()
         .answer::<dm::DmOut>()

@@ -82,7 +82,7 @@ fn changed(world: &mut World, gid: &Gid) {
 
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let McastResolve { gid, max, first, port, lid, .. } = call.body()?;
+    let McastResolve { gid, max, first, port, lid, sl, .. } = call.body()?;
     if max as usize > MCAST_ENGINES_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
     }
@@ -90,11 +90,13 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
     }
     let from = (world.context(call.context)?.device, port);
-    let groups = &world.tables.groups;
-    let reached = groups.members(&gid).filter(|(context, qp)| {
+    let Some(reach) = world.tables.paths.tree(&(from, lid, sl)) else {
+        return refuse(Errno::EAGAIN, "the ports that the group reaches are being found; ask again");
+    };
+    let reached = world.tables.groups.members(&gid).filter(|(context, qp)| {
         let device = world.contexts.get(context).map_or(usize::MAX, |context| context.device);
         let port = world.tables.qps.find(*context, *qp).map_or(0, |qp| qp.attributes.port_num);
-        groups.reaches(from, lid, (device, port))
+        reach.has((device, port))
     });
     let members: BTreeSet<_> = reached.map(|(context, _)| context).collect();
     let mut answer = McastResolveAnswer {

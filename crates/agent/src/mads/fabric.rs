@@ -61,9 +61,8 @@ impl Fabric {
     }
 
     /// A device is removed: its node is away, and what takes the device's index is not attached.
-    pub(super) fn remove(&mut self, device: usize, world: &World) {
+    pub(super) fn remove(&mut self, device: usize) {
         let ports = PortId { device, port: 0 }..=PortId { device, port: u8::MAX };
-        self.hide_paths(ports.clone(), world);
         for (_, end) in self.ends.extract_if(ports, |_, _| true) {
             self.ports.remove(&end);
             self.managed.detach(end);

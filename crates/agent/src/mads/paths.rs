@@ -1,100 +1,163 @@
-//! What engines need of the fabric: between which ports packets pass, by its switches' tables.
+//! Finds what engines ask of the fabric: which packets pass its switches, by the tables as they are.
 //! Packets of queue pairs pass over lanes, and an engine sends only where the model would deliver
-//! (`abi::board`). Adds to [`Mads`].
+//! (PATH_RESOLVE). Adds to [`Mads`].
+//!
+//! When the fabric has changed, only answers that were found by a changed node are found again, once
+//! per piece of work.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
-
-use subnet::NodeId;
-use subnet::fabric::{End, Kind};
+use abi::private::{Push, push};
+use subnet::fabric::{End, Passage, Target};
+use wire::Grh;
 
 use super::Mads;
 use super::fabric::Fabric;
 use super::travel::port_of;
 use super::way::PortId;
-use crate::board::Path;
-use crate::objects::groups::{At, Reach};
+use crate::objects::groups::At;
+use crate::objects::paths::{Known, Path, Paths, Ports, Question, TreeQuestion};
 use crate::world::World;
 
 impl Mads {
-    /// Shows the paths to engines, if one may have changed.
-    pub(super) fn show_paths(&mut self, world: &mut World) {
+    /// Answers what engines have asked. Called before the next command, which may ask again.
+    pub(crate) fn find_paths(&mut self, world: &mut World) {
+        if !world.tables.paths.has_questions() {
+            return;
+        }
+        let (paths, trees) = world.tables.paths.take_questions();
+        self.renew_paths(world);
+        let Some(fabric) = &self.fabric else { return };
+        for (context, question) in paths {
+            let known = fabric.find(world, &question);
+            if world.contexts.contains_key(&context) && !world.tables.paths.keep(context, question, known) {
+                world.announce_paths(&[context]);
+            }
+        }
+        for question in trees {
+            let known = fabric.find_tree(&question);
+            if !world.tables.paths.keep_tree(question, known) {
+                world.board.bump_mcast();
+            }
+        }
+    }
+
+    /// Brings the answers up to date with the fabric, if that has changed.
+    pub(super) fn renew_paths(&mut self, world: &mut World) {
         let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.shown != Some(fabric.managed.epoch())) else {
             return;
         };
         if fabric.shown.is_none() {
+            world.tables.paths.matter = true;
             world.board.show_that_paths_matter();
         }
         fabric.shown = Some(fabric.managed.epoch());
-        let changed = fabric.show_paths(world);
-        if changed {
-            world.announce_ports();
-        }
-        if world.tables.groups.set_reach(fabric.reach()) {
+        let mut paths = std::mem::take(&mut world.tables.paths);
+        let changed = fabric.renew(world, &mut paths);
+        let trees_changed = fabric.renew_trees(&mut paths);
+        world.tables.paths = paths;
+        world.announce_paths(&changed);
+        if trees_changed {
             world.board.bump_mcast();
         }
     }
 }
 
 impl Fabric {
-    /// Shows all paths between devices. Returns true if one has changed.
-    fn show_paths(&self, world: &World) -> bool {
-        let mut changed = false;
-        for (from, start) in &self.ends {
-            let pkeys: Vec<(u32, u16)> = port_of(world, *from).map_or_else(Vec::new, |port| {
-                (0..port.pkeys.length() as u32).filter_map(|slot| Some((slot, port.pkeys.get(slot)?))).collect()
-            });
-            for (to, end) in &self.ends {
-                let info = self.managed.port_info(*end).unwrap_or_default();
-                for bits in 0..1 << info.lmc.min(7) {
-                    let path = self.path(*start, info.lid, bits, &pkeys);
-                    changed |= world.board.show_path(at(*from), at(*to), bits, &path);
-                }
+    /// Finds the paths again that may have changed. Returns the contexts with a changed path.
+    fn renew(&self, world: &World, paths: &mut Paths) -> Vec<crate::ids::ContextId> {
+        let mut changed = Vec::new();
+        for (context, known) in &mut paths.known {
+            let mut has_changed = false;
+            for (question, known) in known.iter_mut().filter(|(_, known)| self.is_stale(known)) {
+                let now = self.find(world, question);
+                has_changed |= now.answer != known.answer;
+                *known = now;
             }
+            changed.extend(has_changed.then_some(*context));
         }
         changed
     }
 
-    /// No packet passes from or to these ports any more.
-    pub(super) fn hide_paths(&self, removed: RangeInclusive<PortId>, world: &World) {
-        for (one, _) in self.ends.range(removed) {
-            for other in self.ends.keys() {
-                world.board.show_path(at(*one), at(*other), 0, &Path::default());
-                world.board.show_path(at(*other), at(*one), 0, &Path::default());
-            }
+    fn renew_trees(&self, paths: &mut Paths) -> bool {
+        let mut changed = false;
+        for (question, known) in paths.trees.iter_mut().filter(|(_, known)| self.is_stale(known)) {
+            let now = self.find_tree(question);
+            changed |= now.answer != known.answer;
+            *known = now;
         }
+        changed
     }
 
-    fn path(&self, from: End, lid: u16, bits: u8, pkeys: &[(u32, u16)]) -> Path {
-        let found = (lid != 0).then(|| self.managed.service_levels(from, lid | u16::from(bits)).ok()).flatten();
-        let Some((levels, path)) = found else { return Path::default() };
-        let passing = pkeys.iter().filter(|(_, pkey)| self.managed.fabric().partition_passes(&path, *pkey));
-        let pkeys = passing.fold(0, |bits, (slot, _)| bits | 1_u128.checked_shl(*slot).unwrap_or(0));
-        Path { levels, mtu: path.mtu as u8, pkeys }
+    fn is_stale<T>(&self, known: &Known<T>) -> bool {
+        known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
+    }
+
+    /// What passes on a path.
+    fn find(&self, world: &World, question: &Question) -> Known<Path> {
+        let epoch = self.managed.epoch();
+        let ends = [question.from, question.to].map(|(device, port)| self.ends.get(&PortId { device, port }).copied());
+        let [Some(from), Some(to)] = ends else {
+            return Known { answer: Path::default(), nodes: Vec::new(), epoch };
+        };
+        let Passage { found, mut nodes } = self.managed.passage(from, &self.target(question, to));
+        // The first LID of the destination is that node's.
+        nodes.push(to.node);
+        let answer = found.ok().filter(|(_, path)| path.end == to).map(|(levels, path)| {
+            let port = port_of(world, PortId { device: question.from.0, port: question.from.1 });
+            let pkeys = port.into_iter().flat_map(|port| (0..port.pkeys.length() as u32).zip(port.pkeys.entries()));
+            let passing = pkeys.filter(|(_, pkey)| self.managed.fabric().partition_passes(&path, **pkey));
+            Path {
+                levels,
+                mtu: path.mtu as u8,
+                pkeys: passing.fold(0, |bits, (slot, _)| bits | 1_u128.checked_shl(slot).unwrap_or(0)),
+                narrowest: self.name(path.narrowest),
+            }
+        });
+        Known { answer: answer.unwrap_or_default(), nodes, epoch }
+    }
+
+    /// The address of a question in the model.
+    fn target(&self, question: &Question, to: End) -> Target {
+        let first = || self.managed.port_info(to).map_or(0, |info| info.lid);
+        let (dgid, hop_limit, traffic_class) = question.route;
+        let sgid = |end: End| self.managed.fabric().port(end).map(|port| port.settings().identity.gid());
+        let from = self.ends.get(&PortId { device: question.from.0, port: question.from.1 });
+        let grh = (dgid != [0; 16]).then(|| Grh {
+            dgid,
+            hop_limit,
+            traffic_class,
+            sgid: from.and_then(|end| sgid(*end)).unwrap_or_default(),
+            ..Grh::default()
+        });
+        let dlid = if question.dlid == 0 && grh.is_none() { first() } else { question.dlid };
+        Target { dlid, sl: 0, grh }
     }
 
     /// The ports that multicast packets reach.
-    fn reach(&self) -> Reach {
+    fn find_tree(&self, (from, mlid, sl): &TreeQuestion) -> Known<Ports> {
         let fabric = self.managed.fabric();
-        let nodes = (0..fabric.len() as u32).filter_map(|id| fabric.node(NodeId(id)));
-        let mlids: BTreeSet<u16> = nodes
-            .filter_map(|node| match node.kind() {
-                Kind::Switch(switch) => Some(switch.multicast.keys().copied()),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        let mut reach = BTreeMap::new();
-        for (from, start) in &self.ends {
-            for mlid in &mlids {
-                let ends = fabric.resolve_multicast(*start, *mlid, 0);
-                let ports: BTreeSet<At> = ends.into_iter().filter_map(|end| self.port_at(end)).map(at).collect();
-                if !ports.is_empty() {
-                    reach.insert((at(*from), *mlid), ports);
-                }
+        let start = self.ends.get(&PortId { device: from.0, port: from.1 });
+        let tree = start.map(|start| fabric.resolve_multicast(*start, *mlid, *sl)).unwrap_or_default();
+        let ports = tree.ends.into_iter().filter_map(|end| self.port_at(end)).map(at);
+        Known { answer: ports.collect(), nodes: tree.nodes.into_iter().collect(), epoch: self.managed.epoch() }
+    }
+
+    fn name(&self, end: End) -> String {
+        format!("{}[{}]", self.managed.name(end.node).unwrap_or_default(), end.port)
+    }
+}
+
+impl World {
+    /// Lets engines ask for their paths again.
+    fn announce_paths(&mut self, contexts: &[crate::ids::ContextId]) {
+        if !contexts.is_empty() {
+            // Before the push: who reads the new epoch cannot have an old answer.
+            self.board.bump_paths();
+        }
+        for context in contexts {
+            if let Some(engine) = self.contexts.get_mut(context).and_then(|context| context.engine.as_mut()) {
+                engine.push(Push { kind: push::PATHS, ..Push::default() }, Vec::new());
             }
         }
-        reach
     }
 }
 

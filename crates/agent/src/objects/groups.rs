@@ -14,15 +14,10 @@ pub struct Groups {
     members: BTreeMap<Gid, BTreeSet<(ContextId, u32)>>,
     /// How many members each user has in each group.
     of_users: BTreeMap<(u32, Gid), usize>,
-    /// In a subnet with switches: the ports that packets reach, by the sender's port and the LID of
-    /// the group.
-    reach: Option<Reach>,
 }
 
 /// A port: the index of its device, and its number.
 pub(crate) type At = (usize, u8);
-/// The ports that multicast packets reach, by the sender's port and the LID of the group.
-pub(crate) type Reach = BTreeMap<(At, u16), BTreeSet<At>>;
 
 impl Groups {
     /// The engines that have members, each once.
@@ -33,19 +28,6 @@ impl Groups {
     /// The members of a group: contexts and handles of QPs.
     pub(crate) fn members(&self, gid: &Gid) -> impl Iterator<Item = (ContextId, u32)> + '_ {
         self.members.get(gid).into_iter().flatten().copied()
-    }
-
-    /// Whether packets from one port to the LID of a group reach another port. A port always
-    /// reaches itself; without switches it reaches all.
-    pub(crate) fn reaches(&self, from: At, lid: u16, to: At) -> bool {
-        from == to || self.reach.as_ref().is_none_or(|reach| reach.get(&(from, lid)).is_some_and(|it| it.contains(&to)))
-    }
-
-    /// The switches' tables have changed. Returns true if packets reach other ports now.
-    pub(crate) fn set_reach(&mut self, reach: Reach) -> bool {
-        let is_new = self.reach.as_ref() != Some(&reach);
-        self.reach = Some(reach);
-        is_new
     }
 
     /// Every group with its number of members.

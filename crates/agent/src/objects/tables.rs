@@ -2,6 +2,7 @@
 
 use super::domains::Domains;
 use super::groups::Groups;
+use super::paths::Paths;
 use super::traffic::Traffic;
 use super::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
@@ -37,6 +38,8 @@ pub struct Tables {
     pub groups: Groups,
     /// Traffic of queue pairs that the counters of ports do not contain yet.
     pub(crate) traffic: Traffic,
+    /// What passes the switches of a topology.
+    pub(crate) paths: Paths,
 }
 
 impl Default for Tables {
@@ -56,6 +59,7 @@ impl Default for Tables {
             domains: Domains::default(),
             groups: Groups::default(),
             traffic: Traffic::default(),
+            paths: Paths::default(),
         }
     }
 }

@@ -50,6 +50,7 @@ impl Server {
             }
             Message::Call { context, inner, request, fds, answer } => {
                 let to = ReplyTo::Local(answer.clone());
+                self.mads.mads.find_paths(&mut self.world);
                 let reply = match inner {
                     true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
                     false => self.proxies.carry_out(&mut self.world, context, &request, passed(fds), to),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use abi::fault::{Direction, Facts, Fate, Verdict};
+use abi::reason::{Cause, DropRecord};
 use protocol::Outcome;
 use shm::{Sink, Source};
 use wire::grh::Network;
@@ -62,6 +63,15 @@ impl Qp {
         debug_assert_eq!(run.count, 1, "a rule sees each packet");
         let (headers, len) = (&run.headers.full(0), run.len);
         let engine = self.engine();
+        if len > far.room {
+            return match self.gather(&run.from, len, region) {
+                Ok(_) => {
+                    self.lose_long(far, headers, len);
+                    Sent::Yes
+                }
+                Err(refusal) => Sent::Refused(refusal),
+            };
+        }
         let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
         let verdict = engine.faults.decide(engine, &facts, headers);
         let damage = match verdict.fate {
@@ -105,6 +115,22 @@ impl Qp {
         };
         engine.follow_with_delayed_packets(self.qpn());
         sent
+    }
+
+    /// Counts a packet that is longer than the MTU of a link on its path.
+    fn lose_long(&self, far: &Far, headers: &Headers, len: u32) {
+        let dropped = DropRecord {
+            qpn: self.qpn(),
+            got: len,
+            expected: far.room,
+            address: far.gid,
+            src_qp: self.qpn(),
+            dest_qp: headers.dest_qp.value(),
+            psn: headers.psn.value(),
+            opcode: headers.opcode.as_u8().into(),
+            ..DropRecord::default()
+        };
+        self.engine().drop_packet(Cause::LinkMtu, dropped);
     }
 
     /// Keeps a packet of a connection until later, and its copy or its ghost, if there is one.
@@ -190,7 +216,7 @@ impl Qp {
             return false;
         }
         let engine = self.engine();
-        let far = Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() };
+        let far = Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
         let mut facts = facts(Direction::In, engine.device(), self.qpn(), &far, &packet.headers, packet.len.into());
         facts.peer_qpn = inner.attributes.dest_qp_num;
         let withheld = engine.faults.withholds_receive(engine, &facts, &packet.headers);
@@ -253,7 +279,7 @@ impl Engine {
             };
             (gid, u32::from(inner.attributes.port_num), inner.attributes.dest_qp_num)
         };
-        let far = Far { gid, port };
+        let far = Far { gid, port, room: u32::MAX };
         let len = u32::from(packet.len);
         let mut facts = facts(Direction::In, self.device(), qp.qpn(), &far, &packet.headers, len);
         facts.peer_qpn = if packet.src_qp.value() == 0 { peer } else { packet.src_qp.value() };

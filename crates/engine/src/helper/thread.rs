@@ -273,6 +273,7 @@ impl Engine {
             }
             push::TARGET => self.adopt_target(message.lane.lane),
             push::PORTS => self.ports_changed(),
+            push::PATHS => self.paths_changed(),
             push::CAPTURE => self.begin_capture(&message.lane, &fds),
             push::CAPTURE_END => self.end_capture(message.lane.lane),
             push::FAULTS => self.take_faults(),

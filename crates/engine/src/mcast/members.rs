@@ -33,10 +33,11 @@ impl Engine {
                 first: engines.len() as u32,
                 port: path.port,
                 lid: path.lid,
+                sl: path.sl,
                 ..McastResolve::default()
             };
             let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());
-            let answer: McastResolveAnswer = self.call(&request)?.get(0)?;
+            let answer: McastResolveAnswer = self.call_patiently(&request)?.get(0)?;
             if epoch.is_some_and(|epoch| epoch != answer.epoch) {
                 (engines, epoch) = (Vec::new(), None);
                 continue;

@@ -23,6 +23,7 @@ use crate::net::scheduler::SendQuantum;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::Token;
+use crate::paths::{Passage, Way};
 use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
@@ -136,6 +137,8 @@ pub(crate) struct Link {
     /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
+    /// The longest payload that passes the links on the path, if that is less than the path MTU.
+    pub(crate) room: u32,
 }
 
 impl Link {
@@ -179,6 +182,8 @@ pub(crate) struct UdPart {
     pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
     /// The location of the last datagram's destination, for one epoch of the GID tables.
     pub(crate) last_place: Option<([u8; 16], u32, Place)>,
+    /// What passes on the way of the last datagram, and the version of the answers.
+    pub(crate) last_passage: Option<(Way, u32, Arc<Passage>)>,
     /// The flow of the last datagram to another host.
     pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
 }
@@ -221,6 +226,7 @@ impl Inner {
                 special: Special::default(),
                 lane_mtu: 0,
                 peer_mtu: 0,
+                room: u32::MAX,
             },
             ud: UdPart::default(),
             traffic: Traffic::default(),

@@ -1,21 +1,34 @@
-//! The path that packets to a LID take, by the tables and states as they are. A path holds as long
-//! as the fabric's epoch does not change. It uses the same rules as packets do. Principal type:
-//! [`Path`].
+//! The path that packets to an address take, by the tables and states as they are. It uses the same
+//! rules as packets do. A path holds as long as the nodes that it was resolved by do not change
+//! ([`Fabric::changed`]). Not the tree of a multicast group, which is in `tree`. Principal types:
+//! [`Path`], [`Passage`].
 
 use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
 use crate::rate::{Mtu, Rate, Time};
 use crate::state::Logical;
-use std::collections::BTreeSet;
+use wire::Grh;
 use wire::lrh;
 
-/// The most switches on a path; more are a loop.
+/// The most switches and routers on a path; more are a loop.
 pub(super) const MOST_HOPS: usize = 64;
 
-/// A switch on a path.
+/// Where packets go: what of their headers decides the path. The source LID does not matter to a
+/// switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// The destination LID.
+    pub dlid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// The GRH, by which a router forwards the packets.
+    pub grh: Option<Grh>,
+}
+
+/// A switch or router on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The switch.
+    /// The switch or router.
     pub node: NodeId,
     /// The port that packets come in by.
     pub ingress: u8,
@@ -28,18 +41,23 @@ pub struct Hop {
 /// A path from one end port to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The epoch for which the path holds.
+    /// The epoch for which the path was resolved.
     pub epoch: u64,
     /// The lane of the first link.
     pub vl: u8,
-    /// The switches, in order.
+    /// The switches and routers, in order.
     pub hops: Vec<Hop>,
+    /// How many hops come before the first router. From there on a router has chosen the service
+    /// level.
+    pub own_hops: usize,
     /// The port that has the LID: that of an end node or a router, or port 0 of a switch.
     pub end: End,
     /// The lowest rate of all links.
     pub rate: Rate,
     /// The smallest MTU of all links.
     pub mtu: Mtu,
+    /// The port that sends on the first link with that MTU.
+    pub narrowest: End,
     /// The time that a bit takes, without the time that packets wait.
     pub delay: Time,
 }
@@ -54,82 +72,146 @@ pub struct NoPath {
     pub cause: Cause,
 }
 
+/// Whether packets pass, and what that depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The service levels with which packets pass, as bits, and the path of the lowest.
+    pub found: Result<(u16, Path), NoPath>,
+    /// The nodes that this was resolved by. If none of them has changed, nothing has.
+    pub nodes: Vec<NodeId>,
+}
+
 impl Fabric {
-    /// The path from an end port to a unicast LID of its subnet. The source LID does not matter to
-    /// a switch, so the port stands for all of them.
+    /// The path from an end port to a unicast LID of its subnet.
     ///
     /// # Errors
     /// Packets would be dropped on the way.
     pub fn resolve(&self, from: End, dlid: u16, sl: u8) -> Result<Path, NoPath> {
-        let no_path = |end, cause| NoPath { end, cause };
-        let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
-        let port = &self.ports[at as usize];
-        let header = lrh::Header { dlid, sl, ..lrh::Header::default() };
-        let mut path = Path {
-            epoch: self.epoch,
-            vl: 0,
-            hops: Vec::new(),
-            end: from,
-            rate: port.rate,
-            mtu: port.settings.mtu,
-            delay: 0,
-        };
-        if port.settings.identity.has(dlid) {
-            return Ok(path);
-        }
-        if header.is_multicast() {
-            return Err(no_path(from, Cause::BadLid));
-        }
-        path.vl = self.leave(at, port.settings.sl_to_vl.vl(sl)).map_err(|cause| no_path(from, cause))?;
-        loop {
-            at = self.cross(at, &mut path).map_err(|cause| no_path(self.end(at), cause))?;
-            let port = &self.ports[at as usize];
-            let node = &self.nodes[port.node as usize];
-            let Kind::Switch(switch) = &node.kind else {
-                let mine = port.settings.identity.has(dlid);
-                return if mine { Ok(path) } else { Err(no_path(path.end, Cause::NotMine)) };
-            };
-            let (id, ingress) = (NodeId(port.node), port.number);
-            let own = self.ports[node.first as usize].settings.identity.has(dlid);
-            let here = End { node: id, port: ingress };
-            let ports = switch.forward(&header, ingress, node.ports, own).map_err(|cause| no_path(here, cause))?;
-            let egress = ports.iter().next().ok_or(no_path(here, Cause::NoRoute))?;
-            path.end = End { node: id, port: egress };
-            if egress == 0 {
-                return Ok(path);
-            }
-            at = node.first + u32::from(egress);
-            let vl = self.leave(at, switch.vl(ingress, egress, sl)).map_err(|cause| no_path(path.end, cause))?;
-            if path.hops.len() == MOST_HOPS {
-                return Err(no_path(here, Cause::NoRoute));
-            }
-            path.hops.push(Hop { node: id, ingress, egress, vl });
-        }
+        self.resolve_to(from, &Target { dlid, sl, grh: None })
     }
 
-    /// The service levels with which packets reach a LID, as bits, and the path of the lowest. The
-    /// tables are the same for all of them, so they differ only in their lanes.
+    /// The path from an end port to an address, also in another subnet.
+    ///
+    /// # Errors
+    /// Packets would be dropped on the way.
+    pub fn resolve_to(&self, from: End, to: &Target) -> Result<Path, NoPath> {
+        self.walk(from, to, &mut Vec::new())
+    }
+
+    /// The service levels with which packets reach a LID, as bits, and the path of the lowest.
     ///
     /// # Errors
     /// Packets of no service level pass.
     pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
-        let mut sl = 0;
-        let path = loop {
-            match self.resolve(from, dlid, sl) {
-                Err(NoPath { cause: Cause::NoVl, .. }) if sl < 15 => sl += 1,
-                path => break path?,
-            }
-        };
-        let passes = |sl: u8| {
-            let first = self.index(from).filter(|_| path.end != from);
-            let first = first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl)).is_ok());
-            first && path.hops.iter().all(|hop| self.hop_passes(hop, sl))
-        };
-        let levels = (sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl);
-        Ok((levels, path))
+        self.passage(from, &Target { dlid, ..Target::default() }).found
     }
 
-    /// Whether the switches of a path let packets of a partition pass.
+    /// Whether packets to an address pass, for all service levels. The tables are the same for all
+    /// of them, so they differ only in their lanes.
+    #[must_use]
+    pub fn passage(&self, from: End, to: &Target) -> Passage {
+        let (mut sl, mut nodes) = (0, Vec::new());
+        let path = loop {
+            nodes.clear();
+            match self.walk(from, &Target { sl, ..*to }, &mut nodes) {
+                Err(NoPath { cause: Cause::NoVl, .. }) if sl < 15 => sl += 1,
+                path => break path,
+            }
+        };
+        let found = path.map(|path| {
+            let passes = |sl: u8| {
+                let first = self.index(from).filter(|_| path.end != from);
+                let lane = |at: u32| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl));
+                let own = path.hops.iter().take(path.own_hops);
+                first.is_none_or(|at| lane(at).is_ok()) && own.into_iter().all(|hop| self.hop_passes(hop, sl))
+            };
+            ((sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl), path)
+        });
+        Passage { found, nodes }
+    }
+
+    /// Follows packets from port to port, and notes the nodes on the way.
+    fn walk(&self, from: End, to: &Target, nodes: &mut Vec<NodeId>) -> Result<Path, NoPath> {
+        let no_path = |end, cause| NoPath { end, cause };
+        nodes.push(from.node);
+        let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
+        let port = &self.ports[at as usize];
+        let mut path = Path {
+            epoch: self.epoch,
+            vl: 0,
+            hops: Vec::new(),
+            own_hops: 0,
+            end: from,
+            rate: port.rate,
+            mtu: port.settings.mtu,
+            narrowest: from,
+            delay: 0,
+        };
+        if port.settings.identity.has(to.dlid) {
+            return Ok(path);
+        }
+        let mut to = *to;
+        if header(&to).is_multicast() {
+            return Err(no_path(from, Cause::BadLid));
+        }
+        path.vl = self.leave(at, port.settings.sl_to_vl.vl(to.sl)).map_err(|cause| no_path(from, cause))?;
+        let mut routed = false;
+        loop {
+            at = self.cross(at, &mut path, nodes).map_err(|cause| no_path(self.end(at), cause))?;
+            let here = self.end(at);
+            let (egress, vl) = match self.next(at, &mut to).map_err(|cause| no_path(here, cause))? {
+                Next::Here(port) => {
+                    path.end = End { port, ..here };
+                    return Ok(path);
+                }
+                Next::Switch(egress, vl) => (egress, vl),
+                Next::Router(egress, vl) => {
+                    routed = true;
+                    (egress, vl)
+                }
+            };
+            at = egress;
+            path.end = self.end(egress);
+            let vl = self.leave(egress, vl).map_err(|cause| no_path(path.end, cause))?;
+            if path.hops.len() == MOST_HOPS {
+                return Err(no_path(here, Cause::NoRoute));
+            }
+            path.hops.push(Hop { node: here.node, ingress: here.port, egress: path.end.port, vl });
+            path.own_hops += usize::from(!routed);
+        }
+    }
+
+    /// What the node of a port does with a packet that comes in there. A router changes the address.
+    fn next(&self, at: u32, to: &mut Target) -> Result<Next, Cause> {
+        let port = &self.ports[at as usize];
+        let node = &self.nodes[port.node as usize];
+        let identity = &port.settings.identity;
+        match &node.kind {
+            Kind::Switch(switch) => {
+                let own = self.ports[node.first as usize].settings.identity.has(to.dlid);
+                let ports = switch.forward(&header(to), port.number, node.ports, own)?;
+                match ports.iter().next().ok_or(Cause::NoRoute)? {
+                    0 => Ok(Next::Here(0)),
+                    egress => Ok(Next::Switch(node.first + u32::from(egress), switch.vl(port.number, egress, to.sl))),
+                }
+            }
+            _ if !identity.has(to.dlid) => Err(Cause::NotMine),
+            Kind::Router(router) => {
+                let Some(grh) = to.grh.filter(|grh| grh.dgid != identity.gid()) else {
+                    return Ok(Next::Here(port.number));
+                };
+                let copy =
+                    router.forward(&grh, port.number)?.into_iter().find(|copy| (1..=node.ports).contains(&copy.0));
+                let (egress, dlid, sl) = copy.ok_or(Cause::NoRoute)?;
+                *to = Target { dlid, sl, grh: Some(Grh { hop_limit: grh.hop_limit - 1, ..grh }) };
+                let egress = node.first + u32::from(egress) - 1;
+                Ok(Next::Router(egress, self.ports[egress as usize].settings.sl_to_vl.vl(sl)))
+            }
+            Kind::Hca => Ok(Next::Here(port.number)),
+        }
+    }
+
+    /// Whether the switches and routers of a path let packets of a partition pass.
     #[must_use]
     pub fn partition_passes(&self, path: &Path, pkey: u16) -> bool {
         let port = |hop: &Hop, port| self.port(End { node: hop.node, port }).map(|port| &port.settings);
@@ -145,41 +227,8 @@ impl Fabric {
         egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl)).is_ok())
     }
 
-    /// The end ports that a packet to a multicast LID reaches, without the one that sends it. Copies
-    /// that are dropped on the way reach nobody.
-    #[must_use]
-    pub fn resolve_multicast(&self, from: End, mlid: u16, sl: u8) -> BTreeSet<End> {
-        let header = lrh::Header { dlid: mlid, sl, ..lrh::Header::default() };
-        let (mut reached, mut seen) = (BTreeSet::new(), BTreeSet::new());
-        let first = self.index(from).filter(|_| header.is_multicast());
-        let vl = |at: u32| self.ports[at as usize].settings.sl_to_vl.vl(sl);
-        let mut leaving: Vec<u32> = first.filter(|at| self.leave(*at, vl(*at)).is_ok()).into_iter().collect();
-        while let Some(at) = leaving.pop() {
-            let Some(peer) = self.ports[at as usize].peer.filter(|_| seen.insert(at)) else { continue };
-            let logical = self.ports[peer as usize].logical;
-            if !logical.receives(false) && logical != Logical::ActiveDefer {
-                continue;
-            }
-            let port = &self.ports[peer as usize];
-            let node = &self.nodes[port.node as usize];
-            let Kind::Switch(switch) = &node.kind else {
-                reached.insert(self.end(peer));
-                continue;
-            };
-            for egress in switch.forward(&header, port.number, node.ports, false).unwrap_or_default().iter() {
-                let at = node.first + u32::from(egress);
-                match egress {
-                    0 => drop(reached.insert(self.end(at))),
-                    _ if self.leave(at, switch.vl(port.number, egress, sl)).is_ok() => leaving.push(at),
-                    _ => {}
-                }
-            }
-        }
-        reached
-    }
-
     /// The lane on which a packet leaves a port.
-    fn leave(&self, at: u32, vl: Option<u8>) -> Result<u8, Cause> {
+    pub(super) fn leave(&self, at: u32, vl: Option<u8>) -> Result<u8, Cause> {
         let port = &self.ports[at as usize];
         if !port.logical.queues(false) {
             return Err(Cause::EgressDown);
@@ -188,20 +237,34 @@ impl Fabric {
     }
 
     /// The port at the other end of a link, which the path then includes.
-    fn cross(&self, at: u32, path: &mut Path) -> Result<u32, Cause> {
+    fn cross(&self, at: u32, path: &mut Path, nodes: &mut Vec<NodeId>) -> Result<u32, Cause> {
         let port = &self.ports[at as usize];
         let peer = port.peer.ok_or(Cause::EgressDown)?;
+        path.end = self.end(peer);
+        nodes.push(path.end.node);
         let logical = self.ports[peer as usize].logical;
         // In error recovery packets wait, so the path stays.
         if !logical.receives(false) && logical != Logical::ActiveDefer {
             return Err(Cause::NotReceiving);
         }
-        path.end = self.end(peer);
-        path.mtu = path.mtu.min(port.settings.mtu);
+        if port.settings.mtu < path.mtu {
+            (path.mtu, path.narrowest) = (port.settings.mtu, self.end(at));
+        }
         path.delay += port.delay;
         if port.rate.megabits() < path.rate.megabits() {
             path.rate = port.rate;
         }
         Ok(peer)
     }
+}
+
+/// Where a node sends a packet: to itself at a port, or out of a port on a lane.
+enum Next {
+    Here(u8),
+    Switch(u32, Option<u8>),
+    Router(u32, Option<u8>),
+}
+
+fn header(to: &Target) -> lrh::Header {
+    lrh::Header { dlid: to.dlid, sl: to.sl, ..lrh::Header::default() }
 }

@@ -64,7 +64,7 @@ impl Fabric {
             port.egress.flow_due |= lanes_in_use(port) & !before;
             self.kicked.push_back(at);
         }
-        self.epoch += 1;
+        self.touch(at);
         self.send_all();
     }
 
@@ -131,7 +131,7 @@ impl Fabric {
         if let Some(next) = port.logical.after(event) {
             let before = std::mem::replace(&mut port.logical, next);
             if next != before {
-                self.epoch += 1;
+                self.touch(at);
                 self.note_state(at, before);
             }
             self.kicked.push_back(at);

@@ -58,7 +58,7 @@ impl Managed {
         let Some(info) = self.port(end).map(|port| port.info) else { return };
         let Some(settings) = self.fabric.settings_mut(end) else { return };
         if is_end {
-            settings.identity = Identity {
+            let identity = Identity {
                 guid: settings.identity.guid,
                 prefix: info.gid_prefix,
                 lid: info.lid,
@@ -66,10 +66,12 @@ impl Managed {
                 sm_lid: info.master_sm_lid,
                 sm_sl: info.master_sm_sl,
             };
+            let before = std::mem::replace(&mut settings.identity, identity);
+            if (before.prefix, before.lid) != (info.gid_prefix, info.lid) {
+                self.teach_routers();
+            }
         }
-        if end.port == 0 {
-            return;
-        }
+        let Some(settings) = self.fabric.settings_mut(end).filter(|_| end.port != 0) else { return };
         let (link, vls) = (info.link, info.vls);
         settings.mtu = Mtu::from_code(link.neighbor_mtu).unwrap_or(settings.mtu);
         settings.widths_enabled = link.width_enabled;

@@ -2,7 +2,7 @@
 //! paths, faults, capabilities. Not management, which comes in datagrams.
 
 use super::{Managed, Unsent};
-use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Path};
+use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Passage, Path, Target};
 use crate::port::Fault;
 use crate::rate::Time;
 use mad::counters::Counter;
@@ -64,12 +64,18 @@ impl Managed {
         self.fabric.resolve(from, dlid, sl)
     }
 
-    /// The service levels with which packets reach a LID, as bits, and the path of the lowest.
+    /// The path from an end port to an address, also in another subnet.
     ///
     /// # Errors
-    /// Packets of no service level pass.
-    pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
-        self.fabric.service_levels(from, dlid)
+    /// Packets would be dropped, where, and why.
+    pub fn resolve_to(&self, from: End, to: &Target) -> Result<Path, NoPath> {
+        self.fabric.resolve_to(from, to)
+    }
+
+    /// Whether packets from an end port to an address pass, for all service levels.
+    #[must_use]
+    pub fn passage(&self, from: End, to: &Target) -> Passage {
+        self.fabric.passage(from, to)
     }
 
     /// Sets the capability mask of an end port: a manager begins or ends there, for example. The

@@ -89,14 +89,14 @@ fn l35_the_ends_that_copies_reach_are_known_beforehand() {
     net.fabric.switch_mut(root).unwrap().multicast.insert(0xc001, Ports::of([0, 1, 2]));
     net.fabric.cut(net.hca(1));
     net.up();
-    let reached = net.fabric.resolve_multicast(net.hca(3), 0xc001, 0);
+    let reached = net.fabric.resolve_multicast(net.hca(3), 0xc001, 0).ends;
     net.fabric.inject(net.hca(3), packet(4, 0xc001, 0, 256)).unwrap();
     let own = |at: softhca_subnet::End| if at.node == root { end(root, 0) } else { at };
     let delivered: std::collections::BTreeSet<_> = net.run().iter().map(|delivery| own(delivery.end)).collect();
     assert_eq!(reached, delivered);
     assert_eq!(reached.len(), 5, "two of the sender's leaf, two of the other, and the root itself");
-    assert!(net.fabric.resolve_multicast(net.hca(3), 0xc002, 0).is_empty());
-    assert!(net.fabric.resolve_multicast(net.hca(3), 7, 0).is_empty());
+    assert!(net.fabric.resolve_multicast(net.hca(3), 0xc002, 0).ends.is_empty());
+    assert!(net.fabric.resolve_multicast(net.hca(3), 7, 0).ends.is_empty());
 }
 
 #[test]
@@ -111,6 +111,6 @@ fn l35_a_loop_of_multicast_tables_ends() {
         net.fabric.switch_mut(switch).unwrap().multicast.insert(0xc001, Ports::of([1, 2, 3]));
     }
     net.up();
-    let reached = net.fabric.resolve_multicast(net.hca(0), 0xc001, 0);
+    let reached = net.fabric.resolve_multicast(net.hca(0), 0xc001, 0).ends;
     assert_eq!(reached, [net.hca(0), net.hca(1)].into(), "copies come back, too");
 }

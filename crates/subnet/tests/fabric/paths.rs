@@ -2,7 +2,7 @@
 
 use crate::net::{CABLE, Net, end, packet};
 use proptest::prelude::*;
-use softhca_subnet::fabric::Hop;
+use softhca_subnet::fabric::{Hop, Target};
 use softhca_subnet::pkey::Table;
 use softhca_subnet::port::Enforcement;
 use softhca_subnet::service::SlToVl;
@@ -29,6 +29,7 @@ fn l05_the_rate_and_mtu_of_a_path_are_those_of_its_worst_link() {
     net.up();
     let path = net.fabric.resolve(net.hca(0), 2, 0).unwrap();
     assert_eq!((path.rate.speed, path.mtu), (Speed::Sdr, Mtu::B1024));
+    assert_eq!(path.narrowest, end(net.switches[1], 1));
 }
 
 #[test]
@@ -54,6 +55,21 @@ fn l02_the_epoch_changes_with_tables_and_states_and_not_with_packets() {
     let after_route = net.fabric.epoch();
     net.fabric.cut(net.hca(0));
     assert!(epoch < after_route && after_route < net.fabric.epoch());
+}
+
+/// The nodes of a path tell whether it may have changed, also if there is none.
+#[test]
+fn l02_a_path_depends_on_the_nodes_that_it_was_resolved_by() {
+    let mut net = Net::row(3);
+    let target = |dlid| Target { dlid, ..Target::default() };
+    let (near, far) = (net.fabric.passage(net.hca(0), &target(2)), net.fabric.passage(net.hca(0), &target(7)));
+    assert_eq!(near.nodes, [&[net.hcas[0]], &net.switches[..], &[net.hcas[1]]].concat());
+    assert_eq!(far.nodes, [net.hcas[0], net.switches[0]]);
+    let (before, first) = (net.fabric.epoch(), far.found.unwrap_err().end.node);
+    net.fabric.switch_mut(net.switches[2]).unwrap().set_route(7, 3);
+    assert!(net.fabric.changed(net.switches[2]) > before && net.fabric.changed(first) <= before);
+    net.fabric.cut(end(net.switches[0], 7));
+    assert!(net.fabric.changed(net.switches[0]) > before && net.fabric.changed(net.hcas[0]) <= before);
 }
 
 #[test]

@@ -1,0 +1,212 @@
+//! What the switches of a subnet let pass from this device's ports to other ones. The agent answers,
+//! and announces when an answer has changed. A post never waits: the helper thread asks.
+//!
+//! The engine looks for a path when it looks for a route, and not for each message on a lane.
+//! Principal types: [`Way`], [`Paths`].
+
+mod passing;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::ah::SL_MAX;
+use abi::board::PKEY_MAX;
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::private::{PathResolve, PathResolveAnswer};
+use abi::qp::Dest;
+use parking_lot::RwLock;
+
+use crate::board::{Board, Place};
+use crate::control::Answer;
+use crate::engine::Engine;
+use crate::error::{Result, refusal};
+use crate::request;
+use crate::wqe::DatagramEntry;
+
+pub(crate) use passing::Passes;
+
+/// Maximum number of paths that are kept; the agent keeps as many for an engine.
+const PATHS: usize = 1024;
+/// How often the agent may ask for patience.
+const TRIES: usize = 64;
+
+/// What of a packet's headers, and of its ends, decides its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Way {
+    /// The sender's port.
+    from: u8,
+    to: Place,
+    pub(crate) dlid: u16,
+    /// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the
+    /// subnet.
+    route: ([u8; 16], u8, u8),
+}
+
+/// The headers that do not lead to another path, but decide whether the packet passes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    pub(crate) sl: u8,
+    pub(crate) pkey_index: u16,
+}
+
+/// What passes on a way.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    levels: u32,
+    pkeys: [u32; 4],
+    /// The MTU of the link with the smallest one, its code, and the port that sends on that link.
+    pub(crate) mtu: u32,
+    pub(crate) mtu_code: u8,
+    pub(crate) narrowest: Box<str>,
+}
+
+/// What an engine knows of a way.
+pub(crate) enum Known {
+    /// There are no switches.
+    Free,
+    Passage(Arc<Passage>),
+    /// The agent has to be asked ([`Engine::resolve_path`]).
+    Nothing,
+}
+
+/// The answers of the agent.
+#[derive(Default)]
+pub(crate) struct Paths {
+    known: RwLock<HashMap<Way, Arc<Passage>>>,
+    /// Increased when answers may have changed.
+    version: AtomicU32,
+}
+
+impl Way {
+    /// The way of a connection's packets.
+    pub(crate) fn of_connection(board: &Board, from: Place, to: Place, dest: &Dest) -> Self {
+        let is_global = dest.is_global != 0;
+        Self::new(board, (from, to), dest.dlid, is_global.then_some((dest.dgid, dest.hop_limit, dest.traffic_class)))
+    }
+
+    /// The way of a datagram.
+    pub(crate) fn of_datagram(board: &Board, from: Place, to: Place, entry: &DatagramEntry) -> Self {
+        // An address by LID alone is marked so.
+        let is_global = entry.dlid == 0;
+        let route = (entry.dgid, entry.hop_limit, entry.traffic_class);
+        Self::new(board, (from, to), entry.lid, is_global.then_some(route))
+    }
+
+    fn new(board: &Board, (from, to): (Place, Place), dlid: u16, route: Option<([u8; 16], u8, u8)>) -> Self {
+        let own = board.gid(from.device, from.port, 0).unwrap_or_default();
+        let route = route.filter(|(dgid, ..)| dgid[..8] != own[..8]).unwrap_or_default();
+        Self { from: from.port as u8, to, dlid, route }
+    }
+}
+
+impl Passage {
+    /// Whether packets of a class pass.
+    pub(crate) fn lets(&self, class: Class) -> bool {
+        let Class { sl, pkey_index } = class;
+        let pkeys = self.pkeys.get(usize::from(pkey_index / 32)).copied().unwrap_or(0);
+        self.levels >> (sl & SL_MAX) & 1 == 1 && u32::from(pkey_index) < PKEY_MAX && pkeys >> (pkey_index % 32) & 1 == 1
+    }
+}
+
+impl From<&PathResolveAnswer> for Passage {
+    fn from(answer: &PathResolveAnswer) -> Self {
+        let mtu_code = u8::try_from(answer.mtu).unwrap_or(0);
+        let name = answer.narrowest.split(|byte| *byte == 0).next().unwrap_or_default();
+        Self {
+            levels: answer.levels,
+            pkeys: answer.pkeys,
+            mtu: abi::device::mtu_bytes(mtu_code).unwrap_or(u32::MAX),
+            mtu_code,
+            narrowest: String::from_utf8_lossy(name).into(),
+        }
+    }
+}
+
+impl Engine {
+    /// What is known of a way.
+    pub(crate) fn passage(&self, way: &Way) -> Known {
+        if !self.board.has_paths() {
+            return Known::Free;
+        }
+        self.paths.known.read().get(way).map_or(Known::Nothing, |passage| Known::Passage(Arc::clone(passage)))
+    }
+
+    /// Changes when answers may have changed.
+    pub(crate) fn path_version(&self) -> u32 {
+        self.paths.version.load(Ordering::Acquire)
+    }
+
+    /// Asks the agent what passes. Waits for it.
+    pub(crate) fn resolve_path(&self, way: &Way) -> Result<()> {
+        let (dgid, hop_limit, traffic_class) = way.route;
+        let body = PathResolve {
+            dgid,
+            to_device: way.to.device,
+            to_port: way.to.port as u8,
+            port: way.from,
+            dlid: way.dlid,
+            hop_limit,
+            traffic_class,
+            ..PathResolve::default()
+        };
+        let request = request::private(command::PATH_RESOLVE, &body, size_of::<PathResolveAnswer>());
+        for _ in 0..TRIES {
+            let answer: PathResolveAnswer = self.call_patiently(&request)?.get(0)?;
+            let mut known = self.paths.known.write();
+            if known.len() >= PATHS {
+                known.clear();
+            }
+            known.insert(*way, Arc::new(Passage::from(&answer)));
+            // The answer may be older than a push that this engine has handled.
+            if self.board.path_epoch() == answer.epoch {
+                return Ok(());
+            }
+            known.remove(way);
+        }
+        Err(refusal(Errno::EAGAIN, "the tables of the switches change all the time"))
+    }
+
+    /// Sends a command that the agent answers from the fabric. While the agent looks there, it asks
+    /// for patience.
+    pub(crate) fn call_patiently(&self, request: &[u8]) -> Result<Answer> {
+        let mut tries = 0;
+        loop {
+            match self.call(request) {
+                Err(error) if error.errno == Errno::EAGAIN && tries < TRIES => tries += 1,
+                done => return done,
+            }
+        }
+    }
+
+    /// The agent's answers have changed: connections look for their routes again.
+    pub(crate) fn paths_changed(self: &Arc<Self>) {
+        self.paths.known.write().clear();
+        self.paths.version.fetch_add(1, Ordering::Release);
+        self.ports_changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_which_packets_pass() {
+        let mut narrowest = [0; 64];
+        narrowest[..5].copy_from_slice(b"S1[3]");
+        let answer = PathResolveAnswer {
+            levels: 1 << 3,
+            mtu: 4,
+            pkeys: [0, 1 << 2, 0, 0],
+            narrowest,
+            ..PathResolveAnswer::default()
+        };
+        let passage = Passage::from(&answer);
+        assert_eq!((passage.mtu, &*passage.narrowest), (2048, "S1[3]"));
+        let lets = |sl, pkey_index| passage.lets(Class { sl, pkey_index });
+        assert!(lets(3, 34) && !lets(2, 34) && !lets(3, 33) && !lets(3, 130) && !lets(3, u16::MAX));
+        assert!(!Passage::from(&PathResolveAnswer::default()).lets(Class { sl: 0, pkey_index: 0 }));
+    }
+}
