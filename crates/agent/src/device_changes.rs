@@ -25,9 +25,12 @@ impl World {
     /// their names.
     ///
     /// # Errors
-    /// The text is no such configuration, or one of the devices cannot be beside those that exist.
+    /// The text is no such configuration, or one of the devices cannot be beside those that exist, or
+    /// has no place in the topology.
     pub fn add_devices(&mut self, text: &str) -> Result<Vec<String>, String> {
         let configs = parse_devices(text).map_err(|error| error.to_string())?;
+        let configs: Vec<_> =
+            configs.into_iter().map(|config| self.devices.placed(config)).collect::<Result<_, _>>()?;
         let free = self.free_slots();
         if configs.len() > free.len() {
             let (all, there) = (configs.len(), self.devices.iter().count());

@@ -34,6 +34,8 @@ pub struct Devices {
     place: String,
     /// The system image GUID of all devices; without it, each device has its own.
     system_guid: Option<Guid>,
+    /// With a topology: its adapters. Other devices have no place in the fabric.
+    adapters: Option<Vec<DeviceConfig>>,
     /// What clients of the devices have not heard yet.
     news: Vec<DeviceNews>,
 }
@@ -41,7 +43,9 @@ pub struct Devices {
 impl Devices {
     /// The devices of an agent that serves `place` when it starts.
     pub fn configured(config: &Config, place: &str) -> Self {
-        let mut devices = Self { place: place.to_owned(), ..Self::default() };
+        let adapters = config.topology.as_ref().and_then(|topology| crate::topology::adapters(topology).ok());
+        let adapters = adapters.map(|adapters| adapters.filter_map(Result::ok).collect());
+        let mut devices = Self { place: place.to_owned(), adapters, ..Self::default() };
         devices.slots = (0..).zip(&config.devices).map(|(index, config)| devices.make(index, config)).collect();
         devices.system_guid = config.system_guid.or(devices.slots.first().map(|device| device.node_guid));
         for device in &mut devices.slots {
@@ -56,6 +60,23 @@ impl Devices {
         let mut device = Device::new(index, config, &self.place);
         device.system_guid = self.system_guid.unwrap_or(device.node_guid);
         device
+    }
+
+    /// What a new device is. In the fabric of a topology it takes the place of an adapter with its
+    /// name, and has its ports.
+    ///
+    /// # Errors
+    /// The topology has no such adapter.
+    pub(crate) fn placed(&self, config: DeviceConfig) -> Result<DeviceConfig, String> {
+        let Some(adapters) = &self.adapters else { return Ok(config) };
+        let name = &config.name;
+        match adapters.iter().find(|adapter| adapter.name == *name) {
+            Some(adapter) => Ok(DeviceConfig { ports: adapter.ports.clone(), node_guid: adapter.node_guid, ..config }),
+            None => Err(format!(
+                "the topology has no adapter {name:?}, so the device would have no cable: add it to the file with its \
+                 links, and start the agent again; `softhca subnet` lists the nodes"
+            )),
+        }
     }
 
     /// The devices that exist.

@@ -70,8 +70,8 @@ pub(crate) struct Mads {
     devices: PerDevice<ManagedDevice>,
     /// The links between the ports, if there is a topology.
     fabric: Option<Fabric>,
-    /// The subnet manager of that fabric, if the agent has it.
-    manager: Option<OwnManager>,
+    /// The subnet managers of that fabric, one for each subnet, if the agent has them.
+    managers: Vec<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
     files: BTreeMap<u32, File>,
     keys: HashMap<[u8; 16], u32>,
@@ -119,7 +119,7 @@ impl Mads {
         let mut mads = Self {
             devices: PerDevice::default(),
             fabric: config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose()?,
-            manager: None,
+            managers: Vec::new(),
             ports: BTreeMap::new(),
             files: BTreeMap::new(),
             keys: HashMap::new(),
@@ -129,7 +129,7 @@ impl Mads {
             next: None,
         };
         if config.subnet_manager {
-            mads.manager = mads.fabric.as_mut().and_then(|fabric| OwnManager::new(&mut fabric.managed, world));
+            mads.managers = mads.fabric.iter_mut().flat_map(|it| OwnManager::of_all(&mut it.managed, world)).collect();
         }
         world.register(&mut mads);
         mads.find_next();
@@ -229,7 +229,7 @@ impl Mads {
         };
         let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();
         let timers = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten();
-        let manager = self.manager.as_ref().and_then(OwnManager::next);
+        let manager = self.managers.iter().filter_map(OwnManager::next);
         self.next = timers.chain(self.fabric.as_ref().and_then(Fabric::next)).chain(manager).min();
     }
 }
@@ -241,6 +241,10 @@ impl DeviceClient for Mads {
         for port in 1..=present.ports.len() as u8 {
             self.ports.insert(PortId { device, port }, PortServices::new());
         }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.add(present);
+        }
+        self.find_next();
     }
 
     fn remove(&mut self, _world: &World, device: usize) {
@@ -259,5 +263,6 @@ impl DeviceClient for Mads {
         for (_, port) in ports {
             self.results.gone.extend(port.manager.into_iter().chain(port.candidates));
         }
+        self.find_next();
     }
 }

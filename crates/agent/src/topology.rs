@@ -33,13 +33,23 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
 /// # Errors
 /// The fabric cannot be built; there is no channel adapter, or one of the first has too many ports.
 pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
-    let adapters = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca).take(MAX_DEVICES);
-    let devices: Vec<_> = adapters.map(|node| device(node, guids.get(&node.name))).collect::<Result<_, _>>()?;
+    let devices: Vec<_> = adapters(topology)?.take(MAX_DEVICES).collect::<Result<_, _>>()?;
     if devices.is_empty() {
         return Err(ConfigError::Value("the topology has no `Hca`, so no program can run on it".into()));
     }
     Ok(devices)
+}
+
+/// Each channel adapter as a device.
+///
+/// # Errors
+/// The fabric cannot be built.
+pub(crate) fn adapters(
+    topology: &Topology,
+) -> Result<impl Iterator<Item = Result<DeviceConfig, ConfigError>> + '_, ConfigError> {
+    let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
+    let nodes = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
+    Ok(nodes.map(move |node| device(node, guids.get(&node.name))))
 }
 
 fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, ConfigError> {

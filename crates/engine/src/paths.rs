@@ -1,36 +1,27 @@
 //! What the switches of a subnet let pass from this device's ports to other ones. The agent answers,
 //! and announces when an answer has changed. A post never waits: the helper thread asks.
 //!
-//! The engine looks for a path when it looks for a route, and not for each message on a lane.
-//! Principal types: [`Way`], [`Paths`].
+//! The engine looks for a path when it looks for a route, and not for each message on a lane. It asks
+//! in `asking`, and `passing` applies the answers to queue pairs. Principal types: [`Way`], [`Paths`].
 
-mod passing;
+mod asking;
+pub(crate) mod passing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use abi::ah::SL_MAX;
 use abi::board::PKEY_MAX;
-use abi::command::number as command;
-use abi::errno::Errno;
-use abi::private::{PathResolve, PathResolveAnswer};
+use abi::private::PathResolveAnswer;
 use abi::qp::Dest;
 use parking_lot::RwLock;
 
 use crate::board::{Board, Place};
-use crate::control::Answer;
-use crate::engine::Engine;
-use crate::error::{Result, refusal};
-use crate::request;
 use crate::wqe::DatagramEntry;
-
-pub(crate) use passing::Passes;
 
 /// Maximum number of paths that are kept; the agent keeps as many for an engine.
 const PATHS: usize = 1024;
-/// How often the agent may ask for patience.
-const TRIES: usize = 64;
 
 /// What of a packet's headers, and of its ends, decides its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +58,7 @@ pub(crate) enum Known {
     /// There are no switches.
     Free,
     Passage(Arc<Passage>),
-    /// The agent has to be asked ([`Engine::resolve_path`]).
+    /// The agent has to be asked (`Engine::resolve_path`).
     Nothing,
 }
 
@@ -121,70 +112,6 @@ impl From<&PathResolveAnswer> for Passage {
             mtu_code,
             narrowest: String::from_utf8_lossy(name).into(),
         }
-    }
-}
-
-impl Engine {
-    /// What is known of a way.
-    pub(crate) fn passage(&self, way: &Way) -> Known {
-        if !self.board.has_paths() {
-            return Known::Free;
-        }
-        self.paths.known.read().get(way).map_or(Known::Nothing, |passage| Known::Passage(Arc::clone(passage)))
-    }
-
-    /// Changes when answers may have changed.
-    pub(crate) fn path_version(&self) -> u32 {
-        self.paths.version.load(Ordering::Acquire)
-    }
-
-    /// Asks the agent what passes. Waits for it.
-    pub(crate) fn resolve_path(&self, way: &Way) -> Result<()> {
-        let (dgid, hop_limit, traffic_class) = way.route;
-        let body = PathResolve {
-            dgid,
-            to_device: way.to.device,
-            to_port: way.to.port as u8,
-            port: way.from,
-            dlid: way.dlid,
-            hop_limit,
-            traffic_class,
-            ..PathResolve::default()
-        };
-        let request = request::private(command::PATH_RESOLVE, &body, size_of::<PathResolveAnswer>());
-        for _ in 0..TRIES {
-            let answer: PathResolveAnswer = self.call_patiently(&request)?.get(0)?;
-            let mut known = self.paths.known.write();
-            if known.len() >= PATHS {
-                known.clear();
-            }
-            known.insert(*way, Arc::new(Passage::from(&answer)));
-            // The answer may be older than a push that this engine has handled.
-            if self.board.path_epoch() == answer.epoch {
-                return Ok(());
-            }
-            known.remove(way);
-        }
-        Err(refusal(Errno::EAGAIN, "the tables of the switches change all the time"))
-    }
-
-    /// Sends a command that the agent answers from the fabric. While the agent looks there, it asks
-    /// for patience.
-    pub(crate) fn call_patiently(&self, request: &[u8]) -> Result<Answer> {
-        let mut tries = 0;
-        loop {
-            match self.call(request) {
-                Err(error) if error.errno == Errno::EAGAIN && tries < TRIES => tries += 1,
-                done => return done,
-            }
-        }
-    }
-
-    /// The agent's answers have changed: connections look for their routes again.
-    pub(crate) fn paths_changed(self: &Arc<Self>) {
-        self.paths.known.write().clear();
-        self.paths.version.fetch_add(1, Ordering::Release);
-        self.ports_changed();
     }
 }
 

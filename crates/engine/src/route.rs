@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::Passes;
+use crate::paths::passing::Passes;
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;

@@ -23,6 +23,7 @@ use super::managed::{change_of, rate_of};
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
 use crate::config::PortState;
+use crate::device::Device;
 use crate::port_change::PortChange;
 use crate::world::World;
 
@@ -45,19 +46,31 @@ pub(super) struct Fabric {
 impl Fabric {
     /// Builds the fabric, and attaches the devices to the nodes with their names.
     pub(super) fn new(topology: &Topology, world: &World) -> Result<Self, Unbuildable> {
-        let mut managed = Managed::new(topology)?;
-        let (mut ends, mut ports) = (BTreeMap::new(), HashMap::new());
-        for device in &world.devices {
-            let Some(node) = managed.id(&device.name) else { continue };
-            for port in 1..=device.ports.len() as u8 {
-                let (at, end) = (PortId { device: device.index, port }, End { node, port });
-                if managed.attach(end).is_ok() {
-                    ends.insert(at, end);
-                    ports.insert(end, at);
-                }
+        let managed = Managed::new(topology)?;
+        let mut fabric = Self { managed, ends: BTreeMap::new(), ports: HashMap::new(), shown: None };
+        world.devices.iter().for_each(|device| fabric.attach(device));
+        Ok(fabric)
+    }
+
+    /// Attaches a device to the node with its name.
+    fn attach(&mut self, device: &Device) {
+        let Some(node) = self.managed.id(&device.name) else { return };
+        for port in 1..=device.ports.len() as u8 {
+            let (at, end) = (PortId { device: device.index, port }, End { node, port });
+            if self.managed.attach(end).is_ok() {
+                self.ends.insert(at, end);
+                self.ports.insert(end, at);
             }
         }
-        Ok(Self { managed, ends, ports, shown: None })
+    }
+
+    /// A device is added: its node is there again, with its cables.
+    pub(super) fn add(&mut self, device: &Device) {
+        let is_attached = self.ends.contains_key(&PortId { device: device.index, port: 1 });
+        if !is_attached && let Some(node) = self.managed.id(&device.name) {
+            self.attach(device);
+            self.managed.restore(node);
+        }
     }
 
     /// A device is removed: its node is away, and what takes the device's index is not attached.
@@ -147,17 +160,17 @@ impl Mads {
         }
     }
 
-    /// Lets the agent's own subnet manager do what is due. Returns false if it sent nothing.
+    /// Lets the agent's own subnet managers do what is due. Returns false if they sent nothing.
     fn run_manager(&mut self) -> bool {
         let now = self.now();
-        let (Some(manager), Some(fabric)) = (&mut self.manager, &mut self.fabric) else { return false };
-        manager.run(&mut fabric.managed, now)
+        let Some(fabric) = &mut self.fabric else { return false };
+        self.managers.iter_mut().fold(false, |asks, manager| manager.run(&mut fabric.managed, now) | asks)
     }
 
-    /// Offers a datagram to the agent's own subnet manager.
+    /// Offers a datagram to the agent's own subnet managers.
     fn manager_takes(&mut self, delivered: &Delivered) -> bool {
         let now = self.now();
-        self.manager.as_mut().is_some_and(|manager| manager.takes(delivered, now))
+        self.managers.iter_mut().any(|manager| manager.takes(delivered, now))
     }
 
     /// A datagram that the agents of the fabric do not serve has reached a device's port.

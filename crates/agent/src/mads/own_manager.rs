@@ -1,9 +1,11 @@
-//! The agent's own subnet manager, so that the subnet of a topology comes up by itself. It sits at
-//! port 0 of a switch, as that of a managed switch does. Without a switch, it sits at an adapter.
+//! The agent's own subnet managers, so that the subnets of a topology come up by themselves. Routers
+//! separate subnets: each has a manager, and a prefix of its own. A manager sits at port 0 of a
+//! switch, as that of a managed switch does. Without a switch, it sits at an adapter.
 //! Crate `sm` has the manager. Principal type: [`OwnManager`].
 //!
 //! It has the lowest priority. So a manager on a node with a higher one becomes the master.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sm::address::Address;
@@ -24,6 +26,11 @@ use crate::world::World;
 /// It asks the master this often, and takes over after so many polls without an answer.
 const POLL: (Duration, u32) = (Duration::from_secs(1), 3);
 
+/// The prefix of GIDs that no router forwards: that of a subnet without routers. Subnets between
+/// routers have numbers behind the other prefix, from 1.
+const LINK_LOCAL: u64 = subnet::port::LINK_LOCAL;
+const SITE_LOCAL: u64 = 0xfec0 << 48;
+
 /// A subnet manager, and its port.
 #[derive(Debug)]
 pub(super) struct OwnManager {
@@ -32,9 +39,16 @@ pub(super) struct OwnManager {
 }
 
 impl OwnManager {
-    /// A manager for a fabric. `None` if it has no port for one.
-    pub(super) fn new(net: &mut Managed, world: &World) -> Option<Self> {
-        let end = place(net)?;
+    /// A manager for each subnet of a fabric that has a port for one.
+    pub(super) fn of_all(net: &mut Managed, world: &World) -> Vec<Self> {
+        let subnets = subnets(net);
+        let is_routed = subnets.len() > 1;
+        let places: Vec<End> = subnets.iter().filter_map(|nodes| place(net, nodes)).collect();
+        let prefix = |nth: u64| if is_routed { SITE_LOCAL + nth } else { LINK_LOCAL };
+        (1..).zip(places).filter_map(|(nth, end)| Self::new(net, world, end, prefix(nth))).collect()
+    }
+
+    fn new(net: &mut Managed, world: &World, end: End, subnet_prefix: u64) -> Option<Self> {
         // The end of an adapter may be attached already, which changes nothing.
         let _ = net.attach(end);
         let node = net.node(end.node)?;
@@ -44,7 +58,7 @@ impl OwnManager {
         let (poll_interval, poll_retries) = POLL;
         let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
         let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
-        let manager = Manager::new(Config { timing, ..Config::default() }, guid, transaction);
+        let manager = Manager::new(Config { timing, subnet_prefix, ..Config::default() }, guid, transaction);
         Some(Self { service: Service::new(manager), end })
     }
 
@@ -97,10 +111,35 @@ impl OwnManager {
     }
 }
 
-/// The port of the manager: of the switch with the highest GUID, because of managers with equal
-/// priority that with the lowest GUID is the master. Without a switch, of the first adapter.
-fn place(net: &Managed) -> Option<End> {
-    let nodes = || (0..net.fabric().len() as u32).map(NodeId).filter_map(|id| Some((id, net.fabric().node(id)?)));
+/// The nodes of each subnet, without routers. Without a router, all nodes count as one subnet.
+fn subnets(net: &Managed) -> Vec<Vec<NodeId>> {
+    let fabric = net.fabric();
+    let ids = || (0..fabric.len() as u32).map(NodeId);
+    let is_router = |id: NodeId| fabric.node(id).is_some_and(|node| matches!(node.kind(), Kind::Router(_)));
+    let neighbours = |node: NodeId| {
+        let ports = (1..=fabric.node(node).map_or(0, subnet::fabric::Node::ports)).map(move |port| End { node, port });
+        ports.filter_map(move |end| Some(fabric.peer(end)?.node))
+    };
+    if !ids().any(is_router) {
+        return vec![ids().collect()];
+    }
+    let (mut subnets, mut seen) = (Vec::new(), BTreeSet::new());
+    for first in ids().filter(|id| is_router(*id)).flat_map(neighbours).filter(|id| !is_router(*id)) {
+        let mut nodes = Vec::new();
+        let mut next: Vec<NodeId> = if seen.insert(first) { vec![first] } else { Vec::new() };
+        while let Some(node) = next.pop() {
+            nodes.push(node);
+            next.extend(neighbours(node).filter(|id| !is_router(*id) && seen.insert(*id)));
+        }
+        subnets.extend((!nodes.is_empty()).then_some(nodes));
+    }
+    subnets
+}
+
+/// The port of a subnet's manager: of the switch with the highest GUID, because of managers with
+/// equal priority that with the lowest GUID is the master. Without a switch, of the first adapter.
+fn place(net: &Managed, nodes: &[NodeId]) -> Option<End> {
+    let nodes = || nodes.iter().filter_map(|id| Some((*id, net.fabric().node(*id)?)));
     let guid = |id| net.node(id).map_or(0, |node| node.info.node_guid);
     let switches = nodes().filter(|(_, node)| matches!(node.kind(), Kind::Switch(_)));
     let switch = switches.max_by_key(|(id, _)| guid(*id)).map(|(id, _)| End { node: id, port: 0 });

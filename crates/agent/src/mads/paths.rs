@@ -13,6 +13,7 @@ use super::Mads;
 use super::fabric::Fabric;
 use super::travel::port_of;
 use super::way::PortId;
+use crate::ids::ContextId;
 use crate::objects::groups::At;
 use crate::objects::paths::{Known, Path, Paths, Ports, Question, TreeQuestion};
 use crate::world::World;
@@ -63,7 +64,7 @@ impl Mads {
 
 impl Fabric {
     /// Finds the paths again that may have changed. Returns the contexts with a changed path.
-    fn renew(&self, world: &World, paths: &mut Paths) -> Vec<crate::ids::ContextId> {
+    fn renew(&self, world: &World, paths: &mut Paths) -> Vec<ContextId> {
         let mut changed = Vec::new();
         for (context, known) in &mut paths.known {
             let mut has_changed = false;
@@ -148,7 +149,7 @@ impl Fabric {
 
 impl World {
     /// Lets engines ask for their paths again.
-    fn announce_paths(&mut self, contexts: &[crate::ids::ContextId]) {
+    fn announce_paths(&mut self, contexts: &[ContextId]) {
         if !contexts.is_empty() {
             // Before the push: who reads the new epoch cannot have an old answer.
             self.board.bump_paths();
@@ -164,3 +165,6 @@ impl World {
 const fn at(port: PortId) -> At {
     (port.device, port.port)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,8 @@ use mad::counters::Counter::{
     self, ReceiveData, ReceivePackets, UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitPackets,
 };
 use subnet::Managed;
-use subnet::fabric::End;
+use subnet::fabric::{End, Hop, Path, Target};
+use wire::Grh;
 
 use super::Mads;
 use super::way::PortId;
@@ -34,10 +35,18 @@ impl Mads {
         let Some(fabric) = &mut self.fabric else { return };
         let end = |at: At| fabric.ends.get(&PortId { device: at.0, port: at.1 }).copied();
         let (Some(start), Some(stop)) = (end(flow.from), end(to)) else { return };
-        let first = |end| fabric.managed.port_info(end).map_or(0, |info| info.lid);
+        let net = &mut fabric.managed;
+        let first = |end| net.port_info(end).map_or(0, |info| info.lid);
         let (there, back) = (if flow.dlid == 0 { first(stop) } else { flow.dlid }, first(start));
-        count_on_path(&mut fabric.managed, (start, there, flow.sl), *sent);
-        count_on_path(&mut fabric.managed, (stop, back, flow.sl), *received);
+        let way = path(net, start, stop, there, flow.sl);
+        // The answers of another subnet pass the same routers.
+        let is_routed = way.as_ref().is_some_and(|way| way.own_hops < way.hops.len());
+        let return_hops = match &way {
+            Some(way) if is_routed => turned(&way.hops),
+            _ => path(net, stop, start, back, flow.sl).map(|way| way.hops).unwrap_or_default(),
+        };
+        count_at_hops(net, &way.map(|way| way.hops).unwrap_or_default(), *sent);
+        count_at_hops(net, &return_hops, *received);
     }
 
     fn count_at(&mut self, (device, port): At, counters: [Counter; 3], sum: Sum) {
@@ -55,13 +64,23 @@ impl Mads {
     }
 }
 
-/// Counts at the switches on a path, as it is now.
-fn count_on_path(net: &mut Managed, (from, dlid, sl): (End, u16, u8), sum: Sum) {
-    if sum == Sum::default() {
-        return;
-    }
-    let Ok(path) = net.resolve(from, dlid, sl) else { return };
-    for hop in path.hops {
+/// The path to a LID of a port as it is now, if need be through a router that has the LID.
+fn path(net: &Managed, from: End, to: End, dlid: u16, sl: u8) -> Option<Path> {
+    let local = Target { dlid, sl, grh: None };
+    let gid = net.fabric().port(to).map(|port| port.settings().identity.gid()).unwrap_or_default();
+    let sgid = net.fabric().port(from).map(|port| port.settings().identity.gid()).unwrap_or_default();
+    let grh = Grh { sgid, dgid: gid, hop_limit: u8::MAX, ..Grh::default() };
+    let targets = [local, Target { grh: Some(grh), ..local }];
+    targets.iter().find_map(|target| net.resolve_to(from, target).ok().filter(|path| path.end == to))
+}
+
+/// The hops of the other direction.
+fn turned(hops: &[Hop]) -> Vec<Hop> {
+    hops.iter().map(|hop| Hop { ingress: hop.egress, egress: hop.ingress, ..*hop }).collect()
+}
+
+fn count_at_hops(net: &mut Managed, hops: &[Hop], sum: Sum) {
+    for hop in hops.iter().filter(|_| sum != Sum::default()) {
         add(net, End { node: hop.node, port: hop.ingress }, RECEIVE, sum);
         add(net, End { node: hop.node, port: hop.egress }, XMIT, sum);
     }

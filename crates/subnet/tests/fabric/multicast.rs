@@ -1,6 +1,7 @@
 //! Multicast through a tree of switches.
 
 use crate::net::{Net, end, packet};
+use softhca_subnet::service::SlToVl;
 use softhca_subnet::switch::Ports;
 use softhca_subnet::{Cause, NodeId};
 
@@ -97,6 +98,9 @@ fn l35_the_ends_that_copies_reach_are_known_beforehand() {
     assert_eq!(reached.len(), 5, "two of the sender's leaf, two of the other, and the root itself");
     assert!(net.fabric.resolve_multicast(net.hca(3), 0xc002, 0).ends.is_empty());
     assert!(net.fabric.resolve_multicast(net.hca(3), 7, 0).ends.is_empty());
+    net.fabric.settings_mut(net.hca(3)).unwrap().sl_to_vl = SlToVl::of(|sl| if sl == 3 { 15 } else { 0 });
+    assert!(net.fabric.resolve_multicast(net.hca(3), 0xc001, 3).ends.is_empty(), "the service level has no lane");
+    assert_eq!(net.fabric.resolve_multicast(net.hca(3), 0xc001, 2).ends, reached);
 }
 
 #[test]

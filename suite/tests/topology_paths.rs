@@ -1,0 +1,164 @@
+//! Tests which packets of programs pass the switches and routers of a topology: many adapters, two
+//! subnets, a narrow link, and adapters that come and go.
+
+use std::process::Command;
+
+use serde_json::Value;
+use softhca_suite::{HANG, Program, Room, User, cprogram, wait};
+
+/// Two subnets.
+const ROUTED: &str = "\
+Switch 4 \"S1\"
+[1] \"H1\"[1]
+[2] \"R1\"[1]
+
+Switch 4 \"S2\"
+[1] \"H2\"[1]
+[2] \"R1\"[2]
+
+Rt 2 \"R1\"
+
+Hca 1 \"H1\"
+
+Hca 1 \"H2\"
+";
+
+/// Two switches with so many adapters each.
+fn pair_of_switches(each: usize) -> String {
+    let ports = each + 1;
+    let switch = |number: usize| {
+        let adapters = (1..=each).map(|port| format!("[{port}] \"H{}\"[1]\n", (number - 1) * each + port));
+        format!("Switch {ports} \"S{number}\"\n{}", adapters.collect::<String>())
+    };
+    let adapters = (1..=2 * each).map(|number| format!("Hca 1 \"H{number}\"\n\n"));
+    format!("{}[{ports}] \"S2\"[{ports}]\n\n{}\n{}", switch(1), switch(2), adapters.collect::<String>())
+}
+
+/// A room whose agent has this topology, once all adapters are active.
+fn room(user: User, text: &str) -> Room {
+    let room = Room::of(user).expect("a room");
+    let file = room.folder().join("subnet.topo");
+    std::fs::write(&file, text).expect("written");
+    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    wait_until_active(&room);
+    room
+}
+
+#[track_caller]
+fn wait_until_active(room: &Room) {
+    let is_up = || {
+        let nodes = nodes(room);
+        let ports = nodes.iter().filter(|node| node["kind"] == "hca").flat_map(|node| node["ports"].as_array());
+        ports.flatten().all(|port| port["state"] == "ACTIVE" && port["lid"] != 0).then_some(())
+    };
+    wait::until(HANG, "the adapters to be active", is_up).expect("they are");
+}
+
+fn nodes(room: &Room) -> Vec<Value> {
+    room.json(&["subnet", "--json"]).expect("JSON")["subnet"].as_array().cloned().unwrap_or_default()
+}
+
+/// The LID of a node's port.
+fn lid(room: &Room, node: &str, port: u64) -> String {
+    let nodes = nodes(room);
+    let node = nodes.iter().find(|known| known["name"] == node).expect("it is there");
+    let mut ports = node["ports"].as_array().into_iter().flatten();
+    ports.find(|known| known["port"] == port).expect("it has a cable")["lid"].to_string()
+}
+
+fn on(room: &Room, node: &str, words: &[&str]) -> Command {
+    room.softhca(&[&["run", "--node", node, "--"], words].concat())
+}
+
+/// Starts a server on one node and its client on another, each with words of its own. The client is
+/// last.
+fn start_pair(room: &Room, server: (&str, &[&str]), client: (&str, &[&str])) -> (Program, Program) {
+    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let words = [server.1, &["-p", &number]].concat();
+    let server = room.start(on(room, server.0, &words)).expect("it starts");
+    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    listens().expect("it listens");
+    let words = [client.1, &["-p", &number, "127.0.0.1"]].concat();
+    (server, room.start(on(room, client.0, &words)).expect("it starts"))
+}
+
+#[track_caller]
+fn talk(room: &Room, (server, client): (&str, &str), words: &[&str]) {
+    let (mut server, mut client) = start_pair(room, (server, words), (client, words));
+    client.wait(HANG).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+#[test]
+fn programs_run_on_every_adapter_of_a_large_topology() {
+    let room = room(User::Nobody, &pair_of_switches(24));
+    for pair in [("H48", "H1"), ("H17", "H33")] {
+        talk(&room, pair, &["ibv_rc_pingpong", "-n", "100"]);
+        talk(&room, pair, &["ibv_ud_pingpong", "-n", "100", "-s", "1024"]);
+    }
+}
+
+#[test]
+fn programs_in_two_subnets_talk_through_a_router() {
+    let room = room(User::Nobody, ROUTED);
+    let program = cprogram::build(&room, "routed").expect("it compiles").display().to_string();
+    let routers = [1, 2].map(|port| format!("ROUTER_LID={}", lid(&room, "R1", port)));
+    let words = |side: usize| ["env", &routers[side], &program];
+    let (mut server, mut client) = start_pair(&room, ("H2", &words(1)), ("H1", &words(0)));
+    for program in [&mut client, &mut server] {
+        let outcome = program.wait(HANG).expect("it ends").expect_success();
+        assert!(outcome.output.contains("the router forwards"), "{}", outcome.told());
+    }
+    let counted = nodes(&room).into_iter().find(|node| node["name"] == "R1").expect("the router");
+    let packets = counted["ports"][1]["counters"]["xmit_packets"].as_u64().unwrap_or(0);
+    assert!(packets >= 2, "the router's port counts them: {counted}");
+}
+
+#[test]
+fn a_packet_that_is_longer_than_a_links_mtu_is_lost_and_the_reason_names_the_link() {
+    let room = room(User::Me, &pair_of_switches(1));
+    // 4 is the code of 2048 bytes.
+    for node in ["S1", "S2"] {
+        let words = ["ibportstate", &lid(&room, node, 0), "2", "mtu", "4"];
+        room.finish(on(&room, "H1", &words)).expect("it ends").expect_success();
+    }
+    let narrow = || {
+        let path = room.json(&["subnet", "path", "H1", "H2", "--json"]).ok()?;
+        (path["mtu"] == 2048).then_some(())
+    };
+    wait::until(HANG, "the narrow link", narrow).expect("it is");
+    talk(&room, ("H2", "H1"), &["ibv_rc_pingpong", "-n", "50", "-m", "2048", "-s", "10000"]);
+    talk(&room, ("H2", "H1"), &["ibv_rc_pingpong", "-n", "50", "-m", "4096", "-s", "2000"]);
+    let words = ["ibv_rc_pingpong", "-n", "1", "-m", "4096", "-s", "4096"];
+    let (server, mut client) = start_pair(&room, ("H2", &words), ("H1", &words));
+    let outcome = client.wait(HANG).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.everything().contains("retry counter exceeded"), "{}", outcome.told());
+    server.signal(rustix::process::Signal::TERM);
+    let errors = room.finish(room.softhca(&["show", "--errors"])).expect("it ends").output;
+    assert!(errors.contains("the MTU of the link at S1[2] is 2048"), "{errors}");
+    let words = ["ibv_ud_pingpong", "-n", "1", "-s", "4096"];
+    let (server, client) = start_pair(&room, ("H2", &words), ("H1", &words));
+    let lost = || {
+        let errors = room.finish(room.softhca(&["show", "--errors"])).ok()?.output;
+        errors.contains("its 4096 bytes are more than the MTU 2048 of a link").then_some(())
+    };
+    wait::until(HANG, "the datagram to be lost", lost).expect("it is");
+    [&server, &client].iter().for_each(|program| program.signal(rustix::process::Signal::TERM));
+}
+
+#[test]
+fn an_adapter_leaves_a_running_subnet_and_comes_back_and_others_have_no_place() {
+    let room = room(User::Nobody, &pair_of_switches(2));
+    talk(&room, ("H4", "H1"), &["ibv_rc_pingpong", "-n", "10"]);
+    let outcome = room.finish(room.softhca(&["agent", "device", "add", "H5"])).expect("it ends");
+    assert!(
+        !outcome.succeeded() && outcome.errors.contains("the topology has no adapter \"H5\""),
+        "{}",
+        outcome.told()
+    );
+    room.finish(room.softhca(&["agent", "device", "remove", "H4"])).expect("it ends").expect_success();
+    room.finish(room.softhca(&["agent", "device", "add", "H4"])).expect("it ends").expect_success();
+    wait_until_active(&room);
+    talk(&room, ("H4", "H1"), &["ibv_rc_pingpong", "-n", "10"]);
+}
