@@ -88,8 +88,9 @@ impl Fabric {
         changed
     }
 
+    /// Whether an answer may have changed. One without nodes is about a port that was not there.
     fn is_stale<T>(&self, known: &Known<T>) -> bool {
-        known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
+        known.nodes.is_empty() || known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
     }
 
     /// What passes on a path.

@@ -72,7 +72,7 @@ fn l40_a_global_path_leads_through_the_router_and_a_local_one_ends_there() {
     let path = net.fabric.resolve_to(net.hca(0), &target).unwrap();
     let nodes: Vec<NodeId> = path.hops.iter().map(|hop| hop.node).collect();
     assert_eq!((nodes, path.end), (vec![net.switches[0], router, net.switches[1]], net.hca(1)));
-    assert_eq!((path.hops[1], path.own_hops), (Hop { node: router, ingress: 1, egress: 2, vl: 5 }, 1));
+    assert_eq!((path.hops[1], path.own_hops), (Hop { node: router, ingress: 1, egress: 2, vl: 0 }, 1));
     let passage = net.fabric.passage(net.hca(0), &target);
     assert_eq!(passage.found.unwrap().0, 0xffff, "the router chooses the service level behind it");
     let local = net.fabric.resolve(net.hca(0), 100, 0).unwrap();

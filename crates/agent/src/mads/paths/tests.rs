@@ -1,0 +1,169 @@
+//! What engines learn of paths while the fabric changes, in agents without a server.
+
+use std::time::{Duration, Instant};
+
+use abi::device::port_state;
+use mad::topology::Topology;
+
+use super::*;
+use crate::config::Config;
+use crate::ids::{ContextId, Peer};
+
+/// The adapters have the indices 0 to 2.
+const ROW: &str = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[3] \"S2\"[3]\n[4] \"S2\"[4]\n\nSwitch 8 \"S2\"\n[1] \"H2\"[1]\n\
+     [2] \"H3\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n\nHca 1 \"H3\"\n";
+const ROUTED: &str = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"R\"[1]\n\nSwitch 4 \"S2\"\n[1] \"H2\"[1]\n[2] \"R\"[2]\n\n\
+     Rt 2 \"R\"\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
+
+/// An agent with a topology, and a program on each adapter.
+struct Bench {
+    world: World,
+    mads: Mads,
+    contexts: Vec<ContextId>,
+}
+
+impl Bench {
+    fn new(text: &str) -> Self {
+        let topology = Topology::from_text(text).expect("valid");
+        let devices = crate::topology::devices(&topology).expect("adapters");
+        let wire = crate::config::Wire::Off;
+        let config = Config { devices, topology: Some(topology), subnet_manager: true, wire, ..Config::default() };
+        let mut world = World::new(&config, "a test").expect("a world");
+        let mads = Mads::new(&world, &config).expect("a fabric");
+        let peer = || Peer { pid: 1, uid: 1000, comm: "test".into() };
+        let count = world.devices.slots();
+        let contexts = (0..count).map(|device| world.open(device, 0, peer()).expect("a context")).collect();
+        let mut bench = Self { world, mads, contexts };
+        bench.run_until(|bench| bench.all_are_active());
+        bench
+    }
+
+    fn all_are_active(&self) -> bool {
+        self.world.devices.iter().all(|device| device.ports[0].state == port_state::ACTIVE)
+    }
+
+    /// Lets time pass until something holds.
+    #[track_caller]
+    fn run_until(&mut self, holds: impl Fn(&mut Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !holds(self) {
+            assert!(Instant::now() < end, "it does not come to hold");
+            self.mads.began -= Duration::from_millis(20);
+            self.mads.on_time(&mut self.world);
+            self.mads.take_results();
+        }
+    }
+
+    fn question(&self, from: usize, to: usize) -> Question {
+        Question { from: (from, 1), to: (to, 1), dlid: 0, route: ([0; 16], 0, 0) }
+    }
+
+    /// What the program at the sender's port learns, as by PATH_RESOLVE.
+    fn ask(&mut self, question: &Question) -> Path {
+        let context = self.contexts[question.from.0];
+        if let Some(path) = self.world.tables.paths.path(context, question) {
+            return path.clone();
+        }
+        self.mads.find_paths(&mut self.world);
+        self.world.tables.paths.path(context, question).expect("it is found now").clone()
+    }
+
+    fn path(&mut self, from: usize, to: usize) -> Path {
+        let question = self.question(from, to);
+        self.ask(&question)
+    }
+
+    fn operate(&mut self, action: impl FnOnce(&mut Fabric)) {
+        action(self.mads.fabric.as_mut().expect("it is there"));
+        self.mads.settle(&mut self.world);
+    }
+
+    fn end(&self, name: &str, port: u8) -> End {
+        let fabric = self.mads.fabric.as_ref().expect("it is there");
+        End { node: fabric.managed.id(name).expect("a node"), port }
+    }
+}
+
+#[test]
+fn an_answer_stays_current_and_only_a_change_of_it_is_announced() {
+    let mut bench = Bench::new(ROW);
+    let path = bench.path(0, 2);
+    assert!(path.levels & 1 == 1 && path.pkeys & 1 == 1 && path.mtu == 5, "{path:?}");
+    let epoch = bench.world.board.path_epoch();
+    let other = bench.end("H2", 1);
+    bench.operate(|fabric| fabric.managed.cut(other));
+    bench.run_until(|bench| bench.world.devices[1].ports[0].state != port_state::ACTIVE);
+    assert_eq!((bench.path(0, 2), bench.world.board.path_epoch()), (path.clone(), epoch), "it does not pass there");
+    for port in [3, 4] {
+        let end = bench.end("S1", port);
+        bench.operate(|fabric| fabric.managed.cut(end));
+    }
+    bench.run_until(|bench| bench.path(0, 2).levels == 0);
+    assert_ne!(bench.world.board.path_epoch(), epoch);
+    let end = bench.end("S1", 4);
+    bench.operate(|fabric| fabric.managed.mend(end));
+    bench.run_until(|bench| bench.path(0, 2) == path);
+}
+
+#[test]
+fn a_path_of_unknown_ports_is_no_path_and_a_program_that_ends_is_forgotten() {
+    let mut bench = Bench::new(ROW);
+    for question in [Question { to: (9, 1), ..bench.question(0, 2) }, Question { dlid: 0xbff0, ..bench.question(0, 2) }]
+    {
+        assert_eq!(bench.ask(&question), Path::default());
+    }
+    // The LID of another port.
+    let lid = bench.world.devices[1].ports[0].lid.expect("a LID").number;
+    assert_eq!(bench.ask(&Question { dlid: lid, ..bench.question(0, 2) }).levels, 0);
+    assert_eq!(bench.world.tables.paths.known.len(), 1);
+    bench.world.close(bench.contexts[0]);
+    assert!(bench.world.tables.paths.known.is_empty());
+}
+
+#[test]
+fn a_device_is_added_at_its_place_in_the_topology_only() {
+    let mut bench = Bench::new(ROW);
+    let path = bench.path(0, 2);
+    let told = bench.world.add_devices("[[devices]]\nname = \"H4\"").expect_err("it has no cable");
+    assert!(told.contains("no adapter \"H4\"") && told.contains("softhca subnet"), "{told}");
+    bench.world.remove_device("H3").expect("it is there");
+    bench.world.tell_clients(&mut [&mut bench.mads]);
+    bench.run_until(|bench| bench.path(0, 2).levels == 0);
+    bench.world.close(bench.contexts[2]);
+    bench.world.add_devices("[[devices]]\nname = \"H3\"").expect("its place is free");
+    bench.world.tell_clients(&mut [&mut bench.mads]);
+    bench.run_until(|bench| bench.all_are_active());
+    bench.run_until(|bench| bench.path(0, 2) == path);
+}
+
+#[test]
+fn a_router_joins_two_subnets() {
+    let mut bench = Bench::new(ROUTED);
+    let gids = [0, 1].map(|device| bench.world.devices[device].ports[0].gids.entry(0).expect("a GID").gid);
+    assert_eq!(gids.map(|gid| gid[..8].to_vec()), [[0xfe, 0xc0, 0, 0, 0, 0, 0, 1], [0xfe, 0xc0, 0, 0, 0, 0, 0, 2]]);
+    let router = bench.end("R", 1);
+    let lid = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(router)).expect("a port").lid;
+    let global = |hop_limit| Question {
+        dlid: lid,
+        route: (gids[1], hop_limit, 0),
+        ..Question { from: (0, 1), to: (1, 1), dlid: 0, route: ([0; 16], 0, 0) }
+    };
+    assert!(lid != 0 && bench.ask(&global(2)).levels & 1 == 1, "LID {lid}");
+    assert_eq!(bench.ask(&global(1)).levels, 0, "the hop limit");
+    assert_eq!(bench.path(0, 1).levels, 0, "not without a GRH");
+    let end = bench.end("R", 2);
+    bench.operate(|fabric| fabric.managed.cut(end));
+    bench.run_until(|bench| bench.ask(&global(2)).levels == 0);
+}
+
+/// The ports that a group reaches are those of the packets' service level.
+#[test]
+fn a_group_is_resolved_when_somebody_asks() {
+    let mut bench = Bench::new(ROW);
+    let question = ((0, 1), 0xc000, 0);
+    assert!(bench.world.tables.paths.tree(&question).is_none());
+    bench.mads.find_paths(&mut bench.world);
+    let reach = bench.world.tables.paths.tree(&question).expect("it is known");
+    assert!(reach.has((0, 1)) && !reach.has((2, 1)), "only the sender itself: nobody has joined");
+    assert!(bench.world.tables.paths.tree(&((0, 1), 0xc000, 3)).is_none());
+}
