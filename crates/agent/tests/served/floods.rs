@@ -4,11 +4,11 @@
 //! and end. Each flood is limited in time, and prints how long the other user's commands took. The
 //! tests judge by counts, not by time, that the other user is served at all and fairly.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use crate::common::flood::{MALLORY, agent, become_user, figures, quiet};
+use crate::common::{Client, TestAgent};
 use abi::command::{legacy, number};
 use abi::envelope::{RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
@@ -17,8 +17,6 @@ use abi::pd::AllocPd;
 use abi::qp::kind;
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::{build, command, port_space};
-use common::flood::{MALLORY, agent, become_user, figures, quiet};
-use common::{Client, TestAgent};
 use shm::socket::Socket;
 
 /// A client of Mallory with many objects.

@@ -1,7 +1,6 @@
 //! Devices that are added to a running agent, and removed from it.
 
-mod common;
-
+use crate::common::{Client, TestAgent};
 use abi::Errno;
 use abi::command::{legacy, number};
 use abi::device::{self, GetContext, QueryPort, QueryPortAnswer};
@@ -13,7 +12,6 @@ use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::dispatch;
 use agent::world::World;
-use common::{Client, TestAgent};
 use serde_json::{Value, json};
 
 const ONE_MORE: &str = "[[devices]]\nname = \"more\"\n";

@@ -8,7 +8,7 @@ use fabric::Fabric;
 use softhca::Context;
 use softhca::cm::Listener;
 
-#[path = "../../../examples/kv.rs"]
+#[path = "../../../../examples/kv.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
 mod example;
 

@@ -1,15 +1,13 @@
 //! Futures that are dropped at every point where they wait: no memory is freed too early, no
 //! message is lost, and everything continues to work.
 
-mod common;
-
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use common::{PATIENCE, Side, connect, sides};
+use crate::common::{PATIENCE, Side, connect, sides};
 use softhca::aio::Qp;
 use softhca::{Access, Reliable};
 

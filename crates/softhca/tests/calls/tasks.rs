@@ -1,13 +1,11 @@
 //! Verbs for tasks: awaited operations, many tasks on one CQ, full queues, and the ends of devices
 //! and runtimes.
 
-mod common;
-
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use common::{PATIENCE, Side, connect, sides};
+use crate::common::{PATIENCE, Side, connect, sides};
 use fabric::Fabric;
 use softhca::aio::{DatagramQp, Qp};
 use softhca::{About, Access, Error, EventKind, Message, Operation, Reliable, Status};
@@ -245,7 +243,7 @@ async fn completions_before_the_runtime_are_delivered_first() {
     (1..4).for_each(|id| right.receive(id, b.pd.buffer(8).expect("memory")).expect("posted"));
     left.send_inline(0, b"one", None).expect("posted");
     left.send_inline(0, b"two", None).expect("posted");
-    (0..2).for_each(|_| drop(common::next(&a.sent).ok().expect("a success")));
+    (0..2).for_each(|_| drop(crate::common::next(&a.sent).ok().expect("a success")));
     // The scope finds both completions and keeps them for later polls.
     right
         .scope(|s| s.send(9, &[]).and_then(|()| left.receive(0, a.pd.buffer(0).expect("memory")).map_err(Into::into)))

@@ -1,18 +1,16 @@
 //! The life of clients: opening, dying in several ways, misbehaving. The life of agents: starting,
 //! stopping, starting again.
 
-mod common;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::{Client, TestAgent};
 use abi::Errno;
 use abi::command::{legacy, number};
 use abi::layout::Record;
 use abi::open::{Open, OpenAnswer};
 use abi::pd::DeallocPd;
 use agent::{Agent, Config};
-use common::{Client, TestAgent};
 
 fn no_contexts(answer: &serde_json::Value) -> bool {
     answer["contexts"].as_array().is_some_and(Vec::is_empty)

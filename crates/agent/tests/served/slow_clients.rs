@@ -2,11 +2,10 @@
 //! their size, a death in the middle, XRC, a client in the agent's own process, and lists with
 //! wrong lengths.
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use crate::common::{Answer, Client, TestAgent};
 use abi::Errno;
 use abi::command::{legacy, number};
 use abi::cq::{PollCq, PollCqAnswer, ResizeCq, ResizeCqAnswer, Wc, status};
@@ -18,7 +17,6 @@ use abi::qp::{CreateQp, CreateQpAnswer, Dest, ModifyQp, attr, kind, state};
 use abi::queue::MrIn;
 use abi::srq::{CreateSrq, CreateSrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr as srq_attr};
 use abi::xrc::{CreateXsrq, OpenXrcd, OpenXrcdAnswer};
-use common::{Answer, Client, TestAgent};
 use shm::region::Region;
 
 const BASE: u64 = 0x10_0000;

@@ -1,13 +1,13 @@
 //! Descriptors whose close(2) blocks. In whatever way a client leaves one with the agent, the agent
 //! continues to serve other clients, and it keeps few of these descriptors.
 
-mod common;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::common::hostile::{HANG, descriptors, lingering, message, open_xrcd, send, serves};
+use crate::common::{Client, TestAgent};
 use abi::Errno;
 use abi::command::{extended, legacy, number};
 use abi::layout::Record;
@@ -17,8 +17,6 @@ use abi::pd::AllocPd;
 use abi::private::{DirectGrant, EngineHello, EngineHelloAnswer};
 use abi::queue::MrIn;
 use abi::xrc::{OpenXrcdAnswer, XrcdOut};
-use common::hostile::{HANG, descriptors, lingering, message, open_xrcd, send, serves};
-use common::{Client, TestAgent};
 use rustix::fs::{Mode, OFlags};
 use shm::socket::Socket;
 

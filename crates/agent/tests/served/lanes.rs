@@ -1,10 +1,9 @@
 //! The lane broker over sockets: which end gets which descriptors, which engine is told of an end,
 //! and which requests of a hostile engine are refused.
 
-mod common;
-
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::common::{Answer, Client, TestAgent};
 use abi::Errno;
 use abi::command::{extended, legacy, number};
 use abi::envelope::RequestEnvelope;
@@ -12,7 +11,6 @@ use abi::layout::Record;
 use abi::mcast::AttachMcast;
 use abi::private::{EngineHello, LaneOpen, LaneOut, McastResolve, McastResolveAnswer, Push, push};
 use abi::qp::kind;
-use common::{Answer, Client, TestAgent};
 use shm::lane::LANE_LEN;
 use shm::region::Region;
 use shm::socket::Socket;

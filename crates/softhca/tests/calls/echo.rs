@@ -3,7 +3,7 @@
 use fabric::Fabric;
 use softhca::aio::Listener;
 
-#[path = "../../../examples/echo.rs"]
+#[path = "../../../../examples/echo.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
 mod example;
 

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use fabric::Fabric;
 
-#[path = "../../../examples/pingpong.rs"]
+#[path = "../../../../examples/pingpong.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
 mod example;
 

@@ -1,12 +1,10 @@
 //! Memory that the program brings: registered without a copy, and given back when nobody else can
 //! access it.
 
-mod common;
-
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{connect, next, sides};
+use crate::common::{connect, next, sides};
 use softhca::{Access, Kept, Mapping, Memory, Status};
 
 #[test]

@@ -1,10 +1,8 @@
 //! The node of NETLINK_RDMA. Long answers come in bounded messages up to DONE. Several requests are
 //! answered in order. The agent survives any bytes.
 
-mod common;
-
+use crate::common::TestAgent;
 use abi::netlink::{ANSWER_MAX, Header, NODE, attribute, command, flag, messages};
-use common::TestAgent;
 use shm::socket::Socket;
 
 const NLDEV: u16 = 5 << 10;

@@ -1,9 +1,7 @@
 //! Batches: posted all or none, executed in order, completed once, and the ownership of their
 //! memory.
 
-mod common;
-
-use common::{connect, next, sides};
+use crate::common::{connect, next, sides};
 use softhca::{Access, Buffer, DatagramQp, Error, Message, Operation, PostCause, PostError, Status};
 
 fn filled(pd: &softhca::Pd, len: usize, with: u8) -> Buffer {
@@ -125,7 +123,8 @@ fn the_first_failure_is_the_batchs_and_a_cq_never_overruns() {
 #[test]
 fn datagrams_go_in_batches_to_several() {
     let (_fabric, a, b) = sides();
-    let made = |side: &common::Side| side.pd.datagrams(&side.sent).receive_cq(&side.received).build().expect("a QP");
+    let made =
+        |side: &crate::common::Side| side.pd.datagrams(&side.sent).receive_cq(&side.received).build().expect("a QP");
     let (left, first, second) = (made(&a), made(&b), made(&b));
     let peers = [&first, &second].map(|qp| left.peer(&qp.endpoint()).expect("an address"));
     for qp in [&first, &second] {

@@ -1,11 +1,9 @@
 //! Every operation of every service through the safe API: the data that arrives, and the content of
 //! the completions.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Side, connect, next, sides};
+use crate::common::{Side, connect, next, sides};
 use softhca::{Access, DatagramQp, Gid, Message, Operation, RemoteRegion, Status};
 
 #[test]

@@ -1,11 +1,9 @@
 //! Reasons in the safe API: a completion tells why it failed, a queue pair why it is in the error
 //! state, a context what it has dropped.
 
-mod common;
-
 use std::time::Instant;
 
-use common::{PATIENCE, connect, next, sides};
+use crate::common::{PATIENCE, connect, next, sides};
 use softhca::{Access, Error, RemoteRegion, Status};
 
 #[test]

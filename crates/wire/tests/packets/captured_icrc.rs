@@ -2,9 +2,7 @@
 //! Ethernet frames in pcap files): IPv4 with and without an identification, IPv6, multicast, and
 //! some packets with errors.
 
-mod pcap;
-
-use pcap::read;
+use crate::pcap::read;
 use softhca_wire::icrc::Envelope;
 
 /// Captures without errors, and the number of their packets. `captured_files.rs` has all captures.

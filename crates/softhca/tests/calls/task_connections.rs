@@ -1,14 +1,12 @@
 //! Connections by address, for tasks: awaited operations, futures that are dropped at every point,
 //! and disconnections.
 
-mod common;
-
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 
-use common::PATIENCE;
+use crate::common::PATIENCE;
 use fabric::Fabric;
 use softhca::aio::{Connection, Connector, DatagramListener, DatagramQp, Incoming, Listener, Outgoing};
 use softhca::{Context, Cq, Error, Pd, Status, cm};

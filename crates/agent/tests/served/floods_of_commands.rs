@@ -4,14 +4,14 @@
 //! As in `floods.rs`, one user floods from several connections while another user is served. The
 //! tests print figures, and judge that all work comes to an end.
 
-mod common;
-
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::flood::{Figures, MALLORY, agent, become_user, figures, figures_during, quiet};
+use crate::common::{Client, TestAgent};
 use abi::Errno;
 use abi::command::{extended, legacy, number};
 use abi::cq::{CreateCq, DestroyCq, PollCq};
@@ -29,8 +29,6 @@ use abi::ucma::connection::{JoinMcast, Listen, WriteCmEvent, event};
 use abi::ucma::id::{CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
-use common::flood::{Figures, MALLORY, agent, become_user, figures, figures_during, quiet};
-use common::{Client, TestAgent};
 use serde_json::json;
 use shm::region::Region;
 use shm::socket::Socket;

@@ -1,13 +1,11 @@
 //! Connections by address: on one host and between hosts, by threads, with every refusal and every
 //! kind of disconnection.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use common::{PATIENCE, next};
+use crate::common::{PATIENCE, next};
 use fabric::{Fabric, Faults};
 use softhca::cm::{Connection, Connector, DatagramListener, Incoming, Listener, Outgoing, Service};
 use softhca::{Access, Context, Cq, DatagramQp, Error, Gid, Pd, Status};

@@ -4,18 +4,16 @@
 //!
 //! Only one test, because it counts the descriptors of its process.
 
-mod common;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
-use abi::layout::Record;
-use abi::open::{Open, profile};
-use common::TestAgent;
-use common::hostile::{
+use crate::common::TestAgent;
+use crate::common::hostile::{
     HANG, HOSTILE, OTHER, as_user, descriptors, for_everybody, lingering, open_xrcd, send, serves, serves_another,
 };
+use abi::layout::Record;
+use abi::open::{Open, profile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::socket::Socket;
 

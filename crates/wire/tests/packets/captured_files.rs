@@ -2,9 +2,7 @@
 //! captures are of two Linux hosts with the Soft-RoCE driver (Debian 12, Linux 6.1). In
 //! `host_userspace_rc` one end is a program with a plain socket.
 
-mod pcap;
-
-use pcap::Captured;
+use crate::pcap::Captured;
 use softhca_wire::Headers;
 use softhca_wire::cm::Message;
 use softhca_wire::mad::{GSI_QKEY, Mad};
@@ -71,15 +69,15 @@ const OPCODES: &[u8] = &[
 ];
 
 fn all() -> impl Iterator<Item = (&'static str, Captured)> {
-    CAPTURES.iter().flat_map(|(name, _)| pcap::read(name).into_iter().map(move |captured| (*name, captured)))
+    CAPTURES.iter().flat_map(|(name, _)| crate::pcap::read(name).into_iter().map(move |captured| (*name, captured)))
 }
 
 #[test]
 fn every_capture_is_looked_at() {
     let named: Vec<&str> = CAPTURES.iter().map(|(name, _)| *name).collect();
-    assert_eq!(pcap::names(), named);
+    assert_eq!(crate::pcap::names(), named);
     for (name, count) in CAPTURES {
-        assert_eq!(pcap::read(name).len(), *count, "{name}");
+        assert_eq!(crate::pcap::read(name).len(), *count, "{name}");
     }
     let opcodes: BTreeSet<u8> = all().map(|(_, captured)| captured.packet[0]).collect();
     assert_eq!(opcodes, OPCODES.iter().copied().collect());

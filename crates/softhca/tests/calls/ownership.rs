@@ -1,12 +1,10 @@
 //! Ownership of memory: refused, flushed, dropped while in progress, borrowed, and after the device
 //! is gone.
 
-mod common;
-
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{connect, next, sides};
+use crate::common::{connect, next, sides};
 use fabric::Fabric;
 use softhca::{
     Access, Buffer, Completion, Context, Cq, DatagramQp, Endpoint, Error, Exposed, PostCause, PostError, Qp, Reliable,
@@ -226,7 +224,7 @@ fn endpoints_travel_as_bytes_and_text() {
 #[test]
 fn waiting_threads_each_get_one() {
     let fabric = Fabric::start().expect("an agent");
-    let (a, b) = (common::Side::new(&fabric), common::Side::new(&fabric));
+    let (a, b) = (crate::common::Side::new(&fabric), crate::common::Side::new(&fabric));
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     (0..8).for_each(|id| right.receive(id, b.pd.buffer(8).expect("memory")).expect("posted"));
     std::thread::scope(|threads| {

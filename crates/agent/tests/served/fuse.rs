@@ -2,16 +2,14 @@
 //! file wait for the server. In whatever way the agent is made to call them, it continues to serve.
 //! This test contains the server, with the few messages of the protocol that it needs.
 
-mod common;
-
 use std::io::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use common::hostile::{HANG, HOSTILE, as_user, for_everybody, message, open_xrcd, send, serves, serves_another};
-use common::{Client, TestAgent};
+use crate::common::hostile::{HANG, HOSTILE, as_user, for_everybody, message, open_xrcd, send, serves, serves_another};
+use crate::common::{Client, TestAgent};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::UnshareFlags;
