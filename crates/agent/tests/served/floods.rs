@@ -89,7 +89,7 @@ fn a_user_with_many_quiet_commands_does_not_hold_up_another() {
         let mut client = Client::connect(&dir.join("uverbs0"));
         client.open();
         while !over.load(Ordering::Relaxed) {
-            quiet(&mut client.socket, &common::create_qp(1, 1, kind::RC));
+            quiet(&mut client.socket, &crate::common::create_qp(1, 1, kind::RC));
             done.fetch_add(1, Ordering::Relaxed);
         }
     });

@@ -200,7 +200,7 @@ fn engines(dir: &Path, count: usize, over: &AtomicBool) {
 }
 
 /// Floods with requests while the same user has this many engines.
-fn questions(name: &str, flood: common::flood::Flood) {
+fn questions(name: &str, flood: crate::common::flood::Flood) {
     let Some(agent) = agent() else { return };
     let over = AtomicBool::new(false);
     let count = 48;
