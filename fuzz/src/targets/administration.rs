@@ -11,7 +11,7 @@ use std::time::Duration;
 use subnet::fabric::End;
 use subnet::managed::{Datagram, Managed, Output};
 use wire::layout::Layout;
-use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, MAD_LEN, METHOD_GET, Mad};
+use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, LEN, MAD_LEN, METHOD_GET, Mad};
 use wire::sa::{self, PathRecord};
 use wire::smp::PERMISSIVE_LID;
 
@@ -60,10 +60,10 @@ fn well(subnet: &mut Subnet) {
     subnet.wait_until_up();
     subnet.answers.clear();
     let lid = subnet.net.port_info(subnet.end).expect("a port").lid;
-    let mut mad = request(0, PathRecord::ATTRIBUTE);
-    mad[3] = METHOD_GET;
-    let mask = PathRecord::SLID | PathRecord::DLID;
-    sa::Header { component_mask: mask, ..sa::Header::default() }.write(&mut mad);
+    let mut mad = [0; MAD_LEN];
+    let component_mask = PathRecord::SLID | PathRecord::DLID;
+    sa::Header { component_mask, ..sa::Header::default() }.write(&mut mad);
+    mad[..LEN].copy_from_slice(&request(0, PathRecord::ATTRIBUTE)[..LEN]);
     PathRecord { slid: lid, dlid: lid, ..PathRecord::default() }.write(&mut mad[sa::DATA..]);
     let peer = Peer { lid, qpn: 1, pkey: 0xffff, ..Peer::default() };
     let now = subnet.now();

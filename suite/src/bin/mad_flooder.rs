@@ -17,7 +17,9 @@ use abi::umad::{FileRequest, MESSAGE_MAX, NODE, PIECE, RegisterAgent2, UserMad};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::Socket;
 use umad::File;
-use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, GSI_QKEY, Header, MAD_LEN, METHOD_GET, METHOD_GET_TABLE, Mad, RESPONSE};
+use wire::mad::{
+    CLASS_SA, CLASS_SUBN_DIRECTED, GSI_QKEY, Header, MAD_LEN, METHOD_GET, METHOD_GET_TABLE, Mad, RESPONSE,
+};
 use wire::rmpp::{FLAG_ACTIVE, FLAG_FIRST, OFFSET, TYPE_DATA, VERSION};
 use wire::smp::{NodeInfo, PERMISSIVE_LID, Smp};
 
