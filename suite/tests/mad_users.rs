@@ -1,5 +1,5 @@
-//! Tests users who may send management datagrams and misuse it: other users' transactions, the subnet
-//! manager and programs' traffic go on, and the agent's memory stays bounded.
+//! Tests users who may send management datagrams and misuse it: other users' transactions, the
+//! subnet manager and programs' traffic go on, and the agent's memory stays bounded.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! `umad_get_smi_gsi_pairs` and its relative: which devices have the QP 0 and the QP 1 of the same port
-//! GUID. Devices here have both, so both names of a pair are the device's.
+//! `umad_get_smi_gsi_pairs` and its relative: which devices have the QP 0 and the QP 1 of the same
+//! port GUID. Devices here have both, so both names of a pair are the device's.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -72,7 +72,8 @@ pub(crate) unsafe extern "C" fn all(cas: *mut CaPair, max: usize) -> c_int {
     })
 }
 
-/// `umad_get_smi_gsi_pair_by_ca_name`: the pair of a device, or the first one, with the ports to use.
+/// `umad_get_smi_gsi_pair_by_ca_name`: the pair of a device, or the first one, with the ports to
+/// use.
 pub(crate) unsafe extern "C" fn named_pair(
     name: *const c_char,
     port: u8,

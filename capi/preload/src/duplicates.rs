@@ -1,5 +1,5 @@
-//! Duplicates of descriptors: `dup` and its relatives. A duplicate of a descriptor of the agent is one
-//! as well. (After `exec`, [`crate::mads`] looks for such descriptors.)
+//! Duplicates of descriptors: `dup` and its relatives. A duplicate of a descriptor of the agent is
+//! one as well. (After `exec`, [`crate::mads`] looks for such descriptors.)
 
 use std::ffi::{c_int, c_void};
 

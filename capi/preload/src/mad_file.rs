@@ -1,6 +1,6 @@
 //! An open `umadN`: `ioctl`, `read` and `write`. Which descriptors are such files is in
-//! [`crate::mads`]. [`abi::umad::client`] has the rules that all clients share. The principal type is
-//! [`File`].
+//! [`crate::mads`]. [`abi::umad::client`] has the rules that all clients share. The principal type
+//! is [`File`].
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

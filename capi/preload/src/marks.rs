@@ -1,8 +1,8 @@
 //! Which descriptors are connections to a node of the agent that this library made for the program.
 //!
 //! A mark counts only if the socket's peer is that node, because the descriptor may have been
-//! closed and reused. [`crate::duplicates`] marks duplicates of a descriptor. A forked child has the
-//! marks of its parent; after `exec` there are no marks. The principal type is [`Marks`].
+//! closed and reused. [`crate::duplicates`] marks duplicates of a descriptor. A forked child has
+//! the marks of its parent; after `exec` there are no marks. The principal type is [`Marks`].
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
-//! Management datagrams to a client with requests and RMPP, and messages that the client sends. What
-//! it keeps stays bounded, and afterwards a new client can still exchange a message with another one.
+//! Management datagrams to a client with requests and RMPP, and messages that the client sends.
+//! What it keeps stays bounded, and afterwards a new client can still exchange a message with
+//! another one.
 
 use crate::Feed;
 use mad::client::{Client, Event, FLOWS};

@@ -1,6 +1,6 @@
 //! The client's half of the protocol of the node `umad`: what a client sends, what an answer means,
-//! and how a message is received. It has no socket and allocates nothing, so that the path redirector
-//! can use it in a signal handler. The principal functions are [`answer`] and [`fit`].
+//! and how a message is received. It has no socket and allocates nothing, so that the path
+//! redirector can use it in a signal handler. The principal functions are [`answer`] and [`fit`].
 
 use super::{DATAGRAM, FileReply, FileRequest, SHORT_HEADER, UserMad, kind};
 use crate::Errno;
@@ -65,8 +65,8 @@ pub fn fit(message: usize, room: usize, header: usize) -> Result<(), (usize, Err
     }
 }
 
-/// A socket filter that accepts everything and contains a key, as classic BPF. The client attaches it
-/// to the connection of an open file. So the key stays with the file when a descriptor is
+/// A socket filter that accepts everything and contains a key, as classic BPF. The client attaches
+/// it to the connection of an open file. So the key stays with the file when a descriptor is
 /// duplicated, and after `exec`.
 #[must_use]
 pub fn label(key: Key) -> [u64; LABEL] {
