@@ -140,6 +140,7 @@ const NUMBERS: &[(&str, usize)] = &[
     ("{PORT_LEN}", board::PORT_LEN),
     ("{PORT_MAX}", board::PORT_MAX as usize),
     ("{MESSAGE_MAX}", umad::MESSAGE_MAX),
+    ("{PIECE}", umad::PIECE),
     ("{SHORT_HEADER}", umad::SHORT_HEADER),
     ("{AGENTS_MAX}", umad::AGENTS_MAX),
 ];

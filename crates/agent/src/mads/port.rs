@@ -28,6 +28,8 @@ pub(super) struct Registered {
     pub(super) owner: Owner,
     pub(super) qpn: u32,
     pub(super) client: Client<Way>,
+    /// How many of the client's bytes count for its user.
+    pub(super) counted: usize,
 }
 
 /// The services of one port.
@@ -60,13 +62,13 @@ impl PortServices {
         let registration = self.table.register(interest)?;
         let rmpp = interest.rmpp_version != 0 && !interest.user_rmpp;
         let client = Client::new(registration, rmpp, MESSAGE_MAX);
-        self.registered.insert(registration, Registered { owner, qpn: interest.qpn, client });
+        self.registered.insert(registration, Registered { owner, qpn: interest.qpn, client, counted: 0 });
         Ok(registration)
     }
 
     /// Ends a registration.
-    pub(super) fn unregister(&mut self, registration: Registration) {
+    pub(super) fn unregister(&mut self, registration: Registration) -> Option<Registered> {
         self.table.unregister(registration);
-        self.registered.remove(&registration);
+        self.registered.remove(&registration)
     }
 }

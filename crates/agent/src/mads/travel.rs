@@ -50,6 +50,7 @@ impl Mads {
         while let Some((to, mad)) = registered.client.poll_transmit() {
             self.travelling.push_back(Datagram { at, qpn: registered.qpn, to, mad, owner: file.uid });
         }
+        let before = registered.counted + file.bytes();
         while let Some(event) = registered.client.poll_event() {
             match event {
                 Event::Received(from, message) => file.push(id, 0, &from, &message),
@@ -57,6 +58,8 @@ impl Mads {
                 Event::Unanswered(to, message) => file.push(id, ETIMEDOUT, &to, &message[..LEN.min(message.len())]),
             }
         }
+        registered.counted = registered.client.held();
+        self.accounts.change(file.uid, before, registered.counted + file.bytes());
         if file.first().is_some() {
             self.results.readable.push(name);
         }
@@ -228,6 +231,14 @@ impl Mads {
         let Some(port) = self.ports.get_mut(&at) else { return false };
         let Some(registration) = port.table.find(qpn, mad) else { return false };
         if let Some(registered) = port.registered.get_mut(&registration) {
+            let uid = match registered.owner {
+                Owner::File(name, _) => self.files.get(&name).map(|file| file.uid),
+                Owner::Manager => None,
+            };
+            // A user who keeps too much gets nothing more until its programs read.
+            if uid.is_some_and(|uid| !self.accounts.has_room(uid, LEN)) {
+                return true;
+            }
             registered.client.receive(from, mad, now);
         }
         self.follow_client(at, registration);

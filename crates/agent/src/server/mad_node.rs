@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use abi::umad::client::Key;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
@@ -25,6 +26,14 @@ pub(super) enum State {
     Manager,
 }
 
+/// A message that a program writes in several packets.
+pub(super) struct Incoming {
+    pub(super) key: Key,
+    /// Its length when it is whole.
+    pub(super) length: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
 /// A connection.
 pub(super) struct MadConnection {
     pub(super) uid: u32,
@@ -32,6 +41,8 @@ pub(super) struct MadConnection {
     /// The events for which its socket is watched, if any.
     pub(super) interest: Option<EventFlags>,
     pub(super) state: State,
+    /// What it writes, if its state is new and the message is not whole.
+    pub(super) incoming: Option<Incoming>,
     /// Too many descriptors of its user wait to be closed, so the server does not read it.
     pub(super) held_up: bool,
 }

@@ -11,11 +11,12 @@ use shm::Socket;
 use sm::Address;
 use sm::sa::Peer;
 use sm::service::Outgoing;
+use umad::File;
 use wire::mad::{self, CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, Mad, RESPONSE};
 use wire::smp::PERMISSIVE_LID;
 
 use crate::failure::Failure;
-use crate::umad::{self, File};
+use crate::umad_number::number;
 
 /// The agent forgets a request before the manager sends it again.
 const ANSWER_MS: u32 = 150;
@@ -47,12 +48,12 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn open(run_dir: &Path, port: u8) -> Result<Self, Failure> {
-        let (number, device) = umad::number(run_dir, None, port)
-            .map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
+        let (umad, device) =
+            number(run_dir, None, port).map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
         let name = format!("{device}/{port}");
         let refused = |error: io::Error| why(&name, &error);
-        let manager = umad::hold_manager(run_dir, number).map_err(refused)?;
-        let file = File::open(run_dir, number).map_err(refused)?;
+        let manager = umad::hold_manager(run_dir, umad).map_err(refused)?;
+        let file = File::open(run_dir, umad).map_err(refused)?;
         let register = |qpn, mgmt_class, mgmt_class_version, methods| {
             let method_mask = [methods, 0];
             let wanted = RegisterAgent2 { qpn, mgmt_class, mgmt_class_version, method_mask, ..Default::default() };
@@ -106,7 +107,7 @@ impl Link {
         if method & RESPONSE == 0 && method != mad::METHOD_TRAP_REPRESS {
             header.timeout_ms = ANSWER_MS;
         }
-        self.file.send(&header, mad)
+        self.file.write(&header, mad)
     }
 
     /// The next datagram that has arrived.
