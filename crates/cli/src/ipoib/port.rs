@@ -1,8 +1,10 @@
 //! The port that an interface uses: its device, partition and MTU. Principal type: [`Port`].
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use softhca::{Context, Device, PortInfo};
 
 use super::connected;
@@ -82,6 +84,33 @@ impl Port {
             mtu,
             managed,
         })
+    }
+
+    /// Whether the P_Key is still at its place in the table.
+    pub(crate) fn has_partition(&self) -> Result<bool, Failure> {
+        Ok(self.context.pkey(self.number, self.pkey_index)? == self.pkey)
+    }
+
+    /// Waits until the table has the P_Key again, maybe at another place. Returns false if `stop` is
+    /// readable before.
+    pub(crate) fn wait_for_partition(&self, stop: &OwnedFd) -> Result<bool, Failure> {
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        loop {
+            // The event that says so may have come already.
+            let info = self.context.port(self.number)?;
+            if info.active && partition(&self.context, self.number, &info, Some(self.pkey), &self.name).is_ok() {
+                return Ok(true);
+            }
+            let mut fds = [input(stop.as_fd()), input(self.context.as_fd())];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(format!("cannot wait: {error}").into()),
+            }
+            if !fds[0].revents().is_empty() {
+                return Ok(false);
+            }
+            while self.context.poll_event()?.is_some() {}
+        }
     }
 
     /// The partition, with the scope of its groups.
