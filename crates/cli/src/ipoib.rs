@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         Some(_) => None,
         None => Some(start::ensure(host, &run_dir, None)?),
     };
-    let mut port = Port::open(&run_dir, options)?;
+    let mut port = Port::open(&run_dir, options, options.pkey)?;
     let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;
     let mut ips = options.ip.as_slice();
     loop {
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         if !port.wait_for_partition(&stop)? {
             return Ok(String::new());
         }
-        port = Port::open(&run_dir, options)?;
+        port = Port::open(&run_dir, options, Some(port.pkey))?;
         // The interface has kept its addresses.
         ips = &[];
     }

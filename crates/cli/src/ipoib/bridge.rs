@@ -271,9 +271,6 @@ impl<'a> Bridge<'a> {
     /// Takes connections that were made, or have ended.
     fn connections(&mut self) {
         let now = self.now();
-        for link in self.link.broken() {
-            self.interface.disconnected(&link);
-        }
         let Some(connected) = self.link.connected() else { return };
         for link in connected.closed() {
             self.interface.disconnected(&link);
@@ -285,8 +282,11 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    /// Sends what was lost with a connection once more: the neighbour may have started again.
+    /// Sends what was lost with broken connections once more: the neighbours may have started again.
     fn send_lost(&mut self) -> Result<(), Failure> {
+        for link in self.link.broken() {
+            self.interface.disconnected(&link);
+        }
         for payload in self.link.lost() {
             let now = self.now();
             let Some(packet) = payload.get(HEADER..).and_then(HostPacket::whole) else { continue };
@@ -362,11 +362,14 @@ impl<'a> Bridge<'a> {
         }
         let ready = |at: usize| !fds[at].revents().is_empty();
         let (stopped, host, port) = (ready(0), ready(1), ready(2));
+        let made = self.link.waker().is_some() && ready(4);
         if host && self.netlink.drain() {
             self.read_host()?;
         }
         let changed = port && self.port_events()?;
-        self.connections();
+        if made {
+            self.connections();
+        }
         self.send_lost()?;
         self.events()?;
         Ok(if stopped { Some(End::Stopped) } else { changed.then_some(End::Partition) })

@@ -41,8 +41,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Opens the device, and finds the partition.
-    pub(crate) fn open(run_dir: &Path, options: &Ipoib) -> Result<Self, Failure> {
+    /// Opens the device, and finds the partition, which is the first one if there is no `pkey`.
+    pub(crate) fn open(run_dir: &Path, options: &Ipoib, pkey: Option<u16>) -> Result<Self, Failure> {
         let (device, number) = choose(run_dir, options.device.as_deref())?;
         let name = format!("{}/{number}", device.name());
         let context = device.open()?;
@@ -55,7 +55,7 @@ impl Port {
             };
             return Err(format!("the port {name} is not active: {why}").into());
         }
-        let (pkey_index, pkey) = partition(&context, number, &info, options.pkey, &name)?;
+        let (pkey_index, pkey) = partition(&context, number, &info, pkey, &name)?;
         let most = info.mtu.bytes() - HEADER;
         let mtu = options.mtu.unwrap_or(info.mtu.bytes().min(USUAL) - HEADER);
         if !(68..=most).contains(&mtu) {
