@@ -124,12 +124,17 @@ impl Board {
 
     /// The index of `gid` in a port's table.
     pub(crate) fn index_of(&self, device: u32, port: u32, gid: &[u8; 16]) -> Option<u32> {
-        (0..board::GID_MAX).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
+        (0..self.gid_len(device, port)).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
+    }
+
+    /// Number of entries in a port's GID table, also empty ones.
+    fn gid_len(&self, device: u32, port: u32) -> u32 {
+        board::port(device, port).map_or(0, |at| self.word(at + board::port_word::GID_LEN)).min(board::GID_MAX)
     }
 
     /// Whether two ports of a device have an address in common.
     pub(crate) fn have_a_gid_in_common(&self, device: u32, one: u32, other: u32) -> bool {
-        let gids = (0..board::GID_MAX).filter_map(|index| self.gid(device, one, index));
+        let gids = (0..self.gid_len(device, one)).filter_map(|index| self.gid(device, one, index));
         gids.filter(|gid| gid != &[0; 16]).any(|gid| self.index_of(device, other, &gid).is_some())
     }
 
@@ -164,8 +169,7 @@ impl Board {
         let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
         let places = (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }));
         places.into_iter().find(|place| {
-            self.is_up(place.device, place.port)
-                && (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
+            self.is_up(place.device, place.port) && self.index_of(place.device, place.port, gid).is_some()
         })
     }
 }
