@@ -50,8 +50,8 @@ pub struct Port {
     pub peer: Option<PortId>,
     /// The P_Key table.
     pub pkeys: Vec<u16>,
-    /// SL to VL, by ingress port; of an end port, one table.
-    pub sl_to_vl: Vec<SlToVl>,
+    /// The tables of SL to VL that are known, by ingress port. An adapter has one, at 0.
+    pub sl_to_vl: BTreeMap<u8, SlToVl>,
     /// The arbitration table of high priority.
     pub arbitration_high: Vec<VlWeight>,
     /// The arbitration table of low priority.

@@ -72,7 +72,7 @@ impl Manager {
         let ingresses: Vec<u8> = if is_switch { node.ports.keys().copied().filter(used).collect() } else { vec![0] };
         if lanes > 1 {
             for ingress in ingresses {
-                if port.sl_to_vl.get(usize::from(ingress)) != Some(&wanted) {
+                if port.sl_to_vl.get(&ingress) != Some(&wanted) {
                     let ports = u32::from(ingress) << 8 | u32::from(id.port);
                     let modifier = if is_switch { ports } else { 0 };
                     let what = What::SlToVl(id, ingress);
@@ -125,7 +125,7 @@ const fn without_states(mut info: PortInfo) -> PortInfo {
 }
 
 /// The lanes of a code.
-const fn lanes(code: u8) -> u8 {
+pub(super) const fn lanes(code: u8) -> u8 {
     match code {
         0 | 1 => 1,
         2 => 2,

@@ -1,7 +1,9 @@
 //! MultiPathRecord: paths between several sources and several destinations. Not which path a pair has
 //! ([`super::paths`]). The function is [`multi_paths`].
 
-use super::paths::{Index, paths};
+use super::Config;
+use super::index::Index;
+use super::paths::paths;
 use super::request::{Answer, Refusal, Request};
 use wire::layout::Layout;
 use wire::mad::METHOD_GET_TABLE;
@@ -56,7 +58,7 @@ fn template(wanted: &Multi) -> PathRecord {
 /// Answers MultiPathRecord with PathRecords, as many as the request wants in all. The first ones
 /// have each source and each destination once. A second path of a pair comes after all pairs.
 /// Whether paths have a link in common is not looked at.
-pub(super) fn multi_paths(request: &Request<'_>, index: &Index, life: u8, sl: u8) -> Answer {
+pub(super) fn multi_paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
     let wanted: Multi = request.template();
     if !request.asks(Multi::SOURCES | Multi::DESTINATIONS) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
@@ -76,7 +78,7 @@ pub(super) fn multi_paths(request: &Request<'_>, index: &Index, life: u8, sl: u8
         PathRecord { sgid: sgids[source], dgid: others[target], ..template(&wanted) }.write(&mut data);
         let mut pair = Request { mask, data: &data, ..*request };
         pair.header.method = METHOD_GET_TABLE;
-        pairs.push(paths(&pair, index, life, sl)?);
+        pairs.push(paths(&pair, index, config)?);
     }
     let mut records = request.records::<PathRecord>();
     let longest = pairs.iter().map(|found| found.count).max().unwrap_or(0);
