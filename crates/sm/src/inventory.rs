@@ -58,7 +58,7 @@ pub struct Port {
     pub arbitration_low: Vec<VlWeight>,
     /// The GUID table of an end port.
     pub guids: Vec<u64>,
-    /// The manager that runs here.
+    /// The manager that runs here. Of this manager itself, as it was at the end of the last sweep.
     pub sm: Option<SmInfo>,
 }
 

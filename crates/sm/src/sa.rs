@@ -28,11 +28,11 @@ use request::{Answer, Records, Refusal, Request, common, pkeys};
 use services::Services;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wire::class_port_info::ClassPortInfo;
+use wire::class_port_info::{ClassPortInfo, Endpoint};
 use wire::layout::Layout;
 use wire::mad::{
-    BASE_VERSION, CLASS_SA, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_MULTI, METHOD_GET_TABLE, METHOD_REPORT,
-    METHOD_SET, Mad, RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
+    BASE_VERSION, CLASS_SA, GSI_QKEY, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_MULTI, METHOD_GET_TABLE,
+    METHOD_REPORT, METHOD_SET, Mad, RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
 };
 use wire::notice::{GidNotice, InformInfo, Notice};
 use wire::rmpp;
@@ -48,6 +48,8 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 const REPORT_RETRIES: u32 = 3;
 /// The response time that is announced: 4.096 µs × 2^n.
 const RESPONSE_TIME: u8 = 18;
+/// Requests go to this queue pair.
+const GSI_QP: u32 = 1;
 /// Optional records, groups, MultiPathRecord, and the comparison of capability masks bit by bit.
 const CAPABILITIES: u16 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 13;
 /// Alias GUIDs, and send-only full members of groups.
@@ -438,6 +440,8 @@ fn class_port_info(request: &Request<'_>) -> Answer {
         capability_mask: CAPABILITIES,
         capability_mask2: CAPABILITIES2,
         response_time: RESPONSE_TIME,
+        redirect: Endpoint { qpn: GSI_QP, qkey: GSI_QKEY, ..Endpoint::default() },
+        trap: Endpoint { qkey: GSI_QKEY, ..Endpoint::default() },
         ..ClassPortInfo::default()
     })?;
     Ok(records)

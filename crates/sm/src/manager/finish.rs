@@ -118,6 +118,10 @@ impl Manager {
     /// All is set.
     fn complete(&mut self) {
         self.is_up = true;
+        let info = self.sm_info();
+        if let Some(own) = self.own.and_then(|own| self.inventory.port_mut(own)) {
+            own.sm = Some(info);
+        }
         self.sweep.heavy |= self.sweep.errors > 0 || self.role.takeover;
         if !self.plan.partial {
             self.role.takeover = false;

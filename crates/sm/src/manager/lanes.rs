@@ -1,5 +1,5 @@
-//! The tables of lanes that the manager has not set: they are read after the subnet is up, so that
-//! subnet administration can show them. A sweep reads a limited number. Adapters are first, as a
+//! The tables that the manager has not set: those of lanes, and of P_Keys at switches. They are
+//! read after the subnet is up, so that subnet administration can show them. A sweep reads a limited number. Adapters are first, as a
 //! switch has a table for each pair of ports.
 
 use super::Manager;
@@ -7,7 +7,7 @@ use super::asker::{Request, What};
 use super::port_settings::lanes;
 use crate::inventory::{Node, Port, PortId};
 use std::collections::VecDeque;
-use wire::smp::{SlToVl, VlArbitration};
+use wire::smp::{PKeyTable, SlToVl, VlArbitration};
 
 /// The tables that one sweep reads.
 pub(super) const MOST_READ: usize = 8192;
@@ -19,17 +19,29 @@ impl Manager {
         nodes(false).chain(nodes(true)).map(|(guid, _)| *guid).collect()
     }
 
-    /// Gets of the tables that are not known, of ports with several lanes and a link.
+    /// Gets of the tables that are not known, of ports with a link.
     pub(super) fn lane_requests(&mut self, guid: u64) -> Vec<Request> {
         let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };
         let ports = node.ports.iter().map(|(number, port)| (PortId { node: guid, port: *number }, port));
-        let several = ports.filter(|(id, port)| is_used(id.port, port) && lanes(port.info.vls.operational) > 1);
-        let mut requests: Vec<Request> = several.flat_map(|(id, port)| self.lanes_of(id, node, port)).collect();
+        let used = ports.filter(|(id, port)| is_used(id.port, port));
+        let mut requests: Vec<Request> = used.flat_map(|(id, port)| self.tables_of(id, node, port)).collect();
         requests.truncate(self.plan.reads_left);
         self.plan.reads_left -= requests.len();
         requests
     }
 
+    fn tables_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<Request> {
+        let mut requests =
+            if lanes(port.info.vls.operational) > 1 { self.lanes_of(id, node, port) } else { Vec::new() };
+        let has_keys = node.switch.as_ref().is_some_and(|switch| switch.info.enforcement_cap > 0);
+        if has_keys && port.pkeys.is_empty() {
+            let modifier = u32::from(id.port) << 16;
+            requests.push(Request::get(What::PKeys(id, 0), PKeyTable::ATTRIBUTE, modifier, &self.route(id)));
+        }
+        requests
+    }
+
+    /// A port with one lane has no choice.
     fn lanes_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<Request> {
         let (is_switch, route, vls) = (node.switch.is_some(), self.route(id), port.info.vls);
         let number = if is_switch { u32::from(id.port) } else { 0 };

@@ -196,6 +196,32 @@ fn paths_of_several_pairs_begin_with_each_end_once() {
 }
 
 #[test]
+fn independent_paths_have_few_links_in_common() {
+    let (sa, mut inventory) = sa();
+    // A second link between the first two switches, for the second LID of 0x12.
+    for (node, peer) in [(1, 2), (2, 1)] {
+        let second = port(node, 0, 0, Some(PortId { node: peer, port: 9 }), &[]);
+        inventory.nodes.get_mut(&node).unwrap().ports.insert(9, second);
+    }
+    inventory.nodes.get_mut(&1).unwrap().switch.as_mut().unwrap().linear[9] = 9;
+    let mask = MultiPathRecord::SOURCES | MultiPathRecord::DESTINATIONS | MultiPathRecord::NUMBER;
+    let mut wanted = MultiPathRecord { sources: 2, destinations: 1, number: 2, ..MultiPathRecord::default() };
+    for (gid, guid) in wanted.gids.iter_mut().zip([0x10, 0x11, 0x12]) {
+        *gid = gid_of(guid);
+    }
+    for (independence, dlids) in [(0, [8, 8]), (2, [8, 9])] {
+        let mut sa = sa.clone();
+        let mask = mask | MultiPathRecord::INDEPENDENCE;
+        let record = MultiPathRecord { independence, ..wanted };
+        let mad = datagram(METHOD_GET_MULTI, MultiPathRecord::ATTRIBUTE, 0, mask, record);
+        sa.receive(&inventory, peer(4), &mad, SECOND);
+        let (_, answer) = std::iter::from_fn(|| sa.poll_transmit()).find(|(_, mad)| mad[3] & RESPONSE != 0).unwrap();
+        let path = |nth: usize| PathRecord::read(&answer[DATA + 64 * nth..]).unwrap();
+        assert_eq!([path(0).dlid, path(1).dlid], dlids);
+    }
+}
+
+#[test]
 fn a_loop_in_the_tables_is_no_path() {
     let (mut sa, mut inventory) = sa();
     inventory.nodes.get_mut(&2).unwrap().switch.as_mut().unwrap().linear[8] = 1;
