@@ -80,6 +80,8 @@ impl Manager {
     fn all_found(&mut self) {
         let found = std::mem::take(&mut self.found);
         let old = std::mem::replace(&mut self.inventory, found);
+        // Routes are those of the inventory from here on.
+        self.sweep.phase = Phase::Idle;
         let own = self.own.filter(|own| {
             let port = self.inventory.port(*own);
             port.is_some_and(|port| own.port == 0 || port.info.link.state > LinkState::Down as u8)
