@@ -8,6 +8,12 @@ use crate::partitions::table;
 use crate::routing::graph::is_switch;
 use wire::smp::{Capability, PortInfo, SlToVl, VlArbitration, VlWeight};
 
+/// How long a packet may be the first of its lane before a switch drops it: 4.096 µs × 2^n, to
+/// another switch and to an adapter. These are the values of opensm.
+const LIFE: u8 = 18;
+const LEAF_LIFE: u8 = 16;
+/// The packets that are dropped in a row before the lane drops all for a time.
+const STALL_COUNT: u8 = 7;
 /// The lane on which packets are dropped.
 const DROP: u8 = 15;
 
@@ -49,6 +55,10 @@ impl Manager {
             info.vls.high_limit = qos.high_limit;
         }
         if let Some(switch) = &node.switch {
+            let behind = port.peer.and_then(|peer| self.inventory.nodes.get(&peer.node));
+            let is_leaf = behind.is_none_or(|behind| behind.switch.is_none());
+            info.vls.head_of_queue_life = if is_leaf { LEAF_LIFE } else { LIFE };
+            info.vls.stall_count = STALL_COUNT;
             let enforced = self.enforced(node, port);
             let checks = enforced.is_some_and(|(keys, cap)| table(&keys, &port.pkeys, cap.into()).is_some());
             info.vls.enforce_inbound = checks && switch.info.enforces_inbound;
