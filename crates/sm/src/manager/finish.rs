@@ -90,6 +90,7 @@ impl Manager {
             return self.cut_off();
         }
         self.inventory.remove_silent();
+        // Another manager may have set tables since this one was the master.
         if self.role.state == SmState::Master && !self.role.takeover {
             self.inventory.keep_tables(old);
         }
@@ -192,7 +193,7 @@ impl Inventory {
         }
     }
 
-    /// Takes over what discovery does not read, unless another manager was at work. A switch or port without its LID has started again,
+    /// Takes over what discovery does not read. A switch or port without its LID has started again,
     /// and has lost it.
     fn keep_tables(&mut self, mut old: Inventory) {
         for (guid, node) in &mut self.nodes {

@@ -1,6 +1,6 @@
 //! The tables that the manager has not set: those of lanes, and of P_Keys at switches. They are
-//! read after the subnet is up, so that subnet administration can show them. A sweep reads a limited number. Adapters are first, as a
-//! switch has a table for each pair of ports.
+//! read after the subnet is up, so that subnet administration can show them. A sweep reads a
+//! limited number. Adapters are first, as a switch has a table for each pair of ports.
 
 use super::Manager;
 use super::asker::{Request, What};

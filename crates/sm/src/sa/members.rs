@@ -82,8 +82,7 @@ pub(super) fn join(
     if others.count() >= most {
         return Err(Refusal(STATUS_NO_RESOURCES));
     }
-    let mut created = false;
-    let mut mgid = wanted.mgid;
+    let (mut created, mut mgid) = (false, wanted.mgid);
     if groups.find(&mgid).is_none() {
         if wanted.join_state & (Record::FULL | Record::SEND_ONLY_FULL) == 0 {
             return Err(invalid);
