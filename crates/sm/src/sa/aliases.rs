@@ -18,7 +18,7 @@ const GUIDS: usize = 8;
 /// The component of the first GUID of a block.
 const FIRST: u64 = 1 << 4;
 /// GUIDs that the manager chooses begin with the company id of OpenFabrics, as opensm's do.
-const CHOSEN: u64 = 0x0014_05 << 40;
+const CHOSEN: u64 = 0x1405 << 40;
 
 /// The aliases that the manager has chosen.
 #[derive(Clone, Debug, Default)]
