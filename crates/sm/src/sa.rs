@@ -442,7 +442,6 @@ fn class_port_info(request: &Request<'_>) -> Answer {
         response_time: RESPONSE_TIME,
         redirect: Endpoint { qpn: GSI_QP, qkey: GSI_QKEY, ..Endpoint::default() },
         trap: Endpoint { qkey: GSI_QKEY, ..Endpoint::default() },
-        ..ClassPortInfo::default()
     })?;
     Ok(records)
 }
