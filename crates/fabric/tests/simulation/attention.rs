@@ -22,13 +22,7 @@ fn talk(hosts: usize) -> (u64, u64) {
     let (mut steps, before) = (0, simulation.looks());
     for _ in 0..100 {
         let (rkey, remote_addr) = (b.mr.rkey(), b.memory.addr(0));
-        a.post(&SendWr {
-            opcode: opcode::RDMA_WRITE,
-            rkey,
-            remote_addr,
-            sges: &a.sge(0, 9000),
-            ..SendWr::default()
-        });
+        a.post(&SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, sges: &a.sge(0, 9000), ..SendWr::default() });
         let mut wcs = [Wc::default()];
         while a.scq.poll(&mut wcs).expect("a device") == 0 {
             simulation.step().expect("something happens");

@@ -11,7 +11,7 @@ use engine::{Cq, SendWr};
 use sm::Config;
 use subnet::port::Fault;
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 /// Requests of each end of a connection, and the place of each in memory.
 const REQUESTS: usize = 12;
 const PLACE: usize = 20 * 1024;

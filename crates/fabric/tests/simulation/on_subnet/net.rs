@@ -72,7 +72,8 @@ impl Net {
             for node in (0..model.fabric().len() as u32).map(NodeId) {
                 let name = model.name(node).expect("a name").to_owned();
                 if let Some(switch) = model.fabric_mut().switch_mut(node) {
-                    (1..=hosts as u16).for_each(|lid| switch.set_route(lid, route(&name, lid)));
+                    switch.top = hosts as u16;
+                    (1..=switch.top).for_each(|lid| switch.set_route(lid, route(&name, lid)));
                 }
             }
         });

@@ -10,7 +10,7 @@ use sm::Config;
 /// Bytes in a second on a link of 4X SDR, which has 8 Gb/s of data.
 const LINK: u64 = 1_000_000_000;
 const WARM: Duration = Duration::from_millis(2);
-const TIME: Duration = Duration::from_millis(20);
+const TIME: Duration = Duration::from_millis(8);
 
 /// Three hosts at one switch. The link of H3 is slow.
 const STAR: &str = r#"

@@ -9,7 +9,7 @@ use engine::Service;
 use mad::counters::Counter;
 
 const WARM: Duration = Duration::from_millis(2);
-const TIME: Duration = Duration::from_millis(20);
+const TIME: Duration = Duration::from_millis(8);
 
 /// Two switches with one link between them.
 const DUMBBELL: &str = r#"
