@@ -11,9 +11,10 @@ use engine::{Ah, Cq, SendWr, Service};
 
 /// Requests that are posted at one time.
 const DEPTH: u64 = 16;
-/// Bytes of a message of a connection, and of a datagram.
+/// Bytes of a message of a connection, and of a datagram. Full packets are a little longer than 64
+/// units of arbitration, so a weight of 64 is one packet.
 const MESSAGE: usize = 16 * 1024;
-const DATAGRAM: usize = 4000;
+const DATAGRAM: usize = 4096;
 
 pub(crate) struct Flow {
     from: Side,
