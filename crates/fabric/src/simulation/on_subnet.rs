@@ -14,8 +14,8 @@ use crate::StartError;
 const SILENT: usize = 1000;
 
 impl Simulation {
-    /// A simulation with an InfiniBand subnet, in the time of the simulation: one event of a link is
-    /// one event here. Until tables, LIDs and states are set, by [`Simulation::subnet`] or by
+    /// A simulation with an InfiniBand subnet, in the time of the simulation: one event of a link
+    /// is one event here. Until tables, LIDs and states are set, by [`Simulation::subnet`] or by
     /// [`Simulation::start_subnet_manager`], no packet passes.
     ///
     /// ```
@@ -23,15 +23,18 @@ impl Simulation {
     /// use mad::topology::Topology;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let text = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
+    /// let text = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\nHca 1 \"H2\"\n";
     /// let subnet = subnet::Managed::new(&Topology::from_text(text)?)?;
     /// let mut simulation = Simulation::with_subnet(7, subnet);
     /// simulation.host_on("H1", "10.0.0.101")?;
     /// simulation.host_on("H2", "10.0.0.102")?;
     /// assert!(simulation.start_subnet_manager(sm::Config::default()));
     /// simulation.run_for(std::time::Duration::from_secs(1));
-    /// let lid = |net: &mut subnet::Managed| net.port_info(subnet::End { node: net.id("H2")?, port: 1 });
-    /// assert_ne!(simulation.subnet(lid).flatten().map(|info| info.lid), Some(0));
+    /// let info = simulation.subnet(|net| {
+    ///     let node = net.id("H2")?;
+    ///     net.port_info(subnet::End { node, port: 1 })
+    /// });
+    /// assert!(info.flatten().is_some_and(|info| info.lid != 0));
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -67,8 +70,8 @@ impl Simulation {
         Ok(host)
     }
 
-    /// Starts a subnet manager, at a switch if there is one. Returns false if there is no subnet, or
-    /// no port for it. A manager sweeps for ever, so events never end then.
+    /// Starts a subnet manager, at a switch if there is one. Returns false if there is no subnet,
+    /// or no port for it. A manager sweeps for ever, so events never end then.
     pub fn start_subnet_manager(&mut self, config: sm::Config) -> bool {
         self.core.state.lock().links.as_mut().is_some_and(|links| links.start_manager(config))
     }

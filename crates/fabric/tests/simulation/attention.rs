@@ -1,5 +1,5 @@
-//! The work of a step in simulated time: it depends on what happens, and not on how many hosts there
-//! are. The tests count the engines and hosts that steps have looked at.
+//! The work of a step in simulated time: it depends on what happens, and not on how many hosts
+//! there are. The tests count the engines and hosts that steps have looked at.
 
 use std::time::Duration;
 

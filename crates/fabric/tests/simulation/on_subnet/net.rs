@@ -42,7 +42,8 @@ impl Net {
         net
     }
 
-    /// The same with tables by hand: H`n` has the LID n, and `route` tells a switch's port to a LID.
+    /// The same with tables by hand: H`n` has the LID n, and `route` tells a switch's port to a
+    /// LID.
     pub(crate) fn by_hand(seed: u64, text: &str, hosts: usize, route: impl Fn(&str, u16) -> u8) -> Self {
         let mut net = Self::new(seed, text);
         net.model(|model| {

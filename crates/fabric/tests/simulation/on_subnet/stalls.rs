@@ -32,8 +32,8 @@ fn waited(net: &mut Net, node: &str, port: u8) -> u64 {
     net.model(|model| model.counter(end(model, node, port), Counter::XmitWait))
 }
 
-/// H3 takes no packets for a while. Its sender stops, and nothing is lost. Packets to H4 on the same
-/// lane wait behind those to H3, and packets on another lane do not.
+/// H3 takes no packets for a while. Its sender stops, and nothing is lost. Packets to H4 on the
+/// same lane wait behind those to H3, and packets on another lane do not.
 #[test]
 fn a_receiver_that_takes_nothing_stalls_its_lane_and_loses_nothing() {
     for service in [Service::Rc, Service::Ud] {
@@ -94,8 +94,8 @@ fn number(switch: &str) -> u16 {
     switch[1..].parse().expect("a number")
 }
 
-/// Each host sends to the one after the next. All packets go clockwise, so that the lanes of the ring
-/// wait for each other.
+/// Each host sends to the one after the next. All packets go clockwise, so that the lanes of the
+/// ring wait for each other.
 #[test]
 fn a_deadlock_by_bad_routes_is_named_and_good_routes_end_it() {
     let clockwise = |switch: &str, lid: u16| if number(switch) == lid { 1 } else { 2 };
@@ -110,8 +110,8 @@ fn a_deadlock_by_bad_routes_is_named_and_good_routes_end_it() {
     assert_eq!(stuck, [0; 4], "nothing moves");
     assert_eq!(net.drops(), 0);
 
-    // No packet goes from S4 to S1 any more, nor from S1 to S4. The switches drop what is older than
-    // their life time of about a second, and the senders retransmit.
+    // No packet goes from S4 to S1 any more, nor from S1 to S4. The switches drop what is older
+    // than their life time of about a second, and the senders retransmit.
     let broken = |switch: &str, lid: u16| match number(switch) {
         at if at == lid => 1,
         at if at < lid => 2,
