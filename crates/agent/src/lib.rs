@@ -84,4 +84,5 @@ pub use agent::{Agent, AgentHandle, StartError, require_addresses};
 pub use config::{Config, ConfigError};
 pub use listening::FILES_MIN;
 pub use local::{LocalChannel, LocalControl};
+pub use mads::{OwnManager, change_of, change_of_link};
 pub use stepped::{Stepped, SteppedChannel, SteppedControl};

@@ -13,16 +13,15 @@ use mad::sma::Event;
 use mad::topology::Topology;
 use subnet::fabric::{End, NodeId};
 use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
-use subnet::state::{Logical, Physical};
+use subnet::state::Logical;
 use wire::Grh;
 use wire::mad::CLASS_CM;
 use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
 
 use super::Mads;
-use super::managed::{change_of, rate_of};
+use super::managed::{change_of, change_of_link};
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
-use crate::config::PortState;
 use crate::port_change::PortChange;
 use crate::world::World;
 
@@ -219,16 +218,7 @@ impl Mads {
     /// The state of a device's link has changed.
     fn follow_link(&mut self, world: &mut World, end: End, state: Logical) {
         let Some(info) = self.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)) else { return };
-        let state = match state {
-            Logical::Down if info.link.phys_state == Physical::Disabled as u8 => PortState::Down,
-            Logical::Down => PortState::Polling,
-            Logical::Init => PortState::Init,
-            Logical::Armed => PortState::Armed,
-            Logical::Active | Logical::ActiveDefer => PortState::Active,
-        };
-        let mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
-        let change = PortChange { state: Some(state), rate: Some(rate_of(&info.link)), mtu, ..PortChange::default() };
-        self.change_port(world, end, &change);
+        self.change_port(world, end, &change_of_link(&info, state));
     }
 
     fn change_port(&mut self, world: &mut World, end: End, change: &PortChange) {

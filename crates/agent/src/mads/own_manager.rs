@@ -26,7 +26,7 @@ const POLL: (Duration, u32) = (Duration::from_secs(1), 3);
 
 /// A subnet manager, and its port.
 #[derive(Debug)]
-pub(super) struct OwnManager {
+pub struct OwnManager {
     service: Service,
     end: End,
 }
@@ -34,6 +34,15 @@ pub(super) struct OwnManager {
 impl OwnManager {
     /// A manager for a fabric. `None` if it has no port for one.
     pub(super) fn new(net: &mut Managed, world: &World) -> Option<Self> {
+        let (poll_interval, poll_retries) = POLL;
+        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
+        let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
+        Self::with(net, Config { timing, ..Config::default() }, transaction)
+    }
+
+    /// A manager with this configuration, and with the number of its first transaction. `None` if
+    /// the fabric has no port for one.
+    pub fn with(net: &mut Managed, config: Config, transaction: u64) -> Option<Self> {
         let end = place(net)?;
         // The end of an adapter may be attached already, which changes nothing.
         let _ = net.attach(end);
@@ -41,20 +50,16 @@ impl OwnManager {
         let guid = node.port(end.port).map_or(node.info.node_guid, |port| port.guid);
         let mask = net.port_info(end).map_or(0, |info| info.capability_mask);
         let _ = net.set_capability(end, mask | Capability::SM);
-        let (poll_interval, poll_retries) = POLL;
-        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
-        let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
-        let manager = Manager::new(Config { timing, ..Config::default() }, guid, transaction);
-        Some(Self { service: Service::new(manager), end })
+        Some(Self { service: Service::new(Manager::new(config, guid, transaction)), end })
     }
 
-    /// When it has something to do.
-    pub(super) fn next(&self) -> Option<Duration> {
+    /// When it has something to do, on the fabric's clock.
+    pub fn next(&self) -> Option<Duration> {
         self.service.next_timeout()
     }
 
     /// Does what is due, and sends what the manager asks. Returns false if it sent nothing.
-    pub(super) fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
+    pub fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
         let Self { service, end } = self;
         if service.next_timeout().is_some_and(|next| next <= now) {
             service.handle_timeout(now);
@@ -75,7 +80,7 @@ impl OwnManager {
 
     /// Gives the manager a datagram that has come out at its port. Returns false if it is for
     /// somebody else.
-    pub(super) fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
+    pub fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
         let Self { service, end } = self;
         let managed::Datagram { source_qp, dest_qp, slid, sl, pkey, grh, mad, .. } = &delivered.datagram;
         if delivered.end != *end {

@@ -16,6 +16,12 @@ impl Managed {
         &self.fabric
     }
 
+    /// The links and switches, for an owner that sets tables, settings and states by hand. The
+    /// agents do not know of it, so what a manager sets later wins.
+    pub const fn fabric_mut(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
     /// The current time.
     #[must_use]
     pub const fn now(&self) -> Time {
