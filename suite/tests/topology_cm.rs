@@ -106,7 +106,7 @@ fn programs_of_rdmacm_utils_connect_through_three_switches() {
         both(&["ucmatose", "-c", "4"], &["ucmatose", "-s", H3, "-c", "4"]);
         both(&["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
         both(&["rdma_server"], &["rdma_client", "-s", H3]);
-        both(&["ib_send_lat", "-R", "-n", "100"], &["ib_send_lat", "-R", "-n", "100", H3]);
+        both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
         both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
         room.wait_until_all_is_forgotten(HANG).expect("it is empty");
     }
