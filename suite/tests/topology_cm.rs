@@ -104,7 +104,7 @@ fn programs_of_rdmacm_utils_connect_through_three_switches() {
         };
         both(&["rping", "-s", "-C", "10"], &["rping", "-c", "-a", H3, "-C", "10"]);
         both(&["ucmatose", "-c", "4"], &["ucmatose", "-s", H3, "-c", "4"]);
-        both(&["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
+        meet(&room, &["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
         both(&["rdma_server"], &["rdma_client", "-s", H3]);
         both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
         both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
@@ -156,10 +156,10 @@ fn without_a_path_there_is_a_route_error() {
     let room = room(User::Nobody);
     let (_port, p) = reserve();
     let (_other, q) = reserve();
-    let mut neighbour = serve(&room, "H4", &["rping", "-s", "-p", &q, "-C", "2000"]);
-    let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "2000"];
+    let mut neighbour = serve(&room, "H4", &["rping", "-s", "-p", &q, "-C", "500"]);
+    let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "500"];
     let mut busy = room.start(on(&room, "H1", &words)).expect("it starts");
-    let mut server = serve(&room, "H3", &["rping", "-s", "-p", &p]);
+    let mut server = serve(&room, "H3", &["rping", "-s", "-P", "-p", &p]);
     let cut = |action: &str| room.finish(room.softhca(&["subnet", action, "S2[5]"])).expect("it ends").expect_success();
     cut("cut");
     wait_for_path(&room, false);
@@ -170,7 +170,7 @@ fn without_a_path_there_is_a_route_error() {
     cut("mend");
     wait_for_path(&room, true);
     wait::until(HANG, "the manager to know", || client().succeeded().then_some(())).expect("it knows");
-    server.signal(Signal::KILL);
+    server.signal(Signal::TERM);
     server.wait(HANG).expect("it ends");
     busy.wait(HANG).expect("it ends").expect_success();
     neighbour.wait(HANG).expect("it ends").expect_success();
