@@ -132,6 +132,9 @@ pub struct PortConfig {
     /// a topology.
     #[serde(skip)]
     pub managed: bool,
+    /// In an agent with a topology: the IP address by which the connection manager finds the port.
+    #[serde(skip)]
+    pub address: Option<IpAddr>,
 }
 
 /// The state of a port's link. Except in `Active`, QPs can be created and connected, but no packet
@@ -258,6 +261,7 @@ impl Default for PortConfig {
             subnet: SubnetSettings::default(),
             dscp: DscpTable::default(),
             managed: false,
+            address: None,
         }
     }
 }

@@ -22,6 +22,7 @@ mod calls;
 pub(crate) mod fabric;
 mod file;
 mod managed;
+mod of_manager;
 mod operator;
 mod own_manager;
 mod paths;
@@ -96,6 +97,8 @@ pub(crate) struct Results {
     pub(crate) outgoing: Vec<Outgoing>,
     /// Datagrams of ports of this agent for its connection manager.
     pub(crate) for_manager: VecDeque<Arrived>,
+    /// What the connection manager of this agent hears of subnet administration.
+    pub(crate) answers: Vec<crate::cm::Answer>,
     /// Files with messages for their programs.
     pub(crate) readable: Vec<u32>,
     /// Files and waiting connections whose device is gone.
@@ -109,8 +112,8 @@ pub(crate) struct Results {
 impl Results {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { outgoing, for_manager, readable, gone, granted, ports_changed } = self;
-        let lists = outgoing.is_empty() && for_manager.is_empty() && readable.is_empty();
+        let Self { outgoing, for_manager, answers, readable, gone, granted, ports_changed } = self;
+        let lists = outgoing.is_empty() && for_manager.is_empty() && answers.is_empty() && readable.is_empty();
         lists && gone.is_empty() && granted.is_empty() && !ports_changed
     }
 }

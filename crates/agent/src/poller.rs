@@ -17,6 +17,8 @@ pub(crate) enum Token {
     Node(u32),
     /// A connection arrives at the connection manager's node.
     ManagerNode,
+    /// A connection arrives at the connection manager's node of a node of a topology.
+    NodesManager(u32),
     /// A connection arrives at the admin node.
     AdminNode,
     /// A connection arrives at the node of NETLINK_RDMA.
@@ -64,6 +66,7 @@ impl From<Token> for EventData {
             Token::NetlinkNode => (13, 0),
             Token::MadNode => (14, 0),
             Token::Mads(id) => (15, id),
+            Token::NodesManager(id) => (16, id),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -89,6 +92,7 @@ impl From<EventData> for Token {
             11 => Self::RunDir,
             12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,
+            16 => Self::NodesManager(id),
             _ => Self::Wake,
         }
     }

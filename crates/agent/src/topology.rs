@@ -1,6 +1,8 @@
 //! A topology file: its channel adapters become devices, and the agent has its fabric. The function
 //! is [`load`].
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use mad::topology::{Node, Topology};
@@ -34,15 +36,31 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
 /// The fabric cannot be built; there is no channel adapter, or one of the first has too many ports.
 pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
     let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
-    let adapters = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca).take(MAX_DEVICES);
-    let devices: Vec<_> = adapters.map(|node| device(node, guids.get(&node.name))).collect::<Result<_, _>>()?;
+    let adapters = || topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
+    let mut taken = BTreeSet::new();
+    for address in adapters().flat_map(|node| &node.addresses) {
+        if address.is_unspecified() || address.is_multicast() || *address == Ipv4Addr::LOCALHOST {
+            return Err(ConfigError::Value(format!("the topology: {address} is no address of one adapter")));
+        }
+        if !taken.insert(*address) {
+            return Err(ConfigError::Value(format!("the topology: two adapters have the address {address}")));
+        }
+    }
+    let numbered = (1..).zip(adapters()).take(MAX_DEVICES);
+    let made = numbered.map(|(number, node)| device(node, guids.get(&node.name), number, &taken));
+    let devices: Vec<_> = made.collect::<Result<_, _>>()?;
     if devices.is_empty() {
         return Err(ConfigError::Value("the topology has no `Hca`, so no program can run on it".into()));
     }
     Ok(devices)
 }
 
-fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, ConfigError> {
+fn device(
+    node: &Node,
+    guids: Option<&(u64, Vec<u64>)>,
+    number: u16,
+    taken: &BTreeSet<IpAddr>,
+) -> Result<DeviceConfig, ConfigError> {
     let count = usize::from(node.ports);
     if count == 0 || count > MAX_PORTS {
         let text = format!("node {:?} has {count} ports; 1 to {MAX_PORTS} are possible for an `Hca`", node.name);
@@ -54,6 +72,10 @@ fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, 
         state: PortState::Polling,
         interfaces: Some(Vec::new()),
         managed: true,
+        address: node.addresses.get(index).copied().or_else(|| {
+            let usual = IpAddr::V4(usual_address(number, index as u8 + 1));
+            (!taken.contains(&usual)).then_some(usual)
+        }),
         ..PortConfig::default()
     });
     Ok(DeviceConfig {
@@ -62,6 +84,13 @@ fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, 
         ports: ports.collect(),
         ..DeviceConfig::default()
     })
+}
+
+/// The address of a port whose file names none: 127.PORT.0.N for the N-th adapter. Loopback
+/// addresses exist on every host, so programs can use them for their own sockets, too.
+fn usual_address(number: u16, port: u8) -> Ipv4Addr {
+    let [high, low] = number.to_be_bytes();
+    Ipv4Addr::new(127, port, high, low)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod toml_form;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use wire::smp::NodeType;
 
 /// The longest file, in bytes.
@@ -44,6 +45,8 @@ pub struct Node {
     pub device_id: Option<u16>,
     /// The LID of a switch, as a hint.
     pub lid: Option<u16>,
+    /// The IP addresses of the ports of an adapter, from port 1.
+    pub addresses: Vec<IpAddr>,
     /// The ports with a link, by their numbers.
     pub links: Vec<Link>,
 }

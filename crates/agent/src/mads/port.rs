@@ -9,7 +9,8 @@ use mad::client::Client;
 use mad::dispatch::{Interest, Refusal, Table};
 use mad::transactions::Registration;
 use mad::traps::Traps;
-use wire::mad::CLASS_CM;
+use wire::mad::{CLASS_CM, CLASS_SA};
+use wire::sa;
 
 use super::way::Way;
 
@@ -18,6 +19,8 @@ use super::way::Way;
 pub(super) enum Owner {
     /// The connection manager of this agent.
     Manager,
+    /// Its client of subnet administration.
+    Asker,
     /// An open file, and the registration's id there.
     File(u32, u32),
 }
@@ -45,7 +48,8 @@ pub(super) struct PortServices {
 }
 
 impl PortServices {
-    /// The services of a new port: the connection manager is there.
+    /// The services of a new port: the connection manager and its client of subnet administration
+    /// are there.
     pub(super) fn new() -> Self {
         let mut port = Self::default();
         /// The version of communication management, and its one method: Send.
@@ -54,6 +58,8 @@ impl PortServices {
         let interest = Interest { qpn: 1, class: CLASS_CM, version: VERSION, methods: SEND, ..Interest::default() };
         // An empty table has room.
         let _ = port.register(interest, Owner::Manager);
+        let interest = Interest { class: CLASS_SA, version: sa::CLASS_VERSION, methods: 0, ..interest };
+        let _ = port.register(interest, Owner::Asker);
         port
     }
 

@@ -45,6 +45,13 @@ impl Mads {
         let Some(registered) = self.ports.get_mut(&at).and_then(|port| port.registered.get_mut(&registration)) else {
             return;
         };
+        if registered.owner == Owner::Asker {
+            let sent = std::iter::from_fn(|| registered.client.poll_transmit());
+            let sent = sent.map(|(to, mad)| Datagram { at, qpn: registered.qpn, to, mad, owner: 0 });
+            self.travelling.extend(sent);
+            let heard: Vec<Event<Way>> = std::iter::from_fn(|| registered.client.poll_event()).collect();
+            return heard.iter().for_each(|event| self.keep_answer(event));
+        }
         let Owner::File(name, id) = registered.owner else { return };
         let Some(file) = self.files.get_mut(&name) else { return };
         while let Some((to, mad)) = registered.client.poll_transmit() {

@@ -201,6 +201,7 @@ impl Server {
     pub(super) fn follow_mads(&mut self) {
         let mut ports_changed = false;
         loop {
+            self.mads.mads.send_for_manager(&mut self.world, self.manager.take_outward());
             let results = self.mads.mads.take_results();
             if results.is_empty() {
                 break;
@@ -211,6 +212,9 @@ impl Server {
             }
             if !results.for_manager.is_empty() {
                 self.manager.on_datagrams(&self.world, results.for_manager);
+            }
+            if !results.answers.is_empty() {
+                self.manager.on_answers(&self.world, results.answers);
             }
             for id in results.granted {
                 self.reply(id, Ok(()), 0, &[]);

@@ -135,6 +135,9 @@ impl Server {
         for context in std::mem::take(&mut self.world.removed) {
             self.schedule.queue.push(self.account_of_context(context), Work::EndingLanes(context));
         }
+        if self.manager.has_outward() {
+            self.follow_mads();
+        }
         self.world.follow_wire(Instant::now);
         for channel in self.manager.take_full() {
             self.watch_event_socket(channel);
@@ -222,9 +225,8 @@ impl Server {
             Token::Push(context) => self.account_of_context(ContextId(context)),
             Token::EventSocket(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
             Token::Mads(id) => self.mads.user_of(id).map_or(Account::Newcomers, Account::User),
-            Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode | Token::MadNode => {
-                Account::Newcomers
-            }
+            Token::Node(_) | Token::ManagerNode | Token::NodesManager(_) => Account::Newcomers,
+            Token::AdminNode | Token::NetlinkNode | Token::MadNode => Account::Newcomers,
             Token::Relays => Account::Relays,
             Token::Management => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
@@ -265,7 +267,8 @@ impl Server {
         match token {
             Token::Wake => self.take_messages(),
             Token::Node(device) => self.accept(Node::Device(device as usize)),
-            Token::ManagerNode => self.accept(Node::Manager),
+            Token::ManagerNode => self.accept(Node::Manager(None)),
+            Token::NodesManager(node) => self.accept(Node::Manager(Some(node as usize))),
             Token::AdminNode => self.accept_admins(AdminNode::Admin),
             Token::NetlinkNode => self.accept_admins(AdminNode::Netlink),
             Token::MadNode => self.accept_mads(),

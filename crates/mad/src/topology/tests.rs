@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::net::IpAddr;
 
 const TEXT: &str = "\
 # a comment
@@ -16,6 +17,8 @@ Switch\t8 \"S1\"\t\t# \"leaf 1\" base port 0 lid 3 lmc 0
 
 caguid=0x300000
 Ca\t2 \"H1\"\t\t# \"host 1\"
+# address of a host
+# address 10.0.0.1 fd00::1
 [1](300001) \t\"S1\"[1]\t\t# lid 4 lmc 0 \"leaf 1\" lid 3 4xQDR
 
 Hca 1 \"H2\"
@@ -36,6 +39,7 @@ name = "H1"
 kind = "hca"
 ports = 2
 guid = 0x300000
+address = "10.0.0.1"
 "#;
 
 #[test]
@@ -51,6 +55,8 @@ fn the_text_form_of_ibnetdiscover_and_ibsim() {
     let host = &topology.node("H1").unwrap().links[0];
     assert_eq!((host.guid, host.lid, host.lmc), (Some(0x30_0001), Some(4), Some(0)));
     assert_eq!((host.width, host.speed), (Some(Width::X4), Some(Speed::Qdr)));
+    let addresses = &topology.node("H1").unwrap().addresses;
+    assert_eq!(*addresses, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
     let completed = &topology.node("S2").unwrap().links[0];
     assert_eq!((completed.port, completed.peer.as_str(), completed.width), (8, "S1", Some(Width::X12)));
 }
