@@ -110,9 +110,7 @@ impl RunHeaders<'_> {
                 let (psn, ack_req) = self.number(index);
                 Headers { psn, ack_req, ..requester.headers(&run) }
             }
-            Self::Answer(responder, response) => {
-                Headers { psn: response.psn + index, ..responder.headers(&response) }
-            }
+            Self::Answer(responder, response) => Headers { psn: response.psn + index, ..responder.headers(&response) },
             Self::Full(headers) => Headers { psn: headers.psn + index, ..*headers },
         }
     }

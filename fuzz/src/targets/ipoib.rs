@@ -3,7 +3,8 @@
 
 use crate::Feed;
 use ipoib::arp::Arp;
-use ipoib::{Config, EtherType, Event, Interface, LinkAddress, OwnAddress, Partition, Target, Time};
+use ipoib::offload::Offload;
+use ipoib::{Config, EtherType, Event, HostPacket, Interface, LinkAddress, OwnAddress, Partition, Target, Time};
 use std::net::{IpAddr, Ipv4Addr};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -25,7 +26,7 @@ pub(crate) fn run(bytes: &[u8]) {
         let (what, len) = (feed.byte(), usize::from(feed.byte()));
         let body = feed.take(len);
         match what % 4 {
-            0 => drop(interface.outgoing(body, now)),
+            0 => send(&mut interface, body, now),
             1 => interface.tick(now),
             2 => drop(interface.incoming(body, now).map(<[u8]>::len)),
             _ => {
@@ -40,6 +41,22 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(neighbours.max(groups).max(connections) < MOST);
     }
     well(&mut interface, now);
+}
+
+/// A packet of the host, alone, or behind the header that says what is left to do for it.
+fn send(interface: &mut Interface, bytes: &[u8], now: Time) {
+    if let Some(packet) = HostPacket::whole(bytes) {
+        let _ = interface.outgoing(&packet, now);
+    }
+    let Some((offload, packet)) = bytes.split_first_chunk::<{ Offload::LEN }>() else { return };
+    let Some(packet) = HostPacket::parse(offload, packet) else { return };
+    let _ = interface.outgoing(&packet, now);
+    let mut segment = [0; 256];
+    let mut sum = 0;
+    while let Some(len) = packet.segment(sum, &mut segment) {
+        assert!(len <= packet.longest());
+        sum += 1;
+    }
 }
 
 fn follow(interface: &mut Interface, event: Event, what: u8, now: Time) {

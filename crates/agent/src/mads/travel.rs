@@ -240,7 +240,7 @@ impl Mads {
         if let Some(registered) = port.registered.get_mut(&registration) {
             let uid = match registered.owner {
                 Owner::File(name, _) => self.files.get(&name).map(|file| file.uid),
-                Owner::Manager => None,
+                Owner::Manager | Owner::Asker => None,
             };
             // A user who keeps too much gets nothing more until its programs read.
             if uid.is_some_and(|uid| !self.accounts.has_room(uid, LEN)) {

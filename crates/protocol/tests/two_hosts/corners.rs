@@ -4,7 +4,8 @@
 use crate::packet::{Answer, Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Fault, Incoming, Nak, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step, Time,
+    Access, Fault, Incoming, Nak, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step,
+    Time,
 };
 use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
