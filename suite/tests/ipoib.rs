@@ -269,8 +269,8 @@ fn three_nodes_get_one_copy_of_a_group_and_a_partition_is_for_its_members() {
     for (at, last) in ["1", "2", "3"].iter().enumerate() {
         all.push(interface(at, &["--ip", &format!("10.3.0.{last}/24"), "--ip", &format!("fd03::{last}/64")]));
     }
-    for at in 0..2 {
-        all.push(interface(at, &[&child[..], &[&format!("{}/24", IPV4[at])]].concat()));
+    for (at, address) in IPV4.iter().enumerate().take(2) {
+        all.push(interface(at, &[&child[..], &[&format!("{address}/24")]].concat()));
     }
     let _server = sides[0].ready(SERVER, IPV4[0]);
     assert_eq!(sides[1].says(CLIENT, IPV4[0]), "all came back");

@@ -269,20 +269,6 @@ pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R)
     read(None)
 }
 
-/// Runs when the library is loaded.
-#[cfg(not(test))]
-extern "C" fn loaded() {
-    crate::next::NEXT.look_up_all();
-    root::learn();
-    crate::mads::adopt_inherited();
-}
-
-#[cfg(not(test))]
-#[used]
-// SAFETY: the loader calls the functions in this section, which contains one address.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
 #[cfg(test)]
 mod tests {
     use super::*;

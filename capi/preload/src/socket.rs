@@ -159,16 +159,12 @@ pub(crate) fn open_descriptors<const MOST: usize>() -> impl Iterator<Item = c_in
 /// Sets SOCK_CLOEXEC and SOCK_NONBLOCK as in `options` on a socket that has SOCK_CLOEXEC.
 pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
     // SAFETY: numbers only.
-    if options & libc::SOCK_CLOEXEC == 0 && unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFD, 0) } != 0 {
-        return Err(last_refusal());
+    let set = |command: c_int, flags: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, command, flags) } == 0;
+    let inheritance = options & libc::SOCK_CLOEXEC != 0 || set(libc::F_SETFD, 0);
+    if inheritance && (options & libc::SOCK_NONBLOCK == 0 || set(libc::F_SETFL, libc::O_NONBLOCK)) {
+        return Ok(());
     }
-    // SAFETY: numbers only.
-    if options & libc::SOCK_NONBLOCK != 0
-        && unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0
-    {
-        return Err(last_refusal());
-    }
-    Ok(())
+    Err(last_refusal())
 }
 
 /// Closes a descriptor of this library. Uses the system call, because a thread may be cancelled in

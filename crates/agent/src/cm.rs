@@ -39,6 +39,7 @@ mod other_classes;
 mod outside;
 mod ports;
 mod query;
+mod questions;
 mod removal;
 mod resolving;
 mod routes;
@@ -73,10 +74,10 @@ pub(crate) use outside::Outside;
 use ports::Ports;
 use routes::Routes;
 use slab::Slab;
-pub(crate) use subnet::{Answer, Kind, Outward};
 
 use crate::headroom;
 use crate::ids::Peer;
+use crate::outward;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::world::World;
 
@@ -135,7 +136,7 @@ pub(crate) struct Manager {
 struct Lookups {
     routes: Option<Routes>,
     /// Requests to subnet administration.
-    questions: administration::Questions,
+    questions: questions::Questions,
     /// Searches for neighbours, ordered by when to look again.
     searches: BTreeSet<(Time, u32)>,
     pending: BTreeMap<u32, search::Search>,
@@ -155,7 +156,7 @@ struct Mail {
     inlet: Arc<Inlet>,
     outlets: Outlets,
     /// Those for the switches of a topology.
-    fabric: subnet::Queue,
+    fabric: outward::Queue,
 }
 
 /// A datagram from this agent to itself.
@@ -225,7 +226,7 @@ impl Manager {
             locals: Locals::default(),
             lookups: Lookups {
                 routes: if off { None } else { routes() },
-                questions: administration::Questions::default(),
+                questions: questions::Questions::default(),
                 searches: BTreeSet::new(),
                 pending: BTreeMap::new(),
             },
@@ -235,7 +236,7 @@ impl Manager {
             mail: Mail {
                 inlet: Arc::clone(world.wire.inlet()),
                 outlets: Outlets::new(off, world.captures.watchers().clone()),
-                fabric: subnet::Queue::default(),
+                fabric: outward::Queue::default(),
             },
             inner: VecDeque::new(),
             outside,

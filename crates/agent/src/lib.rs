@@ -56,6 +56,7 @@ mod netlink;
 mod node_views;
 pub mod numbers;
 pub mod objects;
+mod outward;
 pub mod pending;
 pub mod pkeys;
 mod poller;

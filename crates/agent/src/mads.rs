@@ -98,7 +98,7 @@ pub(crate) struct Results {
     /// Datagrams of ports of this agent for its connection manager.
     pub(crate) for_manager: VecDeque<Arrived>,
     /// What the connection manager of this agent hears of subnet administration.
-    pub(crate) answers: Vec<crate::cm::Answer>,
+    pub(crate) answers: Vec<crate::outward::Answer>,
     /// Files with messages for their programs.
     pub(crate) readable: Vec<u32>,
     /// Files and waiting connections whose device is gone.

@@ -28,7 +28,7 @@ mod traps;
 
 use crate::address::{Address, Transmit};
 use crate::config::{Config, Timing};
-use crate::event::Event;
+use crate::event::{Event, Problem};
 use crate::inventory::{Inventory, Member, PortId};
 use crate::lids::LidMap;
 use asker::Asker;
@@ -343,7 +343,7 @@ impl Manager {
         self.sweep.errors = 0;
         self.sweep.changes = false;
         self.sweep.todo.clear();
-        self.forget_problems();
+        self.told.forget_problems();
         self.sweep.phase = Phase::Discover;
         self.discover();
     }
@@ -373,6 +373,20 @@ impl Manager {
     fn event(&mut self, event: Event) {
         if self.events.len() < MOST_WAITING {
             self.events.push_back(event);
+        }
+    }
+
+    /// Tells of the last sweep, if the caller did not hear of another one just now.
+    fn tell_what_is_due(&mut self) {
+        if let Some(up) = self.told.poll(self.now) {
+            self.event(Event::Up(up));
+        }
+    }
+
+    /// Something is wrong.
+    fn problem(&mut self, problem: Problem) {
+        if self.told.is_new(&problem) {
+            self.event(Event::Problem(problem));
         }
     }
 

@@ -156,14 +156,14 @@ impl Flooder {
     /// An answer with the transaction id of another client, whose numbers it guesses.
     fn forge(&mut self) -> io::Result<()> {
         let mut mad = self.mad(METHOD_GET | RESPONSE);
-        let transaction = (self.count % 64) << 32 | self.count / 64 % 1000;
+        let transaction = ((self.count % 64) << 32) | (self.count / 64 % 1000);
         mad[8..16].copy_from_slice(&transaction.to_be_bytes());
         self.file.write(&self.to(OWN, 0), &mad)
     }
 
     /// A segment of a message whose end never comes. The own registration receives it.
     fn send_half(&mut self) -> io::Result<()> {
-        let raw = self.files.first().is_none();
+        let raw = self.files.is_empty();
         if raw {
             let file = File::open(&self.run_dir, 0)?;
             file.register(&RegisterAgent2 { qpn: 1, ..RegisterAgent2::default() })?;

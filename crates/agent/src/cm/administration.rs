@@ -1,8 +1,7 @@
 //! Requests to subnet administration, for ports of a topology: paths for RESOLVE_ROUTE, and
 //! memberships of multicast groups. IBA 15.2.5.16, 15.2.5.17. The answers come later, and become
-//! the events of the program. Adds to [`Manager`]. Principal type: [`Questions`].
+//! the events of the program. Adds to [`Manager`].
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use abi::Errno;
@@ -17,9 +16,10 @@ use super::channel::Event;
 use super::id::{Member, Stage};
 use super::locals::{Attachment, InFabric};
 use super::query::path_of;
-use super::subnet::{Answer, Kind, Outward};
+use super::questions::Subject;
 use super::{GROUP_QPN, Manager};
-use crate::mads::PortId;
+use crate::ids::PortId;
+use crate::outward::{Answer, Kind, Outward};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -27,26 +27,6 @@ use crate::world::World;
 const WAITING_MAX: usize = 4096;
 /// How long a program waits for a membership.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// What a request is for.
-#[derive(Debug, Clone, Copy)]
-enum Subject {
-    /// The path of an id.
-    Path(u32),
-    /// A membership.
-    Member(u32),
-    /// Nothing waits for the answer.
-    Nobody,
-}
-
-/// The requests that wait for an answer, and the memberships that were asked for.
-#[derive(Debug, Default)]
-pub(super) struct Questions {
-    last: u32,
-    waiting: BTreeMap<u32, Subject>,
-    /// How many programs' memberships stand for one in the subnet: by port, group and kind.
-    memberships: BTreeMap<(PortId, [u8; 16], u8), u32>,
-}
 
 impl Manager {
     /// Asks for the path from a port to a GID. The id waits until the answer comes.

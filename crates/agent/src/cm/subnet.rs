@@ -1,77 +1,27 @@
-//! Management datagrams for the switches of a topology: those of the connection manager itself, and
-//! its requests to subnet administration. The owner of [`Manager`] takes them and gives them to
-//! [`crate::mads`]. Principal type: [`Outward`].
+//! The connection manager of a topology: its messages go through the switches ([`crate::outward`]).
+//! Adds to [`Manager`].
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use abi::capture::path;
 use protocol::cm::{Mad, Path};
 
 use super::Manager;
 use super::locals::Attachment;
-use crate::mads::PortId;
+use crate::ids::PortId;
 use crate::management::Told;
-
-/// Maximum number of datagrams that wait. Further ones are lost, and their senders repeat them.
-const WAITING_MAX: usize = 4096;
-
-/// A datagram for the switches.
-#[derive(Debug)]
-pub(crate) struct Outward {
-    /// The port that it leaves.
-    pub(crate) from: PortId,
-    /// The low bits of the source LID.
-    pub(crate) path_bits: u8,
-    /// The destination.
-    pub(crate) lid: u16,
-    pub(crate) sl: u8,
-    pub(crate) pkey: u16,
-    pub(crate) mad: Mad,
-    pub(crate) kind: Kind,
-}
-
-/// What an [`Outward`] is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    /// A message of the connection manager, for a user, or 0.
-    Message(u32),
-    /// A request to subnet administration, and how long to wait for the answer.
-    Question(Duration),
-}
-
-/// The answer to a question: its transaction, and the datagram, if one came in time.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) transaction: u32,
-    pub(crate) mad: Option<Mad>,
-}
-
-/// The datagrams that wait.
-#[derive(Debug, Default)]
-pub(super) struct Queue(VecDeque<Outward>);
-
-impl Queue {
-    /// Adds a datagram. Returns false if it is lost.
-    pub(super) fn push(&mut self, outward: Outward) -> bool {
-        let has_room = self.0.len() < WAITING_MAX && self.0.try_reserve(1).is_ok();
-        if has_room {
-            self.0.push_back(outward);
-        }
-        has_room
-    }
-}
+use crate::outward::{Kind, Outward};
 
 impl Manager {
     /// Takes the datagrams for the switches of a topology.
     pub(crate) fn take_outward(&mut self) -> VecDeque<Outward> {
-        std::mem::take(&mut self.mail.fabric.0)
+        self.mail.fabric.take()
     }
 
     /// Whether there are some.
     pub(crate) fn has_outward(&self) -> bool {
-        !self.mail.fabric.0.is_empty()
+        !self.mail.fabric.is_empty()
     }
 
     /// Sends a message through the switches. A path without LIDs, as that of an answer without a

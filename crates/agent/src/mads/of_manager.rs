@@ -12,7 +12,7 @@ use super::port::Owner;
 use super::travel::{Datagram, port_of};
 use super::way::Way;
 use super::{CROWD, Mads};
-use crate::cm::{Answer, Kind, Outward};
+use crate::outward::{Answer, Kind, Outward};
 use crate::world::World;
 
 /// A request is sent again after this time, as often as its time allows.

@@ -137,7 +137,8 @@ impl Manager {
             };
             let (switches, adapters) = (count(true), count(false));
             let (engine, errors, sent) = (self.plan.engine, self.sweep.errors, self.asker.sent);
-            self.tell_up(Up { switches, adapters, engine, errors, sent, sweeps: 1 }, self.sweep.changes);
+            self.told.swept(Up { switches, adapters, engine, errors, sent, sweeps: 1 }, self.sweep.changes);
+            self.tell_what_is_due();
         }
         self.changed();
     }

@@ -1,13 +1,14 @@
 //! What the caller was told, so that it hears of each change once. Many traps in a short time cause
 //! many sweeps, and one event at their end. Principal type: [`Told`].
 
-use super::Manager;
-use crate::event::{Event, Problem, Up};
+use crate::event::{Problem, Up};
 use std::collections::HashSet;
 use std::time::Duration;
 
 /// The caller hears of sweeps no more often.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The most problems of a sweep that are told apart.
+const MOST_PROBLEMS: usize = 4096;
 
 /// What the caller was told.
 #[derive(Debug, Default)]
@@ -26,46 +27,40 @@ impl Told {
         let (_, at) = self.up?;
         self.next.map(|_| at.saturating_add(PAUSE))
     }
-}
 
-impl Manager {
     /// A heavy sweep is complete. `changes` is whether it has set anything.
-    pub(super) fn tell_up(&mut self, up: Up, changes: bool) {
-        let told = &mut self.told;
-        let before = told.next.map_or(0, |next| next.sweeps);
-        let last = told.next.or(told.up.map(|(up, _)| up));
+    pub(super) fn swept(&mut self, up: Up, changes: bool) {
+        let before = self.next.map_or(0, |next| next.sweeps);
+        let last = self.next.or(self.up.map(|(up, _)| up));
         let is_known = last.is_some_and(|last| Up { sent: up.sent, sweeps: up.sweeps, ..last } == up);
         if changes || before > 0 || !is_known {
-            told.next = Some(Up { sweeps: before.saturating_add(1), ..up });
+            self.next = Some(Up { sweeps: before.saturating_add(1), ..up });
         }
-        self.tell_what_is_due();
     }
 
-    /// Tells what was kept back.
-    pub(super) fn tell_what_is_due(&mut self) {
-        if self.told.due().is_none_or(|due| due <= self.now)
-            && let Some(up) = self.told.next.take()
-        {
-            self.told.up = Some((up, self.now));
-            self.event(Event::Up(up));
+    /// What the caller hears now, if it is due.
+    pub(super) fn poll(&mut self, now: Duration) -> Option<Up> {
+        if self.due().is_some_and(|due| due > now) {
+            return None;
         }
+        let up = self.next.take()?;
+        self.up = Some((up, now));
+        Some(up)
     }
 
     /// A heavy sweep begins.
     pub(super) fn forget_problems(&mut self) {
-        let [before, now] = &mut self.told.problems;
+        let [before, now] = &mut self.problems;
         *before = std::mem::take(now);
     }
 
-    /// Something is wrong. The caller hears of it once, as long as every sweep finds it.
-    pub(super) fn problem(&mut self, problem: Problem) {
-        let [before, now] = &mut self.told.problems;
-        let is_new = !before.contains(&problem) && !now.contains(&problem);
-        if now.len() < super::MOST_WAITING {
+    /// Whether the caller must hear of a problem: once, as long as every sweep finds it.
+    pub(super) fn is_new(&mut self, problem: &Problem) -> bool {
+        let [before, now] = &mut self.problems;
+        let is_new = !before.contains(problem) && !now.contains(problem);
+        if now.len() < MOST_PROBLEMS {
             now.insert(problem.clone());
         }
-        if is_new {
-            self.event(Event::Problem(problem));
-        }
+        is_new
     }
 }

@@ -120,7 +120,7 @@ pub(crate) fn end(model: &Managed, node: &str, port: u8) -> End {
 
 /// A manager that puts service level 1 on lane 1, with these weights for the two lanes.
 pub(crate) fn two_lanes(weights: [u8; 2]) -> Config {
-    let low = (0..).zip(weights).map(|(vl, weight)| VlWeight { vl, weight, ..VlWeight::default() }).collect();
+    let low = (0..).zip(weights).map(|(vl, weight)| VlWeight { vl, weight }).collect();
     let mut sl_to_vl = [0; 16];
     sl_to_vl[1] = 1;
     Config { qos: Some(Qos { sl_to_vl, high: Vec::new(), low, high_limit: 0 }), ..Config::default() }
