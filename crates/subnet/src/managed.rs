@@ -52,6 +52,7 @@ mod guids;
 mod mirror;
 mod operator;
 mod timers;
+mod tunnels;
 
 pub use build::Unbuildable;
 pub use datagram::Datagram;
@@ -68,12 +69,14 @@ use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 use timers::Timer;
+use tunnels::Tunnels;
 use wire::mad::CLASS_SUBN_DIRECTED;
 use wire::smp::{PERMISSIVE_LID, Smp};
 
-/// Something for the owner of an attached end port.
+/// Something for the owner of an attached end port, or for another agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A management datagram that the agents do not serve.
@@ -94,6 +97,13 @@ pub enum Output {
         end: End,
         /// The state now.
         state: Logical,
+    },
+    /// A datagram for another agent, to which a link leads. It concerns no end port.
+    Tunnel {
+        /// The address of that agent.
+        peer: SocketAddr,
+        /// The datagram.
+        bytes: Vec<u8>,
     },
 }
 
@@ -138,6 +148,8 @@ pub struct Managed {
     timers: BTreeSet<(Time, Timer)>,
     /// The model's counters of a port when they were last added to those of the agent.
     counted: HashMap<End, Counters>,
+    /// The links to other agents.
+    tunnels: Tunnels,
     outputs: Vec<Output>,
 }
 
@@ -149,7 +161,7 @@ impl Managed {
     /// # Errors
     /// The topology has two nodes with one GUID, or links that contradict each other.
     pub fn new(topology: &Topology) -> Result<Managed, Unbuildable> {
-        let build::Built { mut fabric, nodes, names, ids } = build::build(topology)?;
+        let build::Built { mut fabric, nodes, names, ids, tunnels } = build::build(topology)?;
         fabric.watch();
         let (attached, traps, counted) = Default::default();
         Ok(Managed {
@@ -161,6 +173,7 @@ impl Managed {
             traps,
             timers: BTreeSet::new(),
             counted,
+            tunnels,
             outputs: Vec::new(),
         })
     }
