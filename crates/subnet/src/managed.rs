@@ -63,6 +63,7 @@ use crate::fabric::{Delivery, End, Fabric, Kind, NodeId};
 use crate::frame::Frame;
 use crate::rate::Time;
 use crate::state::Logical;
+use crate::tunnel::reach::Reached;
 use mad::node::Node;
 use mad::sma::Event;
 use mad::smi::{self, Step};
@@ -104,6 +105,15 @@ pub enum Output {
         peer: SocketAddr,
         /// The datagram.
         bytes: Vec<u8>,
+    },
+    /// What packets reach that leave by a link to another agent has changed.
+    Reach {
+        /// The end of the link that stands for the other agent.
+        far: End,
+        /// The address of that agent.
+        peer: SocketAddr,
+        /// All LIDs that they reach.
+        reached: Vec<Reached>,
     },
 }
 
@@ -278,6 +288,7 @@ impl Managed {
             let deliveries = self.fabric.advance(due.unwrap_or(until));
             deliveries.into_iter().for_each(|delivery| self.arrived(delivery));
             self.follow();
+            self.watch_reach();
             self.fire();
             if due.is_none() {
                 return std::mem::take(&mut self.outputs);

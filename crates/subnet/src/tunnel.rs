@@ -23,11 +23,13 @@
 //! by itself, so that both ends train together.
 
 mod message;
+pub mod reach;
 
 pub use message::{HEADER, Hello, Message, Offer};
 
 use crate::frame::Frame;
 use crate::rate::{MICROSECOND, Mtu, Time};
+use reach::{Parts, Reached};
 use wire::vcrc;
 
 /// The UDP port of tunnels, if the configuration names none.
@@ -83,6 +85,8 @@ pub enum Received {
     Link(Option<Change>),
     /// A packet for the link.
     Packet(Frame),
+    /// What packets reach that leave by the tunnel. `None`: as before.
+    Reach(Option<Vec<Reached>>),
 }
 
 /// One end of a tunnel.
@@ -99,6 +103,11 @@ pub struct Tunnel {
     answer: Option<u64>,
     may_answer: Time,
     next_hello: Time,
+    /// What the peer hears after each hello, in parts, and which part is next.
+    reach: Vec<Vec<u8>>,
+    next_part: usize,
+    /// What the peer has said.
+    parts: Parts,
 }
 
 impl Tunnel {
@@ -106,8 +115,20 @@ impl Tunnel {
     #[must_use]
     pub fn new(cookie: u64, own: &str, peer: &str, offer: Offer) -> Tunnel {
         let names = [own.into(), peer.into()];
-        let (restarts, peer, answer) = (0, None, None);
-        Tunnel { cookie, names, offer, on: true, restarts, peer, answer, may_answer: 0, next_hello: 0 }
+        Tunnel {
+            cookie,
+            names,
+            offer,
+            on: true,
+            restarts: 0,
+            peer: None,
+            answer: None,
+            may_answer: 0,
+            next_hello: 0,
+            reach: Vec::new(),
+            next_part: 0,
+            parts: Parts::default(),
+        }
     }
 
     /// Whether the peer is there, and its port looks for its neighbour.
@@ -135,6 +156,20 @@ impl Tunnel {
         self.next_hello = 0;
     }
 
+    /// What packets reach that come by the tunnel. The peer hears of a change at once.
+    pub fn set_reach(&mut self, reached: &[Reached]) {
+        let bodies = reach::bodies(reached);
+        if self.reach != bodies {
+            (self.reach, self.next_part) = (bodies, 0);
+        }
+    }
+
+    /// Whether the peer has not said yet what packets reach there.
+    #[must_use]
+    pub fn knows_nothing(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Handles a datagram from the address of the peer.
     ///
     /// # Errors
@@ -150,6 +185,7 @@ impl Tunnel {
                 Ok(Received::Packet(frame))
             }
             Message::Bye => Ok(Received::Link(self.lose())),
+            Message::Reach(body) => Ok(Received::Reach(self.parts.take(body))),
         }
     }
 
@@ -169,6 +205,7 @@ impl Tunnel {
         if is_new {
             // It may not know our cookie yet.
             self.next_hello = 0;
+            self.parts = Parts::default();
         }
         let stays = before.is_some_and(|it| it.on == on && it.offer == offer && it.restarts == restarts);
         Ok(match on {
@@ -201,16 +238,21 @@ impl Tunnel {
     }
 
     fn lose(&mut self) -> Option<Change> {
+        self.parts = Parts::default();
         self.peer.take().filter(|peer| peer.on).map(|_| Change::Down)
     }
 
-    /// The next hello that is due.
+    /// The next datagram that is due: a hello, or a part of what the peer's packets reach here.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let receiver = match self.answer.take() {
             Some(cookie) => cookie,
-            None if now < self.next_hello => return None,
+            None if now < self.next_hello => {
+                let (peer, body) = (self.peer?, self.reach.get(self.next_part)?);
+                self.next_part += 1;
+                return Some(Message::Reach(body).to_bytes(peer.cookie));
+            }
             None => {
-                self.next_hello = now + HELLO;
+                (self.next_hello, self.next_part) = (now + HELLO, 0);
                 self.peer.map_or(0, |peer| peer.cookie)
             }
         };

@@ -89,7 +89,7 @@ pub(super) fn build(topology: &Topology) -> Result<Built, Unbuildable> {
                 // The peer is not there yet.
                 built.fabric.set_enabled(outward.far, false);
                 built.names.push(link.peer.as_str().into());
-                built.tunnels.0.push(outward);
+                built.tunnels.all.push(outward);
                 continue;
             }
             let peer = *built.ids.get(link.peer.as_str()).ok_or_else(|| failed(Unconnectable::NoPort))?;

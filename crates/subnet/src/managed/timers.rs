@@ -23,6 +23,8 @@ pub(super) enum Timer {
     Disable(End),
     /// A tunnel says hello.
     Tunnel(usize),
+    /// The peers of tunnels hear of changed paths.
+    Reach,
 }
 
 /// A time of the agents as one of the model.
@@ -40,6 +42,7 @@ impl Managed {
                 Timer::Restart(end) => self.restart(end),
                 Timer::Disable(end) => self.fabric.set_enabled(end, false),
                 Timer::Tunnel(index) => self.tunnel_time(index),
+                Timer::Reach => self.tell_reach(),
             }
         }
     }

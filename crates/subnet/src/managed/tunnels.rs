@@ -5,8 +5,9 @@
 use super::timers::Timer;
 use super::{Managed, Output};
 use crate::fabric::{Delivery, End, Fabric};
-use crate::rate::Mtu;
+use crate::rate::{MICROSECOND, Mtu, Time};
 use crate::state::{Logical, Physical};
+use crate::tunnel::reach::Reached;
 use crate::tunnel::{self, Change, HELLO, Ignored, Offer, Received, Tunnel};
 use std::net::SocketAddr;
 
@@ -25,13 +26,20 @@ pub(super) struct Outward {
     pub(super) follows: bool,
 }
 
+/// How long changes of paths are collected before the peers hear of them.
+const COLLECT: Time = 10_000 * MICROSECOND;
+
 /// All links to other agents.
 #[derive(Debug, Default)]
-pub(super) struct Tunnels(pub(super) Vec<Outward>);
+pub(super) struct Tunnels {
+    pub(super) all: Vec<Outward>,
+    /// The epoch of the paths that the peers know, or will know when the timer has expired.
+    told: Option<u64>,
+}
 
 impl Tunnels {
     fn find(&mut self, is: impl Fn(&Outward) -> bool) -> Option<(usize, &mut Outward)> {
-        self.0.iter_mut().enumerate().find(|(_, outward)| is(outward))
+        self.all.iter_mut().enumerate().find(|(_, outward)| is(outward))
     }
 }
 
@@ -47,7 +55,7 @@ fn offer(fabric: &Fabric, near: End) -> Option<(bool, Offer)> {
 impl Managed {
     /// The ports with links to other agents, each with the address of that agent.
     pub fn tunnels(&self) -> impl Iterator<Item = (End, SocketAddr)> + '_ {
-        self.tunnels.0.iter().map(|outward| (outward.near, outward.peer))
+        self.tunnels.all.iter().map(|outward| (outward.near, outward.peer))
     }
 
     /// Opens the tunnel of a port, which can send packets of this MTU. Nobody may guess `cookie`.
@@ -63,7 +71,7 @@ impl Managed {
             (port.info.link.mtu_cap, port.info.link.neighbor_mtu) = (mtu as u8, mtu as u8);
         }
         let Some((_, offer)) = offer(&self.fabric, near) else { return };
-        self.tunnels.0[index].tunnel = Some(Tunnel::new(cookie, &own, &peer, offer));
+        self.tunnels.all[index].tunnel = Some(Tunnel::new(cookie, &own, &peer, offer));
         self.timers.insert((self.fabric.now(), Timer::Tunnel(index)));
     }
 
@@ -83,6 +91,8 @@ impl Managed {
             Received::Link(change) => self.change_tunnel(index, change),
             // A packet that the link drops is lost, as any.
             Received::Packet(frame) => drop(self.fabric.inject(far, frame)),
+            Received::Reach(Some(reached)) => self.outputs.push(Output::Reach { far, peer: from, reached }),
+            Received::Reach(None) => {}
         }
         self.send_hellos(index);
         Ok(())
@@ -90,14 +100,14 @@ impl Managed {
 
     /// Tells all peers that this agent ends.
     pub fn close_tunnels(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
-        let outwards = self.tunnels.0.iter_mut();
+        let outwards = self.tunnels.all.iter_mut();
         outwards.filter_map(|outward| Some((outward.peer, outward.tunnel.as_mut()?.close()?))).collect()
     }
 
     /// A hello may be due.
     pub(super) fn tunnel_time(&mut self, index: usize) {
         let now = self.fabric.now();
-        let Some(tunnel) = self.tunnels.0.get_mut(index).and_then(|outward| outward.tunnel.as_mut()) else { return };
+        let Some(tunnel) = self.tunnels.all.get_mut(index).and_then(|outward| outward.tunnel.as_mut()) else { return };
         let change = tunnel.handle_timeout(now);
         self.timers.insert((now + HELLO, Timer::Tunnel(index)));
         self.change_tunnel(index, change);
@@ -106,8 +116,11 @@ impl Managed {
 
     /// The far end of the link follows the peer's port.
     fn change_tunnel(&mut self, index: usize, change: Option<Change>) {
-        let (Some(change), Some(outward)) = (change, self.tunnels.0.get_mut(index)) else { return };
-        let (near, far) = (outward.near, outward.far);
+        let (Some(change), Some(outward)) = (change, self.tunnels.all.get_mut(index)) else { return };
+        let (near, far, peer) = (outward.near, outward.far, outward.peer);
+        if outward.tunnel.as_ref().is_none_or(Tunnel::knows_nothing) {
+            self.outputs.push(Output::Reach { far, peer, reached: Vec::new() });
+        }
         // What goes down now does not do so by itself.
         outward.follows |= self.fabric.port(near).is_some_and(|port| port.logical() != Logical::Down);
         self.fabric.set_enabled(far, false);
@@ -121,7 +134,7 @@ impl Managed {
 
     /// The tunnel learns what the own port is now.
     fn tunnel_follows(&mut self, index: usize) {
-        let Some(outward) = self.tunnels.0.get_mut(index) else { return };
+        let Some(outward) = self.tunnels.all.get_mut(index) else { return };
         if let (Some(tunnel), Some((on, offer))) = (&mut outward.tunnel, offer(&self.fabric, outward.near)) {
             tunnel.set_port(on, offer);
         }
@@ -130,7 +143,7 @@ impl Managed {
 
     /// All tunnels learn what their ports are now.
     pub(super) fn tunnels_follow(&mut self) {
-        (0..self.tunnels.0.len()).for_each(|index| self.tunnel_follows(index));
+        (0..self.tunnels.all.len()).for_each(|index| self.tunnel_follows(index));
     }
 
     /// The state of a port has changed.
@@ -145,9 +158,48 @@ impl Managed {
         self.tunnel_follows(index);
     }
 
+    /// Paths may have changed: the peers hear of it soon.
+    pub(super) fn watch_reach(&mut self) {
+        let epoch = Some(self.fabric.epoch());
+        if !self.tunnels.all.is_empty() && std::mem::replace(&mut self.tunnels.told, epoch) != epoch {
+            self.timers.insert((self.fabric.now() + COLLECT, Timer::Reach));
+        }
+    }
+
+    /// Tells the peers what their packets reach here.
+    pub(super) fn tell_reach(&mut self) {
+        self.tunnels.told = Some(self.fabric.epoch());
+        for index in 0..self.tunnels.all.len() {
+            let far = self.tunnels.all[index].far;
+            let reached = self.reached_from(far);
+            if let Some(tunnel) = &mut self.tunnels.all[index].tunnel {
+                tunnel.set_reach(&reached);
+            }
+            self.send_hellos(index);
+        }
+    }
+
+    /// The LIDs of attached adapters that packets reach which come in by a tunnel.
+    fn reached_from(&self, far: End) -> Vec<Reached> {
+        let mut ends: Vec<End> = self.attached.iter().filter(|end| end.port != 0).copied().collect();
+        ends.sort_unstable();
+        let lids = ends.into_iter().flat_map(|end| {
+            let identity = self.fabric.port(end).map(|port| &port.settings().identity);
+            let range = identity.map_or(0..0, |own| own.lid..own.lid.saturating_add(1 << own.lmc.min(7)));
+            range.map(move |lid| (end, lid))
+        });
+        lids.filter_map(|(end, lid)| {
+            let (levels, path) = self.fabric.service_levels(far, lid).ok().filter(|(_, path)| path.end == end)?;
+            let keys = self.port(end)?.pkeys.iter().copied();
+            let pkeys = keys.filter(|key| *key != 0 && self.fabric.partition_passes(&path, *key)).collect();
+            Some(Reached { lid, levels, mtu: path.mtu, pkeys })
+        })
+        .collect()
+    }
+
     fn send_hellos(&mut self, index: usize) {
         let now = self.fabric.now();
-        let Some(outward) = self.tunnels.0.get_mut(index) else { return };
+        let Some(outward) = self.tunnels.all.get_mut(index) else { return };
         let peer = outward.peer;
         while let Some(bytes) = outward.tunnel.as_mut().and_then(|tunnel| tunnel.poll_transmit(now)) {
             self.outputs.push(Output::Tunnel { peer, bytes });

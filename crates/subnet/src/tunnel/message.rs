@@ -9,6 +9,7 @@
 //!
 //!  hello:   sender cookie (8), restarts (4), widths, speeds, MTU, 1 if the port is on,
 //!           the sender's port and the receiver's port: each a length (1) and a text
+//!  reach:   a part of what packets reach that come by the tunnel ([`super::reach`])
 //!  packet:  a packet of a link, from its LRH to its VCRC
 //!  bye:     nothing
 //! ```
@@ -29,6 +30,7 @@ const LONGEST_NAME: usize = 255;
 const KIND_HELLO: u8 = 1;
 const KIND_PACKET: u8 = 2;
 const KIND_BYE: u8 = 3;
+const KIND_REACH: u8 = 4;
 
 /// What a port can be on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub enum Message<'a> {
     },
     /// The sender ends.
     Bye,
+    /// A part of what packets reach that come by the tunnel.
+    Reach(&'a [u8]),
 }
 
 impl<'a> Message<'a> {
@@ -86,6 +90,7 @@ impl<'a> Message<'a> {
         let message = match kind {
             KIND_HELLO if hops == 0 => Message::Hello(Hello::parse(body)?),
             KIND_PACKET => Message::Packet { hops, bytes: body },
+            KIND_REACH if hops == 0 => Message::Reach(body),
             KIND_BYE if hops == 0 && body.is_empty() => Message::Bye,
             _ => return None,
         };
@@ -99,13 +104,14 @@ impl<'a> Message<'a> {
             Message::Hello(_) => (KIND_HELLO, 0),
             Message::Packet { hops, .. } => (KIND_PACKET, *hops),
             Message::Bye => (KIND_BYE, 0),
+            Message::Reach(_) => (KIND_REACH, 0),
         };
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, kind, hops, 0]);
         out.extend(receiver.to_be_bytes());
         match self {
             Message::Hello(hello) => hello.emit(&mut out),
-            Message::Packet { bytes, .. } => out.extend(*bytes),
+            Message::Packet { bytes, .. } | Message::Reach(bytes) => out.extend(*bytes),
             Message::Bye => {}
         }
         out
@@ -180,7 +186,7 @@ mod tests {
         #[test]
         fn any_bytes_are_refused_or_come_back(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..64),
-            kind in 0..5_u8,
+            kind in 0..6_u8,
             fits: bool,
         ) {
             if fits && bytes.len() >= 8 {

@@ -71,6 +71,21 @@ fn an_idle_tunnel_stays_up_and_a_silent_peer_is_gone() {
 }
 
 #[test]
+fn an_end_says_what_its_fabric_reaches_when_it_changes_and_to_a_new_peer() {
+    let [mut one, mut other] = up();
+    let reached = vec![Reached { lid: 5, levels: 0xffff, mtu: Mtu::B1024, pkeys: vec![0xffff, 0x8001] }];
+    one.set_reach(&reached);
+    let bytes = one.poll_transmit(1).expect("a datagram");
+    assert_eq!(one.poll_transmit(1), None, "once");
+    assert_eq!(other.handle(&bytes, 1), Ok(Received::Reach(Some(reached.clone()))));
+    assert_eq!(other.handle(&bytes, 1), Ok(Received::Reach(None)), "as before");
+    assert!(one.poll_transmit(SECOND).is_some(), "a hello");
+    assert_eq!(one.poll_transmit(SECOND).as_ref(), Some(&bytes), "again, because it may be lost");
+    assert_eq!(other.handle_timeout(9 * SECOND), Some(Change::Down));
+    assert_eq!(other.handle(&bytes, 9 * SECOND), Err(Ignored::Cookie));
+}
+
+#[test]
 fn a_peer_that_starts_again_trains_again() {
     let [one, _] = up();
     let mut ends = [one, Tunnel::new(0xc, "S2[4]", "S1[3]", OFFER)];

@@ -5,6 +5,7 @@ use mad::topology::Topology;
 use softhca_subnet::fabric::TRAINING;
 use softhca_subnet::managed::{Datagram, Managed, Output};
 use softhca_subnet::rate::{Mtu, Rate, Speed, Width};
+use softhca_subnet::tunnel::reach::Reached;
 use softhca_subnet::tunnel::{self, HELLO, Ignored, SILENCE};
 use softhca_subnet::{End, Time};
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ struct Pair {
     passes: bool,
     /// How many datagrams have left.
     sent: usize,
+    /// What each has heard that its packets reach at the other one.
+    reached: [Vec<Reached>; 2],
 }
 
 fn address(agent: usize) -> SocketAddr {
@@ -36,7 +39,7 @@ const B: &str = "Switch 8 \"S2\"\n[1] \"H2\"[1]\n[4] \"@10.0.0.1/S1\"[3] w=1 s=2
 
 impl Pair {
     fn new() -> Pair {
-        Pair { nets: [managed(A, 0xa), managed(B, 0xb)], passes: true, sent: 0 }
+        Pair { nets: [managed(A, 0xa), managed(B, 0xb)], passes: true, sent: 0, reached: [Vec::new(), Vec::new()] }
     }
 
     fn up() -> Pair {
@@ -62,6 +65,7 @@ impl Pair {
                                 let _ = self.nets[1 - from].tunnel_arrived(address(from), &bytes);
                             }
                         }
+                        Output::Reach { reached, .. } => self.reached[from] = reached,
                         output => found.push(output),
                     }
                 }
@@ -237,7 +241,12 @@ fn packets_of_programs_cross_when_managers_have_made_the_link_active() {
         }
     }
     assert_eq!(pair.nets[0].resolve(from, 9, 0).unwrap().end, out, "the path leads out of this fabric");
+    let reached = Reached { lid: 9, levels: 0xffff, mtu: Mtu::B2048, pkeys: vec![0xffff] };
+    assert_eq!(pair.reached[0], [reached], "what the other agent says");
     pair.nets[0].inject(from, data(8, 9, 0xffff)).unwrap();
     let arrived = pair.run(SECOND / 100);
     assert!(arrived.iter().any(|output| matches!(output, Output::Packet(_))), "{arrived:?}");
+    pair.nets[1] = managed(B, 0xd);
+    pair.run(2 * HELLO);
+    assert!(pair.reached[0].is_empty(), "a new agent has no LIDs");
 }
