@@ -208,6 +208,12 @@ impl Qp {
                     place
                 }
                 None => {
+                    let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+                    let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
+                    if !engine.board.passes_to_host(from, &way) {
+                        self.complain_of_path(inner, &way);
+                        return DatagramRoute::None(Cause::NoPath);
+                    }
                     return match self.flow_of(inner, entry) {
                         Ok(flow) => DatagramRoute::Host(flow),
                         Err(no_flow) => {
