@@ -16,6 +16,7 @@ mod passing;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -124,6 +125,9 @@ impl Server {
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
         let mads = MadNode::new(&world, config)?;
+        if let Some(tunnels) = &mads.tunnels {
+            poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
+        }
         let mut server = Self {
             world,
             manager,

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
+use super::tunnels::TunnelSocket;
 use crate::config::Config;
 use crate::foreign::Foreign;
 use crate::mads::Mads;
@@ -39,6 +40,8 @@ pub(super) struct MadConnection {
 /// The node, and everything that is open there.
 pub(super) struct MadNode {
     pub(super) mads: Mads,
+    /// The socket of links to other agents, if the topology has some.
+    pub(super) tunnels: Option<TunnelSocket>,
     pub(super) connections: BTreeMap<u32, MadConnection>,
     pub(super) buffer: Vec<u8>,
 }
@@ -46,8 +49,9 @@ pub(super) struct MadNode {
 impl MadNode {
     /// A node without connections.
     pub(super) fn new(world: &World, config: &Config) -> io::Result<Self> {
-        let mads = Mads::new(world, config).map_err(io::Error::other)?;
-        Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
+        let mut mads = Mads::new(world, config).map_err(io::Error::other)?;
+        let tunnels = TunnelSocket::open(world, config, &mut mads)?;
+        Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
     /// Whether nobody is connected.
