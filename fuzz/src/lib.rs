@@ -75,6 +75,11 @@ pub const TARGETS: &[Target] = &[
         says: "files that describe a subnet: a parsed file is written and parsed again unchanged",
         run: targets::topology::run,
     },
+    Target {
+        name: "tunnel",
+        says: "datagrams of a link between agents: a parsed one is emitted unchanged, and the real peer finds the link",
+        run: targets::tunnel::run,
+    },
 ];
 
 /// The target with this name.

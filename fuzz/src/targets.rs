@@ -10,3 +10,4 @@ pub(crate) mod packet;
 pub(crate) mod receive;
 pub(crate) mod rsocket;
 pub(crate) mod topology;
+pub(crate) mod tunnel;

@@ -55,4 +55,4 @@ macro_rules! targets {
     };
 }
 
-targets!(packet, message, command, manager, receive, datagram, rsocket, lane, management, topology);
+targets!(packet, message, command, manager, receive, datagram, rsocket, lane, management, topology, tunnel);
