@@ -188,28 +188,7 @@ impl Topology {
 
     /// Checks the nodes of a file, and completes each link that only one end names.
     fn complete(placed: Vec<Placed>) -> Result<Topology, Error> {
-        let mut index = HashMap::new();
-        for (nth, Placed { node, place, links }) in placed.iter().enumerate() {
-            if node.name.starts_with(outside::MARK) {
-                return error(
-                    *place,
-                    format!("\"{}\" begins with @, as nodes of other agents do; rename it", node.name),
-                );
-            }
-            if index.insert(node.name.clone(), nth).is_some() {
-                return error(*place, format!("node \"{}\" exists twice; give each node its own name", node.name));
-            }
-            let mut used = [false; 256];
-            for (link, place) in node.links.iter().zip(links) {
-                if link.port == 0 || link.port > node.ports {
-                    let (port, name, ports) = (link.port, &node.name, node.ports);
-                    return error(*place, format!("\"{name}\" has no port {port}; its ports are 1 to {ports}"));
-                }
-                if std::mem::replace(&mut used[usize::from(link.port)], true) {
-                    return error(*place, format!("port {} has two links; remove one of them", link.port));
-                }
-            }
-        }
+        let index = index(&placed)?;
         let mut missing: HashMap<(usize, u8), Link> = HashMap::new();
         for (nth, Placed { node, links, .. }) in placed.iter().enumerate() {
             for (link, place) in node.links.iter().zip(links) {
@@ -256,6 +235,30 @@ impl Topology {
         nodes.iter_mut().for_each(|node| node.links.sort_by_key(|link| link.port));
         Ok(Topology { nodes })
     }
+}
+
+/// The nodes of a file by their names. Checks the ports that have links.
+fn index(placed: &[Placed]) -> Result<HashMap<String, usize>, Error> {
+    let mut index = HashMap::new();
+    for (nth, Placed { node, place, links }) in placed.iter().enumerate() {
+        if node.name.starts_with(outside::MARK) {
+            return error(*place, format!("\"{}\" begins with @, as nodes of other agents do; rename it", node.name));
+        }
+        if index.insert(node.name.clone(), nth).is_some() {
+            return error(*place, format!("node \"{}\" exists twice; give each node its own name", node.name));
+        }
+        let mut used = [false; 256];
+        for (link, place) in node.links.iter().zip(links) {
+            if link.port == 0 || link.port > node.ports {
+                let (port, name, ports) = (link.port, &node.name, node.ports);
+                return error(*place, format!("\"{name}\" has no port {port}; its ports are 1 to {ports}"));
+            }
+            if std::mem::replace(&mut used[usize::from(link.port)], true) {
+                return error(*place, format!("port {} has two links; remove one of them", link.port));
+            }
+        }
+    }
+    Ok(index)
 }
 
 /// Checks a link to a node of another agent.
