@@ -1,5 +1,5 @@
-//! Tests a subnet on two hosts: two agents, each with a topology, and a link between them. The hosts
-//! are network namespaces.
+//! Tests a subnet on two hosts: two agents, each with a topology, and a link between them. The
+//! hosts are network namespaces.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
 //! The LIDs of other agents, to which links of the fabric lead, and which packets pass to them.
 //! Each agent knows the paths inside its own fabric. It tells the peer of each link what packets
 //! reach that come in there. So both together know the paths from end to end. The packets of queue
-//! pairs then go from host to host as those of RoCEv2, and not through the agents. Adds to [`Mads`].
-//! The principal type is [`Remotes`].
+//! pairs then go from host to host as those of RoCEv2, and not through the agents. Adds to
+//! [`Mads`]. The principal type is [`Remotes`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
