@@ -124,10 +124,7 @@ impl Server {
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
-        let mads = MadNode::new(&world, config)?;
-        if let Some(tunnels) = &mads.tunnels {
-            poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
-        }
+        let mads = MadNode::new(&world, config, &poller)?;
         let mut server = Self {
             world,
             manager,

@@ -47,10 +47,13 @@ pub(super) struct MadNode {
 }
 
 impl MadNode {
-    /// A node without connections.
-    pub(super) fn new(world: &World, config: &Config) -> io::Result<Self> {
+    /// A node without connections. Watches the socket of links to other agents.
+    pub(super) fn new(world: &World, config: &Config, poller: &Poller) -> io::Result<Self> {
         let mut mads = Mads::new(world, config).map_err(io::Error::other)?;
         let tunnels = TunnelSocket::open(world, config, &mut mads)?;
+        if let Some(tunnels) = &tunnels {
+            poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
+        }
         Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
