@@ -32,7 +32,8 @@ fn sides(mtu: u32, options: [&[&str]; 2]) -> Option<[Side; 2]> {
             "Switch 8 \"S{number}\"\n[1] \"H{number}\"[1]\n[3] \"@10.9.0.{peer}/S{peer}\"[3]\n\nHca 1 \"H{number}\"\n"
         );
         std::fs::write(&file, text).expect("written");
-        let words = [&["--topology", &file.display().to_string()], options].concat();
+        let file = file.display().to_string();
+        let words = [&["--topology", &file], options].concat();
         let room = room.with_agent(&words).expect("an agent");
         let options = words.into_iter().map(str::to_owned).collect();
         Side { room, options, _namespace: namespace }
@@ -123,7 +124,7 @@ fn a_manager_on_one_host_brings_up_the_subnet_of_both() {
         assert!(side.said(node, &["sminfo"]).contains("SMINFO_MASTER"));
     }
     assert!(here.said("H1", &["smpquery", "nodedesc", &lids[1].to_string()]).contains("H2"), "by LID");
-    assert!(there.said("H2", &["perfquery", &lids[0].to_string()]).contains("PortXmitPkts"), "QP 1");
+    assert!(there.said("H2", &["perfquery", &lids[0].to_string(), "1"]).contains("PortXmitPkts"), "QP 1");
 
     there.kill();
     here.wait_for("S1", 3, "state", |state| state == "DOWN");
