@@ -95,6 +95,11 @@ pub const TARGETS: &[Target] = &[
         says: "packets to an interface of IP over InfiniBand: what it keeps is bounded, and neighbours are answered",
         run: targets::ipoib::run,
     },
+    Target {
+        name: "tunnel",
+        says: "datagrams of a link between agents: a parsed one is emitted unchanged, and the real peer finds the link",
+        run: targets::tunnel::run,
+    },
 ];
 
 /// The target with this name.

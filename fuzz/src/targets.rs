@@ -14,3 +14,4 @@ pub(crate) mod receive;
 pub(crate) mod rsocket;
 pub(crate) mod subnet;
 pub(crate) mod topology;
+pub(crate) mod tunnel;

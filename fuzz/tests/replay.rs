@@ -66,6 +66,7 @@ targets!(
     lane,
     management,
     topology,
+    tunnel,
     client,
     subnet,
     administration,

@@ -1,21 +1,22 @@
 //! The board: one memory per agent that every client may read and only the agent writes, as a
 //! layout of offsets.
 //!
-//! It holds the owners of QPN blocks, the GID tables, the paths between ports, and four epochs. All
+//! It holds the owners of QPN blocks, the GID tables, the paths between ports and to those of other
+//! agents, and four epochs. All
 //! words are 4 bytes, little endian, read with acquire ordering. A reader that needs several words of one table reads the
 //! epoch before and after. If the epoch changed or is odd, it tries again.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout.
-pub const BOARD_VERSION: u32 = 3;
+pub const BOARD_VERSION: u32 = 4;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 3.
+        /// Version of the layout: 4.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -39,6 +40,14 @@ constants! {
         LEVELS = 0,
         /// Entries of the sender's P_Key table with which packets pass, as bits, in four words.
         PKEYS = 4,
+    }
+
+    /// A LID of another agent in the subnet, byte offsets.
+    pub mod remote_word: usize {
+        /// The LID; 0 while the entry is unused or changes.
+        LID = 0,
+        /// The address of that agent in GID form, network byte order.
+        GID = 16,
     }
 
     /// A port's area, byte offsets.
@@ -109,10 +118,19 @@ pub const PATH_LEN: usize = 32;
 pub const PLACES: usize = (DEVICE_MAX * PORT_MAX) as usize;
 /// Most LIDs per port.
 pub const LIDS_MAX: usize = 128;
+/// Where the LIDs of other agents begin.
+pub const REMOTES: usize = PATHS + LIDS_MAX * PLACES * PLACES * PATH_LEN;
+/// Most LIDs of other agents.
+pub const REMOTE_MAX: u32 = 256;
+/// Bytes per LID of another agent.
+pub const REMOTE_LEN: usize = 32;
+/// Where the paths to these LIDs begin: for each sender's port, for each LID.
+pub const REMOTE_PATHS: usize = REMOTES + REMOTE_MAX as usize * REMOTE_LEN;
 /// Length of the board in bytes.
-pub const BOARD_LEN: usize = PATHS + LIDS_MAX * PLACES * PLACES * PATH_LEN;
+pub const BOARD_LEN: usize = REMOTE_PATHS + PLACES * REMOTE_MAX as usize * PATH_LEN;
 
-const _: () = assert!(PATHS == 397_312 && BOARD_LEN == 4_591_616 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(PATHS == 397_312 && REMOTES == 4_591_616 && REMOTE_PATHS == 4_599_808);
+const _: () = assert!(BOARD_LEN == 4_861_952 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(path_word::PKEYS + 4 * PKEY_MAX as usize / 32 <= PATH_LEN);
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
@@ -142,6 +160,23 @@ pub const fn path(from: (u32, u32), to: (u32, u32), path_bits: u8) -> Option<usi
     }
     let [from, to] = [(from.0 * PORT_MAX + from.1 - 1) as usize, (to.0 * PORT_MAX + to.1 - 1) as usize];
     Some(PATHS + ((path_bits as usize * PLACES + from) * PLACES + to) * PATH_LEN)
+}
+
+/// Offset of the entry of a LID of another agent. `None` when there is no such entry.
+#[must_use]
+pub const fn remote(slot: u32) -> Option<usize> {
+    if slot < REMOTE_MAX { Some(REMOTES + slot as usize * REMOTE_LEN) } else { None }
+}
+
+/// Offset of a path: from a port to a LID of another agent, by the entry of that LID. `None` when
+/// there is no such port or entry.
+#[must_use]
+pub const fn remote_path(from: (u32, u32), slot: u32) -> Option<usize> {
+    if port(from.0, from.1).is_none() || slot >= REMOTE_MAX {
+        return None;
+    }
+    let from = (from.0 * PORT_MAX + from.1 - 1) as usize;
+    Some(REMOTE_PATHS + (from * REMOTE_MAX as usize + slot as usize) * PATH_LEN)
 }
 
 /// Offset of a GID (16 bytes). `None` when there is no such GID.
@@ -206,7 +241,10 @@ mod tests {
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
         assert_eq!(path((0, 1), (0, 1), 0), Some(PATHS));
-        assert_eq!(path((15, 2), (15, 2), 127).map(|at| at + PATH_LEN), Some(BOARD_LEN));
+        assert_eq!(path((15, 2), (15, 2), 127).map(|at| at + PATH_LEN), Some(REMOTES));
+        assert_eq!(remote(255).map(|at| at + REMOTE_LEN), remote_path((0, 1), 0));
+        assert_eq!(remote_path((15, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
+        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((16, 1), 0)), None);
         assert_eq!(path((0, 1), (0, 1), 128).or(path((0, 0), (0, 1), 0)).or(path((0, 1), (16, 1), 0)), None);
     }
 }

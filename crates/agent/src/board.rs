@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, PKEY_MAX, port_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, PKEY_MAX, port_word, remote_word, word};
 use abi::device::link_layer;
 use shm::region::Region;
 
@@ -125,7 +125,31 @@ impl Board {
     /// changed.
     pub(crate) fn show_path(&self, from: At, to: At, path_bits: u8, path: &Path) -> bool {
         let place = |(device, port): At| (device as u32, u32::from(port));
-        let Some(at) = board::path(place(from), place(to), path_bits) else { return false };
+        let at = board::path(place(from), place(to), path_bits);
+        at.is_some_and(|at| self.show_words(at, path))
+    }
+
+    /// Shows which packets pass from a port to a LID of another agent, by the entry of that LID.
+    /// Returns true if this has changed.
+    pub(crate) fn show_remote_path(&self, (device, port): At, slot: u32, path: &Path) -> bool {
+        let at = board::remote_path((device as u32, port.into()), slot);
+        at.is_some_and(|at| self.show_words(at, path))
+    }
+
+    /// Shows the address of the agent that has a LID. Returns true if this has changed.
+    pub(crate) fn show_remote(&self, slot: u32, lid: u16, gid: &[u8; 16]) -> bool {
+        let Some(at) = board::remote(slot) else { return false };
+        let known = self.region.word(at + remote_word::LID).load(Ordering::Relaxed) == u32::from(lid);
+        if known && self.region.read::<[u8; 16]>(at + remote_word::GID) == *gid {
+            return false;
+        }
+        self.store(at + remote_word::LID, 0);
+        self.region.copy_in(at + remote_word::GID, gid);
+        self.store(at + remote_word::LID, lid.into());
+        true
+    }
+
+    fn show_words(&self, at: usize, path: &Path) -> bool {
         let levels = u32::from(path.levels) | u32::from(path.mtu) << 16;
         let words = std::iter::once(levels).chain((0..4).map(|word| (path.pkeys >> (32 * word)) as u32));
         let mut changed = false;

@@ -27,10 +27,12 @@ mod operator;
 mod own_manager;
 mod paths;
 mod port;
+mod remotes;
 #[cfg(test)]
 mod tests;
 mod traffic;
 mod travel;
+mod tunnels;
 mod way;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -54,6 +56,7 @@ pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
 use travel::Datagram;
+pub(crate) use tunnels::Tunnelled;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
@@ -95,6 +98,8 @@ pub(crate) struct Mads {
 pub(crate) struct Results {
     /// Datagrams for other hosts.
     pub(crate) outgoing: Vec<Outgoing>,
+    /// Datagrams of tunnels, for other agents.
+    pub(crate) tunnelled: Vec<Tunnelled>,
     /// Datagrams of ports of this agent for its connection manager.
     pub(crate) for_manager: VecDeque<Arrived>,
     /// What the connection manager of this agent hears of subnet administration.
@@ -112,8 +117,9 @@ pub(crate) struct Results {
 impl Results {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { outgoing, for_manager, answers, readable, gone, granted, ports_changed } = self;
-        let lists = outgoing.is_empty() && for_manager.is_empty() && answers.is_empty() && readable.is_empty();
+        let Self { outgoing, tunnelled, for_manager, answers, readable, gone, granted, ports_changed } = self;
+        let sent = outgoing.is_empty() && tunnelled.is_empty();
+        let lists = sent && for_manager.is_empty() && answers.is_empty() && readable.is_empty();
         lists && gone.is_empty() && granted.is_empty() && !ports_changed
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Token {
     RunDir,
     /// The event socket of an event channel has room.
     EventSocket(u32),
+    /// Datagrams of links to other agents have arrived.
+    Tunnels,
 }
 
 impl From<Token> for EventData {
@@ -67,6 +69,7 @@ impl From<Token> for EventData {
             Token::MadNode => (14, 0),
             Token::Mads(id) => (15, id),
             Token::NodesManager(id) => (16, id),
+            Token::Tunnels => (17, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -89,6 +92,7 @@ impl From<EventData> for Token {
             10 => Self::Management,
             14 => Self::MadNode,
             15 => Self::Mads(id),
+            17 => Self::Tunnels,
             11 => Self::RunDir,
             12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,
@@ -182,6 +186,7 @@ mod tests {
             Token::ManagerNode,
             Token::Management,
             Token::EventSocket(5),
+            Token::Tunnels,
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

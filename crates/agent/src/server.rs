@@ -16,6 +16,7 @@ mod passing;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -123,7 +124,7 @@ impl Server {
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
-        let mads = MadNode::new(&world, config)?;
+        let mads = MadNode::new(&world, config, &poller)?;
         let mut server = Self {
             world,
             manager,

@@ -2,14 +2,15 @@
 //! is [`load`].
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 use mad::topology::{Node, Topology};
 use wire::smp::NodeType;
 
 use crate::config::{
-    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState,
+    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState, TUNNEL_PORT,
 };
 use crate::mads::fabric::guids;
 
@@ -53,6 +54,37 @@ pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
         return Err(ConfigError::Value("the topology has no `Hca`, so no program can run on it".into()));
     }
     Ok(devices)
+}
+
+/// A subnet with links to other agents has an address on the network: its ports have it as a GID,
+/// and send from it to the ports of other agents. It is that of the configuration, or the one from
+/// which the first of these agents is reached.
+///
+/// # Errors
+/// No network leads there.
+pub(crate) fn with_address(config: &Config) -> Result<Config, ConfigError> {
+    let mut config = config.clone();
+    let nodes = config.topology.iter().flat_map(|topology| &topology.nodes);
+    let peer = nodes.flat_map(|node| &node.links).find_map(|link| Some(link.outside()?.address));
+    let Some(peer) = peer else { return Ok(config) };
+    if config.addresses.is_empty() {
+        let own = config.tunnel.map(|own| own.ip()).filter(|own| !own.is_unspecified());
+        let own = own.map_or_else(|| towards(peer), Ok).map_err(|error| {
+            ConfigError::Value(format!("no network leads to {peer}, to which a link of the topology leads: {error}"))
+        })?;
+        config.addresses = vec![own];
+    }
+    let ports = config.devices.iter_mut().flat_map(|device| &mut device.ports);
+    ports.for_each(|port| port.interfaces = None);
+    Ok(config)
+}
+
+/// The address from which packets to a host leave. No packet is sent.
+fn towards(peer: IpAddr) -> io::Result<IpAddr> {
+    let any = if peer.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((peer, TUNNEL_PORT))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 fn device(

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::ah::{SL_MAX, traffic_class};
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, path_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, path_word, remote_word, word};
 use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
@@ -154,9 +154,41 @@ impl Board {
     fn has_path(&self, from: Place, to: Place, way: &Way) -> bool {
         let bits = way.dlid.to_le_bytes()[0] & self.path_bits(to);
         let Some(path) = board::path((from.device, from.port), (to.device, to.port), bits) else { return false };
+        (way.dlid == 0 || self.has_lid(to, way.dlid)) && self.lets_pass(path, way)
+    }
+
+    /// Whether the subnet has switches, so that packets pass only where paths say so.
+    pub(crate) fn has_paths(&self) -> bool {
+        self.word(word::HAS_PATHS) != 0
+    }
+
+    /// Whether packets from a port pass to a LID of another host. Without switches they pass. With
+    /// switches, the LID must be one of another agent of the subnet.
+    pub(crate) fn passes_to_host(&self, from: Place, way: &Way) -> bool {
+        !self.has_paths()
+            || self
+                .remote(way.dlid)
+                .and_then(|slot| board::remote_path((from.device, from.port), slot))
+                .is_some_and(|path| self.lets_pass(path, way))
+    }
+
+    /// The entry of a LID of another agent.
+    fn remote(&self, lid: u16) -> Option<u32> {
+        let has = |slot: &u32| board::remote(*slot).map(|at| self.word(at + remote_word::LID)) == Some(lid.into());
+        (0..board::REMOTE_MAX).find(has).filter(|_| lid != 0)
+    }
+
+    /// The address of the agent that has a LID of the subnet, in GID form.
+    pub(crate) fn remote_gid(&self, lid: u16) -> Option<[u8; 16]> {
+        let at = board::remote(self.remote(lid)?)?;
+        let gid = self.region.read(at + remote_word::GID);
+        // Otherwise the entry is another LID's now.
+        (self.word(at + remote_word::LID) == u32::from(lid)).then_some(gid)
+    }
+
+    fn lets_pass(&self, path: usize, way: &Way) -> bool {
         let pkeys = path + path_word::PKEYS + usize::from(way.pkey_index / 32) * 4;
-        (way.dlid == 0 || self.has_lid(to, way.dlid))
-            && self.word(path + path_word::LEVELS) >> (way.sl & SL_MAX) & 1 == 1
+        self.word(path + path_word::LEVELS) >> (way.sl & SL_MAX) & 1 == 1
             && u32::from(way.pkey_index) < board::PKEY_MAX
             && self.word(pkeys) >> (way.pkey_index % 32) & 1 == 1
     }

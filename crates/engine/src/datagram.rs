@@ -199,6 +199,8 @@ impl Qp {
                 DatagramRoute::Opening
             };
         }
+        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+        let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
         let epoch = engine.board.gid_epoch();
         let place = match inner.ud.last_place {
             Some((gid, at, place)) if gid == entry.dgid && at == epoch => place,
@@ -207,6 +209,7 @@ impl Qp {
                     inner.ud.last_place = Some((entry.dgid, epoch, place));
                     place
                 }
+                None if !engine.board.passes_to_host(from, &way) => return self.no_path(inner, &way),
                 None => {
                     return match self.flow_of(inner, entry) {
                         Ok(flow) => DatagramRoute::Host(flow),
@@ -218,11 +221,8 @@ impl Qp {
                 }
             },
         };
-        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
-        let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
         if !engine.board.passes(from, place, &way) {
-            self.complain_of_path(inner, &way);
-            return DatagramRoute::None(Cause::NoPath);
+            return self.no_path(inner, &way);
         }
         match engine.board.owner(entry.remote_qpn) {
             0 => DatagramRoute::None(Cause::Nobody),
@@ -232,6 +232,12 @@ impl Qp {
                 None => DatagramRoute::Opening,
             },
         }
+    }
+
+    /// The switches let no packet of a datagram pass.
+    fn no_path(&self, inner: &mut Inner, way: &Way) -> DatagramRoute {
+        self.complain_of_path(inner, way);
+        DatagramRoute::None(Cause::NoPath)
     }
 
     /// Counts a datagram that is dropped.

@@ -115,14 +115,18 @@ impl Qp {
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return false;
         }
-        if inner.link.on_wire() {
-            self.find_flow(inner);
-            return false;
-        }
-        let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
         let a = &inner.attributes;
         let from = Place { device: engine.device(), port: a.port_num.into() };
         let way = Way { dlid: a.dest.dlid, sl: a.dest.sl, pkey_index: a.pkey_index };
+        if inner.link.on_wire() {
+            if engine.board.passes_to_host(from, &way) {
+                self.find_flow(inner);
+            } else {
+                self.complain_of_path(inner, &way);
+            }
+            return false;
+        }
+        let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
         if !engine.board.passes(from, place, &way) {
             self.complain_of_path(inner, &way);
             return false;
@@ -289,7 +293,12 @@ impl Qp {
         // Continues QPs that waited for a port that was down. Their answers are sent, too: on a
         // lane, no peer would retransmit its request.
         let waited = matches!(inner.link.route, Route::Unknown) && inner.state.serves();
-        if !inner.is_dead() && (waited || matches!(inner.link.route, Route::Lane(_))) {
+        // The switches of the subnet may not let packets to another host pass any more.
+        let by_path = matches!(inner.link.route, Route::Wire(_)) && self.engine().board.has_paths();
+        if by_path {
+            self.uncount(&mut inner);
+        }
+        if !inner.is_dead() && (waited || by_path || matches!(inner.link.route, Route::Lane(_))) {
             inner.link.route = Route::Unknown;
             // Requests under way may have met a port that was down at either end.
             let now = self.engine().now();

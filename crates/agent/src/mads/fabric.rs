@@ -20,6 +20,7 @@ use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
 
 use super::Mads;
 use super::managed::{change_of, change_of_link};
+use super::remotes::Remotes;
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
 use crate::port_change::PortChange;
@@ -39,6 +40,8 @@ pub(super) struct Fabric {
     ports: HashMap<End, PortId>,
     /// The epoch of the paths that are shown to engines.
     pub(super) shown: Option<u64>,
+    /// What other agents have said.
+    pub(super) remotes: Remotes,
 }
 
 impl Fabric {
@@ -56,7 +59,7 @@ impl Fabric {
                 }
             }
         }
-        Ok(Self { managed, ends, ports, shown: None })
+        Ok(Self { managed, ends, ports, shown: None, remotes: Remotes::default() })
     }
 
     /// A device is removed: its node is away, and what takes the device's index is not attached.
@@ -136,6 +139,8 @@ impl Mads {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
                     Output::Link { end, state } => self.follow_link(world, end, state),
+                    Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
+                    Output::Reach { far, peer, reached } => self.learn_reach(far, peer, reached),
                     // Programs' packets pass over lanes where the model would let them.
                     Output::Packet(_) => {}
                 }

@@ -171,6 +171,7 @@ fn node_picture(net: &mut Managed, id: NodeId) -> Option<Value> {
         Kind::Switch(_) => ("switch", 0, node.ports()),
         Kind::Router(_) => ("router", 1, node.ports()),
         Kind::Hca => ("hca", 1, node.ports()),
+        Kind::Outside => return None,
     };
     let own = net.node(id)?;
     let (guid, description) = (own.info.node_guid, own.description.to_string());

@@ -26,7 +26,7 @@ impl Mads {
             world.board.show_that_paths_matter();
         }
         fabric.shown = Some(fabric.managed.epoch());
-        let changed = fabric.show_paths(world);
+        let changed = fabric.show_paths(world) | fabric.show_remotes(world);
         if changed {
             world.announce_ports();
         }

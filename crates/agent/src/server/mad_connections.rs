@@ -210,6 +210,9 @@ impl Server {
             for outgoing in results.outgoing {
                 self.manager.send_for_others(&outgoing.addressing, &outgoing.mad, outgoing.owner);
             }
+            if let Some(socket) = &self.mads.tunnels {
+                results.tunnelled.iter().for_each(|(peer, bytes)| socket.send(*peer, bytes));
+            }
             if !results.for_manager.is_empty() {
                 self.manager.on_datagrams(&self.world, results.for_manager);
             }

@@ -9,6 +9,7 @@ use abi::umad::client::Key;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
+use super::tunnels::TunnelSocket;
 use crate::config::Config;
 use crate::foreign::Foreign;
 use crate::mads::Mads;
@@ -50,15 +51,21 @@ pub(super) struct MadConnection {
 /// The node, and everything that is open there.
 pub(super) struct MadNode {
     pub(super) mads: Mads,
+    /// The socket of links to other agents, if the topology has some.
+    pub(super) tunnels: Option<TunnelSocket>,
     pub(super) connections: BTreeMap<u32, MadConnection>,
     pub(super) buffer: Vec<u8>,
 }
 
 impl MadNode {
-    /// A node without connections.
-    pub(super) fn new(world: &World, config: &Config) -> io::Result<Self> {
-        let mads = Mads::new(world, config).map_err(io::Error::other)?;
-        Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
+    /// A node without connections. Watches the socket of links to other agents.
+    pub(super) fn new(world: &World, config: &Config, poller: &Poller) -> io::Result<Self> {
+        let mut mads = Mads::new(world, config).map_err(io::Error::other)?;
+        let tunnels = TunnelSocket::open(world, config, &mut mads)?;
+        if let Some(tunnels) = &tunnels {
+            poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
+        }
+        Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
     /// Whether nobody is connected.

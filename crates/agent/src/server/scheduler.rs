@@ -38,7 +38,7 @@ const OVERHEAD: u64 = 500;
 pub(super) enum Account {
     /// The host's addresses, and the run directory.
     Host,
-    /// Datagrams of other hosts' connection managers.
+    /// Datagrams of other hosts' connection managers, and of links to other agents.
     Network,
     /// Expired timers of the connection manager.
     Timers,
@@ -71,6 +71,7 @@ impl Server {
     pub(crate) fn run(mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while self.turn(&mut events) {}
+        self.close_tunnels();
         self.world.shut_down();
     }
 
@@ -228,7 +229,7 @@ impl Server {
             Token::Node(_) | Token::ManagerNode | Token::NodesManager(_) => Account::Newcomers,
             Token::AdminNode | Token::NetlinkNode | Token::MadNode => Account::Newcomers,
             Token::Relays => Account::Relays,
-            Token::Management => Account::Network,
+            Token::Management | Token::Tunnels => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
         }
     }
@@ -281,6 +282,7 @@ impl Server {
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
             Token::Management => self.take_datagrams(),
+            Token::Tunnels => self.take_tunnelled(),
             Token::EventSocket(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }

@@ -154,6 +154,8 @@ impl Links {
                 let change = self.net.port_info(end).map(|info| change_of_link(&info, state));
                 self.change(end, change);
             }
+            // A simulated subnet is whole: no link leads to another agent.
+            Output::Tunnel { .. } | Output::Reach { .. } => {}
         }
     }
 

@@ -89,6 +89,21 @@ fn the_form_of_toml() {
 }
 
 #[test]
+fn a_link_may_lead_to_a_node_of_another_agent() {
+    let text = Topology::from_text("Switch 8 \"S1\"\n[3] \"@10.0.0.2/S1\"[4]\n").unwrap();
+    let toml = "[[node]]\nname = \"S1\"\nkind = \"switch\"\nports = 8\nlinks = { 3 = \"@10.0.0.2/S1[4]\" }";
+    assert_eq!(Topology::from_toml(toml), Ok(text.clone()));
+    let link = &text.nodes[0].links[0];
+    assert_eq!((link.outside().unwrap().node, link.peer_port), ("S1", 4));
+    assert_eq!(Topology::from_text(&text.to_string()), Ok(text));
+    let long = toml.replace("10.0.0.2/S1[4]", "[fd00::2]:5000/S1[4] 4xEDR");
+    assert_eq!(Topology::from_toml(&long).unwrap().nodes[0].links[0].outside().unwrap().udp_port, Some(5000));
+    let error = |text: &str| Topology::from_text(text).unwrap_err().to_string();
+    assert!(error("Switch 8 \"S1\"\n[3] \"@S2\"[4]\n").starts_with("line 2, column 1: \"@S2\" names no node"));
+    assert!(error("Switch 8 \"@S1\"\n").contains("begins with @"));
+}
+
+#[test]
 fn errors_name_the_place_and_what_to_do() {
     let text = |text: &str| Topology::from_text(text).unwrap_err().to_string();
     assert_eq!(

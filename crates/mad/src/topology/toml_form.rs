@@ -7,7 +7,7 @@
 //! ports = 8
 //! guid = "0x200001"          # also: system_guid, description, vendor_id, device_id, lid
 //! address = "10.0.0.1"       # of an hca; with several ports, ["10.0.0.1", "10.0.0.2"]
-//! links = { 1 = "H1[1] 4xEDR", 2 = "S2[7]" }
+//! links = { 1 = "H1[1] 4xEDR", 2 = "S2[7]", 3 = "@10.0.0.2/S9[3]" }
 //! ```
 
 use super::{Error, LONGEST, Link, Node, Place, Placed, Topology, error, number, rate};
@@ -155,7 +155,8 @@ fn guid(value: &Spanned<Number>, text: &str) -> Result<u64, Error> {
 
 /// Reads the link `1 = "H1[1] 4xEDR"`.
 fn link(port: &str, value: &str) -> Option<Link> {
-    let (peer, rest) = value.split_once('[')?;
+    // An address may have brackets, too.
+    let (peer, rest) = value.rsplit_once('[')?;
     let (peer_port, shown) = rest.split_once(']')?;
     let shown = match shown.trim() {
         "" => None,

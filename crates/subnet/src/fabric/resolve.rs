@@ -34,7 +34,8 @@ pub struct Path {
     pub vl: u8,
     /// The switches, in order.
     pub hops: Vec<Hop>,
-    /// The port that has the LID: that of an end node or a router, or port 0 of a switch.
+    /// The port that has the LID: that of an end node or a router, port 0 of a switch, or the far
+    /// end of a link out of this fabric.
     pub end: End,
     /// The lowest rate of all links.
     pub rate: Rate,
@@ -86,7 +87,7 @@ impl Fabric {
             let port = &self.ports[at as usize];
             let node = &self.nodes[port.node as usize];
             let Kind::Switch(switch) = &node.kind else {
-                let mine = port.settings.identity.has(dlid);
+                let mine = port.settings.identity.has(dlid) || matches!(node.kind, Kind::Outside);
                 return if mine { Ok(path) } else { Err(no_path(path.end, Cause::NotMine)) };
             };
             let (id, ingress) = (NodeId(port.node), port.number);

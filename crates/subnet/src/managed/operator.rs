@@ -97,11 +97,13 @@ impl Managed {
     /// Cuts the cable of a port.
     pub fn cut(&mut self, end: End) {
         self.fabric.cut(end);
+        self.tunnels_follow();
     }
 
     /// Mends the cable of a port.
     pub fn mend(&mut self, end: End) {
         self.fabric.mend(end);
+        self.tunnels_follow();
     }
 
     /// Cuts all cables of a node: it is away.
