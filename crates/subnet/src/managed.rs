@@ -54,8 +54,8 @@ mod operator;
 mod timers;
 mod tunnels;
 
-pub use build::Unbuildable;
 pub use datagram::Datagram;
+pub use guids::Unbuildable;
 pub use timers::LINK_DELAY;
 
 use crate::counters::{Cause, Counters};

@@ -24,6 +24,22 @@ use crate::poller::{Token, watch_for};
 const LONGEST: usize = 2 * PIECE;
 
 impl Server {
+    /// Takes the datagrams of tunnels that have arrived.
+    pub(super) fn take_tunnelled(&mut self) {
+        let Some(socket) = &mut self.mads.tunnels else { return };
+        let datagrams = socket.receive();
+        self.mads.mads.take_tunnelled(&mut self.world, &datagrams);
+        self.follow_mads();
+    }
+
+    /// Tells the agents at the other ends of links that this one ends.
+    pub(super) fn close_tunnels(&mut self) {
+        let Some(socket) = &self.mads.tunnels else { return };
+        for (peer, bytes) in self.mads.mads.close_tunnels() {
+            socket.send(peer, &bytes);
+        }
+    }
+
     pub(super) fn accept_mads(&mut self) {
         for _ in 0..ACCEPTED {
             let listener = self.listeners.mads.as_ref();

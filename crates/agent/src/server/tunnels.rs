@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use subnet::rate::Mtu;
 use subnet::tunnel::{UDP_PORT, datagram, longest_mtu};
 
-use super::Server;
 use crate::config::Config;
 use crate::mads::Mads;
 use crate::world::World;
@@ -59,7 +58,7 @@ impl TunnelSocket {
     }
 
     /// Takes datagrams that have arrived from peers.
-    fn receive(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+    pub(super) fn receive(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut taken = Vec::new();
         for _ in 0..TURN {
             let (length, from) = match self.socket.recv_from(&mut self.buffer) {
@@ -113,22 +112,4 @@ fn network_mtu(own: IpAddr, peer: SocketAddr) -> io::Result<usize> {
         SocketAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(&socket)?,
     };
     Ok(mtu as usize)
-}
-
-impl Server {
-    /// Takes the datagrams of tunnels that have arrived.
-    pub(super) fn take_tunnelled(&mut self) {
-        let Some(socket) = &mut self.mads.tunnels else { return };
-        let datagrams = socket.receive();
-        self.mads.mads.take_tunnelled(&mut self.world, &datagrams);
-        self.follow_mads();
-    }
-
-    /// Tells the agents at the other ends of links that this one ends.
-    pub(super) fn close_tunnels(&mut self) {
-        let Some(socket) = &self.mads.tunnels else { return };
-        for (peer, bytes) in self.mads.mads.close_tunnels() {
-            socket.send(peer, &bytes);
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //! values of NodeInfo, SwitchInfo and PortInfo that adapters and switches of today have. Not their
 //! state later ([`super::mirror`]). Principal function: [`build`].
 
-use super::guids::{self, Guids};
+use super::guids::{self, Guids, Unbuildable};
 use super::tunnels::{Tunnels, outward};
 use crate::fabric::{End, Fabric, NodeId, Unconnectable};
 use crate::port::{LINK_LOCAL, Settings};
@@ -24,34 +24,6 @@ const SWITCH: u16 = 0xcb20;
 const EIGHT_LANES: u8 = 4;
 /// A time code that means no limit.
 const FOR_EVER: u8 = 20;
-
-/// Why a topology cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbuildable {
-    /// Two nodes have one GUID.
-    #[error("\"{first}\" and \"{second}\" have the same GUID {guid:#x}; change one of them")]
-    Guid {
-        /// The GUID.
-        guid: u64,
-        /// A node with it.
-        first: String,
-        /// Another node with it.
-        second: String,
-    },
-    /// Two nodes have one name.
-    #[error("node \"{0}\" exists twice; give each node its own name")]
-    Name(String),
-    /// A link leads nowhere, or to a port with another link.
-    #[error("port {port} of \"{node}\" cannot be connected: {cause}")]
-    Link {
-        /// The node.
-        node: String,
-        /// Its port.
-        port: u8,
-        /// Why.
-        cause: Unconnectable,
-    },
-}
 
 /// The parts of a managed fabric.
 pub(super) struct Built {

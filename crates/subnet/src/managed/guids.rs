@@ -1,10 +1,38 @@
 //! The GUIDs of the nodes and ports of a topology: those of the file, and new ones that are unique
 //! and the same each time. Principal type: [`Guids`].
 
-use super::build::Unbuildable;
+use crate::fabric::Unconnectable;
 use mad::topology::{Node, Topology};
 use std::collections::HashMap;
 use wire::smp::NodeType;
+
+/// Why a topology cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unbuildable {
+    /// Two nodes have one GUID.
+    #[error("\"{first}\" and \"{second}\" have the same GUID {guid:#x}; change one of them")]
+    Guid {
+        /// The GUID.
+        guid: u64,
+        /// A node with it.
+        first: String,
+        /// Another node with it.
+        second: String,
+    },
+    /// Two nodes have one name.
+    #[error("node \"{0}\" exists twice; give each node its own name")]
+    Name(String),
+    /// A link leads nowhere, or to a port with another link.
+    #[error("port {port} of \"{node}\" cannot be connected: {cause}")]
+    Link {
+        /// The node.
+        node: String,
+        /// Its port.
+        port: u8,
+        /// Why.
+        cause: Unconnectable,
+    },
+}
 
 /// The GUIDs of a node.
 pub(super) struct Guids {
