@@ -66,11 +66,11 @@ targets!(
     lane,
     management,
     topology,
-    tunnel,
     client,
     subnet,
     administration,
-    ipoib
+    ipoib,
+    tunnel
 );
 
 /// Changes inputs of the corpus at random, without a fuzzer: FUZZ_TARGET names the target, and
