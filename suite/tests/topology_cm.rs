@@ -131,7 +131,7 @@ fn nodes_are_hosts_of_their_own() {
     let outcome = room.finish(on(&room, "H2", &["rping", "-s", "-a", H3, "-p", &p])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("is not an address"), "{}", outcome.told());
     let outcome = room.finish(on(&room, "H2", &["rping", "-c", "-a", "127.9.9.9", "-p", &p])).expect("it ends");
-    assert!(outcome.errors.contains("no adapter of the topology has the address"), "{}", outcome.told());
+    assert!(!outcome.succeeded() && outcome.errors.contains("127.9.9.9"), "{}", outcome.told());
 }
 
 /// Members on two nodes of a switch, in a group of the subnet manager.
@@ -157,8 +157,9 @@ fn without_a_path_there_is_a_route_error() {
     let (_port, p) = reserve();
     let (_other, q) = reserve();
     let mut neighbour = serve(&room, "H4", &["rping", "-s", "-p", &q, "-C", "500"]);
-    let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "500"];
+    let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "500", "-v"];
     let mut busy = room.start(on(&room, "H1", &words)).expect("it starts");
+    busy.wait_for_words("rdma-ping", HANG).expect("it is connected");
     let mut server = serve(&room, "H3", &["rping", "-s", "-P", "-p", &p]);
     let cut = |action: &str| room.finish(room.softhca(&["subnet", action, "S2[5]"])).expect("it ends").expect_success();
     cut("cut");
