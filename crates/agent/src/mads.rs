@@ -27,6 +27,7 @@ mod operator;
 mod own_manager;
 mod paths;
 mod port;
+mod remote_lids;
 mod remotes;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ mod tunnels;
 mod way;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use abi::umad::client::Key;
@@ -56,7 +58,6 @@ pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
 use travel::Datagram;
-pub(crate) use tunnels::Tunnelled;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
@@ -92,6 +93,9 @@ pub(crate) struct Mads {
     /// When the next timer expires.
     next: Option<Duration>,
 }
+
+/// A datagram of a tunnel, and the agent that it is for.
+pub(crate) type Tunnelled = (SocketAddr, Vec<u8>);
 
 /// What the owner of [`Mads`] does after each call.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
 
 use super::Mads;
 use super::managed::{change_of, change_of_link};
-use super::remotes::Remotes;
+use super::remote_lids::Remotes;
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
 use crate::port_change::PortChange;

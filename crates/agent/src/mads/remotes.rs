@@ -2,7 +2,7 @@
 //! Each agent knows the paths inside its own fabric. It tells the peer of each link what packets
 //! reach that come in there. So both together know the paths from end to end. The packets of queue
 //! pairs then go from host to host as those of RoCEv2, and not through the agents. Adds to
-//! [`Mads`]. The principal type is [`Remotes`].
+//! [`Mads`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,36 +16,6 @@ use super::travel::port_of;
 use crate::board::Path;
 use crate::gids::gid_of;
 use crate::world::World;
-
-/// What other agents have said.
-#[derive(Debug, Default)]
-pub(super) struct Remotes {
-    /// By the end of the link that stands for the agent.
-    links: BTreeMap<End, (SocketAddr, Vec<Reached>)>,
-    /// The entry of each LID on the board, which it keeps: connections know the LID's address, and
-    /// continue when packets pass again.
-    slots: BTreeMap<u16, u32>,
-}
-
-impl Remotes {
-    /// The entry of a LID. `None`: too many LIDs have been seen, and all still have paths.
-    fn slot(&mut self, lid: u16) -> Option<u32> {
-        if let Some(slot) = self.slots.get(&lid) {
-            return Some(*slot);
-        }
-        let count = self.slots.len() as u32;
-        let slot = if count < abi::board::REMOTE_MAX { Some(count) } else { self.reclaim() }?;
-        self.slots.insert(lid, slot);
-        Some(slot)
-    }
-
-    /// The entry of a LID that no agent names any more.
-    fn reclaim(&mut self) -> Option<u32> {
-        let named = |lid: &u16| self.links.values().flat_map(|(_, all)| all).any(|one| one.lid == *lid);
-        let unnamed = self.slots.keys().copied().find(|lid| !named(lid))?;
-        self.slots.remove(&unnamed)
-    }
-}
 
 impl Mads {
     /// Another agent has said what packets reach that leave by the link to it.

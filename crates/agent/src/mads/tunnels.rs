@@ -7,11 +7,8 @@ use subnet::fabric::End;
 use subnet::rate::Mtu;
 use subnet::tunnel::Ignored;
 
-use super::Mads;
+use super::{Mads, Tunnelled};
 use crate::world::World;
-
-/// A datagram of a tunnel, and the agent that it is for.
-pub(crate) type Tunnelled = (SocketAddr, Vec<u8>);
 
 impl Mads {
     /// The addresses of the agents to which links lead. One may occur several times.
