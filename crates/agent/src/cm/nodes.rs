@@ -2,7 +2,7 @@
 //! runs on a node has the addresses of this node only. This file makes no system calls. Adds to
 //! [`Locals`] and [`Manager`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::Errno;
 use abi::ucma::sockaddr::Sockaddr;
@@ -67,14 +67,15 @@ impl Locals {
         self.attachments.iter().find(|at| (at.device, at.port) == (device, port)).copied()
     }
 
-    /// An address of a node, and where it is. A loopback address, or none, means the first one.
+    /// An address of a node, and where it is. `localhost`, or no address, means the first one. Other
+    /// loopback addresses may belong to other nodes, or to none.
     fn find_own(&self, node: Option<usize>, ip: IpAddr) -> Option<(IpAddr, Attachment)> {
         match self.nodes.get(&ip) {
             Some(place) => {
                 let is_own = node.is_none_or(|node| node == place.0);
                 self.at_port(*place).filter(|_| is_own).map(|at| (ip, at))
             }
-            None if ip.is_loopback() || ip.is_unspecified() => self.usual_on(node, ip.is_ipv4()),
+            None if is_localhost(ip) || ip.is_unspecified() => self.usual_on(node, ip.is_ipv4()),
             None => None,
         }
     }
@@ -94,4 +95,8 @@ impl Locals {
         let found = found.filter_map(|(ip, place)| Some((*ip, self.at_port(*place)?)));
         found.min_by_key(|(_, at)| (at.fabric.is_none_or(|fabric| !fabric.is_active), at.device, at.port))
     }
+}
+
+fn is_localhost(ip: IpAddr) -> bool {
+    ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
 }
