@@ -75,6 +75,31 @@ pub const TARGETS: &[Target] = &[
         says: "files that describe a subnet: a parsed file is written and parsed again unchanged",
         run: targets::topology::run,
     },
+    Target {
+        name: "client",
+        says: "management datagrams to a client with RMPP: what it keeps is bounded, and a new message passes",
+        run: targets::client::run,
+    },
+    Target {
+        name: "subnet",
+        says: "management datagrams into a subnet, and cables that are cut: every port still answers itself",
+        run: targets::subnet::run,
+    },
+    Target {
+        name: "administration",
+        says: "datagrams to a subnet manager: it sweeps, and subnet administration answers",
+        run: targets::administration::run,
+    },
+    Target {
+        name: "ipoib",
+        says: "packets to an interface of IP over InfiniBand: what it keeps is bounded, and neighbours are answered",
+        run: targets::ipoib::run,
+    },
+    Target {
+        name: "tunnel",
+        says: "datagrams of a link between agents: a parsed one is emitted unchanged, and the real peer finds the link",
+        run: targets::tunnel::run,
+    },
 ];
 
 /// The target with this name.

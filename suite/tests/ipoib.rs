@@ -52,6 +52,44 @@ while True:
     sender.sendto(b'to the group', ('239.1.2.3', 7001))
     time.sleep(0.05)
 ";
+/// Receives 20 different datagrams of a group, and says whether one of them came twice.
+const COUNTING: &str = "\
+import socket, struct, sys
+group = sys.argv[1]
+family = socket.AF_INET6 if ':' in group else socket.AF_INET
+member = socket.socket(family, socket.SOCK_DGRAM)
+member.bind((group if family == socket.AF_INET else '', 7002))
+index = socket.if_nametoindex('ib0')
+if family == socket.AF_INET:
+    joined = struct.pack('=4s4si', socket.inet_aton(group), bytes(4), index)
+    member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+else:
+    joined = socket.inet_pton(family, group) + struct.pack('=I', index)
+    member.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, joined)
+print('ready', flush=True)
+seen = set()
+while len(seen) < 20:
+    number = member.recv(100)
+    if number in seen:
+        print('twice')
+    seen.add(number)
+print('all seen', flush=True)
+";
+/// Sends numbered datagrams to a group until it is ended.
+const NUMBERED: &str = "\
+import itertools, socket, struct, sys, time
+group = sys.argv[1]
+family = socket.AF_INET6 if ':' in group else socket.AF_INET
+sender = socket.socket(family, socket.SOCK_DGRAM)
+index = socket.if_nametoindex('ib0')
+if family == socket.AF_INET:
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack('=4s4si', bytes(4), bytes(4), index))
+else:
+    sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+for number in itertools.count():
+    sender.sendto(str(number).encode(), (group, 7002))
+    time.sleep(0.02)
+";
 /// Connects to a host that does not exist.
 const STRANGER: &str = "\
 import errno, socket, sys
@@ -195,4 +233,84 @@ fn nodes_talk(opensm: bool) {
     assert!(known.contains("ff12:401b:ffff::ffff:ffff") && known.contains(solicited), "{known}");
     interfaces.into_iter().for_each(end);
     wait::until(HANG, "the groups to be left", || (!groups().contains(solicited)).then_some(())).expect("they are");
+}
+
+/// Three nodes at two switches. The third one is not in the partition 0x8001.
+const THREE: &str = "\
+Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n[3] \"S2\"[3]\n\nSwitch 8 \"S2\"\n[1] \"H3\"[1]\n[3] \"S1\"[3]\n\n\
+Hca 1 \"H1\"\n\nHca 1 \"H2\"\n\nHca 1 \"H3\"\n";
+
+#[test]
+fn three_nodes_get_one_copy_of_a_group_and_a_partition_is_for_its_members() {
+    let namespaces: Vec<Namespace> = (0..3).map_while(|_| Namespace::new().expect("a namespace")).collect();
+    let [here, there, outside] = namespaces.as_slice() else { return };
+    let room = Room::of(User::Me).expect("a room");
+    let (topology, partitions) = (room.folder().join("subnet.topo"), room.folder().join("partitions.conf"));
+    std::fs::write(&topology, THREE).expect("written");
+    let blue = "Default=0x7fff, ipoib : ALL=full;\nblue=0x0001, ipoib : 0x100001=full, 0x100003=full;\n";
+    std::fs::write(&partitions, blue).expect("written");
+    let room = room.with_agent(&["--topology", &topology.display().to_string(), "--no-subnet-manager"]).expect("agent");
+    let sides = [here, there, outside].map(|namespace| Side { room: &room, namespace });
+    let words = ["sm", "--node", "H1", "--partitions", &partitions.display().to_string()];
+    let _manager = room.start(room.softhca(&words)).expect("it starts");
+    let is_up = |node: &str| {
+        room.finish(room.softhca(&["subnet", "path", "H1", node])).expect("it ends").succeeded().then_some(())
+    };
+    ["H2", "H3"].iter().for_each(|node| wait::until(HANG, "the subnet", || is_up(node)).expect("it comes up"));
+    let interface = |at: usize, words: &[&str]| {
+        let node = ["H1", "H2", "H3"][at];
+        let words = [&["ipoib", "--node", node][..], words].concat();
+        let mut program = room.start(sides[at].inside(&room.softhca(&words))).expect("it starts");
+        program.wait_for_words(" is up", HANG).expect("the interface is up");
+        program
+    };
+    let child = ["--interface", "ib0.8001", "--pkey", "0x8001", "--ip"];
+    let mut all = Vec::new();
+    for (at, last) in ["1", "2", "3"].iter().enumerate() {
+        all.push(interface(at, &["--ip", &format!("10.3.0.{last}/24"), "--ip", &format!("fd03::{last}/64")]));
+    }
+    for (at, address) in IPV4.iter().enumerate().take(2) {
+        all.push(interface(at, &[&child[..], &[&format!("{address}/24")]].concat()));
+    }
+    let _server = sides[0].ready(SERVER, IPV4[0]);
+    assert_eq!(sides[1].says(CLIENT, IPV4[0]), "all came back");
+    sides[2].refuses(&["--node", "H3", "--interface", "ib0.8001", "--pkey", "0x8001"], "has no P_Key 0x8001");
+    for group in ["239.4.5.6", "ff02::4:5:6"] {
+        let members = [1, 2].map(|at: usize| sides[at].ready(COUNTING, group));
+        let _sender = room.start(sides[0].python(NUMBERED, group)).expect("it starts");
+        for mut member in members {
+            member.wait_for_words("all seen", HANG).expect("the datagrams arrive");
+            assert!(!member.output().contains("twice"), "{group}: one copy each");
+        }
+    }
+    all.into_iter().for_each(end);
+}
+
+/// A user without rights has a network of its own, in which it is root, with a second host in it.
+#[test]
+fn an_ordinary_user_has_interfaces_in_a_namespace_of_its_own() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let script = "\
+        softhca=$0 agent= left= right= server=; ip link set lo up\n\
+        unshare -n sleep infinity & other=$!\n\
+        trap 'kill $other $left $right $agent $server 2>/dev/null || true' EXIT\n\
+        $softhca agent --address 127.0.0.1 & agent=$!\n\
+        until test \"$(readlink /proc/$other/ns/net)\" != \"$(readlink /proc/self/ns/net)\"; do sleep 0.05; done\n\
+        until $softhca devices >/dev/null 2>&1; do sleep 0.05; done\n\
+        up() { until grep -q 'is up' \"$1\"; do kill -0 $2; sleep 0.05; done; }\n\
+        cd \"$SOFTHCA_DIR\"; mkfifo ready\n\
+        $softhca ipoib --ip 10.1.0.1/24 >left & left=$!; up left $left\n\
+        nsenter -t $other -n $softhca ipoib --ip 10.1.0.2/24 >right & right=$!; up right $right\n\
+        python3 -c \"$1\" 10.1.0.1 >ready & server=$!\n\
+        read -r _ <ready\n\
+        nsenter -t $other -n python3 -c \"$2\" 10.1.0.1\n";
+    let softhca = room.dist().softhca().display().to_string();
+    let unshare = |words: &[&str]| room.command("unshare", [&["-rn"], words].concat());
+    let allowed = room.finish(unshare(&["test", "-w", "/dev/net/tun"])).expect("it ends");
+    if !allowed.succeeded() {
+        eprintln!("skipped: an ordinary user has no namespaces or no TUN devices here: {}", allowed.told());
+        return;
+    }
+    let outcome = room.finish(unshare(&["sh", "-euc", script, &softhca, SERVER, CLIENT])).expect("it ends");
+    assert!(outcome.expect_success().everything().contains("all came back"));
 }

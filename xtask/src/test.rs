@@ -103,8 +103,8 @@ fn other_release(report: &mut Report, dist: &Dist) {
 }
 
 /// The test runner: cargo-nextest if it is installed (one process for each test, limits for hangs),
-/// otherwise cargo's own. Tests that run programs run one at a time, except for those that
-/// `.config/nextest.toml` allows to run in pairs.
+/// otherwise cargo's own. Tests that run programs run in pairs, except for those to which
+/// `.config/nextest.toml` gives the machine; with cargo's own runner, they run one at a time.
 fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
     let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let mut command = if nextest.is_ok_and(|status| status.success()) {
@@ -129,9 +129,11 @@ fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
 }
 
 /// The loom models of the rings and of the wake word. They need another configuration, so they are
-/// built in another folder.
+/// built in another folder. They explore schedules of a few functions, for which link-time optimisation
+/// takes longer than it saves.
 fn loom(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo(&["test", "--release", "--package", "softhca-shm", "--lib", "loom"]);
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target().join("loom"));
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     command
 }

@@ -32,6 +32,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-capture", 2),
     ("softhca-subnet", 2),
     ("softhca-sm", 2),
+    ("softhca-umad", 2),
     ("softhca-agent", 3),
     ("softhca-cm", 3),
     ("softhca", 4),

@@ -128,7 +128,16 @@ fn next(socket: &Socket) -> io::Result<()> {
 /// Sends, and tries again while the socket has no room.
 fn push(socket: &Socket, peer: IpAddr, segment: usize, bytes: &[u8]) -> io::Result<()> {
     let to = SocketAddr::new(peer, PORT);
-    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment, interface: 0, connected: false, bytes };
+    let out = Outgoing {
+        to,
+        traffic_class: 0,
+        service_level: 0,
+        hop_limit: 0,
+        segment,
+        interface: 0,
+        connected: false,
+        bytes,
+    };
     loop {
         match socket.send(&out) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),

@@ -58,7 +58,7 @@ pub(crate) fn ca(name: &str) -> Option<Ca> {
 }
 
 /// The value of hexadecimal digits, with colons or `0x` or neither.
-fn groups(text: &str) -> u128 {
+pub(crate) fn groups(text: &str) -> u128 {
     let digits = text.trim_start_matches("0x").chars().filter_map(|digit| digit.to_digit(16));
     digits.fold(0, |value, digit| value << 4 | u128::from(digit))
 }

@@ -2,7 +2,7 @@
 //! `symbols.txt` is the same list for `cargo xtask abi-check`.
 
 use crate::export::export;
-use crate::{devices, list, message, names, port, transfer};
+use crate::{devices, list, message, names, pairs, port, transfer};
 
 export!("@@IBUMAD_1.0":
     umad_addr_dump = message::dump_address,
@@ -49,3 +49,10 @@ export!("@@IBUMAD_1.1":
 );
 
 export!("@@IBUMAD_1.2": umad_sort_ca_device_list = list::sort);
+
+export!("@@IBUMAD_1.3": umad_open_smi_port = port::open_smi);
+
+export!("@@IBUMAD_1.4":
+    umad_get_smi_gsi_pair_by_ca_name = pairs::named_pair,
+    umad_get_smi_gsi_pairs = pairs::all,
+);

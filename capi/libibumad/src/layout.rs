@@ -47,6 +47,16 @@ pub(crate) struct Ca {
     pub(crate) ports: [*mut Port; PORTS],
 }
 
+/// `struct umad_ca_pair`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct CaPair {
+    pub(crate) smi_name: [c_char; NAME],
+    pub(crate) smi_preferred_port: u32,
+    pub(crate) gsi_name: [c_char; NAME],
+    pub(crate) gsi_preferred_port: u32,
+}
+
 /// `struct umad_device_node`.
 #[repr(C)]
 pub(crate) struct DeviceNode {
@@ -73,6 +83,8 @@ const _: () = {
     assert!(size_of::<Ca>() == 208 && offset_of!(Ca, node_type) == 20 && offset_of!(Ca, numports) == 24);
     assert!(offset_of!(Ca, fw_ver) == 28 && offset_of!(Ca, ca_type) == 48 && offset_of!(Ca, hw_ver) == 88);
     assert!(offset_of!(Ca, node_guid) == 112 && offset_of!(Ca, system_guid) == 120 && offset_of!(Ca, ports) == 128);
+    assert!(size_of::<CaPair>() == 48 && offset_of!(CaPair, smi_preferred_port) == 20);
+    assert!(offset_of!(CaPair, gsi_name) == 24 && offset_of!(CaPair, gsi_preferred_port) == 44);
     assert!(size_of::<DeviceNode>() == 16 && offset_of!(DeviceNode, ca_name) == 8);
     assert!(size_of::<Registration>() == 32 && offset_of!(Registration, flags) == 4);
     assert!(offset_of!(Registration, method_mask) == 8 && offset_of!(Registration, oui) == 24);

@@ -5,8 +5,8 @@
 //! ([`abi::umad`] is the contract). The descriptor can be polled, because MADs arrive on the
 //! connection itself ([`file`]). Facts about devices come from the agent's mirror of
 //! `/sys/class/infiniband` ([`sysfs`]). The path redirector is not needed for either. It is needed
-//! to open the path of `umad_get_issm_path`. Programs must not call `read` or `ioctl` on the
-//! descriptor themselves. The structs of `umad.h` are in [`layout`].
+//! to open the path of `umad_get_issm_path`, and for `ioctl` on the descriptor. The structs of
+//! `umad.h` are in [`layout`].
 
 mod describe;
 mod devices;
@@ -22,6 +22,7 @@ mod layout;
 mod list;
 mod message;
 mod names;
+mod pairs;
 mod port;
 mod sysfs;
 mod transfer;

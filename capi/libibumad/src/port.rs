@@ -6,7 +6,7 @@ use abi::Record;
 use abi::umad::{RegisterAgent, RegisterAgent2, ioctl};
 
 use crate::devices::{named, negative};
-use crate::entry::{self, Refusal};
+use crate::entry::{self, Outcome, Refusal};
 use crate::layout::Registration;
 use crate::{file, sysfs};
 
@@ -18,13 +18,27 @@ const OPENIB: [u8; 3] = [0x00, 0x14, 0x05];
 
 /// `umad_open_port`.
 pub(crate) unsafe extern "C" fn open(name: *const c_char, port: c_int) -> c_int {
-    negative("umad_open_port", || {
-        let port = u32::try_from(port).map_err(|_| INVALID)?;
+    // SAFETY: the program passes NULL or a C string.
+    negative("umad_open_port", || opened(unsafe { named(name) }?, port, |_, _| true))
+}
+
+/// `umad_open_smi_port`: a port that the program does not choose has QP 0.
+pub(crate) unsafe extern "C" fn open_smi(name: *const c_char, port: c_int) -> c_int {
+    negative("umad_open_smi_port", || {
         // SAFETY: the program passes NULL or a C string.
-        let (name, port) = sysfs::resolve(unsafe { named(name) }?, port).ok_or(INVALID)?;
-        let number = sysfs::file(&name, port).ok_or(INVALID)?;
-        file::open(number).map_err(|_| Refusal(libc::EIO))
+        let name = unsafe { named(name) }?;
+        let is_chosen = name.is_some() && port != 0;
+        opened(name, port, |name, port| is_chosen || !sysfs::is_smi_disabled(name, port))
     })
+}
+
+fn opened(name: Option<&str>, port: c_int, may: impl Fn(&str, u32) -> bool) -> Outcome<c_int> {
+    let port = u32::try_from(port).map_err(|_| INVALID)?;
+    // The real library looks for the file of a port that is named without looking at the port.
+    let none = if name.is_some() && port != 0 { INVALID } else { Refusal(libc::ENODEV) };
+    let (name, port) = sysfs::resolve_among(name, port, may).ok_or(none)?;
+    let number = sysfs::file(&name, port).ok_or(INVALID)?;
+    file::open(number).map_err(|_| Refusal(libc::EIO))
 }
 
 /// `umad_close_port`.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use engine::rundir;
 
+/// The port state DOWN.
+const DOWN: u32 = 1;
 /// The port state ACTIVE.
 const ACTIVE: u32 = 4;
 /// The physical state LinkUp.
@@ -60,6 +62,26 @@ pub(crate) fn ports(name: &str) -> Vec<u32> {
     ports
 }
 
+fn port_number(name: &str, port: u32, file: &str) -> u32 {
+    device(name).map_or(0, |folder| number(&folder.join("ports").join(port.to_string()), file))
+}
+
+/// Whether a port has no QP 0: the bit IsSMDisabled of its capability mask.
+pub(crate) fn is_smi_disabled(name: &str, port: u32) -> bool {
+    port_number(name, port, "cap_mask") & 1 << 10 != 0
+}
+
+/// Whether a port is not DOWN.
+pub(crate) fn is_up(name: &str, port: u32) -> bool {
+    port_number(name, port, "state") > DOWN
+}
+
+/// The GUID of a port; 0 without one.
+pub(crate) fn port_guid(name: &str, port: u32) -> u64 {
+    let gid = device(name).and_then(|folder| line(&folder.join("ports").join(port.to_string()), "gids/0"));
+    gid.map_or(0, |gid| crate::describe::groups(&gid) as u64)
+}
+
 /// The N of a port's `umadN`.
 pub(crate) fn file(name: &str, port: u32) -> Option<u32> {
     let folder = class().join("infiniband_mad");
@@ -73,6 +95,11 @@ pub(crate) fn file(name: &str, port: u32) -> Option<u32> {
 /// The device and port that a program means. Without a name, any device; with port 0, any port: an
 /// active one, or else one whose link is up, or else the first one.
 pub(crate) fn resolve(name: Option<&str>, port: u32) -> Option<(String, u32)> {
+    resolve_among(name, port, |_, _| true)
+}
+
+/// [`resolve`], but only a port that `may` accepts.
+pub(crate) fn resolve_among(name: Option<&str>, port: u32, may: impl Fn(&str, u32) -> bool) -> Option<(String, u32)> {
     let candidates = match name {
         Some(name) => vec![device(name).map(|_| name.to_owned())?],
         None => devices(),
@@ -80,7 +107,8 @@ pub(crate) fn resolve(name: Option<&str>, port: u32) -> Option<(String, u32)> {
     let mut found: Vec<(u32, String, u32)> = Vec::new();
     for name in candidates {
         let folder = device(&name)?.join("ports");
-        let wanted = ports(&name).into_iter().filter(|number| port == 0 || *number == port);
+        let is_wanted = |number: &u32| (port == 0 || *number == port) && may(&name, *number);
+        let wanted = ports(&name).into_iter().filter(is_wanted);
         found.extend(wanted.map(|number| {
             let folder = folder.join(number.to_string());
             let state = crate::sysfs::number(&folder, "state");

@@ -2,19 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 
-use abi::umad::{DATAGRAM, UserMad};
-use parking_lot::Mutex;
-use rustix::net::{RecvFlags, recv};
+use abi::umad::UserMad;
+use umad::HEADER;
 
 use crate::devices::negative;
-use crate::entry::{Outcome, Refusal};
+use crate::entry::{self, Refusal};
 use crate::file;
 
-const HEADER: usize = size_of::<UserMad>();
 const INVALID: Refusal = Refusal(libc::EINVAL);
-
-/// Held between the look at the next message and receiving it. Its holder never waits.
-static READER: Mutex<()> = Mutex::new(());
 
 unsafe extern "C-unwind" {
     /// The C library's function, in which a waiting thread can be cancelled.
@@ -31,17 +26,27 @@ pub(crate) unsafe extern "C" fn send(
     timeout_ms: c_int,
     retries: c_int,
 ) -> c_int {
-    negative("umad_send", || {
+    let mut cause = Refusal(libc::EIO);
+    let sent = negative("umad_send", || {
         let length = usize::try_from(length).map_err(|_| INVALID)?;
         // SAFETY: the program's message, which nothing else uses during the call.
         let header = unsafe { umad.cast::<UserMad>().as_mut() }.ok_or(INVALID)?;
         header.id = agent.cast_unsigned();
         header.timeout_ms = timeout_ms.cast_unsigned();
         header.retries = retries.cast_unsigned();
-        // SAFETY: the program's message has a header and `length` bytes.
-        let message = unsafe { std::slice::from_raw_parts(umad.cast::<u8>(), HEADER.saturating_add(length)) };
-        file::write(port, &[message]).map(|()| 0).map_err(|_| Refusal(libc::EIO))
-    })
+        // SAFETY: the program's message has `length` bytes behind its header.
+        let mad = unsafe { std::slice::from_raw_parts(umad.cast::<u8>().wrapping_add(HEADER), length) };
+        let sent = file::file(port).and_then(|file| file.write(header, mad).map_err(|error| file::told(&error)));
+        sent.map(|()| 0).map_err(|refusal| {
+            cause = refusal;
+            Refusal(libc::EIO)
+        })
+    });
+    // The result is -EIO for every failure of `write`, whose errno stays.
+    if sent == -libc::EIO {
+        entry::set_errno(cause);
+    }
+    sent
 }
 
 /// `umad_poll`. A cancelled thread leaves it from `wait`, so nothing here needs to be dropped.
@@ -49,7 +54,7 @@ pub(crate) unsafe extern "C-unwind" fn poll(port: c_int, timeout_ms: c_int) -> c
     let mut file = libc::pollfd { fd: port, events: libc::POLLIN, revents: 0 };
     // SAFETY: one local struct.
     match unsafe { wait(&raw mut file, 1, timeout_ms) } {
-        1 if file.revents == libc::POLLIN => 0,
+        1 => 0,
         0 => -libc::ETIMEDOUT,
         _ => -libc::EIO,
     }
@@ -66,6 +71,7 @@ pub(crate) unsafe extern "C-unwind" fn receive(
         // SAFETY: numbers only.
         let waited = unsafe { poll(port, timeout_ms) };
         if waited < 0 {
+            entry::set_errno(Refusal(waited.wrapping_neg()));
             return waited;
         }
     }
@@ -73,33 +79,17 @@ pub(crate) unsafe extern "C-unwind" fn receive(
         // SAFETY: the program passes the length of its room, or NULL.
         let length = unsafe { length.as_mut() }.ok_or(INVALID)?;
         let room = usize::try_from(*length).map_err(|_| INVALID)?.saturating_add(HEADER);
+        if umad.is_null() {
+            return Err(INVALID);
+        }
         // SAFETY: the program's message has room for a header and `length` bytes.
         let room = unsafe { std::slice::from_raw_parts_mut(umad.cast::<u8>(), room) };
-        let taken = take(port, room);
+        let taken = file::file(port)?.receive(room);
         // SAFETY: the program's message has a header, which was received or is still its own.
         let header = unsafe { &*umad.cast::<UserMad>() };
         // After a failure too, the length is that which the header says.
         let whole = taken.as_ref().map_or(header.length, |whole| *whole as u32);
         *length = whole.wrapping_sub(HEADER as u32).cast_signed();
-        taken.map(|_| header.id.cast_signed())
+        taken.map(|_| header.id.cast_signed()).map_err(|error| file::told(&error))
     })
-}
-
-/// Receives the next message. One that is too long stays the next one.
-fn take(port: c_int, room: &mut [u8]) -> Outcome<usize> {
-    let fd = file::descriptor(port)?;
-    let told = |errno: rustix::io::Errno| Refusal(errno.raw_os_error());
-    let look = RecvFlags::PEEK | RecvFlags::TRUNC | RecvFlags::DONTWAIT;
-    let _reader = READER.lock();
-    let (_, whole) = recv(fd, &mut [0_u8; 0], look).map_err(told)?;
-    if whole == 0 {
-        return Err(Refusal(libc::EIO));
-    }
-    if whole > room.len() {
-        let first = room.get_mut(..HEADER + DATAGRAM).filter(|_| whole > HEADER + DATAGRAM).ok_or(INVALID)?;
-        recv(fd, first, look).map_err(told)?;
-        return Err(Refusal(libc::ENOSPC));
-    }
-    recv(fd, room, RecvFlags::DONTWAIT).map_err(told)?;
-    Ok(whole)
 }

@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 
 use interpose::Answer;
 
+use crate::packet::Memory;
 use crate::paths::Official;
 use crate::root;
 
@@ -225,6 +226,25 @@ impl<T> Out<T> {
     }
 }
 
+/// The pieces of memory of `readv` and `writev`: an array of `struct iovec`, or NULL.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Pieces(*const libc::iovec);
+
+impl Pieces {
+    /// The pieces. More than 1024 are EINVAL, as for the kernel.
+    pub(crate) fn memory(self, count: c_int) -> Result<impl Iterator<Item = Memory>, Refusal> {
+        const MOST: usize = 1024;
+        let count = usize::try_from(count).ok().filter(|count| *count <= MOST).ok_or(Refusal(libc::EINVAL))?;
+        let at = Some(self.0).filter(|at| count == 0 || !at.is_null()).ok_or(Refusal(libc::EFAULT))?;
+        Ok((0..count).map(move |index| {
+            // SAFETY: the program promises `count` pieces.
+            let piece = unsafe { at.add(index).read() };
+            Memory::new(piece.iov_base, piece.iov_len)
+        }))
+    }
+}
+
 /// Reads an environment variable without the program's own `getenv` (shells have one).
 pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R) -> R {
     unsafe extern "C" {
@@ -248,19 +268,6 @@ pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R)
     }
     read(None)
 }
-
-/// Runs when the library is loaded.
-#[cfg(not(test))]
-extern "C" fn loaded() {
-    crate::next::NEXT.look_up_all();
-    root::learn();
-}
-
-#[cfg(not(test))]
-#[used]
-// SAFETY: the loader calls the functions in this section, which contains one address.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
 
 #[cfg(test)]
 mod tests {

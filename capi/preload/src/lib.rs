@@ -23,8 +23,10 @@ mod access;
 mod attributes;
 mod connection;
 mod directories;
+mod duplicates;
 mod entry;
 mod links;
+mod mad_file;
 mod mads;
 mod marks;
 mod netlink;
@@ -37,3 +39,17 @@ mod socket;
 mod stat;
 mod tree_walk;
 mod wildcard;
+
+/// Runs when the library is loaded.
+#[cfg(not(test))]
+extern "C" fn loaded() {
+    next::NEXT.look_up_all();
+    root::learn();
+    mads::adopt_inherited();
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the loader calls the functions in this section, which contains one address.
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;

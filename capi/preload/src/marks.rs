@@ -1,8 +1,8 @@
 //! Which descriptors are connections to a node of the agent that this library made for the program.
 //!
 //! A mark counts only if the socket's peer is that node, because the descriptor may have been
-//! closed and reused. A duplicate of a descriptor has no mark. A forked child has the marks of its
-//! parent; after `exec` there are no marks. The principal type is [`Marks`].
+//! closed and reused. [`crate::duplicates`] marks duplicates of a descriptor. A forked child has
+//! the marks of its parent; after `exec` there are no marks. The principal type is [`Marks`].
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,14 @@ impl Marks {
     #[inline]
     pub(crate) fn is_ours(&self, fd: c_int) -> bool {
         self.has(fd) && self.is_ours_still(fd)
+    }
+
+    /// Gives a duplicate of a descriptor the mark that the descriptor has.
+    pub(crate) fn copy(&self, fd: c_int, duplicate: c_int) {
+        let is = self.has(fd);
+        if is || self.has(duplicate) {
+            self.set(duplicate, is);
+        }
     }
 
     /// Sets or removes a mark.

@@ -82,5 +82,10 @@ fn connected(kind: c_int) -> Result<c_int, Refusal> {
     Ok(fd)
 }
 
+/// A descriptor of the program has a duplicate.
+pub(crate) fn duplicated(fd: c_int, duplicate: c_int) {
+    MARKED.copy(fd, duplicate);
+}
+
 /// The descriptors of these sockets.
 static MARKED: Marks = Marks::of(NODE);

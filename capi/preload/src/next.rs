@@ -1,6 +1,6 @@
 //! The functions of the C library that this library replaces: all that take a path, the socket
-//! functions in which a netlink socket differs from a unix socket, and the calls on a node of
-//! management datagrams.
+//! functions in which a netlink socket differs from a unix socket, the calls on a node of
+//! management datagrams, and those that duplicate a descriptor.
 
 interpose::functions!(
     // Opening.
@@ -78,7 +78,15 @@ interpose::functions!(
     ioctl,
     read,
     __read_chk,
+    readv,
     write,
+    writev,
+    // Duplicates of descriptors.
+    dup,
+    dup2,
+    dup3,
+    fcntl,
+    fcntl64,
 );
 
 #[cfg(test)]

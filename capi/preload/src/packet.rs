@@ -36,6 +36,12 @@ impl Memory {
     pub(crate) fn first(self, length: usize) -> Self {
         Self { at: self.at, length: self.length.min(length) }
     }
+
+    /// What follows the first bytes of it.
+    pub(crate) fn after(self, first: usize) -> Self {
+        let first = self.length.min(first);
+        Self { at: self.at.wrapping_byte_add(first), length: self.length.wrapping_sub(first) }
+    }
 }
 
 /// Sends one packet.
@@ -67,6 +73,14 @@ pub(crate) fn receive(fd: c_int, beginning: &mut [u8], rest: Memory) -> Result<u
 /// Receives the next packet if there is one. Returns its length, at most that of `room`.
 pub(crate) fn take(fd: c_int, room: Memory) -> Result<usize, Refusal> {
     at_once(fd, room, 0)
+}
+
+/// Waits for a packet, whatever the descriptor's O_NONBLOCK says.
+pub(crate) fn wait_always(fd: c_int) {
+    let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let forever = null_mut::<libc::timespec>();
+    // SAFETY: one local struct. A signal ends the wait, and then the caller looks again.
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut file, 1, forever, null_mut::<c_void>(), 0) };
 }
 
 /// Copies the beginning of the next packet, which remains the next one. Returns its whole length.

@@ -119,17 +119,52 @@ pub(crate) fn open_folder(path: &CStr) -> Result<c_int, Refusal> {
     c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(last_refusal)
 }
 
+/// The number of 64-bit instructions of a socket filter that [`set_filter`] takes.
+const FILTER: usize = abi::umad::client::LABEL;
+
+/// Attaches a filter to a socket. It stays there when the descriptor is duplicated, and after
+/// `exec`.
+pub(crate) fn set_filter(fd: c_int, mut filter: [u64; FILTER]) {
+    let program = libc::sock_fprog { len: FILTER as u16, filter: filter.as_mut_ptr().cast() };
+    let (level, name, len) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, size_of::<libc::sock_fprog>());
+    // SAFETY: the program is local, and its instructions have 8 bytes each.
+    unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, &raw const program, len) };
+}
+
+/// The filter of a socket, if it has one of this length.
+pub(crate) fn filter(fd: c_int) -> Option<[u64; FILTER]> {
+    /// `SO_GET_FILTER`.
+    const GET: c_int = libc::SO_ATTACH_FILTER;
+    let (mut filter, mut count) = ([0_u64; FILTER], FILTER as u32);
+    // SAFETY: room for `count` instructions of 8 bytes, which is the unit of this option.
+    let got =
+        unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, GET, filter.as_mut_ptr(), &raw mut count) };
+    (got == 0 && count as usize == FILTER).then_some(filter)
+}
+
+/// The descriptors below `MOST` that are open.
+pub(crate) fn open_descriptors<const MOST: usize>() -> impl Iterator<Item = c_int> {
+    let mut files = [libc::pollfd { fd: 0, events: 0, revents: 0 }; MOST];
+    for (fd, file) in (0..).zip(&mut files) {
+        file.fd = fd;
+    }
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let signals = std::ptr::null::<c_void>();
+    // SAFETY: local structs.
+    let polled = unsafe { libc::syscall(libc::SYS_ppoll, files.as_mut_ptr(), MOST, &raw const at_once, signals, 0) };
+    let is_open = move |file: &libc::pollfd| polled >= 0 && file.revents & libc::POLLNVAL == 0;
+    files.into_iter().filter(is_open).map(|file| file.fd)
+}
+
 /// Sets SOCK_CLOEXEC and SOCK_NONBLOCK as in `options` on a socket that has SOCK_CLOEXEC.
 pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
     // SAFETY: numbers only.
-    if options & libc::SOCK_CLOEXEC == 0 && unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
-        return Err(last_refusal());
+    let set = |command: c_int, flags: c_int| unsafe { libc::syscall(libc::SYS_fcntl, fd, command, flags) } == 0;
+    let inheritance = options & libc::SOCK_CLOEXEC != 0 || set(libc::F_SETFD, 0);
+    if inheritance && (options & libc::SOCK_NONBLOCK == 0 || set(libc::F_SETFL, libc::O_NONBLOCK)) {
+        return Ok(());
     }
-    // SAFETY: numbers only.
-    if options & libc::SOCK_NONBLOCK != 0 && unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-        return Err(last_refusal());
-    }
-    Ok(())
+    Err(last_refusal())
 }
 
 /// Closes a descriptor of this library. Uses the system call, because a thread may be cancelled in

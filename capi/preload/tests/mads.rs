@@ -6,8 +6,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::FromRawFd;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -15,8 +17,8 @@ use std::time::Duration;
 
 use abi::Record;
 use abi::umad::{
-    DATAGRAM, FileReply, FileRequest, MESSAGE_MAX, NODE, RegisterAgent, RegisterAgent2, SHORT_HEADER, UserMad, ioctl,
-    kind, parse,
+    DATAGRAM, FileReply, FileRequest, MESSAGE_MAX, NODE, PIECE, RegisterAgent, RegisterAgent2, SHORT_HEADER, UserMad,
+    ioctl, kind, parse,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recv,
@@ -27,6 +29,10 @@ const UMAD: &str = "/dev/infiniband/umad0";
 const ISSM: &str = "/dev/infiniband/issm0";
 const LONG_HEADER: usize = size_of::<UserMad>();
 const KEY: [u8; 16] = *b"sixteen bytes :)";
+/// The datagram of a message in several packets.
+const LONG: usize = 3 * PIECE + 77;
+/// A descriptor that stays open over `exec`.
+const INHERITED: i32 = 99;
 /// A message with this id makes the agent close the file.
 const LAST: u32 = 9;
 
@@ -34,6 +40,8 @@ const LAST: u32 = 9;
 struct Agent {
     listener: OwnedFd,
     file: Option<OwnedFd>,
+    /// The length of the file's headers.
+    header: usize,
 }
 
 impl Agent {
@@ -41,29 +49,52 @@ impl Agent {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
         listen(&listener, 8).unwrap();
-        Self { listener, file: None }
+        Self { listener, file: None, header: SHORT_HEADER }
     }
 
     fn serve(mut self) {
-        let mut room = vec![0; size_of::<FileRequest>() + LONG_HEADER + MESSAGE_MAX];
+        let mut room = vec![0; 2 * PIECE];
         while let Ok(connection) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
             let (length, _) = recv(&connection, &mut room[..], RecvFlags::empty()).unwrap();
             // A program that gives a bad address sends nothing.
             let Some((request, rest)) = parse(&room[..length]) else { continue };
-            let (status, result) = self.answered(&request, rest);
-            let answer = [FileReply { status, value: 0 }.bytes(), &result].concat();
+            let mut message = rest.to_vec();
+            while request.kind == kind::WRITE && message.len() < request.number as usize {
+                let (length, _) = recv(&connection, &mut room[..], RecvFlags::empty()).unwrap();
+                message.extend_from_slice(&room[..length]);
+            }
+            let (status, result) = self.answered(&request, &message);
+            let answer = [FileReply { status, value: self.header as u32 }.bytes(), &result].concat();
             send(&connection, &answer, SendFlags::NOSIGNAL).unwrap();
             if request.kind == kind::OPEN_MADS {
                 self.file = Some(connection);
             }
+            if request.kind == kind::WRITE {
+                self.echo(message);
+            }
+        }
+    }
+
+    /// Sends a message of the program back to it.
+    fn echo(&mut self, mut message: Vec<u8>) {
+        let length = message.len() as u32;
+        message[16..20].copy_from_slice(&length.to_ne_bytes());
+        for piece in message.chunks(PIECE) {
+            send(self.file.as_ref().expect("a file"), piece, SendFlags::NOSIGNAL).unwrap();
+        }
+        if message.starts_with(&LAST.to_ne_bytes()) {
+            self.file = None;
         }
     }
 
     fn answered(&mut self, request: &FileRequest, rest: &[u8]) -> (i32, Vec<u8>) {
-        let is_call = matches!(request.kind, kind::IOCTL | kind::WRITE);
+        let is_call = matches!(request.kind, kind::IOCTL | kind::WRITE | kind::HEADER);
         assert_eq!(request.key, if is_call { KEY } else { [0; 16] });
         match (request.kind, request.number) {
-            (kind::OPEN_MADS, 0) => (0, KEY.into()),
+            (kind::OPEN_MADS, 0) => {
+                self.header = SHORT_HEADER;
+                (0, KEY.into())
+            }
             (kind::OPEN_MADS, _) => (-libc::ENODEV, Vec::new()),
             (kind::OPEN_MANAGER, 0) if request.nonblocking == 1 => (-libc::EAGAIN, Vec::new()),
             (kind::OPEN_MANAGER, 0) => (0, Vec::new()),
@@ -79,14 +110,12 @@ impl Agent {
                 assert_eq!(rest, 3_u32.to_ne_bytes());
                 (0, rest.into())
             }
-            (kind::IOCTL, ioctl::ENABLE_PKEY) => (0, Vec::new()),
-            (kind::WRITE, 0) => {
-                send(self.file.as_ref().expect("a file"), rest, SendFlags::NOSIGNAL).unwrap();
-                if rest.starts_with(&LAST.to_ne_bytes()) {
-                    self.file = None;
-                }
+            (kind::IOCTL, ioctl::ENABLE_PKEY) => {
+                self.header = LONG_HEADER;
                 (0, Vec::new())
             }
+            (kind::WRITE, length) if length as usize == rest.len() => (0, Vec::new()),
+            (kind::HEADER, 0) => (0, Vec::new()),
             other => panic!("{other:?}"),
         }
     }
@@ -130,7 +159,7 @@ fn programs_register_write_and_read_datagrams() {
     let (_scratch, run) = run_directory("run");
     let agent = Agent::at(&run.join(NODE));
     thread::spawn(|| agent.serve());
-    for part in ["opening", "requests", "messages", "blocking", "threads"] {
+    for part in ["opening", "requests", "messages", "blocking", "threads", "vectors", "exec"] {
         must_run(part, &run);
     }
 }
@@ -162,6 +191,9 @@ fn program() {
         Ok("messages") => messages(),
         Ok("blocking") => blocking(),
         Ok("threads") => threads(),
+        Ok("vectors") => vectors(),
+        Ok("exec") => exec(),
+        Ok("inherited") => inherited(),
         Ok("alone") => {
             assert_eq!(errno(&open(UMAD, 0)), libc::ENXIO);
             assert_eq!(errno(&open("/dev/infiniband/umad7", 0)), libc::ENOENT);
@@ -182,6 +214,13 @@ fn control<T>(file: &File, request: u32, argument: *mut T) -> io::Result<i32> {
     // SAFETY: the argument is NULL or a place of the request's type.
     let value = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), argument) };
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// A message as the agent sends it back.
+fn echoed(mut message: Vec<u8>) -> Vec<u8> {
+    let length = message.len() as u32;
+    message[16..20].copy_from_slice(&length.to_ne_bytes());
+    message
 }
 
 /// A message with this datagram.
@@ -239,7 +278,7 @@ fn requests() {
 
 fn messages() {
     let mut umad = open(UMAD, libc::O_NONBLOCK).unwrap();
-    let mut room = vec![0; LONG_HEADER + MESSAGE_MAX];
+    let mut room = vec![0; LONG_HEADER + LONG];
     assert_eq!(errno(&umad.read(&mut room)), libc::EAGAIN);
     assert_eq!(errno(&umad.write(&message(0, SHORT_HEADER, 35))), libc::EINVAL);
     umad.write_all(&message(0, SHORT_HEADER, 36)).unwrap();
@@ -247,12 +286,15 @@ fn messages() {
     control(&umad, ioctl::ENABLE_PKEY, std::ptr::null_mut::<u8>()).unwrap();
     assert_eq!(errno(&umad.write(&message(0, LONG_HEADER, 35))), libc::EINVAL);
     assert_eq!(errno(&umad.write(&message(0, LONG_HEADER, MESSAGE_MAX + 1))), libc::EINVAL);
-    for datagram in [DATAGRAM, 2000, MESSAGE_MAX] {
-        let sent = message(4, LONG_HEADER, datagram);
+    for datagram in [DATAGRAM, 2000, PIECE - LONG_HEADER, LONG] {
+        let sent = echoed(message(4, LONG_HEADER, datagram));
         assert_eq!(umad.write(&sent).unwrap(), sent.len());
-        let mut polled = [rustix::event::PollFd::new(&umad, rustix::event::PollFlags::all())];
-        rustix::event::poll(&mut polled, None).unwrap();
-        assert!(polled[0].revents().contains(rustix::event::PollFlags::IN | rustix::event::PollFlags::OUT));
+        // It can be written to at once, and read from when the answer has come.
+        for event in [rustix::event::PollFlags::OUT, rustix::event::PollFlags::IN] {
+            let mut polled = [rustix::event::PollFd::new(&umad, event)];
+            rustix::event::poll(&mut polled, None).unwrap();
+            assert!(polled[0].revents().contains(event));
+        }
         let first = LONG_HEADER + DATAGRAM;
         assert_eq!(errno(&umad.read(&mut room[..LONG_HEADER - 1])), libc::EINVAL);
         assert_eq!(errno(&umad.read(&mut room[..first - 1])), libc::EINVAL);
@@ -279,9 +321,54 @@ fn blocking() {
         });
         assert_eq!((&umad).read(&mut room).unwrap(), SHORT_HEADER + DATAGRAM);
     });
-    // A duplicate receives, and is not known otherwise.
-    let other = File::from(umad.as_fd().try_clone_to_owned().unwrap());
-    assert_eq!(errno(&control(&other, ioctl::ENABLE_PKEY, std::ptr::null_mut::<u8>())), libc::ENOTTY);
+}
+
+/// Duplicates are the same file, and each piece of `readv` and `writev` is a message.
+fn vectors() {
+    let umad = open(UMAD, 0).unwrap();
+    control(&umad, ioctl::ENABLE_PKEY, std::ptr::null_mut::<u8>()).unwrap();
+    let first = File::from(umad.as_fd().try_clone_to_owned().unwrap());
+    drop(umad);
+    // SAFETY: numbers only; the result is a new descriptor.
+    let other = unsafe { File::from_raw_fd(libc::dup2(first.as_raw_fd(), 200)) };
+    let mut id = 3_u32;
+    control(&other, ioctl::UNREGISTER_AGENT, &raw mut id).unwrap();
+    let [one, two] = [echoed(message(1, LONG_HEADER, DATAGRAM)), echoed(message(2, LONG_HEADER, DATAGRAM))];
+    let pieces = [io::IoSlice::new(&one), io::IoSlice::new(&two)];
+    assert_eq!((&other).write_vectored(&pieces).unwrap(), one.len() + two.len());
+    let mut room = [[0; LONG_HEADER + DATAGRAM]; 2];
+    let [left, right] = &mut room;
+    let mut pieces = [io::IoSliceMut::new(left), io::IoSliceMut::new(right)];
+    assert_eq!((&first).read_vectored(&mut pieces).unwrap(), one.len() + two.len());
+    assert!(room[0][..] == one[..] && room[1][..] == two[..]);
+    // A header alone is no message.
+    let (head, rest) = one.split_at(LONG_HEADER);
+    assert_eq!(errno(&(&other).write_vectored(&[io::IoSlice::new(head), io::IoSlice::new(rest)])), libc::EINVAL);
+    assert_eq!(errno(&std::os::unix::fs::FileExt::read_at(&other, &mut [0; 400], 0)), libc::ESPIPE);
+}
+
+/// An open file stays one when the program executes another one.
+fn exec() {
+    let umad = open(UMAD, 0).unwrap();
+    control(&umad, ioctl::ENABLE_PKEY, std::ptr::null_mut::<u8>()).unwrap();
+    // SAFETY: numbers only; the result is a new descriptor, which stays open.
+    assert_eq!(unsafe { libc::dup2(umad.as_raw_fd(), INHERITED) }, INHERITED);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "program", "--ignored", "--nocapture"]).env("PART", "inherited");
+    panic!("{}", command.exec());
+}
+
+fn inherited() {
+    // SAFETY: the program before this one has left it open.
+    let mut umad = unsafe { File::from_raw_fd(INHERITED) };
+    let sent = echoed(message(4, LONG_HEADER, 2000));
+    assert_eq!(umad.write(&sent).unwrap(), sent.len());
+    let mut room = vec![0; sent.len()];
+    assert_eq!(errno(&umad.read(&mut room[..sent.len() - 1])), libc::ENOSPC);
+    assert_eq!(umad.read(&mut room).unwrap(), sent.len());
+    assert_eq!(room, sent);
+    let mut id = 3_u32;
+    control(&umad, ioctl::UNREGISTER_AGENT, &raw mut id).unwrap();
 }
 
 /// Readers with different room get every message, each one once and whole.

@@ -1,22 +1,22 @@
 //! The board: one memory per agent that every client may read and only the agent writes, as a
 //! layout of offsets.
 //!
-//! It holds the owners of QPN blocks, the GID tables and the epochs. All words are 4 bytes, little
-//! endian, read with acquire ordering. A reader that needs several words of one table reads the epoch
-//! before and after. If the epoch changed or is odd, it tries again. The pages of devices that do not
-//! exist take no memory.
+//! It holds the owners of QPN blocks, the GID tables, the paths to LIDs of other agents, and the
+//! epochs. All words are 4 bytes, little endian, read with acquire ordering. A reader that needs
+//! several words of one table reads the epoch before and after. If the epoch changed or is odd, it
+//! tries again. The pages of devices that do not exist take no memory.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout.
-pub const BOARD_VERSION: u32 = 4;
+pub const BOARD_VERSION: u32 = 5;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 4.
+        /// Version of the layout: 5.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -29,11 +29,28 @@ constants! {
         /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
         /// 1: the ports are in a subnet with switches, and packets pass only where their tables lead
-        /// (PATH_RESOLVE). 0: every active port reaches every other one.
+        /// (PATH_RESOLVE, and the paths to LIDs of other agents). 0: every active port reaches every other one.
         HAS_PATHS = 28,
         /// Increased when an answer to PATH_RESOLVE has changed, before the engines that have it get
         /// a push.
         PATH_EPOCH = 32,
+    }
+
+    /// A path from a port to a LID of another agent, byte offsets. Each word is valid by itself.
+    pub mod path_word: usize {
+        /// Service levels with which packets reach the LID, as bits; 0 if there is no path. The MTU
+        /// code of the path is in bits 16 to 23.
+        LEVELS = 0,
+        /// Entries of the sender's P_Key table with which packets pass, as bits, in four words.
+        PKEYS = 4,
+    }
+
+    /// A LID of another agent in the subnet, byte offsets.
+    pub mod remote_word: usize {
+        /// The LID; 0 while the entry is unused or changes.
+        LID = 0,
+        /// The address of that agent in GID form, network byte order.
+        GID = 16,
     }
 
     /// A port's area, byte offsets.
@@ -97,10 +114,23 @@ pub const PORT_LEN: usize = 4096;
 pub const GID_MAX: u32 = 64;
 /// Most P_Keys per port.
 pub const PKEY_MAX: u32 = 128;
+/// Where the LIDs of other agents begin.
+pub const REMOTES: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
+/// Most LIDs of other agents.
+pub const REMOTE_MAX: u32 = 256;
+/// Bytes per LID of another agent.
+pub const REMOTE_LEN: usize = 32;
+/// Where the paths to these LIDs begin: for each sender's port, for each LID. The pages of paths that
+/// do not exist take no memory.
+pub const REMOTE_PATHS: usize = REMOTES + REMOTE_MAX as usize * REMOTE_LEN;
+/// Bytes per path.
+pub const PATH_LEN: usize = 32;
 /// Length of the board in bytes.
-pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
+pub const BOARD_LEN: usize = REMOTE_PATHS + (DEVICE_MAX * PORT_MAX * REMOTE_MAX) as usize * PATH_LEN;
 
-const _: () = assert!(BOARD_LEN == 2_363_392 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(REMOTES == 2_363_392 && REMOTE_PATHS == 2_371_584);
+const _: () = assert!(BOARD_LEN == 6_565_888 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(path_word::PKEYS + 4 * PKEY_MAX as usize / 32 <= PATH_LEN);
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
 /// Offset of the word that names the engine which owns `qpn`, 0 if it never had an owner. A
@@ -118,6 +148,23 @@ pub const fn port(device: u32, port: u32) -> Option<usize> {
         return None;
     }
     Some(DEVICES + device as usize * DEVICE_LEN + (port - 1) as usize * PORT_LEN)
+}
+
+/// Offset of the entry of a LID of another agent. `None` when there is no such entry.
+#[must_use]
+pub const fn remote(slot: u32) -> Option<usize> {
+    if slot < REMOTE_MAX { Some(REMOTES + slot as usize * REMOTE_LEN) } else { None }
+}
+
+/// Offset of a path: from a port to a LID of another agent, by the entry of that LID. `None` when
+/// there is no such port or entry.
+#[must_use]
+pub const fn remote_path(from: (u32, u32), slot: u32) -> Option<usize> {
+    if port(from.0, from.1).is_none() || slot >= REMOTE_MAX {
+        return None;
+    }
+    let from = (from.0 * PORT_MAX + from.1 - 1) as usize;
+    Some(REMOTE_PATHS + (from * REMOTE_MAX as usize + slot as usize) * PATH_LEN)
 }
 
 /// Offset of a GID (16 bytes). `None` when there is no such GID.
@@ -181,5 +228,8 @@ mod tests {
         assert_eq!(gid_type(0, 1, 63).map(|at| at + 4), Some(266_240 + 2560));
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
+        assert_eq!(remote(255).map(|at| at + REMOTE_LEN), remote_path((0, 1), 0));
+        assert_eq!(remote_path((255, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
+        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((256, 1), 0)), None);
     }
 }

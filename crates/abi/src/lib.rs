@@ -37,6 +37,7 @@ pub mod qp;
 pub mod queue;
 pub mod reason;
 pub mod refusal;
+pub mod rtnetlink;
 pub mod srq;
 pub mod target;
 pub mod ucma;

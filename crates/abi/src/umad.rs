@@ -6,12 +6,16 @@
 //!              the connection is the file: each message to the program is one UserMad + datagram
 //!   ioctl    another connection: FileRequest (IOCTL, key) + argument ──▶  ◀── FileReply + argument
 //!   write    another connection: FileRequest (WRITE, key) + UserMad + datagram ──▶  ◀── FileReply
+//!   write    the file itself: UserMad + datagram ──▶  and no answer, unless it fails
 //! ```
-//! Each message is one packet of a `SOCK_SEQPACKET` socket. A call has its own connection, so that
-//! its reply does not wait behind datagrams. The *key* of a file is random and known to its opener
-//! only. A call counts for the file's opener; with an unknown key it fails with EIO. After the
-//! reply, the agent closes the connection of a call. A file ends when its connection is closed, and
-//! so does the wait for one.
+//! Packets are those of a `SOCK_SEQPACKET` socket. A message that is longer than [`PIECE`] is
+//! several packets. A call has its own connection, so that its reply does not wait behind
+//! datagrams. The *key* of a file is random and known to its opener only. A call counts for the
+//! file's opener; with an unknown key it fails with EIO. After the reply, the agent closes the
+//! connection of a call. A file ends when its connection is closed, and so does the wait for one.
+//! [`client`] has what all clients share.
+
+pub mod client;
 
 use crate::layout::Record;
 
@@ -23,9 +27,10 @@ pub const ABI_VERSION: u32 = 5;
 pub const AGENTS_MAX: usize = 32;
 /// The length of a datagram without RMPP. A program may write one that lacks zeros at its end.
 pub const DATAGRAM: usize = 256;
-/// The longest message with RMPP that a program may write or gets, without its header. Message and
-/// header are one packet of the socket.
-pub const MESSAGE_MAX: usize = 128 << 10;
+/// The longest message with RMPP that a program may write or gets, without its header.
+pub const MESSAGE_MAX: usize = 16 << 20;
+/// The longest packet. All packets of a message but the last one are this long.
+pub const PIECE: usize = 128 << 10;
 /// The length of [`UserMad`], both ways, before ENABLE_PKEY succeeds, unless the first registration
 /// is by REGISTER_AGENT2: without `pkey_index` and what follows.
 pub const SHORT_HEADER: usize = 56;
@@ -35,7 +40,8 @@ record! {
     pub struct FileRequest[32] {
         /// See `kind`.
         0 => kind: u32,
-        /// To open: the number of the file, as in `umad0`. IOCTL: the request, see `ioctl`.
+        /// To open: the number of the file, as in `umad0`. IOCTL: the request, see `ioctl`. WRITE:
+        /// the bytes that follow this request, with those of further packets.
         4 => number: u32,
         /// To open: 1 to fail and not to wait (O_NONBLOCK), otherwise 0.
         8 => nonblocking: u32,
@@ -50,7 +56,7 @@ record! {
     pub struct FileReply[8] {
         /// 0, or a negative errno.
         0 => status: i32,
-        /// What the call returns.
+        /// How long the headers of the file's messages are; 0 for `issmN`.
         4 => value: u32,
     }
 
@@ -58,8 +64,8 @@ record! {
     pub struct UserMad[64] {
         /// The registration that sends or receives, as REGISTER_AGENT returned it.
         0 => id: u32,
-        /// Read: 0; or ETIMEDOUT if the program's datagram, whose common header of 24 bytes
-        /// follows, got no answer.
+        /// Read: 0; or an errno if the program's datagram, whose common header of 24 bytes
+        /// follows, was not sent; ETIMEDOUT if it got no answer.
         4 => status: u32,
         /// Write: how long to wait for the answer, in milliseconds; 0 waits for none.
         8 => timeout_ms: u32,
@@ -151,6 +157,8 @@ constants! {
         IOCTL = 3,
         /// Writes to a file.
         WRITE = 4,
+        /// Asks how long the headers of a file's messages are.
+        HEADER = 5,
     }
 
     /// The ioctl requests of `umadN`.

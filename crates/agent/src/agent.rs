@@ -65,6 +65,7 @@ impl Agent {
     /// Starts an agent that serves `run_dir`, or only this process if there is none.
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
+        let config = &crate::topology::with_address(config)?;
         if config.wire != Wire::External {
             require_addresses(&config.addresses)?;
         }

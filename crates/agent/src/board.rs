@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, PKEY_MAX, port_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, PKEY_MAX, port_word, remote_word, word};
 use abi::device::link_layer;
 use shm::region::Region;
 
@@ -18,6 +18,8 @@ use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::host::Host;
 use crate::numbers::Grant;
+use crate::objects::groups::At;
+use crate::objects::paths::Path;
 
 /// The writable end of the board.
 pub struct Board {
@@ -119,6 +121,36 @@ impl Board {
     /// The epoch of paths.
     pub(crate) fn path_epoch(&self) -> u32 {
         self.region.word(word::PATH_EPOCH).load(Ordering::Relaxed)
+    }
+
+    /// Shows which packets pass from a port to a LID of another agent, by the entry of that LID.
+    /// Returns true if this has changed.
+    pub(crate) fn show_remote_path(&self, (device, port): At, slot: u32, path: &Path) -> bool {
+        let Some(at) = board::remote_path((device as u32, port.into()), slot) else { return false };
+        let levels = u32::from(path.levels) | u32::from(path.mtu) << 16;
+        let words = std::iter::once(levels).chain((0..4).map(|word| (path.pkeys >> (32 * word)) as u32));
+        let mut changed = false;
+        for (at, value) in (at..).step_by(4).zip(words) {
+            // Untouched pages of paths that do not exist stay untouched.
+            if self.region.word(at).load(Ordering::Relaxed) != value {
+                self.store(at, value);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Shows the address of the agent that has a LID. Returns true if this has changed.
+    pub(crate) fn show_remote(&self, slot: u32, lid: u16, gid: &[u8; 16]) -> bool {
+        let Some(at) = board::remote(slot) else { return false };
+        let known = self.region.word(at + remote_word::LID).load(Ordering::Relaxed) == u32::from(lid);
+        if known && self.region.read::<[u8; 16]>(at + remote_word::GID) == *gid {
+            return false;
+        }
+        self.store(at + remote_word::LID, 0);
+        self.region.copy_in(at + remote_word::GID, gid);
+        self.store(at + remote_word::LID, lid.into());
+        true
     }
 
     /// Shows that the members of a group have changed. Returns the new epoch.

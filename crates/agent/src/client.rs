@@ -60,8 +60,9 @@ pub(crate) struct Client {
 pub(crate) enum Node {
     /// A device, by index.
     Device(usize),
-    /// The connection manager.
-    Manager,
+    /// The connection manager; for programs on this node of a topology only, by the index of its
+    /// device.
+    Manager(Option<usize>),
 }
 
 impl Node {
@@ -69,7 +70,7 @@ impl Node {
     fn flags(self) -> u32 {
         match self {
             Self::Device(_) => 0,
-            Self::Manager => flag::TOLD,
+            Self::Manager(_) => flag::TOLD,
         }
     }
 }
@@ -300,8 +301,11 @@ impl Client {
             Some(open) if open.flags & !self.node.flags() != 0 => Err(Errno::EINVAL),
             Some(open) => match self.node {
                 Node::Device(device) => world.open(device, open.profile, self.peer.clone()).map(Session::Context),
-                Node::Manager => {
+                Node::Manager(node) => {
                     manager.open(self.peer.clone(), open.flags & flag::TOLD != 0).map(|(channel, event_socket)| {
+                        if let Some(node) = node {
+                            manager.place_on_node(channel, node);
+                        }
                         fds.push(event_socket);
                         Session::Channel(channel)
                     })

@@ -16,6 +16,7 @@
 //! a command is refused or a datagram is lost ([`crate::headroom`]). The principal type is
 //! [`Manager`].
 
+mod administration;
 mod attributes;
 mod before_listen;
 mod binding;
@@ -33,17 +34,21 @@ mod ids;
 mod incoming;
 mod locals;
 mod news;
+mod nodes;
 mod other_classes;
 mod outside;
 mod ports;
 mod query;
+mod questions;
 mod removal;
 mod resolving;
 mod routes;
 mod search;
+mod sending;
 pub(crate) mod show;
 mod shown;
 mod slab;
+mod subnet;
 #[cfg(test)]
 mod tests;
 
@@ -55,25 +60,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use abi::Errno;
-use abi::capture::path;
 use abi::ucma::connection::{EventAnswer, UdParam, event};
 use engine::Network;
 use protocol::Time;
-use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path};
+use protocol::cm::{Cm, Config as CoreConfig, Origin};
 
-use crate::management::{Addressing, Arrived, Inlet, Outlets, Told};
+use crate::management::{Arrived, Inlet, Outlets};
 pub(crate) use channel::ChannelId;
 use channel::{Channel, Event};
 use id::Id;
-use locals::{Attachment, Locals};
+use locals::Locals;
 pub(crate) use outside::Outside;
 use ports::Ports;
 use routes::Routes;
 use slab::Slab;
 
-use crate::gids::ip_of;
 use crate::headroom;
 use crate::ids::Peer;
+use crate::outward;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::world::World;
 
@@ -83,6 +87,8 @@ const USER_IDS_MAX: usize = IDS_MAX / 8;
 /// Maximum number of undecided requests of one user, if users are kept apart. It is a part of the
 /// requests that the protocol holds.
 const USER_UNDECIDED_MAX: usize = 1024;
+/// The QP number of every multicast group.
+const GROUP_QPN: u32 = 0xff_ffff;
 /// Maximum number of memberships of all ids, and of one id.
 const MEMBERS_MAX: usize = 1 << 14;
 const ID_MEMBERS_MAX: usize = 64;
@@ -129,6 +135,8 @@ pub(crate) struct Manager {
 /// How routes and neighbours are found.
 struct Lookups {
     routes: Option<Routes>,
+    /// Requests to subnet administration.
+    questions: questions::Questions,
     /// Searches for neighbours, ordered by when to look again.
     searches: BTreeSet<(Time, u32)>,
     pending: BTreeMap<u32, search::Search>,
@@ -147,6 +155,8 @@ struct Notices {
 struct Mail {
     inlet: Arc<Inlet>,
     outlets: Outlets,
+    /// Those for the switches of a topology.
+    fabric: outward::Queue,
 }
 
 /// A datagram from this agent to itself.
@@ -216,6 +226,7 @@ impl Manager {
             locals: Locals::default(),
             lookups: Lookups {
                 routes: if off { None } else { routes() },
+                questions: questions::Questions::default(),
                 searches: BTreeSet::new(),
                 pending: BTreeMap::new(),
             },
@@ -225,6 +236,7 @@ impl Manager {
             mail: Mail {
                 inlet: Arc::clone(world.wire.inlet()),
                 outlets: Outlets::new(off, world.captures.watchers().clone()),
+                fabric: outward::Queue::default(),
             },
             inner: VecDeque::new(),
             outside,
@@ -300,7 +312,11 @@ impl Manager {
     /// Removes a membership.
     fn remove_member(&mut self, channel: ChannelId, member: u32) {
         let uid = self.user_of(channel);
-        if self.members.remove(member).is_some()
+        let removed = self.members.remove(member);
+        if let Some(member) = &removed {
+            self.leave_in_subnet(member);
+        }
+        if removed.is_some()
             && let Some(share) = self.users.get_mut(&uid)
         {
             share.members = share.members.saturating_sub(1);
@@ -501,97 +517,5 @@ impl Manager {
         while let Some(channel) = self.notices.to_notify.pop() {
             self.announce(world, channel);
         }
-    }
-
-    /// Carries out the protocol's outputs until there are no more.
-    fn take_outputs(&mut self, world: &World) {
-        for _ in 0..TURN {
-            self.take_all(world);
-            // Datagrams that wait for memory are not lost: the next piece of work continues.
-            if self.inner.is_empty() || !headroom::is_there() {
-                return;
-            }
-            let Some(passed) = self.inner.pop_front() else { return };
-            let Passed { origin, mad, .. } = &passed;
-            let watched = self.watch(origin, mad);
-            self.deliver(origin, mad);
-            if watched.is_some() {
-                self.take_all(world);
-                self.show_passed(watched, &passed);
-            }
-        }
-    }
-
-    fn take_all(&mut self, world: &World) {
-        loop {
-            self.take_each(world);
-            if self.delayed.is_empty() || !self.bring_delayed() {
-                return;
-            }
-        }
-    }
-
-    fn take_each(&mut self, world: &World) {
-        while let Some(output) = self.core.poll_output() {
-            match output {
-                Output::Send { path, mad, owner } if world.faults.is_on() => {
-                    self.send_with_faults(world, &path, &mad, owner);
-                }
-                Output::Send { path, mad, owner } => self.send(&path, &mad, &Told { owner, words: "" }),
-                Output::Event(event) => self.on_news(world, event),
-            }
-        }
-    }
-
-    fn deliver(&mut self, origin: &Origin, mad: &protocol::cm::Mad) {
-        let now = self.now();
-        if !self.locals.accepts(&origin.destination, origin.pkey) {
-            self.counts.dropped += 1;
-            let (from, to) = (ip_of(&origin.source), ip_of(&origin.destination));
-            let pkey = origin.pkey;
-            tracing::info!(%from, %to, "a management datagram is dropped: the port is not in its partition {pkey:#06x}");
-        } else if let Err(dropped) = self.core.on_mad(now, origin, mad) {
-            self.counts.dropped += 1;
-            tracing::debug!(from = %ip_of(&origin.source), %dropped, "a management datagram is dropped");
-        }
-    }
-
-    /// Sends a datagram. A datagram to this agent does not use the network.
-    fn send(&mut self, path: &Path, mad: &protocol::cm::Mad, told: &Told<'_>) {
-        let Some(addressing) = self.addressing(path) else {
-            self.counts.not_sent += 1;
-            return;
-        };
-        if self.locals.with_gid(&path.dgid).is_some() {
-            self.pass(path.origin(), mad, told);
-            return;
-        }
-        match self.mail.outlets.send(&addressing, mad, told) {
-            Ok(()) => self.counts.sent += 1,
-            Err(error) => {
-                self.counts.not_sent += 1;
-                let to = ip_of(&path.dgid);
-                tracing::debug!(%to, %error, "a management datagram could not be sent");
-            }
-        }
-    }
-
-    /// The addressing of a datagram, or `None` if the source address does not belong to this
-    /// agent.
-    fn addressing(&self, path: &Path) -> Option<Addressing> {
-        let Attachment { gid, ifindex, dscp, .. } = self.locals.with_gid(&path.sgid)?;
-        let Path { dgid, hop_limit, pkey, .. } = *path;
-        let traffic_class = dscp.traffic_class(path.sl, path.traffic_class);
-        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
-    }
-
-    /// Sends a datagram to this agent itself.
-    fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
-        if self.inner.try_reserve(1).is_err() {
-            self.counts.not_sent += 1;
-            return;
-        }
-        let psn = self.mail.outlets.show_only(path::INSIDE, &Addressing::of(&origin), mad, told);
-        self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
     }
 }

@@ -7,7 +7,7 @@
 //! shows every key.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +28,8 @@ use crate::subnet_settings::{SubnetSettings, overlap};
 pub const MAX_DEVICES: usize = abi::board::DEVICE_MAX as usize;
 /// The maximum number of ports of one device; the board has room for two.
 pub const MAX_PORTS: usize = 2;
+/// The UDP port of links to other agents.
+pub const TUNNEL_PORT: u16 = subnet::tunnel::UDP_PORT;
 
 /// The whole configuration of an agent.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,6 +54,10 @@ pub struct Config {
     /// The agent manages that fabric itself.
     #[serde(skip)]
     pub subnet_manager: bool,
+    /// Where links of the topology to other agents arrive. Absent: at the first of `addresses`, or
+    /// at every address, on the usual UDP port.
+    #[serde(skip)]
+    pub tunnel: Option<SocketAddr>,
     /// Serve every user of this machine and keep them apart. Only `softhca agent --system` sets
     /// this; the file cannot.
     #[serde(skip)]
@@ -132,6 +138,9 @@ pub struct PortConfig {
     /// a topology.
     #[serde(skip)]
     pub managed: bool,
+    /// In an agent with a topology: the IP address by which the connection manager finds the port.
+    #[serde(skip)]
+    pub address: Option<IpAddr>,
 }
 
 /// The state of a port's link. Except in `Active`, QPs can be created and connected, but no packet
@@ -221,6 +230,7 @@ impl Default for Config {
             mad_users: Vec::new(),
             topology: None,
             subnet_manager: true,
+            tunnel: None,
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,
@@ -258,6 +268,7 @@ impl Default for PortConfig {
             subnet: SubnetSettings::default(),
             dscp: DscpTable::default(),
             managed: false,
+            address: None,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! It answers the queries of the ABI. Objects do not live here. The principal types are [`Device`]
 //! and [`Port`].
 
+use std::net::IpAddr;
+
 use abi::Errno;
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu};
 use abi::lid::Subnet;
@@ -73,6 +75,8 @@ pub struct Port {
     pub physical_state: u8,
     /// A subnet manager gives the port its LIDs.
     pub managed: bool,
+    /// The IP address by which the connection manager finds the port, in an agent with a topology.
+    pub address: Option<IpAddr>,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
     /// Q_Key and P_Key violations that ended contexts have counted.
@@ -353,6 +357,7 @@ impl Port {
             state: config.state.codes().0,
             physical_state: config.state.codes().1,
             managed: config.managed,
+            address: config.address,
             has_manager: false,
             violations: [0; 2],
             link_layer: config.link_layer,

@@ -46,6 +46,7 @@ pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
     for device in devices {
         for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
             let lid = match port.subnet.lid {
+                Some(number) if port.managed => of_manager(port, number),
                 Some(number) => of_settings(port, number),
                 None if port.managed => continue,
                 None => of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken)),
@@ -89,6 +90,13 @@ fn route_to(devices: &Devices, from: usize, path: &Dest) -> Option<([u8; 16], u8
 fn of_settings(port: &Port, number: u16) -> Lid {
     let lid = of_address(port, &BTreeSet::new()).unwrap_or(Lid { number, lmc: 0, index: 0, hosts: 0 });
     Lid { number, lmc: port.subnet.lmc(), ..lid }
+}
+
+/// In a subnet with a manager, LIDs stand for no addresses. The port sends to other hosts from its
+/// first address.
+fn of_manager(port: &Port, number: u16) -> Lid {
+    let index = port.gids.iter().nth(1).map_or(0, |(index, _)| index as u32);
+    Lid { number, lmc: port.subnet.lmc(), index, hosts: 0 }
 }
 
 /// From the address of the current LID, if the port still has this address; otherwise from the

@@ -17,34 +17,44 @@
 //!
 //! Time is the time since the agent began. The principal type is [`Mads`].
 
+mod account;
 mod calls;
 pub(crate) mod fabric;
 mod file;
 mod managed;
+mod of_manager;
 mod operator;
 mod own_manager;
 mod paths;
 mod port;
+mod remote_lids;
+mod remotes;
 #[cfg(test)]
 mod tests;
 mod traffic;
 mod travel;
+mod tunnels;
 mod way;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use abi::umad::client::Key;
+use mad::transactions::Registration;
 use wire::mad::Mad;
 
 use crate::config::Config;
 use crate::device_clients::{DeviceClient, PerDevice};
 use crate::management::{Addressing, Arrived};
 use crate::world::World;
+use account::Accounts;
 pub(crate) use calls::Opened;
 use fabric::Fabric;
 use file::File;
 use managed::ManagedDevice;
-use own_manager::OwnManager;
+pub use managed::{change_of, change_of_link};
+pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
 use travel::Datagram;
@@ -74,7 +84,8 @@ pub(crate) struct Mads {
     managers: Vec<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
     files: BTreeMap<u32, File>,
-    keys: HashMap<[u8; 16], u32>,
+    keys: HashMap<Key, u32>,
+    accounts: Accounts,
     /// Datagrams that are on their way inside of this agent.
     travelling: VecDeque<Datagram>,
     results: Results,
@@ -83,13 +94,20 @@ pub(crate) struct Mads {
     next: Option<Duration>,
 }
 
+/// A datagram of a tunnel, and the agent that it is for.
+pub(crate) type Tunnelled = (SocketAddr, Vec<u8>);
+
 /// What the owner of [`Mads`] does after each call.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     /// Datagrams for other hosts.
     pub(crate) outgoing: Vec<Outgoing>,
+    /// Datagrams of tunnels, for other agents.
+    pub(crate) tunnelled: Vec<Tunnelled>,
     /// Datagrams of ports of this agent for its connection manager.
     pub(crate) for_manager: VecDeque<Arrived>,
+    /// What the connection manager of this agent hears of subnet administration.
+    pub(crate) answers: Vec<crate::outward::Answer>,
     /// Files with messages for their programs.
     pub(crate) readable: Vec<u32>,
     /// Files and waiting connections whose device is gone.
@@ -103,8 +121,9 @@ pub(crate) struct Results {
 impl Results {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { outgoing, for_manager, readable, gone, granted, ports_changed } = self;
-        let lists = outgoing.is_empty() && for_manager.is_empty() && readable.is_empty();
+        let Self { outgoing, tunnelled, for_manager, answers, readable, gone, granted, ports_changed } = self;
+        let sent = outgoing.is_empty() && tunnelled.is_empty();
+        let lists = sent && for_manager.is_empty() && answers.is_empty() && readable.is_empty();
         lists && gone.is_empty() && granted.is_empty() && !ports_changed
     }
 }
@@ -123,6 +142,7 @@ impl Mads {
             ports: BTreeMap::new(),
             files: BTreeMap::new(),
             keys: HashMap::new(),
+            accounts: Accounts::default(),
             travelling: VecDeque::new(),
             results: Results::default(),
             began: Instant::now(),
@@ -187,16 +207,48 @@ impl Mads {
         !self.results.gone.is_empty()
     }
 
-    /// The first message that waits for the program of a file.
-    pub(crate) fn first_message(&self, file: u32) -> Option<&[u8]> {
+    /// The next packet for the program of a file: a piece of the first message that waits.
+    pub(crate) fn first_piece(&self, file: u32) -> Option<&[u8]> {
         self.files.get(&file)?.first()
     }
 
-    /// The program has the first message.
-    pub(crate) fn pop_message(&mut self, file: u32) {
+    /// The program has this packet.
+    pub(crate) fn pop_piece(&mut self, file: u32) {
         if let Some(file) = self.files.get_mut(&file) {
+            let before = file.bytes();
             file.pop();
+            self.accounts.change(file.uid, before, file.bytes());
         }
+    }
+
+    /// A program writes a message in several packets. Returns whether its user may have so many
+    /// bytes here, which then count for the user until [`Mads::has_written`].
+    pub(crate) fn begins_to_write(&mut self, uid: u32, bytes: usize) -> bool {
+        let may = self.accounts.has_room(uid, bytes);
+        if may {
+            self.accounts.change(uid, 0, bytes);
+        }
+        may
+    }
+
+    /// The message of [`Mads::begins_to_write`] is whole, or will never be.
+    pub(crate) fn has_written(&mut self, uid: u32, bytes: usize) {
+        self.accounts.change(uid, bytes, 0);
+    }
+
+    /// Removes a file with its registrations.
+    fn forget(&mut self, name: u32) {
+        let Some(file) = self.files.remove(&name) else { return };
+        self.keys.remove(&file.key);
+        self.accounts.change(file.uid, file.bytes(), 0);
+        for agent in file.agents() {
+            self.unregister(file.uid, file.at, agent);
+        }
+    }
+
+    fn unregister(&mut self, uid: u32, at: PortId, agent: Registration) {
+        let registered = self.ports.get_mut(&at).and_then(|port| port.unregister(agent));
+        self.accounts.change(uid, registered.map_or(0, |it| it.counted), 0);
     }
 
     fn now(&self) -> Duration {
@@ -255,8 +307,7 @@ impl DeviceClient for Mads {
         let files = self.files.iter().filter(|(_, file)| file.at.device == device);
         let files: Vec<u32> = files.map(|(file, _)| *file).collect();
         for file in files {
-            self.keys.retain(|_, known| *known != file);
-            self.files.remove(&file);
+            self.forget(file);
             self.results.gone.push(file);
         }
         let ports = self.ports.extract_if(PortId { device, port: 0 }..=PortId { device, port: u8::MAX }, |_, _| true);

@@ -287,6 +287,7 @@ impl Outlets {
         let sent = outlet.send(&Outgoing {
             to,
             traffic_class: addressing.traffic_class,
+            service_level: 0,
             hop_limit: addressing.hop_limit,
             segment: 0,
             interface: 0,

@@ -1,5 +1,6 @@
 //! The nodes of a topology as hosts: `nodes/NAME` in the run directory looks like the run directory
-//! of an agent that has only the device of this node. Its sockets are links to those of the agent.
+//! of an agent that has only the device of this node. Its sockets are links to those of the agent,
+//! but for that of the connection manager: a program that connects there has the node's addresses.
 //! The principal type is [`NodeViews`].
 
 use std::fs::{self, Permissions};
@@ -9,12 +10,13 @@ use std::path::Path;
 
 use engine::rundir::at;
 
+use crate::device::Device;
 use crate::devices::Devices;
 use crate::mirror::Mirror;
 use crate::rundir::{ADMIN, NODES, PID, RunDir, SYS, node};
 
 /// The files that every node has.
-const SHARED: [&str; 5] = [abi::ucma::NODE, abi::netlink::NODE, abi::umad::NODE, ADMIN, PID];
+const SHARED: [&str; 4] = [abi::netlink::NODE, abi::umad::NODE, ADMIN, PID];
 
 /// The folders of all nodes that have a device.
 #[derive(Debug, Default)]
@@ -39,6 +41,13 @@ impl NodeViews {
         views.collect::<io::Result<_>>().map(Self)
     }
 
+    /// The sockets of the connection manager, each with the index of its device. There are none
+    /// without a topology.
+    pub(crate) fn managers(&self, devices: &Devices) -> Vec<(usize, String)> {
+        let name = |device: &Device| (device.index, format!("{NODES}/{}/{}", device.name, abi::ucma::NODE));
+        if self.0.is_empty() { Vec::new() } else { devices.iter().map(name).collect() }
+    }
+
     /// Updates what the folders show.
     pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
         self.0.iter().try_for_each(|mirror| mirror.update(devices))
@@ -56,7 +65,6 @@ fn folder(path: &Path, everybody: bool) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::config::DeviceConfig;
-    use crate::device::Device;
 
     #[test]
     fn each_node_shows_its_own_device() {
@@ -77,8 +85,10 @@ mod tests {
             names
         };
         assert_eq!(names("nodes"), ["H1", "H2"]);
-        assert_eq!(names("nodes/H2"), ["admin", "agent.pid", "rdma_cm", "rdma_netlink", "sys", "umad", "uverbs1"]);
+        assert_eq!(names("nodes/H2"), ["admin", "agent.pid", "rdma_netlink", "sys", "umad", "uverbs1"]);
+        assert_eq!(views.managers(&devices)[1], (1, "nodes/H2/rdma_cm".to_owned()));
         assert_eq!(names("nodes/H2/sys/class/infiniband"), ["H2"]);
+        assert_eq!(views.managers(&devices)[1], (1, "nodes/H2/rdma_cm".to_owned()));
         assert_eq!(names("nodes/H2/sys/class/infiniband_mad"), ["abi_version", "umad1"]);
         assert_eq!(names("nodes/H1/sys/dev/infiniband"), ["rdma_cm", "umad0", "uverbs0"]);
         drop(run_dir);

@@ -17,6 +17,8 @@ pub(crate) enum Token {
     Node(u32),
     /// A connection arrives at the connection manager's node.
     ManagerNode,
+    /// A connection arrives at the connection manager's node of a node of a topology.
+    NodesManager(u32),
     /// A connection arrives at the admin node.
     AdminNode,
     /// A connection arrives at the node of NETLINK_RDMA.
@@ -43,6 +45,8 @@ pub(crate) enum Token {
     RunDir,
     /// The event socket of an event channel has room.
     EventSocket(u32),
+    /// Datagrams of links to other agents have arrived.
+    Tunnels,
 }
 
 impl From<Token> for EventData {
@@ -64,6 +68,8 @@ impl From<Token> for EventData {
             Token::NetlinkNode => (13, 0),
             Token::MadNode => (14, 0),
             Token::Mads(id) => (15, id),
+            Token::NodesManager(id) => (16, id),
+            Token::Tunnels => (17, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -86,9 +92,11 @@ impl From<EventData> for Token {
             10 => Self::Management,
             14 => Self::MadNode,
             15 => Self::Mads(id),
+            17 => Self::Tunnels,
             11 => Self::RunDir,
             12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,
+            16 => Self::NodesManager(id),
             _ => Self::Wake,
         }
     }
@@ -178,6 +186,7 @@ mod tests {
             Token::ManagerNode,
             Token::Management,
             Token::EventSocket(5),
+            Token::Tunnels,
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

@@ -16,6 +16,7 @@ mod passing;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -123,7 +124,7 @@ impl Server {
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
-        let mads = MadNode::new(&world, config)?;
+        let mads = MadNode::new(&world, config, &poller)?;
         let mut server = Self {
             world,
             manager,
@@ -175,6 +176,11 @@ impl Server {
         let manager = listen_at(&run_dir, abi::ucma::NODE)?;
         self.poller.watch(manager.as_fd(), Token::ManagerNode, EventFlags::IN)?;
         self.listeners.manager = Some(manager);
+        for (device, name) in self.surroundings.nodes.managers(&self.world.devices) {
+            let listener = listen_at(&run_dir, &name)?;
+            self.poller.watch(listener.as_fd(), Token::NodesManager(device as u32), EventFlags::IN)?;
+            self.listeners.node_managers.insert(device, listener);
+        }
         let netlink = listen_at(&run_dir, abi::netlink::NODE)?;
         self.poller.watch(netlink.as_fd(), Token::NetlinkNode, EventFlags::IN)?;
         self.listeners.netlink = Some(netlink);
@@ -213,7 +219,8 @@ impl Server {
         for _ in 0..ACCEPTED {
             let listener = match node {
                 Node::Device(device) => self.listeners.devices.get(&device),
-                Node::Manager => self.listeners.manager.as_ref(),
+                Node::Manager(None) => self.listeners.manager.as_ref(),
+                Node::Manager(Some(node)) => self.listeners.node_managers.get(&node),
             };
             let closers = &mut self.world.closers;
             let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.listeners.spare, closers))

@@ -158,6 +158,10 @@ pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
 
 /// Describes the LIDs of an InfiniBand port.
 fn lids_in_words(port: &Port) -> Option<String> {
+    if let Some(address) = port.address {
+        let of_manager = "the subnet manager gives the port its LID";
+        return Some(format!("{of_manager}, and the connection manager finds it at {address}"));
+    }
     let lid = port.lid?;
     if port.subnet.lid.is_some() {
         let (first, last) = lid.all().into_inner();

@@ -7,7 +7,7 @@
 //! clients in other processes, no run directory, and no proxy engines. The principal type is
 //! [`Stepped`].
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,6 +15,8 @@ use std::time::Instant;
 use abi::Refusal;
 use engine::{Answer, Control, Network, Simulated};
 use parking_lot::Mutex;
+use rustix::event::epoll;
+use shm::Notifier;
 
 use crate::agent::StartError;
 use crate::cm::{ChannelId, Manager, Outside};
@@ -37,6 +39,8 @@ pub struct Stepped {
     due: AtomicU64,
     /// An event channel had no room for its events.
     owes: AtomicBool,
+    /// Tells [`Stepped::watch`] that `due` or `owes` has changed.
+    changed: Notifier,
 }
 
 /// The state that a server's thread has.
@@ -71,6 +75,7 @@ impl Stepped {
             forwarder,
             due: AtomicU64::new(NEVER),
             owes: AtomicBool::new(false),
+            changed: Notifier::new()?,
         })
     }
 
@@ -110,6 +115,22 @@ impl Stepped {
         (due != NEVER).then_some(due)
     }
 
+    /// Whether an event channel has no room for its events ([`Stepped::bring_events`]).
+    pub fn owes(&self) -> bool {
+        self.owes.load(Ordering::Relaxed)
+    }
+
+    /// Adds the agent to an epoll set with this number: the set tells each time that a datagram
+    /// waits, or that [`Stepped::due`] or [`Stepped::owes`] has changed.
+    ///
+    /// # Errors
+    /// The system has no memory left, or the agent is in the set already.
+    pub fn watch(&self, epoll: BorrowedFd<'_>, number: u64) -> std::io::Result<()> {
+        let (data, edge) = (epoll::EventData::new_u64(number), epoll::EventFlags::IN | epoll::EventFlags::ET);
+        epoll::add(epoll, self.forwarder.inlet().notifier(), data, edge)?;
+        Ok(epoll::add(epoll, self.changed.as_fd(), data, edge)?)
+    }
+
     /// Runs the manager: it handles the waiting datagrams and the expired timers.
     pub fn step(&self) {
         self.with(|All { world, manager }| {
@@ -121,7 +142,7 @@ impl Stepped {
 
     /// Delivers events for which an event channel had no room, as far as there is room now.
     pub fn bring_events(&self) {
-        if self.owes.load(Ordering::Relaxed) {
+        if self.owes() {
             self.with(|All { world, manager }| {
                 for channel in manager.take_full() {
                     manager.on_room(world, channel);
@@ -177,8 +198,11 @@ impl Stepped {
         while more {
             more = all.world.flush(false).more;
         }
-        self.owes.store(all.manager.has_full(), Ordering::Relaxed);
-        self.due.store(all.manager.due().map_or(NEVER, |at| at.0), Ordering::Relaxed);
+        let (owes, due) = (all.manager.has_full(), all.manager.due().map_or(NEVER, |at| at.0));
+        let owed = self.owes.swap(owes, Ordering::Relaxed);
+        if self.due.swap(due, Ordering::Relaxed) != due || owed != owes {
+            self.changed.notify();
+        }
         done
     }
 }

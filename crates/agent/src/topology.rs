@@ -1,13 +1,16 @@
 //! A topology file: its channel adapters become devices, and the agent has its fabric. The function
 //! is [`load`].
 
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 use mad::topology::{Node, Topology};
 use wire::smp::NodeType;
 
 use crate::config::{
-    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState,
+    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState, TUNNEL_PORT,
 };
 use crate::mads::fabric::guids;
 
@@ -43,16 +46,61 @@ pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
 /// Each channel adapter as a device.
 ///
 /// # Errors
-/// The fabric cannot be built.
+/// The fabric cannot be built, or an address belongs to two adapters or to none.
 pub(crate) fn adapters(
     topology: &Topology,
 ) -> Result<impl Iterator<Item = Result<DeviceConfig, ConfigError>> + '_, ConfigError> {
     let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
-    let nodes = topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
-    Ok(nodes.map(move |node| device(node, guids.get(&node.name))))
+    let nodes = || topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
+    let mut taken = BTreeSet::new();
+    for address in nodes().flat_map(|node| &node.addresses) {
+        if address.is_unspecified() || address.is_multicast() || *address == Ipv4Addr::LOCALHOST {
+            return Err(ConfigError::Value(format!("the topology: {address} is no address of one adapter")));
+        }
+        if !taken.insert(*address) {
+            return Err(ConfigError::Value(format!("the topology: two adapters have the address {address}")));
+        }
+    }
+    Ok((1..).zip(nodes()).map(move |(number, node)| device(node, guids.get(&node.name), number, &taken)))
 }
 
-fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, ConfigError> {
+/// A subnet with links to other agents has an address on the network: its ports have it as a GID,
+/// and send from it to the ports of other agents. It is that of the configuration, or the one from
+/// which the first of these agents is reached.
+///
+/// # Errors
+/// No network leads there.
+pub(crate) fn with_address(config: &Config) -> Result<Config, ConfigError> {
+    let mut config = config.clone();
+    let nodes = config.topology.iter().flat_map(|topology| &topology.nodes);
+    let peer = nodes.flat_map(|node| &node.links).find_map(|link| Some(link.outside()?.address));
+    let Some(peer) = peer else { return Ok(config) };
+    if config.addresses.is_empty() {
+        let own = config.tunnel.map(|own| own.ip()).filter(|own| !own.is_unspecified());
+        let own = own.map_or_else(|| towards(peer), Ok).map_err(|error| {
+            ConfigError::Value(format!("no network leads to {peer}, to which a link of the topology leads: {error}"))
+        })?;
+        config.addresses = vec![own];
+    }
+    let ports = config.devices.iter_mut().flat_map(|device| &mut device.ports);
+    ports.for_each(|port| port.interfaces = None);
+    Ok(config)
+}
+
+/// The address from which packets to a host leave. No packet is sent.
+fn towards(peer: IpAddr) -> io::Result<IpAddr> {
+    let any = if peer.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((peer, TUNNEL_PORT))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn device(
+    node: &Node,
+    guids: Option<&(u64, Vec<u64>)>,
+    number: u16,
+    taken: &BTreeSet<IpAddr>,
+) -> Result<DeviceConfig, ConfigError> {
     let count = usize::from(node.ports);
     if count == 0 || count > MAX_PORTS {
         let text = format!("node {:?} has {count} ports; 1 to {MAX_PORTS} are possible for an `Hca`", node.name);
@@ -64,6 +112,10 @@ fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, 
         state: PortState::Polling,
         interfaces: Some(Vec::new()),
         managed: true,
+        address: node.addresses.get(index).copied().or_else(|| {
+            let usual = IpAddr::V4(usual_address(number, index as u8 + 1));
+            (!taken.contains(&usual)).then_some(usual)
+        }),
         ..PortConfig::default()
     });
     Ok(DeviceConfig {
@@ -72,6 +124,13 @@ fn device(node: &Node, guids: Option<&(u64, Vec<u64>)>) -> Result<DeviceConfig, 
         ports: ports.collect(),
         ..DeviceConfig::default()
     })
+}
+
+/// The address of a port whose file names none: 127.PORT.0.N for the N-th adapter. Loopback
+/// addresses exist on every host, so programs can use them for their own sockets, too.
+fn usual_address(number: u16, port: u8) -> Ipv4Addr {
+    let [high, low] = number.to_be_bytes();
+    Ipv4Addr::new(127, port, high, low)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! This module is not the agent: the crate `agent` is. This module gives the agent its
 //! configuration and its log, and ends it. The principal function is [`run`].
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,6 +64,10 @@ pub(crate) struct Agent {
     /// Leave the subnet of the topology to other subnet managers, such as opensm on a node
     #[arg(long, requires = "topology")]
     pub(crate) no_subnet_manager: bool,
+    /// Where links of the topology to other agents arrive. Without a port, it is UDP port 4792.
+    /// Without this option, it is the agent's address, or every address of this machine
+    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "topology", value_parser = tunnel)]
+    pub(crate) tunnel: Option<SocketAddr>,
     /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
@@ -112,6 +117,12 @@ pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     Ok(format!("the agent is running in {}{pid}\n", run_dir.display()))
 }
 
+/// An address, with or without a port.
+fn tunnel(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().map(|address| SocketAddr::new(address, agent::config::TUNNEL_PORT));
+    address.or_else(|_| text.parse()).map_err(|_| "write 10.0.0.1, 10.0.0.1:5000 or [fd00::1]:5000".to_owned())
+}
+
 /// The options for the background process, whose current directory is `/`.
 fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
     let mut words: Vec<String> = host.addresses.iter().map(|address| format!("--address={address}")).collect();
@@ -130,6 +141,7 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
     if agent.no_subnet_manager {
         words.push("--no-subnet-manager".to_owned());
     }
+    words.extend(agent.tunnel.map(|address| format!("--tunnel={address}")));
     if let Some(seconds) = agent.idle_exit {
         words.extend(["--idle-exit".to_owned(), seconds.to_string()]);
     }
@@ -150,6 +162,7 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
     }
     config.system = agent.system;
     config.subnet_manager = !agent.no_subnet_manager;
+    config.tunnel = agent.tunnel;
     Ok(match agent.link_layer {
         Some(LinkLayer::Ethernet) => config.with_link_layer(agent::config::LinkLayer::Ethernet),
         Some(LinkLayer::Infiniband) => config.with_link_layer(agent::config::LinkLayer::Infiniband),

@@ -24,8 +24,10 @@ use crate::failure::Failure;
 use crate::place::{self, Host};
 use crate::{signals, start};
 
-use bridge::Bridge;
+use bridge::{Bridge, End};
+use engine::reason::say;
 pub(crate) use options::{EXAMPLES, Ipoib};
+use port::Port;
 
 /// Makes the interface, and carries its packets until a signal ends it.
 pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
@@ -36,25 +38,37 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         Some(_) => None,
         None => Some(start::ensure(host, &run_dir, None)?),
     };
-    let mut port = port::Port::open(&run_dir, options)?;
+    let mut port = Port::open(&run_dir, options, options.pkey)?;
     let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;
-    let managed = match port.manager(&run_dir)? {
-        None => None,
-        Some(mut manager) => {
-            let group = manager.join_broadcast(port.partition().broadcast())?;
-            port.limit(group.mtu);
-            Some((manager, group))
+    let mut ips = options.ip.as_slice();
+    loop {
+        let managed = match port.manager(&run_dir)? {
+            None => None,
+            Some(mut manager) => {
+                let group = manager.join_broadcast(port.partition().broadcast())?;
+                port.limit(group.mtu);
+                Some((manager, group))
+            }
+        };
+        let mut bridge = Bridge::new(&tun, &options.interface, &port, managed)?;
+        bridge.set_up(ips)?;
+        tell_ready(options, &port, &bridge)?;
+        if bridge.carry(&stop)? == End::Stopped {
+            return Ok(String::new());
         }
-    };
-    let mut bridge = Bridge::new(tun, &options.interface, &port, managed)?;
-    bridge.set_up(&options.ip)?;
-    tell_ready(options, &port, &bridge)?;
-    bridge.carry(&stop)?;
-    Ok(String::new())
+        drop(bridge);
+        say(format_args!("{} has another P_Key table: {} starts again", port.name, options.interface));
+        if !port.wait_for_partition(&stop)? {
+            return Ok(String::new());
+        }
+        port = Port::open(&run_dir, options, Some(port.pkey))?;
+        // The interface has kept its addresses.
+        ips = &[];
+    }
 }
 
 /// Says that the interface is up, at once: a script waits for this line.
-fn tell_ready(options: &Ipoib, port: &port::Port, bridge: &Bridge) -> io::Result<()> {
+fn tell_ready(options: &Ipoib, port: &Port, bridge: &Bridge) -> io::Result<()> {
     let link = bridge.address();
     let line = if options.json {
         let ips: Vec<String> = options.ip.iter().map(ToString::to_string).collect();

@@ -42,7 +42,7 @@ mod start;
 mod strict;
 mod subnet;
 mod table;
-mod umad;
+mod umad_number;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -112,6 +112,7 @@ impl Program<'_> {
                 (
                     format!("{up}, {ms:.1} ms, {} datagrams", self.sent),
                     json!({ "event": "up", "switches": up.switches, "adapters": up.adapters, "errors": up.errors,
+                        "sweeps": up.sweeps,
                         "ms": ms, "datagrams": self.sent }),
                 )
             }

@@ -160,6 +160,7 @@ fn in_words(nodes: &Value, counters: bool) -> String {
                     String::new(),
                     state.to_owned(),
                     text(&port["rate"]).to_owned(),
+                    text(&port["address"]).to_owned(),
                 ]);
             }
             for (name, count) in port["counters"].as_object().into_iter().flatten().filter(|_| counters) {
@@ -167,7 +168,7 @@ fn in_words(nodes: &Value, counters: bool) -> String {
             }
         }
     }
-    table::columns(&["NODE", "KIND, PEER", "LID", "STATE", "RATE"], &rows)
+    table::columns(&["NODE", "KIND, PEER", "LID", "STATE", "RATE", "ADDRESS"], &rows)
 }
 
 fn path_in_words(path: &Value) -> Result<String, Failure> {
@@ -202,7 +203,8 @@ mod tests {
                 {"port": 1, "peer": "H1[1]", "state": "ACTIVE", "rate": "100 Gb/sec (4X EDR)", "counters": {"xmit_packets": 7}},
                 {"port": 2, "peer": "H<2>[1]", "state": "DOWN", "rate": "10 Gb/sec (4X SDR)", "cut": true, "counters": {}}]},
             {"name": "H1", "kind": "hca", "ports": [
-                {"port": 1, "peer": "S1[1]", "lid": 1, "manager": true, "state": "ACTIVE", "counters": {}}]},
+                {"port": 1, "peer": "S1[1]", "lid": 1, "manager": true, "state": "ACTIVE", "counters": {},
+                 "address": "127.1.0.1"}]},
             {"name": "H<2>", "kind": "hca", "ports": [
                 {"port": 1, "peer": "S1[2]", "lid": 0, "state": "DOWN", "cut": true, "counters": {}}]},
         ])
@@ -215,6 +217,7 @@ mod tests {
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["S1", "switch", "2"]);
         assert!(lines[2].starts_with("  [1]  -> H1[1]") && lines[2].ends_with("ACTIVE  100 Gb/sec (4X EDR)"), "{told}");
         assert!(lines[3].ends_with("xmit_packets 7") && lines[4].contains("cut"), "{told}");
+        assert!(lines[6].ends_with("127.1.0.1"), "{told}");
         assert!(lines[5].ends_with("subnet manager"), "{told}");
         assert!(!in_words(&nodes(), false).contains("xmit"), "{told}");
     }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::ah::{SL_MAX, traffic_class};
-use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, path_word, port_word, remote_word, word};
 use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
@@ -116,12 +116,17 @@ impl Board {
 
     /// The index of `gid` in a port's table.
     pub(crate) fn index_of(&self, device: u32, port: u32, gid: &[u8; 16]) -> Option<u32> {
-        (0..board::GID_MAX).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
+        (0..self.gid_len(device, port)).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
+    }
+
+    /// Number of entries in a port's GID table, also empty ones.
+    fn gid_len(&self, device: u32, port: u32) -> u32 {
+        board::port(device, port).map_or(0, |at| self.word(at + board::port_word::GID_LEN)).min(board::GID_MAX)
     }
 
     /// Whether two ports of a device have an address in common.
     pub(crate) fn have_a_gid_in_common(&self, device: u32, one: u32, other: u32) -> bool {
-        let gids = (0..board::GID_MAX).filter_map(|index| self.gid(device, one, index));
+        let gids = (0..self.gid_len(device, one)).filter_map(|index| self.gid(device, one, index));
         gids.filter(|gid| gid != &[0; 16]).any(|gid| self.index_of(device, other, &gid).is_some())
     }
 
@@ -139,6 +144,37 @@ impl Board {
 
     pub(crate) fn path_epoch(&self) -> u32 {
         self.word(word::PATH_EPOCH)
+    }
+
+    /// Whether packets from a port pass to a LID of another host. Without switches they pass. With
+    /// switches, the LID must be one of another agent of the subnet.
+    pub(crate) fn passes_to_host(&self, from: Place, dlid: u16, sl: u8, pkey_index: u16) -> bool {
+        !self.has_paths()
+            || self
+                .remote(dlid)
+                .and_then(|slot| board::remote_path((from.device, from.port), slot))
+                .is_some_and(|path| self.lets_pass(path, sl, pkey_index))
+    }
+
+    /// The entry of a LID of another agent.
+    fn remote(&self, lid: u16) -> Option<u32> {
+        let has = |slot: &u32| board::remote(*slot).map(|at| self.word(at + remote_word::LID)) == Some(lid.into());
+        (0..board::REMOTE_MAX).find(has).filter(|_| lid != 0)
+    }
+
+    /// The address of the agent that has a LID of the subnet, in GID form.
+    pub(crate) fn remote_gid(&self, lid: u16) -> Option<[u8; 16]> {
+        let at = board::remote(self.remote(lid)?)?;
+        let gid = self.region.read(at + remote_word::GID);
+        // Otherwise the entry is another LID's now.
+        (self.word(at + remote_word::LID) == u32::from(lid)).then_some(gid)
+    }
+
+    fn lets_pass(&self, path: usize, sl: u8, pkey_index: u16) -> bool {
+        let pkeys = path + path_word::PKEYS + usize::from(pkey_index / 32) * 4;
+        self.word(path + path_word::LEVELS) >> (sl & SL_MAX) & 1 == 1
+            && u32::from(pkey_index) < board::PKEY_MAX
+            && self.word(pkeys) >> (pkey_index % 32) & 1 == 1
     }
 
     /// The active port of this agent that has `gid`.

@@ -207,6 +207,7 @@ impl Qp {
                 DatagramRoute::Opening
             };
         }
+        let class = Class { sl: entry.sl, pkey_index: inner.attributes.pkey_index };
         let epoch = engine.board.gid_epoch();
         let place = match inner.ud.last_place {
             Some((gid, at, place)) if gid == entry.dgid && at == epoch => place,
@@ -215,6 +216,7 @@ impl Qp {
                     inner.ud.last_place = Some((entry.dgid, epoch, place));
                     place
                 }
+                None if !self.passes_to_host(inner, entry.lid, class) => return DatagramRoute::None(Cause::NoPath),
                 None => {
                     return match self.flow_of(inner, entry) {
                         Ok(flow) => DatagramRoute::Host(flow),
@@ -230,7 +232,6 @@ impl Qp {
             let Some(passage) = self.datagram_passage(inner, place, entry) else {
                 return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
             };
-            let class = Class { sl: entry.sl, pkey_index: inner.attributes.pkey_index };
             if !passage.lets(class) {
                 self.complain_of_path(inner, entry.lid, class);
                 return DatagramRoute::None(Cause::NoPath);

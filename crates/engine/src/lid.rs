@@ -1,8 +1,9 @@
 //! Addresses by LID: resolves an address vector without a GRH on ports whose link layer is
 //! InfiniBand.
 //!
-//! A LID of this agent names one of its ports. Any other LID is the host part of an address in the
-//! port's own subnet. In both cases a GID replaces the LID when the vector is set, and all later
+//! A LID of this agent names one of its ports. In a subnet with switches on several hosts, another
+//! LID may be one of another agent, whose address the board has. Any other LID is the host part of
+//! an address in the port's own subnet. In all cases a GID replaces the LID when the vector is set, and all later
 //! code uses only GIDs (docs/decisions/0019-lids-without-a-fabric.md). Ethernet ports have no LIDs:
 //! there the agent refuses vectors without a GRH.
 
@@ -51,6 +52,9 @@ impl Board {
         if let Some(place) = self.places().find(|place| self.has_lid(*place, lid) && prefix(*place) == own) {
             return Some(GidRoute { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
         }
+        if let Some(dgid) = self.remote_gid(lid) {
+            return Some(GidRoute { dgid, sgid_index: self.address_index(from)? });
+        }
         let (subnet, index) = self.subnet(from)?;
         Some(GidRoute { dgid: subnet.gid(lid)?, sgid_index: index })
     }
@@ -65,9 +69,14 @@ impl Board {
         })
     }
 
+    /// The index of the GID from which a port sends to LIDs of other hosts.
+    fn address_index(&self, place: Place) -> Option<u8> {
+        u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)
+    }
+
     /// The addresses that LIDs stand for on this port, and the index of the GID in this subnet.
     fn subnet(&self, place: Place) -> Option<(Subnet, u8)> {
-        let index = u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)?;
+        let index = self.address_index(place)?;
         let gid = self.gid(place.device, place.port, u32::from(index))?;
         Some((Subnet::around(&gid, self.lid_word(place, port_word::LID_HOSTS))?, index))
     }

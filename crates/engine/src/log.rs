@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 25] = [
+const ROOTS: [&str; 26] = [
     "abi",
     "agent",
     "bench",
@@ -40,6 +40,7 @@ const ROOTS: [&str; 25] = [
     "subnet",
     "tun",
     "udp",
+    "umad",
     "wire",
 ];
 

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::passing::Passes;
+use crate::paths::{Class, passing::Passes};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 use crate::wqe::DatagramEntry;
@@ -116,7 +116,10 @@ impl Qp {
             return false;
         }
         if inner.link.on_wire() {
-            self.find_flow(inner);
+            let a = &inner.attributes;
+            if self.passes_to_host(inner, a.dest.dlid, Class { sl: a.dest.sl, pkey_index: a.pkey_index }) {
+                self.find_flow(inner);
+            }
             return false;
         }
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return false };
@@ -283,7 +286,12 @@ impl Qp {
         // Continues QPs that waited for a port that was down. Their answers are sent, too: on a
         // lane, no peer would retransmit its request.
         let waited = matches!(inner.link.route, Route::Unknown) && inner.state.serves();
-        if !inner.is_dead() && (waited || matches!(inner.link.route, Route::Lane(_))) {
+        // The switches of the subnet may not let packets to another host pass any more.
+        let by_path = matches!(inner.link.route, Route::Wire(_)) && self.engine().board.has_paths();
+        if by_path {
+            self.uncount(&mut inner);
+        }
+        if !inner.is_dead() && (waited || by_path || matches!(inner.link.route, Route::Lane(_))) {
             inner.link.route = Route::Unknown;
             // Requests under way may have met a port that was down at either end.
             let now = self.engine().now();

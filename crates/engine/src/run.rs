@@ -82,7 +82,7 @@ impl RunHeaders<'_> {
     pub(crate) fn emit(self, index: u32, bytes: &mut [u8]) -> usize {
         match self {
             Self::Request(requester, run) => requester.emit(&run, index, bytes),
-            Self::Answer(responder, response) => responder.emit(&response, bytes),
+            Self::Answer(responder, response) => responder.emit(&response, index, bytes),
             Self::Full(_) => self.emit_full(index, bytes),
         }
     }
@@ -97,7 +97,7 @@ impl RunHeaders<'_> {
     pub(crate) fn number(self, index: u32) -> (Psn, bool) {
         match self {
             Self::Request(_, run) => (run.psn(index), run.ack_req(index)),
-            Self::Answer(_, response) => (response.psn, false),
+            Self::Answer(_, response) => (response.psn + index, false),
             Self::Full(headers) => (headers.psn + index, headers.ack_req),
         }
     }
@@ -110,7 +110,7 @@ impl RunHeaders<'_> {
                 let (psn, ack_req) = self.number(index);
                 Headers { psn, ack_req, ..requester.headers(&run) }
             }
-            Self::Answer(responder, response) => responder.headers(&response),
+            Self::Answer(responder, response) => Headers { psn: response.psn + index, ..responder.headers(&response) },
             Self::Full(headers) => Headers { psn: headers.psn + index, ..*headers },
         }
     }

@@ -7,6 +7,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::engine::Engine;
@@ -33,6 +34,15 @@ impl Engine {
     #[must_use]
     pub fn is_notified(&self) -> bool {
         !self.is_gone() && self.is_woken()
+    }
+
+    /// Adds the engine to an epoll set with this number: the set tells each time that the engine is
+    /// woken. What came before may be missing.
+    ///
+    /// # Errors
+    /// The system has no memory left, or the engine is in the set already.
+    pub fn watch(&self, epoll: BorrowedFd<'_>, number: u64) -> std::io::Result<()> {
+        self.add_wakeups(epoll, number)
     }
 
     /// A random number that is hard to guess, or the simulation's.

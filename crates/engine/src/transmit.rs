@@ -128,10 +128,10 @@ impl Qp {
         let mut sender = lane.sender.lock();
         let mut region = HeldRegion::new(self.engine());
         let mut sent = false;
-        if answers && let Some(response) = responder.poll_answer() {
+        if answers && let Some(response) = responder.poll_answer(1) {
             let ack = self.run(RunHeaders::Answer(responder, response), 1, 0, Origin::Nothing);
             if self.put_on_lane(lane, &mut sender, path, &ack, None, &mut region).0 == 0 {
-                responder.untransmit();
+                responder.untransmit(0);
                 return false;
             }
             traffic.sent(1, 0, ack.headers.len(), mtu);
@@ -249,35 +249,39 @@ impl Qp {
         region: &mut HeldRegion<'_>,
         sent: &mut bool,
     ) -> Option<Response> {
-        while let Some(response) = inner.responder.poll_answer() {
+        // Fault rules see each packet, and the memory of another engine is read for each packet.
+        let one_by_one = inner.link.special.has(Special::RULED) || self.target.is_some();
+        let most = if one_by_one { 1 } else { u32::MAX };
+        while let Some(response) = inner.responder.poll_answer(most) {
             if inner.link.on_wire() && response.opcode.operation == Operation::Acknowledge {
                 return Some(response);
             }
-            let done = match self.source_of_response(inner, &response) {
+            let (count, done) = match self.source_of_response(inner, &response) {
                 Fetched::Here => self.send_response(inner, exit, &response, region),
                 Fetched::Bytes(headers, bytes) => {
                     let run = self.run(RunHeaders::Full(&headers), 1, bytes.len() as u32, Origin::Bytes(bytes));
-                    self.put_run(exit, &run, region).1
+                    self.put_run(exit, &run, region)
                 }
                 Fetched::Refused(nak) => {
                     region.release();
-                    inner.responder.read_failed(nak);
+                    inner.responder.read_failed(0, nak);
                     self.after_refusal(inner, None);
                     continue;
                 }
                 Fetched::Waits => {
-                    inner.responder.untransmit();
+                    inner.responder.untransmit(0);
                     return None;
                 }
             };
+            if count > 0 {
+                *sent = true;
+                let (mtu, len) = (inner.mtu_bits(), response.source.len());
+                inner.traffic.sent(count, len, response.opcode.headers_len(), mtu);
+            }
             match done {
-                Sent::Yes => {
-                    *sent = true;
-                    let (mtu, len) = (inner.mtu_bits(), response.source.len());
-                    inner.traffic.sent(1, len, response.opcode.headers_len(), mtu);
-                }
+                Sent::Yes => {}
                 Sent::Full => {
-                    inner.responder.untransmit();
+                    inner.responder.untransmit(count);
                     inner.link.blocked = true;
                     return None;
                 }
@@ -285,11 +289,8 @@ impl Qp {
                     region.release();
                     let asking = inner.attributes.dest_qp_num;
                     self.happened(format_args!("could not read what QP {asking:#x} asked for: {refusal}"));
-                    inner.responder.read_failed(if refusal.by_key() {
-                        Nak::RemoteAccess
-                    } else {
-                        Nak::RemoteOperational
-                    });
+                    let nak = if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational };
+                    inner.responder.read_failed(count, nak);
                     // The refusal itself is still to be sent, from the error state.
                     self.after_refusal(inner, None);
                 }
@@ -414,7 +415,7 @@ impl Qp {
         exit: &mut Exit<'_>,
         response: &Response,
         region: &mut HeldRegion<'_>,
-    ) -> Sent {
+    ) -> (u32, Sent) {
         let (from, len) = match response.source {
             // A response without bytes: key and address mean nothing (V-75).
             ResponseData::None | ResponseData::Read { len: 0, .. } => (Origin::Nothing, 0),
@@ -423,7 +424,8 @@ impl Qp {
                 (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.put_run(exit, &self.run(RunHeaders::Answer(&inner.responder, *response), 1, len, from), region).1
+        let run = self.run(RunHeaders::Answer(&inner.responder, *response), response.count, len, from);
+        self.put_run(exit, &run, region)
     }
 
     /// A run of packets of this QP.

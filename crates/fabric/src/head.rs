@@ -5,7 +5,7 @@ use agent::wire::Incoming;
 use softhca::Gid;
 
 /// First RoCEv2 source port; the port gives the network entropy for its choice of paths.
-const FIRST_PORT: u16 = 0xc000;
+pub(crate) const FIRST_PORT: u16 = 0xc000;
 /// The default hop limit.
 pub(crate) const HOPS: u8 = 64;
 
@@ -16,6 +16,8 @@ pub(crate) struct Head {
     pub(crate) from_port: u16,
     pub(crate) to: Gid,
     pub(crate) traffic_class: u8,
+    /// Only InfiniBand links have one.
+    pub(crate) service_level: u8,
     pub(crate) hop_limit: u8,
 }
 
@@ -29,6 +31,7 @@ impl Head {
             from_port,
             to: out.to.ip().into(),
             traffic_class: out.traffic_class,
+            service_level: out.service_level,
             hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
         };
         (all > 0).then(|| (head, if out.segment == 0 { all } else { out.segment.min(all) }))

@@ -65,6 +65,9 @@ pub enum StartError {
     /// Two hosts have the same address.
     #[error("two hosts have the address {0}")]
     Twice(IpAddr),
+    /// A simulated host has no place in the subnet.
+    #[error("the subnet has no free adapter {0:?}, or there is no subnet")]
+    Node(String),
     /// An agent did not start.
     #[error(transparent)]
     Agent(#[from] agent::StartError),

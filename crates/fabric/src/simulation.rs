@@ -52,11 +52,16 @@
 //! # Ok(()) }
 //! ```
 
+mod attention;
 mod core;
 mod dice;
+mod link_packet;
 mod memory;
 mod network;
+mod on_subnet;
+mod subnet;
 mod trace;
+mod turns;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -64,19 +69,17 @@ use std::time::Duration;
 
 use agent::config::Wire;
 use agent::{Config, Stepped};
-use engine::{Engine, Error, Simulated, Step};
+use engine::{Engine, Error, Simulated, by_system};
 use softhca::{Context, Gid};
 
 use crate::StartError;
 use crate::simulation::dice::Dice;
+use attention::Attention;
 pub use core::Conditions;
 use core::{Core, Event, Managed};
 pub use memory::Memory;
 use network::Plug;
 pub use trace::{Fate, Seen};
-
-/// The longest delay in nanoseconds before an engine with work runs, if it is not paused.
-const TURN: u64 = 2_000;
 
 /// A host of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +94,8 @@ pub enum Happened {
     Turn(usize),
     /// A host's connection manager ran.
     Managed(HostId),
+    /// Something happened in the InfiniBand subnet.
+    Subnet,
     /// An alarm's time has come.
     Alarm(u64),
 }
@@ -107,6 +112,8 @@ pub struct Simulation {
     chance: Dice,
     /// Time and random numbers of the connection managers.
     managed: Arc<Managed>,
+    /// Which engines and hosts were woken.
+    attention: Attention,
 }
 
 /// An agent, its addresses, and the next turn of its connection manager.
@@ -140,7 +147,8 @@ impl Simulation {
         let core = Arc::new(Core::new(Dice::new(dice.next()), Dice::new(dice.next())));
         let (turns, chance) = (Dice::new(dice.next()), Dice::new(dice.next()));
         let managed = Arc::new(Managed::new(&core, Dice::new(dice.next())));
-        Self { core, seed, hosts: Vec::new(), programs: Vec::new(), turns, chance, managed }
+        let (hosts, programs, attention) = Default::default();
+        Self { core, seed, hosts, programs, turns, chance, managed, attention }
     }
 
     /// The seed of the simulation.
@@ -176,8 +184,11 @@ impl Simulation {
         let plug = Arc::new(Plug::new(&self.core, number, &gids));
         let managed = Arc::clone(&self.managed) as Arc<dyn Simulated>;
         let agent = Stepped::new(&config, &format!("host {number} of a simulation"), plug, managed)?;
+        let (epoll, token) = self.attention.of_host(number).map_err(agent::StartError::from)?;
+        agent.watch(epoll, token).map_err(agent::StartError::from)?;
         self.core.add_places(&gids, number);
         self.hosts.push(Host { agent: Arc::new(agent), gids, turn: Turn::default() });
+        self.attention.look_at_host(number);
         Ok(HostId(number))
     }
 
@@ -198,6 +209,8 @@ impl Simulation {
         let plug = Arc::new(Plug::new(&self.core, host.0, gids));
         let control = agent.connect(0, plug, Arc::clone(&self.core) as Arc<dyn Simulated>)?;
         let engine = Engine::open(Box::new(control))?;
+        let (epoll, token) = self.attention.of_engine(self.programs.len()).map_err(by_system)?;
+        engine.watch(epoll, token).map_err(by_system)?;
         self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: Turn::default() });
         // Peers notify only a sleeper that has slept once.
         self.turn_soon(self.programs.len() - 1);
@@ -220,7 +233,7 @@ impl Simulation {
     }
 
     /// Cuts a host's cable, or repairs it. While it is cut, packets from and to the host are lost,
-    /// also those in flight.
+    /// also those in flight. On a subnet, cut the cables of the model instead.
     pub fn cut(&mut self, host: HostId, cut: bool) {
         let mut state = self.core.state.lock();
         if cut {
@@ -294,8 +307,19 @@ impl Simulation {
 
     /// Executes the next event; `None` if there are no more events until a program does something.
     pub fn step(&mut self) -> Option<Happened> {
+        self.step_until(u64::MAX)
+    }
+
+    /// Executes the next event, if it is not after `end`.
+    fn step_until(&mut self, end: u64) -> Option<Happened> {
         self.wake();
         loop {
+            if self.advance_subnet(end) {
+                return Some(Happened::Subnet);
+            }
+            if self.core.next_at()? > end {
+                return None;
+            }
             let (at, event) = self.core.next()?;
             match event {
                 Event::Packets { to, packets } => {
@@ -318,9 +342,7 @@ impl Simulation {
                 }
                 Event::Managed(host) if self.hosts[host].turn.at == Some(at) => {
                     self.core.advance(at);
-                    self.hosts[host].turn = Turn::default();
-                    self.hosts[host].agent.step();
-                    self.core.see(&Seen::Managed { host });
+                    self.manage(host);
                     return Some(Happened::Managed(HostId(host)));
                 }
                 Event::Turn(_) | Event::Managed(_) => {}
@@ -345,82 +367,8 @@ impl Simulation {
     /// Executes all events within a time.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.core.now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        loop {
-            self.wake();
-            if self.core.next_at().is_none_or(|at| at > end) {
-                break;
-            }
-            self.step();
-        }
+        while self.step_until(end).is_some() {}
         self.core.advance(end);
-    }
-
-    fn take_turn(&mut self, number: usize) {
-        let program = &mut self.programs[number];
-        program.turn = Turn::default();
-        let Some(engine) = program.engine.upgrade() else { return };
-        let step = engine.step();
-        self.core.see(&Seen::Turn { program: number, worked: step == Step::Worked });
-        let now = self.core.now();
-        match step {
-            Step::Worked => self.turn_soon(number),
-            Step::Sleeps(Some(at)) => self.turn_at(number, at.max(now + 1)),
-            Step::Sleeps(None) => {}
-        }
-    }
-
-    /// Schedules engines that were notified, and connection managers that have messages or whose
-    /// time has come.
-    fn wake(&mut self) {
-        for number in 0..self.programs.len() {
-            let program = &self.programs[number];
-            if !program.turn.soon && program.engine.upgrade().is_some_and(|engine| engine.is_notified()) {
-                self.turn_soon(number);
-            }
-        }
-        for number in 0..self.hosts.len() {
-            let Host { agent, turn, .. } = &self.hosts[number];
-            agent.bring_events();
-            if turn.soon {
-                continue;
-            }
-            let due = agent.due().map(|at| at.max(self.core.now() + 1));
-            if agent.has_datagrams() {
-                let at = self.soon();
-                self.hosts[number].turn = Turn { at: Some(at), soon: true };
-                self.core.state.lock().push(at, Event::Managed(number));
-            } else if let Some(due) = due.filter(|due| turn.at.is_none_or(|at| *due < at)) {
-                self.hosts[number].turn.at = Some(due);
-                self.core.state.lock().push(due, Event::Managed(number));
-            }
-        }
-    }
-
-    /// The time at which an engine or manager with work gets the processor.
-    fn soon(&mut self) -> u64 {
-        let (pauses, pause) = {
-            let conditions = &self.core.state.lock().conditions;
-            (conditions.pauses, u64::try_from(conditions.pause.as_nanos()).unwrap_or(u64::MAX))
-        };
-        let longest = if self.turns.happens(pauses) { pause } else { TURN };
-        self.core.now() + 1 + self.turns.below(longest)
-    }
-
-    fn turn_soon(&mut self, number: usize) {
-        let at = self.soon();
-        self.programs[number].turn.soon = true;
-        self.turn_at(number, at);
-    }
-
-    fn turn_at(&mut self, number: usize, at: u64) {
-        self.programs[number].turn.at = Some(at);
-        self.core.state.lock().push(at, Event::Turn(number));
-    }
-
-    /// The host of an engine; `program` is its position in the order of opening.
-    #[must_use]
-    pub fn host_of(&self, program: usize) -> HostId {
-        HostId(self.programs[program].host)
     }
 }
 

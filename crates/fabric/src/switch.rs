@@ -165,7 +165,7 @@ impl Switch {
     /// them: `packets` is cut into packets of `segment` bytes. The last may be shorter.
     pub fn inject_segments(&self, from: Gid, from_port: u16, to: Gid, packets: &[u8], segment: usize) -> bool {
         let place = self.places.read().get(&to).cloned();
-        let head = Head { from, from_port, to, traffic_class: 0, hop_limit: HOPS };
+        let head = Head { from, from_port, to, traffic_class: 0, service_level: 0, hop_limit: HOPS };
         place.is_some_and(|plug| {
             plug.take(&head, segment, packets);
             plug.is_connected()

@@ -82,13 +82,20 @@ impl Connections {
         self.table.get_mut(link).is_some_and(|connection| self.held.push(&mut connection.held, payload))
     }
 
-    /// A connection was made, for packets of this length; or it was refused, or has ended. Returns
-    /// whether it is still wanted.
+    /// A connection was made, for packets of this length, or it was refused. Returns whether it is
+    /// still wanted.
     pub(crate) fn set(&mut self, link: LinkAddress, mtu: Option<usize>, now: Time, steps: &mut Vec<Step>) -> bool {
         let Some(connection) = self.table.get_mut(&link) else { return false };
         connection.state = mtu.map_or(State::Refused { again: now + AGAIN }, |mtu| State::Open { mtu });
         steps.extend(self.held.take(&mut connection.held).map(|payload| Step::Retry(link, payload)));
         true
+    }
+
+    /// A connection has ended. The next packet connects again.
+    pub(crate) fn end(&mut self, link: &LinkAddress) {
+        if self.table.get(link).is_some_and(|connection| matches!(connection.state, State::Open { .. })) {
+            self.table.remove(link);
+        }
     }
 
     /// The neighbour has gone.

@@ -98,7 +98,7 @@ impl Groups {
 
     /// A group was joined, or the join was refused.
     pub(crate) fn joined(&mut self, mgid: &Gid, joined: bool, now: Time, steps: &mut Vec<Step>) {
-        let Some(group) = self.table.get_mut(mgid).filter(|group| group.state != State::Joined) else { return };
+        let Some(group) = self.table.get_mut(mgid) else { return };
         let held = self.held.take(&mut group.held);
         if joined {
             group.state = State::Joined;

@@ -17,6 +17,7 @@ use crate::ip::{self, Packet};
 use crate::ndisc;
 use crate::neighbours::{ASK, Neighbours};
 use crate::routes::{Hop, OwnAddress, Route, Routes};
+use crate::segments::HostPacket;
 use crate::time::Time;
 
 /// The groups of every host: all hosts, all nodes.
@@ -156,11 +157,13 @@ impl Interface {
         self.config.mtu = mtu;
     }
 
-    /// The subnet manager has forgotten all members: joins every group again.
+    /// The subnet has changed: another manager, which knows no members, or other LIDs. Joins every
+    /// group again, and asks for all paths again. Until the answers come, the old ones are used.
     pub fn rejoin(&mut self) {
         let mut steps = Vec::new();
         self.groups.rejoin(&mut steps);
         self.follow_groups(steps);
+        self.events.extend(self.neighbours.links().into_iter().map(Event::Resolve));
     }
 
     /// The end of [`Event::Resolve`]: whether there is a path.
@@ -186,7 +189,7 @@ impl Interface {
     }
 
     /// What becomes of a packet of the host.
-    pub fn outgoing(&mut self, packet: &[u8], now: Time) -> Outgoing {
+    pub fn outgoing(&mut self, packet: &HostPacket<'_>, now: Time) -> Outgoing {
         self.counters.outgoing += 1;
         let outgoing = self.route(packet, now);
         if let Outgoing::Lost(_) = outgoing {
@@ -195,8 +198,10 @@ impl Interface {
         outgoing
     }
 
-    fn route(&mut self, packet: &[u8], now: Time) -> Outgoing {
-        let Some(Packet { destination, .. }) = Packet::parse(packet) else { return Outgoing::Lost(Loss::Malformed) };
+    fn route(&mut self, packet: &HostPacket<'_>, now: Time) -> Outgoing {
+        let Some(Packet { destination, .. }) = Packet::parse(packet.bytes()) else {
+            return Outgoing::Lost(Loss::Malformed);
+        };
         if !self.is_up {
             return Outgoing::Lost(Loss::Full);
         }
@@ -205,20 +210,16 @@ impl Interface {
             Hop::Broadcast => self.config.partition.broadcast(),
             Hop::Group(group) => self.config.partition.group(group),
         };
-        if packet.len() > self.config.mtu {
+        if packet.longest() > self.config.mtu {
             return Outgoing::Lost(Loss::TooBig);
         }
-        if ip::is_membership(packet) {
+        if ip::is_membership(packet.bytes()) {
             self.events.push_back(Event::GroupsChanged);
         }
         if self.groups.is_joined(&mgid, now) {
             return Outgoing::To(Target::Group(mgid));
         }
-        match with_header(packet) {
-            None => Outgoing::Lost(Loss::Malformed),
-            Some(payload) if self.hold_for_group(mgid, &payload, now) => Outgoing::Held,
-            Some(_) => Outgoing::Lost(Loss::Full),
-        }
+        held(packet.payloads().map(|payload| self.hold_for_group(mgid, &payload, now)))
     }
 
     fn hold_for_group(&mut self, mgid: Gid, payload: &[u8], now: Time) -> bool {
@@ -239,36 +240,29 @@ impl Interface {
         }
     }
 
-    fn route_to_neighbour(&mut self, ip: IpAddr, packet: &[u8], now: Time) -> Outgoing {
+    fn route_to_neighbour(&mut self, ip: IpAddr, packet: &HostPacket<'_>, now: Time) -> Outgoing {
         if let Some(link) = self.neighbours.find(ip, now) {
             return self.route_to_link(link, packet, now);
         }
         // Only a connection takes longer packets, and whether there is one is unknown.
-        if packet.len() > self.config.mtu && !self.config.connected {
-            return self.too_big(packet, self.config.mtu);
+        if packet.longest() > self.config.mtu && !self.config.connected {
+            return self.too_big(packet.bytes(), self.config.mtu);
         }
-        match with_header(packet) {
-            None => Outgoing::Lost(Loss::Malformed),
-            Some(payload) if self.hold(ip, &payload, now) => Outgoing::Held,
-            Some(_) => Outgoing::Lost(Loss::Full),
-        }
+        held(packet.payloads().map(|payload| self.hold(ip, &payload, now)))
     }
 
     /// The way of a packet to a neighbour whose path is known.
-    fn route_to_link(&mut self, link: LinkAddress, packet: &[u8], now: Time) -> Outgoing {
+    fn route_to_link(&mut self, link: LinkAddress, packet: &HostPacket<'_>, now: Time) -> Outgoing {
         let connects = self.config.connected && link.flags & LinkAddress::RC != 0;
         let mut steps = Vec::new();
         let way = if connects { self.connections.way(link, now, &mut steps) } else { Way::Datagram };
         self.follow_connections(steps, now);
         match way {
-            Way::Connection { mtu } if packet.len() > mtu => self.too_big(packet, mtu),
+            Way::Connection { mtu } if packet.longest() > mtu => self.too_big(packet.bytes(), mtu),
             Way::Connection { .. } => Outgoing::To(Target::Connection(link)),
-            Way::Datagram if packet.len() > self.config.mtu => self.too_big(packet, self.config.mtu),
+            Way::Datagram if packet.longest() > self.config.mtu => self.too_big(packet.bytes(), self.config.mtu),
             Way::Datagram => Outgoing::To(Target::Neighbour(link)),
-            Way::Wait => match with_header(packet) {
-                Some(payload) if self.connections.hold(&link, &payload) => Outgoing::Held,
-                _ => Outgoing::Lost(Loss::Full),
-            },
+            Way::Wait => held(packet.payloads().map(|payload| self.connections.hold(&link, &payload))),
         }
     }
 
@@ -283,7 +277,8 @@ impl Interface {
         // ARP and neighbour discovery stay on the datagram queue pair.
         let of_host = matches!(header::parse(&payload), Some((EtherType::Ipv4, _)))
             || matches!(header::parse(&payload), Some((EtherType::Ipv6, packet)) if !ndisc::is_one(packet));
-        match if of_host { self.route_to_link(link, packet, now) } else { Outgoing::To(Target::Neighbour(link)) } {
+        let packet = HostPacket::whole(packet).filter(|_| of_host);
+        match packet.map_or(Outgoing::To(Target::Neighbour(link)), |packet| self.route_to_link(link, &packet, now)) {
             Outgoing::To(target) => self.events.push_back(Event::Send(target, payload)),
             Outgoing::Held => {}
             Outgoing::Lost(_) => self.counters.lost += 1,
@@ -291,13 +286,19 @@ impl Interface {
     }
 
     /// The end of [`Event::Connect`]: the longest packet that the neighbour takes, or `None` if it
-    /// refuses. Also the end of a connection: `None`. Returns whether the connection is still
-    /// wanted.
+    /// refuses. Returns whether the connection is still wanted.
     pub fn connected(&mut self, link: LinkAddress, mtu: Option<usize>, now: Time) -> bool {
         let mut steps = Vec::new();
         let wanted = self.connections.set(link, mtu, now, &mut steps);
         self.follow_connections(steps, now);
         wanted
+    }
+
+    /// A connection has ended, because the neighbour has ended it or does not answer. The next packet
+    /// connects again. A packet that was lost with the connection can be given to
+    /// [`Interface::outgoing`] once more.
+    pub fn disconnected(&mut self, link: &LinkAddress) {
+        self.connections.end(link);
     }
 
     pub(crate) fn follow_connections(&mut self, steps: Vec<connections::Step>, now: Time) {
@@ -386,7 +387,7 @@ impl Interface {
     }
 }
 
-/// A packet of the host behind its header.
-fn with_header(packet: &[u8]) -> Option<Vec<u8>> {
-    Some([&EtherType::of_ip(packet)?.header()[..], packet].concat())
+/// Whether the segments of a packet wait.
+fn held(mut segments: impl Iterator<Item = bool>) -> Outgoing {
+    if segments.by_ref().fold(true, |all, held| all & held) { Outgoing::Held } else { Outgoing::Lost(Loss::Full) }
 }

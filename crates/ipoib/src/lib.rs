@@ -41,9 +41,12 @@ mod held;
 mod icmp;
 mod interface;
 mod ip;
+pub mod merge;
 pub mod ndisc;
 mod neighbours;
+pub mod offload;
 mod routes;
+mod segments;
 mod time;
 
 pub use address::LinkAddress;
@@ -53,4 +56,5 @@ pub use groups::Membership;
 pub use header::EtherType;
 pub use interface::{Config, Counters, Interface};
 pub use routes::{OwnAddress, Route};
+pub use segments::HostPacket;
 pub use time::Time;

@@ -1,7 +1,7 @@
 //! The neighbours of an interface: which link-layer address an IP address has, and packets that wait
 //! for it. Not the messages that find it. Principal type: [`Neighbours`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -167,6 +167,15 @@ impl Neighbours {
             }
         }
         gone.into_iter().for_each(|ip| self.remove(ip, steps));
+    }
+
+    /// The link-layer addresses to which packets can be sent.
+    pub(crate) fn links(&self) -> BTreeSet<LinkAddress> {
+        let link = |neighbour: &Neighbour| match neighbour.state {
+            State::Known { link, .. } => Some(link),
+            _ => None,
+        };
+        self.table.values().filter_map(link).collect()
     }
 
     /// Whether nothing has to be done as time passes.

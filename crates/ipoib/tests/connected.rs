@@ -103,3 +103,24 @@ fn a_connection_ends_when_it_is_not_used_or_its_neighbour_goes() {
     assert_eq!(net.hosts[0].disconnects, [peer, peer]);
     assert_eq!(net.hosts[0].interface.sizes().2, 0);
 }
+
+#[test]
+fn a_connection_that_has_ended_is_made_again_with_the_next_packet() {
+    let mut net = net();
+    let peer = net.hosts[1].link;
+    net.send(0, &there(100));
+    let now = net.now;
+    net.hosts[0].interface.connected(peer, Some(CONNECTED), now);
+    net.settle();
+    net.hosts[0].interface.disconnected(&peer);
+    assert_eq!((net.hosts[0].interface.sizes().2, net.hosts[0].connects.len()), (0, 1));
+    // Long packets wait, and no smaller MTU is told to the host.
+    assert_eq!(net.send(0, &there(60_000)), Outgoing::Held);
+    // The end of the earlier connection does not end the new one.
+    net.hosts[0].interface.disconnected(&peer);
+    let now = net.now;
+    assert!(net.hosts[0].interface.connected(peer, Some(CONNECTED), now));
+    net.settle();
+    assert_eq!((net.hosts[1].received.len(), &net.hosts[0].connects), (2, &vec![peer, peer]));
+    assert!(net.hosts[0].received.is_empty() && net.hosts[0].disconnects.is_empty());
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{MTU, Net, PARTITION, ip, link, packet};
 use softhca_ipoib::arp::Arp;
-use softhca_ipoib::{EtherType, LinkAddress, Loss, Membership, Outgoing, Target};
+use softhca_ipoib::{EtherType, HostPacket, LinkAddress, Loss, Membership, Outgoing, Target};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ARP: u16 = 0x0806;
@@ -198,10 +198,13 @@ fn nothing_passes_before_the_broadcast_group_is_joined() {
     let config = softhca_ipoib::Config { link: link(16), partition: PARTITION, mtu: MTU, connected: false };
     let mut interface = softhca_ipoib::Interface::new(config, net.now);
     let there = packet("10.0.0.1", "10.0.0.2", 10);
-    assert_eq!(interface.outgoing(&there, net.now), Outgoing::Lost(Loss::Full));
+    assert_eq!(
+        interface.outgoing(&HostPacket::whole(&there).expect("an IP packet"), net.now),
+        Outgoing::Lost(Loss::Full)
+    );
     assert!(!interface.is_up() && interface.joined(&PARTITION.broadcast(), true, net.now) && interface.is_up());
     net.add(&["10.0.0.2"]);
-    assert_eq!(interface.outgoing(&there, net.now), Outgoing::Held);
+    assert_eq!(interface.outgoing(&HostPacket::whole(&there).expect("an IP packet"), net.now), Outgoing::Held);
 }
 
 #[test]
@@ -211,4 +214,25 @@ fn a_packet_that_is_too_long_is_answered_and_not_sent() {
     let error = net.hosts[0].received.pop().expect("an error");
     assert_eq!((&error[20..22], &error[26..28]), (&[3, 4][..], &(MTU as u16).to_be_bytes()[..]));
     assert_eq!(net.send(0, &packet("10.0.0.1", "10.0.0.2", MTU - 20)), Outgoing::Held);
+}
+
+#[test]
+fn after_a_takeover_groups_and_paths_are_asked_for_again_and_packets_pass_meanwhile() {
+    let mut net = Net::new(&[&["10.0.0.1"], &["10.0.0.2"]]);
+    let there = packet("10.0.0.1", "10.0.0.2", 10);
+    net.send(0, &there);
+    let (groups, resolves, neighbour) = (net.hosts[0].groups.clone(), net.hosts[0].resolves, net.hosts[1].link);
+    net.hosts[0].groups.clear();
+    net.hosts[0].interface.rejoin();
+    assert_eq!(net.send(0, &there), Outgoing::To(Target::Neighbour(neighbour)));
+    assert_eq!((&net.hosts[0].groups, net.hosts[0].resolves), (&groups, resolves + 1));
+    // The new manager is not ready: it refuses, and is asked again.
+    net.hosts[0].groups.clear();
+    net.hosts[0].refuses = true;
+    net.hosts[0].interface.rejoin();
+    net.settle();
+    assert_eq!(net.send(0, &there), Outgoing::To(Target::Neighbour(neighbour)));
+    net.hosts[0].refuses = false;
+    net.pass(3 * SECOND);
+    assert_eq!(net.hosts[0].groups, groups);
 }

@@ -7,11 +7,11 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config as Runs;
 use softhca_ipoib::arp::Arp;
 use softhca_ipoib::ndisc::Message;
-use softhca_ipoib::{Config, EtherType, Event, Interface, LinkAddress, OwnAddress, Partition};
+use softhca_ipoib::{Config, EtherType, Event, HostPacket, Interface, LinkAddress, OwnAddress, Partition};
 
 #[derive(Clone, Debug)]
 enum Input {
-    Outgoing(Vec<u8>),
+    Outgoing([u8; 10], Vec<u8>),
     Incoming(Vec<u8>),
     Time(u16),
     /// Grants or refuses what was asked for.
@@ -54,9 +54,15 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Nothing to do in most cases.
+fn offload() -> impl Strategy<Value = [u8; 10]> {
+    prop_oneof![Just([0; 10]), vec(0..40_u8, 10).prop_map(|bytes| bytes.try_into().expect("10 bytes"))]
+}
+
 fn input() -> impl Strategy<Value = Input> {
     prop_oneof![
-        prop_oneof![packet(), vec(any::<u8>(), 0..80)].prop_map(Input::Outgoing),
+        (offload(), prop_oneof![packet(), vec(any::<u8>(), 0..80)])
+            .prop_map(|(offload, packet)| Input::Outgoing(offload, packet)),
         prop_oneof![arp(), discovery(), vec(any::<u8>(), 0..120)].prop_map(Input::Incoming),
         any::<u16>().prop_map(Input::Time),
         any::<bool>().prop_map(Input::Answer),
@@ -82,7 +88,9 @@ proptest! {
         let (mut now, mut open) = (Duration::ZERO, Vec::new());
         for input in inputs {
             match input {
-                Input::Outgoing(packet) => drop(interface.outgoing(&packet, now)),
+                Input::Outgoing(offload, packet) => if let Some(packet) = HostPacket::parse(&offload, &packet) {
+                    interface.outgoing(&packet, now);
+                },
                 Input::Incoming(payload) => drop(interface.incoming(&payload, now).map(<[u8]>::len)),
                 Input::Time(milliseconds) => {
                     now += Duration::from_millis(milliseconds.into());

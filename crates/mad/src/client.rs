@@ -136,7 +136,7 @@ impl<A: Clone + Ord> Client<A> {
     fn send_segments(
         &mut self,
         first: &Mad,
-        request: Request<A>,
+        mut request: Request<A>,
         wait: Option<(Duration, u32)>,
         timeout: Duration,
         now: Duration,
@@ -147,6 +147,9 @@ impl<A: Clone + Ord> Client<A> {
         if length > self.longest {
             return Err(Refusal::Length(length));
         }
+        // What waits for the answer is sent again as one datagram at most.
+        request.message.truncate(MAD_LEN);
+        request.message.shrink_to_fit();
         let flow = (request.to.clone(), header.transaction, header.class);
         if self.senders.contains_key(&flow) {
             return Err(transactions::Refusal::InUse.into());
@@ -241,10 +244,7 @@ impl<A: Clone + Ord> Client<A> {
             self.transmits.push_back((flow.0.clone(), mad));
         }
         let Some(outcome) = sending.sender.outcome() else { return };
-        let Some(Sending { mut request, wait, .. }) = self.senders.remove(flow) else { return };
-        // What waits for the answer is sent again as one datagram at most.
-        request.message.truncate(MAD_LEN);
-        request.message.shrink_to_fit();
+        let Some(Sending { request, wait, .. }) = self.senders.remove(flow) else { return };
         let Request { to, message } = request.clone();
         match (outcome, wait) {
             (Outcome::Delivered, None) => {}
@@ -299,6 +299,15 @@ impl<A: Clone + Ord> Client<A> {
     /// To whom messages are being sent in segments: once for each message.
     pub fn sending(&self) -> impl Iterator<Item = &A> {
         self.senders.keys().map(|(to, ..)| to)
+    }
+
+    /// How many bytes the client keeps: messages that are sent and received in segments, and
+    /// requests without an answer.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let senders = self.senders.values().map(|sending| MAD_LEN + sending.sender.held()).sum::<usize>();
+        let receivers = self.receivers.values().map(Receiver::held).sum::<usize>();
+        senders + receivers + self.requests.len() * MAD_LEN
     }
 
     /// When [`Client::handle_timeout`] has something to do.

@@ -6,11 +6,15 @@
 //! Nothing of this module needs the rest of the crate, so a crate of switches and links can have
 //! it.
 
+mod outside;
 mod text;
 mod toml_form;
 
+pub use outside::Outside;
+
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use wire::smp::NodeType;
 
 /// The longest file, in bytes.
@@ -44,6 +48,8 @@ pub struct Node {
     pub device_id: Option<u16>,
     /// The LID of a switch, as a hint.
     pub lid: Option<u16>,
+    /// The IP addresses of the ports of an adapter, from port 1.
+    pub addresses: Vec<IpAddr>,
     /// The ports with a link, by their numbers.
     pub links: Vec<Link>,
 }
@@ -59,7 +65,8 @@ pub struct Link {
     pub lid: Option<u16>,
     /// The port has 2^n LIDs.
     pub lmc: Option<u8>,
-    /// The other node.
+    /// The other node. A name that begins with `@` is that of a node of another agent, which names
+    /// this one ([`Outside`]).
     pub peer: String,
     /// The other node's port.
     pub peer_port: u8,
@@ -184,25 +191,14 @@ impl Topology {
 
     /// Checks the nodes of a file, and completes each link that only one end names.
     fn complete(placed: Vec<Placed>) -> Result<Topology, Error> {
-        let mut index = HashMap::new();
-        for (nth, Placed { node, place, links }) in placed.iter().enumerate() {
-            if index.insert(node.name.clone(), nth).is_some() {
-                return error(*place, format!("node \"{}\" exists twice; give each node its own name", node.name));
-            }
-            let mut used = [false; 256];
-            for (link, place) in node.links.iter().zip(links) {
-                if link.port == 0 || link.port > node.ports {
-                    let (port, name, ports) = (link.port, &node.name, node.ports);
-                    return error(*place, format!("\"{name}\" has no port {port}; its ports are 1 to {ports}"));
-                }
-                if std::mem::replace(&mut used[usize::from(link.port)], true) {
-                    return error(*place, format!("port {} has two links; remove one of them", link.port));
-                }
-            }
-        }
+        let index = index(&placed)?;
         let mut missing: HashMap<(usize, u8), Link> = HashMap::new();
         for (nth, Placed { node, links, .. }) in placed.iter().enumerate() {
             for (link, place) in node.links.iter().zip(links) {
+                if link.peer.starts_with(outside::MARK) {
+                    leads_outside(node, link, *place)?;
+                    continue;
+                }
                 let Some(&other) = index.get(&link.peer) else {
                     return error(*place, format!("there is no node \"{}\"; add it or remove the link", link.peer));
                 };
@@ -242,6 +238,46 @@ impl Topology {
         nodes.iter_mut().for_each(|node| node.links.sort_by_key(|link| link.port));
         Ok(Topology { nodes })
     }
+}
+
+/// The nodes of a file by their names. Checks the ports that have links.
+fn index(placed: &[Placed]) -> Result<HashMap<String, usize>, Error> {
+    let mut index = HashMap::new();
+    for (nth, Placed { node, place, links }) in placed.iter().enumerate() {
+        if node.name.starts_with(outside::MARK) {
+            return error(*place, format!("\"{}\" begins with @, as nodes of other agents do; rename it", node.name));
+        }
+        if index.insert(node.name.clone(), nth).is_some() {
+            return error(*place, format!("node \"{}\" exists twice; give each node its own name", node.name));
+        }
+        let mut used = [false; 256];
+        for (link, place) in node.links.iter().zip(links) {
+            if link.port == 0 || link.port > node.ports {
+                let (port, name, ports) = (link.port, &node.name, node.ports);
+                return error(*place, format!("\"{name}\" has no port {port}; its ports are 1 to {ports}"));
+            }
+            if std::mem::replace(&mut used[usize::from(link.port)], true) {
+                return error(*place, format!("port {} has two links; remove one of them", link.port));
+            }
+        }
+    }
+    Ok(index)
+}
+
+/// Checks a link to a node of another agent.
+fn leads_outside(node: &Node, link: &Link, place: Place) -> Result<(), Error> {
+    if link.outside().is_none() {
+        let wanted = "@ADDRESS/NODE, such as @10.0.0.2/S2 or @10.0.0.2:5000/S2";
+        return error(place, format!("\"{}\" names no node of another agent; write {wanted}", link.peer));
+    }
+    if node.name.len() > outside::LONGEST_NAME {
+        let most = outside::LONGEST_NAME;
+        return error(place, format!("a node with a link to another agent has a name of at most {most} bytes"));
+    }
+    if !(1..=254).contains(&link.peer_port) {
+        return error(place, format!("\"{}\" has no port {}; ports are 1 to 254", link.peer, link.peer_port));
+    }
+    Ok(())
 }
 
 /// The text form, as ibnetdiscover prints it.

@@ -15,13 +15,24 @@ pub const MOST: usize = 16;
 /// drown in them.
 const SHORTEST: u8 = 10;
 
+/// After so many traps that nobody represses, the time between them doubles, and again after as
+/// many, up to [`SLOWEST`] times. A dead manager so costs little. A manager that begins its work
+/// looks at every port itself.
+const PATIENCE: u32 = 16;
+/// How many times the subnet timeout passes between traps that nobody represses, at most.
+const SLOWEST: u32 = 64;
+
 /// The traps of one end port that were not repressed.
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
     waiting: VecDeque<(u64, Notice)>,
     next: u32,
-    /// When the first one may be sent: the subnet timeout bounds the rate.
-    allowed: Duration,
+    /// When the last one was sent.
+    sent: Duration,
+    /// The subnet timeout at that time, which bounds the rate; 0 before the first one.
+    pace: Duration,
+    /// How many were sent since a trap was added or repressed.
+    unanswered: u32,
 }
 
 impl Traps {
@@ -30,17 +41,25 @@ impl Traps {
         if self.waiting.len() < MOST && self.waiting.iter().all(|(_, waiting)| *waiting != notice) {
             self.next = self.next.wrapping_add(1);
             self.waiting.push_back((self.next.into(), notice));
+            self.unanswered = 0;
         }
+    }
+
+    /// When the next one may be sent.
+    fn allowed(&self) -> Duration {
+        let slower = 1_u32.checked_shl(self.unanswered / PATIENCE).unwrap_or(SLOWEST).min(SLOWEST);
+        self.sent.saturating_add(self.pace.saturating_mul(slower))
     }
 
     /// The trap to send now. It goes to the master manager's LID.
     pub fn poll_transmit(&mut self, port: &PortInfo, now: Duration) -> Option<Smp> {
-        if now < self.allowed || port.master_sm_lid == 0 || port.lid == 0 {
+        if now < self.allowed() || port.master_sm_lid == 0 || port.lid == 0 {
             return None;
         }
         let (transaction, notice) = self.waiting.pop_front()?;
         self.waiting.push_back((transaction, notice));
-        self.allowed = now.saturating_add(interval(port.subnet_timeout.max(SHORTEST)));
+        (self.sent, self.pace) = (now, interval(port.subnet_timeout.max(SHORTEST)));
+        self.unanswered = self.unanswered.saturating_add(1);
         let notice = Notice { issuer_lid: port.lid, ..notice };
         let mut trap = Smp {
             base_version: wire::mad::BASE_VERSION,
@@ -64,13 +83,17 @@ impl Traps {
     pub fn repress(&mut self, transaction: u64) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(waiting, _)| *waiting != transaction);
-        self.waiting.len() != before
+        let was_there = self.waiting.len() != before;
+        if was_there {
+            self.unanswered = 0;
+        }
+        was_there
     }
 
     /// When [`Traps::poll_transmit`] has something to send, if the port has a LID and a manager.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then_some(self.allowed)
+        (!self.waiting.is_empty()).then(|| self.allowed())
     }
 }
 
@@ -78,4 +101,48 @@ impl Traps {
 #[must_use]
 pub fn interval(code: u8) -> Duration {
     Duration::from_nanos(4096 << code.min(31))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(number: u16) -> Notice {
+        Notice { number, ..Notice::default() }
+    }
+
+    /// How many traps are sent in this time.
+    fn sent(traps: &mut Traps, port: &PortInfo, from: Duration, to: Duration) -> usize {
+        let due = |traps: &Traps| traps.deadline().filter(|due| *due < to).map(|due| due.max(from));
+        let mut count = 0;
+        while let Some(now) = due(traps) {
+            traps.poll_transmit(port, now).expect("it is due");
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn traps_of_which_a_dead_manager_hears_nothing_become_rare() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let port = PortInfo { lid: 1, master_sm_lid: 2, subnet_timeout: 18, ..PortInfo::default() };
+        let mut traps = Traps::default();
+        traps.push(notice(128));
+        let second = sent(&mut traps, &port, Duration::ZERO, Duration::from_secs(10));
+        assert_eq!(second, 10, "about one in each second");
+        assert!((60..200).contains(&sent(&mut traps, &port, Duration::ZERO, HOUR)));
+        // A new trap does not wait for long, and is repeated as often as the first one.
+        traps.push(notice(144));
+        assert_eq!(sent(&mut traps, &port, HOUR, HOUR + Duration::from_secs(10)), 10);
+        assert!(traps.repress(1) && traps.repress(2) && !traps.repress(2));
+        assert_eq!(traps.deadline(), None);
+    }
+
+    #[test]
+    fn without_a_manager_nothing_is_sent() {
+        let mut traps = Traps::default();
+        traps.push(notice(128));
+        let port = PortInfo { lid: 1, subnet_timeout: 18, ..PortInfo::default() };
+        assert!(traps.poll_transmit(&port, Duration::ZERO).is_none());
+    }
 }

@@ -165,13 +165,17 @@ pub struct Refusal {
     pub fault: Fault,
 }
 
-/// A packet to send as an answer. [`crate::Responder::headers`] returns its headers.
+/// Packets to send as an answer. [`crate::Responder::headers`] returns the headers of the first one.
+/// There is more than one only in the middle of an answer to a READ: packets with consecutive
+/// numbers, the same headers, and `source.len()` bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Its kind.
     pub opcode: Opcode,
-    /// Its number.
+    /// The number of the first packet.
     pub psn: Psn,
+    /// How many packets.
+    pub count: u32,
     /// The acknowledgement.
     pub aeth: Aeth,
     /// The answer to an atomic: the word's old value.
@@ -185,16 +189,16 @@ pub struct Response {
 pub enum ResponseData {
     /// The answer has no payload.
     None,
-    /// Bytes `[va + offset, va + offset + len)`, if `rkey` still permits access. Otherwise call
+    /// Bytes `[va + offset, va + offset + count * len)`, if `rkey` still permits access. Otherwise call
     /// [`crate::Responder::read_failed`].
     Read {
         /// The READ's start address.
         va: u64,
         /// The rkey; it must not be checked when `len` is 0.
         rkey: u32,
-        /// This packet's offset in the READ.
+        /// The first packet's offset in the READ.
         offset: u32,
-        /// Bytes of payload.
+        /// Bytes of payload in each packet.
         len: u32,
         /// XRC: the shared receive queue whose protection domain has the key.
         xrc_srq: u32,
@@ -202,7 +206,7 @@ pub enum ResponseData {
 }
 
 impl ResponseData {
-    /// Bytes of payload.
+    /// Bytes of payload in each packet.
     #[must_use]
     pub const fn len(&self) -> u32 {
         match self {

@@ -74,7 +74,7 @@ impl Link {
         let mut bytes = [0; RECORD];
         bytes[..2].copy_from_slice(&lid.to_be_bytes());
         bytes[8..12].copy_from_slice(&qp.to_be_bytes());
-        bytes[24..32].copy_from_slice(&256_u64.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&256_u64.to_be_bytes());
         bytes[MAD..].copy_from_slice(mad);
         self.data.send(&bytes).unwrap();
     }

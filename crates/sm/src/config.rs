@@ -115,7 +115,7 @@ impl Default for Timing {
             timeout: Duration::from_millis(200),
             retries: 3,
             outstanding: 32,
-            poll_interval: Duration::from_secs(10),
+            poll_interval: Duration::from_secs(2),
             poll_retries: 4,
         }
     }

@@ -12,7 +12,8 @@ use wire::smp::SmState;
 pub enum Event {
     /// The manager has another state now.
     State(SmState),
-    /// A sweep is complete: all ports have LIDs and routes, and the links are active.
+    /// A sweep is complete: all ports have LIDs and routes, and the links are active. Sweeps that
+    /// find no change are not told, and a storm of traps is told once.
     Up(Up),
     /// The inventory has changed. [`crate::Manager::epoch`] is the number of the change.
     Changed,
@@ -38,17 +39,20 @@ pub struct Up {
     pub errors: usize,
     /// Datagrams that the manager has sent since it began.
     pub sent: u64,
+    /// The sweeps since the caller was told of one.
+    pub sweeps: u32,
 }
 
 impl fmt::Display for Up {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Up { switches, adapters, errors, .. } = self;
-        write!(f, "subnet up: {switches} switches, {adapters} adapters and routers, {errors} errors")
+        let Up { switches, adapters, errors, sweeps, .. } = self;
+        write!(f, "subnet up: {switches} switches, {adapters} adapters and routers, {errors} errors")?;
+        if *sweeps > 1 { write!(f, ", {sweeps} sweeps") } else { Ok(()) }
     }
 }
 
 /// Something wrong in the subnet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Problem {
     /// An agent does not answer.
     #[error("no answer: {0}")]

@@ -12,6 +12,16 @@ const MOST_GROUPS: usize = 4096;
 /// The bits that keep a group alive.
 const KEEPS: u8 = McMemberRecord::FULL | McMemberRecord::SEND_ONLY_FULL;
 
+/// Who is a member: a port by its own GUID, or by an alias. Several guests share a port, and each
+/// joins and leaves with an alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Joiner {
+    /// The port.
+    pub port: PortId,
+    /// The GUID.
+    pub guid: u64,
+}
+
 /// A group.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -20,9 +30,30 @@ pub struct Group {
     /// The group stays without members.
     pub permanent: bool,
     /// The bits of each member's join state.
-    pub members: BTreeMap<PortId, u8>,
+    pub members: BTreeMap<Joiner, u8>,
     /// The members that only others have joined.
-    pub proxies: BTreeSet<PortId>,
+    pub proxies: BTreeSet<Joiner>,
+}
+
+impl Group {
+    /// Whether a port is a member, by any of its GUIDs.
+    #[must_use]
+    pub fn has_port(&self, port: PortId) -> bool {
+        let first = Joiner { port, guid: 0 };
+        self.members.range(first..).next().is_some_and(|(joiner, _)| joiner.port == port)
+    }
+
+    /// The members by their ports, with the bits of all GUIDs of a port.
+    fn ports(&self) -> Vec<Member> {
+        let mut ports: Vec<Member> = Vec::new();
+        for (joiner, bits) in &self.members {
+            match ports.last_mut().filter(|last| last.port == joiner.port) {
+                Some(last) => last.join_state |= bits,
+                None => ports.push(Member { port: joiner.port, join_state: *bits }),
+            }
+        }
+        ports
+    }
 }
 
 /// All groups.
@@ -36,10 +67,7 @@ impl Groups {
     /// The members of each multicast LID.
     #[must_use]
     pub fn members(&self) -> BTreeMap<u16, Vec<Member>> {
-        let members = |group: &Group| {
-            group.members.iter().map(|(port, join_state)| Member { port: *port, join_state: *join_state }).collect()
-        };
-        self.groups.values().map(|group| (group.record.mlid, members(group))).collect()
+        self.groups.values().map(|group| (group.record.mlid, group.ports())).collect()
     }
 
     /// All groups, by their GIDs.
@@ -68,30 +96,30 @@ impl Groups {
         Some(mlid)
     }
 
-    /// Adds bits to a port's join state, for itself or for another port as its proxy. Returns its
+    /// Adds bits to a join state, by the port itself or by another port as its proxy. Returns the
     /// bits now.
-    pub fn join(&mut self, mgid: &Gid, port: PortId, bits: u8, by_proxy: bool) -> Option<u8> {
+    pub fn join(&mut self, mgid: &Gid, who: Joiner, bits: u8, by_proxy: bool) -> Option<u8> {
         let group = self.groups.get_mut(mgid)?;
         if !by_proxy {
-            group.proxies.remove(&port);
-        } else if !group.members.contains_key(&port) {
-            group.proxies.insert(port);
+            group.proxies.remove(&who);
+        } else if !group.members.contains_key(&who) {
+            group.proxies.insert(who);
         }
-        let state = group.members.entry(port).or_default();
+        let state = group.members.entry(who).or_default();
         *state |= bits;
         Some(*state)
     }
 
-    /// Takes bits from a port's join state. Returns the bits that are left, and whether the group
-    /// was deleted; `None` if the port does not have the bits.
-    pub fn leave(&mut self, mgid: &Gid, port: PortId, bits: u8) -> Option<(u8, bool)> {
+    /// Takes bits from a join state. Returns the bits that are left, and whether the group was
+    /// deleted; `None` if the member does not have the bits.
+    pub fn leave(&mut self, mgid: &Gid, who: Joiner, bits: u8) -> Option<(u8, bool)> {
         let group = self.groups.get_mut(mgid)?;
-        let state = group.members.get_mut(&port).filter(|state| bits != 0 && **state & bits == bits)?;
+        let state = group.members.get_mut(&who).filter(|state| bits != 0 && **state & bits == bits)?;
         *state &= !bits;
         let left = *state;
         if left == 0 {
-            group.members.remove(&port);
-            group.proxies.remove(&port);
+            group.members.remove(&who);
+            group.proxies.remove(&who);
         }
         Some((left, self.delete_if_empty(mgid)))
     }
@@ -102,8 +130,8 @@ impl Groups {
         let mut changed = Vec::new();
         for (mgid, group) in &mut self.groups {
             let before = group.members.len();
-            group.members.retain(|port, _| exists(*port));
-            group.proxies.retain(|port| exists(*port));
+            group.members.retain(|who, _| exists(who.port));
+            group.proxies.retain(|who| exists(who.port));
             if group.members.len() != before {
                 changed.push(*mgid);
             }

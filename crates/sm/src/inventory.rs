@@ -50,15 +50,15 @@ pub struct Port {
     pub peer: Option<PortId>,
     /// The P_Key table.
     pub pkeys: Vec<u16>,
-    /// SL to VL, by ingress port; of an end port, one table.
-    pub sl_to_vl: Vec<SlToVl>,
+    /// The tables of SL to VL that are known, by ingress port. An adapter has one, at 0.
+    pub sl_to_vl: BTreeMap<u8, SlToVl>,
     /// The arbitration table of high priority.
     pub arbitration_high: Vec<VlWeight>,
     /// The arbitration table of low priority.
     pub arbitration_low: Vec<VlWeight>,
     /// The GUID table of an end port.
     pub guids: Vec<u64>,
-    /// The manager that runs here.
+    /// The manager that runs here. Of this manager itself, as it was at the end of the last sweep.
     pub sm: Option<SmInfo>,
 }
 

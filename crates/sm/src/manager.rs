@@ -17,9 +17,13 @@ mod configure;
 mod discovery;
 mod election;
 mod finish;
+mod guids;
+mod inherited;
+mod lanes;
 mod port_settings;
 mod store;
 mod tables;
+mod told;
 mod traps;
 
 use crate::address::{Address, Transmit};
@@ -30,8 +34,10 @@ use crate::lids::LidMap;
 use asker::Asker;
 use configure::Plan;
 use election::Role;
+use inherited::Inherited;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use told::Told;
 use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, METHOD_GET, METHOD_SET, METHOD_TRAP, Mad, RESPONSE};
 use wire::notice::Notice;
 use wire::smp::{SmInfo, SmState, Smp};
@@ -52,6 +58,8 @@ pub(crate) enum Phase {
     Discover,
     /// Another manager is asked to be the master.
     Handover,
+    /// The multicast tables of the manager before are read.
+    Inherit,
     /// P_Key tables.
     PKeys,
     /// LIDs, and what both ends of a link can do.
@@ -60,12 +68,16 @@ pub(crate) enum Phase {
     Switches,
     /// Service levels and arbitration.
     Qos,
+    /// GUID tables of ports.
+    Guids,
     /// Multicast tables.
     Multicast,
     /// Links go from INIT to ARMED.
     Arm,
     /// Links go from ARMED to ACTIVE.
     Activate,
+    /// The subnet is up. Tables that were not set are read.
+    Lanes,
 }
 
 /// Where the sweep is.
@@ -79,8 +91,21 @@ struct Sweep {
     /// The next sweep is a heavy one.
     heavy: bool,
     errors: usize,
+    /// Something was set that is more than a notice taken.
+    changes: bool,
     /// When the next sweep or poll begins.
     next: Option<Duration>,
+}
+
+/// What subnet administration wants.
+#[derive(Debug, Default)]
+struct Wishes {
+    /// The members of each multicast LID.
+    groups: BTreeMap<u16, Vec<Member>>,
+    /// The alias GUIDs of each end port.
+    aliases: BTreeMap<PortId, Vec<u64>>,
+    /// They are other than at the last sweep.
+    changed: bool,
 }
 
 /// A subnet manager.
@@ -101,8 +126,9 @@ pub struct Manager {
     sweep: Sweep,
     plan: Plan,
     lids: LidMap,
-    groups: BTreeMap<u16, Vec<Member>>,
-    groups_changed: bool,
+    wishes: Wishes,
+    inherited: Inherited,
+    told: Told,
     /// The GUIDs of the ports that can be reached.
     in_service: BTreeSet<u64>,
     is_up: bool,
@@ -127,11 +153,20 @@ impl Manager {
             inventory: Inventory::default(),
             found: Inventory::default(),
             epoch: 0,
-            sweep: Sweep { phase: Phase::Idle, todo: VecDeque::new(), again: false, heavy: true, errors: 0, next },
+            sweep: Sweep {
+                phase: Phase::Idle,
+                todo: VecDeque::new(),
+                again: false,
+                heavy: true,
+                errors: 0,
+                changes: false,
+                next,
+            },
             plan: Plan::default(),
             lids: LidMap::new(),
-            groups: BTreeMap::new(),
-            groups_changed: false,
+            wishes: Wishes::default(),
+            inherited: Inherited::default(),
+            told: Told::default(),
             in_service: BTreeSet::new(),
             is_up: false,
             now: Duration::ZERO,
@@ -146,9 +181,18 @@ impl Manager {
     /// The multicast groups by their LIDs. If they differ from those before, the trees are computed
     /// and set at the next [`Manager::handle_timeout`].
     pub fn set_groups(&mut self, groups: BTreeMap<u16, Vec<Member>>) {
-        if groups != self.groups {
-            self.groups = groups;
-            self.groups_changed = true;
+        if groups != self.wishes.groups {
+            self.wishes.groups = groups;
+            self.wishes.changed = true;
+        }
+    }
+
+    /// The alias GUIDs of end ports, by their index in the port's GUID table. They are set at the
+    /// next [`Manager::handle_timeout`]. The table of a port that is not among them stays as it is.
+    pub fn set_aliases(&mut self, aliases: BTreeMap<PortId, Vec<u64>>) {
+        if aliases != self.wishes.aliases {
+            self.wishes.aliases = aliases;
+            self.wishes.changed = true;
         }
     }
 
@@ -236,8 +280,10 @@ impl Manager {
                 SmState::Master | SmState::Discovering => self.begin_heavy(),
             }
         }
-        if self.groups_are_due() {
-            self.enter(Phase::Multicast);
+        self.tell_what_is_due();
+        self.end_inheritance();
+        if self.wishes_are_due() {
+            self.enter(Phase::Guids);
         }
         self.work();
     }
@@ -246,8 +292,8 @@ impl Manager {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         let next = self.sweep.next.filter(|_| self.sweep.phase == Phase::Idle);
-        let groups = self.groups_are_due().then_some(self.now);
-        [next, groups, self.asker.deadline()].into_iter().flatten().min()
+        let wishes = self.wishes_are_due().then_some(self.now);
+        [next, wishes, self.told.due(), self.inherited.until, self.asker.deadline()].into_iter().flatten().min()
     }
 
     /// The next datagram to send.
@@ -260,16 +306,20 @@ impl Manager {
         self.events.pop_front()
     }
 
-    fn groups_are_due(&self) -> bool {
-        self.groups_changed && self.is_up && self.sweep.phase == Phase::Idle
+    fn wishes_are_due(&self) -> bool {
+        self.wishes.changed && self.is_up && self.sweep.phase == Phase::Idle
     }
 
     /// Makes requests, sends them, and goes on to the next phase when all are answered.
     fn work(&mut self) {
         loop {
+            if self.sweep.phase == Phase::Lanes && self.sweep.again {
+                self.sweep.todo.clear();
+            }
             while self.asker.queued() < MOST_QUEUED {
                 let Some(guid) = self.sweep.todo.pop_front() else { break };
                 for request in self.requests(guid) {
+                    self.sweep.changes |= request.is_change();
                     self.asker.push(request);
                 }
             }
@@ -291,7 +341,9 @@ impl Manager {
         self.sweep.again = false;
         self.sweep.heavy = false;
         self.sweep.errors = 0;
+        self.sweep.changes = false;
         self.sweep.todo.clear();
+        self.told.forget_problems();
         self.sweep.phase = Phase::Discover;
         self.discover();
     }
@@ -324,8 +376,18 @@ impl Manager {
         }
     }
 
+    /// Tells of the last sweep, if the caller did not hear of another one just now.
+    fn tell_what_is_due(&mut self) {
+        if let Some(up) = self.told.poll(self.now) {
+            self.event(Event::Up(up));
+        }
+    }
+
+    /// Something is wrong.
     fn problem(&mut self, problem: Problem) {
-        self.event(Event::Problem(problem));
+        if self.told.is_new(&problem) {
+            self.event(Event::Problem(problem));
+        }
     }
 
     /// A datagram that a peer has caused.

@@ -2,12 +2,17 @@
 //!
 //! ```text
 //! Default=0x7fff, ipoib : ALL=full, SELF=full ;
-//! storage=0x10, defmember=limited : 0x2c9000000001, 0x2c9000000002=full ;
+//! storage=0x10, indx0, defmember=limited : 0x2c9000000001, 0x2c9000000002=full ;
+//! ips = 0x20, ipoib, rate=3 :
+//!     mgid=ff12:401b::707, sl=1
+//!     ALL=full ;
 //! ```
 //! Not how the tables are set. Principal types: [`Partitions`], [`Partition`].
 
+mod group;
 mod text;
 
+pub use group::{Group, Shared};
 pub use text::Malformed;
 
 use std::collections::HashMap;
@@ -56,14 +61,12 @@ pub struct Partition {
     pub pkey: u16,
     /// It has a broadcast group for IP.
     pub ipoib: bool,
-    /// The MTU code of its broadcast group.
-    pub mtu: Option<u8>,
-    /// The rate code of its broadcast group.
-    pub rate: Option<u8>,
-    /// Its service level.
-    pub sl: Option<u8>,
-    /// The scope of its broadcast group.
-    pub scope: Option<u8>,
+    /// Its P_Key is at index 0 of its members' tables, in place of the default partition's.
+    pub index0: bool,
+    /// Its service level, and what else its groups have if they do not say other.
+    pub shared: Shared,
+    /// The multicast groups that the file names. That of IPoIB is not among them.
+    pub groups: Vec<Group>,
     /// Its members. An entry for a GUID counts before one for a kind of ports.
     pub members: Vec<(Who, Membership)>,
 }
@@ -87,8 +90,8 @@ impl Default for Partitions {
 /// The P_Keys of each port, made ready for many questions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    /// By partition: its key, and its members by kind.
-    kinds: Vec<(u16, HashMap<Who, Membership>)>,
+    /// By partition: its key, whether that is at index 0, and its members by kind.
+    kinds: Vec<(u16, bool, HashMap<Who, Membership>)>,
     /// The partitions of each GUID that is named.
     named: HashMap<u64, HashMap<u16, Membership>>,
 }
@@ -105,27 +108,33 @@ impl Keys {
                     kinds.insert(*who, *membership);
                 }
             }
-            keys.kinds.push((partition.pkey, kinds));
+            keys.kinds.push((partition.pkey, partition.index0, kinds));
         }
         keys
     }
 
-    /// The P_Keys that a port shall have. The default partition is first.
+    /// The P_Keys that a port shall have. A partition with `indx0` is first, or else the default
+    /// partition.
     pub(crate) fn of(&self, guid: u64, node_type: u8, is_own: bool) -> Vec<u16> {
         let named = self.named.get(&guid);
         let mut found = Vec::new();
-        for (pkey, kinds) in &self.kinds {
+        let mut heads = Vec::new();
+        for (pkey, index0, kinds) in &self.kinds {
             let own = is_own.then(|| kinds.get(&Who::Own)).flatten();
             let kind = kinds.get(&kind(node_type)).or_else(|| kinds.get(&Who::All));
             let Some(membership) = named.and_then(|named| named.get(pkey)).or(own).or(kind) else { continue };
             let first = if *membership == Membership::Limited { *pkey } else { *pkey | FULL };
             found.push(first);
+            if *index0 {
+                heads.push(*pkey);
+            }
             if *membership == Membership::Both {
                 found.push(*pkey);
             }
         }
         // Stable: the others keep their order.
-        found.sort_by_key(|pkey| *pkey & DEFAULT != DEFAULT);
+        let head = heads.first().copied().unwrap_or(DEFAULT);
+        found.sort_by_key(|pkey| *pkey & DEFAULT != head);
         found
     }
 }
@@ -184,5 +193,8 @@ mod tests {
         assert_eq!(keys.of(9, 1, false), [0x7fff, 0x8005, 5, 6]);
         assert_eq!(keys.of(8, 1, true), [0xffff, 0x8005]);
         assert_eq!(keys.of(8, 2, false), [0x7fff]);
+        let text = "Default=0x7fff : ALL ; a=5, indx0 : 0x9=both ;";
+        let keys = Keys::new(&Partitions::parse(text).unwrap());
+        assert_eq!((keys.of(9, 1, false), keys.of(8, 1, false)), (vec![0x8005, 5, 0x7fff], vec![0x7fff]));
     }
 }

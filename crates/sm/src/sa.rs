@@ -2,7 +2,9 @@
 //! groups, and forwards notices. Not the subnet manager, whose inventory it reads. IBA 15.
 //! Principal type: [`Sa`].
 
+mod aliases;
 mod events;
+mod index;
 mod members;
 mod multi_paths;
 mod paths;
@@ -17,19 +19,20 @@ pub use request::Peer;
 
 use crate::groups::{Group, Groups};
 use crate::inventory::{Inventory, Member, PortId};
+use aliases::Aliases;
 use events::Subscriptions;
+use index::Index;
 use mad::client::{self, Client};
 use mad::transactions::Registration;
-use paths::Index;
 use request::{Answer, Records, Refusal, Request, common, pkeys};
 use services::Services;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wire::class_port_info::ClassPortInfo;
+use wire::class_port_info::{ClassPortInfo, Endpoint};
 use wire::layout::Layout;
 use wire::mad::{
-    BASE_VERSION, CLASS_SA, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_MULTI, METHOD_GET_TABLE, METHOD_REPORT,
-    METHOD_SET, Mad, RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
+    BASE_VERSION, CLASS_SA, GSI_QKEY, Header, METHOD_DELETE, METHOD_GET, METHOD_GET_MULTI, METHOD_GET_TABLE,
+    METHOD_REPORT, METHOD_SET, Mad, RESPONSE, STATUS_METHOD, STATUS_METHOD_ATTRIBUTE, STATUS_VERSION,
 };
 use wire::notice::{GidNotice, InformInfo, Notice};
 use wire::rmpp;
@@ -45,13 +48,15 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 const REPORT_RETRIES: u32 = 3;
 /// The response time that is announced: 4.096 µs × 2^n.
 const RESPONSE_TIME: u8 = 18;
+/// Requests go to this queue pair.
+const GSI_QP: u32 = 1;
 /// Optional records, groups, MultiPathRecord, and the comparison of capability masks bit by bit.
 const CAPABILITIES: u16 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 13;
-/// Send-only full members of groups.
-const CAPABILITIES2: u32 = 1 << 12;
+/// Alias GUIDs, and send-only full members of groups.
+const CAPABILITIES2: u32 = 1 << 5 | 1 << 12;
 
 /// The choices of the subnet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The key of requesters that see and change all; 0 for no such requester.
     pub sm_key: u64,
@@ -61,15 +66,16 @@ pub struct Config {
     pub lid: u16,
     /// The longest time of a packet on a path: 4.096 µs × 2^n.
     pub packet_life: u8,
-    /// The service level of paths.
-    pub sl: u8,
+    /// The service level of paths in a partition, by the P_Key without its membership. Without an
+    /// entry it is 0.
+    pub levels: BTreeMap<u16, u8>,
     /// The longest answer in bytes, up to 1 MiB.
     pub longest: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { sm_key: 1, prefix: 0xfe80 << 48, lid: 0, packet_life: 18, sl: 0, longest: LONGEST }
+        Config { sm_key: 1, prefix: 0xfe80 << 48, lid: 0, packet_life: 18, levels: BTreeMap::new(), longest: LONGEST }
     }
 }
 
@@ -78,6 +84,8 @@ impl Default for Config {
 pub enum Event {
     /// The multicast forwarding tables must follow [`Sa::groups`].
     GroupsChanged,
+    /// The GUID tables of ports must follow [`Sa::aliases`].
+    AliasesChanged,
 }
 
 /// Subnet administration.
@@ -86,6 +94,7 @@ pub struct Sa {
     config: Config,
     client: Client<Peer>,
     index: Index,
+    aliases: Aliases,
     groups: Groups,
     services: Services,
     subscriptions: Subscriptions,
@@ -104,6 +113,7 @@ impl Sa {
             config,
             client: Client::new(Registration(1), true, LONGEST + DATA),
             index: Index::default(),
+            aliases: Aliases::default(),
             groups: Groups::default(),
             services: Services::default(),
             subscriptions: Subscriptions::default(),
@@ -119,54 +129,43 @@ impl Sa {
         self.groups.members()
     }
 
+    /// The alias GUIDs of each end port, by their index in its GUID table.
+    #[must_use]
+    pub const fn aliases(&self) -> &BTreeMap<PortId, Vec<u64>> {
+        self.index.tables()
+    }
+
     /// Makes a group that stays without members. Returns its LID; `None` if the group exists or
     /// there is no LID.
     pub fn create_group(&mut self, inventory: &Inventory, record: McMemberRecord) -> Option<u16> {
         let mlid = self.groups.create(record, true, members::cap(inventory))?;
-        self.groups_changed();
+        self.tell(Event::GroupsChanged);
         Some(mlid)
-    }
-
-    /// The record of the broadcast group of IPoIB in a partition. RFC 4391.
-    #[must_use]
-    pub fn broadcast_group(pkey: u16, mtu: u8, rate: u8, sl: u8, life: u8) -> McMemberRecord {
-        let pkey = pkey | wire::pkey::FULL;
-        let [high, low] = pkey.to_be_bytes();
-        McMemberRecord {
-            mgid: [0xff, 0x12, 0x40, 0x1b, high, low, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
-            qkey: 0x0b1b,
-            mtu_selector: paths::EXACTLY,
-            mtu,
-            pkey,
-            rate_selector: paths::EXACTLY,
-            rate,
-            life_selector: paths::EXACTLY,
-            life,
-            sl,
-            scope: 2,
-            ..McMemberRecord::default()
-        }
     }
 
     /// Follows a change of the inventory: ports that are gone leave their groups, and their services
     /// and subscriptions end.
     pub fn inventory_changed(&mut self, inventory: &Inventory, now: Duration) {
-        self.index = Index::new(inventory);
+        self.index.follow(inventory);
+        self.aliases.retain(|guid| self.index.owner(guid).is_some());
+        if self.index.tables().values().any(|aliases| !aliases.is_empty()) {
+            self.tell(Event::AliasesChanged);
+        }
         let exists = |id| inventory.port(id).is_some();
         self.services.retain(exists);
         self.subscriptions.retain(exists);
         let (changed, deleted) = self.groups.retain(exists);
         if changed {
-            self.groups_changed();
+            self.tell(Event::GroupsChanged);
         }
         for mgid in deleted {
             self.group_notice(inventory, Notice::GROUP_DELETED, mgid, now);
         }
     }
 
-    fn groups_changed(&mut self) {
-        if self.events.is_empty() {
-            self.events.push_back(Event::GroupsChanged);
+    fn tell(&mut self, event: Event) {
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
         }
     }
 
@@ -242,12 +241,19 @@ impl Sa {
             (METHOD_GET, ClassPortInfo::ATTRIBUTE) => class_port_info(request),
             (METHOD_GET | METHOD_GET_TABLE, attribute) => self.query(request, attribute, now),
             (METHOD_GET_MULTI, MultiPathRecord::ATTRIBUTE) => {
-                multi_paths::multi_paths(request, &self.index, self.config.packet_life, self.config.sl)
+                multi_paths::multi_paths(request, &self.index, &self.config)
             }
             (METHOD_SET, InformInfo::ATTRIBUTE) => self.subscriptions.set(request),
             (METHOD_SET, ServiceRecord::ATTRIBUTE) => self.services.set(request, &self.index, now),
             (METHOD_DELETE, ServiceRecord::ATTRIBUTE) => self.services.delete(request),
             (METHOD_SET | METHOD_DELETE, McMemberRecord::ATTRIBUTE) => self.member(request, now),
+            (METHOD_SET | METHOD_DELETE, sa::GuidInfoRecord::ATTRIBUTE) => {
+                let (answer, changed) = self.aliases.change(request, &mut self.index, &self.groups);
+                if changed {
+                    self.tell(Event::AliasesChanged);
+                }
+                answer
+            }
             (METHOD_SET | METHOD_DELETE | METHOD_GET_MULTI, _) => unsupported,
             _ => Err(Refusal(STATUS_METHOD)),
         }
@@ -262,7 +268,7 @@ impl Sa {
             sa::LinearTableRecord::ATTRIBUTE => records::linear_tables(request),
             sa::MulticastTableRecord::ATTRIBUTE => records::multicast_tables(request),
             sa::SmInfoRecord::ATTRIBUTE => records::managers(request),
-            sa::GuidInfoRecord::ATTRIBUTE => records::guids(request),
+            sa::GuidInfoRecord::ATTRIBUTE => aliases::query(request, &self.index),
             sa::PKeyTableRecord::ATTRIBUTE => records::pkey_tables(request),
             sa::VlArbitrationRecord::ATTRIBUTE => records::arbitration(request),
             sa::LinkRecord::ATTRIBUTE => records::links(request),
@@ -274,7 +280,7 @@ impl Sa {
                 if request.asks(PathRecord::DGID) && dgid[0] == 0xff {
                     return self.group_path(request, self.groups.find(&dgid));
                 }
-                paths::paths(request, &self.index, self.config.packet_life, self.config.sl)
+                paths::paths(request, &self.index, &self.config)
             }
             _ => Err(Refusal(STATUS_METHOD_ATTRIBUTE)),
         }
@@ -293,7 +299,7 @@ impl Sa {
         } else {
             members::leave(request, &self.index, &mut self.groups)?
         };
-        self.groups_changed();
+        self.tell(Event::GroupsChanged);
         let mgid = joined.answer.mgid;
         if joined.created {
             self.group_notice(request.inventory, Notice::GROUP_CREATED, mgid, now);
@@ -434,7 +440,8 @@ fn class_port_info(request: &Request<'_>) -> Answer {
         capability_mask: CAPABILITIES,
         capability_mask2: CAPABILITIES2,
         response_time: RESPONSE_TIME,
-        ..ClassPortInfo::default()
+        redirect: Endpoint { qpn: GSI_QP, qkey: GSI_QKEY, ..Endpoint::default() },
+        trap: Endpoint { qkey: GSI_QKEY, ..Endpoint::default() },
     })?;
     Ok(records)
 }

@@ -4,16 +4,11 @@
 use crate::address::Address;
 use crate::event::Event;
 use crate::manager::Manager;
+use crate::partitions::Partition;
 use crate::sa::{self, Peer, Sa};
 use std::collections::VecDeque;
 use std::time::Duration;
 use wire::mad::Mad;
-use wire::pkey;
-
-/// Codes of the broadcast group of a partition that names none: 2048 bytes, 10 Gb/s, 4.096 µs × 2^18.
-const MTU: u8 = 4;
-const RATE: u8 = 3;
-const LIFE: u8 = 18;
 
 /// A datagram to send: of QP 0 by the manager, or of QP 1 by subnet administration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,26 +117,28 @@ impl Service {
             }
             self.events.push_back(event);
         }
-        if let Some(sa) = &mut self.sa
-            && let Some(sa::Event::GroupsChanged) = sa.poll_event()
-        {
-            self.manager.set_groups(sa.groups());
+        let Some(sa) = &mut self.sa else { return };
+        while let Some(event) = sa.poll_event() {
+            match event {
+                sa::Event::GroupsChanged => self.manager.set_groups(sa.groups()),
+                sa::Event::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
+            }
         }
     }
 
-    /// The subnet is up: subnet administration begins, with the broadcast groups of the partitions.
+    /// The subnet is up: subnet administration begins, with the groups of the partitions.
     fn begin(&mut self, now: Duration) {
         let (inventory, config) = (self.manager.inventory(), self.manager.config());
         let own = self.manager.own_port().and_then(|own| inventory.port(own));
         let lid = own.map_or(0, |port| port.info.lid);
         let prefix = config.subnet_prefix;
-        let mut sa = Sa::new(sa::Config { sm_key: config.sm_key, prefix, lid, ..sa::Config::default() });
+        let partitions = &config.partitions.list;
+        let sl = |partition: &Partition| Some((partition.pkey, partition.shared.sl?));
+        let levels = partitions.iter().filter_map(sl).collect();
+        let mut sa = Sa::new(sa::Config { sm_key: config.sm_key, prefix, lid, levels, ..sa::Config::default() });
         sa.inventory_changed(inventory, now);
-        for partition in config.partitions.list.iter().filter(|partition| partition.ipoib) {
-            let (mtu, rate) = (partition.mtu.unwrap_or(MTU), partition.rate.unwrap_or(RATE));
-            let key = partition.pkey | pkey::FULL;
-            let record = Sa::broadcast_group(key, mtu, rate, partition.sl.unwrap_or(0), LIFE);
-            // Without a LID for it, the partition has no broadcast group.
+        for record in partitions.iter().flat_map(Partition::records) {
+            // Without a LID for it, the partition lacks this group.
             let _ = sa.create_group(inventory, record);
         }
         self.sa = Some(Box::new(sa));

@@ -63,6 +63,9 @@ pub enum Kind {
     Switch(Box<Switch>),
     /// A router with its tables.
     Router(Box<Router>),
+    /// The far end of a link out of this fabric. What reaches it is delivered to the owner, and
+    /// what the owner injects there comes from outside, with the lane that it has.
+    Outside,
 }
 
 /// A node: what it is, and who.
@@ -178,6 +181,11 @@ impl Fabric {
     /// Adds a router.
     pub fn add_router(&mut self, guid: u64, ports: u8) -> NodeId {
         self.add(Kind::Router(Box::default()), guid, ports)
+    }
+
+    /// Adds the far end of a link out of this fabric.
+    pub fn add_outside(&mut self, ports: u8) -> NodeId {
+        self.add(Kind::Outside, 0, ports)
     }
 
     fn add(&mut self, kind: Kind, guid: u64, ports: u8) -> NodeId {
@@ -369,7 +377,9 @@ impl Fabric {
         if port.relays && !frame.is_management() {
             return Err(Cause::NoRoute);
         }
-        let vl = port.admits(&frame, port.settings.sl_to_vl.vl(frame.lrh.sl))?;
+        let is_outside = matches!(self.nodes[port.node as usize].kind, Kind::Outside);
+        let vl = if is_outside { Some(frame.lrh.vl) } else { port.settings.sl_to_vl.vl(frame.lrh.sl) };
+        let vl = port.admits(&frame, vl)?;
         if port.settings.identity.has(frame.lrh.dlid) {
             self.push(self.now, at, Happening::Local(frame));
         } else {

@@ -16,7 +16,8 @@
 //! [`Managed`] is such an owner: a fabric with the agents of its nodes, in which a subnet manager
 //! works. Not here: the manager itself, and subnet administration.
 //!
-//! Where to read first: [`state`], then [`switch`], then [`fabric`], then [`managed`].
+//! Where to read first: [`state`], then [`switch`], then [`fabric`], then [`managed`]. [`tunnel`] is a
+//! link to a fabric of another host.
 //!
 //! # The requirements of the link, and where they are
 //!
@@ -64,6 +65,7 @@ pub mod router;
 pub mod service;
 pub mod state;
 pub mod switch;
+pub mod tunnel;
 
 pub use counters::{Cause, Counters};
 pub use fabric::{Delivery, End, Fabric, NodeId};

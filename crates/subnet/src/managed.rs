@@ -53,9 +53,10 @@ mod mirror;
 mod operator;
 mod routers;
 mod timers;
+mod tunnels;
 
-pub use build::Unbuildable;
 pub use datagram::Datagram;
+pub use guids::Unbuildable;
 pub use timers::LINK_DELAY;
 
 use crate::counters::{Cause, Counters};
@@ -63,18 +64,21 @@ use crate::fabric::{Delivery, End, Fabric, Kind, NodeId};
 use crate::frame::Frame;
 use crate::rate::Time;
 use crate::state::Logical;
+use crate::tunnel::reach::Reached;
 use mad::node::Node;
 use mad::sma::Event;
 use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 use timers::Timer;
+use tunnels::Tunnels;
 use wire::mad::CLASS_SUBN_DIRECTED;
 use wire::smp::{PERMISSIVE_LID, Smp};
 
-/// Something for the owner of an attached end port.
+/// Something for the owner of an attached end port, or for another agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A management datagram that the agents do not serve.
@@ -95,6 +99,22 @@ pub enum Output {
         end: End,
         /// The state now.
         state: Logical,
+    },
+    /// A datagram for another agent, to which a link leads. It concerns no end port.
+    Tunnel {
+        /// The address of that agent.
+        peer: SocketAddr,
+        /// The datagram.
+        bytes: Vec<u8>,
+    },
+    /// What packets reach that leave by a link to another agent has changed.
+    Reach {
+        /// The end of the link that stands for the other agent.
+        far: End,
+        /// The address of that agent.
+        peer: SocketAddr,
+        /// All LIDs that they reach.
+        reached: Vec<Reached>,
     },
 }
 
@@ -139,6 +159,8 @@ pub struct Managed {
     timers: BTreeSet<(Time, Timer)>,
     /// The model's counters of a port when they were last added to those of the agent.
     counted: HashMap<End, Counters>,
+    /// The links to other agents.
+    tunnels: Tunnels,
     outputs: Vec<Output>,
 }
 
@@ -150,7 +172,7 @@ impl Managed {
     /// # Errors
     /// The topology has two nodes with one GUID, or links that contradict each other.
     pub fn new(topology: &Topology) -> Result<Managed, Unbuildable> {
-        let build::Built { mut fabric, nodes, names, ids } = build::build(topology)?;
+        let build::Built { mut fabric, nodes, names, ids, tunnels } = build::build(topology)?;
         fabric.watch();
         let (attached, traps, counted) = Default::default();
         Ok(Managed {
@@ -162,6 +184,7 @@ impl Managed {
             traps,
             timers: BTreeSet::new(),
             counted,
+            tunnels,
             outputs: Vec::new(),
         })
     }
@@ -266,6 +289,7 @@ impl Managed {
             let deliveries = self.fabric.advance(due.unwrap_or(until));
             deliveries.into_iter().for_each(|delivery| self.arrived(delivery));
             self.follow();
+            self.watch_reach();
             self.fire();
             if due.is_none() {
                 return std::mem::take(&mut self.outputs);

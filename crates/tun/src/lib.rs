@@ -1,14 +1,16 @@
 //! TUN devices of Linux: network interfaces without a link layer. The program reads the IP packets
-//! that the host sends by the interface, and writes those that the host receives.
+//! that the host sends by the interface, and writes those that the host receives. Before each packet
+//! is a header that says what is left to do for it: a checksum, or to cut a long packet of TCP or UDP
+//! into segments (`struct virtio_net_hdr`).
 //!
 //! It knows nothing of RDMA, and neither addresses nor the MTU of an interface: those are rtnetlink's.
 //! Principal type: [`Tun`].
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "the ioctl request that makes the interface")]
+#[allow(unsafe_code, reason = "the ioctl requests that make the interface")]
 mod sys;
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -18,6 +20,12 @@ pub const FILE: &str = "/dev/net/tun";
 
 /// The longest name of an interface, in bytes.
 pub const NAME_MAX: usize = 15;
+
+/// The length of the header before a packet.
+pub const HEADER: usize = 10;
+
+/// The longest packet, which is cut into segments.
+pub const PACKET_MAX: usize = 65535;
 
 /// A network interface that exists as long as this value. Reads and writes never wait.
 #[derive(Debug)]
@@ -53,20 +61,25 @@ impl Tun {
         Ok(Self { fd })
     }
 
-    /// Reads the next packet that the host sends. A packet that is longer than `packet` is cut.
+    /// Reads the next packet that the host sends, with its header. A packet that is longer than
+    /// `packet` is cut off.
     ///
     /// # Errors
     /// `WouldBlock` if there is none.
-    pub fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::read(&self.fd, packet)?)
+    pub fn read(&self, header: &mut [u8; HEADER], packet: &mut [u8]) -> io::Result<usize> {
+        let length = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(header), IoSliceMut::new(packet)])?;
+        Ok(length.saturating_sub(HEADER))
     }
 
-    /// Writes a packet that the host receives.
+    /// Writes a packet that the host receives: its header, and the packet in parts.
     ///
     /// # Errors
-    /// EINVAL if it is no IP packet, EIO while the interface is down.
-    pub fn write(&self, packet: &[u8]) -> io::Result<()> {
-        rustix::io::write(&self.fd, packet)?;
+    /// EINVAL if it is no IP packet or the header does not fit to it, EIO while the interface is
+    /// down.
+    pub fn write(&self, header: &[u8; HEADER], packet: &[&[u8]]) -> io::Result<()> {
+        let header = std::iter::once(IoSlice::new(header));
+        let all: Vec<IoSlice<'_>> = header.chain(packet.iter().map(|part| IoSlice::new(part))).collect();
+        rustix::io::writev(&self.fd, &all)?;
         Ok(())
     }
 }

@@ -61,6 +61,8 @@ pub struct Outgoing<'a> {
     pub to: SocketAddr,
     /// TOS or traffic class.
     pub traffic_class: u8,
+    /// The service level, for networks that have one; UDP has none.
+    pub service_level: u8,
     /// TTL or hop limit; 0 means 64.
     pub hop_limit: u8,
     /// Length of each segment except the last, which may be shorter. 0, or at least the length of

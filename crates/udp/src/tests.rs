@@ -20,7 +20,16 @@ fn pair(local: IpAddr) -> (Socket, Socket, Outgoing<'static>) {
     (
         sender,
         receiver,
-        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: false, bytes: b"datagram" },
+        Outgoing {
+            to,
+            traffic_class: 0,
+            service_level: 0,
+            hop_limit: 0,
+            segment: 0,
+            interface: 0,
+            connected: false,
+            bytes: b"datagram",
+        },
     )
 }
 
@@ -189,6 +198,7 @@ fn every_member_of_a_group_gets_a_copy() {
     let out = Outgoing {
         to,
         traffic_class: 1,
+        service_level: 0,
         hop_limit: 0,
         segment: 0,
         interface: LOOPBACK,
@@ -236,6 +246,7 @@ fn the_identification_is_zero() {
             .send(&Outgoing {
                 to,
                 traffic_class: 0,
+                service_level: 0,
                 hop_limit: 0,
                 segment: 0,
                 interface: 0,
@@ -268,8 +279,16 @@ fn a_connected_sender_counts_from_the_number_that_it_told() {
     let _receiver = Socket::receiver(there.into(), 0).expect("a receiver");
     let sender = Socket::sender(here.into(), 0, hint()).expect("a sender");
     let to = SocketAddr::new(there.into(), PORT);
-    let out =
-        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: true, bytes: &[7; 100] };
+    let out = Outgoing {
+        to,
+        traffic_class: 0,
+        service_level: 0,
+        hop_limit: 0,
+        segment: 0,
+        interface: 0,
+        connected: true,
+        bytes: &[7; 100],
+    };
     let seen = |out: &Outgoing<'_>| {
         sender.send(out).expect("send");
         let mut header = [0_u8; 256];
@@ -391,8 +410,16 @@ fn a_connected_receiver_hears_the_sender_that_it_is_connected_to() {
         let [one, two] = [0, 1].map(|step| Socket::sender(local, 0, hint().wrapping_add(step)).expect("a sender"));
         let to = SocketAddr::new(local, receiver.port());
         let say = |sender: &Socket, bytes: &[u8]| {
-            let out =
-                Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 4, interface: 0, connected: false, bytes };
+            let out = Outgoing {
+                to,
+                traffic_class: 0,
+                service_level: 0,
+                hop_limit: 0,
+                segment: 4,
+                interface: 0,
+                connected: false,
+                bytes,
+            };
             sender.send(&out).expect("sent");
         };
         let heard = |socket: &Socket, len, segment, from: &Socket| {
@@ -432,7 +459,16 @@ fn a_connected_receiver_that_cannot_connect_stays_as_it_was() {
     connected.connect_receiver(Some(&SocketAddr::new(V6, 1))).expect_err("another family");
     let sender = Socket::sender(V4, 0, hint()).expect("a sender");
     let to = SocketAddr::new(V4, receiver.port());
-    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: false, bytes: b"x" };
+    let out = Outgoing {
+        to,
+        traffic_class: 0,
+        service_level: 0,
+        hop_limit: 0,
+        segment: 0,
+        interface: 0,
+        connected: false,
+        bytes: b"x",
+    };
     sender.send(&out).expect("sent");
     assert_eq!(next(&receiver, &mut [0; 64]).len, 1);
     assert!(is_empty(&connected));

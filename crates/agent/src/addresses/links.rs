@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use abi::netlink::messages;
+use abi::rtnetlink::{DONE, ERROR, HEADER, attributes, errno, word};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
@@ -20,8 +20,7 @@ const IFLA_MTU: u16 = 4;
 const IFLA_IFALIAS: u16 = 20;
 /// `IFF_UP | IFF_RUNNING`: switched on, and with a carrier if the interface has one.
 const RUNNING: u32 = 0x41;
-/// Lengths of a netlink header, and of the `struct ifinfomsg` behind it.
-const HEADER: usize = 16;
+/// Length of the `struct ifinfomsg` behind the header.
 const IFINFO: usize = 16;
 
 /// The alias of an interface of `softhca ipoib`. Its addresses are no GIDs, because its packets are
@@ -79,40 +78,29 @@ fn speed(name: &str) -> u32 {
 }
 
 /// Adds the interfaces of one datagram to `found`. Returns true if it was the last datagram.
-fn take(mut bytes: &[u8], found: &mut Vec<Link>) -> io::Result<bool> {
-    while let (Some(length), Some(kind)) = (word(bytes, 0), half(bytes, 4)) {
-        let length = length as usize;
-        let Some(message) = bytes.get(HEADER..length) else { return Ok(false) };
-        match kind {
-            NLMSG_DONE => return Ok(true),
-            NLMSG_ERROR => {
-                let code = word(message, 0).unwrap_or_default().cast_signed();
-                return Err(io::Error::from_raw_os_error(code.saturating_neg()));
-            }
+fn take(bytes: &[u8], found: &mut Vec<Link>) -> io::Result<bool> {
+    for (header, message) in messages(bytes) {
+        match header.kind {
+            DONE => return Ok(true),
+            ERROR => return Err(io::Error::from_raw_os_error(errno(message))),
             RTM_NEWLINK => found.extend(link(message)),
             _ => {}
         }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(false)
 }
 
 /// Parses a `struct ifinfomsg` with its attributes.
 fn link(message: &[u8]) -> Option<Link> {
-    let flags = word(message, 8)?;
+    let flags = word(message.get(..IFINFO)?, 8)?;
     let mut link = Link { index: word(message, 4)?, runs: flags & RUNNING == RUNNING, ..Link::default() };
-    let mut attributes = message.get(IFINFO..)?;
-    while let (Some(length), Some(kind)) = (half(attributes, 0), half(attributes, 2)) {
-        // An attribute has at least four bytes. A shorter one would cause an endless loop.
-        let length = usize::from(length).max(4);
-        let Some(value) = attributes.get(4..length) else { break };
-        match kind {
+    for (number, value) in attributes(message, IFINFO) {
+        match number {
             IFLA_MTU => link.mtu = word(value, 0).unwrap_or_default(),
             IFLA_IFNAME => link.name = String::from_utf8_lossy(text(value)).into_owned(),
             IFLA_IFALIAS => link.is_ipoib = text(value) == IPOIB_ALIAS.as_bytes(),
             _ => {}
         }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Some(link)
 }
@@ -122,16 +110,10 @@ fn text(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
+    use abi::rtnetlink::push;
+
     use super::*;
 
     #[test]
@@ -151,20 +133,14 @@ mod tests {
 
     #[test]
     fn a_truncated_netlink_attribute_is_left_out() {
-        let attribute = |kind: u16, value: &[u8]| {
-            let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-            bytes.extend_from_slice(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes
-        };
         let mut message = vec![0; IFINFO];
         message[4] = 7;
         message[8] = 0x41;
-        message.extend(attribute(9, &[1]));
+        push(&mut message, 9, &[1]);
         let bare = Link { index: 7, runs: true, ..Link::default() };
         assert_eq!(link(&message), Some(bare.clone()));
-        message.extend(attribute(IFLA_IFNAME, b"eth0\0"));
-        message.extend(attribute(IFLA_MTU, &1400_u32.to_ne_bytes()));
+        push(&mut message, IFLA_IFNAME, b"eth0\0");
+        push(&mut message, IFLA_MTU, &1400_u32.to_ne_bytes());
         let whole = Link { name: "eth0".to_owned(), mtu: 1400, ..bare };
         assert_eq!(link(&message), Some(whole.clone()));
         message[8] = 1;
@@ -173,10 +149,5 @@ mod tests {
             assert!(link(&message[..length]).is_none_or(|cut| cut.mtu == 0), "{length}");
             assert!(length >= IFINFO || link(&message[..length]).is_none(), "{length}");
         }
-        let mut endless = vec![0; 64];
-        assert!(!take(&endless, &mut Vec::new()).expect("nothing is said"), "attributes without a length end");
-        endless[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
-        endless[0] = 64;
-        assert!(!take(&endless, &mut Vec::new()).expect("an interface of which nothing is known"));
     }
 }

@@ -156,7 +156,7 @@ fn ready_to_send(base: QpAttr, id: &Id, connection: &Connection) -> QpAttr {
 pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
     AhAttr {
         dgid: path.dgid,
-        dlid: at.lid_of(&path.dgid),
+        dlid: if path.dlid == 0 { at.lid_of(&path.dgid) } else { path.dlid },
         flow_label: path.flow_label,
         sgid_index: at.index,
         hop_limit: path.hop_limit,
@@ -164,7 +164,8 @@ pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
         sl: path.sl,
         // The port's own rate is no limit. A peer may name rates that are newer than this code.
         static_rate: if path.rate != at.rate && rate_mbps(path.rate).is_some() { path.rate } else { 0 },
-        is_global: 1,
+        src_path_bits: if path.slid == 0 { 0 } else { (path.slid.wrapping_sub(at.lid) & 0x7f) as u8 },
+        is_global: u8::from(!path.is_subnet_local()),
         port_num: at.port,
         ..AhAttr::default()
     }
@@ -207,6 +208,7 @@ mod tests {
             lid: 0,
             subnet: None,
             pkey: 0xffff,
+            fabric: None,
         }
     }
 

@@ -43,7 +43,7 @@ impl Manager {
         let first = self.first_free_port;
         let id = self.id(call, name)?;
         let (space, reuse, af_only) = (id.space, id.options.reuse, id.options.af_only);
-        let (spot, attachment) = self.place(&address)?;
+        let (spot, attachment) = self.place(&address, self.node_of(call.channel))?;
         // For IPv4, this is the default: programs do not expect IPv6 peers at an IPv4 address.
         let af_only = af_only.unwrap_or(spot.family == Family::V4);
         let wanted = port(&address);
@@ -79,24 +79,26 @@ impl Manager {
     }
 
     /// Finds the attachment of an own address.
-    fn place(&self, address: &Sockaddr) -> Outcome<(Spot, Option<Attachment>)> {
+    fn place(&self, address: &Sockaddr, node: Option<usize>) -> Outcome<(Spot, Option<Attachment>)> {
         match address {
-            Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()), None)),
+            Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()).on(node), None)),
             Sockaddr::Ip(addr) => {
                 let ip = addr.ip().to_canonical();
-                match self.locals.find(ip, scope(addr)) {
-                    Some(at) => Ok((Spot::ip(addr.ip()), Some(at))),
+                match self.locals.find_on(node, ip, scope(addr)) {
+                    Some(at) => Ok((Spot::ip(addr.ip()).on(node), Some(at))),
                     None => refuse(Errno::EADDRNOTAVAIL, format!("{ip} is not an address of this agent")),
                 }
             }
-            Sockaddr::Ib(record) if record.addr == [0; 16] => Ok((Spot::gid(record.addr), None)),
-            Sockaddr::Ib(record) => match self.locals.with_gid(&record.addr) {
-                Some(at) => Ok((Spot::gid(record.addr), Some(self.partition(at, record)?))),
-                None => {
-                    let gid = std::net::Ipv6Addr::from(record.addr);
-                    refuse(Errno::EADDRNOTAVAIL, format!("{gid} is not a GID of this agent"))
+            Sockaddr::Ib(record) if record.addr == [0; 16] => Ok((Spot::gid(record.addr).on(node), None)),
+            Sockaddr::Ib(record) => {
+                match self.locals.with_gid(&record.addr).filter(|at| node.is_none_or(|node| node == at.device)) {
+                    Some(at) => Ok((Spot::gid(record.addr).on(node), Some(self.partition(at, record)?))),
+                    None => {
+                        let gid = std::net::Ipv6Addr::from(record.addr);
+                        refuse(Errno::EADDRNOTAVAIL, format!("{gid} is not a GID of this agent"))
+                    }
                 }
-            },
+            }
         }
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Channel {
     pub(crate) peer: Peer,
     /// MIGRATE_ID names the channel by this number.
     pub(crate) token: u32,
+    /// The node of a topology on which the client runs, by the index of its device.
+    pub(crate) node: Option<usize>,
     /// Events are sent through the event socket.
     pub(crate) told: bool,
     events: VecDeque<Held>,
@@ -91,7 +93,17 @@ impl Channel {
         // closes the event socket.
         shutdown(&event_socket, Shutdown::Read)?;
         Ok((
-            Self { peer, token, told, events: VecDeque::new(), of_user, event_socket, owed: 0, notifications: 0 },
+            Self {
+                peer,
+                token,
+                node: None,
+                told,
+                events: VecDeque::new(),
+                of_user,
+                event_socket,
+                owed: 0,
+                notifications: 0,
+            },
             theirs,
         ))
     }

@@ -202,7 +202,11 @@ pub(crate) struct Member {
     /// The channel to which it belongs.
     pub(super) channel: ChannelId,
     pub(super) id: u32,
+    /// The program's name for it.
+    pub(super) uid: u64,
     pub(super) gid: [u8; 16],
+    /// The port that asked the subnet manager for the membership, and the kind of membership.
+    pub(super) joined: Option<(Attachment, u8)>,
     /// Events that were given out.
     pub(super) reported: u32,
 }

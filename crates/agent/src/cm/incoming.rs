@@ -110,6 +110,7 @@ impl Manager {
     fn take(&mut self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
         let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
         let attachment = self.addressed(&asked.path)?;
+        let node = self.locals.has_nodes().then_some(attachment.device);
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
         let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
@@ -117,7 +118,7 @@ impl Manager {
             // In this port space, ids have IP addresses or GIDs. Requests to a GID come without a
             // header.
             Some(header) if space == u64::from(port_space::IB) => header.ok().filter(|header| {
-                self.ports.listener(asked.service, Spot::ip(header.destination.to_canonical())).is_some()
+                self.ports.listener(asked.service, Spot::ip(header.destination.to_canonical()).on(node)).is_some()
             }),
             Some(header) => Some(header.map_err(|error| nobody(error.to_string()))?),
             None => None,
@@ -129,12 +130,12 @@ impl Manager {
                     return Err(nobody(format!("{to} is no address of this agent")));
                 }
                 let at = |ip, port| Sockaddr::Ip((ip, port).into());
-                (Spot::ip(to), at(to, port as u16), at(from, header.source_port))
+                (Spot::ip(to).on(node), at(to, port as u16), at(from, header.source_port))
             }
             None => {
                 let service = asked.service;
                 let peer = ib_address(asked.path.dgid, asked.path.pkey, 0);
-                (Spot::gid(asked.path.sgid), ib_address(asked.path.sgid, asked.path.pkey, service), peer)
+                (Spot::gid(asked.path.sgid).on(node), ib_address(asked.path.sgid, asked.path.pkey, service), peer)
             }
         };
         let place = Place { local: &local, service: asked.service };

@@ -45,6 +45,19 @@ pub(crate) struct Attachment {
     pub(crate) subnet: Option<Subnet>,
     /// The P_Key of connections that name none.
     pub(crate) pkey: u16,
+    /// The port is a port of a topology.
+    pub(crate) fabric: Option<InFabric>,
+}
+
+/// What a port of a topology knows of its subnet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InFabric {
+    /// Whether the port is active.
+    pub(crate) is_active: bool,
+    /// The LID of the subnet manager; 0 as long as there is none.
+    pub(crate) sm_lid: u16,
+    /// The service level of datagrams to the manager.
+    pub(crate) sm_sl: u8,
 }
 
 impl Attachment {
@@ -62,9 +75,11 @@ impl Attachment {
 /// The addresses of this agent.
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
-    attachments: Vec<Attachment>,
+    pub(super) attachments: Vec<Attachment>,
     /// The partitions of each port, by device and number.
     pkeys: BTreeMap<(usize, u8), PkeyTable>,
+    /// The addresses of the nodes of a topology, with their ports.
+    pub(super) nodes: BTreeMap<IpAddr, (usize, u8)>,
     /// The host's addresses that belong to this agent.
     own: BTreeSet<(IpAddr, u32)>,
     /// Whether 127.0.0.0/8 and ::1 belong to this agent.
@@ -75,7 +90,7 @@ impl Locals {
     /// Collects the addresses from the host's addresses, the configured ones (`named`), and the
     /// devices' GIDs. `elsewhere`: the addresses are not this machine's.
     pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &Devices) -> Self {
-        let (mut attachments, mut pkeys) = (Vec::new(), BTreeMap::new());
+        let (mut attachments, mut pkeys, mut nodes) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for device in devices {
             for (number, port) in (1..).zip(&device.ports) {
                 let here = |(index, entry): (usize, GidEntry)| Attachment {
@@ -91,7 +106,13 @@ impl Locals {
                     lid: port.lid.map_or(0, |lid| lid.number),
                     subnet: port.subnet(),
                     pkey: port.pkeys.usual(),
+                    fabric: port.address.map(|_| InFabric {
+                        is_active: port.state == port_state::ACTIVE,
+                        sm_lid: port.sm_lid(),
+                        sm_sl: port.subnet.sm_sl(),
+                    }),
                 };
+                nodes.extend(port.address.map(|ip| (ip, (device.index, number))));
                 pkeys.insert((device.index, number), port.pkeys.clone());
                 attachments.extend(port.gids.iter().map(here));
             }
@@ -104,11 +125,14 @@ impl Locals {
             own.extend(named.iter().map(|ip| (*ip, there(ip))));
         }
         let loopback = elsewhere || !named.iter().any(IpAddr::is_loopback);
-        Self { attachments, pkeys, own, loopback }
+        Self { attachments, pkeys, nodes, own, loopback }
     }
 
     /// Whether an address belongs to this agent.
     pub(crate) fn is_own(&self, ip: IpAddr, scope: u32) -> bool {
+        if self.has_nodes() {
+            return self.nodes.contains_key(&ip) || ip.is_loopback();
+        }
         let exact = |interface: u32| self.own.contains(&(ip, interface));
         let known = match scope {
             0 => self.own.range((ip, 0)..=(ip, u32::MAX)).next().is_some(),

@@ -23,6 +23,9 @@ pub(crate) struct Spot {
     pub(crate) family: Family,
     /// The address as a GID, or `None` for any address.
     pub(crate) gid: Option<[u8; 16]>,
+    /// The node of a topology whose address it is, by the index of its device. `None`: every node,
+    /// or there is no topology.
+    pub(crate) node: Option<usize>,
 }
 
 /// The families of addresses.
@@ -37,12 +40,22 @@ impl Spot {
     /// Of an IP address.
     pub(crate) fn ip(ip: IpAddr) -> Self {
         let family = if ip.is_ipv4() { Family::V4 } else { Family::V6 };
-        Self { family, gid: (!ip.is_unspecified()).then(|| gid_of(ip)) }
+        Self { family, gid: (!ip.is_unspecified()).then(|| gid_of(ip)), node: None }
     }
 
     /// Of a GID.
     pub(crate) fn gid(gid: [u8; 16]) -> Self {
-        Self { family: Family::Ib, gid: (gid != [0; 16]).then_some(gid) }
+        Self { family: Family::Ib, gid: (gid != [0; 16]).then_some(gid), node: None }
+    }
+
+    /// The same address on one node.
+    pub(crate) fn on(self, node: Option<usize>) -> Self {
+        Self { node, ..self }
+    }
+
+    /// Whether no packet can be for both, because they are on different nodes.
+    fn is_apart_from(&self, other: &Spot) -> bool {
+        self.node.zip(other.node).is_some_and(|(one, two)| one != two)
     }
 }
 
@@ -166,7 +179,7 @@ impl Ports {
     /// The listener at exactly this address, or else at any address.
     pub(crate) fn listener(&self, service: u64, to: Spot) -> Option<u32> {
         let holders = self.held.get(&service)?;
-        let listens = |holder: &&Holder| holder.listens;
+        let listens = |holder: &&Holder| holder.listens && !holder.spot.is_apart_from(&to);
         let exact = |holder: &&Holder| holder.spot.gid.is_some() && holder.spot.gid == to.gid;
         let any = |holder: &&Holder| {
             let family = holder.spot.family == to.family || (holder.spot.family == Family::V6 && !holder.af_only);
@@ -191,10 +204,14 @@ fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflic
 /// The conflict of an address with an id's address, if there is one. A wildcard means every
 /// address, of other families too.
 fn meet(spot: Spot, other: &Holder) -> Option<Conflict> {
+    if spot.is_apart_from(&other.spot) {
+        return None;
+    }
     if spot.gid.is_none() || other.spot.gid.is_none() {
         return Some(Conflict::EveryAddress(other.id));
     }
-    (spot == other.spot).then_some(Conflict::SameAddress(other.id))
+    let is_same = (spot.family, spot.gid) == (other.spot.family, other.spot.gid);
+    is_same.then_some(Conflict::SameAddress(other.id))
 }
 
 /// Linux's defaults: the range of chosen ports, and the first port for all users.

@@ -118,8 +118,8 @@ struct OfPort {
 
 fn of_port(id: &Id, path: &Path) -> OfPort {
     let of = |at: Attachment| OfPort {
-        slid: at.lid,
-        dlid: at.lid_of(&path.dgid),
+        slid: if path.slid == 0 { at.lid } else { path.slid },
+        dlid: if path.dlid == 0 { at.lid_of(&path.dgid) } else { path.dlid },
         rate: if path.rate == 0 { at.rate } else { path.rate },
     };
     id.attachment.map(of).unwrap_or_default()
@@ -175,10 +175,13 @@ fn bytes_of(path: &Path, port: OfPort) -> [u8; 64] {
 /// The path in a PathRecord.
 pub(super) fn path_of(bytes: &[u8; 64]) -> Path {
     let gid = |at: usize| bytes[at..at + 16].first_chunk::<16>().copied().unwrap_or_default();
+    let lid = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let flow = u32::from_be_bytes([bytes[44], bytes[45], bytes[46], bytes[47]]);
     Path {
         dgid: gid(8),
         sgid: gid(24),
+        dlid: lid(40),
+        slid: lid(42),
         flow_label: flow >> 8 & 0xf_ffff,
         hop_limit: (flow & 0xff) as u8,
         traffic_class: bytes[48],
@@ -199,6 +202,8 @@ mod tests {
         let path = Path {
             sgid: [1; 16],
             dgid: [2; 16],
+            slid: 0x102,
+            dlid: 0x304,
             flow_label: 0xabcde,
             traffic_class: 0x68,
             hop_limit: 64,

@@ -40,7 +40,7 @@ const LAST_LOOK: u64 = 100_000_000;
 const SEARCHES_MAX: usize = 1024;
 
 /// The result for an address, or the neighbour to search for.
-enum Finding {
+pub(super) enum Finding {
     Done(Found),
     Ask { found: Found, hop: IpAddr, ifindex: u32 },
 }
@@ -79,8 +79,9 @@ impl Manager {
         id.remote = Some(destination);
         id.stage = Stage::Resolving;
         let finding = match destination {
+            Sockaddr::Ip(addr) if self.locals.has_nodes() => self.find_node(self.node_of(call.channel), local, &addr),
             Sockaddr::Ip(addr) => self.find_ip(world, local, &addr),
-            Sockaddr::Ib(record) => self.find_gid(local, &record),
+            Sockaddr::Ib(record) => self.find_gid(self.node_of(call.channel), local, &record),
         };
         match finding {
             Ok(Finding::Done(found)) => self.address_found(name, &found),
@@ -145,12 +146,13 @@ impl Manager {
     }
 
     /// Finds how a GID is reached.
-    fn find_gid(&mut self, local: Option<Sockaddr>, to: &SockaddrIb) -> Outcome<Finding> {
+    fn find_gid(&mut self, node: Option<usize>, local: Option<Sockaddr>, to: &SockaddrIb) -> Outcome<Finding> {
         let bound = match local {
             Some(Sockaddr::Ib(record)) if record.addr != [0; 16] => self.locals.with_gid(&record.addr),
             _ => None,
         };
-        let target = self.locals.with_gid(&to.addr);
+        let own = node.and_then(|node| self.locals.usual_on(Some(node), true)).map(|(_, at)| at);
+        let target = own.or_else(|| self.locals.with_gid(&to.addr));
         let outward = || self.locals.outward(ip_of(&to.addr)).map(|(_, at)| at);
         let Some(attachment) = bound.or(target).or_else(outward) else {
             let gid = Ipv6Addr::from(to.addr);
@@ -268,12 +270,15 @@ impl Manager {
     }
 
     pub(super) fn resolve_route(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
-        let ResolveRoute { id: name, .. } = call.command.body();
+        let ResolveRoute { id: name, timeout_ms } = call.command.body();
         self.check_room(call)?;
         let id = self.id_in(call, name, &[Stage::AddressResolved])?;
         let (Some(at), Some(target)) = (id.attachment, id.target) else {
             return refuse(Errno::EINVAL, format!("the address that id {name:#x} had is gone"));
         };
+        if at.fabric.is_some() {
+            return self.ask_for_path(name, (&at, target), timeout_ms);
+        }
         let (tos, ack_timeout) = (id.options.tos, id.options.ack_timeout);
         let inside = self.locals.with_gid(&target).is_some();
         let path = path_between(&at, target, inside, tos, ack_timeout);
@@ -298,6 +303,8 @@ pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos:
         pkey: at.pkey,
         mtu,
         rate: 0,
+        slid: 0,
+        dlid: 0,
         packet_life: ack_timeout.map_or(PACKET_LIFE, |code| code.saturating_sub(1)),
     }
 }
@@ -349,6 +356,7 @@ mod tests {
             lid: 0,
             subnet: None,
             pkey: 0xffff,
+            fabric: None,
         }
     }
 

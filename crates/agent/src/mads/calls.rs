@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use abi::umad::client::Key;
 use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
 use abi::{Errno, Record};
 use mad::dispatch::{self, Interest};
 use mad::{client, transactions};
-use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID};
+use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, LEN};
 
 use super::Mads;
 use super::file::File;
@@ -33,16 +34,16 @@ pub(crate) enum Opened {
 
 impl Mads {
     /// Opens `umadN` of a port for the connection `name`, of user `uid`. Returns the file's key.
-    pub(crate) fn open(&mut self, world: &World, name: u32, uid: u32, at: PortId) -> Result<[u8; 16], Errno> {
+    pub(crate) fn open(&mut self, world: &World, name: u32, uid: u32, at: PortId) -> Result<Key, Errno> {
         if !self.ports.contains_key(&at) {
             return Err(Errno::ENODEV);
         }
-        let mut key = [0; 16];
+        let mut key = Key::default();
         for half in key.chunks_exact_mut(8) {
             half.copy_from_slice(&world.system.secret().to_ne_bytes());
         }
         // Without randomness, a key would not keep other users out.
-        if key == [0; 16] || self.keys.contains_key(&key) {
+        if key == Key::default() || self.keys.contains_key(&key) {
             return Err(Errno::EIO);
         }
         self.files.insert(name, File::new(uid, at, key));
@@ -52,12 +53,7 @@ impl Mads {
 
     /// Closes a file, or a connection that has `issmN` open or waits for it.
     pub(crate) fn close(&mut self, world: &mut World, name: u32) {
-        if let Some(file) = self.files.remove(&name) {
-            self.keys.remove(&file.key);
-            if let Some(port) = self.ports.get_mut(&file.at) {
-                file.agents().for_each(|agent| port.unregister(agent));
-            }
-        }
+        self.forget(name);
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
         for at in ports {
             let Some(port) = self.ports.get_mut(&at) else { continue };
@@ -121,13 +117,7 @@ impl Mads {
     }
 
     /// Carries out ioctl on the file with this key. Changes `argument` to the result.
-    pub(crate) fn ioctl(
-        &mut self,
-        world: &World,
-        key: &[u8; 16],
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
+    pub(crate) fn ioctl(&mut self, world: &World, key: &Key, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let name = *self.keys.get(key).ok_or(Errno::EIO)?;
         match request {
             ioctl::REGISTER_AGENT => self.register_agent(world, name, argument)?,
@@ -136,9 +126,8 @@ impl Mads {
                 let id = u32::from_ne_bytes(*argument.first_chunk().ok_or(Errno::EFAULT)?);
                 let file = self.files.get_mut(&name).ok_or(Errno::EIO)?;
                 let agent = file.set_agent(id as usize, None).ok_or(Errno::EINVAL)?;
-                if let Some(port) = self.ports.get_mut(&file.at) {
-                    port.unregister(agent);
-                }
+                let (uid, at) = (file.uid, file.at);
+                self.unregister(uid, at, agent);
             }
             ioctl::ENABLE_PKEY => {
                 let file = self.files.get(&name).ok_or(Errno::EIO)?;
@@ -150,6 +139,11 @@ impl Mads {
             _ => return Err(Errno::ENOTTY),
         }
         Ok(())
+    }
+
+    /// How long the headers of a file's messages are; 0 if there is no such file.
+    pub(crate) fn header_len(&self, key: &Key) -> usize {
+        self.keys.get(key).and_then(|name| self.files.get(name)).map_or(0, File::header_len)
     }
 
     fn register_agent(&mut self, world: &World, name: u32, argument: &mut [u8]) -> Result<(), Errno> {
@@ -226,14 +220,31 @@ impl Mads {
         Ok(id as u32)
     }
 
+    /// Takes a message that a program has written to the connection of a file, where no call waits
+    /// for the result. A failure is a message with its errno.
+    pub(crate) fn take_written(&mut self, world: &mut World, name: u32, record: &[u8]) {
+        let Some(key) = self.files.get(&name).map(|file| file.key) else { return };
+        let Err(errno) = self.write(world, &key, record) else { return };
+        let Some(file) = self.files.get_mut(&name) else { return };
+        let (header, message) = record.split_at(file.header_len().min(record.len()));
+        let header = UserMad::read_zero_extended(header);
+        let before = file.bytes();
+        file.push(header.id, errno.0.unsigned_abs(), &Way::of(&header), &message[..LEN.min(message.len())]);
+        self.accounts.change(file.uid, before, file.bytes());
+        self.results.readable.push(name);
+    }
+
     /// Writes a datagram to the file with this key: a header, and what follows.
-    pub(crate) fn write(&mut self, world: &mut World, key: &[u8; 16], record: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn write(&mut self, world: &mut World, key: &Key, record: &[u8]) -> Result<(), Errno> {
         let name = *self.keys.get(key).ok_or(Errno::EIO)?;
         let file = self.files.get(&name).ok_or(Errno::EIO)?;
         let header_len = file.header_len();
         let message = record.get(header_len..).filter(|message| message.len() >= SHORTEST).ok_or(Errno::EINVAL)?;
         let header = UserMad::read_zero_extended(&record[..header_len]);
         let agent = file.agent(header.id).ok_or(Errno::EINVAL)?;
+        if !self.accounts.has_room(file.uid, message.len()) {
+            return Err(Errno::ENOMEM);
+        }
         let (at, now) = (file.at, self.now());
         let way = Way::of(&header);
         let port = self.ports.get_mut(&at).ok_or(Errno::EIO)?;

@@ -13,16 +13,16 @@ use mad::sma::Event;
 use mad::topology::Topology;
 use subnet::fabric::{End, NodeId};
 use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
-use subnet::state::{Logical, Physical};
+use subnet::state::Logical;
 use wire::Grh;
 use wire::mad::CLASS_CM;
 use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
 
 use super::Mads;
-use super::managed::{change_of, rate_of};
+use super::managed::{change_of, change_of_link};
+use super::remote_lids::Remotes;
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
-use crate::config::PortState;
 use crate::device::Device;
 use crate::port_change::PortChange;
 use crate::world::World;
@@ -41,13 +41,16 @@ pub(super) struct Fabric {
     ports: HashMap<End, PortId>,
     /// The epoch of the paths that are shown to engines.
     pub(super) shown: Option<u64>,
+    /// What other agents have said.
+    pub(super) remotes: Remotes,
 }
 
 impl Fabric {
     /// Builds the fabric, and attaches the devices to the nodes with their names.
     pub(super) fn new(topology: &Topology, world: &World) -> Result<Self, Unbuildable> {
         let managed = Managed::new(topology)?;
-        let mut fabric = Self { managed, ends: BTreeMap::new(), ports: HashMap::new(), shown: None };
+        let remotes = Remotes::default();
+        let mut fabric = Self { managed, ends: BTreeMap::new(), ports: HashMap::new(), shown: None, remotes };
         world.devices.iter().for_each(|device| fabric.attach(device));
         Ok(fabric)
     }
@@ -149,6 +152,8 @@ impl Mads {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
                     Output::Link { end, state } => self.follow_link(world, end, state),
+                    Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
+                    Output::Reach { far, peer, reached } => self.learn_reach(far, peer, reached),
                     // Programs' packets pass over lanes where the model would let them.
                     Output::Packet(_) => {}
                 }
@@ -231,16 +236,7 @@ impl Mads {
     /// The state of a device's link has changed.
     fn follow_link(&mut self, world: &mut World, end: End, state: Logical) {
         let Some(info) = self.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)) else { return };
-        let state = match state {
-            Logical::Down if info.link.phys_state == Physical::Disabled as u8 => PortState::Down,
-            Logical::Down => PortState::Polling,
-            Logical::Init => PortState::Init,
-            Logical::Armed => PortState::Armed,
-            Logical::Active | Logical::ActiveDefer => PortState::Active,
-        };
-        let mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
-        let change = PortChange { state: Some(state), rate: Some(rate_of(&info.link)), mtu, ..PortChange::default() };
-        self.change_port(world, end, &change);
+        self.change_port(world, end, &change_of_link(&info, state));
     }
 
     fn change_port(&mut self, world: &mut World, end: End, change: &PortChange) {

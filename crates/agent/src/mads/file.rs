@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 
 use abi::Record;
-use abi::umad::{AGENTS_MAX, SHORT_HEADER, UserMad};
+use abi::umad::client::Key;
+use abi::umad::{AGENTS_MAX, PIECE, SHORT_HEADER, UserMad};
 use mad::transactions::Registration;
 
 use super::way::{PortId, Way};
 
-/// Maximum number of datagrams, and of their bytes, that wait for a program. Further ones are lost,
-/// as in a kernel.
+/// Maximum number of messages, and of their bytes, that wait for a program; the first one may be
+/// longer. Further ones are lost, as in a kernel.
 const WAITING_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
@@ -19,7 +20,7 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 pub(super) struct File {
     pub(super) uid: u32,
     pub(super) at: PortId,
-    pub(super) key: [u8; 16],
+    pub(super) key: Key,
     agents: [Option<Registration>; AGENTS_MAX],
     /// It has had a registration.
     pub(super) was_used: bool,
@@ -27,14 +28,16 @@ pub(super) struct File {
     pub(super) has_pkey_index: bool,
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// How much of the first message the program has.
+    passed: usize,
 }
 
 impl File {
     /// A file without registrations.
-    pub(super) fn new(uid: u32, at: PortId, key: [u8; 16]) -> Self {
+    pub(super) fn new(uid: u32, at: PortId, key: Key) -> Self {
         let agents = [None; AGENTS_MAX];
         let waiting = VecDeque::new();
-        Self { uid, at, key, agents, was_used: false, has_pkey_index: false, waiting, bytes: 0 }
+        Self { uid, at, key, agents, was_used: false, has_pkey_index: false, waiting, bytes: 0, passed: 0 }
     }
 
     /// The first id without a registration.
@@ -65,7 +68,8 @@ impl File {
     /// Keeps a message for the program: from `way`, or back to it with the errno `status`.
     pub(super) fn push(&mut self, id: u32, status: u32, way: &Way, message: &[u8]) {
         let length = self.header_len() + message.len();
-        if self.waiting.len() >= WAITING_MAX || self.bytes + length > WAITING_BYTES_MAX {
+        let is_full = self.bytes + length > WAITING_BYTES_MAX && !self.waiting.is_empty();
+        if self.waiting.len() >= WAITING_MAX || is_full {
             tracing::debug!(uid = self.uid, "a program does not read its MADs: one is lost");
             return;
         }
@@ -77,15 +81,22 @@ impl File {
         self.waiting.push_back(record);
     }
 
-    /// The first message that waits.
-    pub(super) fn first(&self) -> Option<&[u8]> {
-        self.waiting.front().map(Vec::as_slice)
+    /// How many bytes wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Removes the first message.
+    /// The next packet of the first message that waits.
+    pub(super) fn first(&self) -> Option<&[u8]> {
+        self.waiting.front()?.get(self.passed..)?.chunks(PIECE).next()
+    }
+
+    /// Removes this packet.
     pub(super) fn pop(&mut self) {
-        if let Some(record) = self.waiting.pop_front() {
+        self.passed += self.first().map_or(0, <[u8]>::len);
+        if let Some(record) = self.waiting.pop_front_if(|record| record.len() <= self.passed) {
             self.bytes -= record.len();
+            self.passed = 0;
         }
     }
 }

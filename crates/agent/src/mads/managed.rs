@@ -7,6 +7,7 @@ use std::time::Duration;
 use abi::device::{VENDOR_ID, link_layer, port_state};
 use mad::node::Node;
 use mad::sma::{self, Event, Handled};
+use subnet::state::{Logical, Physical};
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, NodeInfo, NodeType, PhysState, PortInfo, PortLink, PortVls, Smp, SwitchInfo};
 
@@ -117,7 +118,7 @@ impl ManagedDevice {
 }
 
 /// What events change at a port.
-pub(super) fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
+pub fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
     let mut change = PortChange::default();
     let info = &port.info;
     for event in events {
@@ -143,6 +144,19 @@ pub(super) fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange 
     change
 }
 
+/// What the state of a link changes at a port.
+pub fn change_of_link(info: &PortInfo, state: Logical) -> PortChange {
+    let state = match state {
+        Logical::Down if info.link.phys_state == Physical::Disabled as u8 => PortState::Down,
+        Logical::Down => PortState::Polling,
+        Logical::Init => PortState::Init,
+        Logical::Armed => PortState::Armed,
+        Logical::Active | Logical::ActiveDefer => PortState::Active,
+    };
+    let mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
+    PortChange { state: Some(state), rate: Some(rate_of(&info.link)), mtu, ..PortChange::default() }
+}
+
 /// The entries of a P_Key table up to the last one that is in use, but at least one.
 fn used(pkeys: &[u16]) -> Vec<u16> {
     let last = pkeys.iter().rposition(|pkey| *pkey != 0).unwrap_or(0);
@@ -163,7 +177,7 @@ fn codes(rate: Rate) -> (u8, u8, u8) {
 }
 
 /// The rate of a link in PortInfo.
-pub(super) fn rate_of(link: &PortLink) -> Rate {
+fn rate_of(link: &PortLink) -> Rate {
     let speed = if link.extended_active == 0 { link.speed_active } else { link.extended_active << 4 };
     Rate { width: link.width_active, speed }
 }

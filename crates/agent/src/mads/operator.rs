@@ -8,6 +8,7 @@ use subnet::{Managed, NodeId};
 use wire::smp::Capability;
 
 use super::Mads;
+use super::travel::port_of;
 use crate::asker::Asker;
 use crate::world::World;
 
@@ -36,13 +37,28 @@ impl Mads {
             self.count_traffic(world);
         }
         match self.carry_out(asker, question) {
-            Ok((value, changed)) => {
+            Ok((mut value, changed)) => {
+                if let Some(picture) = value.get_mut("subnet") {
+                    self.name_addresses(world, picture);
+                }
                 if changed {
                     self.settle(world);
                 }
                 (value, changed)
             }
             Err(why) => (json!({ "error": why }), false),
+        }
+    }
+
+    /// Adds the IP addresses of ports to a picture.
+    fn name_addresses(&self, world: &World, picture: &mut Value) {
+        let ends = self.fabric.as_ref().map(|fabric| &fabric.ends);
+        for (at, end) in ends.into_iter().flatten() {
+            let Some(address) = port_of(world, *at).and_then(|port| port.address) else { continue };
+            let ports = picture.get_mut(end.node.0 as usize).and_then(|node| node["ports"].as_array_mut());
+            if let Some(port) = ports.and_then(|ports| ports.iter_mut().find(|port| port["port"] == end.port)) {
+                port["address"] = address.to_string().into();
+            }
         }
     }
 
@@ -155,6 +171,7 @@ fn node_picture(net: &mut Managed, id: NodeId) -> Option<Value> {
         Kind::Switch(_) => ("switch", 0, node.ports()),
         Kind::Router(_) => ("router", 1, node.ports()),
         Kind::Hca => ("hca", 1, node.ports()),
+        Kind::Outside => return None,
     };
     let own = net.node(id)?;
     let (guid, description) = (own.info.node_guid, own.description.to_string());

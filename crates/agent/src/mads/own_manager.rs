@@ -33,7 +33,7 @@ const SITE_LOCAL: u64 = 0xfec0 << 48;
 
 /// A subnet manager, and its port.
 #[derive(Debug)]
-pub(super) struct OwnManager {
+pub struct OwnManager {
     service: Service,
     end: End,
 }
@@ -41,34 +41,41 @@ pub(super) struct OwnManager {
 impl OwnManager {
     /// A manager for each subnet of a fabric that has a port for one.
     pub(super) fn of_all(net: &mut Managed, world: &World) -> Vec<Self> {
+        let (poll_interval, poll_retries) = POLL;
+        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
+        let transaction = || world.system.chance().map_or(1, |mut chance| chance().into());
         let subnets = subnets(net);
         let is_routed = subnets.len() > 1;
         let places: Vec<End> = subnets.iter().filter_map(|nodes| place(net, nodes)).collect();
         let prefix = |nth: u64| if is_routed { SITE_LOCAL + nth } else { LINK_LOCAL };
-        (1..).zip(places).filter_map(|(nth, end)| Self::new(net, world, end, prefix(nth))).collect()
+        let config = |nth| Config { timing, subnet_prefix: prefix(nth), ..Config::default() };
+        (1..).zip(places).filter_map(|(nth, end)| Self::at(net, end, config(nth), transaction())).collect()
     }
 
-    fn new(net: &mut Managed, world: &World, end: End, subnet_prefix: u64) -> Option<Self> {
+    /// A manager with this configuration, and with the number of its first transaction, for a fabric
+    /// that is one subnet. `None` if it has no port for one.
+    pub fn with(net: &mut Managed, config: Config, transaction: u64) -> Option<Self> {
+        let end = place(net, &subnets(net).concat())?;
+        Self::at(net, end, config, transaction)
+    }
+
+    fn at(net: &mut Managed, end: End, config: Config, transaction: u64) -> Option<Self> {
         // The end of an adapter may be attached already, which changes nothing.
         let _ = net.attach(end);
         let node = net.node(end.node)?;
         let guid = node.port(end.port).map_or(node.info.node_guid, |port| port.guid);
         let mask = net.port_info(end).map_or(0, |info| info.capability_mask);
         let _ = net.set_capability(end, mask | Capability::SM);
-        let (poll_interval, poll_retries) = POLL;
-        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
-        let transaction = world.system.chance().map_or(1, |mut chance| chance().into());
-        let manager = Manager::new(Config { timing, subnet_prefix, ..Config::default() }, guid, transaction);
-        Some(Self { service: Service::new(manager), end })
+        Some(Self { service: Service::new(Manager::new(config, guid, transaction)), end })
     }
 
-    /// When it has something to do.
-    pub(super) fn next(&self) -> Option<Duration> {
+    /// When it has something to do, on the fabric's clock.
+    pub fn next(&self) -> Option<Duration> {
         self.service.next_timeout()
     }
 
     /// Does what is due, and sends what the manager asks. Returns false if it sent nothing.
-    pub(super) fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
+    pub fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
         let Self { service, end } = self;
         if service.next_timeout().is_some_and(|next| next <= now) {
             service.handle_timeout(now);
@@ -89,7 +96,7 @@ impl OwnManager {
 
     /// Gives the manager a datagram that has come out at its port. Returns false if it is for
     /// somebody else.
-    pub(super) fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
+    pub fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
         let Self { service, end } = self;
         let managed::Datagram { source_qp, dest_qp, slid, sl, pkey, grh, mad, .. } = &delivered.datagram;
         if delivered.end != *end {

@@ -56,6 +56,9 @@ impl Mads {
         let trees_changed = fabric.renew_trees(&mut paths);
         world.tables.paths = paths;
         world.announce_paths(&changed);
+        if fabric.show_remotes(world) {
+            world.announce_ports();
+        }
         if trees_changed {
             world.board.bump_mcast();
         }

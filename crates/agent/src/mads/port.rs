@@ -9,7 +9,8 @@ use mad::client::Client;
 use mad::dispatch::{Interest, Refusal, Table};
 use mad::transactions::Registration;
 use mad::traps::Traps;
-use wire::mad::CLASS_CM;
+use wire::mad::{CLASS_CM, CLASS_SA};
+use wire::sa;
 
 use super::way::Way;
 
@@ -18,6 +19,8 @@ use super::way::Way;
 pub(super) enum Owner {
     /// The connection manager of this agent.
     Manager,
+    /// Its client of subnet administration.
+    Asker,
     /// An open file, and the registration's id there.
     File(u32, u32),
 }
@@ -28,6 +31,8 @@ pub(super) struct Registered {
     pub(super) owner: Owner,
     pub(super) qpn: u32,
     pub(super) client: Client<Way>,
+    /// How many of the client's bytes count for its user.
+    pub(super) counted: usize,
 }
 
 /// The services of one port.
@@ -43,7 +48,8 @@ pub(super) struct PortServices {
 }
 
 impl PortServices {
-    /// The services of a new port: the connection manager is there.
+    /// The services of a new port: the connection manager and its client of subnet administration
+    /// are there.
     pub(super) fn new() -> Self {
         let mut port = Self::default();
         /// The version of communication management, and its one method: Send.
@@ -52,6 +58,8 @@ impl PortServices {
         let interest = Interest { qpn: 1, class: CLASS_CM, version: VERSION, methods: SEND, ..Interest::default() };
         // An empty table has room.
         let _ = port.register(interest, Owner::Manager);
+        let interest = Interest { class: CLASS_SA, version: sa::CLASS_VERSION, methods: 0, ..interest };
+        let _ = port.register(interest, Owner::Asker);
         port
     }
 
@@ -60,13 +68,13 @@ impl PortServices {
         let registration = self.table.register(interest)?;
         let rmpp = interest.rmpp_version != 0 && !interest.user_rmpp;
         let client = Client::new(registration, rmpp, MESSAGE_MAX);
-        self.registered.insert(registration, Registered { owner, qpn: interest.qpn, client });
+        self.registered.insert(registration, Registered { owner, qpn: interest.qpn, client, counted: 0 });
         Ok(registration)
     }
 
     /// Ends a registration.
-    pub(super) fn unregister(&mut self, registration: Registration) {
+    pub(super) fn unregister(&mut self, registration: Registration) -> Option<Registered> {
         self.table.unregister(registration);
-        self.registered.remove(&registration);
+        self.registered.remove(&registration)
     }
 }

@@ -85,8 +85,8 @@ impl Bench {
 
     /// What a program reads next.
     fn read(&mut self, program: &Program) -> Option<(UserMad, Vec<u8>)> {
-        let record = self.mads.first_message(program.name)?.to_vec();
-        self.mads.pop_message(program.name);
+        let record = self.mads.first_piece(program.name)?.to_vec();
+        self.mads.pop_piece(program.name);
         let header = UserMad::read(&record).expect("whole");
         assert_eq!(header.length as usize, record.len());
         Some((header, record[size_of::<UserMad>()..].to_vec()))

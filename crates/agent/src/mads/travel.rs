@@ -45,11 +45,19 @@ impl Mads {
         let Some(registered) = self.ports.get_mut(&at).and_then(|port| port.registered.get_mut(&registration)) else {
             return;
         };
+        if registered.owner == Owner::Asker {
+            let sent = std::iter::from_fn(|| registered.client.poll_transmit());
+            let sent = sent.map(|(to, mad)| Datagram { at, qpn: registered.qpn, to, mad, owner: 0 });
+            self.travelling.extend(sent);
+            let heard: Vec<Event<Way>> = std::iter::from_fn(|| registered.client.poll_event()).collect();
+            return heard.iter().for_each(|event| self.keep_answer(event));
+        }
         let Owner::File(name, id) = registered.owner else { return };
         let Some(file) = self.files.get_mut(&name) else { return };
         while let Some((to, mad)) = registered.client.poll_transmit() {
             self.travelling.push_back(Datagram { at, qpn: registered.qpn, to, mad, owner: file.uid });
         }
+        let before = registered.counted + file.bytes();
         while let Some(event) = registered.client.poll_event() {
             match event {
                 Event::Received(from, message) => file.push(id, 0, &from, &message),
@@ -57,6 +65,8 @@ impl Mads {
                 Event::Unanswered(to, message) => file.push(id, ETIMEDOUT, &to, &message[..LEN.min(message.len())]),
             }
         }
+        registered.counted = registered.client.held();
+        self.accounts.change(file.uid, before, registered.counted + file.bytes());
         if file.first().is_some() {
             self.results.readable.push(name);
         }
@@ -228,6 +238,14 @@ impl Mads {
         let Some(port) = self.ports.get_mut(&at) else { return false };
         let Some(registration) = port.table.find(qpn, mad) else { return false };
         if let Some(registered) = port.registered.get_mut(&registration) {
+            let uid = match registered.owner {
+                Owner::File(name, _) => self.files.get(&name).map(|file| file.uid),
+                Owner::Manager | Owner::Asker => None,
+            };
+            // A user who keeps too much gets nothing more until its programs read.
+            if uid.is_some_and(|uid| !self.accounts.has_room(uid, LEN)) {
+                return true;
+            }
             registered.client.receive(from, mad, now);
         }
         self.follow_client(at, registration);

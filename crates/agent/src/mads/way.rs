@@ -6,12 +6,7 @@ use std::cmp::Ordering;
 use abi::umad::UserMad;
 use wire::mad::GSI_QKEY;
 
-/// A port: the index of its device, and its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PortId {
-    pub(crate) device: usize,
-    pub(crate) port: u8,
-}
+pub(crate) use crate::ids::PortId;
 
 /// Where a datagram goes, or where it came from.
 #[derive(Debug, Clone, Copy, Default)]

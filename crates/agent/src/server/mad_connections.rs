@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use abi::umad::{self, FileReply, FileRequest, MESSAGE_MAX, UserMad, kind};
+use abi::umad::client::Key;
+use abi::umad::{self, FileReply, MESSAGE_MAX, PIECE, SHORT_HEADER, UserMad, kind};
 use abi::{Errno, Record};
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
-use super::mad_node::{MadConnection, MadNode, State};
+use super::mad_node::{Incoming, MadConnection, MadNode, State};
 use super::{ACCEPTED, Server};
 use crate::admin;
 use crate::foreign::Foreign;
@@ -19,10 +20,26 @@ use crate::listening::accepted;
 use crate::mads::{Opened, PortId};
 use crate::poller::{Token, watch_for};
 
-/// The longest message of a program.
-const LONGEST: usize = size_of::<FileRequest>() + size_of::<UserMad>() + MESSAGE_MAX;
+/// More than the longest packet. A packet that fills it is too long.
+const LONGEST: usize = 2 * PIECE;
 
 impl Server {
+    /// Takes the datagrams of tunnels that have arrived.
+    pub(super) fn take_tunnelled(&mut self) {
+        let Some(socket) = &mut self.mads.tunnels else { return };
+        let datagrams = socket.receive();
+        self.mads.mads.take_tunnelled(&mut self.world, &datagrams);
+        self.follow_mads();
+    }
+
+    /// Tells the agents at the other ends of links that this one ends.
+    pub(super) fn close_tunnels(&mut self) {
+        let Some(socket) = &self.mads.tunnels else { return };
+        for (peer, bytes) in self.mads.mads.close_tunnels() {
+            socket.send(peer, &bytes);
+        }
+    }
+
     pub(super) fn accept_mads(&mut self) {
         for _ in 0..ACCEPTED {
             let listener = self.listeners.mads.as_ref();
@@ -48,7 +65,7 @@ impl Server {
         {
             self.registry.users.entry(uid).or_default().admins += 1;
             let interest = Some(EventFlags::IN);
-            let connection = MadConnection { uid, socket, interest, state: State::New, held_up: false };
+            let connection = MadConnection { uid, socket, interest, state: State::New, incoming: None, held_up: false };
             self.mads.connections.insert(id, connection);
         }
     }
@@ -68,13 +85,55 @@ impl Server {
         buffer.resize(LONGEST, 0);
         let taken = admin::take(&connection.socket, &mut buffer);
         match (taken, connection.state) {
-            (Ok(len), State::New) => self.take_call(id, &buffer[..len]),
+            (Ok(LONGEST..), _) => self.end_mads(id),
+            (Ok(len), State::New) => self.take_packet(id, &buffer[..len]),
+            (Ok(len), State::File) => self.mads.mads.take_written(&mut self.world, id, &buffer[..len]),
             // There is room for messages to the program.
             (Err(admin::Verdict::Continues), _) => self.send_messages(id),
             _ => self.end_mads(id),
         }
         self.mads.buffer = buffer;
         self.follow_mads();
+    }
+
+    /// Takes a call, or a further packet of one.
+    fn take_packet(&mut self, id: u32, packet: &[u8]) {
+        let Some(connection) = self.mads.connections.get_mut(&id) else { return };
+        let Some(incoming) = &mut connection.incoming else { return self.take_call(id, packet) };
+        incoming.bytes.extend_from_slice(packet);
+        if incoming.bytes.len() < incoming.length {
+            return;
+        }
+        let uid = connection.uid;
+        if let Some(Incoming { key, length, bytes }) = connection.incoming.take() {
+            self.mads.mads.has_written(uid, length);
+            self.write_mads(id, &key, &bytes);
+        }
+    }
+
+    /// A call writes a message of `length` bytes, which begins with `bytes`.
+    fn begin_to_write(&mut self, id: u32, key: Key, length: usize, bytes: &[u8]) {
+        let Some(connection) = self.mads.connections.get_mut(&id) else { return };
+        if length <= bytes.len() {
+            return self.write_mads(id, &key, bytes);
+        }
+        if length > size_of::<UserMad>() + MESSAGE_MAX {
+            return self.refuse_mads(id, Errno::EINVAL);
+        }
+        if !self.mads.mads.begins_to_write(connection.uid, length) {
+            return self.refuse_mads(id, Errno::ENOMEM);
+        }
+        connection.incoming = Some(Incoming { key, length, bytes: bytes.to_vec() });
+    }
+
+    fn write_mads(&mut self, id: u32, key: &Key, record: &[u8]) {
+        let done = self.mads.mads.write(&mut self.world, key, record);
+        self.reply(id, done, self.mads.mads.header_len(key), &[]);
+        self.end_mads(id);
+    }
+
+    fn refuse_mads(&mut self, id: u32, errno: Errno) {
+        self.reply(id, Err(errno), 0, &[]);
     }
 
     fn take_call(&mut self, id: u32, message: &[u8]) {
@@ -89,7 +148,7 @@ impl Server {
                 let opened = opened.and_then(|at| self.mads.mads.open(&self.world, id, uid, at));
                 self.set_state(id, State::File);
                 let (status, key) = opened.map_or_else(|errno| (Err(errno), [0; 16]), |key| (Ok(()), key));
-                self.reply(id, status, &key);
+                self.reply(id, status, SHORT_HEADER, &key);
             }
             kind::OPEN_MANAGER => {
                 let opened = self
@@ -98,8 +157,8 @@ impl Server {
                 self.set_state(id, State::Manager);
                 match opened {
                     Ok(Opened::Later) => self.watch_mads(id, EventFlags::IN),
-                    Ok(Opened::Now) => self.reply(id, Ok(()), &[]),
-                    Err(errno) => self.reply(id, Err(errno), &[]),
+                    Ok(Opened::Now) => self.reply(id, Ok(()), 0, &[]),
+                    Err(errno) => self.refuse_mads(id, errno),
                 }
             }
             kind::IOCTL => {
@@ -111,14 +170,15 @@ impl Server {
                     Some(_) => Err(Errno::EFAULT),
                     None => Err(Errno::ENOTTY),
                 };
-                self.reply(id, done, &argument);
+                self.reply(id, done, self.mads.mads.header_len(&request.key), &argument);
                 self.end_mads(id);
             }
-            kind::WRITE => {
-                let done = self.mads.mads.write(&mut self.world, &request.key, rest);
-                self.reply(id, done, &[]);
+            kind::HEADER => {
+                let header = self.mads.mads.header_len(&request.key);
+                self.reply(id, if header == 0 { Err(Errno::EIO) } else { Ok(()) }, header, &[]);
                 self.end_mads(id);
             }
+            kind::WRITE => self.begin_to_write(id, request.key, request.number as usize, rest),
             _ => self.end_mads(id),
         }
     }
@@ -140,10 +200,10 @@ impl Server {
     }
 
     /// Sends a reply. A file that could not be opened ends.
-    fn reply(&mut self, id: u32, done: Result<(), Errno>, data: &[u8]) {
+    fn reply(&mut self, id: u32, done: Result<(), Errno>, header: usize, data: &[u8]) {
         let Some(connection) = self.mads.connections.get(&id) else { return };
         let status = done.map_or_else(Errno::to_status, |()| 0);
-        let reply = FileReply { status, value: 0 };
+        let reply = FileReply { status, value: header as u32 };
         let sent = connection.socket.try_send(&[reply.bytes(), data].concat(), &[]);
         if sent.is_err() || done.is_err() {
             self.end_mads(id);
@@ -157,6 +217,7 @@ impl Server {
     pub(super) fn follow_mads(&mut self) {
         let mut ports_changed = false;
         loop {
+            self.mads.mads.send_for_manager(&mut self.world, self.manager.take_outward());
             let results = self.mads.mads.take_results();
             if results.is_empty() {
                 break;
@@ -165,11 +226,17 @@ impl Server {
             for outgoing in results.outgoing {
                 self.manager.send_for_others(&outgoing.addressing, &outgoing.mad, outgoing.owner);
             }
+            if let Some(socket) = &self.mads.tunnels {
+                results.tunnelled.iter().for_each(|(peer, bytes)| socket.send(*peer, bytes));
+            }
             if !results.for_manager.is_empty() {
                 self.manager.on_datagrams(&self.world, results.for_manager);
             }
+            if !results.answers.is_empty() {
+                self.manager.on_answers(&self.world, results.answers);
+            }
             for id in results.granted {
-                self.reply(id, Ok(()), &[]);
+                self.reply(id, Ok(()), 0, &[]);
             }
             for id in results.readable {
                 self.send_messages(id);
@@ -198,9 +265,9 @@ impl Server {
         let MadNode { mads, connections, .. } = &mut self.mads;
         let Some(connection) = connections.get(&id) else { return };
         let interest = loop {
-            let Some(message) = mads.first_message(id) else { break EventFlags::IN };
-            match connection.socket.try_send(message, &[]) {
-                Ok(()) => mads.pop_message(id),
+            let Some(piece) = mads.first_piece(id) else { break EventFlags::IN };
+            match connection.socket.try_send(piece, &[]) {
+                Ok(()) => mads.pop_piece(id),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break EventFlags::IN | EventFlags::OUT,
                 Err(_) => return self.end_mads(id),
             }
@@ -217,6 +284,9 @@ impl Server {
     fn end_mads(&mut self, id: u32) {
         let Some(connection) = self.mads.connections.remove(&id) else { return };
         let _ = self.poller.unwatch(connection.socket.as_fd());
+        if let Some(incoming) = connection.incoming {
+            self.mads.mads.has_written(connection.uid, incoming.length);
+        }
         if connection.state != State::New {
             self.mads.mads.close(&mut self.world, id);
         }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use abi::umad::client::Key;
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
+use super::tunnels::TunnelSocket;
 use crate::config::Config;
 use crate::foreign::Foreign;
 use crate::mads::Mads;
@@ -25,6 +27,14 @@ pub(super) enum State {
     Manager,
 }
 
+/// A message that a program writes in several packets.
+pub(super) struct Incoming {
+    pub(super) key: Key,
+    /// Its length when it is whole.
+    pub(super) length: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
 /// A connection.
 pub(super) struct MadConnection {
     pub(super) uid: u32,
@@ -32,6 +42,8 @@ pub(super) struct MadConnection {
     /// The events for which its socket is watched, if any.
     pub(super) interest: Option<EventFlags>,
     pub(super) state: State,
+    /// What it writes, if its state is new and the message is not whole.
+    pub(super) incoming: Option<Incoming>,
     /// Too many descriptors of its user wait to be closed, so the server does not read it.
     pub(super) held_up: bool,
 }
@@ -39,15 +51,21 @@ pub(super) struct MadConnection {
 /// The node, and everything that is open there.
 pub(super) struct MadNode {
     pub(super) mads: Mads,
+    /// The socket of links to other agents, if the topology has some.
+    pub(super) tunnels: Option<TunnelSocket>,
     pub(super) connections: BTreeMap<u32, MadConnection>,
     pub(super) buffer: Vec<u8>,
 }
 
 impl MadNode {
-    /// A node without connections.
-    pub(super) fn new(world: &World, config: &Config) -> io::Result<Self> {
-        let mads = Mads::new(world, config).map_err(io::Error::other)?;
-        Ok(Self { mads, connections: BTreeMap::new(), buffer: Vec::new() })
+    /// A node without connections. Watches the socket of links to other agents.
+    pub(super) fn new(world: &World, config: &Config, poller: &Poller) -> io::Result<Self> {
+        let mut mads = Mads::new(world, config).map_err(io::Error::other)?;
+        let tunnels = TunnelSocket::open(world, config, &mut mads)?;
+        if let Some(tunnels) = &tunnels {
+            poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
+        }
+        Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
     /// Whether nobody is connected.

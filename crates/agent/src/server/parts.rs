@@ -22,6 +22,8 @@ pub(super) struct Listeners {
     /// One for each device, by index.
     pub(super) devices: BTreeMap<usize, Listener>,
     pub(super) manager: Option<Listener>,
+    /// One for each node of a topology, by the index of its device.
+    pub(super) node_managers: BTreeMap<usize, Listener>,
     pub(super) admin: Option<Listener>,
     pub(super) netlink: Option<Listener>,
     pub(super) mads: Option<Listener>,

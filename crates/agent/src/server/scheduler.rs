@@ -38,7 +38,7 @@ const OVERHEAD: u64 = 500;
 pub(super) enum Account {
     /// The host's addresses, and the run directory.
     Host,
-    /// Datagrams of other hosts' connection managers.
+    /// Datagrams of other hosts' connection managers, and of links to other agents.
     Network,
     /// Expired timers of the connection manager.
     Timers,
@@ -71,6 +71,7 @@ impl Server {
     pub(crate) fn run(mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while self.turn(&mut events) {}
+        self.close_tunnels();
         self.world.shut_down();
     }
 
@@ -134,6 +135,9 @@ impl Server {
         }
         for context in std::mem::take(&mut self.world.removed) {
             self.schedule.queue.push(self.account_of_context(context), Work::EndingLanes(context));
+        }
+        if self.manager.has_outward() {
+            self.follow_mads();
         }
         self.world.follow_wire(Instant::now);
         for channel in self.manager.take_full() {
@@ -222,11 +226,10 @@ impl Server {
             Token::Push(context) => self.account_of_context(ContextId(context)),
             Token::EventSocket(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
             Token::Mads(id) => self.mads.user_of(id).map_or(Account::Newcomers, Account::User),
-            Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode | Token::MadNode => {
-                Account::Newcomers
-            }
+            Token::Node(_) | Token::ManagerNode | Token::NodesManager(_) => Account::Newcomers,
+            Token::AdminNode | Token::NetlinkNode | Token::MadNode => Account::Newcomers,
             Token::Relays => Account::Relays,
-            Token::Management => Account::Network,
+            Token::Management | Token::Tunnels => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
         }
     }
@@ -265,7 +268,8 @@ impl Server {
         match token {
             Token::Wake => self.take_messages(),
             Token::Node(device) => self.accept(Node::Device(device as usize)),
-            Token::ManagerNode => self.accept(Node::Manager),
+            Token::ManagerNode => self.accept(Node::Manager(None)),
+            Token::NodesManager(node) => self.accept(Node::Manager(Some(node as usize))),
             Token::AdminNode => self.accept_admins(AdminNode::Admin),
             Token::NetlinkNode => self.accept_admins(AdminNode::Netlink),
             Token::MadNode => self.accept_mads(),
@@ -278,6 +282,7 @@ impl Server {
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
             Token::Management => self.take_datagrams(),
+            Token::Tunnels => self.take_tunnelled(),
             Token::EventSocket(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }

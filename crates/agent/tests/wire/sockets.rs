@@ -325,6 +325,7 @@ fn groups_are_joined_while_they_have_members() {
     let out = udp::Outgoing {
         to: (group, udp::PORT).into(),
         traffic_class: 0,
+        service_level: 0,
         hop_limit: 0,
         segment: 0,
         interface: loopback,

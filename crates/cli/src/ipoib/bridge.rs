@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ipoib::header::LEN as HEADER;
-use ipoib::{Config, EtherType, Event, Interface, LinkAddress, Membership, Outgoing, Target};
+use ipoib::merge::{Merged, merge};
+use ipoib::{Config, Event, HostPacket, Interface, LinkAddress, Membership, Outgoing, Target};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softhca::{EventKind, Path};
 use tun::Tun;
@@ -24,9 +25,18 @@ use engine::reason::say;
 /// Packets of one side that are carried before the other side's.
 const TURN: usize = 64;
 
+/// Why an interface carries no packets any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A signal.
+    Stopped,
+    /// The partition has another place in the P_Key table, or none: the queue pair is of no use.
+    Partition,
+}
+
 /// An interface and both of its sides.
 pub(crate) struct Bridge<'a> {
-    tun: Tun,
+    tun: &'a Tun,
     name: &'a str,
     port: &'a Port,
     link: Link,
@@ -36,12 +46,22 @@ pub(crate) struct Bridge<'a> {
     /// The broadcast group, which was joined before the queue pair was created.
     broadcast: Option<Group>,
     began: Instant,
+    last: Last,
+}
+
+/// The packet of the host that was read last.
+struct Last {
+    offload: [u8; tun::HEADER],
+    bytes: Vec<u8>,
+    length: usize,
+    /// Where it goes, and its next segment, until all are sent.
+    unsent: Option<(Target, usize)>,
 }
 
 impl<'a> Bridge<'a> {
     /// Creates the queue pair.
     pub(crate) fn new(
-        tun: Tun,
+        tun: &'a Tun,
         name: &'a str,
         port: &'a Port,
         managed: Option<(Manager, Group)>,
@@ -56,7 +76,8 @@ impl<'a> Bridge<'a> {
             connected: port.connected,
         };
         let interface = Interface::new(config, Duration::ZERO);
-        Ok(Self { tun, name, port, link, netlink, interface, manager, broadcast, began: Instant::now() })
+        let last = Last { offload: [0; tun::HEADER], bytes: vec![0; tun::PACKET_MAX], length: 0, unsent: None };
+        Ok(Self { tun, name, port, link, netlink, interface, manager, broadcast, began: Instant::now(), last })
     }
 
     /// The link-layer address.
@@ -85,8 +106,8 @@ impl<'a> Bridge<'a> {
         if self.interface.is_up() { Ok(()) } else { Err(format!("{name} cannot join its broadcast group").into()) }
     }
 
-    /// Carries packets until `stop` is readable.
-    pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<(), Failure> {
+    /// Carries packets until `stop` is readable, or the partition changes.
+    pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<End, Failure> {
         loop {
             let mut busy = self.carry_out()?;
             busy |= self.carry_in()?;
@@ -94,11 +115,13 @@ impl<'a> Bridge<'a> {
             if self.interface.timeout().is_some_and(|due| due <= now) {
                 self.interface.tick(now);
                 self.connections();
+                self.send_lost()?;
                 self.events()?;
             }
             self.link.flush()?;
-            if !busy && self.wait(stop)? {
-                return self.leave_groups();
+            if !busy && let Some(end) = self.wait(stop)? {
+                self.leave_groups()?;
+                return Ok(end);
             }
         }
     }
@@ -111,45 +134,65 @@ impl<'a> Bridge<'a> {
     fn carry_out(&mut self) -> Result<bool, Failure> {
         let now = self.now();
         for count in 0..TURN {
-            let Some(mut buffer) = self.link.take() else { return Ok(count > 0) };
-            let length = match self.tun.read(&mut buffer[HEADER..]) {
-                Ok(length) => length,
+            if !self.send_segments()? {
+                return Ok(count > 0);
+            }
+            let last = &mut self.last;
+            match self.tun.read(&mut last.offload, &mut last.bytes) {
+                Ok(length) => last.length = length,
                 Err(error) => {
-                    self.link.give_back(buffer);
                     return match error.kind() {
                         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(count > 0),
                         _ => Err(format!("{}: {error}", self.name).into()),
                     };
                 }
-            };
-            let packet = &buffer[HEADER..HEADER + length];
-            match (self.interface.outgoing(packet, now), EtherType::of_ip(packet)) {
-                (Outgoing::To(target), Some(kind)) => {
-                    buffer[..HEADER].copy_from_slice(&kind.header());
-                    self.link.send(buffer, HEADER + length, &target)?;
-                }
-                _ => {
-                    self.link.give_back(buffer);
-                    self.events()?;
-                }
+            }
+            let Some(packet) = last.packet() else { continue };
+            match self.interface.outgoing(&packet, now) {
+                Outgoing::To(target) => last.unsent = Some((target, 0)),
+                _ => self.events()?,
             }
         }
         Ok(true)
     }
 
+    /// Sends the segments of the last packet. Returns false if there is no buffer for the next one.
+    fn send_segments(&mut self) -> Result<bool, Failure> {
+        while let Some((target, number)) = self.last.unsent {
+            let Some(mut buffer) = self.link.take() else { return Ok(false) };
+            let written = self.last.packet().and_then(|packet| {
+                buffer[..HEADER].copy_from_slice(&packet.kind().header());
+                packet.segment(number, &mut buffer[HEADER..])
+            });
+            let Some(length) = written else {
+                self.link.give_back(buffer);
+                self.last.unsent = None;
+                break;
+            };
+            self.link.send(buffer, HEADER + length, &target, true)?;
+            self.last.unsent = Some((target, number + 1));
+        }
+        Ok(self.link.has_room())
+    }
+
     /// Takes datagrams that have arrived. Returns whether there were any.
     fn carry_in(&mut self) -> Result<bool, Failure> {
         let now = self.now();
-        for count in 0..TURN {
-            let Some(completion) = self.link.poll()? else { return Ok(count > 0) };
-            if let Some(packet) = self.interface.incoming(completion.data(), now) {
-                deliver(&self.tun, packet);
-            } else {
-                self.events()?;
-            }
-            self.link.receive(completion)?;
+        let mut arrived = Vec::with_capacity(TURN);
+        while arrived.len() < TURN
+            && let Some(completion) = self.link.poll()?
+        {
+            arrived.push(completion);
         }
-        Ok(true)
+        let interface = &mut self.interface;
+        let packets = arrived.iter().filter_map(|completion| interface.incoming(completion.data(), now));
+        merge(packets).iter().for_each(|packet| deliver(self.tun, packet));
+        if !arrived.is_empty() {
+            self.events()?;
+        }
+        let any = !arrived.is_empty();
+        arrived.into_iter().try_for_each(|completion| self.link.receive(completion))?;
+        Ok(any)
     }
 
     /// Does what the interface asks for, and takes answers that are there.
@@ -159,7 +202,7 @@ impl<'a> Bridge<'a> {
         while let Some(event) = self.interface.poll() {
             match event {
                 Event::Send(target, payload) => self.send(&payload, &target)?,
-                Event::Deliver(packet) => deliver(&self.tun, &packet),
+                Event::Deliver(packet) => deliver(self.tun, &Merged::one(&packet)),
                 Event::Resolve(link) => match &mut self.manager {
                     None => self.add_neighbour(link, None),
                     Some(manager) => manager.ask(Request::Path(link))?,
@@ -228,18 +271,30 @@ impl<'a> Bridge<'a> {
     /// Takes connections that were made, or have ended.
     fn connections(&mut self) {
         let now = self.now();
-        for link in self.link.broken() {
-            self.interface.connected(link, None, now);
-        }
         let Some(connected) = self.link.connected() else { return };
         for link in connected.closed() {
-            self.interface.connected(link, None, now);
+            self.interface.disconnected(&link);
         }
         while let Some((link, mtu)) = connected.next() {
             if !self.interface.connected(link, mtu, now) {
                 connected.disconnect(&link);
             }
         }
+    }
+
+    /// Sends what was lost with broken connections once more: the neighbours may have started again.
+    fn send_lost(&mut self) -> Result<(), Failure> {
+        for link in self.link.broken() {
+            self.interface.disconnected(&link);
+        }
+        for payload in self.link.lost() {
+            let now = self.now();
+            let Some(packet) = payload.get(HEADER..).and_then(HostPacket::whole) else { continue };
+            if let Outgoing::To(target) = self.interface.outgoing(&packet, now) {
+                self.send(&payload, &target)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the answers of the manager.
@@ -262,7 +317,7 @@ impl<'a> Bridge<'a> {
     fn send(&mut self, payload: &[u8], target: &Target) -> Result<(), Failure> {
         if let Some(mut buffer) = self.link.take() {
             buffer[..payload.len()].copy_from_slice(payload);
-            self.link.send(buffer, payload.len(), target)?;
+            self.link.send(buffer, payload.len(), target, false)?;
         }
         Ok(())
     }
@@ -278,14 +333,14 @@ impl<'a> Bridge<'a> {
         Ok(())
     }
 
-    /// Waits for something to do. Returns whether a signal has ended the program.
-    fn wait(&mut self, stop: &OwnedFd) -> Result<bool, Failure> {
+    /// Waits for something to do. Returns why there is nothing to do any more.
+    fn wait(&mut self, stop: &OwnedFd) -> Result<Option<End>, Failure> {
         self.link.cq().take_event()?;
         self.link.cq().arm()?;
         // Completions that came before the arming give no event.
         if self.carry_in()? {
             self.link.flush()?;
-            return Ok(false);
+            return Ok(None);
         }
         let limit = self.interface.timeout().map(|due| due.saturating_sub(self.now()));
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
@@ -307,18 +362,21 @@ impl<'a> Bridge<'a> {
         }
         let ready = |at: usize| !fds[at].revents().is_empty();
         let (stopped, host, port) = (ready(0), ready(1), ready(2));
+        let made = self.link.waker().is_some() && ready(4);
         if host && self.netlink.drain() {
             self.read_host()?;
         }
-        if port {
-            self.port_events()?;
+        let changed = port && self.port_events()?;
+        if made {
+            self.connections();
         }
-        self.connections();
+        self.send_lost()?;
         self.events()?;
-        Ok(stopped)
+        Ok(if stopped { Some(End::Stopped) } else { changed.then_some(End::Partition) })
     }
 
-    fn port_events(&mut self) -> Result<(), Failure> {
+    /// Takes the events of the port. Returns whether its partition has another place.
+    fn port_events(&mut self) -> Result<bool, Failure> {
         while let Some(event) = self.port.context.poll_event()? {
             match event.kind {
                 EventKind::DeviceFatal => return Err(format!("the device of {} is gone", self.port.name).into()),
@@ -329,14 +387,22 @@ impl<'a> Bridge<'a> {
                         self.interface.rejoin();
                     }
                 }
+                EventKind::PkeyChange if !self.port.has_partition()? => return Ok(true),
                 _ => {}
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
 /// Gives a packet to the host. The host loses it while the interface is switched off.
-fn deliver(tun: &Tun, packet: &[u8]) {
-    let _ = tun.write(packet);
+fn deliver(tun: &Tun, packet: &Merged<'_>) {
+    let _ = packet.write(|offload, parts| tun.write(offload, parts));
+}
+
+impl Last {
+    /// The packet. `None` if the header does not fit to it.
+    fn packet(&self) -> Option<HostPacket<'_>> {
+        HostPacket::parse(&self.offload, &self.bytes[..self.length])
+    }
 }

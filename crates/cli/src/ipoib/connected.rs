@@ -143,9 +143,15 @@ impl Connected {
     }
 
     /// Sends a payload. Gives the buffer back if it cannot be sent.
-    pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, link: &LinkAddress) -> Result<(), Vec<Buffer>> {
+    pub(crate) fn send(
+        &mut self,
+        id: u64,
+        buffer: Buffer,
+        bytes: usize,
+        link: &LinkAddress,
+    ) -> Result<(), Vec<Buffer>> {
         let Some(to) = self.outgoing.get_mut(link) else { return Err(vec![buffer]) };
-        to.connection.send(0, buffer.part(..bytes)).map_err(|rejected| rejected.buffers)?;
+        to.connection.send(id, buffer.part(..bytes)).map_err(|rejected| rejected.buffers)?;
         to.sends += 1;
         Ok(())
     }

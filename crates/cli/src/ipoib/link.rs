@@ -1,7 +1,7 @@
 //! The queue pair of an interface: sends payloads to targets, and receives payloads. It knows nothing
 //! of IP. The principal type is [`Link`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ipoib::header::LEN as HEADER;
@@ -17,6 +17,8 @@ const RECEIVES: u32 = 512;
 pub(crate) const SENDS: u32 = 256;
 /// Datagrams that are posted with one call.
 const BATCH: usize = 32;
+/// Payloads of broken connections that are kept.
+const LOST: usize = 32;
 /// The Q_Key of a link without a subnet manager: that which managers use by default.
 pub(crate) const QKEY: u32 = 0x0000_0b1b;
 
@@ -32,6 +34,8 @@ pub(crate) struct Link {
     connected: Option<Connected>,
     /// Neighbours whose connection has broken.
     broken: Vec<LinkAddress>,
+    /// Payloads that were lost with connections.
+    lost: VecDeque<Vec<u8>>,
 }
 
 impl Link {
@@ -56,7 +60,17 @@ impl Link {
         let gid = qp.endpoint().gid;
         let connected = port.connected.then(|| Connected::new(context, (&pd, &cq), gid, port.pkey, qp.number()));
         let connected = connected.transpose()?;
-        Ok(Self { cq, qp, own, peers: HashMap::new(), free, pending: Vec::new(), connected, broken: Vec::new() })
+        Ok(Self {
+            cq,
+            qp,
+            own,
+            peers: HashMap::new(),
+            free,
+            pending: Vec::new(),
+            connected,
+            broken: Vec::new(),
+            lost: VecDeque::new(),
+        })
     }
 
     /// The link-layer address of the queue pair.
@@ -85,9 +99,12 @@ impl Link {
     }
 
     /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets nothing.
-    pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target) -> Result<()> {
+    /// If they are `kept` and their connection breaks, [`Link::lost`] returns them.
+    pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target, kept: bool) -> Result<()> {
         if let (Target::Connection(link), Some(connected)) = (target, &mut self.connected) {
-            if let Err(buffers) = connected.send(buffer, bytes, link) {
+            // The id is the length of a payload that is kept.
+            let id = if kept { bytes as u64 } else { 0 };
+            if let Err(buffers) = connected.send(id, buffer, bytes, link) {
                 self.free.extend(buffers);
             }
             return Ok(());
@@ -140,7 +157,13 @@ impl Link {
             return connected.receive(completion.into_buffer());
         }
         self.broken.extend(connected.sent(qpn, failed));
-        self.free.extend(completion.into_buffers());
+        let length = completion.id() as usize;
+        for buffer in completion.into_buffers() {
+            if failed && length > 0 && self.lost.len() < LOST {
+                self.lost.extend(buffer.get(..length).map(<[u8]>::to_vec));
+            }
+            self.free.push(buffer);
+        }
         Ok(())
     }
 
@@ -165,6 +188,11 @@ impl Link {
     /// Neighbours whose connection has ended since the last call.
     pub(crate) fn broken(&mut self) -> Vec<LinkAddress> {
         std::mem::take(&mut self.broken)
+    }
+
+    /// Payloads that were lost with their connections since the last call: the first of them.
+    pub(crate) fn lost(&mut self) -> VecDeque<Vec<u8>> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Whether a datagram to a group came back to its sender.

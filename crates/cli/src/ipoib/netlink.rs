@@ -8,14 +8,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use abi::netlink::messages;
+use abi::rtnetlink::{DONE, ERROR, HEADER, attributes, errno, half, ip, octets, push, word};
 use ipoib::{OwnAddress, Route};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 use super::options::Network;
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
@@ -27,7 +27,6 @@ const CHANGE: u16 = 0x005;
 const ADD: u16 = 0x605;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
-const HEADER: usize = 16;
 /// Lengths of `struct ifaddrmsg` and `struct rtmsg`.
 const IFADDRMSG: usize = 8;
 const RTMSG: usize = 12;
@@ -87,8 +86,8 @@ impl Netlink {
     pub(crate) fn set_up(&self, mtu: u32) -> io::Result<()> {
         let mut body = vec![0; 16];
         body[4..8].copy_from_slice(&self.ifindex.to_ne_bytes());
-        attribute(&mut body, IFLA_IFALIAS, agent::addresses::IPOIB_ALIAS.as_bytes());
-        attribute(&mut body, IFLA_MTU, &mtu.to_ne_bytes());
+        push(&mut body, IFLA_IFALIAS, agent::addresses::IPOIB_ALIAS.as_bytes());
+        push(&mut body, IFLA_MTU, &mtu.to_ne_bytes());
         self.request(RTM_NEWLINK, CHANGE, &body, |_, _| ())?;
         let mut body = vec![0; 16];
         body[4..8].copy_from_slice(&self.ifindex.to_ne_bytes());
@@ -104,12 +103,12 @@ impl Netlink {
         let mut body = vec![family.as_raw() as u8, network.prefix, NO_DETECTION, 0];
         body.extend(self.ifindex.to_ne_bytes());
         let bytes = octets(network.ip);
-        attribute(&mut body, IFA_LOCAL, &bytes);
-        attribute(&mut body, IFA_ADDRESS, &bytes);
+        push(&mut body, IFA_LOCAL, &bytes);
+        push(&mut body, IFA_ADDRESS, &bytes);
         if let IpAddr::V4(ip) = network.ip
             && network.prefix < 31
         {
-            attribute(&mut body, IFA_BROADCAST, &(ip.to_bits() | u32::MAX >> network.prefix).to_be_bytes());
+            push(&mut body, IFA_BROADCAST, &(ip.to_bits() | u32::MAX >> network.prefix).to_be_bytes());
         }
         self.request(RTM_NEWADDR, ADD, &body, |_, _| ())
     }
@@ -146,18 +145,15 @@ impl Netlink {
         self.requests.send(&request, 0)?;
         loop {
             let (answer, _) = self.requests.recv_from_full()?;
-            let mut rest = answer.as_slice();
-            if rest.is_empty() {
+            if answer.is_empty() {
                 return Ok(());
             }
-            while let (Some(length), Some(kind)) = (word(rest, 0), half(rest, 4)) {
-                let Some(message) = rest.get(HEADER..length as usize) else { break };
-                match kind {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return error(message),
-                    _ => take(kind, message),
+            for (header, message) in messages(&answer) {
+                match (header.kind, errno(message)) {
+                    (DONE, _) | (ERROR, 0) => return Ok(()),
+                    (ERROR, errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    (kind, _) => take(kind, message),
                 }
-                rest = rest.get((length as usize).next_multiple_of(4)..).unwrap_or_default();
             }
         }
     }
@@ -167,14 +163,6 @@ impl Netlink {
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
-    }
-}
-
-/// An acknowledgement is an error with the number 0.
-fn error(message: &[u8]) -> io::Result<()> {
-    match word(message, 0).unwrap_or_default().cast_signed() {
-        0 => Ok(()),
-        code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
     }
 }
 
@@ -233,60 +221,18 @@ fn next_hop(mut hops: &[u8], ifindex: u32) -> Option<(Option<u32>, Option<IpAddr
     None
 }
 
-/// The attributes after the fixed part of a message.
-fn attributes(message: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = message.get(fixed..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let (length, kind) = (usize::from(half(rest, 0)?), half(rest, 2)?);
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // Without the bits for nested attributes and for byte order.
-        Some((kind & 0x3fff, value))
-    })
-}
-
-fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    message.extend((4 + value.len() as u16).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(value);
-    message.resize(message.len().next_multiple_of(4), 0);
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
-fn ip(value: &[u8]) -> Option<IpAddr> {
-    match value.len() {
-        4 => Some(IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?))),
-        16 => Some(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?))),
-        _ => None,
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{RTA_DST, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, attribute, route};
+    use super::{RTA_DST, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, push, route};
 
     #[test]
     fn a_route_of_another_interface_is_left_out_also_among_several_next_hops() {
         let mut plain = vec![2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
-        attribute(&mut plain, RTA_DST, &[10, 2, 0, 0]);
-        attribute(&mut plain, RTA_PRIORITY, &50_u32.to_ne_bytes());
+        push(&mut plain, RTA_DST, &[10, 2, 0, 0]);
+        push(&mut plain, RTA_PRIORITY, &50_u32.to_ne_bytes());
         let mut several = plain.clone();
-        attribute(&mut plain, RTA_GATEWAY, &[10, 1, 0, 9]);
-        attribute(&mut plain, RTA_OIF, &7_u32.to_ne_bytes());
+        push(&mut plain, RTA_GATEWAY, &[10, 1, 0, 9]);
+        push(&mut plain, RTA_OIF, &7_u32.to_ne_bytes());
         let found = route(&plain, 7).expect("a route");
         assert_eq!((found.prefix, found.metric, found.gateway), (24, 50, Some([10, 1, 0, 9].into())));
         assert_eq!(route(&plain, 8), None);
@@ -295,9 +241,9 @@ mod tests {
             hops.extend(16_u16.to_ne_bytes());
             hops.extend([0, 0]);
             hops.extend(ifindex.to_ne_bytes());
-            attribute(&mut hops, RTA_GATEWAY, &[10, 1, 0, ifindex as u8]);
+            push(&mut hops, RTA_GATEWAY, &[10, 1, 0, ifindex as u8]);
         }
-        attribute(&mut several, RTA_MULTIPATH, &hops);
+        push(&mut several, RTA_MULTIPATH, &hops);
         assert_eq!(route(&several, 7).and_then(|route| route.gateway), Some([10, 1, 0, 7].into()));
         assert_eq!(route(&several, 8), None);
         for cut in 0..several.len() {

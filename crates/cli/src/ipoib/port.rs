@@ -1,8 +1,10 @@
 //! The port that an interface uses: its device, partition and MTU. Principal type: [`Port`].
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use softhca::{Context, Device, PortInfo};
 
 use super::connected;
@@ -39,8 +41,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Opens the device, and finds the partition.
-    pub(crate) fn open(run_dir: &Path, options: &Ipoib) -> Result<Self, Failure> {
+    /// Opens the device, and finds the partition, which is the first one if there is no `pkey`.
+    pub(crate) fn open(run_dir: &Path, options: &Ipoib, pkey: Option<u16>) -> Result<Self, Failure> {
         let (device, number) = choose(run_dir, options.device.as_deref())?;
         let name = format!("{}/{number}", device.name());
         let context = device.open()?;
@@ -53,7 +55,7 @@ impl Port {
             };
             return Err(format!("the port {name} is not active: {why}").into());
         }
-        let (pkey_index, pkey) = partition(&context, number, &info, options.pkey, &name)?;
+        let (pkey_index, pkey) = partition(&context, number, &info, pkey, &name)?;
         let most = info.mtu.bytes() - HEADER;
         let mtu = options.mtu.unwrap_or(info.mtu.bytes().min(USUAL) - HEADER);
         if !(68..=most).contains(&mtu) {
@@ -82,6 +84,33 @@ impl Port {
             mtu,
             managed,
         })
+    }
+
+    /// Whether the P_Key is still at its place in the table.
+    pub(crate) fn has_partition(&self) -> Result<bool, Failure> {
+        Ok(self.context.pkey(self.number, self.pkey_index)? == self.pkey)
+    }
+
+    /// Waits until the table has the P_Key again, maybe at another place. Returns false if `stop` is
+    /// readable before.
+    pub(crate) fn wait_for_partition(&self, stop: &OwnedFd) -> Result<bool, Failure> {
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        loop {
+            // The event that says so may have come already.
+            let info = self.context.port(self.number)?;
+            if info.active && partition(&self.context, self.number, &info, Some(self.pkey), &self.name).is_ok() {
+                return Ok(true);
+            }
+            let mut fds = [input(stop.as_fd()), input(self.context.as_fd())];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(format!("cannot wait: {error}").into()),
+            }
+            if !fds[0].revents().is_empty() {
+                return Ok(false);
+            }
+            while self.context.poll_event()?.is_some() {}
+        }
     }
 
     /// The partition, with the scope of its groups.

@@ -8,7 +8,7 @@ use std::path::Path;
 use abi::umad::{RegisterAgent2, UserMad};
 use wire::mad::{CLASS_SA, GSI_QKEY, Mad};
 
-use crate::umad;
+use crate::umad_number::number;
 
 /// How long an answer may take, and how often the agent sends again.
 const ANSWER_MS: u32 = 500;
@@ -34,7 +34,7 @@ impl File {
     /// # Errors
     /// EACCES if this user may not.
     pub(crate) fn open(run_dir: &Path, device: &str, port: u8) -> io::Result<Self> {
-        let file = umad::File::open(run_dir, umad::number(run_dir, Some(device), port)?.0)?;
+        let file = umad::File::open(run_dir, number(run_dir, Some(device), port)?.0)?;
         let agent = file.register(&RegisterAgent2 {
             qpn: 1,
             mgmt_class: CLASS_SA,
@@ -57,7 +57,7 @@ impl File {
             sl,
             ..UserMad::default()
         };
-        self.file.send(&header, mad)
+        self.file.write(&header, mad)
     }
 
     /// The next datagram that has arrived.

@@ -1,9 +1,12 @@
 //! The port of `softhca sm`: its management datagrams. Principal type: [`Link`].
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::umad::{RegisterAgent2, UserMad};
@@ -11,11 +14,12 @@ use shm::Socket;
 use sm::Address;
 use sm::sa::Peer;
 use sm::service::Outgoing;
+use umad::File;
 use wire::mad::{self, CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, Mad, RESPONSE};
 use wire::smp::PERMISSIVE_LID;
 
 use crate::failure::Failure;
-use crate::umad::{self, File};
+use crate::umad_number::number;
 
 /// The agent forgets a request before the manager sends it again.
 const ANSWER_MS: u32 = 150;
@@ -23,6 +27,8 @@ const ANSWER_MS: u32 = 150;
 const SMP_METHODS: u64 = 0b1110_1110;
 /// Get, Set, Report, GetTable, GetTraceTable, GetMulti and Delete.
 const SA_METHODS: u64 = 0b0100_0110 | 0xf << 0x12;
+/// The P_Keys of the port are read again after this time.
+const FRESH: Duration = Duration::from_secs(1);
 /// The agent sets the upper half of the transaction ids of requests. The manager's are below.
 const OWN: u64 = 0xffff_ffff;
 
@@ -34,6 +40,12 @@ pub(super) enum Incoming {
     Administration(Peer, Box<Mad>),
 }
 
+/// The P_Keys of the port that were read, by index; `None` for an index that has none.
+struct Keys {
+    since: Instant,
+    known: HashMap<u16, Option<u16>>,
+}
+
 /// A port with its registrations.
 pub(super) struct Link {
     file: File,
@@ -41,18 +53,19 @@ pub(super) struct Link {
     directed: u32,
     administration: u32,
     folder: PathBuf,
+    keys: RefCell<Keys>,
     /// The port says that it has a manager, while this exists.
     _manager: Socket,
 }
 
 impl Link {
     pub(super) fn open(run_dir: &Path, port: u8) -> Result<Self, Failure> {
-        let (number, device) = umad::number(run_dir, None, port)
-            .map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
+        let (umad, device) =
+            number(run_dir, None, port).map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
         let name = format!("{device}/{port}");
         let refused = |error: io::Error| why(&name, &error);
-        let manager = umad::hold_manager(run_dir, number).map_err(refused)?;
-        let file = File::open(run_dir, number).map_err(refused)?;
+        let manager = umad::hold_manager(run_dir, umad).map_err(refused)?;
+        let file = File::open(run_dir, umad).map_err(refused)?;
         let register = |qpn, mgmt_class, mgmt_class_version, methods| {
             let method_mask = [methods, 0];
             let wanted = RegisterAgent2 { qpn, mgmt_class, mgmt_class_version, method_mask, ..Default::default() };
@@ -63,6 +76,7 @@ impl Link {
             directed: register(0, CLASS_SUBN_DIRECTED, 1, SMP_METHODS)?,
             administration: register(1, CLASS_SA, wire::sa::CLASS_VERSION, SA_METHODS)?,
             folder: engine::rundir::sysfs(run_dir).join(format!("class/infiniband/{device}/ports/{port}")),
+            keys: RefCell::new(Keys { since: Instant::now(), known: HashMap::new() }),
             file,
             _manager: manager,
         })
@@ -75,8 +89,14 @@ impl Link {
     }
 
     fn pkey(&self, index: u16) -> Option<u16> {
-        let key = fs::read_to_string(self.folder.join(format!("pkeys/{index}"))).ok()?;
-        u16::from_str_radix(key.trim().trim_start_matches("0x"), 16).ok()
+        let mut keys = self.keys.borrow_mut();
+        if keys.since.elapsed() > FRESH {
+            *keys = Keys { since: Instant::now(), known: HashMap::new() };
+        }
+        *keys.known.entry(index).or_insert_with(|| {
+            let key = fs::read_to_string(self.folder.join(format!("pkeys/{index}"))).ok()?;
+            u16::from_str_radix(key.trim().trim_start_matches("0x"), 16).ok()
+        })
     }
 
     /// The index of a P_Key; of the same partition if the membership differs.
@@ -106,7 +126,7 @@ impl Link {
         if method & RESPONSE == 0 && method != mad::METHOD_TRAP_REPRESS {
             header.timeout_ms = ANSWER_MS;
         }
-        self.file.send(&header, mad)
+        self.file.write(&header, mad)
     }
 
     /// The next datagram that has arrived.

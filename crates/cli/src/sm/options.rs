@@ -55,6 +55,9 @@ pub(crate) struct Sm {
     /// Time between sweeps
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     sweep: u32,
+    /// On standby: time between polls of the master. After 4 without an answer, it takes over
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    poll: u32,
     /// End when the subnet is up: with 0, or with 1 if there were errors
     #[arg(long)]
     pub(crate) once: bool,
@@ -91,6 +94,7 @@ impl Sm {
             ..Config::default()
         };
         config.timing.sweep_interval = Duration::from_secs(self.sweep.into());
+        config.timing.poll_interval = Duration::from_secs(self.poll.into());
         if let Some(path) = &self.partitions {
             config.partitions = Partitions::parse(&text(path)?).map_err(|error| of_file(path, &error))?;
         }

@@ -126,7 +126,7 @@ impl Qp {
     #[cold]
     pub(crate) fn lose_answers(&self, inner: &mut Inner) {
         let mut lost = false;
-        while inner.responder.poll_answer().is_some() {
+        while inner.responder.poll_answer(u32::MAX).is_some() {
             lost = true;
         }
         if lost {

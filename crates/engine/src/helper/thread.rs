@@ -1,7 +1,7 @@
 //! The thread itself: its rounds of work, its sleep, and the pushes of the agent. Adds to
 //! [`Engine`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -222,6 +222,16 @@ impl Engine {
         let told = push.as_ref().map(|push| PollFd::from_borrowed_fd(push.as_fd(), PollFlags::IN));
         let mut both = [kick.clone(), told.unwrap_or(kick)];
         rustix::event::poll(&mut both, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Adds the descriptors of those events to an epoll set, edge-triggered, with this number.
+    pub(crate) fn add_wakeups(&self, epoll: BorrowedFd<'_>, number: u64) -> std::io::Result<()> {
+        let (data, edge) = (epoll::EventData::new_u64(number), epoll::EventFlags::IN | epoll::EventFlags::ET);
+        epoll::add(epoll, self.waker.kick.as_fd(), data, edge)?;
+        if let Some(push) = &*self.waker.push.lock() {
+            epoll::add(epoll, push.as_fd(), data, edge)?;
+        }
+        Ok(())
     }
 
     /// Fetches the agent's sockets if they have changed, and returns the lease if no packets come

@@ -33,6 +33,7 @@ const FIRST_OF_MAKERS: u8 = 0xc0;
 pub(crate) struct Target {
     pub(crate) to: SocketAddr,
     pub(crate) traffic_class: u8,
+    pub(crate) sl: u8,
     pub(crate) hop_limit: u8,
     /// For multicast groups: the interface.
     pub(crate) interface: u32,
@@ -306,6 +307,7 @@ impl Batch {
         let sent = outlet.send(&Outgoing {
             to: target.to,
             traffic_class: target.traffic_class,
+            service_level: target.sl,
             hop_limit: target.hop_limit,
             segment: if self.count > 1 { self.segment } else { 0 },
             interface: target.interface,
@@ -378,7 +380,7 @@ mod tests {
     }
 
     fn target(port: u16) -> Target {
-        Target { to: SocketAddr::from(([10, 0, 0, 2], port)), traffic_class: 0, hop_limit: 64, interface: 0 }
+        Target { to: SocketAddr::from(([10, 0, 0, 2], port)), traffic_class: 0, sl: 0, hop_limit: 64, interface: 0 }
     }
 
     fn headers(psn: u32) -> Headers {

@@ -9,7 +9,9 @@ use protocol::{Service, Time};
 use wire::Qpn;
 use wire::probe::{self, Probe};
 
+use crate::lid::NO_GRH;
 use crate::net::batch::Batch;
+use crate::net::datagrams::Datagrams;
 use crate::net::flow::Vector;
 use crate::net::unanswered::Asked;
 use crate::qp::{Flow, Inner, Qp, Route};
@@ -54,12 +56,13 @@ impl Qp {
 
     /// Answers a probe, because everything before it has been received. The answer may have to wait
     /// for receive requests.
-    pub(crate) fn on_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
+    pub(crate) fn on_probe(&self, probe: &Probe, datagrams: &Datagrams) {
         let mut inner = self.lock();
         if inner.is_dead() || !inner.state.serves() {
             return;
         }
-        let (asked, left) = ((*probe, *from, *to), self.receives_left(&inner));
+        let Datagrams { from, to, hop_limit, .. } = *datagrams;
+        let (asked, left) = ((*probe, from, to, hop_limit), self.receives_left(&inner));
         let now = self.engine().now();
         if self.srq.is_some() || !inner.incoming.unanswered.waits(&asked, left, self.caps.max_recv_wr, now) {
             self.answer_probe(&inner, &asked);
@@ -83,7 +86,7 @@ impl Qp {
         if inner.queues.rq.count() == 0 { 0 } else { inner.queues.rq.used(inner.queues.rq_head, inner.queues.rq_tail) }
     }
 
-    fn answer_probe(&self, inner: &Inner, (probe, from, to): &Asked) {
+    fn answer_probe(&self, inner: &Inner, (probe, from, to, hop_limit): &Asked) {
         let port_num = inner.attributes.port_num;
         let vector = match (self.service, &inner.link.route) {
             (Service::Uc, Route::Wire(_)) if &inner.attributes.dest.dgid == from => {
@@ -92,7 +95,9 @@ impl Qp {
             (Service::Ud, _) => {
                 let engine = self.engine();
                 let Some(index) = engine.board.index_of(engine.device(), u32::from(port_num), to) else { return };
-                Vector { dgid: *from, port_num, sgid_index: index as u8, ..Vector::default() }
+                // A probe without a GRH has an answer without one: its addresses stand for LIDs.
+                let hop_limit = if *hop_limit == NO_GRH { NO_GRH } else { 0 };
+                Vector { dgid: *from, port_num, sgid_index: index as u8, hop_limit, ..Vector::default() }
             }
             _ => return,
         };

@@ -309,7 +309,7 @@ impl Engine {
                 touched.push(qp);
             }
         } else if let Some(qp) = self.qps.find(probe.dest_qp.value()) {
-            qp.on_probe(&probe, &datagrams.from, &datagrams.to);
+            qp.on_probe(&probe, datagrams);
         }
     }
 }

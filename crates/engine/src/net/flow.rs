@@ -29,6 +29,7 @@ pub(crate) struct Vector {
     pub(crate) port_num: u8,
     pub(crate) sgid_index: u8,
     pub(crate) traffic_class: u8,
+    pub(crate) sl: u8,
     pub(crate) hop_limit: u8,
     pub(crate) port_index: u32,
 }
@@ -41,6 +42,7 @@ impl Vector {
             port_num,
             sgid_index: dest.sgid_index,
             traffic_class: capable(dest.traffic_class),
+            sl: dest.sl,
             hop_limit: dest.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
         }
@@ -53,6 +55,7 @@ impl Vector {
             port_num,
             sgid_index: entry.sgid_index,
             traffic_class: entry.traffic_class,
+            sl: entry.sl,
             hop_limit: entry.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
         }

@@ -17,8 +17,8 @@ const MOMENT: u64 = 20_000_000;
 /// Hosts whose probes wait, at most.
 const HOSTS: usize = 64;
 
-/// A probe, its source and its destination.
-pub(crate) type Asked = (Probe, [u8; 16], [u8; 16]);
+/// A probe, its source, its destination, and its hop limit.
+pub(crate) type Asked = (Probe, [u8; 16], [u8; 16], u8);
 
 /// The waiting probes of one QP, and the program's usual number of receive requests.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Unanswered {
             self.until = now.after(MOMENT);
         }
         // An answer also covers all earlier probes of the host.
-        self.probes.retain(|(_, from, _)| from != &asked.1);
+        self.probes.retain(|(_, from, ..)| from != &asked.1);
         if self.probes.len() == HOSTS {
             self.probes.remove(0);
         }
@@ -87,7 +87,7 @@ mod tests {
     const DEPTH: u32 = 512;
 
     fn asked(cookie: u64, host: u8) -> Asked {
-        (Probe { cookie, ..Probe::default() }, [host; 16], [0; 16])
+        (Probe { cookie, ..Probe::default() }, [host; 16], [0; 16], 0)
     }
 
     fn cookies(due: &[Asked]) -> Vec<u64> {

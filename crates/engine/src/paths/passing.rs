@@ -44,6 +44,17 @@ impl Qp {
         Passes::Yes
     }
 
+    /// Whether packets pass to a LID of another host; if not, this is reported.
+    pub(crate) fn passes_to_host(&self, inner: &mut Inner, dlid: u16, class: Class) -> bool {
+        let engine = self.engine();
+        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+        let passes = engine.board.passes_to_host(from, dlid, class.sl, class.pkey_index);
+        if !passes {
+            self.complain_of_path(inner, dlid, class);
+        }
+        passes
+    }
+
     /// What passes on the way of a datagram. `None`: the agent has to be asked.
     pub(crate) fn datagram_passage(&self, inner: &mut Inner, to: Place, entry: &DatagramEntry) -> Option<Arc<Passage>> {
         let engine = self.engine();

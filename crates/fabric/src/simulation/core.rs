@@ -12,13 +12,15 @@ use parking_lot::Mutex;
 use softhca::Gid;
 
 use super::network::Packets;
+use super::subnet::Links;
 use super::trace::{Seen, Trace};
 use crate::simulation::dice::Dice;
 
 /// The time at which a simulation begins. It is not 0, because some code treats 0 as never.
 const DAWN: u64 = 1_000_000;
 
-/// What the network and the hosts' processors do to programs. Probabilities are from 0 to 1.
+/// What the network and the hosts' processors do to programs. Probabilities are from 0 to 1. An
+/// InfiniBand subnet has faults of its own, so only the pauses concern hosts on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
     /// Probability that a packet is lost.
@@ -123,6 +125,8 @@ pub(super) struct State {
     pub(super) ports: u16,
     /// Number of harmed packets, by host and destination QP.
     pub(super) harmed: BTreeMap<(usize, u32), u64>,
+    /// The InfiniBand subnet, if there is one.
+    pub(super) links: Option<Links>,
     pub(super) trace: Trace,
 }
 
@@ -154,6 +158,7 @@ impl Core {
             last: BTreeMap::new(),
             ports: 0,
             harmed: BTreeMap::new(),
+            links: None,
             trace: Trace::new(),
         };
         Self { now: AtomicU64::new(DAWN), chance: Mutex::new(chance), state: Mutex::new(state) }
@@ -173,9 +178,17 @@ impl Core {
         self.state.lock().queue.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// The time of the next event.
+    /// The time of the next event, here or in the subnet.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.state.lock().queue.peek().map(|entry| entry.at)
+        let queued = self.state.lock().queue.peek().map(|entry| entry.at);
+        self.links_due().or(queued)
+    }
+
+    /// When something happens in the subnet, if that is before everything else.
+    pub(super) fn links_due(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let at = state.links.as_ref()?.next(self.now())?;
+        state.queue.peek().is_none_or(|entry| at <= entry.at).then_some(at)
     }
 
     pub(super) fn see(&self, seen: &Seen<'_>) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use agent::port_change::PortChange;
 use agent::wire::Incoming;
 use engine::{Network, Outlet};
 use softhca::Gid;
@@ -20,6 +21,10 @@ pub(super) struct Packets {
 }
 
 impl Packets {
+    fn one(head: Head, bytes: Vec<u8>) -> Self {
+        Self { head, segment: bytes.len(), bytes }
+    }
+
     pub(super) fn incoming(&self) -> Incoming<'_> {
         self.head.coming(self.segment, &self.bytes)
     }
@@ -45,6 +50,9 @@ impl Core {
     fn carry(&self, from: usize, head: &Head, segment: usize, bytes: &[u8]) {
         let now = self.now();
         let mut state = self.state.lock();
+        if state.inject(now, from, head, segment, bytes) {
+            return;
+        }
         let targets: Vec<usize> = if head.to.is_multicast() {
             let mut all: Vec<usize> = state.places.values().copied().filter(|host| *host != from).collect();
             all.sort_unstable();
@@ -59,7 +67,43 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Lets happen what is due in the subnet. Packets that have come out become events. Returns
+    /// what has changed at hosts' ports, and whether anything has come out.
+    pub(super) fn advance_links(&self) -> (Vec<(usize, PortChange)>, bool) {
+        let now = self.now();
+        let state = &mut *self.state.lock();
+        let Some(links) = &mut state.links else { return (Vec::new(), false) };
+        let tells = links.advance(now);
+        let (arrived, changes) = (std::mem::take(&mut links.arrived), std::mem::take(&mut links.changes));
+        for (to, head, bytes) in arrived {
+            state.push(now, Event::Packets { to, packets: Packets::one(head, bytes) });
+        }
+        (changes, tells)
+    }
+}
+
 impl State {
+    /// Sends a burst into the subnet. Returns false if the host is not on it.
+    fn inject(&mut self, now: u64, from: usize, head: &Head, segment: usize, bytes: &[u8]) -> bool {
+        let Some(links) = self.links.as_mut().filter(|links| links.end(from).is_some()) else { return false };
+        links.advance(now);
+        let to = self.places.get(&head.to).copied();
+        let mut lost = Vec::new();
+        for (id, packet) in (0..).zip(bytes.chunks(segment)) {
+            let (sent, dlid) = links.send(from, to, head, id, packet);
+            let seen = Seen::Injected { from, dlid, sl: head.service_level, sent, bytes: packet };
+            self.trace.add(now, &seen);
+            if !sent {
+                lost.push(packet);
+            }
+        }
+        if let Some(to) = to {
+            lost.into_iter().for_each(|packet| self.count_harm(to, packet));
+        }
+        true
+    }
+
     /// Decides the fate of each packet of a burst. Unharmed packets usually stay together.
     fn send(&mut self, now: u64, way: (usize, usize), head: &Head, segment: usize, bytes: &[u8]) {
         let scatters = self.dice.happens(self.conditions.scattering);
@@ -145,7 +189,7 @@ impl State {
     fn late(&mut self, now: u64, way: (usize, usize), head: &Head, bytes: Vec<u8>) {
         let lateness = self.conditions.lateness.as_nanos() as u64;
         let at = now + self.delay() + self.dice.below(lateness + 1);
-        self.push(at, Event::Packets { to: way.1, packets: Packets { head: *head, segment: bytes.len(), bytes } });
+        self.push(at, Event::Packets { to: way.1, packets: Packets::one(*head, bytes) });
     }
 }
 

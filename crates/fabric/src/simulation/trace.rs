@@ -31,6 +31,19 @@ pub enum Seen<'a> {
         /// The packet from its BTH to its ICRC.
         bytes: &'a [u8],
     },
+    /// A host's port has a packet for the InfiniBand subnet.
+    Injected {
+        /// The sending host.
+        from: usize,
+        /// The LID that it is for.
+        dlid: u16,
+        /// The service level.
+        sl: u8,
+        /// Whether the port has taken it: it is up, has a lane for the service level, and has room.
+        sent: bool,
+        /// The packet from its BTH to its ICRC.
+        bytes: &'a [u8],
+    },
     /// Packets arrived at a host.
     Came {
         /// The receiving host.
@@ -84,6 +97,10 @@ impl Trace {
         match *seen {
             Seen::Sent { from, to, fate, bytes } => {
                 self.word(1 << 56 | (from as u64) << 32 | (to as u64) << 8 | fate as u64);
+                self.bytes(bytes);
+            }
+            Seen::Injected { from, dlid, sl, sent, bytes } => {
+                self.word(7 << 56 | (from as u64) << 32 | u64::from(dlid) << 8 | u64::from(sl) << 4 | u64::from(sent));
                 self.bytes(bytes);
             }
             Seen::Came { to, segment, bytes } => {

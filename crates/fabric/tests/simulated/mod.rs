@@ -278,6 +278,9 @@ fn print(now: Duration, seen: &Seen<'_>) {
             let fate = if *fate == Fate::Good { String::new() } else { format!("  {fate:?}") };
             println!("{now:>14?}  {from} > {to}  {what}{fate}");
         }
+        Seen::Injected { from, dlid, sl, sent, .. } => {
+            println!("{now:>14?}  {from} > LID {dlid} SL {sl}{}", if *sent { "" } else { "  lost" });
+        }
         Seen::Came { to, segment, bytes } => {
             println!("{now:>14?}      {to}  {} packets", bytes.len().div_ceil(*segment));
         }

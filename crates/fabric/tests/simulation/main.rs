@@ -7,8 +7,10 @@ mod common;
 #[path = "../simulated/mod.rs"]
 mod simulated;
 
+mod attention;
 mod channels;
 mod connections;
+mod on_subnet;
 mod paths;
 mod reordering;
 mod seeds;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use softhca_ipoib::{
-    Config, EtherType, Event, Interface, LinkAddress, Membership, Outgoing, OwnAddress, Partition, Target,
+    Config, EtherType, Event, HostPacket, Interface, LinkAddress, Membership, Outgoing, OwnAddress, Partition, Target,
 };
 
 pub(crate) const MTU: usize = 2044;
@@ -106,7 +106,7 @@ impl Net {
 
     /// A host sends a packet.
     pub(crate) fn send(&mut self, at: usize, packet: &[u8]) -> Outgoing {
-        let outgoing = self.hosts[at].interface.outgoing(packet, self.now);
+        let outgoing = self.hosts[at].interface.outgoing(&HostPacket::whole(packet).expect("an IP packet"), self.now);
         if let Outgoing::To(target) = outgoing {
             let kind = EtherType::of_ip(packet).expect("an IP packet");
             self.arrive(at, target, [&kind.header()[..], packet].concat());

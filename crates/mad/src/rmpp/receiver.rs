@@ -160,6 +160,12 @@ impl Receiver {
         self.deadline
     }
 
+    /// How many bytes it keeps.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        MAD_LEN + self.message.len() + self.early.len() * MAD_LEN
+    }
+
     /// How the transaction ended, if it has.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {

@@ -132,6 +132,12 @@ impl Sender {
         self.deadline
     }
 
+    /// How many bytes of data it keeps.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.data.len()
+    }
+
     /// How the transaction ended, if it has.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {

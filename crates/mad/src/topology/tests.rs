@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::net::IpAddr;
 
 const TEXT: &str = "\
 # a comment
@@ -16,6 +17,8 @@ Switch\t8 \"S1\"\t\t# \"leaf 1\" base port 0 lid 3 lmc 0
 
 caguid=0x300000
 Ca\t2 \"H1\"\t\t# \"host 1\"
+# address of a host
+# address 10.0.0.1 fd00::1
 [1](300001) \t\"S1\"[1]\t\t# lid 4 lmc 0 \"leaf 1\" lid 3 4xQDR
 
 Hca 1 \"H2\"
@@ -36,6 +39,7 @@ name = "H1"
 kind = "hca"
 ports = 2
 guid = 0x300000
+address = "10.0.0.1"
 "#;
 
 #[test]
@@ -51,6 +55,8 @@ fn the_text_form_of_ibnetdiscover_and_ibsim() {
     let host = &topology.node("H1").unwrap().links[0];
     assert_eq!((host.guid, host.lid, host.lmc), (Some(0x30_0001), Some(4), Some(0)));
     assert_eq!((host.width, host.speed), (Some(Width::X4), Some(Speed::Qdr)));
+    let addresses = &topology.node("H1").unwrap().addresses;
+    assert_eq!(*addresses, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
     let completed = &topology.node("S2").unwrap().links[0];
     assert_eq!((completed.port, completed.peer.as_str(), completed.width), (8, "S1", Some(Width::X12)));
 }
@@ -80,6 +86,21 @@ fn the_form_of_toml() {
     let host = topology.node("H1").unwrap();
     assert_eq!((host.guid, host.kind), (Some(0x30_0000), NodeType::Ca));
     assert_eq!((host.links[0].peer.as_str(), host.links[0].speed), ("S1", Some(Speed::Edr)));
+}
+
+#[test]
+fn a_link_may_lead_to_a_node_of_another_agent() {
+    let text = Topology::from_text("Switch 8 \"S1\"\n[3] \"@10.0.0.2/S1\"[4]\n").unwrap();
+    let toml = "[[node]]\nname = \"S1\"\nkind = \"switch\"\nports = 8\nlinks = { 3 = \"@10.0.0.2/S1[4]\" }";
+    assert_eq!(Topology::from_toml(toml), Ok(text.clone()));
+    let link = &text.nodes[0].links[0];
+    assert_eq!((link.outside().unwrap().node, link.peer_port), ("S1", 4));
+    assert_eq!(Topology::from_text(&text.to_string()), Ok(text));
+    let long = toml.replace("10.0.0.2/S1[4]", "[fd00::2]:5000/S1[4] 4xEDR");
+    assert_eq!(Topology::from_toml(&long).unwrap().nodes[0].links[0].outside().unwrap().udp_port, Some(5000));
+    let error = |text: &str| Topology::from_text(text).unwrap_err().to_string();
+    assert!(error("Switch 8 \"S1\"\n[3] \"@S2\"[4]\n").starts_with("line 2, column 1: \"@S2\" names no node"));
+    assert!(error("Switch 8 \"@S1\"\n").contains("begins with @"));
 }
 
 #[test]

@@ -12,11 +12,13 @@
 //! Ca      2 "H1"              # "host 1"
 //! [1](300001)  "S1"[1]        # lid 4 lmc 0 "leaf 1" lid 3 4xQDR
 //! ```
-//! Lines that ibsim does not know are ignored. So are its aliases of ports (`@`) and its commands.
+//! A line `# address 10.0.0.1 10.0.0.2` below the line of an adapter has the addresses of its ports;
+//! ibsim takes it for a comment. Lines that ibsim does not know are ignored. So are its aliases of ports (`@`) and its commands.
 //! The options `w=`, `s=` and `e=` of a port are codes of PortInfo.
 
 use super::{Error, LONGEST, Link, Node, Place, Placed, Speed, Topology, Width, error, number, rate};
 use std::fmt;
+use std::net::IpAddr;
 use wire::smp::NodeType;
 
 impl Topology {
@@ -43,6 +45,8 @@ impl Topology {
             } else if let Some(kind) = kind(text) {
                 nodes.push(header(&mut line, kind, std::mem::take(&mut before))?);
                 inside = true;
+            } else if let Some(placed) = nodes.last_mut().filter(|_| inside && text.starts_with('#')) {
+                placed.node.addresses.extend(addresses(text));
             } else if !text.starts_with(['#', '@']) {
                 inside &= !text.trim().is_empty();
                 before.read(&mut line)?;
@@ -111,9 +115,17 @@ fn header(line: &mut Line<'_>, kind: NodeType, before: Before) -> Result<Placed,
     let (description, after_it) = quoted_in(line.rest());
     let lid = if kind == NodeType::Switch { after(after_it, "lid") } else { None };
     let Before { guid, system_guid, vendor_id, device_id } = before;
-    let links = Vec::new();
-    let node = Node { kind, name, description, ports, guid, system_guid, vendor_id, device_id, lid, links };
+    let (addresses, links) = (Vec::new(), Vec::new());
+    let node = Node { kind, name, description, ports, guid, system_guid, vendor_id, device_id, lid, addresses, links };
     Ok(Placed { node, place, links: Vec::new() })
+}
+
+/// Reads `# address 10.0.0.1 10.0.0.2`. Any other comment has no addresses.
+fn addresses(comment: &str) -> Vec<IpAddr> {
+    let mut words = comment.trim_start_matches('#').split_whitespace();
+    let is_it = words.next() == Some("address");
+    let addresses = is_it.then(|| words.map(str::parse).collect::<Result<_, _>>().ok()).flatten();
+    addresses.unwrap_or_default()
 }
 
 /// Reads `[1](300001) "S1"[1] # lid 4 lmc 0 "leaf 1" lid 3 4xQDR`, with all after the names
@@ -307,6 +319,11 @@ pub(super) fn write(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " base port 0 lid {lid} lmc 0")?;
     }
     f.write_str("\n")?;
+    if !node.addresses.is_empty() {
+        f.write_str("# address")?;
+        node.addresses.iter().try_for_each(|address| write!(f, " {address}"))?;
+        f.write_str("\n")?;
+    }
     node.links.iter().try_for_each(|link| write_port(link, f))?;
     f.write_str("\n")
 }

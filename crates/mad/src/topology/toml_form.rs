@@ -6,12 +6,14 @@
 //! kind = "switch"            # or "hca", "router"
 //! ports = 8
 //! guid = "0x200001"          # also: system_guid, description, vendor_id, device_id, lid
-//! links = { 1 = "H1[1] 4xEDR", 2 = "S2[7]" }
+//! address = "10.0.0.1"       # of an hca; with several ports, ["10.0.0.1", "10.0.0.2"]
+//! links = { 1 = "H1[1] 4xEDR", 2 = "S2[7]", 3 = "@10.0.0.2/S9[3]" }
 //! ```
 
 use super::{Error, LONGEST, Link, Node, Place, Placed, Topology, error, number, rate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use toml::Spanned;
 use wire::smp::NodeType;
 
@@ -35,6 +37,8 @@ struct Record {
     device_id: Option<u16>,
     lid: Option<u16>,
     #[serde(default)]
+    address: Addresses,
+    #[serde(default)]
     links: BTreeMap<String, Spanned<String>>,
 }
 
@@ -44,6 +48,20 @@ enum Kind {
     Switch,
     Hca,
     Router,
+}
+
+/// The address of the first port, or those of all ports.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Addresses {
+    One(IpAddr),
+    Each(Vec<IpAddr>),
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
 }
 
 /// A number, also as a text: numbers of TOML end at 2^63.
@@ -115,6 +133,10 @@ impl Record {
             vendor_id: self.vendor_id,
             device_id: self.device_id,
             lid: self.lid,
+            addresses: match self.address {
+                Addresses::One(address) => vec![address],
+                Addresses::Each(addresses) => addresses,
+            },
             links,
         };
         Ok(Placed { node, place: own, links: places })
@@ -133,7 +155,8 @@ fn guid(value: &Spanned<Number>, text: &str) -> Result<u64, Error> {
 
 /// Reads the link `1 = "H1[1] 4xEDR"`.
 fn link(port: &str, value: &str) -> Option<Link> {
-    let (peer, rest) = value.split_once('[')?;
+    // An address may have brackets, too.
+    let (peer, rest) = value.rsplit_once('[')?;
     let (peer_port, shown) = rest.split_once(']')?;
     let shown = match shown.trim() {
         "" => None,

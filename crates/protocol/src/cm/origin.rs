@@ -3,6 +3,9 @@
 
 use wire::cm::{Gid, PathInfo};
 
+/// What stands in a message instead of a LID on RoCE.
+const NO_LID: u16 = 0xffff;
+
 /// A path between two ports, as seen from this side: from `sgid` to `dgid`. IBA 15.2.5.16 (path
 /// record).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,6 +14,10 @@ pub struct Path {
     pub sgid: Gid,
     /// The other port.
     pub dgid: Gid,
+    /// The LID of our port; 0 on Ethernet.
+    pub slid: u16,
+    /// The LID of the other port; 0 on Ethernet.
+    pub dlid: u16,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Traffic class.
@@ -30,12 +37,19 @@ pub struct Path {
 }
 
 impl Path {
+    /// Whether the path has LIDs and needs no router, so that packets need no GRH.
+    #[must_use]
+    pub fn is_subnet_local(&self) -> bool {
+        self.dlid != 0 && self.hop_limit <= 1
+    }
+
     /// The path as our REQ or LAP describes it. RoCE has no LIDs: they are all ones.
     #[must_use]
     pub fn info(&self, ack_timeout: u8) -> PathInfo {
+        let lid = |lid: u16| if lid == 0 { NO_LID } else { lid };
         PathInfo {
-            local_lid: 0xffff,
-            remote_lid: 0xffff,
+            local_lid: lid(self.slid),
+            remote_lid: lid(self.dlid),
             local_gid: self.sgid,
             remote_gid: self.dgid,
             flow_label: self.flow_label,
@@ -43,7 +57,7 @@ impl Path {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             sl: self.sl,
-            subnet_local: false,
+            subnet_local: self.is_subnet_local(),
             ack_timeout,
         }
     }
@@ -66,9 +80,12 @@ impl Path {
     /// the peer's acknowledgement timeout.
     #[must_use]
     pub fn back(info: &PathInfo, pkey: u16, mtu: u8) -> Path {
+        let lid = |lid: u16| if lid == NO_LID { 0 } else { lid };
         Path {
             sgid: info.remote_gid,
             dgid: info.local_gid,
+            slid: lid(info.remote_lid),
+            dlid: lid(info.local_lid),
             flow_label: info.flow_label,
             traffic_class: info.traffic_class,
             hop_limit: info.hop_limit,

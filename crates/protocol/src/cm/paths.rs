@@ -205,11 +205,14 @@ impl Cm {
         if apr.status == AprStatus::LOADED {
             let Suggested { info, packet_life, .. } = *suggested;
             let path = &entry.facts.path;
+            let back = Path::back(&info, path.pkey, path.mtu);
             entry.facts.alternate = Some(Path {
                 sgid: info.local_gid,
                 dgid: info.remote_gid,
+                slid: back.dlid,
+                dlid: back.slid,
                 packet_life,
-                ..Path::back(&info, path.pkey, path.mtu)
+                ..back
             });
         }
         entry.path_state = PathState::Idle;

@@ -112,8 +112,9 @@ pub(crate) enum Answer {
 enum Taken {
     #[default]
     Nothing,
-    Packet {
+    Packets {
         of: usize,
+        count: u32,
         answered: bool,
     },
     Last(Answer),
@@ -331,9 +332,9 @@ impl Answers {
     }
 
     #[inline(always)]
-    pub(super) fn poll(&mut self, config: &ResponderConfig, expected: Psn) -> Option<Response> {
+    pub(super) fn poll(&mut self, config: &ResponderConfig, expected: Psn, most: u32) -> Option<Response> {
         if self.unsent > 0 {
-            return self.poll_saved(config);
+            return self.poll_saved(config, most);
         }
         let (syndrome, psn) = match self.last {
             Answer::None => return None,
@@ -348,7 +349,7 @@ impl Answers {
         Some(response(config, Operation::Acknowledge, psn, aeth, ResponseData::None))
     }
 
-    fn poll_saved(&mut self, config: &ResponderConfig) -> Option<Response> {
+    fn poll_saved(&mut self, config: &ResponderConfig, most: u32) -> Option<Response> {
         let count = self.saved.len();
         let of = (self.oldest..self.oldest + count)
             .map(|index| index % count)
@@ -356,25 +357,32 @@ impl Answers {
         let saved = self.saved[of].as_mut()?;
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: saved.msn };
         let psn = saved.first + saved.next;
-        let (operation, atomic_ack, source) = match saved.request {
-            Request::Atomic { value } => (Operation::AtomicAcknowledge, value, ResponseData::None),
-            Request::Confirmed { .. } => (Operation::ReadResponseOnly, 0, ResponseData::None),
+        let (mut count, mut atomic_ack) = (1, 0);
+        let (operation, source) = match saved.request {
+            Request::Atomic { value } => {
+                atomic_ack = value;
+                (Operation::AtomicAcknowledge, ResponseData::None)
+            }
+            Request::Confirmed { .. } => (Operation::ReadResponseOnly, ResponseData::None),
             Request::Read { until, .. } => {
                 let operation = match Place::of(saved.next == saved.begin, saved.next + 1 == saved.end) {
                     Place::First => Operation::ReadResponseFirst,
-                    Place::Middle => Operation::ReadResponseMiddle,
+                    Place::Middle => {
+                        count = (saved.end - 1 - saved.next).min(most.max(1));
+                        Operation::ReadResponseMiddle
+                    }
                     Place::Last => Operation::ReadResponseLast,
                     Place::Only => Operation::ReadResponseOnly,
                 };
                 let offset = saved.next * config.mtu;
                 let len = (until - offset).min(config.mtu);
                 let source = ResponseData::Read { va: saved.va, rkey: saved.rkey, offset, len, xrc_srq: saved.xrc_srq };
-                (operation, 0, source)
+                (operation, source)
             }
         };
-        let response = Response { atomic_ack, ..response(config, operation, psn, aeth, source) };
-        self.taken = Taken::Packet { of, answered: saved.answered };
-        saved.next += 1;
+        let response = Response { count, atomic_ack, ..response(config, operation, psn, aeth, source) };
+        self.taken = Taken::Packets { of, count, answered: saved.answered };
+        saved.next += count;
         if saved.next == saved.end {
             saved.answered = true;
             self.unsent -= 1;
@@ -382,24 +390,26 @@ impl Answers {
         Some(response)
     }
 
-    pub(super) fn unpoll(&mut self) {
+    /// Takes back what was polled last, except for the first `sent` packets.
+    pub(super) fn unpoll(&mut self, sent: u32) {
         match std::mem::take(&mut self.taken) {
             Taken::Nothing => {}
             Taken::Last(answer) => self.last = answer,
-            Taken::Packet { of, answered } => {
+            Taken::Packets { of, count, answered } => {
                 if let Some(saved) = &mut self.saved[of] {
                     self.unsent += usize::from(saved.next == saved.end);
-                    saved.next -= 1;
+                    saved.next -= count - sent.min(count);
                     saved.answered = answered;
                 }
             }
         }
     }
 
-    /// The READ whose packet was polled last cannot be read. Returns the packet's number if the
-    /// requester must get a NAK. Then all other answers are dropped.
-    pub(super) fn give_up_read(&mut self) -> Option<Psn> {
-        self.unpoll_packet().and_then(|(psn, answered)| {
+    /// The READ whose packets were polled last cannot be read: `sent` of them were sent, and not the
+    /// next one. Returns its number if the requester must get a NAK. Then all other answers are
+    /// dropped.
+    pub(super) fn give_up_read(&mut self, sent: u32) -> Option<Psn> {
+        self.drop_packets(sent).and_then(|(psn, answered)| {
             if answered {
                 return None;
             }
@@ -411,11 +421,12 @@ impl Answers {
         })
     }
 
-    /// Drops the packet that was polled last, and all later packets of its answer.
-    fn unpoll_packet(&mut self) -> Option<(Psn, bool)> {
-        let Taken::Packet { of, answered } = std::mem::take(&mut self.taken) else { return None };
+    /// Drops the packets that were polled last but for the first `sent`, and all later packets of
+    /// their answer. Returns the number of the first packet that was dropped.
+    fn drop_packets(&mut self, sent: u32) -> Option<(Psn, bool)> {
+        let Taken::Packets { of, count, answered } = std::mem::take(&mut self.taken) else { return None };
         let saved = self.saved[of].as_mut()?;
-        let psn = saved.first + (saved.next - 1);
+        let psn = saved.first + (saved.next - count + sent.min(count - 1));
         if saved.next != saved.end {
             saved.next = saved.end;
             self.unsent -= 1;
@@ -436,5 +447,5 @@ impl Saved {
 
 #[inline]
 fn response(config: &ResponderConfig, operation: Operation, psn: Psn, aeth: Aeth, source: ResponseData) -> Response {
-    Response { opcode: Opcode::new(config.service.transport(), operation), psn, aeth, atomic_ack: 0, source }
+    Response { opcode: Opcode::new(config.service.transport(), operation), psn, count: 1, aeth, atomic_ack: 0, source }
 }

@@ -200,15 +200,16 @@ impl Responder {
         self.answers.last = Answer::FatalNak(nak, psn);
     }
 
-    /// The next answer to send. The caller sends it, or calls [`Responder::untransmit`] or
+    /// The next answer to send: one packet, or up to `most` packets in the middle of the answer to a
+    /// READ. The caller sends it, or calls [`Responder::untransmit`] or
     /// [`Responder::read_failed`]. Poll after a batch of packets, not after each packet: then one
     /// ACK answers all of them.
     #[inline(always)]
-    pub fn poll_answer(&mut self) -> Option<Response> {
-        self.answers.poll(&self.config, self.expected)
+    pub fn poll_answer(&mut self, most: u32) -> Option<Response> {
+        self.answers.poll(&self.config, self.expected, most)
     }
 
-    /// The headers of an answer.
+    /// The headers of the first packet of an answer. The others have the following numbers.
     #[must_use]
     pub fn headers(&self, response: &Response) -> Headers {
         let Response { opcode, psn, aeth, atomic_ack, .. } = *response;
@@ -216,10 +217,10 @@ impl Responder {
         Headers { opcode, psn, dest_qp, pkey, migrated, aeth, atomic_ack, ..Headers::default() }
     }
 
-    /// Encodes the headers of an answer. `bytes` has room for [`wire::MAX_LEN`]. Returns their
-    /// length.
+    /// Encodes the headers of the packet with this index of an answer. `bytes` has room for
+    /// [`wire::MAX_LEN`]. Returns their length.
     #[inline(always)]
-    pub fn emit(&self, response: &Response, bytes: &mut [u8]) -> usize {
+    pub fn emit(&self, response: &Response, index: u32, bytes: &mut [u8]) -> usize {
         let Response { opcode, psn, aeth, .. } = *response;
         let is_ack = opcode.operation == wire::Operation::Acknowledge;
         if let Some((bth, behind)) = bytes.split_first_chunk_mut()
@@ -231,7 +232,7 @@ impl Responder {
             aeth.emit(ack);
             return wire::bth::LEN + wire::aeth::LEN;
         }
-        self.emit_all(*response, bytes)
+        self.emit_all(Response { psn: psn + index, ..*response }, bytes)
     }
 
     #[inline(never)]
@@ -252,17 +253,18 @@ impl Responder {
         self.answers.only_ack()
     }
 
-    /// Takes back the answer that [`Responder::poll_answer`] has just returned, because the path
-    /// is full. No other call may come in between.
-    pub fn untransmit(&mut self) {
-        self.answers.unpoll();
+    /// Takes back the answer that [`Responder::poll_answer`] has just returned, but for the first
+    /// `sent` packets, because the path is full. No other call may come in between.
+    pub fn untransmit(&mut self, sent: u32) {
+        self.answers.unpoll(sent);
     }
 
-    /// The bytes that [`Responder::poll_answer`] has just asked for cannot be read. If the READ
+    /// The bytes that [`Responder::poll_answer`] has just asked for cannot be read: those of the
+    /// first `sent` packets were sent, and those of the next packet are not readable. If the READ
     /// was answered before and is only repeated, its answer is dropped: the requester may already
     /// have the data, so the program may have deregistered the memory with good reason.
-    pub fn read_failed(&mut self, nak: Nak) {
-        if let Some(psn) = self.answers.give_up_read() {
+    pub fn read_failed(&mut self, sent: u32, nak: Nak) {
+        if let Some(psn) = self.answers.give_up_read(sent) {
             self.refuse(nak, Fault::Executor, psn);
         }
     }

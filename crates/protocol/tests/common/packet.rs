@@ -58,16 +58,28 @@ pub(crate) struct Answer {
     pub(crate) source: ResponseData,
 }
 
-/// A responder that gives its answers one by one.
+/// A responder that returns its answers as headers.
 pub(crate) trait Answers {
-    /// The next answer.
+    /// The next answer of one packet.
     fn poll_transmit(&mut self) -> Option<Answer>;
+
+    /// The headers of the next packets, up to `most`, and the source of their payload.
+    fn poll_packets(&mut self, most: u32) -> Option<(Vec<Headers>, ResponseData)>;
 }
 
 impl Answers for Responder {
     fn poll_transmit(&mut self) -> Option<Answer> {
-        let response = self.poll_answer()?;
-        let headers = encoded(&self.headers(&response), |bytes| self.emit(&response, bytes));
-        Some(Answer { headers, source: response.source })
+        let (headers, source) = self.poll_packets(1)?;
+        Some(Answer { headers: headers[0], source })
+    }
+
+    fn poll_packets(&mut self, most: u32) -> Option<(Vec<Headers>, ResponseData)> {
+        let response = self.poll_answer(most)?;
+        assert!((1..=most).contains(&response.count));
+        let packets = (0..response.count).map(|index| {
+            let headers = Headers { psn: response.psn + index, ..self.headers(&response) };
+            encoded(&headers, |bytes| self.emit(&response, index, bytes))
+        });
+        Some((packets.collect(), response.source))
     }
 }

@@ -4,7 +4,8 @@
 use crate::packet::{Answer, Answers, OneByOne};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step, Time,
+    Access, Fault, Incoming, Nak, Outcome, Responder, ResponderConfig, ResponseData, SendOp, Service, Status, Step,
+    Time,
 };
 use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
@@ -178,20 +179,47 @@ fn a_part_of_a_read_is_answered_as_it_is_asked_for() {
 }
 
 #[test]
+fn the_middle_of_an_answer_is_one_run() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 6000), 0);
+    let mut run = |most| responder.poll_packets(most).map(|(packets, _)| packets);
+    let numbers = |packets: Option<Vec<Headers>>| packets.map(|all| all.iter().map(|one| one.psn.value()).collect());
+    assert_eq!(numbers(run(9)), Some(vec![0]), "the first packet has another opcode");
+    assert_eq!(numbers(run(2)), Some(vec![1, 2]));
+    assert_eq!(numbers(run(9)), Some(vec![3, 4]));
+    responder.untransmit(1);
+    let (packets, source) = responder.poll_packets(9).expect("the one that had no room");
+    assert_eq!((packets.len(), packets[0].psn), (1, Psn::new(4)));
+    assert_eq!(source, ResponseData::Read { va: BASE, rkey: RKEY, offset: 4096, len: 1024, xrc_srq: 0 });
+    assert_eq!(responder.poll_packets(9).map(|(packets, _)| packets[0].opcode.operation), Some(W::ReadResponseLast));
+    assert!(responder.poll_packets(9).is_none());
+}
+
+#[test]
+fn a_read_that_fails_in_the_middle_of_a_run_is_refused_there() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 6000), 0);
+    let _ = (responder.poll_packets(1), responder.poll_packets(9));
+    responder.read_failed(2, Nak::RemoteAccess);
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 3, 0x62)));
+    assert_eq!(responder.poll_transmit(), None);
+}
+
+#[test]
 fn an_answer_that_was_taken_back_was_not_given() {
     let mut responder = responder(1);
     let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 8), 0);
     let first = responder.poll_transmit();
-    responder.untransmit();
+    responder.untransmit(0);
     assert_eq!(responder.poll_transmit(), first, "it comes again");
-    responder.untransmit();
+    responder.untransmit(0);
     // The only slot is not answered yet, so a second READ is one too many.
     assert_eq!(take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0), Step::Reply);
     assert!(responder.dead().is_some());
     // The answers due before the refusal are still sent first.
     assert_eq!(responder.poll_transmit(), first);
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x61)));
-    responder.untransmit();
+    responder.untransmit(0);
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x61)));
     assert_eq!(responder.poll_transmit(), None);
 }

@@ -116,6 +116,6 @@ fn fault_duplicate_read_of_closed_memory_leaves_nothing_to_send() {
     let mut responder = served();
     assert_eq!(responder.handle(&request(W::ReadRequest, 0, 0, 3000), 0), Step::Reply);
     assert!(responder.has_answers() && responder.poll_transmit().is_some());
-    responder.read_failed(Nak::RemoteAccess);
+    responder.read_failed(0, Nak::RemoteAccess);
     assert!(!responder.has_answers() && responder.poll_transmit().is_none() && responder.dead().is_none());
 }

@@ -105,9 +105,9 @@ fn requests() {
             for _ in 0..random.below(20) {
                 if responder.poll_transmit().is_some() && random.percent(10) {
                     if random.percent(80) {
-                        responder.untransmit();
+                        responder.untransmit(0);
                     } else {
-                        responder.read_failed(Nak::RemoteAccess);
+                        responder.read_failed(0, Nak::RemoteAccess);
                     }
                 }
             }

@@ -50,6 +50,16 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// The payload of the packet with this index of an answer; `None` if it cannot be read.
+    fn payload(&self, source: &ResponseData, index: u32) -> Option<Vec<u8>> {
+        let ResponseData::Read { va, rkey, offset, len, .. } = *source else { return Some(Vec::new()) };
+        if len == 0 {
+            return Some(Vec::new());
+        }
+        let start = (va - BASE) as usize + (offset + index * len) as usize;
+        self.memory.get(start..start + len as usize).filter(|_| rkey == RKEY).map(<[u8]>::to_vec)
+    }
+
     fn new(scenario: &Scenario, me: usize) -> Host {
         let (own, peer) = (Qpn::new(0x11 + me as u32), Qpn::new(0x12 - me as u32));
         let psn = |host: usize| Psn::new(scenario.psn + 1000 * host as u32);
@@ -383,30 +393,25 @@ impl World {
     /// Sends everything that may be sent now. Returns true if there was any packet.
     fn transmit(&mut self, host: usize) -> bool {
         let mut any = false;
-        loop {
+        'answers: loop {
             let full = self.random.percent(self.scenario.path_full);
-            let Host { responder, memory, .. } = &mut self.hosts[host];
-            let Some(response) = responder.poll_transmit() else { break };
+            let most = 1 + self.random.below(6);
+            let Host { responder, .. } = &mut self.hosts[host];
+            let Some((packets, source)) = responder.poll_packets(most) else { break };
             any = true;
+            // The path may have room for some of the packets.
+            let room = if full { self.random.below(packets.len() as u32) as usize } else { packets.len() };
+            for (index, headers) in packets.iter().take(room).enumerate() {
+                let Some(payload) = self.hosts[host].payload(&source, index as u32) else {
+                    self.hosts[host].responder.read_failed(index as u32, Nak::RemoteAccess);
+                    continue 'answers;
+                };
+                self.put(host, headers, payload);
+            }
             if full {
-                responder.untransmit();
+                self.hosts[host].responder.untransmit(room as u32);
                 return self.try_later();
             }
-            let payload = match response.source {
-                ResponseData::None => Vec::new(),
-                ResponseData::Read { len: 0, .. } => Vec::new(),
-                ResponseData::Read { va, rkey, offset, len, .. } => {
-                    let start = (va - BASE) as usize + offset as usize;
-                    match memory.get(start..start + len as usize) {
-                        Some(bytes) if rkey == RKEY => bytes.to_vec(),
-                        _ => {
-                            responder.read_failed(Nak::RemoteAccess);
-                            continue;
-                        }
-                    }
-                }
-            };
-            self.put(host, &response.headers, payload);
         }
         loop {
             let full = self.random.percent(self.scenario.path_full);

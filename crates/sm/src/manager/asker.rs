@@ -26,8 +26,8 @@ pub(super) enum What {
     Port(PortId),
     /// A block of the P_Key table.
     PKeys(PortId, u16),
-    /// The first GUIDs.
-    Guids(PortId),
+    /// A block of the GUID table.
+    Guids(PortId, u8),
     /// SMInfo.
     Manager(PortId),
     /// SL to VL, of an ingress port.
@@ -60,7 +60,7 @@ impl fmt::Display for What {
             What::Multicast(node, ..) => ("MulticastForwardingTable", node, None),
             What::Port(at) => ("PortInfo", at.node, Some(at.port)),
             What::PKeys(at, _) => ("P_KeyTable", at.node, Some(at.port)),
-            What::Guids(at) => ("GUIDInfo", at.node, Some(at.port)),
+            What::Guids(at, _) => ("GUIDInfo", at.node, Some(at.port)),
             What::Manager(at) => ("SMInfo", at.node, Some(at.port)),
             What::Handover(at) => ("SMInfo (handover)", at.node, Some(at.port)),
             What::SlToVl(at, _) => ("SLtoVLMappingTable", at.node, Some(at.port)),
@@ -93,6 +93,11 @@ impl Request {
         let mut data = [0; 64];
         value.write(&mut data);
         Request { what, is_set: true, attribute, modifier, route: route.into(), data }
+    }
+
+    /// Whether it sets something new. A Set of SwitchInfo alone takes notice of a change.
+    pub(super) const fn is_change(&self) -> bool {
+        self.is_set && !matches!(self.what, What::Switch(_))
     }
 
     fn to_smp(&self, transaction: u64, mkey: u64) -> Smp {

@@ -27,8 +27,10 @@ pub(super) struct Plan {
     pub(super) multicast: Rows,
     /// The multicast LIDs in use end before 0xc000 plus this.
     pub(super) multicast_end: u16,
-    /// Only groups have changed.
+    /// Only groups or aliases have changed.
     pub(super) partial: bool,
+    /// The tables that may still be read.
+    pub(super) reads_left: usize,
 }
 
 impl Manager {
@@ -36,7 +38,7 @@ impl Manager {
     pub(super) fn configure(&mut self) {
         self.plan = Plan { keys: Keys::new(&self.config.partitions), ..Plan::default() };
         self.assign_lids();
-        self.enter(Phase::PKeys);
+        self.enter(if self.role.takeover { Phase::Inherit } else { Phase::PKeys });
     }
 
     fn assign_lids(&mut self) {
@@ -97,7 +99,10 @@ impl Manager {
             Phase::Light => self.check(guid),
             Phase::Switches => self.switch_requests(guid),
             Phase::Multicast => self.multicast_requests(guid),
+            Phase::Inherit => self.tree_requests(guid),
             Phase::PKeys => self.pkey_requests(guid),
+            Phase::Guids => self.guid_requests(guid),
+            Phase::Lanes => self.lane_requests(guid),
             Phase::Idle | Phase::Discover | Phase::Handover => Vec::new(),
             Phase::Ports | Phase::Qos | Phase::Arm | Phase::Activate => {
                 let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };

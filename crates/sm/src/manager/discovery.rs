@@ -138,7 +138,7 @@ impl Manager {
         let route = self.route(id);
         self.ask_pkeys(id, 0);
         if info.guid_cap > 1 {
-            self.asker.push(Request::get(What::Guids(id), GuidInfo::ATTRIBUTE, 0, &route));
+            self.asker.push(Request::get(What::Guids(id, 0), GuidInfo::ATTRIBUTE, 0, &route));
         }
         if info.capability_mask & Capability::SM != 0 && self.own != Some(id) {
             self.asker.push(Request::get(What::Manager(id), SmInfo::ATTRIBUTE, 0, &route));
@@ -194,7 +194,7 @@ fn port(guid: u64) -> Port {
         info: PortInfo::default(),
         peer: None,
         pkeys: Vec::new(),
-        sl_to_vl: Vec::new(),
+        sl_to_vl: BTreeMap::new(),
         arbitration_high: Vec::new(),
         arbitration_low: Vec::new(),
         guids: Vec::new(),

@@ -16,7 +16,9 @@
 //! another SM_Key does not count.
 
 use super::asker::{Request, What};
-use super::{Manager, Phase};
+use super::inherited::Inherited;
+use super::told::Told;
+use super::{Manager, Phase, Wishes};
 use crate::address::Address;
 use crate::event::{Event, Problem};
 use crate::inventory::PortId;
@@ -83,6 +85,8 @@ impl Manager {
         self.role.from_standby |= self.role.state == SmState::Standby;
         self.role.state = state;
         self.is_up &= state == SmState::Master;
+        self.wishes = Wishes::default();
+        (self.inherited, self.told) = (Inherited::default(), Told::default());
         self.event(Event::State(state));
     }
 

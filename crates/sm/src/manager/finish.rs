@@ -1,5 +1,6 @@
 //! From one phase of a sweep to the next, and the end of a sweep.
 
+use super::lanes::MOST_READ;
 use super::{Manager, Phase, TRAP_DELAY};
 use crate::event::{Event, Problem, Up};
 use crate::inventory::Inventory;
@@ -18,29 +19,54 @@ impl Manager {
             Phase::Discover => self.all_found(),
             // The manager at the other port has not answered yet, or the phase is left.
             Phase::Handover => self.configure(),
+            Phase::Inherit => {
+                self.inherit();
+                self.enter(Phase::PKeys);
+            }
             Phase::PKeys => self.enter(Phase::Ports),
             Phase::Ports => {
                 self.compute_routes();
                 self.enter(Phase::Switches);
             }
             Phase::Switches => self.enter(Phase::Qos),
-            Phase::Qos => self.enter(Phase::Multicast),
-            Phase::Multicast if self.plan.partial => self.complete(),
+            Phase::Qos => self.enter(Phase::Guids),
+            Phase::Guids => self.enter(Phase::Multicast),
+            Phase::Multicast if self.plan.partial => {
+                self.complete();
+                // The next sweep is not put off: groups and aliases may change all the time.
+                self.sweep.phase = Phase::Idle;
+            }
             Phase::Multicast => self.enter(Phase::Arm),
             Phase::Arm => self.enter(Phase::Activate),
-            Phase::Activate => self.complete(),
+            Phase::Activate => {
+                self.complete();
+                self.plan.reads_left = MOST_READ;
+                self.enter(Phase::Lanes);
+            }
+            Phase::Lanes => {
+                if self.plan.reads_left < MOST_READ {
+                    self.changed();
+                }
+                self.rest();
+            }
         }
     }
 
     /// Begins a phase in which things are set.
     pub(super) fn enter(&mut self, phase: Phase) {
-        if phase == Phase::Multicast {
+        if phase == Phase::Guids {
             self.plan.partial = self.sweep.phase == Phase::Idle;
+            self.wishes.changed = false;
+        }
+        if phase == Phase::Multicast {
             self.compute_trees();
         }
         self.sweep.phase = phase;
         self.sweep.todo = match phase {
             Phase::Switches | Phase::Multicast => self.switches(),
+            Phase::Inherit => self.with_trees(),
+            Phase::Guids => self.with_aliases(),
+            Phase::Lanes => self.with_lanes(),
             Phase::Qos if self.config.qos.is_none() => VecDeque::new(),
             _ => self.inventory.nodes.keys().copied().collect(),
         };
@@ -54,6 +80,8 @@ impl Manager {
     fn all_found(&mut self) {
         let found = std::mem::take(&mut self.found);
         let old = std::mem::replace(&mut self.inventory, found);
+        // Routes are those of the inventory from here on.
+        self.sweep.phase = Phase::Idle;
         let own = self.own.filter(|own| {
             let port = self.inventory.port(*own);
             port.is_some_and(|port| own.port == 0 || port.info.link.state > LinkState::Down as u8)
@@ -62,7 +90,10 @@ impl Manager {
             return self.cut_off();
         }
         self.inventory.remove_silent();
-        self.inventory.keep_tables(old);
+        // Another manager may have set tables since this one was the master.
+        if self.role.state == SmState::Master && !self.role.takeover {
+            self.inventory.keep_tables(old);
+        }
         self.inventory.index_lids();
         self.changed();
         self.elect();
@@ -87,9 +118,13 @@ impl Manager {
         self.event(Event::Changed);
     }
 
-    /// The sweep is over.
+    /// All is set.
     fn complete(&mut self) {
         self.is_up = true;
+        let info = self.sm_info();
+        if let Some(own) = self.own.and_then(|own| self.inventory.port_mut(own)) {
+            own.sm = Some(info);
+        }
         self.sweep.heavy |= self.sweep.errors > 0 || self.role.takeover;
         if !self.plan.partial {
             self.role.takeover = false;
@@ -102,15 +137,10 @@ impl Manager {
             };
             let (switches, adapters) = (count(true), count(false));
             let (engine, errors, sent) = (self.plan.engine, self.sweep.errors, self.asker.sent);
-            self.event(Event::Up(Up { switches, adapters, engine, errors, sent }));
+            self.told.swept(Up { switches, adapters, engine, errors, sent, sweeps: 1 }, self.sweep.changes);
+            self.tell_what_is_due();
         }
         self.changed();
-        if self.plan.partial {
-            // The next sweep is not put off: groups may change all the time.
-            self.sweep.phase = Phase::Idle;
-        } else {
-            self.rest();
-        }
     }
 
     /// Until the next sweep.
@@ -184,6 +214,8 @@ impl Inventory {
                 if node.switch.is_none() && port.info.lid != other.info.lid {
                     continue;
                 }
+                // Discovery reads the first block.
+                port.guids.extend(other.guids.into_iter().skip(port.guids.len()));
                 if port.pkeys.is_empty() {
                     port.pkeys = other.pkeys;
                 }

@@ -8,6 +8,12 @@ use crate::partitions::table;
 use crate::routing::graph::is_switch;
 use wire::smp::{Capability, PortInfo, SlToVl, VlArbitration, VlWeight};
 
+/// How long a packet may be the first of its lane before a switch drops it: 4.096 µs × 2^n, to
+/// another switch and to an adapter. These are the values of opensm.
+const LIFE: u8 = 18;
+const LEAF_LIFE: u8 = 16;
+/// The packets that are dropped in a row before the lane drops all for a time.
+const STALL_COUNT: u8 = 7;
 /// The lane on which packets are dropped.
 const DROP: u8 = 15;
 
@@ -49,6 +55,10 @@ impl Manager {
             info.vls.high_limit = qos.high_limit;
         }
         if let Some(switch) = &node.switch {
+            let behind = port.peer.and_then(|peer| self.inventory.nodes.get(&peer.node));
+            let is_leaf = behind.is_none_or(|behind| behind.switch.is_none());
+            info.vls.head_of_queue_life = if is_leaf { LEAF_LIFE } else { LIFE };
+            info.vls.stall_count = STALL_COUNT;
             let enforced = self.enforced(node, port);
             let checks = enforced.is_some_and(|(keys, cap)| table(&keys, &port.pkeys, cap.into()).is_some());
             info.vls.enforce_inbound = checks && switch.info.enforces_inbound;
@@ -72,7 +82,7 @@ impl Manager {
         let ingresses: Vec<u8> = if is_switch { node.ports.keys().copied().filter(used).collect() } else { vec![0] };
         if lanes > 1 {
             for ingress in ingresses {
-                if port.sl_to_vl.get(usize::from(ingress)) != Some(&wanted) {
+                if port.sl_to_vl.get(&ingress) != Some(&wanted) {
                     let ports = u32::from(ingress) << 8 | u32::from(id.port);
                     let modifier = if is_switch { ports } else { 0 };
                     let what = What::SlToVl(id, ingress);
@@ -125,7 +135,7 @@ const fn without_states(mut info: PortInfo) -> PortInfo {
 }
 
 /// The lanes of a code.
-const fn lanes(code: u8) -> u8 {
+pub(super) const fn lanes(code: u8) -> u8 {
     match code {
         0 | 1 => 1,
         2 => 2,

@@ -27,6 +27,9 @@ impl Manager {
         } else {
             store(&mut self.inventory, request.what, &smp.data);
         }
+        if self.sweep.phase == Phase::Inherit {
+            self.tree_found(request.what, &smp.data);
+        }
         if let What::Check(_) = request.what {
             let info = SwitchInfo::read(&smp.data).unwrap_or_default();
             self.sweep.heavy |= info.port_state_change;
@@ -34,8 +37,8 @@ impl Manager {
     }
 
     fn refused(&mut self, request: &Request, status: u16) {
-        // A port whose manager has just ended has none to ask.
-        if matches!(request.what, What::Manager(_)) {
+        // A port whose manager has just ended has none to ask, and tables of lanes are only shown.
+        if matches!(request.what, What::Manager(_)) || self.sweep.phase == Phase::Lanes {
             return;
         }
         self.sweep.errors += 1;
@@ -49,6 +52,7 @@ impl Manager {
             What::Poll => return self.polled(None),
             What::Handover(at) => return self.handed_over(at, None),
             What::Manager(_) => return,
+            _ if self.sweep.phase == Phase::Lanes => return,
             What::Check(_) => self.sweep.heavy = true,
             _ => {}
         }
@@ -76,7 +80,7 @@ pub(super) fn store(inventory: &mut Inventory, what: What, data: &[u8; 64]) {
         What::Multicast(guid, block, position) => multicast(inventory, guid, (block, position), data),
         What::Port(id)
         | What::PKeys(id, _)
-        | What::Guids(id)
+        | What::Guids(id, _)
         | What::Manager(id)
         | What::SlToVl(id, _)
         | What::Arbitration(id, _) => port(inventory, id, what, data),
@@ -91,10 +95,12 @@ fn port(inventory: &mut Inventory, id: PortId, what: What, data: &[u8; 64]) {
             let table = PKeyTable::read(data).unwrap_or_default();
             put(&mut port.pkeys, block.into(), &table.pkeys, 0);
         }
-        What::Guids(_) => port.guids = GuidInfo::read(data).unwrap_or_default().guids.into(),
+        What::Guids(_, block) => {
+            put(&mut port.guids, block.into(), &GuidInfo::read(data).unwrap_or_default().guids, 0);
+        }
         What::Manager(_) => port.sm = SmInfo::read(data),
         What::SlToVl(_, ingress) => {
-            put(&mut port.sl_to_vl, ingress.into(), &[SlToVl::read(data).unwrap_or_default()], SlToVl::default());
+            port.sl_to_vl.insert(ingress, SlToVl::read(data).unwrap_or_default());
         }
         What::Arbitration(_, block) => {
             let entries = VlArbitration::read(data).unwrap_or_default().entries;

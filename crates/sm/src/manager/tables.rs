@@ -46,9 +46,9 @@ impl Manager {
 
     /// Computes the trees of all groups.
     pub(super) fn compute_trees(&mut self) {
-        self.groups_changed = false;
-        self.plan.multicast = trees(&self.inventory, &self.groups);
-        let last = self.groups.keys().copied().filter(|mlid| (FIRST..0xffff).contains(mlid)).max();
+        let groups = self.members();
+        self.plan.multicast = trees(&self.inventory, &groups);
+        let last = groups.keys().copied().filter(|mlid| (FIRST..0xffff).contains(mlid)).max();
         self.plan.multicast_end = last.map_or(0, |last| last - FIRST + 1);
     }
 

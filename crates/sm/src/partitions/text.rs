@@ -1,8 +1,10 @@
-//! The file of partitions. A definition ends with `;`, and text after `#` is ignored. The function
-//! is [`Partitions::parse`].
+//! The file of partitions. A definition ends with `;`, and text after `#` is ignored. A multicast
+//! group ends with its line. The function is [`Partitions::parse`].
 
-use super::{DEFAULT, Membership, Partition, Partitions, Who};
+use super::group::is_of_ip;
+use super::{DEFAULT, FULL, Group, Membership, Partition, Partitions, Shared, Who};
 use crate::lids::number;
+use std::net::Ipv6Addr;
 
 /// The longest file, in bytes.
 const LONGEST: usize = 16 << 20;
@@ -31,7 +33,14 @@ impl Partitions {
         for (line, definition) in definitions(text) {
             let partition = define(&definition, &list).map_err(|what| Malformed { line, what })?;
             match list.iter_mut().find(|other| other.pkey == partition.pkey) {
-                Some(other) => other.members.extend(partition.members),
+                Some(other) => {
+                    other.members.extend(partition.members);
+                    other.groups.extend(partition.groups);
+                    other.index0 |= partition.index0;
+                    if partition.ipoib {
+                        (other.ipoib, other.shared) = (true, partition.shared);
+                    }
+                }
                 None => list.push(partition),
             }
         }
@@ -57,7 +66,7 @@ fn definitions(text: &str) -> Vec<(usize, String)> {
                 start = nth + 1;
             }
             open.push_str(piece);
-            open.push(' ');
+            open.push('\n');
         }
     }
     found.push((start, open));
@@ -84,7 +93,17 @@ fn define(definition: &str, before: &[Partition]) -> Result<Partition, String> {
     for word in words.filter(|word| !word.is_empty()) {
         flag(word, &mut partition, &mut usual)?;
     }
-    for word in members.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+    let mut ports = String::new();
+    for line in members.lines() {
+        let (before, group) = line.split_at(line.find("mgid").unwrap_or(line.len()));
+        ports.push_str(before);
+        ports.push(' ');
+        if !group.is_empty() {
+            partition.groups.push(multicast(group, &partition)?);
+            ports.push(',');
+        }
+    }
+    for word in ports.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         partition.members.push(member(word, usual)?);
     }
     Ok(partition)
@@ -96,23 +115,70 @@ fn free(before: &[Partition]) -> Option<u16> {
 }
 
 fn flag(word: &str, partition: &mut Partition, usual: &mut Membership) -> Result<(), String> {
-    let (name, value) = word.split_once('=').map_or((word, ""), |(name, value)| (name.trim(), value.trim()));
-    let code = |most: u64| {
-        let code = number(value).filter(|code| *code <= most).and_then(|code| u8::try_from(code).ok());
-        code.map(Some).ok_or(format!("\"{word}\" needs a number up to {most}"))
-    };
+    let (name, value) = halves(word);
     match name {
         "ipoib" => partition.ipoib = true,
-        "mtu" => partition.mtu = code(5)?,
-        "rate" => partition.rate = code(63)?,
-        "sl" => partition.sl = code(15)?,
-        "scope" => partition.scope = code(15)?,
+        "indx0" => partition.index0 = true,
         "defmember" => *usual = membership(value).ok_or(format!("\"{word}\" needs full, limited or both"))?,
-        // Index 0 is for the default partition.
-        "indx0" => return Err("indx0 is not supported; remove it".into()),
-        _ => return Err(format!("\"{word}\" is not a flag; use ipoib, mtu, rate, sl, scope or defmember")),
+        _ if shared(name, value, &mut partition.shared)? => {}
+        _ => return Err(format!("\"{word}\" is not a flag; use ipoib, indx0, defmember, {SHARED}")),
     }
     Ok(())
+}
+
+/// The flags of groups.
+const SHARED: &str = "mtu, rate, sl, scope, Q_Key, TClass or FlowLabel";
+
+/// A flag that the members of a group share. Returns false if it is another one.
+fn shared(name: &str, value: &str, shared: &mut Shared) -> Result<bool, String> {
+    let up_to = |most: u64| {
+        number(value).filter(|code| *code <= most).ok_or(format!("\"{name}={value}\" needs a number up to {most}"))
+    };
+    let code = |most: u8| up_to(most.into()).map(|code| Some(code as u8));
+    match name {
+        "mtu" => shared.mtu = code(5)?,
+        "rate" => shared.rate = code(63)?,
+        "sl" => shared.sl = code(15)?,
+        "scope" => shared.scopes |= 1 << up_to(15)?,
+        "Q_Key" => shared.qkey = Some(up_to(u32::MAX.into())? as u32),
+        "TClass" => shared.traffic_class = up_to(255)? as u8,
+        "FlowLabel" => shared.flow_label = up_to(0xf_ffff)? as u32,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// A group: `mgid=GID` and its flags. Those that it does not name are the partition's.
+fn multicast(text: &str, partition: &Partition) -> Result<Group, String> {
+    let mut words = text.split(',').map(str::trim);
+    let first = words.next().unwrap_or_default();
+    let mgid = halves(first).1.parse().map(|gid: Ipv6Addr| gid.octets());
+    let mut mgid = mgid.ok().filter(|mgid| mgid[0] == 0xff).ok_or(format!("\"{first}\" is not a multicast GID"))?;
+    let mut own = Shared { scopes: 0, ..partition.shared };
+    for word in words.filter(|word| !word.is_empty()) {
+        let (name, value) = halves(word);
+        if !shared(name, value, &mut own)? {
+            return Err(format!("\"{word}\" is not a flag of a group; use {SHARED}"));
+        }
+    }
+    if own.scopes == 0 {
+        own.scopes = if partition.shared.scopes == 0 { 1 << (mgid[1] & 0xf) & !1 } else { partition.shared.scopes };
+    }
+    if is_of_ip(&mgid) {
+        let pkey = (partition.pkey | FULL).to_be_bytes();
+        if (own.mtu, own.rate) != (partition.shared.mtu, partition.shared.rate) {
+            return Err(format!("\"{text}\" needs the mtu and rate of the partition's broadcast group"));
+        }
+        if mgid[4..6] != [0; 2] && mgid[4..6] != pkey {
+            return Err(format!("\"{first}\" has another P_Key; leave it 0"));
+        }
+        mgid[4..6].copy_from_slice(&pkey);
+    }
+    Ok(Group { mgid, shared: own })
+}
+
+fn halves(word: &str) -> (&str, &str) {
+    word.split_once('=').map_or((word, ""), |(name, value)| (name.trim(), value.trim()))
 }
 
 fn membership(word: &str) -> Option<Membership> {
@@ -146,19 +212,43 @@ fn member(word: &str, usual: Membership) -> Result<(Who, Membership), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::sa::McMemberRecord;
 
     #[test]
     fn the_form_of_opensm_is_read() {
         let text = "# all\nDefault=0x7fff, ipoib, sl=3 : ALL=full, SELF=full ;\n\
                     storage=0x8010, defmember=full, mtu=4 :\n 0x11, 0x12=limited; : 0x13 ;";
         let list = Partitions::parse(text).unwrap().list;
-        assert_eq!((list[0].pkey, list[0].ipoib, list[0].sl), (0x7fff, true, Some(3)));
-        assert_eq!((&list[1].name[..], list[1].pkey, list[1].mtu), ("storage", 0x10, Some(4)));
+        assert_eq!((list[0].pkey, list[0].ipoib, list[0].shared.sl), (0x7fff, true, Some(3)));
+        assert_eq!((&list[1].name[..], list[1].pkey, list[1].shared.mtu), ("storage", 0x10, Some(4)));
         let members = [(Who::Guid(0x11), Membership::Full), (Who::Guid(0x12), Membership::Limited)];
         assert_eq!(list[1].members, members);
         assert_eq!((list[2].pkey, &list[2].name[..]), (1, ""), "a key is chosen");
         let without = Partitions::parse("a=5 : ALL ;").unwrap().list;
         assert_eq!((without[0].pkey, without[0].members[0]), (0x7fff, (Who::All, Membership::Limited)));
+    }
+
+    #[test]
+    fn groups_end_with_their_line_and_inherit_flags() {
+        let text = "ips=0x20, indx0, ipoib, rate=7, scope=2, scope=5 :\n mgid=ff12:401b::707, sl=1 # IPv4\n\
+                    ALL=full, mgid=ff15::1,Q_Key=0xDEADBEEF,rate=3,mtu=2,scope=14,TClass=9\n 0x9, 0x8 ;";
+        let list = Partitions::parse(text).unwrap().list;
+        let [_, ips] = &list[..] else { panic!("the default partition, and this one") };
+        assert_eq!((ips.index0, ips.members.len(), ips.groups.len()), (true, 3, 2));
+        let shown = |record: &McMemberRecord| {
+            let gid = Ipv6Addr::from(record.mgid).to_string();
+            (gid, record.qkey, record.mtu, record.rate, record.sl, record.hop_limit)
+        };
+        let records: Vec<_> = ips.records().iter().map(shown).collect();
+        let expected = [
+            ("ff12:401b:8020::ffff:ffff", 0x0b1b, 4, 7, 0, 0),
+            ("ff15:401b:8020::ffff:ffff", 0x0b1b, 4, 7, 0, 255),
+            ("ff12:401b:8020::707", 0x0b1b, 4, 7, 1, 0),
+            ("ff15:401b:8020::707", 0x0b1b, 4, 7, 1, 255),
+            ("ff1e::1", 0xdead_beef, 2, 3, 0, 255),
+        ];
+        let expected = expected.map(|(gid, qkey, mtu, rate, sl, hops)| (gid.to_owned(), qkey, mtu, rate, sl, hops));
+        assert_eq!(records, expected);
     }
 
     #[test]
@@ -170,6 +260,8 @@ mod tests {
             ("a=1 : ALL ;\n b=2 : EVERY ;", 2, "EVERY"),
             ("a=1, sl=16 : ALL ;", 1, "sl=16"),
             ("a=1 : 0x5=half ;", 1, "half"),
+            ("a=1 :\n mgid=fe80::1\n ALL ;", 1, "multicast"),
+            ("a=1, ipoib, mtu=4 :\n mgid=ff12:401b::7,mtu=2\n ALL ;", 1, "broadcast group"),
         ] {
             let error = Partitions::parse(text).unwrap_err();
             assert!(error.line == line && error.what.contains(what), "{error}");

@@ -1,11 +1,11 @@
 //! MCMemberRecord: joins, leaves and queries. Not the table of groups ([`crate::groups`]).
 //! Principal type: [`Joined`].
 
-use super::paths::{EXACTLY, Index, carries, choose_mtu, choose_rate};
-use super::request::{Answer, Refusal, Request, common, pkeys};
-use crate::groups::{Group, Groups};
-use crate::inventory::{Inventory, PortId};
-use wire::cm::Gid;
+use super::index::{self, Index};
+use super::paths::{EXACTLY, carries, choose_mtu, choose_rate};
+use super::request::{Answer, Refusal, Request, common, gid, pkeys};
+use crate::groups::{Group, Groups, Joiner};
+use crate::inventory::Inventory;
 use wire::layout::matches;
 use wire::rate_mbps;
 use wire::sa::{
@@ -41,7 +41,7 @@ pub(super) fn cap(inventory: &Inventory) -> u16 {
 
 /// The port that a join or a leave is about. One asks for another port if both are in a common
 /// partition.
-fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<PortId, Refusal> {
+fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<Joiner, Refusal> {
     if !request.asks(MEMBERSHIP) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
     }
@@ -50,16 +50,17 @@ fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<PortI
         return Err(Refusal(STATUS_INVALID_REQUEST));
     }
     let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
-    if id == request.asker || request.sees(port) { Ok(id) } else { Err(Refusal(STATUS_DENIED)) }
+    let joiner = Joiner { port: id, guid: index::guid(record.port_gid) };
+    if id == request.asker || request.sees(port) { Ok(joiner) } else { Err(Refusal(STATUS_DENIED)) }
 }
 
 /// Whether the asker may change a membership: another port's only if that has not joined by itself,
 /// and he is in the partition of the group.
-fn may_change(request: &Request<'_>, group: &Group, id: PortId) -> bool {
+fn may_change(request: &Request<'_>, group: &Group, id: Joiner) -> bool {
     let joined_itself = group.members.contains_key(&id) && !group.proxies.contains(&id);
     let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
     let is_in = || common(own, &[group.record.pkey | 0x8000]).is_some();
-    request.trusted || id == request.asker || !joined_itself && is_in()
+    request.trusted || id.port == request.asker || !joined_itself && is_in()
 }
 
 /// Joins a port to a group, which the first full member makes.
@@ -73,15 +74,15 @@ pub(super) fn join(
     let invalid = Refusal(STATUS_INVALID_REQUEST);
     let wanted: Record = request.template();
     let id = member(request, index, &wanted)?;
-    let port = request.inventory.port(id).ok_or(Refusal(STATUS_INVALID_GID))?;
+    let port = request.inventory.port(id.port).ok_or(Refusal(STATUS_INVALID_GID))?;
+    let by_proxy = id.port != request.asker;
     let (mtu, rate) = carries(port);
-    let others = groups.iter().filter(|group| group.record.mgid != wanted.mgid && group.members.contains_key(&id));
-    let most = if id == request.asker { MOST_OF_PORT } else { MOST_BY_PROXY };
+    let others = groups.iter().filter(|group| group.record.mgid != wanted.mgid && group.has_port(id.port));
+    let most = if by_proxy { MOST_BY_PROXY } else { MOST_OF_PORT };
     if others.count() >= most {
         return Err(Refusal(STATUS_NO_RESOURCES));
     }
-    let mut created = false;
-    let mut mgid = wanted.mgid;
+    let (mut created, mut mgid) = (false, wanted.mgid);
     if groups.find(&mgid).is_none() {
         if wanted.join_state & (Record::FULL | Record::SEND_ONLY_FULL) == 0 {
             return Err(invalid);
@@ -119,8 +120,8 @@ pub(super) fn join(
             return Err(invalid);
         }
     }
-    let join_state = groups.join(&mgid, id, wanted.join_state, id != request.asker).ok_or(invalid)?;
-    let answer = Record { port_gid: wanted.port_gid, join_state, proxy: id != request.asker, ..group };
+    let join_state = groups.join(&mgid, id, wanted.join_state, by_proxy).ok_or(invalid)?;
+    let answer = Record { port_gid: wanted.port_gid, join_state, proxy: by_proxy, ..group };
     Ok(Joined { answer, created, deleted: false })
 }
 
@@ -196,7 +197,7 @@ pub(super) fn query(request: &Request<'_>, groups: &Groups) -> Answer {
             continue;
         }
         for (id, join_state) in &group.members {
-            let port_gid: Gid = request.inventory.port(*id).map_or([0; 16], |port| request.gid(port));
+            let port_gid = gid(request.prefix, id.guid);
             let proxy = group.proxies.contains(id);
             let record = Record { port_gid, join_state: *join_state, proxy, ..group.record };
             records.offer(record, &template, request.mask)?;

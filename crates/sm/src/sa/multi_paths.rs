@@ -1,8 +1,13 @@
 //! MultiPathRecord: paths between several sources and several destinations. Not which path a pair has
 //! ([`super::paths`]). The function is [`multi_paths`].
 
-use super::paths::{Index, paths};
+use super::Config;
+use super::index::Index;
+use super::paths::paths;
 use super::request::{Answer, Refusal, Request};
+use super::walk::egresses;
+use crate::inventory::{Inventory, PortId};
+use std::collections::HashMap;
 use wire::layout::Layout;
 use wire::mad::METHOD_GET_TABLE;
 use wire::sa::{
@@ -55,8 +60,8 @@ fn template(wanted: &Multi) -> PathRecord {
 
 /// Answers MultiPathRecord with PathRecords, as many as the request wants in all. The first ones
 /// have each source and each destination once. A second path of a pair comes after all pairs.
-/// Whether paths have a link in common is not looked at.
-pub(super) fn multi_paths(request: &Request<'_>, index: &Index, life: u8, sl: u8) -> Answer {
+/// With an IndependenceSelector, paths with few links in common come first.
+pub(super) fn multi_paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
     let wanted: Multi = request.template();
     if !request.asks(Multi::SOURCES | Multi::DESTINATIONS) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
@@ -76,14 +81,33 @@ pub(super) fn multi_paths(request: &Request<'_>, index: &Index, life: u8, sl: u8
         PathRecord { sgid: sgids[source], dgid: others[target], ..template(&wanted) }.write(&mut data);
         let mut pair = Request { mask, data: &data, ..*request };
         pair.header.method = METHOD_GET_TABLE;
-        pairs.push(paths(&pair, index, life, sl)?);
+        pairs.push(paths(&pair, index, config)?);
+    }
+    let longest = pairs.iter().map(|found| found.count).max().unwrap_or(0);
+    let mut paths: Vec<PathRecord> =
+        (0..longest).flat_map(|nth| pairs.iter().filter_map(move |pair| pair.nth(nth))).collect();
+    if request.asks(Multi::INDEPENDENCE) && wanted.independence != 0 {
+        paths = independent(request.inventory, &paths, most);
     }
     let mut records = request.records::<PathRecord>();
-    let longest = pairs.iter().map(|found| found.count).max().unwrap_or(0);
-    for (nth, pair) in (0..longest).flat_map(|nth| pairs.iter().map(move |pair| (nth, pair))) {
-        if records.count < most {
-            records.append(pair, nth)?;
-        }
-    }
+    paths.into_iter().take(most).try_for_each(|path| records.push(path))?;
     Ok(records)
+}
+
+/// Takes paths one after the other: the next one has the fewest links in common with those before.
+fn independent(inventory: &Inventory, paths: &[PathRecord], most: usize) -> Vec<PathRecord> {
+    let way = |path: &PathRecord| {
+        let (from, to) = (inventory.by_lid(path.slid)?, inventory.by_lid(path.dlid)?);
+        Some(egresses(inventory, from, to, path.dlid))
+    };
+    let mut left: Vec<_> = paths.iter().map(|path| (*path, way(path).unwrap_or_default())).collect();
+    let (mut used, mut taken) = (HashMap::new(), Vec::new());
+    while taken.len() < most {
+        let cost = |ports: &[PortId]| ports.iter().filter_map(|port| used.get(port)).sum::<usize>();
+        let Some(next) = (0..left.len()).min_by_key(|at| cost(&left[*at].1)) else { break };
+        let (path, ports) = left.remove(next);
+        ports.into_iter().for_each(|port| *used.entry(port).or_insert(0) += 1);
+        taken.push(path);
+    }
+    taken
 }

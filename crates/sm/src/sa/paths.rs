@@ -1,10 +1,11 @@
 //! PathRecord: paths between end ports, and to multicast groups. Not how a packet is routed
-//! ([`super::walk`]). Principal type: [`Index`].
+//! ([`super::walk`]). The functions are [`paths`] and [`to_group`].
 
+use super::Config;
+use super::index::Index;
 use super::request::{Answer, Records, Refusal, Request, common, pkeys};
 use super::walk::{Way, walk};
-use crate::inventory::{Inventory, Port, PortId};
-use std::collections::BTreeMap;
+use crate::inventory::{Port, PortId};
 use wire::cm::Gid;
 use wire::layout::matches;
 use wire::mad::METHOD_GET;
@@ -13,39 +14,8 @@ use wire::sa::{McMemberRecord, PathRecord, STATUS_INSUFFICIENT_COMPONENTS, STATU
 
 /// The most pairs of ports that one request makes the manager look at.
 const MOST_PAIRS: usize = 1 << 16;
-/// The first half of a GID that is valid in every subnet.
-const LINK_LOCAL: u64 = 0xfe80 << 48;
 /// The selector of an exact value.
 pub(super) const EXACTLY: u8 = 2;
-
-/// The end ports by their GUIDs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Index {
-    guids: BTreeMap<u64, PortId>,
-}
-
-impl Index {
-    pub(super) fn new(inventory: &Inventory) -> Index {
-        let mut guids = BTreeMap::new();
-        for (id, _, port) in inventory.end_ports() {
-            for guid in port.guids.iter().chain([&port.guid]).filter(|guid| **guid != 0) {
-                guids.entry(*guid).or_insert(id);
-            }
-        }
-        Index { guids }
-    }
-
-    /// The end port of a GID.
-    pub(super) fn find(&self, prefix: u64, gid: Gid) -> Option<PortId> {
-        let guid = u64::try_from(u128::from_be_bytes(gid) & u128::from(u64::MAX)).ok()?;
-        is_of_subnet(prefix, gid).then(|| self.guids.get(&guid).copied()).flatten()
-    }
-}
-
-/// Whether a GID has the prefix of the subnet.
-pub(super) fn is_of_subnet(prefix: u64, gid: Gid) -> bool {
-    u64::try_from(u128::from_be_bytes(gid) >> 64).is_ok_and(|own| own == prefix || own == LINK_LOCAL)
-}
 
 /// One end of the paths that a request asks for.
 struct Ends {
@@ -70,7 +40,7 @@ fn ends(request: &Request<'_>, index: &Index, gid: Option<Gid>, lid: Option<u16>
 }
 
 /// Answers PathRecord. A group is a destination too.
-pub(super) fn paths(request: &Request<'_>, index: &Index, life: u8, sl: u8) -> Answer {
+pub(super) fn paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
     let template: PathRecord = request.template();
     let mut records = request.records::<PathRecord>();
     let asked = |component, value: Gid| request.asks(component).then_some(value);
@@ -87,7 +57,7 @@ pub(super) fn paths(request: &Request<'_>, index: &Index, life: u8, sl: u8) -> A
     }
     for source in &sources.ports {
         for target in &targets.ports {
-            let pair = Pair { request, template: &template, source: *source, target: *target, life, sl };
+            let pair = Pair { request, template: &template, source: *source, target: *target, config };
             pair.paths(&sources, &targets, is_get, &mut records)?;
         }
     }
@@ -99,8 +69,7 @@ struct Pair<'a> {
     template: &'a PathRecord,
     source: PortId,
     target: PortId,
-    life: u8,
-    sl: u8,
+    config: &'a Config,
 }
 
 impl Pair<'_> {
@@ -153,14 +122,14 @@ impl Pair<'_> {
         let wants = |asked: Option<(u8, u8)>| asked.unwrap_or((3, 0));
         let mtu = wants(chosen(PathRecord::MTU_SELECTOR, PathRecord::MTU, (template.mtu_selector, template.mtu)));
         let rate = wants(chosen(PathRecord::RATE_SELECTOR, PathRecord::RATE, (template.rate_selector, template.rate)));
-        let life = if self.source == self.target { 0 } else { self.life };
+        let life = if self.source == self.target { 0 } else { self.config.packet_life };
         let record = PathRecord {
             slid,
             dlid,
             reversible,
             number: 1,
             pkey,
-            sl: self.sl,
+            sl: self.config.levels.get(&(pkey & 0x7fff)).copied().unwrap_or(0),
             mtu_selector: EXACTLY,
             mtu: choose_mtu(way.mtu, mtu)?,
             rate_selector: EXACTLY,

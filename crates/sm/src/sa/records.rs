@@ -5,10 +5,10 @@ use super::request::{Answer, Refusal, Request};
 use crate::inventory::{Port, PortId};
 use wire::layout::Layout;
 use wire::sa::{
-    GuidInfoRecord, LinearTableRecord, LinkRecord, MulticastTableRecord, NodeRecord, PKeyTableRecord, PortInfoRecord,
+    LinearTableRecord, LinkRecord, MulticastTableRecord, NodeRecord, PKeyTableRecord, PortInfoRecord,
     STATUS_INVALID_REQUEST, SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
 };
-use wire::smp::{GuidInfo, LinearTable, MulticastTable, PKeyTable, VlArbitration, VlWeight};
+use wire::smp::{LinearTable, MulticastTable, PKeyTable, VlArbitration};
 
 /// The bit of the modifier that compares capability masks bit by bit.
 const MATCH_CAPABILITIES: u32 = 1 << 31;
@@ -88,54 +88,51 @@ pub(super) fn pkey_tables(request: &Request<'_>) -> Answer {
     Ok(records)
 }
 
-/// Answers SLtoVLMappingTableRecord.
+/// Answers SLtoVLMappingTableRecord. An adapter has one table, and the template's ports do not
+/// count. A table that the manager does not know is shown as zeros.
 pub(super) fn sl_to_vl(request: &Request<'_>) -> Answer {
     let template: SlToVlRecord = request.template();
     let mut records = request.records::<SlToVlRecord>();
-    let lid = request.asks(SlToVlRecord::LID).then_some(template.lid);
-    ports(request, lid, |lid, id, port| {
-        for (in_port, table) in (0..).zip(&port.sl_to_vl) {
-            let record = SlToVlRecord { lid, in_port, out_port: id.port, table: *table };
-            records.offer(record, &template, request.mask & !SlToVlRecord::LID)?;
+    let both = SlToVlRecord::IN_PORT | SlToVlRecord::OUT_PORT;
+    for (_, node, end) in request.end_ports(request.asks(SlToVlRecord::LID).then_some(template.lid)) {
+        let mut offer = |in_port, out_port, port: &Port, mask| {
+            let table = port.sl_to_vl.get(&in_port).copied().unwrap_or_default();
+            let record = SlToVlRecord { lid: end.info.lid, in_port, out_port, table };
+            records.offer(record, &template, request.mask & !SlToVlRecord::LID & mask)
+        };
+        if node.switch.is_none() {
+            offer(0, 0, end, !both)?;
+            continue;
         }
-        Ok(())
-    })?;
+        for (out_port, port) in &node.ports {
+            for in_port in node.ports.keys() {
+                offer(*in_port, *out_port, port, u64::MAX)?;
+            }
+        }
+    }
     Ok(records)
 }
 
-/// Answers VLArbitrationTableRecord.
+/// Answers VLArbitrationTableRecord, with four blocks for each port. The port of an adapter does
+/// not count in the template. Entries that the port does not have, or that the manager does not
+/// know, are zeros.
 pub(super) fn arbitration(request: &Request<'_>) -> Answer {
     let template: VlArbitrationRecord = request.template();
     let mut records = request.records::<VlArbitrationRecord>();
     let lid = request.asks(VlArbitrationRecord::LID).then_some(template.lid);
     ports(request, lid, |lid, id, port| {
-        let blocks = |first: u8, entries: &[VlWeight]| -> Vec<(u8, Vec<VlWeight>)> {
-            (first..first + 2).zip(entries.chunks(32).map(<[_]>::to_vec)).collect()
-        };
-        let (low, high) = (blocks(1, &port.arbitration_low), blocks(3, &port.arbitration_high));
-        for (block, entries) in low.into_iter().chain(high) {
+        let is_switch = request.inventory.nodes.get(&id.node).is_some_and(|node| node.switch.is_some());
+        let mask = if is_switch { u64::MAX } else { !VlArbitrationRecord::PORT } & !VlArbitrationRecord::LID;
+        for block in 1..=4 {
+            let entries = if block <= 2 { &port.arbitration_low } else { &port.arbitration_high };
+            let known = entries.chunks(32).nth(usize::from((block - 1) % 2)).unwrap_or_default();
             let mut table = VlArbitration::default();
-            table.entries[..entries.len()].copy_from_slice(&entries);
+            table.entries[..known.len()].copy_from_slice(known);
             let record = VlArbitrationRecord { lid, port: id.port, block, table };
-            records.offer(record, &template, request.mask & !VlArbitrationRecord::LID)?;
+            records.offer(record, &template, request.mask & mask)?;
         }
         Ok(())
     })?;
-    Ok(records)
-}
-
-/// Answers GUIDInfoRecord.
-pub(super) fn guids(request: &Request<'_>) -> Answer {
-    let template: GuidInfoRecord = request.template();
-    let mut records = request.records::<GuidInfoRecord>();
-    for (_, _, port) in request.end_ports(request.asks(GuidInfoRecord::LID).then_some(template.lid)) {
-        for (block, guids) in (0..=u8::MAX).zip(port.guids.chunks(8)) {
-            let mut table = GuidInfo::default();
-            table.guids[..guids.len()].copy_from_slice(guids);
-            let record = GuidInfoRecord { lid: port.info.lid, block, table };
-            records.offer(record, &template, request.mask & !GuidInfoRecord::LID)?;
-        }
-    }
     Ok(records)
 }
 

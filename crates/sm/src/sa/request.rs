@@ -129,15 +129,9 @@ impl Records {
         Ok(())
     }
 
-    /// Adds the n-th of other records of the same kind, if there are so many.
-    pub(super) fn append(&mut self, others: &Records, nth: usize) -> Result<(), Refusal> {
-        let Some(record) = others.bytes.chunks_exact(self.stride).nth(nth) else { return Ok(()) };
-        if self.bytes.len() + record.len() > self.longest {
-            return Err(Refusal(sa::STATUS_NO_RESOURCES));
-        }
-        self.bytes.extend_from_slice(record);
-        self.count += 1;
-        Ok(())
+    /// The n-th record, if there are so many.
+    pub(super) fn nth<R: Layout>(&self, nth: usize) -> Option<R> {
+        R::read(self.bytes.chunks_exact(self.stride).nth(nth)?)
     }
 
     /// Adds a record if it matches.

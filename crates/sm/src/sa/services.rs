@@ -1,6 +1,6 @@
 //! ServiceRecord: the registry of services, with leases. Principal type: [`Services`].
 
-use super::paths::{self, Index};
+use super::index::{Index, is_of_subnet};
 use super::request::{Answer, Refusal, Request, common, pkeys};
 use crate::inventory::PortId;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Services {
             return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
         }
         let key = identity(request, &record);
-        let port = if paths::is_of_subnet(request.prefix, record.gid) {
+        let port = if is_of_subnet(request.prefix, record.gid) {
             index.find(request.prefix, record.gid).ok_or(Refusal(STATUS_INVALID_GID))?
         } else {
             request.asker

@@ -6,8 +6,8 @@ use super::*;
 use crate::inventory::{Node, Port, Switch};
 use proptest::prelude::*;
 use wire::mad::MAD_LEN;
-use wire::sa::{NodeRecord, PortInfoRecord};
-use wire::smp::{LinkState, NodeDescription, NodeInfo, NodeType, PortInfo, SwitchInfo};
+use wire::sa::{GuidInfoRecord, NodeRecord, PortInfoRecord};
+use wire::smp::{GuidInfo, LinkState, NodeDescription, NodeInfo, NodeType, PortInfo, SwitchInfo};
 
 const PREFIX: u64 = 0xfe80 << 48;
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ fn port(guid: u64, lid: u16, lmc: u8, peer: Option<PortId>, pkeys: &[u16]) -> Po
         info,
         peer,
         pkeys: pkeys.to_vec(),
-        sl_to_vl: Vec::new(),
+        sl_to_vl: BTreeMap::new(),
         arbitration_high: Vec::new(),
         arbitration_low: Vec::new(),
         guids: vec![guid],
@@ -196,6 +196,32 @@ fn paths_of_several_pairs_begin_with_each_end_once() {
 }
 
 #[test]
+fn independent_paths_have_few_links_in_common() {
+    let (sa, mut inventory) = sa();
+    // A second link between the first two switches, for the second LID of 0x12.
+    for (node, peer) in [(1, 2), (2, 1)] {
+        let second = port(node, 0, 0, Some(PortId { node: peer, port: 9 }), &[]);
+        inventory.nodes.get_mut(&node).unwrap().ports.insert(9, second);
+    }
+    inventory.nodes.get_mut(&1).unwrap().switch.as_mut().unwrap().linear[9] = 9;
+    let mask = MultiPathRecord::SOURCES | MultiPathRecord::DESTINATIONS | MultiPathRecord::NUMBER;
+    let mut wanted = MultiPathRecord { sources: 2, destinations: 1, number: 2, ..MultiPathRecord::default() };
+    for (gid, guid) in wanted.gids.iter_mut().zip([0x10, 0x11, 0x12]) {
+        *gid = gid_of(guid);
+    }
+    for (independence, dlids) in [(0, [8, 8]), (2, [8, 9])] {
+        let mut sa = sa.clone();
+        let mask = mask | MultiPathRecord::INDEPENDENCE;
+        let record = MultiPathRecord { independence, ..wanted };
+        let mad = datagram(METHOD_GET_MULTI, MultiPathRecord::ATTRIBUTE, 0, mask, record);
+        sa.receive(&inventory, peer(4), &mad, SECOND);
+        let (_, answer) = std::iter::from_fn(|| sa.poll_transmit()).find(|(_, mad)| mad[3] & RESPONSE != 0).unwrap();
+        let path = |nth: usize| PathRecord::read(&answer[DATA + 64 * nth..]).unwrap();
+        assert_eq!([path(0).dlid, path(1).dlid], dlids);
+    }
+}
+
+#[test]
 fn a_loop_in_the_tables_is_no_path() {
     let (mut sa, mut inventory) = sa();
     inventory.nodes.get_mut(&2).unwrap().switch.as_mut().unwrap().linear[8] = 1;
@@ -298,11 +324,56 @@ fn a_group_of_a_chosen_gid_is_not_made_by_request() {
 }
 
 #[test]
+fn an_alias_is_a_member_of_its_own_and_belongs_to_one_port() {
+    let (mut sa, mut inventory) = sa();
+    for guid in [0x10, 0x11] {
+        inventory.port_mut(PortId { node: guid, port: 1 }).unwrap().info.guid_cap = 16;
+    }
+    sa.inventory_changed(&inventory, SECOND);
+    let block = GuidInfoRecord::LID | GuidInfoRecord::BLOCK;
+    let aliases = |sa: &mut Sa, from, method, mask, (lid, block, guids): (u16, u8, [u64; 8])| {
+        let record = GuidInfoRecord { lid, block, table: GuidInfo { guids } };
+        let mad = datagram(method, GuidInfoRecord::ATTRIBUTE, 0, mask, record);
+        let (status, answer) = ask::<GuidInfoRecord>(sa, &inventory, from, &mad);
+        (status, answer.table.guids)
+    };
+    let (first, second) = (block | 1 << 5, block | 1 << 5 | 1 << 6);
+    let wanted = (4, 0, [0, 0x50, 0, 0, 0, 0, 0, 0]);
+    let chosen = 0x0014_0500_0000_0001;
+    let both = [0x10, 0x50, chosen, 0, 0, 0, 0, 0];
+    assert_eq!(aliases(&mut sa, 4, METHOD_SET, second, wanted), (0, both), "one of its own choice");
+    assert_eq!(sa.poll_event(), Some(Event::AliasesChanged));
+    assert_eq!(sa.aliases()[&PortId { node: 0x10, port: 1 }], [0, 0x50, chosen]);
+    assert_eq!(aliases(&mut sa, 6, METHOD_SET, second, wanted).0, sa::STATUS_DENIED, "another port's");
+    let taken = (6, 1, [0x50, 0x60, 0x10, 0, 0, 0, 0, 0]);
+    assert_eq!(aliases(&mut sa, 6, METHOD_SET, block | 7 << 4, taken).1, [0, 0x60, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(aliases(&mut sa, 4, METHOD_SET, block | 1 << 4, wanted).0, sa::STATUS_INVALID_REQUEST, "its own GUID");
+    assert_eq!(aliases(&mut sa, 4, METHOD_SET, first, (4, 2, [0; 8])).0, sa::STATUS_NO_RECORDS, "its table ends");
+
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, path(0x50, 0x60));
+    let (status, found) = ask::<PathRecord>(&mut sa, &inventory, 4, &mad);
+    assert_eq!((status, found.slid, found.dlid, found.sgid), (0, 4, 6, gid_of(0x50)));
+    let mut member = |method, mask, guid| {
+        let mad = datagram(method, McMemberRecord::ATTRIBUTE, 0, mask, membership(1, guid, 1));
+        ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0
+    };
+    assert_eq!([member(METHOD_SET, CREATE, 0x10), member(METHOD_SET, JOIN, 0x50)], [0, 0]);
+    assert_eq!(member(METHOD_DELETE, JOIN, 0x10), 0, "the alias is still a member");
+    assert_eq!(sa.groups()[&0xc000].len(), 1);
+    assert_eq!(aliases(&mut sa, 4, METHOD_DELETE, first, wanted).0, sa::STATUS_DENIED, "it is a member of a group");
+    let left = datagram(METHOD_DELETE, McMemberRecord::ATTRIBUTE, 0, JOIN, membership(1, 0x50, 1));
+    assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &left).0, 0);
+    assert_eq!(aliases(&mut sa, 4, METHOD_DELETE, second, wanted).1, [0x10, 0, 0, 0, 0, 0, 0, 0]);
+    let again = aliases(&mut sa, 4, METHOD_SET, block | 1 << 6, (4, 0, [0; 8])).1;
+    assert_eq!(again, [0x10, 0, chosen, 0, 0, 0, 0, 0], "an index gets the same GUID again");
+}
+
+#[test]
 fn a_port_that_vanishes_leaves_its_groups() {
     let (mut sa, mut inventory) = sa();
     let mad = datagram(METHOD_SET, McMemberRecord::ATTRIBUTE, 0, CREATE, membership(1, 0x10, 1));
     assert_eq!(ask::<McMemberRecord>(&mut sa, &inventory, 4, &mad).0, 0);
-    let broadcast = Sa::broadcast_group(0x7fff, 4, 7, 0, 18);
+    let broadcast = crate::partitions::Partitions::default().list[0].records()[0];
     assert_eq!(broadcast.mgid[4..6], [0xff, 0xff]);
     assert_eq!(sa.create_group(&inventory, broadcast), Some(0xc001));
     inventory.nodes.remove(&0x10);
@@ -464,7 +535,7 @@ proptest! {
     fn any_datagram_is_survived(
         bytes in proptest::collection::vec(any::<u8>(), MAD_LEN),
         method in proptest::sample::select(vec![1_u8, 2, 0x12, 0x13, 0x14, 0x15, 6]),
-        attribute in proptest::sample::select(vec![1_u16, 3, 0x11, 0x12, 0x20, 0x31, 0x35, 0x38, 0x3a, 0xf3, 0x36]),
+        attribute in proptest::sample::select(vec![1_u16, 3, 0x11, 0x12, 0x20, 0x30, 0x31, 0x35, 0x38, 0x3a, 0xf3, 0x36]),
         mask in prop_oneof![Just(0), any::<u64>()],
     ) {
         let (mut sa, inventory) = sa();

@@ -1,5 +1,6 @@
 //! The way of a packet through the linear forwarding tables, and what it carries. Not which paths a
-//! request is answered with. The functions are [`walk`] and [`link_mbps`].
+//! request is answered with. The functions are [`walk`], [`egresses`] and
+//! [`link_mbps`].
 
 use crate::inventory::{Inventory, Port, PortId};
 use wire::rate_code;
@@ -68,20 +69,32 @@ pub(super) fn link_mbps(port: &Port) -> u32 {
 
 /// Follows a packet from an end port to another one, which has the LID `dlid`.
 pub(super) fn walk(inventory: &Inventory, from: PortId, to: PortId, dlid: u16) -> Option<Way> {
+    follow(inventory, from, to, dlid, |_| {})
+}
+
+/// The ports that a packet leaves by on its way.
+pub(super) fn egresses(inventory: &Inventory, from: PortId, to: PortId, dlid: u16) -> Vec<PortId> {
+    let mut ports = Vec::new();
+    follow(inventory, from, to, dlid, |port| ports.push(port)).map_or(Vec::new(), |_| ports)
+}
+
+fn follow(inventory: &Inventory, from: PortId, to: PortId, dlid: u16, mut each: impl FnMut(PortId)) -> Option<Way> {
     let mut way = Way::of(inventory.port(from)?);
     if from == to {
         return Some(way);
     }
     way.mtu = way.mtu.min(Way::of(inventory.port(to)?).mtu);
     let mut node = inventory.nodes.get(&from.node)?;
-    let mut egress = from.port;
+    let PortId { node: mut guid, port: mut egress } = from;
     for _ in 0..=MOST_HOPS {
         if let Some(switch) = &node.switch {
             egress = *switch.linear.get(usize::from(dlid))?;
         }
         let port = node.ports.get(&egress).filter(|_| egress != 0 || node.switch.is_none())?;
         way.cross(port);
+        each(PortId { node: guid, port: egress });
         let peer = port.peer?;
+        guid = peer.node;
         node = inventory.nodes.get(&peer.node)?;
         if node.switch.is_none() {
             return (peer == to).then_some(way);

@@ -1,6 +1,6 @@
 //! Links and nodes that come and go, and LIDs that are given twice.
 
-use crate::net::{MS, Net, SECOND, SMALL};
+use crate::net::{MS, Net, SECOND, SMALL, fat_tree};
 use softhca_sm::Config;
 use subnet::fabric::TRAINING;
 use wire::notice::Notice;
@@ -128,4 +128,27 @@ fn the_manager_waits_for_its_own_link() {
     net.settle();
     assert!(net.sites[0].manager.is_up());
     net.assert_connected();
+}
+
+#[test]
+fn a_storm_of_traps_is_told_in_one_line_and_a_lasting_problem_once() {
+    let mut net = Net::up(&fat_tree(2, 4), Config::default());
+    net.run(2 * SECOND);
+    let ups = net.ups();
+    // Traps of several nodes, which cause a sweep each.
+    for leaf in ["L0-1", "L1-0", "L1-1", "L2-0", "L2-1"] {
+        net.managed.cut(net.end(leaf, 1));
+        net.run(100 * MS);
+    }
+    net.run(2 * SECOND);
+    net.settle();
+    assert_eq!(net.ups(), ups + 2, "the first at once, and the others together");
+    let last = net.sites[0].events.iter().rev().find_map(|event| match event {
+        softhca_sm::Event::Up(up) => Some(up.to_string()),
+        _ => None,
+    });
+    assert!(last.is_some_and(|line| line.ends_with(", 4 sweeps")));
+    let problems = net.problems().len();
+    net.run(60 * SECOND);
+    assert_eq!((net.ups(), net.problems().len()), (ups + 2, problems));
 }

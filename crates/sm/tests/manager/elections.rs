@@ -1,7 +1,7 @@
 //! Several managers in one fabric.
 
 use crate::net::{Net, SECOND, SMALL};
-use softhca_sm::Config;
+use softhca_sm::{Config, Event};
 use wire::layout::Layout;
 use wire::mad::{CLASS_SUBN_LID, METHOD_GET, METHOD_SET};
 use wire::smp::{SmInfo, SmState, Smp};
@@ -56,6 +56,9 @@ fn a_standby_takes_over_from_a_dead_master_and_lids_stay() {
     net.run(3 * SECOND);
     assert_eq!(states(&net), [SmState::Master, SmState::Standby]);
     let before = net.lids();
+    net.run(60 * SECOND);
+    let changes = net.sites[1].events.iter().filter(|event| matches!(event, Event::State(_))).count();
+    assert_eq!(changes, 1, "it is on standby as long as the master answers");
     net.kill(0);
     net.run(60 * SECOND);
     net.settle();

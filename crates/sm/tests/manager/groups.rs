@@ -96,3 +96,31 @@ fn trees_are_mended_when_a_link_is_cut_and_switches_can_be_members() {
     assert_eq!(net.receivers("H1", 0xc003), ["H2", "H3", "H4", "S3"]);
     assert_eq!(net.receivers("H4", 0xc003), ["H1", "H2", "H3", "S3"]);
 }
+
+#[test]
+fn trees_outlive_a_takeover_until_members_have_had_time_to_join_again() {
+    let mut net = Net::up(&fat_tree(2, 4), Config { priority: 5, ..Config::default() });
+    net.start("H8", Config::default());
+    net.run(3 * SECOND);
+    net.attach_all();
+    let full = McMemberRecord::FULL;
+    let mut members: Vec<Member> = ["H2", "H4", "H7"].map(|name| net.member(name, full)).to_vec();
+    members.push(net.member("H16", McMemberRecord::SEND_ONLY_NON));
+    net.manager().set_groups(BTreeMap::from([(0xc000, members.clone()), (0xc021, members.clone())]));
+    net.settle();
+    net.kill(0);
+    while !net.sites[1].manager.is_up() {
+        net.run(SECOND);
+    }
+    // One has joined again, to the first group.
+    net.sites[1].manager.set_groups(BTreeMap::from([(0xc000, members[2..3].to_vec())]));
+    net.settle();
+    for (from, mlid) in [("H4", 0xc000), ("H16", 0xc000), ("H16", 0xc021)] {
+        let expected: Vec<&str> = ["H2", "H4", "H7"].into_iter().filter(|name| *name != from).collect();
+        assert_eq!(net.receivers(from, mlid), expected, "from {from} to {mlid:#x}");
+    }
+    net.run(40 * SECOND);
+    net.settle();
+    assert_eq!(net.receivers("H7", 0xc000), [""; 0], "the others have not joined again");
+    assert_eq!(net.receivers("H7", 0xc021), [""; 0]);
+}

@@ -233,7 +233,7 @@ impl Net {
         problems.collect()
     }
 
-    /// The heavy sweeps that were completed.
+    /// The changes that the managers have told of.
     pub(crate) fn ups(&self) -> usize {
         let events = self.sites.iter().flat_map(|site| &site.events);
         events.filter(|event| matches!(event, Event::Up(_))).count()

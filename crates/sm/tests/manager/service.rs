@@ -9,8 +9,8 @@ use subnet::End;
 use subnet::fabric::TRAINING;
 use subnet::managed::{Datagram, Managed, Output};
 use wire::layout::Layout;
-use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, Header, METHOD_GET, METHOD_SET, Mad};
-use wire::sa::{DATA, McMemberRecord, PathRecord};
+use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, Header, METHOD_DELETE, METHOD_GET, METHOD_SET, Mad};
+use wire::sa::{DATA, GuidInfoRecord, McMemberRecord, PathRecord};
 use wire::smp::PERMISSIVE_LID;
 
 struct Site {
@@ -122,4 +122,19 @@ fn a_path_is_answered_and_a_member_that_joins_is_in_the_multicast_tables() {
     let switch = site.managed.node(site.managed.id("S1").unwrap()).unwrap().switch.as_ref().unwrap();
     // S1 port 2 leads to H2.
     assert_eq!(switch.multicast[usize::from(member.mlid - 0xc000)][0] & 1 << 2, 1 << 2);
+}
+
+#[test]
+fn an_alias_guid_is_in_the_table_of_its_port_until_it_is_deleted() {
+    let mut site = Site::up();
+    let h2 = End { node: site.managed.id("H2").unwrap(), port: 1 };
+    let mut record = GuidInfoRecord { lid: site.managed.port_info(h2).unwrap().lid, block: 1, ..Default::default() };
+    record.table.guids[3] = 0xa1a5;
+    let mask = GuidInfoRecord::LID | GuidInfoRecord::BLOCK | 1 << 7;
+    for (method, guid) in [(METHOD_SET, 0xa1a5), (METHOD_DELETE, 0)] {
+        let (status, answer) = site.ask(method, GuidInfoRecord::ATTRIBUTE, mask, record);
+        assert_eq!((status, answer.table.guids[3]), (0, guid));
+        let port = site.managed.node(h2.node).unwrap().port(1).unwrap();
+        assert_eq!((port.guids[0], port.guids[11]), (port.guid, guid));
+    }
 }

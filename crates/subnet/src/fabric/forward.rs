@@ -22,6 +22,11 @@ impl Fabric {
                 self.release(hold);
                 return;
             }
+            Kind::Outside => {
+                self.deliver(at, frame);
+                self.release(hold);
+                return;
+            }
             Kind::Switch(_) => self.switch(at, &frame, hold.clone()),
             Kind::Router(_) => self.route(at, &frame, hold.clone()),
         };

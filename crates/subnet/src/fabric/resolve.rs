@@ -50,7 +50,8 @@ pub struct Path {
     /// How many hops come before the first router. From there on a router has chosen the service
     /// level.
     pub own_hops: usize,
-    /// The port that has the LID: that of an end node or a router, or port 0 of a switch.
+    /// The port that has the LID: that of an end node or a router, port 0 of a switch, or the far
+    /// end of a link out of this fabric.
     pub end: End,
     /// The lowest rate of all links.
     pub rate: Rate,
@@ -195,6 +196,7 @@ impl Fabric {
                     egress => Ok(Next::Switch(node.first + u32::from(egress), switch.vl(port.number, egress, to.sl))),
                 }
             }
+            Kind::Outside => Ok(Next::Here(port.number)),
             _ if !identity.has(to.dlid) => Err(Cause::NotMine),
             Kind::Router(router) => {
                 let Some(grh) = to.grh.filter(|grh| grh.dgid != identity.gid()) else {

@@ -1,7 +1,7 @@
 //! What an event does at a port: packets and flow-control packets that arrive, and the choice of
 //! what leaves next. Not what a node does with a packet ([`super::forward`]).
 
-use super::{Delivery, Event, Fabric, Happening};
+use super::{Delivery, End, Event, Fabric, Happening};
 use crate::counters::Cause;
 use crate::frame::Frame;
 use crate::port::{Hold, Place, Port, Queued};
@@ -228,6 +228,15 @@ impl Fabric {
         let deadline = port.lanes.iter().filter_map(|lane| port.deadline(lane)).map(|(time, _)| time).min();
         if let Some(time) = deadline {
             self.wake(at, time);
+        }
+    }
+
+    /// Counts how long a port has waited until now, if it still waits.
+    pub(crate) fn count_wait(&mut self, end: End) {
+        let Some(at) = self.index(end) else { return };
+        let (now, port) = (self.now, &mut self.ports[at as usize]);
+        if let Some(since) = &mut port.egress.waiting_since {
+            port.counters.waited += now - std::mem::replace(since, now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The lives of links: training, error recovery, cuts, and the states that the manager sets. Not
 //! what passes in a state ([`crate::state`]).
 
-use super::{End, Fabric, Happening};
+use super::{End, Fabric, Happening, Kind};
 use crate::counters::Cause;
 use crate::credit::Sender;
 use crate::port::{Hold, Port, Settings};
@@ -173,6 +173,11 @@ impl Fabric {
             }
             port.egress.flow_due = lanes_in_use(port);
             self.change(at, Event::LinkUp);
+            // The manager of the other fabric decides there what passes.
+            if matches!(self.nodes[self.ports[at as usize].node as usize].kind, Kind::Outside) {
+                self.change(at, Event::SetArmed);
+                self.change(at, Event::SetActive);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 impl Managed {
     /// A packet has reached an end port, or a port of a switch on its directed route.
     pub(super) fn arrived(&mut self, delivery: Delivery) {
+        let Some(delivery) = self.leave_by_tunnel(delivery) else { return };
         let at = delivery.end;
         match Datagram::of(&delivery.frame) {
             Some(datagram) if datagram.dest_qp == 0 => self.smi(at, &datagram),

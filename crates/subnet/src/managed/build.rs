@@ -2,7 +2,8 @@
 //! values of NodeInfo, SwitchInfo and PortInfo that adapters and switches of today have. Not their
 //! state later ([`super::mirror`]). Principal function: [`build`].
 
-use super::guids::{self, Guids};
+use super::guids::{self, Guids, Unbuildable};
+use super::tunnels::{Tunnels, outward};
 use crate::fabric::{End, Fabric, NodeId, Unconnectable};
 use crate::port::{LINK_LOCAL, Settings};
 use crate::rate::{Codes, Time};
@@ -24,45 +25,20 @@ const EIGHT_LANES: u8 = 4;
 /// A time code that means no limit.
 const FOR_EVER: u8 = 20;
 
-/// Why a topology cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbuildable {
-    /// Two nodes have one GUID.
-    #[error("\"{first}\" and \"{second}\" have the same GUID {guid:#x}; change one of them")]
-    Guid {
-        /// The GUID.
-        guid: u64,
-        /// A node with it.
-        first: String,
-        /// Another node with it.
-        second: String,
-    },
-    /// Two nodes have one name.
-    #[error("node \"{0}\" exists twice; give each node its own name")]
-    Name(String),
-    /// A link leads nowhere, or to a port with another link.
-    #[error("port {port} of \"{node}\" cannot be connected: {cause}")]
-    Link {
-        /// The node.
-        node: String,
-        /// Its port.
-        port: u8,
-        /// Why.
-        cause: Unconnectable,
-    },
-}
-
 /// The parts of a managed fabric.
 pub(super) struct Built {
     pub(super) fabric: Fabric,
     pub(super) nodes: Vec<node::Node>,
     pub(super) names: Vec<Box<str>>,
     pub(super) ids: HashMap<Box<str>, NodeId>,
+    pub(super) tunnels: Tunnels,
 }
 
-/// Builds the nodes and links of a topology. Node ids are in the order of the file.
+/// Builds the nodes and links of a topology. Node ids are in the order of the file. Nodes that
+/// stand for those of other agents come last, and have no agent here.
 pub(super) fn build(topology: &Topology) -> Result<Built, Unbuildable> {
-    let mut built = Built { fabric: Fabric::new(), nodes: Vec::new(), names: Vec::new(), ids: HashMap::new() };
+    let (fabric, tunnels) = (Fabric::new(), Tunnels::default());
+    let mut built = Built { fabric, nodes: Vec::new(), names: Vec::new(), ids: HashMap::new(), tunnels };
     for (node, guids) in topology.nodes.iter().zip(guids::assign(topology)?) {
         let id = match node.kind {
             NodeType::Ca => built.fabric.add_hca(guids.node, node.ports),
@@ -80,6 +56,14 @@ pub(super) fn build(topology: &Topology) -> Result<Built, Unbuildable> {
         for link in &node.links {
             let own = End { node: NodeId(id), port: link.port };
             let failed = |cause| Unbuildable::Link { node: node.name.clone(), port: link.port, cause };
+            if let Some(outward) = outward(&mut built.fabric, &node.name, own, link) {
+                built.fabric.connect(own, outward.far, CABLE).map_err(failed)?;
+                // The peer is not there yet.
+                built.fabric.set_enabled(outward.far, false);
+                built.names.push(link.peer.as_str().into());
+                built.tunnels.all.push(outward);
+                continue;
+            }
             let peer = *built.ids.get(link.peer.as_str()).ok_or_else(|| failed(Unconnectable::NoPort))?;
             let peer = End { node: peer, port: link.peer_port };
             if built.fabric.peer(own) != Some(peer) {

@@ -21,6 +21,7 @@ impl Managed {
     }
 
     fn count_port(&mut self, end: End) {
+        self.fabric.count_wait(end);
         let Some(port) = self.fabric.port(end) else { return };
         let (now, tick) = (port.counters(), port.rate().time_of(TICK_BYTES));
         let before = self.counted.get(&end);

@@ -1,10 +1,38 @@
 //! The GUIDs of the nodes and ports of a topology: those of the file, and new ones that are unique
 //! and the same each time. Principal type: [`Guids`].
 
-use super::build::Unbuildable;
+use crate::fabric::Unconnectable;
 use mad::topology::{Node, Topology};
 use std::collections::HashMap;
 use wire::smp::NodeType;
+
+/// Why a topology cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unbuildable {
+    /// Two nodes have one GUID.
+    #[error("\"{first}\" and \"{second}\" have the same GUID {guid:#x}; change one of them")]
+    Guid {
+        /// The GUID.
+        guid: u64,
+        /// A node with it.
+        first: String,
+        /// Another node with it.
+        second: String,
+    },
+    /// Two nodes have one name.
+    #[error("node \"{0}\" exists twice; give each node its own name")]
+    Name(String),
+    /// A link leads nowhere, or to a port with another link.
+    #[error("port {port} of \"{node}\" cannot be connected: {cause}")]
+    Link {
+        /// The node.
+        node: String,
+        /// Its port.
+        port: u8,
+        /// Why.
+        cause: Unconnectable,
+    },
+}
 
 /// The GUIDs of a node.
 pub(super) struct Guids {
@@ -40,7 +68,8 @@ impl Used {
 /// # Errors
 /// Two nodes of the file have the same GUID.
 pub(super) fn assign(topology: &Topology) -> Result<Vec<Guids>, Unbuildable> {
-    let mut used = Used { owners: HashMap::new(), next: [0x10_0000, 0x20_0000, 0x30_0000] };
+    let base = base(topology);
+    let mut used = Used { owners: HashMap::new(), next: [0x10_0000, 0x20_0000, 0x30_0000].map(|first| base | first) };
     for (at, node) in topology.nodes.iter().enumerate() {
         let named = node.guid.into_iter().chain(port_guids(node).map(|(_, guid)| guid));
         for guid in named.filter(|guid| *guid != 0) {
@@ -51,6 +80,20 @@ pub(super) fn assign(topology: &Topology) -> Result<Vec<Guids>, Unbuildable> {
         }
     }
     Ok(topology.nodes.iter().enumerate().map(|(at, node)| of_node(&mut used, at, node)).collect())
+}
+
+/// What the new GUIDs of this file have in common, above the numbers that ibsim uses: nothing,
+/// unless links lead to other agents. Then it is a hash of these links, because the other file has other
+/// ones, and the subnet has the nodes of both. FNV-1a.
+fn base(topology: &Topology) -> u64 {
+    let links = topology.nodes.iter().flat_map(|node| node.links.iter().map(move |link| (node, link)));
+    let outward = links.filter(|(_, link)| link.outside().is_some());
+    let texts = outward.map(|(node, link)| format!("{}[{}]{}[{}]", node.name, link.port, link.peer, link.peer_port));
+    let hash = texts.fold(None, |hash, text| {
+        let first = hash.unwrap_or(0x811c_9dc5_u32);
+        Some(text.bytes().fold(first, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+    });
+    hash.map_or(0, |hash| u64::from(hash) << 24)
 }
 
 /// The GUIDs of ports that the file names. The ports of a switch have none of their own.
@@ -108,6 +151,15 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn the_files_of_two_agents_have_different_guids() {
+        let file = |peer: u8| format!("Switch 8 \"S1\"\n[1] \"@10.0.0.{peer}/S1\"[1]\n");
+        let (one, other) = (guids(&file(2))[0].0, guids(&file(1))[0].0);
+        assert_ne!(one, other);
+        assert_eq!([one & 0xff_ffff, other & 0xff_ffff], [0x20_0000; 2]);
+        assert_eq!(guids(&file(2))[0].0, one, "the same each time");
     }
 
     #[test]

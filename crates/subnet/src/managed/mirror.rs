@@ -80,6 +80,7 @@ impl Managed {
         if let Some(notice) = notice {
             self.trap(self.end_port(end), notice);
         }
+        self.tunnel_state(end, now);
         self.output(end, || Output::Link { end, state: now });
         let is_active = |state| matches!(state, Logical::Active | Logical::ActiveDefer);
         match (is_active(before), is_active(now)) {

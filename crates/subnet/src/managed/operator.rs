@@ -16,6 +16,12 @@ impl Managed {
         &self.fabric
     }
 
+    /// The links and switches, for an owner that sets tables, settings and states by hand. The
+    /// agents do not know of it, so what a manager sets later wins.
+    pub const fn fabric_mut(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
     /// The current time.
     #[must_use]
     pub const fn now(&self) -> Time {
@@ -97,11 +103,13 @@ impl Managed {
     /// Cuts the cable of a port.
     pub fn cut(&mut self, end: End) {
         self.fabric.cut(end);
+        self.tunnels_follow();
     }
 
     /// Mends the cable of a port.
     pub fn mend(&mut self, end: End) {
         self.fabric.mend(end);
+        self.tunnels_follow();
     }
 
     /// Cuts all cables of a node: it is away.

@@ -21,6 +21,10 @@ pub(super) enum Timer {
     Restart(End),
     /// A port is switched off.
     Disable(End),
+    /// A tunnel says hello.
+    Tunnel(usize),
+    /// The peers of tunnels hear of changed paths.
+    Reach,
 }
 
 /// A time of the agents as one of the model.
@@ -37,6 +41,8 @@ impl Managed {
                 Timer::Trap(end) => self.send_trap(end),
                 Timer::Restart(end) => self.restart(end),
                 Timer::Disable(end) => self.fabric.set_enabled(end, false),
+                Timer::Tunnel(index) => self.tunnel_time(index),
+                Timer::Reach => self.tell_reach(),
             }
         }
     }

@@ -10,3 +10,4 @@ mod net;
 mod random;
 mod sweep;
 mod tables;
+mod tunnels;

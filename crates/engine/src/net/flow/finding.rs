@@ -64,6 +64,7 @@ impl Engine {
             target: Target {
                 to: to_socket,
                 traffic_class: vector.traffic_class,
+                sl: vector.sl,
                 hop_limit: vector.hop_limit,
                 interface: if to.is_multicast() { ifindex } else { 0 },
             },

@@ -1,0 +1,69 @@
+//! Datagrams of the agent's connection manager on ports of a topology: its messages, and its
+//! requests to subnet administration with their answers. Adds to [`Mads`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use mad::client::Event;
+use mad::transactions::Registration;
+use wire::mad::{Header, Mad};
+
+use super::port::Owner;
+use super::travel::{Datagram, port_of};
+use super::way::Way;
+use super::{CROWD, Mads};
+use crate::outward::{Answer, Kind, Outward};
+use crate::world::World;
+
+/// A request is sent again after this time, as often as its time allows.
+const AGAIN: Duration = Duration::from_millis(500);
+
+impl Mads {
+    /// Sends datagrams of the connection manager. If too many are on their way, messages are lost,
+    /// and their senders repeat them.
+    pub(crate) fn send_for_manager(&mut self, world: &mut World, datagrams: VecDeque<Outward>) {
+        if datagrams.is_empty() {
+            return;
+        }
+        for outward in datagrams {
+            let Outward { from: at, path_bits, lid, sl, pkey, mad, kind } = outward;
+            let Some(pkey_index) = port_of(world, at).and_then(|port| port.pkeys.index_of(pkey)) else { continue };
+            let to = Way { sl, path_bits, pkey_index, ..Way::to_lid(lid, 1) };
+            match kind {
+                Kind::Message(owner) if self.travelling.len() < CROWD => {
+                    self.travelling.push_back(Datagram { at, qpn: 1, to, mad, owner });
+                }
+                Kind::Message(_) => {}
+                Kind::Question(timeout) => self.ask(at, to, &mad, timeout),
+            }
+        }
+        self.settle(world);
+    }
+
+    /// Sends a request to subnet administration.
+    fn ask(&mut self, at: super::PortId, to: Way, mad: &Mad, timeout: Duration) {
+        let now = self.now();
+        let Some(port) = self.ports.get_mut(&at) else { return };
+        let asker = port.registered.iter_mut().find(|(_, registered)| registered.owner == Owner::Asker);
+        let Some((registration, registered)) = asker else { return };
+        let wait = timeout.clamp(Duration::from_millis(1), AGAIN);
+        let retries = (timeout.as_millis() / AGAIN.as_millis()).min(60) as u32;
+        if registered.client.send(to, mad, wait, retries, now).is_err() {
+            let transaction = Header::of(mad).transaction as u32;
+            self.results.answers.push(Answer { transaction, mad: None });
+        }
+        let registration: Registration = *registration;
+        self.follow_client(at, registration);
+    }
+
+    /// Keeps what the client of the connection manager has heard.
+    pub(super) fn keep_answer(&mut self, event: &Event<Way>) {
+        let (message, is_answer) = match event {
+            Event::Received(_, message) => (message, true),
+            Event::Unanswered(_, message) => (message, false),
+        };
+        let Some(mad) = message.first_chunk() else { return };
+        let transaction = Header::of(mad).transaction as u32;
+        self.results.answers.push(Answer { transaction, mad: is_answer.then_some(*mad) });
+    }
+}

@@ -1,0 +1,228 @@
+//! Links to ports of other agents: each ends at a node that stands for the other agent's, and a
+//! [`Tunnel`] carries what reaches it. If the peer is there, that end of the link is on, and the
+//! link trains with the widths and speeds that the peer has. Principal type: [`Tunnels`].
+
+use super::timers::Timer;
+use super::{Managed, Output};
+use crate::fabric::{Delivery, End, Fabric};
+use crate::rate::{MICROSECOND, Mtu, Time};
+use crate::state::{Logical, Physical};
+use crate::tunnel::reach::Reached;
+use crate::tunnel::{self, Change, HELLO, Ignored, Offer, Received, Tunnel};
+use std::net::SocketAddr;
+
+/// A link to a port of another agent.
+#[derive(Debug)]
+pub(super) struct Outward {
+    /// The own port.
+    pub(super) near: End,
+    /// The end of the link that stands for the peer's port.
+    pub(super) far: End,
+    pub(super) peer: SocketAddr,
+    pub(super) names: [Box<str>; 2],
+    /// Open, if the owner has a socket.
+    pub(super) tunnel: Option<Tunnel>,
+    /// The own port will go down, and not by itself.
+    pub(super) follows: bool,
+}
+
+/// How long changes of paths are collected before the peers hear of them.
+const COLLECT: Time = 10_000 * MICROSECOND;
+
+/// All links to other agents.
+#[derive(Debug, Default)]
+pub(super) struct Tunnels {
+    pub(super) all: Vec<Outward>,
+    /// The epoch of the paths that the peers know, or will know when the timer has expired.
+    told: Option<u64>,
+}
+
+impl Tunnels {
+    fn find(&mut self, is: impl Fn(&Outward) -> bool) -> Option<(usize, &mut Outward)> {
+        self.all.iter_mut().enumerate().find(|(_, outward)| is(outward))
+    }
+}
+
+/// What a port can be.
+fn offer(fabric: &Fabric, near: End) -> Option<(bool, Offer)> {
+    let port = fabric.port(near)?;
+    let own = port.settings();
+    let on = port.physical() != Physical::Disabled && !port.is_cut();
+    let (widths, speeds) = (own.widths & own.widths_enabled, own.speeds & own.speeds_enabled);
+    Some((on, Offer { widths, speeds, mtu: own.mtu_cap }))
+}
+
+impl Managed {
+    /// The ports with links to other agents, each with the address of that agent.
+    pub fn tunnels(&self) -> impl Iterator<Item = (End, SocketAddr)> + '_ {
+        self.tunnels.all.iter().map(|outward| (outward.near, outward.peer))
+    }
+
+    /// Opens the tunnel of a port, which can send packets of this MTU. Nobody may guess `cookie`.
+    pub fn open_tunnel(&mut self, near: End, cookie: u64, mtu: Mtu) {
+        let Some((index, outward)) = self.tunnels.find(|outward| outward.near == near) else { return };
+        let [own, peer] = outward.names.clone();
+        for end in [near, outward.far] {
+            if let Some(settings) = self.fabric.settings_mut(end) {
+                (settings.mtu_cap, settings.mtu) = (mtu, mtu);
+            }
+        }
+        if let Some(port) = self.port_mut(near) {
+            (port.info.link.mtu_cap, port.info.link.neighbor_mtu) = (mtu as u8, mtu as u8);
+        }
+        let Some((_, offer)) = offer(&self.fabric, near) else { return };
+        self.tunnels.all[index].tunnel = Some(Tunnel::new(cookie, &own, &peer, offer));
+        self.timers.insert((self.fabric.now(), Timer::Tunnel(index)));
+    }
+
+    /// Takes a datagram of a tunnel.
+    ///
+    /// # Errors
+    /// It does not count.
+    pub fn tunnel_arrived(&mut self, from: SocketAddr, bytes: &[u8]) -> Result<(), Ignored> {
+        let now = self.fabric.now();
+        let is_for = |outward: &Outward| {
+            outward.peer == from && outward.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_for(bytes))
+        };
+        let (index, outward) = self.tunnels.find(is_for).ok_or(Ignored::Names)?;
+        let far = outward.far;
+        let Some(tunnel) = &mut outward.tunnel else { return Ok(()) };
+        match tunnel.handle(bytes, now)? {
+            Received::Link(change) => self.change_tunnel(index, change),
+            // A packet that the link drops is lost, as any.
+            Received::Packet(frame) => drop(self.fabric.inject(far, frame)),
+            Received::Reach(Some(reached)) => self.outputs.push(Output::Reach { far, peer: from, reached }),
+            Received::Reach(None) => {}
+        }
+        self.send_hellos(index);
+        Ok(())
+    }
+
+    /// Tells all peers that this agent ends.
+    pub fn close_tunnels(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        let outwards = self.tunnels.all.iter_mut();
+        outwards.filter_map(|outward| Some((outward.peer, outward.tunnel.as_mut()?.close()?))).collect()
+    }
+
+    /// A hello may be due.
+    pub(super) fn tunnel_time(&mut self, index: usize) {
+        let now = self.fabric.now();
+        let Some(tunnel) = self.tunnels.all.get_mut(index).and_then(|outward| outward.tunnel.as_mut()) else { return };
+        let change = tunnel.handle_timeout(now);
+        self.timers.insert((now + HELLO, Timer::Tunnel(index)));
+        self.change_tunnel(index, change);
+        self.tunnel_follows(index);
+    }
+
+    /// The far end of the link follows the peer's port.
+    fn change_tunnel(&mut self, index: usize, change: Option<Change>) {
+        let (Some(change), Some(outward)) = (change, self.tunnels.all.get_mut(index)) else { return };
+        let (near, far, peer) = (outward.near, outward.far, outward.peer);
+        if outward.tunnel.as_ref().is_none_or(Tunnel::knows_nothing) {
+            self.outputs.push(Output::Reach { far, peer, reached: Vec::new() });
+        }
+        // What goes down now does not do so by itself.
+        outward.follows |= self.fabric.port(near).is_some_and(|port| port.logical() != Logical::Down);
+        self.fabric.set_enabled(far, false);
+        let Change::Up(Offer { widths, speeds, .. }) = change else { return };
+        if let Some(settings) = self.fabric.settings_mut(far) {
+            (settings.widths, settings.widths_enabled) = (widths, widths);
+            (settings.speeds, settings.speeds_enabled) = (speeds, speeds);
+        }
+        self.fabric.set_enabled(far, true);
+    }
+
+    /// The tunnel learns what the own port is now.
+    fn tunnel_follows(&mut self, index: usize) {
+        let Some(outward) = self.tunnels.all.get_mut(index) else { return };
+        if let (Some(tunnel), Some((on, offer))) = (&mut outward.tunnel, offer(&self.fabric, outward.near)) {
+            tunnel.set_port(on, offer);
+        }
+        self.send_hellos(index);
+    }
+
+    /// All tunnels learn what their ports are now.
+    pub(super) fn tunnels_follow(&mut self) {
+        (0..self.tunnels.all.len()).for_each(|index| self.tunnel_follows(index));
+    }
+
+    /// The state of a port has changed.
+    pub(super) fn tunnel_state(&mut self, near: End, state: Logical) {
+        let Some((index, outward)) = self.tunnels.find(|outward| outward.near == near) else { return };
+        if state == Logical::Down
+            && !std::mem::take(&mut outward.follows)
+            && let Some(tunnel) = &mut outward.tunnel
+        {
+            tunnel.restart();
+        }
+        self.tunnel_follows(index);
+    }
+
+    /// Paths may have changed: the peers hear of it soon.
+    pub(super) fn watch_reach(&mut self) {
+        let epoch = Some(self.fabric.epoch());
+        if !self.tunnels.all.is_empty() && std::mem::replace(&mut self.tunnels.told, epoch) != epoch {
+            self.timers.insert((self.fabric.now() + COLLECT, Timer::Reach));
+        }
+    }
+
+    /// Tells the peers what their packets reach here.
+    pub(super) fn tell_reach(&mut self) {
+        self.tunnels.told = Some(self.fabric.epoch());
+        for index in 0..self.tunnels.all.len() {
+            let far = self.tunnels.all[index].far;
+            let reached = self.reached_from(far);
+            if let Some(tunnel) = &mut self.tunnels.all[index].tunnel {
+                tunnel.set_reach(&reached);
+            }
+            self.send_hellos(index);
+        }
+    }
+
+    /// The LIDs of attached adapters that packets reach which come in by a tunnel.
+    fn reached_from(&self, far: End) -> Vec<Reached> {
+        let mut ends: Vec<End> = self.attached.iter().filter(|end| end.port != 0).copied().collect();
+        ends.sort_unstable();
+        let lids = ends.into_iter().flat_map(|end| {
+            let identity = self.fabric.port(end).map(|port| &port.settings().identity);
+            let range = identity.map_or(0..0, |own| own.lid..own.lid.saturating_add(1 << own.lmc.min(7)));
+            range.map(move |lid| (end, lid))
+        });
+        lids.filter_map(|(end, lid)| {
+            let (levels, path) = self.fabric.service_levels(far, lid).ok().filter(|(_, path)| path.end == end)?;
+            let keys = self.port(end)?.pkeys.iter().copied();
+            let pkeys = keys.filter(|key| *key != 0 && self.fabric.partition_passes(&path, *key)).collect();
+            Some(Reached { lid, levels, mtu: path.mtu, pkeys })
+        })
+        .collect()
+    }
+
+    fn send_hellos(&mut self, index: usize) {
+        let now = self.fabric.now();
+        let Some(outward) = self.tunnels.all.get_mut(index) else { return };
+        let peer = outward.peer;
+        while let Some(bytes) = outward.tunnel.as_mut().and_then(|tunnel| tunnel.poll_transmit(now)) {
+            self.outputs.push(Output::Tunnel { peer, bytes });
+        }
+    }
+
+    /// A packet has reached the end of a link that stands for a port of another agent. Returns the
+    /// packet if this is another end.
+    pub(super) fn leave_by_tunnel(&mut self, delivery: Delivery) -> Option<Delivery> {
+        let Some((_, outward)) = self.tunnels.find(|outward| outward.far == delivery.end) else {
+            return Some(delivery);
+        };
+        let bytes = outward.tunnel.as_ref().and_then(|tunnel| tunnel.packet(&delivery.frame));
+        self.outputs.extend(bytes.map(|bytes| Output::Tunnel { peer: outward.peer, bytes }));
+        None
+    }
+}
+
+/// The address of the peer of a link, and the names of both ports.
+pub(super) fn outward(fabric: &mut Fabric, node: &str, near: End, link: &mad::topology::Link) -> Option<Outward> {
+    let outside = link.outside()?;
+    let far = End { node: fabric.add_outside(link.peer_port), port: link.peer_port };
+    let peer = SocketAddr::new(outside.address, outside.udp_port.unwrap_or(tunnel::UDP_PORT));
+    let names = [format!("{node}[{}]", near.port).into(), format!("{}[{}]", outside.node, link.peer_port).into()];
+    Some(Outward { near, far, peer, names, tunnel: None, follows: false })
+}

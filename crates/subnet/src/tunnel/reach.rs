@@ -1,0 +1,143 @@
+//! What of a fabric packets reach that come in by a tunnel: LIDs, each with the service levels and
+//! P_Keys that pass. So the peer knows the second part of its paths. Principal types: [`Reached`],
+//! [`Parts`].
+//!
+//! ```text
+//!  part, parts, then for each LID:  LID (2), levels (2), MTU, number of keys, keys (2 each)
+//! ```
+
+use crate::rate::Mtu;
+
+/// The most LIDs that are kept of a peer.
+pub const MOST: usize = 256;
+/// Entries of one datagram have no more bytes, so that it fits into packets of every network.
+const PART: usize = 1024;
+/// The most datagrams that say all: each has at least three LIDs.
+const MOST_PARTS: u8 = 96;
+/// The most keys of a LID.
+const MOST_KEYS: usize = 128;
+
+/// A LID that packets from a tunnel reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The LID.
+    pub lid: u16,
+    /// Service levels with which packets reach it, as bits.
+    pub levels: u16,
+    /// The smallest MTU of the path.
+    pub mtu: Mtu,
+    /// The keys of the port there with which packets pass.
+    pub pkeys: Vec<u16>,
+}
+
+impl Reached {
+    fn emit(&self, out: &mut Vec<u8>) {
+        let keys = self.pkeys.get(..MOST_KEYS).unwrap_or(&self.pkeys);
+        out.extend(self.lid.to_be_bytes());
+        out.extend(self.levels.to_be_bytes());
+        out.extend([self.mtu as u8, keys.len() as u8]);
+        out.extend(keys.iter().flat_map(|key| key.to_be_bytes()));
+    }
+
+    fn parse(bytes: &[u8]) -> Option<(Reached, &[u8])> {
+        let ([a, b, c, d, mtu, count], rest) = bytes.split_first_chunk()?;
+        let (keys, rest) = rest.split_at_checked(2 * usize::from(*count))?;
+        if usize::from(*count) > MOST_KEYS {
+            return None;
+        }
+        let pkeys = keys.as_chunks().0.iter().map(|key| u16::from_be_bytes(*key)).collect();
+        let (lid, levels) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
+        Some((Reached { lid, levels, mtu: Mtu::from_code(*mtu)?, pkeys }, rest))
+    }
+}
+
+/// The bodies of the datagrams that say this: at least one.
+#[must_use]
+pub fn bodies(reached: &[Reached]) -> Vec<Vec<u8>> {
+    let mut bodies = vec![vec![0, 0]];
+    for one in reached.iter().take(MOST) {
+        let mut entry = Vec::new();
+        one.emit(&mut entry);
+        match bodies.last_mut() {
+            Some(last) if last.len() + entry.len() <= PART => last.extend(entry),
+            _ => bodies.push([&[0, 0][..], &entry].concat()),
+        }
+    }
+    let parts = bodies.len() as u8;
+    (0..).zip(&mut bodies).for_each(|(part, body)| (body[0], body[1]) = (part, parts));
+    bodies
+}
+
+/// What a peer has said, part by part. Each part is true by itself.
+#[derive(Debug, Default)]
+pub struct Parts(Vec<Vec<Reached>>);
+
+impl Parts {
+    /// Whether the peer has said nothing yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes a body. Returns all that the peer reaches, if this has changed, or `None` for a body
+    /// that is malformed or says nothing new.
+    pub fn take(&mut self, body: &[u8]) -> Option<Vec<Reached>> {
+        let ([part, parts], mut rest) = body.split_first_chunk()?;
+        if part >= parts || *parts > MOST_PARTS || body.len() > PART {
+            return None;
+        }
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let (entry, more) = Reached::parse(rest)?;
+            entries.push(entry);
+            rest = more;
+        }
+        let before = self.0.len();
+        self.0.resize(usize::from(*parts), Vec::new());
+        let place = &mut self.0[usize::from(*part)];
+        if *place == entries && before == usize::from(*parts) {
+            return None;
+        }
+        *place = entries;
+        Some(self.0.iter().flatten().take(MOST).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reached() -> impl Strategy<Value = Reached> {
+        let keys = proptest::collection::vec(any::<u16>(), 0..40);
+        (any::<u16>(), any::<u16>(), 1..=5_u8, keys).prop_map(|(lid, levels, mtu, pkeys)| Reached {
+            lid,
+            levels,
+            mtu: Mtu::from_code(mtu).unwrap(),
+            pkeys,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_peer_learns_all_that_is_said_and_what_is_no_more(
+            first in proptest::collection::vec(reached(), 0..60),
+            second in proptest::collection::vec(reached(), 0..60),
+        ) {
+            let mut parts = Parts::default();
+            for list in [first, second] {
+                let known = bodies(&list).iter().filter_map(|body| parts.take(body)).last();
+                prop_assert!(bodies(&list).iter().all(|body| body.len() <= PART));
+                prop_assert_eq!(known.unwrap_or(list.clone()), list.clone());
+                prop_assert!(bodies(&list).iter().all(|body| parts.take(body).is_none()), "nothing new");
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(body in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let mut parts = Parts::default();
+            let taken = parts.take(&body).unwrap_or_default();
+            prop_assert!(taken.len() <= MOST);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Tests the connection manager on the nodes of a topology: addresses of nodes, paths of the subnet
+//! manager, programs that connect by address through three switches, and groups.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use rustix::process::Signal;
+use softhca_suite::port::{self, Port};
+use softhca_suite::{HANG, Program, Room, User, cprogram, process, wait};
+
+/// Three switches in a row, with two links between the first two.
+const ROW: &str = "\
+Switch 8 \"S1\"
+[1] \"H1\"[1]
+[2] \"H4\"[1]
+[3] \"S2\"[3]
+[4] \"S2\"[4]
+
+Switch 8 \"S2\"
+[1] \"H2\"[1]
+[5] \"S3\"[5]
+
+Switch 8 \"S3\"
+[1] \"H3\"[1]
+
+Hca 1 \"H1\"
+
+Hca 1 \"H2\"
+
+Hca 1 \"H3\"
+# address 127.9.9.3
+
+Hca 1 \"H4\"
+";
+
+/// The addresses of H1 and H3.
+const H1: &str = "127.1.0.1";
+const H3: &str = "127.9.9.3";
+
+/// A room whose agent manages this topology, once the subnet is up.
+fn room(user: User) -> Room {
+    let room = Room::of(user).expect("a room");
+    let file = room.folder().join("subnet.topo");
+    std::fs::write(&file, ROW).expect("written");
+    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    wait_for_path(&room, true);
+    room
+}
+
+/// Waits until there is a path from H1 to H3, or none.
+#[track_caller]
+fn wait_for_path(room: &Room, exists: bool) {
+    let words = ["subnet", "path", "H1", "H3"];
+    let changed = || (room.finish(room.softhca(&words)).ok()?.succeeded() == exists).then_some(());
+    wait::until(HANG, "the path", changed).expect("it changes");
+}
+
+/// A command on a node.
+fn on(room: &Room, node: &str, words: &[&str]) -> Command {
+    room.softhca(&[&["run", "--node", node, "--"], words].concat())
+}
+
+/// Starts a server on a node, and waits until it listens or is a member of a group.
+#[track_caller]
+fn serve(room: &Room, node: &str, words: &[&str]) -> Program {
+    let server = room.start(on(room, node, words)).expect("it starts");
+    let is_ready = || {
+        let own: BTreeSet<u32> = process::descendants(server.id()).into_iter().collect();
+        let ids = room.manager_ids().ok()?;
+        let mut of_server = ids.iter().filter(|id| id["pid"].as_u64().is_some_and(|pid| own.contains(&(pid as u32))));
+        of_server.any(|id| id["stage"] == "listening" || id["groups"] != 0).then_some(())
+    };
+    wait::until(HANG, "the server", is_ready).expect("it is ready");
+    server
+}
+
+/// Runs a server on H3 and its client on H1, and ends a server that serves for ever.
+#[track_caller]
+fn meet(room: &Room, server: &[&str], client: &[&str]) {
+    let mut server = serve(room, "H3", server);
+    let outcome = room.finish(on(room, "H1", client)).expect("it ends");
+    if !outcome.succeeded() {
+        server.signal(Signal::TERM);
+        let server = server.wait(HANG).expect("it ends");
+        panic!("{}\nthe server: {}", outcome.told(), server.told());
+    }
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+/// A reserved port, with its number as a word.
+fn reserve() -> (Port, String) {
+    let port = Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    (port, number)
+}
+
+#[test]
+fn programs_of_rdmacm_utils_connect_through_three_switches() {
+    for user in [User::Me, User::Nobody] {
+        let room = room(user);
+        let (_port, p) = reserve();
+        let both = |server: &[&str], client: &[&str]| {
+            meet(&room, &[server, &["-p", &p]].concat(), &[client, &["-p", &p]].concat())
+        };
+        both(&["rping", "-s", "-C", "10"], &["rping", "-c", "-a", H3, "-C", "10"]);
+        both(&["ucmatose", "-c", "4"], &["ucmatose", "-s", H3, "-c", "4"]);
+        meet(&room, &["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
+        both(&["rdma_server"], &["rdma_client", "-s", H3]);
+        both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
+        both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
+        room.wait_until_all_is_forgotten(HANG).expect("it is empty");
+    }
+}
+
+/// Each node has its own ports, and its programs have its address only.
+#[test]
+fn nodes_are_hosts_of_their_own() {
+    let room = room(User::Nobody);
+    let subnet = room.json(&["subnet", "--json"]).expect("JSON");
+    let nodes = subnet["subnet"].as_array().expect("nodes").iter();
+    let addresses: Vec<_> = nodes.filter_map(|node| node["ports"][0]["address"].as_str()).collect();
+    assert_eq!(addresses, [H1, "127.1.0.2", H3, "127.1.0.4"]);
+    let (_port, p) = reserve();
+    // Both listen at every address of theirs.
+    let mut servers = ["H2", "H3"].map(|node| serve(&room, node, &["rping", "-s", "-p", &p, "-C", "1"]));
+    for address in ["127.1.0.2", H3] {
+        let client = on(&room, "H1", &["rping", "-c", "-a", address, "-p", &p, "-C", "1"]);
+        room.finish(client).expect("it ends").expect_success();
+    }
+    servers.iter_mut().for_each(|server| drop(server.wait(HANG).expect("it ends").expect_success()));
+    let outcome = room.finish(on(&room, "H2", &["rping", "-s", "-a", H3, "-p", &p])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.everything().contains("is not an address"), "{}", outcome.told());
+    let outcome = room.finish(on(&room, "H2", &["rping", "-c", "-a", "127.9.9.9", "-p", &p])).expect("it ends");
+    assert!(outcome.errors.contains("no adapter of the topology has the address"), "{}", outcome.told());
+}
+
+/// Members on two nodes of a switch, in a group of the subnet manager.
+#[test]
+fn mckey_meets_in_a_group_of_the_subnet_manager() {
+    let room = room(User::Nobody);
+    let group = ["mckey", "-m", "239.1.2.3", "-C", "10"];
+    let mut receiver = serve(&room, "H4", &group);
+    let mut sender = room.start(on(&room, "H1", &[&group[..], &["-s"]].concat())).expect("it starts");
+    let groups = || room.finish(on(&room, "H2", &["saquery", "-g"])).ok().map(|outcome| outcome.output);
+    let is_there = || groups()?.contains("ff12:4001:ffff::f01:203").then_some(());
+    wait::until(HANG, "the group", is_there).expect("it is there");
+    sender.wait(HANG).expect("it ends").expect_success();
+    receiver.wait(HANG).expect("it ends").expect_success();
+    wait::until(HANG, "the group to end", || (!groups()?.contains("4001")).then_some(())).expect("it ends");
+}
+
+/// Without a path, the subnet manager has no record, and programs get RDMA_CM_EVENT_ROUTE_ERROR. A
+/// connection to another node does not notice.
+#[test]
+fn without_a_path_there_is_a_route_error() {
+    let room = room(User::Nobody);
+    let (_port, p) = reserve();
+    let (_other, q) = reserve();
+    let mut neighbour = serve(&room, "H4", &["rping", "-s", "-p", &q, "-C", "500"]);
+    let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "500", "-v"];
+    let mut busy = room.start(on(&room, "H1", &words)).expect("it starts");
+    busy.wait_for_words("rdma-ping", HANG).expect("it is connected");
+    let mut server = serve(&room, "H3", &["rping", "-s", "-P", "-p", &p]);
+    let cut = |action: &str| room.finish(room.softhca(&["subnet", action, "S2[5]"])).expect("it ends").expect_success();
+    cut("cut");
+    wait_for_path(&room, false);
+    // The manager finds the cut in its next sweep.
+    let client = || room.finish(on(&room, "H1", &["rping", "-c", "-a", H3, "-p", &p, "-C", "1"])).expect("it ends");
+    let refused = || client().everything().contains("RDMA_CM_EVENT_ROUTE_ERROR").then_some(());
+    wait::until(HANG, "the manager to know", refused).expect("it knows");
+    cut("mend");
+    wait_for_path(&room, true);
+    wait::until(HANG, "the manager to know", || client().succeeded().then_some(())).expect("it knows");
+    server.signal(Signal::TERM);
+    server.wait(HANG).expect("it ends");
+    busy.wait(HANG).expect("it ends").expect_success();
+    neighbour.wait(HANG).expect("it ends").expect_success();
+    room.wait_until_all_is_forgotten(HANG).expect("it is empty");
+}
+
+/// Programs that find each other over TCP, and then connect by LID.
+#[test]
+fn qperf_and_ucx_run_through_three_switches() {
+    let room = room(User::Nobody);
+    let ucx = |node: &str| format!("UCX_NET_DEVICES={node}:1");
+    let (ucx1, ucx3) = (ucx("H1"), ucx("H3"));
+    let over_tcp = |server: &[&str], client: &[&str], port: &Port, ends: bool| {
+        let mut server = room.start(on(&room, "H3", server)).expect("it starts");
+        port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
+        let outcome = room.finish(on(&room, "H1", client)).expect("it ends");
+        if !ends {
+            server.signal(Signal::TERM);
+        }
+        let served = server.wait(HANG).expect("it ends");
+        assert!(outcome.succeeded(), "{}\nthe server: {}", outcome.told(), served.told());
+        outcome.everything()
+    };
+    let (port, p) = reserve();
+    let client = ["qperf", "-lp", &p, H3, "-t", "1", "rc_bw", "ud_lat"];
+    let told = over_tcp(&["qperf", "-lp", &p], &client, &port, false);
+    assert!(told.contains("rc_bw:\n") && told.contains("ud_lat:\n"), "{told}");
+    let client = ["qperf", "-lp", &p, "-cm1", H3, "-t", "1", "rc_lat"];
+    let told = over_tcp(&["qperf", "-lp", &p], &client, &port, false);
+    assert!(told.contains("rc_lat:\n"), "{told}");
+    let server = ["env", &ucx3, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p];
+    let client = ["env", &ucx1, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p, H3, "-t", "tag_bw", "-n", "500"];
+    over_tcp(&server, &client, &port, true);
+}
+
+/// Two adapters on two switches, each with two ports.
+const PLANES: &str = "\
+Switch 4 \"S1\"
+[1] \"H1\"[1]
+[2] \"H2\"[1]
+[4] \"S2\"[4]
+
+Switch 4 \"S2\"
+[1] \"H1\"[2]
+[2] \"H2\"[2]
+
+Hca 2 \"H1\"
+
+Hca 2 \"H2\"
+";
+
+/// The path between the first ports is cut, and the connection takes that between the second ones.
+#[test]
+fn a_connection_migrates_to_its_alternate_path() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let file = room.folder().join("subnet.topo");
+    std::fs::write(&file, PLANES).expect("written");
+    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    for (from, to) in [("H1[1]", "H2[1]"), ("H1[2]", "H2[2]")] {
+        let is_up = || room.finish(room.softhca(&["subnet", "path", from, to])).ok()?.succeeded().then_some(());
+        wait::until(HANG, "the path", is_up).expect("it is there");
+    }
+    let program = cprogram::build(&room, "migrates").expect("it compiles");
+    let mut program = room.start(room.run(&[program.to_str().expect("a plain path")])).expect("it starts");
+    program.wait_for_words("armed", HANG).expect("it writes");
+    room.finish(room.softhca(&["subnet", "cut", "S1[2]"])).expect("it ends").expect_success();
+    let outcome = program.wait(HANG).expect("it ends").expect_success();
+    assert!(outcome.output.contains("migrated"), "{}", outcome.told());
+}
