@@ -24,7 +24,7 @@ mod step;
 mod training;
 
 pub use notes::Note;
-pub use resolve::{Hop, NoPath, Path};
+pub use resolve::{Copies, Hop, NoPath, Path, Probe};
 pub use training::{RECOVERY, Refused, TRAINING};
 
 use crate::arbitration::Tables;

@@ -4,8 +4,10 @@
 
 use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
+use crate::port::{Port, Settings};
 use crate::rate::{Mtu, Rate, Time};
 use crate::state::Logical;
+use crate::switch::Ports;
 use std::collections::BTreeSet;
 use wire::lrh;
 
@@ -44,6 +46,22 @@ pub struct Path {
     pub delay: Time,
 }
 
+/// A packet that every MTU and every partition lets pass.
+const ANY: Probe = Probe { dlid: 0, sl: 0, pkey: None, payload: 0 };
+
+/// A packet whose way is looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Probe {
+    /// The destination LID.
+    pub dlid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// The P_Key; without it, no port enforces partitions.
+    pub pkey: Option<u16>,
+    /// Bytes of payload, which fit into the MTU of a link or not.
+    pub payload: usize,
+}
+
 /// Why there is no path: the port that drops the packets, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {} port {}: {cause}", .end.node.0, .end.port)]
@@ -54,6 +72,26 @@ pub struct NoPath {
     pub cause: Cause,
 }
 
+/// The ways of the copies of a multicast packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// The links that copies pass, each as the port that sends and the port that receives.
+    pub links: Vec<(End, End)>,
+    /// The end ports that copies reach.
+    pub reached: BTreeSet<End>,
+    /// Where and why copies are dropped.
+    pub lost: Vec<NoPath>,
+}
+
+impl Port {
+    /// Whether a switch's port lets packets of a partition in.
+    fn lets_in(&self, probe: &Probe) -> Result<(), Cause> {
+        let Settings { enforcement, pkeys, .. } = &self.settings;
+        let foreign = enforcement.pkey_in && probe.pkey.is_some_and(|key| !pkeys.passes(key));
+        if foreign { Err(Cause::PartitionIn) } else { Ok(()) }
+    }
+}
+
 impl Fabric {
     /// The path from an end port to a unicast LID of its subnet. The source LID does not matter to
     /// a switch, so the port stands for all of them.
@@ -61,45 +99,63 @@ impl Fabric {
     /// # Errors
     /// Packets would be dropped on the way.
     pub fn resolve(&self, from: End, dlid: u16, sl: u8) -> Result<Path, NoPath> {
-        let no_path = |end, cause| NoPath { end, cause };
-        let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
-        let port = &self.ports[at as usize];
-        let header = lrh::Header { dlid, sl, ..lrh::Header::default() };
+        let (path, lost) = self.trace(from, &Probe { dlid, sl, ..Probe::default() });
+        lost.map_or(Ok(path), Err)
+    }
+
+    /// The way of a packet from an end port to a unicast LID of its subnet, as far as it gets, and
+    /// where and why it is dropped.
+    #[must_use]
+    pub fn trace(&self, from: End, probe: &Probe) -> (Path, Option<NoPath>) {
+        let port = self.port(from);
         let mut path = Path {
             epoch: self.epoch,
             vl: 0,
             hops: Vec::new(),
             end: from,
-            rate: port.rate,
-            mtu: port.settings.mtu,
+            rate: port.map_or_else(Rate::default, |port| port.rate),
+            mtu: port.map_or_else(Mtu::default, |port| port.settings.mtu),
             delay: 0,
         };
-        if port.settings.identity.has(dlid) {
-            return Ok(path);
+        let lost = self.walk(&mut path, probe).err();
+        (path, lost)
+    }
+
+    /// Follows a packet from the end of a path that has just begun.
+    fn walk(&self, path: &mut Path, probe: &Probe) -> Result<(), NoPath> {
+        let Probe { dlid, sl, .. } = *probe;
+        let no_path = |end, cause| NoPath { end, cause };
+        let from = path.end;
+        let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
+        let settings = &self.ports[at as usize].settings;
+        let header = lrh::Header { dlid, sl, ..lrh::Header::default() };
+        if settings.identity.has(dlid) {
+            return Ok(());
         }
         if header.is_multicast() {
             return Err(no_path(from, Cause::BadLid));
         }
-        path.vl = self.leave(at, port.settings.sl_to_vl.vl(sl)).map_err(|cause| no_path(from, cause))?;
+        path.vl = self.leave(at, settings.sl_to_vl.vl(sl), probe).map_err(|cause| no_path(from, cause))?;
         loop {
-            at = self.cross(at, &mut path).map_err(|cause| no_path(self.end(at), cause))?;
+            at = self.cross(at, path).map_err(|cause| no_path(self.end(at), cause))?;
             let port = &self.ports[at as usize];
             let node = &self.nodes[port.node as usize];
             let Kind::Switch(switch) = &node.kind else {
                 let mine = port.settings.identity.has(dlid);
-                return if mine { Ok(path) } else { Err(no_path(path.end, Cause::NotMine)) };
+                return if mine { Ok(()) } else { Err(no_path(path.end, Cause::NotMine)) };
             };
             let (id, ingress) = (NodeId(port.node), port.number);
-            let own = self.ports[node.first as usize].settings.identity.has(dlid);
             let here = End { node: id, port: ingress };
+            port.lets_in(probe).map_err(|cause| no_path(here, cause))?;
+            let own = self.ports[node.first as usize].settings.identity.has(dlid);
             let ports = switch.forward(&header, ingress, node.ports, own).map_err(|cause| no_path(here, cause))?;
             let egress = ports.iter().next().ok_or(no_path(here, Cause::NoRoute))?;
             path.end = End { node: id, port: egress };
             if egress == 0 {
-                return Ok(path);
+                return Ok(());
             }
             at = node.first + u32::from(egress);
-            let vl = self.leave(at, switch.vl(ingress, egress, sl)).map_err(|cause| no_path(path.end, cause))?;
+            let vl = self.leave(at, switch.vl(ingress, egress, sl), probe).map_err(|cause| no_path(path.end, cause))?;
             if path.hops.len() == MOST_HOPS {
                 return Err(no_path(here, Cause::NoRoute));
             }
@@ -122,7 +178,7 @@ impl Fabric {
         };
         let passes = |sl: u8| {
             let first = self.index(from).filter(|_| path.end != from);
-            let first = first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl)).is_ok());
+            let first = first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl), &ANY).is_ok());
             first && path.hops.iter().all(|hop| self.hop_passes(hop, sl))
         };
         let levels = (sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl);
@@ -142,49 +198,82 @@ impl Fabric {
     fn hop_passes(&self, hop: &Hop, sl: u8) -> bool {
         let Some(Kind::Switch(switch)) = self.node(hop.node).map(|node| &node.kind) else { return false };
         let egress = self.index(End { node: hop.node, port: hop.egress });
-        egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl)).is_ok())
+        egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl), &ANY).is_ok())
     }
 
     /// The end ports that a packet to a multicast LID reaches, without the one that sends it. Copies
     /// that are dropped on the way reach nobody.
     #[must_use]
     pub fn resolve_multicast(&self, from: End, mlid: u16, sl: u8) -> BTreeSet<End> {
-        let header = lrh::Header { dlid: mlid, sl, ..lrh::Header::default() };
-        let (mut reached, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        self.trace_multicast(from, &Probe { dlid: mlid, sl, ..Probe::default() }).reached
+    }
+
+    /// The ways of the copies of a packet to a multicast LID.
+    #[must_use]
+    pub fn trace_multicast(&self, from: End, probe: &Probe) -> Copies {
+        let header = lrh::Header { dlid: probe.dlid, sl: probe.sl, ..lrh::Header::default() };
+        let mut copies = Copies::default();
+        let mut seen = BTreeSet::new();
+        let mut leaving = Vec::new();
         let first = self.index(from).filter(|_| header.is_multicast());
-        let vl = |at: u32| self.ports[at as usize].settings.sl_to_vl.vl(sl);
-        let mut leaving: Vec<u32> = first.filter(|at| self.leave(*at, vl(*at)).is_ok()).into_iter().collect();
+        if let Some(at) = first {
+            let vl = self.ports[at as usize].settings.sl_to_vl.vl(probe.sl);
+            self.copy_leaves(at, vl, probe, (&mut leaving, &mut copies));
+        }
         while let Some(at) = leaving.pop() {
             let Some(peer) = self.ports[at as usize].peer.filter(|_| seen.insert(at)) else { continue };
-            let logical = self.ports[peer as usize].logical;
-            if !logical.receives(false) && logical != Logical::ActiveDefer {
+            let (port, here) = (&self.ports[peer as usize], self.end(peer));
+            if !port.logical.receives(false) && port.logical != Logical::ActiveDefer {
+                copies.lost.push(NoPath { end: here, cause: Cause::NotReceiving });
                 continue;
             }
-            let port = &self.ports[peer as usize];
+            copies.links.push((self.end(at), here));
             let node = &self.nodes[port.node as usize];
             let Kind::Switch(switch) = &node.kind else {
-                reached.insert(self.end(peer));
+                copies.reached.insert(here);
                 continue;
             };
-            for egress in switch.forward(&header, port.number, node.ports, false).unwrap_or_default().iter() {
+            let egresses = port.lets_in(probe).and_then(|()| switch.forward(&header, port.number, node.ports, false));
+            let egresses = egresses.unwrap_or_else(|cause| {
+                copies.lost.push(NoPath { end: here, cause });
+                Ports::default()
+            });
+            for egress in egresses.iter() {
                 let at = node.first + u32::from(egress);
                 match egress {
-                    0 => drop(reached.insert(self.end(at))),
-                    _ if self.leave(at, switch.vl(port.number, egress, sl)).is_ok() => leaving.push(at),
-                    _ => {}
+                    0 => drop(copies.reached.insert(self.end(at))),
+                    _ => {
+                        let vl = switch.vl(port.number, egress, probe.sl);
+                        self.copy_leaves(at, vl, probe, (&mut leaving, &mut copies));
+                    }
                 }
             }
         }
-        reached
+        copies
+    }
+
+    /// A copy leaves a port, or is dropped there.
+    fn copy_leaves(&self, at: u32, vl: Option<u8>, probe: &Probe, (leaving, copies): (&mut Vec<u32>, &mut Copies)) {
+        match self.leave(at, vl, probe) {
+            Ok(_) => leaving.push(at),
+            Err(cause) => copies.lost.push(NoPath { end: self.end(at), cause }),
+        }
     }
 
     /// The lane on which a packet leaves a port.
-    fn leave(&self, at: u32, vl: Option<u8>) -> Result<u8, Cause> {
-        let port = &self.ports[at as usize];
-        if !port.logical.queues(false) {
+    fn leave(&self, at: u32, vl: Option<u8>, probe: &Probe) -> Result<u8, Cause> {
+        let Port { logical, settings, .. } = &self.ports[at as usize];
+        if !logical.queues(false) {
             return Err(Cause::EgressDown);
         }
-        vl.filter(|vl| *vl < port.settings.vls).ok_or(Cause::NoVl)
+        if probe.payload > settings.mtu.bytes() {
+            return Err(Cause::TooLong);
+        }
+        let vl = vl.filter(|vl| *vl < settings.vls).ok_or(Cause::NoVl)?;
+        match probe.pkey {
+            Some(key) if settings.enforcement.pkey_out && !settings.pkeys.passes(key) => Err(Cause::PartitionOut),
+            _ => Ok(vl),
+        }
     }
 
     /// The port at the other end of a link, which the path then includes.

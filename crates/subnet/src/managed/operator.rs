@@ -2,6 +2,7 @@
 //! paths, faults, capabilities. Not management, which comes in datagrams.
 
 use super::{Managed, Unsent};
+use crate::counters::Cause;
 use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Path};
 use crate::port::Fault;
 use crate::rate::Time;
@@ -124,6 +125,11 @@ impl Managed {
         if let Some(port) = self.port_mut(end) {
             port.counters.add(counter, more);
         }
+    }
+
+    /// Counts packets that the owner carries by itself, and that a port would drop.
+    pub fn add_drops(&mut self, end: End, cause: Cause, count: u64) {
+        self.fabric.count_drops(end, cause, count);
     }
 
     /// The value of a counter as performance management shows it.
