@@ -219,6 +219,11 @@ constants! {
         RECEIVED_PACKETS = 80,
         /// Words of 4 bytes received, u64, in the same way.
         RECEIVED_WORDS = 88,
+        /// Packets that had no path, u64: requests, also repeated ones, and answers. They are not
+        /// among the packets sent.
+        LOST_PACKETS = 96,
+        /// Words of 4 bytes of these packets, u64.
+        LOST_WORDS = 104,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.

@@ -27,6 +27,7 @@ mod paths;
 mod port;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod traffic;
 mod travel;
 mod way;
@@ -47,6 +48,7 @@ use managed::ManagedDevice;
 use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
+use traffic::Blocked;
 use travel::Datagram;
 pub(crate) use way::PortId;
 
@@ -70,6 +72,8 @@ pub(crate) struct Mads {
     devices: PerDevice<ManagedDevice>,
     /// The links between the ports, if there is a topology.
     fabric: Option<Fabric>,
+    /// The connections whose packets its switches drop.
+    blocked: Blocked,
     /// The subnet manager of that fabric, if the agent has it.
     manager: Option<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
@@ -119,6 +123,7 @@ impl Mads {
         let mut mads = Self {
             devices: PerDevice::default(),
             fabric: config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose()?,
+            blocked: Blocked::default(),
             manager: None,
             ports: BTreeMap::new(),
             files: BTreeMap::new(),

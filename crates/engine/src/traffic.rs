@@ -44,6 +44,8 @@ impl Sum {
 pub(crate) struct Traffic {
     sent: Sum,
     received: Sum,
+    /// What had no path.
+    lost: Sum,
     /// What is published.
     shown: (u64, u64),
 }
@@ -71,6 +73,15 @@ impl Traffic {
         };
         self.sent.add(1, asks.0, asks.1, mtu);
         self.received.add(1, answers.0, answers.1, mtu);
+    }
+
+    /// Packets have no path. Publishes their sum at once, so that sending costs nothing.
+    #[cold]
+    pub(crate) fn lost(&mut self, view: Option<&View>, count: u32, len: u32, headers: usize, mtu: u32) {
+        self.lost.add(count, len, headers, mtu);
+        let Some(view) = view else { return };
+        view.word64(word::LOST_PACKETS).store(self.lost.packets, Ordering::Relaxed);
+        view.word64(word::LOST_WORDS).store(self.lost.words, Ordering::Relaxed);
     }
 
     /// Publishes the sums, if they have changed.

@@ -369,7 +369,11 @@ impl Qp {
         while let Some(run) = inner.requester.poll_run(now) {
             lost = true;
             match self.rehearse(inner, &run) {
-                Ok(()) => inner.requester.sent(now, &run),
+                Ok(()) => {
+                    let mtu = inner.mtu_bits();
+                    inner.traffic.lost(inner.view.as_ref(), run.count, run.len, run.opcode.headers_len(), mtu);
+                    inner.requester.sent(now, &run);
+                }
                 Err(refusal) => {
                     self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
                     inner.requester.fail_next(Status::LocProtErr);

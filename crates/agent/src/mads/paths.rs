@@ -33,6 +33,9 @@ impl Mads {
         if world.tables.groups.set_reach(fabric.reach()) {
             world.board.bump_mcast();
         }
+        if changed {
+            self.follow_paths(world);
+        }
     }
 }
 

@@ -1,43 +1,85 @@
 //! Adds the traffic of programs to the counters of ports: at both ends, and at each switch on the
-//! path that the tables say. Adds to [`Mads`].
+//! path that the tables say. What had no path counts where the switches drop it. Adds to [`Mads`].
+//! The principal type is [`Blocked`].
+
+use std::collections::BTreeMap;
 
 use mad::counters::Counter::{
-    self, ReceiveData, ReceivePackets, UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitPackets,
+    self, DiscardsInactive, ReceiveData, ReceivePackets, UnicastReceivePackets, UnicastXmitPackets, XmitData,
+    XmitDiscards, XmitPackets,
 };
-use subnet::Managed;
-use subnet::fabric::End;
+use subnet::fabric::{End, NoPath, Path};
+use subnet::{Cause, Managed};
 
 use super::Mads;
 use super::way::PortId;
 use crate::objects::groups::At;
-use crate::objects::traffic::{Counted, Flow, Sum};
+use crate::objects::traffic::{Counted, FLOWS, Flow, Sum};
 use crate::world::World;
 
 /// The counters of what a port sends, and of what it receives: data, packets, unicast packets.
 const XMIT: [Counter; 3] = [XmitData, XmitPackets, UnicastXmitPackets];
 const RECEIVE: [Counter; 3] = [ReceiveData, ReceivePackets, UnicastReceivePackets];
 
+/// Connections without a path, with the way of their packets until the switches drop them. A link
+/// may be mended before somebody asks for the counters of what was lost.
+pub(super) type Blocked = BTreeMap<Flow, (Path, NoPath)>;
+
 impl Mads {
     /// Adds what programs have sent and received since the last time.
     pub(super) fn count_traffic(&mut self, world: &mut World) {
         for (flow, counted) in world.take_traffic() {
             self.count(&flow, &counted);
+            if counted.lost != Sum::default() {
+                self.count_lost(world, &flow, counted.lost);
+            }
         }
     }
 
-    fn count(&mut self, flow: &Flow, Counted { sent, received }: &Counted) {
+    /// The paths of devices have changed: adds what was lost before, and looks what is lost from
+    /// now on.
+    pub(super) fn follow_paths(&mut self, world: &mut World) {
+        self.count_traffic(world);
+        let flows = world.flows();
+        let blocked = flows.into_iter().filter_map(|flow| {
+            let (start, probe) = self.probe(&flow)?;
+            let (path, lost) = self.fabric.as_ref()?.managed.fabric().trace(start, &probe);
+            Some((flow, (path, lost?)))
+        });
+        self.blocked = blocked.take(FLOWS).collect();
+    }
+
+    fn count(&mut self, flow: &Flow, Counted { sent, received, .. }: &Counted) {
         self.count_at(flow.from, XMIT, *sent);
         self.count_at(flow.from, RECEIVE, *received);
         let Some(to) = flow.to else { return };
         self.count_at(to, RECEIVE, *sent);
         self.count_at(to, XMIT, *received);
-        let Some(fabric) = &mut self.fabric else { return };
-        let end = |at: At| fabric.ends.get(&PortId { device: at.0, port: at.1 }).copied();
-        let (Some(start), Some(stop)) = (end(flow.from), end(to)) else { return };
-        let first = |end| fabric.managed.port_info(end).map_or(0, |info| info.lid);
-        let (there, back) = (if flow.dlid == 0 { first(stop) } else { flow.dlid }, first(start));
-        count_on_path(&mut fabric.managed, (start, there, flow.sl), *sent);
-        count_on_path(&mut fabric.managed, (stop, back, flow.sl), *received);
+        let (Some((start, there)), Some(stop)) = (self.probe(flow), self.end(to)) else { return };
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        let back = net.port_info(start).map_or(0, |info| info.lid);
+        count_on_path(net, (start, there.dlid, flow.sl), *sent);
+        count_on_path(net, (stop, back, flow.sl), *received);
+    }
+
+    /// Counts packets without a path at the ports that they pass, and where they are dropped.
+    fn count_lost(&mut self, world: &World, flow: &Flow, sum: Sum) {
+        let Some((start, probe)) = self.probe(flow) else { return self.count_lost_at_port(world, flow.from, sum) };
+        let known = self.blocked.get(flow).cloned();
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
+        count_way(net, start, (&path, lost), sum);
+    }
+
+    /// Without switches, packets leave a port that is up, and nobody receives them.
+    fn count_lost_at_port(&mut self, world: &World, at: At, sum: Sum) {
+        if super::managed::is_up(world, at.0, at.1) {
+            return self.count_at(at, XMIT, sum);
+        }
+        if let Some(port) = self.devices.get_mut(at.0).and_then(|device| device.node.port_mut(at.1)) {
+            port.counters.add(XmitDiscards, sum.packets);
+            port.counters.add(DiscardsInactive, sum.packets);
+        }
     }
 
     fn count_at(&mut self, (device, port): At, counters: [Counter; 3], sum: Sum) {
@@ -61,9 +103,30 @@ fn count_on_path(net: &mut Managed, (from, dlid, sl): (End, u16, u8), sum: Sum) 
         return;
     }
     let Ok(path) = net.resolve(from, dlid, sl) else { return };
-    for hop in path.hops {
+    count_at_switches(net, &path, sum);
+}
+
+fn count_at_switches(net: &mut Managed, path: &Path, sum: Sum) {
+    for hop in &path.hops {
         add(net, End { node: hop.node, port: hop.ingress }, RECEIVE, sum);
         add(net, End { node: hop.node, port: hop.egress }, XMIT, sum);
+    }
+}
+
+/// Counts packets at all ports that they pass, and the drop. Without a drop, no queue pair takes
+/// them at the end of their path.
+fn count_way(net: &mut Managed, start: End, (path, lost): (&Path, Option<NoPath>), sum: Sum) {
+    if let Some(NoPath { end, cause }) = lost {
+        net.add_drops(end, cause, sum.packets);
+    }
+    if lost.is_none_or(|lost| lost.end != start) {
+        add(net, start, XMIT, sum);
+        count_at_switches(net, path, sum);
+        let last = path.hops.last().map_or(start, |hop| End { node: hop.node, port: hop.egress });
+        if let Some(peer) = net.fabric().peer(last).filter(|_| lost.map(|lost| lost.cause) != Some(Cause::NotReceiving))
+        {
+            add(net, peer, RECEIVE, sum);
+        }
     }
 }
 

@@ -157,7 +157,7 @@ impl Server {
         if !headroom::is_there() {
             return self.end_admin(id);
         }
-        if !telling.go_on(&self.world, &self.manager) {
+        if !telling.go_on(&self.world, (&self.manager, &self.mads.mads)) {
             return self.enqueue(Token::Admin(id));
         }
         match admin.socket.try_send(&telling.message(), &[]) {

@@ -178,7 +178,8 @@ impl Fabric {
         };
         let passes = |sl: u8| {
             let first = self.index(from).filter(|_| path.end != from);
-            let first = first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl), &ANY).is_ok());
+            let first =
+                first.is_none_or(|at| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl), &ANY).is_ok());
             first && path.hops.iter().all(|hop| self.hop_passes(hop, sl))
         };
         let levels = (sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl);
