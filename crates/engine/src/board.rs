@@ -143,7 +143,21 @@ impl Board {
     /// stands for its first LID. Without switches they pass.
     #[inline]
     pub(crate) fn passes(&self, from: Place, to: Place, way: &Way) -> bool {
-        self.word(word::HAS_PATHS) == 0 || self.has_path(from, to, way)
+        !self.has_paths() || self.has_path(from, to, way)
+    }
+
+    /// Whether packets pass through switches, and only where the paths say so.
+    #[inline]
+    pub(crate) fn has_paths(&self) -> bool {
+        self.word(word::HAS_PATHS) != 0
+    }
+
+    /// The smallest MTU of a path that exists, in bytes. Without switches, nothing limits it.
+    pub(crate) fn path_mtu(&self, from: Place, to: Place, dlid: u16) -> u32 {
+        let bits = dlid.to_le_bytes()[0] & self.path_bits(to);
+        let path = board::path((from.device, from.port), (to.device, to.port), bits).filter(|_| self.has_paths());
+        let code = path.map(|path| (self.word(path + path_word::LEVELS) >> 16) as u8);
+        code.and_then(abi::device::mtu_bytes).unwrap_or(u32::MAX)
     }
 
     fn has_path(&self, from: Place, to: Place, way: &Way) -> bool {

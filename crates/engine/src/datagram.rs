@@ -15,6 +15,7 @@ use crate::board::{Place, Way};
 use crate::cell::Path;
 use crate::exit::{Far, Sent};
 use crate::faults::packets::Towards;
+use crate::flows::Key;
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
@@ -36,8 +37,8 @@ enum Datagram {
 
 /// The route of one datagram.
 enum DatagramRoute {
-    /// The destination does not exist, or the datagram cannot be sent.
-    None(Cause),
+    /// The destination does not exist, or the datagram cannot be sent there.
+    None(Cause, Place),
     /// A lane has to be opened first.
     Opening,
     /// The lanes to the members of this agent; the members elsewhere get copies over the wire.
@@ -111,7 +112,6 @@ impl Qp {
                 Ok(done) => {
                     inner.requester.sent(now, &run);
                     if done == Datagram::Sent {
-                        inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
                         self.charge_datagram(inner, run.len, entry.static_rate, now);
                     }
                 }
@@ -131,11 +131,12 @@ impl Qp {
         now: Time,
         leaving: &mut Option<Arc<Flow>>,
     ) -> Result<Datagram, Refusal> {
-        match self.datagram_route(inner, run.slot, entry) {
-            DatagramRoute::None(cause) => {
-                let read = self.rehearse(inner, run);
+        match self.datagram_route(inner, run, entry) {
+            DatagramRoute::None(cause, to) => {
+                self.rehearse(inner, run)?;
                 self.lose_datagram(cause, run, entry);
-                read.map(|()| Datagram::Sent)
+                self.count_datagram(inner, run, entry, (to, mtu_code(run.len)));
+                Ok(Datagram::Sent)
             }
             DatagramRoute::Opening => {
                 self.wait_for_route(inner, run.slot);
@@ -144,6 +145,7 @@ impl Qp {
             DatagramRoute::Lane(lane, place) => {
                 let sent = self.send_datagram(inner, &lane, run, entry, place)?;
                 if sent {
+                    self.count_datagram(inner, run, entry, (place, 0));
                     return Ok(Datagram::Sent);
                 }
                 if lane.is_dead() {
@@ -157,6 +159,9 @@ impl Qp {
             DatagramRoute::Group(lanes, place) => {
                 let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
                 let sent = if local? { Datagram::Sent } else { Datagram::Lost };
+                if sent == Datagram::Sent {
+                    self.count_datagram(inner, run, entry, (place, 0));
+                }
                 // Without a flow, the group has only members of this agent.
                 if let Ok(flow) = self.flow_of(inner, entry) {
                     let put = self.send_to_host(inner, &flow, run, entry);
@@ -170,27 +175,49 @@ impl Qp {
                 let may_go = self.may_go(inner, &flow, &mut flow.port.batch.lock(), run.len, to, now);
                 let put = if may_go { self.send_to_host(inner, &flow, run, entry) } else { Ok(()) };
                 follow(leaving, flow);
+                if may_go && put.is_ok() {
+                    inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
+                }
                 put.map(|()| if may_go { Datagram::Sent } else { Datagram::Waits })
             }
         }
     }
 
-    /// The route of a datagram.
-    fn datagram_route(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> DatagramRoute {
+    /// Counts a datagram for the ports on its way. `lost`: see [`Key`].
+    fn count_datagram(
+        &self,
+        inner: &mut Inner,
+        run: &protocol::Run,
+        entry: &DatagramEntry,
+        (to, lost): (Place, u8),
+    ) {
         let engine = self.engine();
-        let hopeless = inner.ud.unreachable == Some(slot);
+        let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
+        let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
+        let key = Key { dlid, sl: entry.sl, port, pkey_index, lost };
+        let headers = run.opcode.headers_len();
+        if dlid == 0 || !engine.board.has_paths() || !engine.flows.count(key, run.len, headers) {
+            inner.traffic.sent(1, run.len, headers, 31);
+        }
+    }
+
+    /// The route of a datagram.
+    fn datagram_route(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry) -> DatagramRoute {
+        let engine = self.engine();
+        let unknown = Place::default();
+        let hopeless = inner.ud.unreachable == Some(run.slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return DatagramRoute::None(Cause::PortDown);
+            return DatagramRoute::None(Cause::PortDown, unknown);
         }
         if entry.dlid != 0 && entry.dgid == [0; 16] {
             self.complain_of_lid(inner, entry.dlid);
-            return DatagramRoute::None(Cause::Nobody);
+            return DatagramRoute::None(Cause::Nobody, unknown);
         }
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&GroupPath::of(entry, inner.attributes.port_num)) else {
-                return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
+                return if hopeless { DatagramRoute::None(Cause::Nobody, unknown) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
             return if hopeless || lanes.len() == engines.len() {
@@ -212,7 +239,7 @@ impl Qp {
                         Ok(flow) => DatagramRoute::Host(flow),
                         Err(no_flow) => {
                             self.complain(inner, &entry.dgid, &no_flow);
-                            DatagramRoute::None(Cause::Nobody)
+                            DatagramRoute::None(Cause::Nobody, unknown)
                         }
                     };
                 }
@@ -222,13 +249,18 @@ impl Qp {
         let way = Way { dlid: entry.lid, sl: entry.sl, pkey_index: inner.attributes.pkey_index };
         if !engine.board.passes(from, place, &way) {
             self.complain_of_path(inner, &way);
-            return DatagramRoute::None(Cause::NoPath);
+            return DatagramRoute::None(Cause::NoPath, place);
+        }
+        let mtu = engine.board.path_mtu(from, place, entry.lid);
+        if run.len > mtu {
+            self.complain_of_mtu(inner, (run.len, mtu));
+            return DatagramRoute::None(Cause::NoPath, place);
         }
         match engine.board.owner(entry.remote_qpn) {
-            0 => DatagramRoute::None(Cause::Nobody),
+            0 => DatagramRoute::None(Cause::Nobody, place),
             owner => match engine.lanes.route(owner, lane_index) {
                 Some(lane) => DatagramRoute::Lane(lane, place),
-                None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody),
+                None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody, place),
                 None => DatagramRoute::Opening,
             },
         }
@@ -327,6 +359,11 @@ fn follow(leaving: &mut Option<Arc<Flow>>, next: Arc<Flow>) {
         depart(flow);
     }
     *leaving = Some(next);
+}
+
+/// The code of the smallest MTU that holds this payload.
+fn mtu_code(len: u32) -> u8 {
+    (1..5).find(|code| abi::device::mtu_bytes(*code).is_some_and(|mtu| len <= mtu)).unwrap_or(5)
 }
 
 /// Sends the batch of a flow's port.

@@ -192,6 +192,13 @@ impl Qp {
         }
     }
 
+    /// Reports that a packet is too long for a link on its path, once.
+    pub(crate) fn complain_of_mtu(&self, inner: &mut Inner, (len, mtu): (u32, u32)) {
+        if !std::mem::replace(&mut inner.complained, true) {
+            self.note(format_args!("has sent {len} bytes in a packet, and a link on the path has an MTU of {mtu}"));
+        }
+    }
+
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);

@@ -3,7 +3,8 @@
 //! asks. Principal type: [`Traffic`].
 //!
 //! Both ends of a lane belong to one agent, so only the sender counts there. The receiver counts
-//! packets from other hosts, and datagrams. Who carries out a request directly on the peer's memory
+//! packets from other hosts, and datagrams. In subnets with switches, the sender also counts
+//! datagrams for all ports, by their destination ([`crate::flows`]). Who carries out a request directly on the peer's memory
 //! counts for both. The units are those of performance management (IBA 16.1.3.5): packets as on a
 //! link with the path MTU, and words of 4 bytes from the LRH to the ICRC.
 
@@ -21,16 +22,16 @@ const BTH: u64 = 12;
 
 /// Sums of packets and words in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    packets: u64,
-    words: u64,
+pub(crate) struct Sum {
+    pub(crate) packets: u64,
+    pub(crate) words: u64,
 }
 
 impl Sum {
     /// Adds messages or packets with `len` bytes of payload each, and `headers` bytes of BTH and
     /// further headers. They are packets of up to 2^`mtu` bytes on a link.
     #[inline]
-    fn add(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
+    pub(crate) fn add(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
         let (len, count) = (u64::from(len), u64::from(count));
         let packets = ((len + (1 << mtu) - 1) >> mtu).max(1);
         let bytes = len + headers as u64 + (packets - 1) * BTH + packets * LINK;

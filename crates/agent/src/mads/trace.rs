@@ -26,10 +26,10 @@ impl Mads {
 
     /// A packet of a flow, and the end port that sends it.
     pub(super) fn probe(&self, flow: &Flow) -> Option<(End, Probe)> {
-        let Flow { dlid, sl, pkey, .. } = *flow;
+        let Flow { dlid, sl, pkey, mtu, .. } = *flow;
         let first = || Some(self.fabric.as_ref()?.managed.port_info(self.end(flow.to?)?)?.lid);
         let dlid = if dlid == 0 { first()? } else { dlid };
-        Some((self.end(flow.from)?, Probe { dlid, sl, pkey: Some(pkey), payload: 0 }))
+        Some((self.end(flow.from)?, Probe { dlid, sl, pkey: Some(pkey), payload: mtu as usize }))
     }
 
     /// The end port of the fabric to which a device's port is attached.

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use mad::counters::Counter::{
-    self, DiscardsInactive, ReceiveData, ReceivePackets, UnicastReceivePackets, UnicastXmitPackets, XmitData,
-    XmitDiscards, XmitPackets,
+    self, DiscardsInactive, MulticastReceivePackets, MulticastXmitPackets, ReceiveData, ReceivePackets,
+    UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitDiscards, XmitPackets,
 };
-use subnet::fabric::{End, NoPath, Path};
+use subnet::fabric::{End, NoPath, Path, Probe};
 use subnet::{Cause, Managed};
 
 use super::Mads;
@@ -21,6 +21,10 @@ use crate::world::World;
 const XMIT: [Counter; 3] = [XmitData, XmitPackets, UnicastXmitPackets];
 const RECEIVE: [Counter; 3] = [ReceiveData, ReceivePackets, UnicastReceivePackets];
 
+/// The same for multicast packets.
+const XMIT_COPIES: [Counter; 3] = [XmitData, XmitPackets, MulticastXmitPackets];
+const RECEIVE_COPIES: [Counter; 3] = [ReceiveData, ReceivePackets, MulticastReceivePackets];
+
 /// Connections without a path, with the way of their packets until the switches drop them. A link
 /// may be mended before somebody asks for the counters of what was lost.
 pub(super) type Blocked = BTreeMap<Flow, (Path, NoPath)>;
@@ -30,6 +34,9 @@ impl Mads {
     pub(super) fn count_traffic(&mut self, world: &mut World) {
         for (flow, counted) in world.take_traffic() {
             self.count(&flow, &counted);
+            if counted.datagrams != Sum::default() {
+                self.count_datagrams(&flow, counted.datagrams);
+            }
             if counted.lost != Sum::default() {
                 self.count_lost(world, &flow, counted.lost);
             }
@@ -65,10 +72,27 @@ impl Mads {
     /// Counts packets without a path at the ports that they pass, and where they are dropped.
     fn count_lost(&mut self, world: &World, flow: &Flow, sum: Sum) {
         let Some((start, probe)) = self.probe(flow) else { return self.count_lost_at_port(world, flow.from, sum) };
-        let known = self.blocked.get(flow).cloned();
+        let known = self.blocked.get(&flow.short()).cloned();
         let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        if probe.is_multicast() {
+            return count_copies(net, start, &probe, sum);
+        }
         let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
         count_way(net, start, (&path, lost), sum);
+    }
+
+    /// Counts datagrams at all ports on their way.
+    fn count_datagrams(&mut self, flow: &Flow, sum: Sum) {
+        let Some((start, probe)) = self.probe(flow) else { return self.count_at(flow.from, XMIT, sum) };
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        if probe.is_multicast() {
+            return count_copies(net, start, &probe, sum);
+        }
+        match net.fabric().trace(start, &probe) {
+            (path, None) => count_way(net, start, (&path, None), sum),
+            // Their path is gone by now.
+            (_, Some(_)) => add(net, start, XMIT, sum),
+        }
     }
 
     /// Without switches, packets leave a port that is up, and nobody receives them.
@@ -122,11 +146,26 @@ fn count_way(net: &mut Managed, start: End, (path, lost): (&Path, Option<NoPath>
     if lost.is_none_or(|lost| lost.end != start) {
         add(net, start, XMIT, sum);
         count_at_switches(net, path, sum);
+        if path.end == start {
+            return add(net, start, RECEIVE, sum);
+        }
         let last = path.hops.last().map_or(start, |hop| End { node: hop.node, port: hop.egress });
         if let Some(peer) = net.fabric().peer(last).filter(|_| lost.map(|lost| lost.cause) != Some(Cause::NotReceiving))
         {
             add(net, peer, RECEIVE, sum);
         }
+    }
+}
+
+/// Counts multicast packets: one copy for each link of the tree.
+fn count_copies(net: &mut Managed, start: End, probe: &Probe, sum: Sum) {
+    let copies = net.fabric().trace_multicast(start, probe);
+    for (egress, ingress) in copies.links {
+        add(net, egress, XMIT_COPIES, sum);
+        add(net, ingress, RECEIVE_COPIES, sum);
+    }
+    for NoPath { end, cause } in copies.lost {
+        net.add_drops(end, cause, sum.packets);
     }
 }
 

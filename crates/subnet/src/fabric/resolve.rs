@@ -62,6 +62,18 @@ pub struct Probe {
     pub payload: usize,
 }
 
+impl Probe {
+    /// Whether it goes to a multicast LID.
+    #[must_use]
+    pub fn is_multicast(&self) -> bool {
+        self.header().is_multicast()
+    }
+
+    fn header(&self) -> lrh::Header {
+        lrh::Header { dlid: self.dlid, sl: self.sl, ..lrh::Header::default() }
+    }
+}
+
 /// Why there is no path: the port that drops the packets, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {} port {}: {cause}", .end.node.0, .end.port)]
@@ -128,7 +140,7 @@ impl Fabric {
         let from = path.end;
         let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
         let settings = &self.ports[at as usize].settings;
-        let header = lrh::Header { dlid, sl, ..lrh::Header::default() };
+        let header = probe.header();
         if settings.identity.has(dlid) {
             return Ok(());
         }
@@ -212,7 +224,7 @@ impl Fabric {
     /// The ways of the copies of a packet to a multicast LID.
     #[must_use]
     pub fn trace_multicast(&self, from: End, probe: &Probe) -> Copies {
-        let header = lrh::Header { dlid: probe.dlid, sl: probe.sl, ..lrh::Header::default() };
+        let header = probe.header();
         let mut copies = Copies::default();
         let mut seen = BTreeSet::new();
         let mut leaving = Vec::new();
