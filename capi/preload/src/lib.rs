@@ -22,6 +22,7 @@
 mod access;
 mod attributes;
 mod connection;
+mod counters;
 mod directories;
 mod entry;
 mod links;

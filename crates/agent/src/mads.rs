@@ -25,6 +25,7 @@ mod operator;
 mod own_manager;
 mod paths;
 mod port;
+mod sysfs;
 #[cfg(test)]
 mod tests;
 mod trace;

@@ -9,8 +9,10 @@ use std::path::Path;
 
 use engine::rundir::at;
 
+use crate::device::Device;
 use crate::devices::Devices;
 use crate::mirror::Mirror;
+use crate::mirror::counters::COUNTERS;
 use crate::rundir::{ADMIN, NODES, PID, RunDir, SYS, node};
 
 /// The files that every node has.
@@ -39,6 +41,11 @@ impl NodeViews {
         views.collect::<io::Result<_>>().map(Self)
     }
 
+    /// Shows the counters of a port.
+    pub(crate) fn show_counters(&self, device: &Device, port: u8, values: &[u64; COUNTERS.len()]) -> io::Result<()> {
+        self.0.iter().try_for_each(|mirror| mirror.show_counters(device, port, values))
+    }
+
     /// Updates what the folders show.
     pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
         self.0.iter().try_for_each(|mirror| mirror.update(devices))
@@ -56,7 +63,6 @@ fn folder(path: &Path, everybody: bool) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::config::DeviceConfig;
-    use crate::device::Device;
 
     #[test]
     fn each_node_shows_its_own_device() {

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
 use super::{ACCEPTED, Server};
-use crate::admin::telling::Tell;
+use crate::admin::telling::{Tell, Telling};
 use crate::admin::{self, Answer, Verdict};
 use crate::foreign::Foreign;
 use crate::headroom;
@@ -131,6 +131,11 @@ impl Server {
                         self.follow_mads();
                         self.show_changes(true);
                     }
+                }
+                Answer::Counters(device, port) => {
+                    admin.telling = Some(Box::new(Telling::text(&serde_json::json!({}))));
+                    has.tellings += 1;
+                    self.show_counters(&device, port);
                 }
                 Answer::Over(Verdict::Continues) => {
                     self.unpark(uid);
