@@ -286,7 +286,8 @@ constants! {
     /// The context page (4096 bytes), byte offsets: a ring of async records that the agent has
     /// made. After it come records that the engine writes and the agent shows: the last reasons
     /// (`reason::ReasonRecord`, each followed by its sentence), the dropped packets
-    /// (`reason::DropRecord`), and the datagrams by their destination (`DatagramFlow`). Memory that an engine never writes is not allocated.
+    /// (`reason::DropRecord`), and the datagrams by their destination (`DatagramFlow`). Memory that
+    /// an engine never writes is not allocated.
     pub mod context_page: usize {
         /// Number of records written, modulo 2^32. The agent writes the record, then this word,
         /// then the eventfd.

@@ -160,7 +160,7 @@ impl Qp {
                 let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
                 let sent = if local? { Datagram::Sent } else { Datagram::Lost };
                 if sent == Datagram::Sent {
-                    self.count_datagram(inner, run, entry, (place, 0));
+                    self.count_datagram(inner, run, entry, (Place::default(), 0));
                 }
                 // Without a flow, the group has only members of this agent.
                 if let Ok(flow) = self.flow_of(inner, entry) {
@@ -184,13 +184,7 @@ impl Qp {
     }
 
     /// Counts a datagram for the ports on its way. `lost`: see [`Key`].
-    fn count_datagram(
-        &self,
-        inner: &mut Inner,
-        run: &protocol::Run,
-        entry: &DatagramEntry,
-        (to, lost): (Place, u8),
-    ) {
+    fn count_datagram(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry, (to, lost): (Place, u8)) {
         let engine = self.engine();
         let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
         let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
