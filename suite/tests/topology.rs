@@ -361,3 +361,54 @@ fn what_cannot_be_is_told_by_name() {
     let outcome = room.finish(on(&room, "S1", &["true"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.errors.contains("it has H1, H2, H3"), "{}", outcome.told());
 }
+
+/// The value of a counter of a port, as sysfs has it.
+#[track_caller]
+fn counter(room: &Room, node: &str, name: &str) -> u64 {
+    let file = format!("/sys/class/infiniband/{node}/ports/1/counters/{name}");
+    let told = said(room, node, &["cat", &file]);
+    told.lines().find_map(|line| line.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {told}"))
+}
+
+#[test]
+fn datagrams_are_counted_at_switches_and_in_sysfs() {
+    let room = managed_room(User::Nobody);
+    let (mut server, mut client) = start_pair(&room, ("H3", "H1"), &["ibv_ud_pingpong", "-n", "1000", "-s", "1024"]);
+    client.wait(HANG).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+    let hop = wait_for_path(&room, "H1", "H3", true).remove(1);
+    let (switch, port) = hop.trim_end_matches(']').split_once('[').expect("a port");
+    let subnet = room.json(&["subnet", "--json"]).expect("JSON");
+    let nodes = subnet["subnet"].as_array().expect("nodes");
+    let node = nodes.iter().find(|node| node["name"] == switch).expect("the switch");
+    let ports = node["ports"].as_array().expect("ports");
+    let port = ports.iter().find(|at| at["port"].to_string() == port).expect("the port");
+    let is_right = |packets: u64| (1000..1500).contains(&packets);
+    assert!(is_right(port["counters"]["xmit_packets"].as_u64().unwrap_or(0)), "{port}");
+    assert!(is_right(counter(&room, "H1", "port_xmit_packets")));
+    assert!(is_right(counter(&room, "H3", "unicast_rcv_packets")));
+    assert!(counter(&room, "H3", "port_rcv_data") > 1000 * 1024 / 4);
+}
+
+#[test]
+fn what_has_no_path_counts_where_it_is_dropped_and_show_says_where() {
+    let room = managed_room(User::Nobody);
+    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let words = ["ib_write_bw", "-D", "20", "-t", "1", "-u", "14", "-p", &number];
+    let server = room.start(on(&room, "H3", &words)).expect("it starts");
+    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    listens().expect("it listens");
+    let client = room.start(on(&room, "H1", &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
+    let connected = || room.json(&["show", "qp", "--json"]).ok().filter(|shown| shown.to_string().contains("\"hops\""));
+    let shown = wait::until(HANG, "a connection", connected).expect("it comes");
+    let qps = shown["qps"].as_array().expect("a list");
+    assert!(qps.iter().any(|qp| qp["subnet_path"]["from"] == "H1[1]" && qp["subnet_path"]["to"] == "H3[1]"), "{shown}");
+    operate(&room, "cut", "S2[5]");
+    let dropped = || {
+        let subnet = room.json(&["subnet", "--json"]).ok()?.to_string();
+        (subnet.contains("xmit_discards") || subnet.contains("rcv_switch_relay_errors")).then_some(())
+    };
+    wait::until(HANG, "the drops", dropped).expect("they are counted");
+    [&server, &client].iter().for_each(|program| program.signal(Signal::TERM));
+}

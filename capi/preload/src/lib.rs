@@ -22,6 +22,7 @@
 mod access;
 mod attributes;
 mod connection;
+mod counters;
 mod directories;
 mod duplicates;
 mod entry;

@@ -14,7 +14,7 @@ use interpose::intercept;
 use crate::entry::{Place, Refusal, Text, pass};
 use crate::next::Function;
 use crate::paths::Node;
-use crate::{mads, stat};
+use crate::{counters, mads, stat};
 
 /// A `FILE` of the C library.
 type Stream = *mut c_void;
@@ -65,6 +65,7 @@ intercept! {
 fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
     let ours = |place: &Place<'_>| {
         let followed = allowed(place, flags)?;
+        counters::refresh(place);
         let node = place.official.node().filter(|_| flags & (O_PATH | O_DIRECTORY) == 0);
         match node {
             Some(Node::Mads(number)) => stat::present(place.at).and_then(|()| mads::open_mads(number, flags)),
@@ -78,7 +79,11 @@ fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_in
 }
 
 fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {
-    pass(path, &open, |place| allowed(place, flags_of(mode.bytes())).map(|_| open(place.at)))
+    pass(path, &open, |place| {
+        allowed(place, flags_of(mode.bytes()))?;
+        counters::refresh(place);
+        Ok(open(place.at))
+    })
 }
 
 /// The part of `flags` that applies to a file of the mirror.

@@ -70,6 +70,17 @@ impl<'a> Official<'a> {
         self.node
     }
 
+    /// The device and the port's number, if the path is a counter of a port.
+    pub(crate) fn counter(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let (class, rest) = component(self.rest)?;
+        let (device, rest) = component(rest)?;
+        let (ports, rest) = component(rest)?;
+        let (port, rest) = component(rest)?;
+        let (folder, rest) = component(rest)?;
+        let ours = class == INFINIBAND && ports == b"ports" && folder == b"counters" && self.folder == CLASS;
+        (ours && component(rest).is_some() && port.iter().all(u8::is_ascii_digit)).then_some((device, port))
+    }
+
     /// The path in the mirror, piece by piece.
     pub(crate) fn mirrored(&self) -> impl Iterator<Item = u8> {
         self.folder.iter().chain(self.rest).copied()
@@ -278,5 +289,15 @@ mod tests {
         assert_eq!(back("/sys/class/infiniband/a"), None);
         assert_eq!(back("/run/x/sys/class/net"), None);
         assert_eq!(back(""), None);
+    }
+
+    #[test]
+    fn counters_of_ports_are_known() {
+        let of = |path: &'static str| Official::read(path.as_bytes()).and_then(|official| official.counter());
+        let found = of("/sys/class/infiniband//H1/ports/2/./counters/port_xmit_data");
+        assert_eq!(found, Some((&b"H1"[..], &b"2"[..])));
+        assert_eq!(of("/sys/class/infiniband/H1/ports/2/counters"), None);
+        assert_eq!(of("/sys/class/infiniband/H1/ports/x/counters/symbol_error"), None);
+        assert_eq!(of("/sys/class/infiniband/H1/ports/1/gids/0"), None);
     }
 }

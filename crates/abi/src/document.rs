@@ -53,6 +53,7 @@ const RECORDS: &[Layout] = &[
     wire::Arrival::LAYOUT,
     reason::ReasonRecord::LAYOUT,
     reason::DropRecord::LAYOUT,
+    queue::DatagramFlow::LAYOUT,
     ucma::ManagerHeader::LAYOUT,
     umad::FileRequest::LAYOUT,
     umad::FileReply::LAYOUT,

@@ -127,6 +127,37 @@ record! {
     }
 }
 
+record! {
+    /// Datagrams to one LID, in a subnet with switches. The sender counts them for all ports on the
+    /// way.
+    pub struct DatagramFlow[32] {
+        /// Number of packets; 0 for an empty place. Written last.
+        0 => packets: u64,
+        /// Words of 4 bytes, from LRH to ICRC.
+        8 => words: u64,
+        /// The destination LID.
+        16 => dlid: u16,
+        /// Index of the P_Key in the table of the sender's port.
+        18 => pkey_index: u16,
+        /// The service level.
+        20 => sl: u8,
+        /// The sender's port.
+        21 => port: u8,
+        /// 0 if the engine has sent them; else there was no path, and this is the code of the MTU
+        /// that they need.
+        22 => lost: u8,
+        /// 0.
+        23 => reserved: [u8; 9],
+    }
+}
+
+impl DatagramFlow {
+    /// Offset of the number of packets.
+    pub const PACKETS: usize = 0;
+    /// Offset of the words.
+    pub const WORDS: usize = 8;
+}
+
 /// Revision of every private tail.
 pub const REV: u32 = 1;
 
@@ -219,6 +250,11 @@ constants! {
         RECEIVED_PACKETS = 80,
         /// Words of 4 bytes received, u64, in the same way.
         RECEIVED_WORDS = 88,
+        /// Packets that had no path, u64: requests, also repeated ones, and answers. They are not
+        /// among the packets sent.
+        LOST_PACKETS = 96,
+        /// Words of 4 bytes of these packets, u64.
+        LOST_WORDS = 104,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
@@ -249,8 +285,9 @@ constants! {
 
     /// The context page (4096 bytes), byte offsets: a ring of async records that the agent has
     /// made. After it come records that the engine writes and the agent shows: the last reasons
-    /// (`reason::ReasonRecord`, each followed by its sentence), and the dropped packets
-    /// (`reason::DropRecord`). Memory that an engine never writes is not allocated.
+    /// (`reason::ReasonRecord`, each followed by its sentence), the dropped packets
+    /// (`reason::DropRecord`), and the datagrams by their destination (`DatagramFlow`). Memory that
+    /// an engine never writes is not allocated.
     pub mod context_page: usize {
         /// Number of records written, modulo 2^32. The agent writes the record, then this word,
         /// then the eventfd.
@@ -273,6 +310,8 @@ constants! {
         /// Faults on demand (`fault::area`): which rules apply to the engine, and how often each
         /// has acted.
         FAULTS = 40960,
+        /// First datagram flow, 512 of 32 bytes each. Places are taken in their order, and kept.
+        DATAGRAM_FLOWS = 40960 + crate::fault::page::AREA_LEN,
     }
 }
 
@@ -300,7 +339,7 @@ pub const CQ_ARMED_NEXT: u32 = 2;
 /// Bytes of the context page.
 pub const CONTEXT_PAGE_LEN: usize = 4096;
 /// Bytes of the context page with the reasons, drops and faults behind it.
-pub const CONTEXT_LEN: usize = context_page::FAULTS + crate::fault::page::AREA_LEN;
+pub const CONTEXT_LEN: usize = context_page::DATAGRAM_FLOWS + DATAGRAM_FLOWS * DATAGRAM_FLOW_LEN;
 /// Reasons behind the context page.
 pub const REASONS: u32 = 64;
 /// Bytes of a reason.
@@ -309,6 +348,10 @@ pub const REASON_LEN: usize = 512;
 pub const DROPS: usize = 64;
 /// Bytes of a kind of dropped packets.
 pub const DROP_LEN: usize = 64;
+/// Datagram flows behind the context page.
+pub const DATAGRAM_FLOWS: usize = 512;
+/// Bytes of a datagram flow.
+pub const DATAGRAM_FLOW_LEN: usize = 32;
 /// Records in the context page.
 pub const CONTEXT_RECORDS: u32 = 128;
 /// Bytes of a send queue entry of a connection before its gather entries or inline data; private to

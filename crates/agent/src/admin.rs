@@ -5,7 +5,7 @@
 //! and in contexts that ended lately (`reasons.rs`). `"status"` answers with counters. `"fault"`
 //! adds, lists and clears faults on demand (`faults.rs`). `"port"` changes a port
 //! ([`crate::port_change`]). `"subnet"` shows the switches of a topology, finds a path, or cuts a
-//! cable. `"stop"` ends the agent. `"capture"` starts a capture that lasts as long as the
+//! cable. `"counters"` brings the counters of a port in the mirror up to date. `"stop"` ends the agent. `"capture"` starts a capture that lasts as long as the
 //! connection. `"capture-news"` asks for the capture rings, whose descriptors come with the answer
 //! ([`crate::capture`]).
 //!
@@ -59,6 +59,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Answer {
     /// An answer, and whether ports have changed.
     Tell(Box<dyn Tell>, bool),
+    /// Brings the counters of a port up to date in the mirror: the name of its device, its number.
+    Counters(String, u8),
     /// The answer was sent already, or there was no question.
     Over(Verdict),
 }
@@ -115,6 +117,10 @@ pub(crate) fn serve(
         }
         "port" => done(port_change::answer(world, asker, &question)),
         "subnet" => done(mads.answer_operator(world, asker, &question)),
+        "counters" => {
+            let device = question["device"].as_str().unwrap_or_default().to_owned();
+            Answer::Counters(device, question["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0))
+        }
         "device" => done(device_changes::answer(world, asker, &question)),
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
         "stop" => {
@@ -122,7 +128,7 @@ pub(crate) fn serve(
             Answer::Over(Verdict::Stop)
         }
         other => tell(&json!({"error": format!(
-            "request {other:?} is not known; there are devices, device, subnet, show, errors, status, fault, port, capture, capture-news and stop"
+            "request {other:?} is not known; there are devices, device, subnet, counters, show, errors, status, fault, port, capture, capture-news and stop"
         )})),
     }
 }

@@ -12,7 +12,7 @@ use std::slice::{Iter, IterMut};
 use abi::event::AsyncRecord;
 
 use crate::config::{Config, DeviceConfig, Guid};
-use crate::device::Device;
+use crate::device::{Device, Port};
 use crate::mad_numbers::MadNumbers;
 use crate::subnet_settings::overlap;
 
@@ -107,6 +107,11 @@ impl Devices {
     /// The device with this name.
     pub fn named(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name == name)
+    }
+
+    /// The first port for which `is` holds: the index of its device, and its number.
+    pub(crate) fn port_with(&self, is: impl Fn(&Port) -> bool) -> Option<(usize, u8)> {
+        self.iter().find_map(|device| Some((device.index, device.ports.iter().position(&is)? as u8 + 1)))
     }
 
     /// The device and the port, other than `except`, that have one of these LIDs by their settings.

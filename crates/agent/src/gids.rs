@@ -4,7 +4,8 @@
 //! It works between clients of one agent, even without a network. One RoCEv2 entry per address
 //! follows, with IPv4 in its `::ffff:a.b.c.d` form: IPv4 before IPv6, link-local addresses last. An
 //! address that stays keeps its index through every change. A freed index goes to the next new
-//! address. Loopback addresses are used only if the host has no other, or if they are configured.
+//! address. Alias GUIDs of a subnet manager are GIDs at their own indices, without an interface.
+//! Loopback addresses are used only if the host has no other, or if they are configured.
 //! [`crate::addresses`] reads the host's addresses. The principal type is [`GidTable`].
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -65,6 +66,11 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
+    /// Whether an entry after index 0 is an alias GUID. Addresses have an interface.
+    const fn is_alias(&self) -> bool {
+        self.ifindex == 0
+    }
+
     /// The address of this GID. Index 0 has no address, although its GID looks like one.
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.gid).to_canonical()
@@ -97,6 +103,18 @@ impl GidTable {
         std::mem::replace(&mut first.gid, gid) != gid
     }
 
+    /// Sets the alias GUIDs, from index 1 on; 0 is an empty entry.
+    pub(crate) fn set_aliases(&mut self, prefix: Guid, guids: &[Guid]) {
+        let guids = guids.iter().copied().chain(std::iter::repeat(Guid(0)));
+        for (slot, guid) in self.entries[1..].iter_mut().zip(guids) {
+            if guid.0 != 0 {
+                *slot = Some(GidEntry { gid: first_gid(prefix, guid), ifindex: 0, mtu: 0, prefix: 0 });
+            } else if slot.is_some_and(|entry| entry.is_alias()) {
+                *slot = None;
+            }
+        }
+    }
+
     /// Updates the table from the host's addresses. New addresses are added in their order;
     /// loopback addresses only if `loopbacks`. `loopback` is the index of the loopback interface.
     /// Returns true if something changed.
@@ -110,7 +128,7 @@ impl GidTable {
             entry.gid == gid_of(address.ip) && entry.ifindex == address.ifindex
         };
         for slot in &mut self.entries[1..] {
-            let Some(entry) = slot else { continue };
+            let Some(entry) = slot.as_mut().filter(|entry| !entry.is_alias()) else { continue };
             match host.iter().find(|address| same(entry, address)) {
                 Some(address) => {
                     let mtu = largest_ib_mtu(address.mtu);
@@ -272,5 +290,16 @@ mod tests {
         let many: Vec<_> = (0..100).map(|n| address(&format!("10.0.0.{n}"), 1)).collect();
         assert!(table.follow(&many, true, 1));
         assert_eq!(table.iter().count(), GID_TABLE_LEN);
+    }
+
+    #[test]
+    fn alias_guids_keep_their_indices_beside_addresses() {
+        let mut table = GidTable::new(LINK_LOCAL, Guid(7));
+        table.follow(&[address("10.0.0.1", 3)], true, 1);
+        table.set_aliases(LINK_LOCAL, &[Guid(0), Guid(0), Guid(8)]);
+        assert_eq!(table.entry(3).map(|entry| entry.gid[15]), Some(8));
+        assert!(!table.follow(&[address("10.0.0.1", 3)], true, 1), "they are no addresses that went away");
+        table.set_aliases(LINK_LOCAL, &[]);
+        assert_eq!((table.entry(3), table.iter().count()), (None, 2));
     }
 }

@@ -75,6 +75,8 @@ impl World {
             }
         }
         self.keep_counts(id);
+        self.note_datagrams(id);
+        self.tables.traffic.forget(id);
         self.keep_reasons(id);
         let neighbours = self.contexts.get_mut(&id).map(|context| std::mem::take(&mut context.neighbours));
         self.forget_faults(id, &neighbours.into_iter().flatten().collect::<Vec<_>>());

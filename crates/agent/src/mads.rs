@@ -29,8 +29,10 @@ mod paths;
 mod port;
 mod remote_lids;
 mod remotes;
+mod sysfs;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod traffic;
 mod travel;
 mod tunnels;
@@ -57,6 +59,7 @@ pub use managed::{change_of, change_of_link};
 pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
+use traffic::Blocked;
 use travel::Datagram;
 pub(crate) use way::PortId;
 
@@ -80,6 +83,8 @@ pub(crate) struct Mads {
     devices: PerDevice<ManagedDevice>,
     /// The links between the ports, if there is a topology.
     fabric: Option<Fabric>,
+    /// The connections whose packets its switches drop.
+    blocked: Blocked,
     /// The subnet managers of that fabric, one for each subnet, if the agent has them.
     managers: Vec<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
@@ -138,6 +143,7 @@ impl Mads {
         let mut mads = Self {
             devices: PerDevice::default(),
             fabric: config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose()?,
+            blocked: Blocked::default(),
             managers: Vec::new(),
             ports: BTreeMap::new(),
             files: BTreeMap::new(),

@@ -5,9 +5,10 @@
 //! Some programs and scripts read these files and do not ask the agent. They find the text that the
 //! kernel would show. The path redirector (`capi/preload`) shows the mirror to programs under the
 //! official names. The agent writes the mirror and never reads it. It replaces a file as a whole,
-//! so that a reader sees either the old fact or the new one. Traffic counters are missing, because
-//! the agent does not see the traffic of lanes. The principal type is [`Mirror`].
+//! so that a reader sees either the old fact or the new one. [`counters`] are written when somebody asks
+//! for them. The principal type is [`Mirror`].
 
+pub(crate) mod counters;
 mod mads;
 
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ use crate::device::{Device, FIRMWARE};
 use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
+use counters::COUNTERS;
 use engine::rundir::at;
 
 /// The ABI version of `/dev/infiniband/uverbsN`, as in the kernel's class attribute.
@@ -38,19 +40,6 @@ const FIRST_NODE: (u32, u32) = (231, 192);
 /// The target of the mirrored nodes. Programs that only look find a character device that everybody
 /// may open.
 const NODE_LOOK: &str = "/dev/null";
-
-/// Counters of events that cannot happen here.
-const NEVER: &[&str] = &[
-    "VL15_dropped",
-    "excessive_buffer_overrun_errors",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "port_rcv_constraint_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "symbol_error",
-];
 
 /// Everybody who reaches the mirror may read files and enter folders. Nobody writes.
 const FILE_MODE: u32 = 0o444;
@@ -193,9 +182,7 @@ impl Mirror {
         }
         for number in 1..=device.ports.len() as u32 {
             let at = home.join(format!("ports/{number}"));
-            for name in NEVER {
-                self.write(&at.join("counters").join(name), "0")?;
-            }
+            self.show_counters(device, number as u8, &[0; COUNTERS.len()])?;
             let facts = device.port_attributes(number).unwrap_or_default();
             self.write(&at.join("link_layer"), link_layer_text(facts.link_layer))?;
         }

@@ -23,6 +23,7 @@ use crate::asker::{Asker, asker};
 use crate::cm::Manager;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::mads::Mads;
 use crate::world::World;
 use objects::{Class, Cursor};
 
@@ -70,7 +71,7 @@ pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
 }
 
 impl Tell for Dump {
-    fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
+    fn go_on(&mut self, world: &World, (manager, _): (&Manager, &Mads)) -> bool {
         if !self.packet.is_empty() {
             return true;
         }

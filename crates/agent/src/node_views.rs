@@ -13,6 +13,7 @@ use engine::rundir::at;
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::mirror::Mirror;
+use crate::mirror::counters::COUNTERS;
 use crate::rundir::{ADMIN, NODES, PID, RunDir, SYS, node};
 
 /// The files that every node has.
@@ -46,6 +47,11 @@ impl NodeViews {
     pub(crate) fn managers(&self, devices: &Devices) -> Vec<(usize, String)> {
         let name = |device: &Device| (device.index, format!("{NODES}/{}/{}", device.name, abi::ucma::NODE));
         if self.0.is_empty() { Vec::new() } else { devices.iter().map(name).collect() }
+    }
+
+    /// Shows the counters of a port.
+    pub(crate) fn show_counters(&self, device: &Device, port: u8, values: &[u64; COUNTERS.len()]) -> io::Result<()> {
+        self.0.iter().try_for_each(|mirror| mirror.show_counters(device, port, values))
     }
 
     /// Updates what the folders show.

@@ -28,6 +28,8 @@ pub struct PortChange {
     pub subnet: SubnetSettings,
     /// The upper half of GID index 0.
     pub subnet_prefix: Option<Guid>,
+    /// The alias GUIDs, from index 1; 0 is an empty entry. Only for ports in a topology.
+    pub guids: Option<Vec<Guid>>,
     /// The P_Keys, from index 0; 0 is an empty entry.
     pub pkeys: Option<Vec<u16>>,
     /// Width and speed of the link.
@@ -77,7 +79,7 @@ impl fmt::Display for BadChange {
 #[derive(PartialEq, Eq)]
 struct Seen {
     state: u8,
-    first_gid: Option<[u8; 16]>,
+    gids: Vec<(usize, [u8; 16])>,
     sm: (u16, u8),
     pkeys: Vec<u16>,
 }
@@ -102,7 +104,7 @@ impl World {
             let state = if is_active(&after) { kind::PORT_ACTIVE } else { kind::PORT_ERR };
             let found = [
                 (is_active(&before) != is_active(&after), state),
-                (before.first_gid != after.first_gid, kind::GID_CHANGE),
+                (before.gids != after.gids, kind::GID_CHANGE),
                 (lid_changed, kind::LID_CHANGE),
                 (before.sm != after.sm, kind::SM_CHANGE),
                 (before.pkeys != after.pkeys, kind::PKEY_CHANGE),
@@ -155,6 +157,10 @@ impl World {
         if let Some(prefix) = change.subnet_prefix {
             port.gids.set_prefix(prefix, port.guid);
         }
+        if let Some(guids) = change.guids.as_ref().filter(|_| port.managed) {
+            let first = port.gids.entry(0).map_or(0, |entry| u128::from_be_bytes(entry.gid));
+            port.gids.set_aliases(Guid((first >> 64) as u64), guids);
+        }
         if let Some(pkeys) = &change.pkeys {
             // It was checked.
             let _ = port.pkeys.set(pkeys);
@@ -171,7 +177,7 @@ impl World {
         let port = self.devices.get(device)?.port(number).ok()?;
         Some(Seen {
             state: port.state,
-            first_gid: port.gids.entry(0).map(|entry| entry.gid),
+            gids: port.gids.iter().map(|(index, entry)| (index, entry.gid)).collect(),
             sm: (port.sm_lid(), port.subnet.sm_sl()),
             pkeys: port.pkeys.entries().to_vec(),
         })

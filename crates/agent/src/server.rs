@@ -41,6 +41,7 @@ use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::listening::{
     accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
 };
+use crate::mads::PortId;
 use crate::mirror::Mirror;
 use crate::node_views::NodeViews;
 use crate::poller::{Poller, Token, watch_for};
@@ -454,6 +455,19 @@ impl Server {
         }
         // After the mirror, which describes the device that a program finds by its node.
         self.open_nodes();
+    }
+
+    /// Brings the counters of a port up to date in the mirror.
+    fn show_counters(&mut self, device: &str, port: u8) {
+        let Some(index) = self.world.devices.named(device).map(|device| device.index) else { return };
+        let at = PortId { device: index, port };
+        let Some(values) = self.mads.mads.port_counters(&mut self.world, at) else { return };
+        let Some(device) = self.world.devices.get(index) else { return };
+        let Surroundings { mirror, nodes, .. } = &self.surroundings;
+        let shown = mirror.as_ref().map_or(Ok(()), |mirror| mirror.show_counters(device, port, &values));
+        if let Err(error) = shown.and_then(|()| nodes.show_counters(device, port, &values)) {
+            tracing::warn!(%error, "the counters of a port could not be shown");
+        }
     }
 
     /// Hands the news of the devices to the parts of the agent that work on every device.

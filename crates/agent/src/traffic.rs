@@ -1,16 +1,20 @@
 //! Collects what queue pairs have sent and received, for the counters of ports. `mads::traffic` adds
 //! it when somebody asks for them. Adds to [`World`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use abi::Record;
+use abi::ah::SL_MAX;
+use abi::device::mtu_bytes;
 use abi::qp::Dest;
-use abi::queue::{ON_WIRE, qp as word};
+use abi::queue::{DATAGRAM_FLOW_LEN, DATAGRAM_FLOWS, DatagramFlow, ON_WIRE, context_page, qp as word};
 use protocol::Service;
 
-use crate::devices::Devices;
+use crate::device::Port;
 use crate::ids::ContextId;
+use crate::objects::Qp;
 use crate::objects::groups::At;
-use crate::objects::traffic::{Counted, Flow};
+use crate::objects::traffic::{Counted, Flow, Sum};
 use crate::world::World;
 
 impl World {
@@ -21,31 +25,79 @@ impl World {
             for handle in self.tables.qps.handles(owner) {
                 self.note_traffic(owner, handle);
             }
+            self.note_datagrams(owner);
         }
         self.tables.traffic.take()
     }
 
     /// Notes what a queue pair has sent and received: it is about to be destroyed, for example.
     pub(crate) fn note_traffic(&mut self, owner: ContextId, handle: u32) {
-        let Some(device) = self.contexts.get(&owner).map(|context| context.device) else { return };
-        let Some(qp) = self.tables.qps.find_mut(owner, handle) else { return };
-        let Some(counted) = qp.take_traffic() else { return };
-        let attributes = &qp.attributes;
-        let lane = qp.service != Service::Ud && !matches!(qp.block.read(word::LANE), 0 | ON_WIRE);
-        let to = if lane { port_of(&self.devices, &attributes.dest) } else { None };
-        let Dest { dlid, sl, .. } = attributes.dest;
-        let flow = Flow { from: (device, attributes.port_num), to, dlid, sl };
-        self.tables.traffic.add(flow, counted);
+        let Some(counted) = self.tables.qps.find_mut(owner, handle).and_then(Qp::take_traffic) else { return };
+        if let Some(flow) = self.flow_of(owner, handle) {
+            self.tables.traffic.add(flow, counted);
+        }
     }
-}
 
-/// The port of this agent that has the address: the GID, or the LID if there is no GRH.
-fn port_of(devices: &Devices, dest: &Dest) -> Option<At> {
-    devices.iter().find_map(|device| {
-        let has = |port: &crate::device::Port| match dest.is_global {
-            0 => port.lid.is_some_and(|lid| lid.all().contains(&dest.dlid)),
-            _ => port.gids.iter().any(|(_, entry)| entry.gid == dest.dgid),
+    /// Notes the datagrams that a context has sent: it is about to end, for example.
+    pub(crate) fn note_datagrams(&mut self, owner: ContextId) {
+        for (place, (flow, sum)) in self.datagram_flows(owner).into_iter().enumerate() {
+            self.tables.traffic.add_datagrams((owner, place), flow, sum);
+        }
+    }
+
+    /// The flows of all connections and datagrams, each once.
+    pub(crate) fn flows(&self) -> BTreeSet<Flow> {
+        let all = self.contexts.keys().flat_map(|owner| {
+            let handles = self.tables.qps.handles(*owner).into_iter();
+            let connections = handles.filter_map(|handle| self.flow_of(*owner, handle));
+            connections.chain(self.datagram_flows(*owner).into_iter().map(|(flow, _)| flow))
+        });
+        all.filter(Flow::is_connected).map(Flow::short).collect()
+    }
+
+    /// The datagrams of a context by their destination, as its engine counts them.
+    fn datagram_flows(&self, owner: ContextId) -> Vec<(Flow, Sum)> {
+        let context = self.contexts.get(&owner);
+        let Some((device, events)) = context.and_then(|it| Some((it.device, it.events.as_ref()?))) else {
+            return Vec::new();
         };
-        device.ports.iter().position(has).map(|index| (device.index, index as u8 + 1))
-    })
+        let places = (0..DATAGRAM_FLOWS).map_while(|place| {
+            let mut bytes = [0; DATAGRAM_FLOW_LEN];
+            events.page().copy_out(context_page::DATAGRAM_FLOWS + place * DATAGRAM_FLOW_LEN, &mut bytes);
+            DatagramFlow::read(&bytes).filter(|flow| flow.packets != 0)
+        });
+        let read = |flow: DatagramFlow| {
+            let from = (device, flow.port);
+            let DatagramFlow { dlid, pkey_index, sl, lost, packets, words, .. } = flow;
+            let pkey = self.pkey_at(from, pkey_index);
+            let mtu = if lost == 0 { 0 } else { mtu_bytes(lost).unwrap_or(1) };
+            (Flow { from, to: None, dlid, sl: sl & SL_MAX, pkey, mtu }, Sum { packets, words })
+        };
+        places.map(read).collect()
+    }
+
+    fn pkey_at(&self, (device, port): At, index: u16) -> u16 {
+        let port = self.devices.get(device).and_then(|device| device.port(port.into()).ok());
+        port.and_then(|port| port.pkeys.get(index.into())).unwrap_or(0)
+    }
+
+    /// Where the packets of a queue pair go.
+    pub(crate) fn flow_of(&self, owner: ContextId, handle: u32) -> Option<Flow> {
+        let device = self.contexts.get(&owner)?.device;
+        let qp = self.tables.qps.find(owner, handle)?;
+        let attributes = qp.attributes_now();
+        let from = (device, attributes.port_num);
+        if qp.service == Service::Ud || qp.block.read(word::LANE) == ON_WIRE {
+            return Some(Flow::of_port(from));
+        }
+        let pkey = self.pkey_at(from, attributes.pkey_index);
+        let mtu = mtu_bytes(attributes.path_mtu).unwrap_or(0);
+        let Dest { dlid, sl, is_global, dgid, .. } = attributes.dest;
+        // The address is the GID, or the LID if there is no GRH.
+        let has = |port: &Port| match is_global {
+            0 => port.lid.is_some_and(|lid| lid.all().contains(&dlid)),
+            _ => port.gids.iter().any(|(_, entry)| entry.gid == dgid),
+        };
+        Some(Flow { from, to: self.devices.port_with(has), dlid, sl, pkey, mtu })
+    }
 }

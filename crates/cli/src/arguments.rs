@@ -52,6 +52,10 @@ pub(crate) enum Command {
         /// program, also of those that ended lately
         #[arg(long, conflicts_with = "kind")]
         errors: bool,
+        /// Below the queue pairs, show the switches on the path of each connection, or where its
+        /// packets end
+        #[arg(long, conflicts_with_all = ["errors", "json"])]
+        paths: bool,
         /// Which objects. Without it: how many there are of each kind
         kind: Option<Kind>,
     },
@@ -293,7 +297,7 @@ mod tests {
     #[test]
     fn errors_are_shown_of_all_objects() {
         let parsed = Arguments::parse_from(["softhca", "show", "--errors", "--json"]);
-        assert!(matches!(parsed.command, Command::Show { json: true, errors: true, kind: None }));
+        assert!(matches!(parsed.command, Command::Show { json: true, errors: true, kind: None, .. }));
         assert!(Arguments::try_parse_from(["softhca", "show", "--errors", "qp"]).is_err());
     }
 

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Command::Agent(agent) => agent_command::run(&agent, &host),
         Command::Devices { json, verbose } => devices::run(&host, json, verbose),
         Command::Show { json, errors: true, .. } => errors::run(&host, json),
-        Command::Show { json, kind, .. } => show::run(&host, json, kind),
+        Command::Show { json, kind, paths, .. } => show::run(&host, json, paths, kind),
         Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Fault(fault) => fault::run(&fault, &host),
         Command::Subnet(wanted) => subnet::run(&wanted, &host),

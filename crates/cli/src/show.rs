@@ -17,7 +17,7 @@ use crate::table;
 const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];
 
 /// Shows the objects of one kind, or the number of objects of each kind.
-pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String, Failure> {
+pub(crate) fn run(host: &Host, json: bool, paths: bool, kind: Option<Kind>) -> Result<String, Failure> {
     let answer = Connection::expect(&host.run_dir())?.ask("show")?;
     let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
     let more = answer["more"].as_u64().unwrap_or_default();
@@ -36,7 +36,8 @@ pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String,
             if json {
                 crate::json::document(member(kind), readable(Value::Array(rows)))?
             } else {
-                lines(kind, &rows) + &left_out
+                let paths = if paths && kind == Kind::Qp { paths_in_words(&rows) } else { String::new() };
+                lines(kind, &rows) + &left_out + &paths
             }
         }
     })
@@ -195,6 +196,16 @@ fn lines(kind: Kind, rows: &[Value]) -> String {
     table::columns(&heading, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
+/// The paths of connections through the switches of a topology.
+fn paths_in_words(rows: &[Value]) -> String {
+    let connected = rows.iter().filter(|row| row["subnet_path"].is_object());
+    let told = connected.map(|row| {
+        let number = cell("qpn", &row["qpn"]);
+        format!("\nQP {number}: {}", crate::subnet::path_in_words(&row["subnet_path"]))
+    });
+    told.collect()
+}
+
 /// A value for people: QP numbers, keys and addresses are in hex.
 fn cell(member: &str, value: &Value) -> String {
     match (member, value) {
@@ -230,6 +241,17 @@ mod tests {
         assert_eq!((&rows[0]["pid"], &rows[0]["qpn"]), (&json!(77), &json!(258)));
         let text = lines(Kind::Qp, &rows);
         assert!(text.contains("0x102") && text.contains("lane 4") && text.contains("78 other"), "{text}");
+    }
+
+    #[test]
+    fn a_connection_has_its_path_or_where_it_ends() {
+        let mut contexts = contexts();
+        contexts[0]["qps"][0]["subnet_path"] = json!({"from": "H1[1]", "to": "H2[1]", "lid": 5, "sl": 0,
+            "passed": [{"node": "S1", "in": 1, "out": 3, "vl": 0}], "ends_at": "S2[1]", "why": "no route"});
+        let text = super::paths_in_words(&rows(&contexts, Kind::Qp));
+        assert!(text.starts_with("\nQP 0x102: H1[1] -> H2[1], LID 5, SL 0\n  S1: in by port 1"), "{text}");
+        assert!(text.ends_with("  packets end at S2[1]: no route\n"), "{text}");
+        assert_eq!(super::paths_in_words(&rows(&self::contexts(), Kind::Qp)), "");
     }
 
     #[test]

@@ -115,7 +115,10 @@ pub(crate) fn run(subnet: &Subnet, host: &Host) -> Result<String, Failure> {
     match &subnet.action {
         None if subnet.svg.is_some() => Ok(String::new()),
         None => Ok(in_words(&answer["subnet"], subnet.counters)),
-        Some(Action::Path { .. }) => path_in_words(&answer),
+        Some(Action::Path { .. }) => match why_not(&answer) {
+            Some(why) => Err(Failure { output: switches_in_words(&answer), ..Failure::from(why) }),
+            None => Ok(path_in_words(&answer)),
+        },
         Some(_) => Ok(String::new()),
     }
 }
@@ -171,25 +174,33 @@ fn in_words(nodes: &Value, counters: bool) -> String {
     table::columns(&["NODE", "KIND, PEER", "LID", "STATE", "RATE", "ADDRESS"], &rows)
 }
 
-fn path_in_words(path: &Value) -> Result<String, Failure> {
-    let mut told =
-        format!("{} -> {}, LID {}, SL {}\n", text(&path["from"]), text(&path["to"]), path["lid"], path["sl"]);
-    if let Some(why) = path["why"].as_str() {
-        let place = path["ends_at"].as_str().map(|place| format!("packets end at {place}: ")).unwrap_or_default();
-        return Err(Failure { output: told, ..Failure::from(format!("{place}{why}")) });
+/// A path: its switches, or those that packets pass, and where and why they end.
+pub(crate) fn path_in_words(path: &Value) -> String {
+    let end = match why_not(path) {
+        Some(why) => format!("  {why}\n"),
+        None => format!("{}, MTU {}, {} ns on the cables\n", text(&path["rate"]), path["mtu"], path["delay_ns"]),
+    };
+    switches_in_words(path) + &end
+}
+
+fn switches_in_words(path: &Value) -> String {
+    let to = path["to"].as_str().unwrap_or("?");
+    let mut told = format!("{} -> {to}, LID {}, SL {}\n", text(&path["from"]), path["lid"], path["sl"]);
+    if path["vl"].is_number() {
+        told += &format!("  leaves on VL {}\n", path["vl"]);
     }
-    told += &format!("  leaves on VL {}\n", path["vl"]);
-    for hop in list(&path["hops"]) {
-        told += &format!(
-            "  {}: in by port {}, out by port {}, VL {}\n",
-            text(&hop["node"]),
-            hop["in"],
-            hop["out"],
-            hop["vl"]
-        );
+    for hop in list(&path["hops"]).chain(list(&path["passed"])) {
+        let (node, ingress, egress, vl) = (text(&hop["node"]), &hop["in"], &hop["out"], &hop["vl"]);
+        told += &format!("  {node}: in by port {ingress}, out by port {egress}, VL {vl}\n");
     }
-    told += &format!("{}, MTU {}, {} ns on the cables\n", text(&path["rate"]), path["mtu"], path["delay_ns"]);
-    Ok(told)
+    told
+}
+
+/// Why there is no path.
+fn why_not(path: &Value) -> Option<String> {
+    let why = path["why"].as_str()?;
+    let place = path["ends_at"].as_str().map(|place| format!("packets end at {place}: ")).unwrap_or_default();
+    Some(format!("{place}{why}"))
 }
 
 #[cfg(test)]
@@ -223,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_ends_is_a_failure_that_names_the_place() {
+    fn a_path_that_ends_names_the_place_and_the_cause() {
         let path = json!({"from": "H1[1]", "to": "H2[1]", "lid": 5, "sl": 0, "ends_at": "S1[2]", "why": "no route"});
-        let failure = path_in_words(&path).expect_err("no path");
-        assert!(failure.why.contains("packets end at S1[2]: no route"), "{}", failure.why);
+        assert_eq!(why_not(&path).as_deref(), Some("packets end at S1[2]: no route"));
+        assert_eq!(path_in_words(&path), "H1[1] -> H2[1], LID 5, SL 0\n  packets end at S1[2]: no route\n");
     }
 }

@@ -15,6 +15,7 @@ use crate::board::Place;
 use crate::cell::Path;
 use crate::exit::{Far, Sent};
 use crate::faults::packets::Towards;
+use crate::flows::Key;
 use crate::mcast::{GroupPath, is_group};
 use crate::net::flow::{NoFlow, Vector};
 use crate::paths::Class;
@@ -37,10 +38,10 @@ enum Datagram {
 
 /// The route of one datagram.
 enum DatagramRoute {
-    /// The destination does not exist, or the datagram cannot be sent.
-    None(Cause),
+    /// The destination does not exist, or the datagram cannot be sent there.
+    None(Cause, Place),
     /// It is longer than this, which is the MTU of a link on its path.
-    Long(u32),
+    Long(u32, Place),
     /// A lane has to be opened first.
     Opening,
     /// The lanes to the members of this agent; the members elsewhere get copies over the wire.
@@ -114,7 +115,6 @@ impl Qp {
                 Ok(done) => {
                     inner.requester.sent(now, &run);
                     if done == Datagram::Sent {
-                        inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
                         self.charge_datagram(inner, run.len, entry.static_rate, now);
                     }
                 }
@@ -135,16 +135,8 @@ impl Qp {
         leaving: &mut Option<Arc<Flow>>,
     ) -> Result<Datagram, Refusal> {
         match self.datagram_route(inner, run, entry) {
-            DatagramRoute::None(cause) => {
-                let read = self.rehearse(inner, run);
-                self.lose_datagram(cause, 0, run, entry);
-                read.map(|()| Datagram::Sent)
-            }
-            DatagramRoute::Long(mtu) => {
-                let read = self.rehearse(inner, run);
-                self.lose_datagram(Cause::LinkMtu, mtu, run, entry);
-                read.map(|()| Datagram::Sent)
-            }
+            DatagramRoute::None(cause, to) => self.send_nowhere(inner, run, entry, (cause, 0, to)),
+            DatagramRoute::Long(mtu, to) => self.send_nowhere(inner, run, entry, (Cause::LinkMtu, mtu, to)),
             DatagramRoute::Opening => {
                 self.wait_for_route(inner, run.slot);
                 Ok(Datagram::Waits)
@@ -152,6 +144,7 @@ impl Qp {
             DatagramRoute::Lane(lane, place) => {
                 let sent = self.send_datagram(inner, &lane, run, entry, place)?;
                 if sent {
+                    self.count_datagram(inner, run, entry, (place, 0));
                     return Ok(Datagram::Sent);
                 }
                 if lane.is_dead() {
@@ -165,6 +158,9 @@ impl Qp {
             DatagramRoute::Group(lanes, place) => {
                 let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
                 let sent = if local? { Datagram::Sent } else { Datagram::Lost };
+                if sent == Datagram::Sent {
+                    self.count_datagram(inner, run, entry, (Place::default(), 0));
+                }
                 // Without a flow, the group has only members of this agent.
                 if let Ok(flow) = self.flow_of(inner, entry) {
                     let put = self.send_to_host(inner, &flow, run, entry);
@@ -178,27 +174,58 @@ impl Qp {
                 let may_go = self.may_go(inner, &flow, &mut flow.port.batch.lock(), run.len, to, now);
                 let put = if may_go { self.send_to_host(inner, &flow, run, entry) } else { Ok(()) };
                 follow(leaving, flow);
+                if may_go && put.is_ok() {
+                    inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
+                }
                 put.map(|()| if may_go { Datagram::Sent } else { Datagram::Waits })
             }
+        }
+    }
+
+    /// Sends a datagram that nobody gets. `expected`: see [`DropRecord`].
+    #[cold]
+    fn send_nowhere(
+        &self,
+        inner: &mut Inner,
+        run: &protocol::Run,
+        entry: &DatagramEntry,
+        (cause, expected, to): (Cause, u32, Place),
+    ) -> Result<Datagram, Refusal> {
+        self.rehearse(inner, run)?;
+        self.lose_datagram(cause, expected, run, entry);
+        self.count_datagram(inner, run, entry, (to, mtu_code(run.len)));
+        Ok(Datagram::Sent)
+    }
+
+    /// Counts a datagram for the ports on its way. `lost`: see [`Key`].
+    fn count_datagram(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry, (to, lost): (Place, u8)) {
+        let engine = self.engine();
+        let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
+        let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
+        let key = Key { dlid, sl: entry.sl, port, pkey_index, lost };
+        let headers = run.opcode.headers_len();
+        if dlid == 0 || !engine.board.has_paths() || !engine.flows.count(key, run.len, headers) {
+            inner.traffic.sent(1, run.len, headers, 31);
         }
     }
 
     /// The route of a datagram.
     fn datagram_route(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry) -> DatagramRoute {
         let engine = self.engine();
+        let unknown = Place::default();
         let hopeless = inner.ud.unreachable == Some(run.slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return DatagramRoute::None(Cause::PortDown);
+            return DatagramRoute::None(Cause::PortDown, unknown);
         }
         if entry.dlid != 0 && entry.dgid == [0; 16] {
             self.complain_of_lid(inner, entry.dlid);
-            return DatagramRoute::None(Cause::Nobody);
+            return DatagramRoute::None(Cause::Nobody, unknown);
         }
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&GroupPath::of(entry, inner.attributes.port_num)) else {
-                return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
+                return if hopeless { DatagramRoute::None(Cause::Nobody, unknown) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
             return if hopeless || lanes.len() == engines.len() {
@@ -216,13 +243,15 @@ impl Qp {
                     inner.ud.last_place = Some((entry.dgid, epoch, place));
                     place
                 }
-                None if !self.passes_to_host(inner, entry.lid, class) => return DatagramRoute::None(Cause::NoPath),
+                None if !self.passes_to_host(inner, entry.lid, class) => {
+                    return DatagramRoute::None(Cause::NoPath, unknown);
+                }
                 None => {
                     return match self.flow_of(inner, entry) {
                         Ok(flow) => DatagramRoute::Host(flow),
                         Err(no_flow) => {
                             self.complain(inner, &entry.dgid, &no_flow);
-                            DatagramRoute::None(Cause::Nobody)
+                            DatagramRoute::None(Cause::Nobody, unknown)
                         }
                     };
                 }
@@ -230,22 +259,22 @@ impl Qp {
         };
         if engine.board.has_paths() {
             let Some(passage) = self.datagram_passage(inner, place, entry) else {
-                return if hopeless { DatagramRoute::None(Cause::Nobody) } else { DatagramRoute::Opening };
+                return if hopeless { DatagramRoute::None(Cause::Nobody, place) } else { DatagramRoute::Opening };
             };
             if !passage.lets(class) {
                 self.complain_of_path(inner, entry.lid, class);
-                return DatagramRoute::None(Cause::NoPath);
+                return DatagramRoute::None(Cause::NoPath, place);
             }
             if run.len > passage.mtu {
                 self.complain_of_mtu(inner, run.len, &passage);
-                return DatagramRoute::Long(passage.mtu);
+                return DatagramRoute::Long(passage.mtu, place);
             }
         }
         match engine.board.owner(entry.remote_qpn) {
-            0 => DatagramRoute::None(Cause::Nobody),
+            0 => DatagramRoute::None(Cause::Nobody, place),
             owner => match engine.lanes.route(owner, lane_index) {
                 Some(lane) => DatagramRoute::Lane(lane, place),
-                None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody),
+                None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody, place),
                 None => DatagramRoute::Opening,
             },
         }
@@ -346,6 +375,11 @@ fn follow(leaving: &mut Option<Arc<Flow>>, next: Arc<Flow>) {
         depart(flow);
     }
     *leaving = Some(next);
+}
+
+/// The code of the smallest MTU that holds this payload.
+fn mtu_code(len: u32) -> u8 {
+    (1..5).find(|code| abi::device::mtu_bytes(*code).is_some_and(|mtu| len <= mtu)).unwrap_or(5)
 }
 
 /// Sends the batch of a flow's port.

@@ -29,6 +29,7 @@ use crate::drops::Drops;
 use crate::error::{Result, by_system, refusal};
 use crate::event::Events;
 use crate::faults::Faults;
+use crate::flows::Flows;
 use crate::helper::Waker;
 use crate::keys::Keys;
 use crate::lane::Lanes;
@@ -94,6 +95,8 @@ pub struct Engine {
     seldom: AtomicU32,
     /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
+    /// Datagrams by their destination, for the counters of ports.
+    pub(crate) flows: Flows,
 }
 
 /// Work for which the helper thread must call the agent.
@@ -218,7 +221,8 @@ impl Engine {
             helper_work: HelperWork::default(),
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),
-            drops: Drops::new(page),
+            drops: Drops::new(page.clone()),
+            flows: Flows::new(page),
             core,
         }
     }

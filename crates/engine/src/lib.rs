@@ -41,6 +41,7 @@ mod exit;
 mod expected;
 mod extent;
 mod faults;
+mod flows;
 mod grant_table;
 mod helper;
 mod idle;

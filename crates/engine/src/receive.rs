@@ -132,7 +132,8 @@ impl Qp {
         {
             return self.refuse(inner, packet, origin);
         }
-        if self.service == Service::Ud || matches!(origin, Origin::Host { .. }) {
+        let sender_counts = || self.service != Service::Ud || self.engine().board.has_paths();
+        if matches!(origin, Origin::Host { .. }) || !sender_counts() {
             inner.traffic.received(1, payload.len() as u32, packet.headers.len());
         }
         if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {

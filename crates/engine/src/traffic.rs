@@ -3,7 +3,8 @@
 //! asks. Principal type: [`Traffic`].
 //!
 //! Both ends of a lane belong to one agent, so only the sender counts there. The receiver counts
-//! packets from other hosts, and datagrams. Who carries out a request directly on the peer's memory
+//! packets from other hosts, and datagrams. In subnets with switches, the sender also counts
+//! datagrams for all ports, by their destination ([`crate::flows`]). Who carries out a request directly on the peer's memory
 //! counts for both. The units are those of performance management (IBA 16.1.3.5): packets as on a
 //! link with the path MTU, and words of 4 bytes from the LRH to the ICRC.
 
@@ -21,16 +22,16 @@ const BTH: u64 = 12;
 
 /// Sums of packets and words in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    packets: u64,
-    words: u64,
+pub(crate) struct Sum {
+    pub(crate) packets: u64,
+    pub(crate) words: u64,
 }
 
 impl Sum {
     /// Adds messages or packets with `len` bytes of payload each, and `headers` bytes of BTH and
     /// further headers. They are packets of up to 2^`mtu` bytes on a link.
     #[inline]
-    fn add(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
+    pub(crate) fn add(&mut self, count: u32, len: u32, headers: usize, mtu: u32) {
         let (len, count) = (u64::from(len), u64::from(count));
         let packets = ((len + (1 << mtu) - 1) >> mtu).max(1);
         let bytes = len + headers as u64 + (packets - 1) * BTH + packets * LINK;
@@ -44,6 +45,8 @@ impl Sum {
 pub(crate) struct Traffic {
     sent: Sum,
     received: Sum,
+    /// What had no path.
+    lost: Sum,
     /// What is published.
     shown: (u64, u64),
 }
@@ -71,6 +74,15 @@ impl Traffic {
         };
         self.sent.add(1, asks.0, asks.1, mtu);
         self.received.add(1, answers.0, answers.1, mtu);
+    }
+
+    /// Packets have no path. Publishes their sum at once, so that sending costs nothing.
+    #[cold]
+    pub(crate) fn lost(&mut self, view: Option<&View>, count: u32, len: u32, headers: usize, mtu: u32) {
+        self.lost.add(count, len, headers, mtu);
+        let Some(view) = view else { return };
+        view.word64(word::LOST_PACKETS).store(self.lost.packets, Ordering::Relaxed);
+        view.word64(word::LOST_WORDS).store(self.lost.words, Ordering::Relaxed);
     }
 
     /// Publishes the sums, if they have changed.

@@ -249,8 +249,9 @@ impl Qp {
         region: &mut HeldRegion<'_>,
         sent: &mut bool,
     ) -> Option<Response> {
-        // Fault rules see each packet, and the memory of another engine is read for each packet.
-        let one_by_one = inner.link.special.has(Special::RULED) || self.target.is_some();
+        // Fault rules and narrow links see each packet, and the memory of another engine is read for
+        // each packet.
+        let one_by_one = inner.link.special.has(Special::RULED.and(Special::NARROW)) || self.target.is_some();
         let most = if one_by_one { 1 } else { u32::MAX };
         while let Some(response) = inner.responder.poll_answer(most) {
             if inner.link.on_wire() && response.opcode.operation == Operation::Acknowledge {
@@ -276,7 +277,11 @@ impl Qp {
             if count > 0 {
                 *sent = true;
                 let (mtu, len) = (inner.mtu_bits(), response.source.len());
-                inner.traffic.sent(count, len, response.opcode.headers_len(), mtu);
+                if one_by_one && len > inner.link.room {
+                    inner.traffic.lost(inner.view.as_ref(), 1, len, response.opcode.headers_len(), mtu);
+                } else {
+                    inner.traffic.sent(count, len, response.opcode.headers_len(), mtu);
+                }
             }
             match done {
                 Sent::Yes => {}
@@ -331,7 +336,11 @@ impl Qp {
             if count > 0 {
                 *sent = true;
                 let mtu = inner.mtu_bits();
-                inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
+                if one_by_one && run.len > inner.link.room {
+                    inner.traffic.lost(inner.view.as_ref(), 1, run.len, run.opcode.headers_len(), mtu);
+                } else {
+                    inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
+                }
                 inner.requester.sent(now, &run.at_most(count));
                 self.charge(inner, run.len, now);
             }
@@ -370,7 +379,11 @@ impl Qp {
         while let Some(run) = inner.requester.poll_run(now) {
             lost = true;
             match self.rehearse(inner, &run) {
-                Ok(()) => inner.requester.sent(now, &run),
+                Ok(()) => {
+                    let mtu = inner.mtu_bits();
+                    inner.traffic.lost(inner.view.as_ref(), run.count, run.len, run.opcode.headers_len(), mtu);
+                    inner.requester.sent(now, &run);
+                }
                 Err(refusal) => {
                     self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
                     inner.requester.fail_next(Status::LocProtErr);

@@ -189,7 +189,13 @@ impl Counters {
 
     /// Counts a dropped packet.
     pub fn drop(&mut self, cause: Cause) {
-        self.drops.get_or_insert_default()[cause as usize] += 1;
+        self.drop_some(cause, 1);
+    }
+
+    /// Counts dropped packets.
+    pub fn drop_some(&mut self, cause: Cause, count: u64) {
+        let dropped = &mut self.drops.get_or_insert_default()[cause as usize];
+        *dropped = dropped.saturating_add(count);
     }
 }
 

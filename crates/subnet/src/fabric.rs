@@ -25,7 +25,7 @@ mod training;
 mod tree;
 
 pub use notes::Note;
-pub use resolve::{Hop, NoPath, Passage, Path, Target};
+pub use resolve::{Hop, NoPath, Passage, Path, Probe};
 pub use training::{RECOVERY, Refused, TRAINING};
 pub use tree::Tree;
 

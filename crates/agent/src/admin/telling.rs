@@ -15,6 +15,7 @@ use crate::asker::Asker;
 use crate::cm::Manager;
 use crate::cm::show::SHOWN as IDS_SHOWN;
 use crate::ids::ContextId;
+use crate::mads::Mads;
 use crate::reasons;
 use crate::show::{self, LISTS};
 use crate::table::Kind;
@@ -32,7 +33,7 @@ const PLACES: usize = 256;
 /// An answer that is made and sent in pieces.
 pub(crate) trait Tell: Send {
     /// Makes one more piece. Returns true if there is a message to send.
-    fn go_on(&mut self, world: &World, manager: &Manager) -> bool;
+    fn go_on(&mut self, world: &World, parts: (&Manager, &Mads)) -> bool;
     /// The message to send.
     fn message(&self) -> Vec<u8>;
     /// The message has been sent. Returns true if it was the last one.
@@ -67,7 +68,7 @@ enum Part {
 }
 
 impl Tell for Telling {
-    fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
+    fn go_on(&mut self, world: &World, (manager, mads): (&Manager, &Mads)) -> bool {
         if self.is_ready() {
             return true;
         }
@@ -75,7 +76,7 @@ impl Tell for Telling {
         self.part = match part {
             Part::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
             Part::Objects { context, list, handles, first, room, more } => {
-                self.objects(world, context, (list, handles, first), (room, more))
+                self.objects((world, mads), context, (list, handles, first), (room, more))
             }
             Part::Ids { start, shown } => self.ids(manager, start, shown),
             Part::Ended { place, first } => self.ended(world, place, first),
@@ -177,7 +178,7 @@ impl Telling {
     /// The lists of objects are opened one after the other; `list` counts the opened ones.
     fn objects(
         &mut self,
-        world: &World,
+        (world, mads): (&World, &Mads),
         context: ContextId,
         (mut list, mut handles, mut first): (usize, std::vec::IntoIter<u32>, bool),
         (room, more): (usize, usize),
@@ -186,7 +187,10 @@ impl Telling {
         for _ in 0..PIECE {
             if let Some(handle) = handles.next() {
                 let (kind, _) = LISTS[list - 1];
-                if let Some(object) = show::object(world, context, kind, handle, conceal) {
+                if let Some(mut object) = show::object(world, context, kind, handle, conceal) {
+                    if kind == Kind::Qp {
+                        object["subnet_path"] = mads.way_of(world, context, handle).into();
+                    }
                     self.item(&mut first, &object.to_string());
                 }
                 continue;

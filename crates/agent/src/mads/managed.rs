@@ -127,7 +127,10 @@ pub fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
             Event::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
             Event::SmLid => (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl)),
             Event::PKeys => change.pkeys = Some(used(&port.pkeys)),
-            Event::Gids => change.subnet_prefix = Some(Guid(info.gid_prefix)),
+            Event::Gids => {
+                change.subnet_prefix = Some(Guid(info.gid_prefix));
+                change.guids = Some(port.guids.iter().skip(1).copied().map(Guid).collect());
+            }
             Event::ClientReregister => change.reregister = true,
             Event::Active => change.state = Some(PortState::Active),
             Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),

@@ -3,11 +3,12 @@
 
 use mad::counters::Counter;
 use serde_json::{Map, Value, json};
-use subnet::fabric::{End, Kind};
+use subnet::fabric::{End, Kind, Probe};
 use subnet::{Managed, NodeId};
 use wire::smp::Capability;
 
 use super::Mads;
+use super::trace::{name, way};
 use super::travel::port_of;
 use crate::asker::Asker;
 use crate::world::World;
@@ -127,37 +128,11 @@ fn end_port(net: &Managed, text: &str) -> Result<End, String> {
     net.is_end(end).then_some(end).ok_or_else(|| format!("{text} is not an end port; a switch has port 0 only"))
 }
 
-fn name(net: &Managed, end: End) -> String {
-    format!("{}[{}]", net.name(end.node).unwrap_or_default(), end.port)
-}
-
-/// The path between two end ports by the tables as they are, or where and why packets end.
+/// The path between two end ports.
 fn path(net: &Managed, from: &str, to: &str, sl: u8) -> Result<Value, String> {
     let [start, end] = [end_port(net, from)?, end_port(net, to)?];
-    let lid = net.port_info(end).map_or(0, |info| info.lid);
-    let mut answer = json!({ "from": name(net, start), "to": name(net, end), "lid": lid, "sl": sl });
-    if lid == 0 {
-        answer["why"] = format!("{} has no LID; has a subnet manager run?", name(net, end)).into();
-        return Ok(answer);
-    }
-    match net.resolve(start, lid, sl) {
-        Ok(path) => {
-            let hops = path.hops.iter().map(|hop| {
-                let node = net.name(hop.node).unwrap_or_default();
-                json!({ "node": node, "in": hop.ingress, "out": hop.egress, "vl": hop.vl })
-            });
-            answer["hops"] = hops.collect();
-            answer["vl"] = path.vl.into();
-            answer["mtu"] = path.mtu.bytes().into();
-            answer["rate"] = path.rate.to_string().into();
-            answer["delay_ns"] = (path.delay / 1000).into();
-        }
-        Err(lost) => {
-            answer["ends_at"] = name(net, lost.end).into();
-            answer["why"] = lost.cause.to_string().into();
-        }
-    }
-    Ok(answer)
+    let dlid = net.port_info(end).map_or(0, |info| info.lid);
+    Ok(way(net, (start, Some(end)), &Probe { dlid, sl, ..Probe::default() }))
 }
 
 fn picture(net: &mut Managed) -> Value {

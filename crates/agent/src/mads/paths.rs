@@ -6,7 +6,7 @@
 //! per piece of work.
 
 use abi::private::{Push, push};
-use subnet::fabric::{End, Passage, Target};
+use subnet::fabric::{End, Passage, Probe};
 use wire::Grh;
 
 use super::Mads;
@@ -61,6 +61,9 @@ impl Mads {
         }
         if trees_changed {
             world.board.bump_mcast();
+        }
+        if !changed.is_empty() {
+            self.follow_paths(world);
         }
     }
 }
@@ -121,7 +124,7 @@ impl Fabric {
     }
 
     /// The address of a question in the model.
-    fn target(&self, question: &Question, to: End) -> Target {
+    fn target(&self, question: &Question, to: End) -> Probe {
         let first = || self.managed.port_info(to).map_or(0, |info| info.lid);
         let (dgid, hop_limit, traffic_class) = question.route;
         let sgid = |end: End| self.managed.fabric().port(end).map(|port| port.settings().identity.gid());
@@ -134,7 +137,7 @@ impl Fabric {
             ..Grh::default()
         });
         let dlid = if question.dlid == 0 && grh.is_none() { first() } else { question.dlid };
-        Target { dlid, sl: 0, grh }
+        Probe { dlid, grh, ..Probe::default() }
     }
 
     /// The ports that multicast packets reach.

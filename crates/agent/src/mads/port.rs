@@ -3,6 +3,7 @@
 //! [`PortServices`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use abi::umad::MESSAGE_MAX;
 use mad::client::Client;
@@ -45,6 +46,8 @@ pub(super) struct PortServices {
     pub(super) manager: Option<u32>,
     /// Connections that wait to open it.
     pub(super) candidates: VecDeque<u32>,
+    /// When its counters were last shown in sysfs.
+    pub(super) counted: Option<Duration>,
 }
 
 impl PortServices {

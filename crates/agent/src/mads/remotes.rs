@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use subnet::fabric::{self, End, Target};
+use subnet::fabric::{self, End, Probe};
 use subnet::tunnel::reach::Reached;
 
 use super::Mads;
@@ -60,7 +60,7 @@ impl Fabric {
     /// The service levels with which packets to a LID leave by a link to another agent, and their
     /// path up to it.
     fn way_out(&self, start: End, far: End, lid: u16) -> Option<(u16, fabric::Path)> {
-        let to = Target { dlid: lid, ..Target::default() };
+        let to = Probe { dlid: lid, ..Probe::default() };
         self.managed.passage(start, &to).found.ok().filter(|(_, path)| path.end == far)
     }
 

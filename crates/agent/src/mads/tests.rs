@@ -11,10 +11,11 @@ use wire::mad::{
 };
 use wire::notice::Notice;
 use wire::perf::PortCounters;
-use wire::smp::{NodeInfo, PERMISSIVE_LID, PKeyTable, PortInfo, SmInfo, Smp};
+use wire::smp::{GuidInfo, NodeInfo, PERMISSIVE_LID, PKeyTable, PortInfo, SmInfo, Smp};
 
 use super::*;
 use crate::config::Config;
+use crate::devices::DeviceNews;
 
 const TWO_PORTS: &str = "[[devices]]\nname = \"a\"\n[[devices.ports]]\nlink_layer = \"infiniband\"\nsubnet = { lid = 3 }\n\
      [[devices]]\nname = \"b\"\n[[devices.ports]]\nlink_layer = \"infiniband\"\nsubnet = { lid = 8, lmc = 2 }\n\
@@ -40,7 +41,11 @@ struct Program {
 
 impl Bench {
     fn new() -> Self {
-        let config = Config { wire: crate::config::Wire::Off, ..Config::parse(TWO_PORTS).expect("valid") };
+        Self::of(Config::parse(TWO_PORTS).expect("valid"))
+    }
+
+    fn of(config: Config) -> Self {
+        let config = Config { wire: crate::config::Wire::Off, ..config };
         let world = World::new(&config, "a test").expect("a world");
         let mads = Mads::new(&world, &config).expect("no topology");
         Self { world, mads, last: 0 }
@@ -188,6 +193,30 @@ fn a_manager_changes_the_device_and_programs_get_the_events() {
     };
     assert!(told(event_kind::LID_CHANGE) && told(event_kind::SM_CHANGE) && told(event_kind::CLIENT_REREGISTER));
     assert!(told(event_kind::PKEY_CHANGE));
+}
+
+#[test]
+fn alias_guids_of_a_manager_become_gids_of_the_port() {
+    let topology = mad::topology::Topology::from_text("Hca 1 \"H1\"\n[1] \"S\"[1]\nSwitch 2 \"S\"\n").expect("valid");
+    let devices = crate::topology::devices(&topology).expect("one");
+    let mut bench = Bench::of(Config { devices, topology: Some(topology), ..Config::default() });
+    let program = bench.open(A);
+    let id = bench.register(&program, 0, CLASS_SUBN_DIRECTED, 0).expect("registered");
+    let to = UserMad { id, timeout_ms: 1000, lid: PERMISSIVE_LID, ..UserMad::default() };
+    let mut set = |transaction, guids: [u64; 8]| {
+        let mut request = Smp { transaction, ..smp(CLASS_SUBN_DIRECTED, METHOD_SET, GuidInfo::ATTRIBUTE) };
+        GuidInfo { guids }.write(&mut request.data);
+        bench.write(&program, to, &request.to_mad()).expect("sent");
+        assert_eq!(answered(&bench.read(&program).expect("an answer").1).status, 0);
+        let news = bench.world.devices.take_news();
+        let is_event =
+            |news: &DeviceNews| matches!(news, DeviceNews::Event(0, it) if it.event_type == event_kind::GID_CHANGE);
+        assert!(news.iter().any(is_event), "programs get the event");
+        [1, 2].map(|index| bench.world.devices[0].gid(1, index).expect("in the table"))
+    };
+    let expected = (0xfe80_u128 << 112 | 0x1234_5678).to_be_bytes();
+    assert_eq!(set(1, [0, 0, 0x1234_5678, 0, 0, 0, 0, 0]), [[0; 16], expected]);
+    assert_eq!(set(2, [0; 8]), [[0; 16]; 2]);
 }
 
 #[test]

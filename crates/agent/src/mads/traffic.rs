@@ -1,52 +1,118 @@
 //! Adds the traffic of programs to the counters of ports: at both ends, and at each switch on the
-//! path that the tables say. Adds to [`Mads`].
+//! path that the tables say. What had no path counts where the switches drop it. Adds to [`Mads`].
+//! The principal type is [`Blocked`].
+
+use std::collections::BTreeMap;
 
 use mad::counters::Counter::{
-    self, ReceiveData, ReceivePackets, UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitPackets,
+    self, DiscardsInactive, MulticastReceivePackets, MulticastXmitPackets, ReceiveData, ReceivePackets,
+    UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitDiscards, XmitPackets,
 };
-use subnet::Managed;
-use subnet::fabric::{End, Hop, Path, Target};
-use wire::Grh;
+use subnet::fabric::{End, Hop, NoPath, Path, Probe};
+use subnet::{Cause, Managed};
 
 use super::Mads;
 use super::way::PortId;
 use crate::objects::groups::At;
-use crate::objects::traffic::{Counted, Flow, Sum};
+use crate::objects::traffic::{Counted, FLOWS, Flow, Sum};
 use crate::world::World;
 
 /// The counters of what a port sends, and of what it receives: data, packets, unicast packets.
 const XMIT: [Counter; 3] = [XmitData, XmitPackets, UnicastXmitPackets];
 const RECEIVE: [Counter; 3] = [ReceiveData, ReceivePackets, UnicastReceivePackets];
 
+/// The same for multicast packets.
+const XMIT_COPIES: [Counter; 3] = [XmitData, XmitPackets, MulticastXmitPackets];
+const RECEIVE_COPIES: [Counter; 3] = [ReceiveData, ReceivePackets, MulticastReceivePackets];
+
+/// Connections without a path, with the way of their packets until the switches drop them. A link
+/// may be mended before somebody asks for the counters of what was lost.
+pub(super) type Blocked = BTreeMap<Flow, (Path, NoPath)>;
+
 impl Mads {
     /// Adds what programs have sent and received since the last time.
     pub(super) fn count_traffic(&mut self, world: &mut World) {
         for (flow, counted) in world.take_traffic() {
             self.count(&flow, &counted);
+            if counted.datagrams != Sum::default() {
+                self.count_datagrams(&flow, counted.datagrams);
+            }
+            if counted.lost != Sum::default() {
+                self.count_lost(world, &flow, counted.lost);
+            }
         }
     }
 
-    fn count(&mut self, flow: &Flow, Counted { sent, received }: &Counted) {
+    /// The paths of devices have changed: adds what was lost before, and looks what is lost from
+    /// now on.
+    pub(super) fn follow_paths(&mut self, world: &mut World) {
+        self.count_traffic(world);
+        let flows = world.flows();
+        let blocked = flows.into_iter().filter_map(|flow| {
+            let (start, probe) = self.probe(&flow)?;
+            let (path, lost) = self.fabric.as_ref()?.managed.fabric().trace(start, &probe);
+            Some((flow, (path, lost?)))
+        });
+        self.blocked = blocked.take(FLOWS).collect();
+    }
+
+    fn count(&mut self, flow: &Flow, Counted { sent, received, .. }: &Counted) {
         self.count_at(flow.from, XMIT, *sent);
         self.count_at(flow.from, RECEIVE, *received);
         let Some(to) = flow.to else { return };
         self.count_at(to, RECEIVE, *sent);
         self.count_at(to, XMIT, *received);
-        let Some(fabric) = &mut self.fabric else { return };
-        let end = |at: At| fabric.ends.get(&PortId { device: at.0, port: at.1 }).copied();
-        let (Some(start), Some(stop)) = (end(flow.from), end(to)) else { return };
-        let net = &mut fabric.managed;
-        let first = |end| net.port_info(end).map_or(0, |info| info.lid);
-        let (there, back) = (if flow.dlid == 0 { first(stop) } else { flow.dlid }, first(start));
-        let way = path(net, start, stop, there, flow.sl);
-        // The answers of another subnet pass the same routers.
-        let is_routed = way.as_ref().is_some_and(|way| way.own_hops < way.hops.len());
-        let return_hops = match &way {
-            Some(way) if is_routed => turned(&way.hops),
-            _ => path(net, stop, start, back, flow.sl).map(|way| way.hops).unwrap_or_default(),
+        let (Some((start, there)), Some(stop)) = (self.probe(flow), self.end(to)) else { return };
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        let hops = |from, probe: &Probe| net.resolve_to(from, probe).map(|path| path.hops).unwrap_or_default();
+        let way = hops(start, &Probe { payload: 0, ..there });
+        let way_back = match there.grh {
+            // The answers of another subnet pass the same routers.
+            Some(_) => turned(&way),
+            None => {
+                let dlid = net.port_info(start).map_or(0, |info| info.lid);
+                hops(stop, &Probe { dlid, sl: flow.sl, ..Probe::default() })
+            }
         };
-        count_at_hops(net, &way.map(|way| way.hops).unwrap_or_default(), *sent);
-        count_at_hops(net, &return_hops, *received);
+        count_at_hops(net, &way, *sent);
+        count_at_hops(net, &way_back, *received);
+    }
+
+    /// Counts packets without a path at the ports that they pass, and where they are dropped.
+    fn count_lost(&mut self, world: &World, flow: &Flow, sum: Sum) {
+        let Some((start, probe)) = self.probe(flow) else { return self.count_lost_at_port(world, flow.from, sum) };
+        let known = self.blocked.get(&flow.short()).cloned();
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        if probe.is_multicast() {
+            return count_copies(net, start, &probe, sum);
+        }
+        let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
+        count_way(net, start, (&path, lost), sum);
+    }
+
+    /// Counts datagrams at all ports on their way.
+    fn count_datagrams(&mut self, flow: &Flow, sum: Sum) {
+        let Some((start, probe)) = self.probe(flow) else { return self.count_at(flow.from, XMIT, sum) };
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        if probe.is_multicast() {
+            return count_copies(net, start, &probe, sum);
+        }
+        match net.fabric().trace(start, &probe) {
+            (path, None) => count_way(net, start, (&path, None), sum),
+            // Their path is gone by now.
+            (_, Some(_)) => add(net, start, XMIT, sum),
+        }
+    }
+
+    /// Without switches, packets leave a port that is up, and nobody receives them.
+    fn count_lost_at_port(&mut self, world: &World, at: At, sum: Sum) {
+        if super::managed::is_up(world, at.0, at.1) {
+            return self.count_at(at, XMIT, sum);
+        }
+        if let Some(port) = self.devices.get_mut(at.0).and_then(|device| device.node.port_mut(at.1)) {
+            port.counters.add(XmitDiscards, sum.packets);
+            port.counters.add(DiscardsInactive, sum.packets);
+        }
     }
 
     fn count_at(&mut self, (device, port): At, counters: [Counter; 3], sum: Sum) {
@@ -64,16 +130,6 @@ impl Mads {
     }
 }
 
-/// The path to a LID of a port as it is now, if need be through a router that has the LID.
-fn path(net: &Managed, from: End, to: End, dlid: u16, sl: u8) -> Option<Path> {
-    let local = Target { dlid, sl, grh: None };
-    let gid = net.fabric().port(to).map(|port| port.settings().identity.gid()).unwrap_or_default();
-    let sgid = net.fabric().port(from).map(|port| port.settings().identity.gid()).unwrap_or_default();
-    let grh = Grh { sgid, dgid: gid, hop_limit: u8::MAX, ..Grh::default() };
-    let targets = [local, Target { grh: Some(grh), ..local }];
-    targets.iter().find_map(|target| net.resolve_to(from, target).ok().filter(|path| path.end == to))
-}
-
 /// The hops of the other direction.
 fn turned(hops: &[Hop]) -> Vec<Hop> {
     hops.iter().map(|hop| Hop { ingress: hop.egress, egress: hop.ingress, ..*hop }).collect()
@@ -83,6 +139,38 @@ fn count_at_hops(net: &mut Managed, hops: &[Hop], sum: Sum) {
     for hop in hops.iter().filter(|_| sum != Sum::default()) {
         add(net, End { node: hop.node, port: hop.ingress }, RECEIVE, sum);
         add(net, End { node: hop.node, port: hop.egress }, XMIT, sum);
+    }
+}
+
+/// Counts packets at all ports that they pass, and the drop. Without a drop, no queue pair takes
+/// them at the end of their path.
+fn count_way(net: &mut Managed, start: End, (path, lost): (&Path, Option<NoPath>), sum: Sum) {
+    if let Some(NoPath { end, cause }) = lost {
+        net.add_drops(end, cause, sum.packets);
+    }
+    if lost.is_none_or(|lost| lost.end != start) {
+        add(net, start, XMIT, sum);
+        count_at_hops(net, &path.hops, sum);
+        if path.end == start {
+            return add(net, start, RECEIVE, sum);
+        }
+        let last = path.hops.last().map_or(start, |hop| End { node: hop.node, port: hop.egress });
+        if let Some(peer) = net.fabric().peer(last).filter(|_| lost.map(|lost| lost.cause) != Some(Cause::NotReceiving))
+        {
+            add(net, peer, RECEIVE, sum);
+        }
+    }
+}
+
+/// Counts multicast packets: one copy for each link of the tree.
+fn count_copies(net: &mut Managed, start: End, probe: &Probe, sum: Sum) {
+    let copies = net.fabric().trace_multicast(start, probe);
+    for (egress, ingress) in copies.links {
+        add(net, egress, XMIT_COPIES, sum);
+        add(net, ingress, RECEIVE_COPIES, sum);
+    }
+    for NoPath { end, cause } in copies.lost {
+        net.add_drops(end, cause, sum.packets);
     }
 }
 

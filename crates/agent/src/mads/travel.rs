@@ -303,10 +303,7 @@ fn is_for_managers(header: &Header) -> bool {
 
 /// The first port of this agent for which `is` holds.
 pub(super) fn find_port(world: &World, is: impl Fn(&Port) -> bool) -> Option<PortId> {
-    world.devices.iter().find_map(|device| {
-        let number = device.ports.iter().position(&is)?;
-        Some(PortId { device: device.index, port: number as u8 + 1 })
-    })
+    world.devices.port_with(is).map(|(device, port)| PortId { device, port })
 }
 
 pub(super) fn port_of(world: &World, at: PortId) -> Option<&Port> {

@@ -9,10 +9,11 @@ use protocol::Service;
 
 use super::Qp;
 use super::groups::At;
+use crate::ids::ContextId;
 
 /// Maximum number of flows whose path is remembered. The traffic of others is counted at the
 /// sender's port only.
-const FLOWS: usize = 4096;
+pub(crate) const FLOWS: usize = 4096;
 /// The most that one look at a queue pair adds. A program can write any value to its queue memory.
 const MOST: u64 = 1 << 48;
 
@@ -28,6 +29,10 @@ pub(crate) struct Sum {
 pub(crate) struct Counted {
     pub(crate) sent: Sum,
     pub(crate) received: Sum,
+    /// Sent without a path, and so lost on the way.
+    pub(crate) lost: Sum,
+    /// Datagrams that were sent, if no other port counts them.
+    pub(crate) datagrams: Sum,
 }
 
 /// Where packets go.
@@ -39,12 +44,34 @@ pub(crate) struct Flow {
     /// The destination LID; 0 stands for the port's first one.
     pub(crate) dlid: u16,
     pub(crate) sl: u8,
+    pub(crate) pkey: u16,
+    /// Of connections: the path MTU. Of lost datagrams: the MTU that they need.
+    pub(crate) mtu: u32,
+}
+
+impl Flow {
+    /// What leaves a port to destinations that are not known here.
+    pub(crate) const fn of_port(from: At) -> Self {
+        Self { from, to: None, dlid: 0, sl: 0, pkey: 0, mtu: 0 }
+    }
+
+    /// The same flow for packets of any length.
+    pub(crate) const fn short(self) -> Self {
+        Self { mtu: 0, ..self }
+    }
+
+    /// Whether the destination is known.
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.to.is_some() || self.dlid != 0
+    }
 }
 
 /// What has not been added to the counters of ports yet.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     flows: BTreeMap<Flow, Counted>,
+    /// The sums of datagram flows when the agent last looked at them, by their place.
+    datagrams: BTreeMap<(ContextId, usize), Sum>,
 }
 
 impl Traffic {
@@ -56,12 +83,42 @@ impl Traffic {
     /// Adds what was counted for a flow.
     pub(crate) fn add(&mut self, mut flow: Flow, counted: Counted) {
         if self.flows.len() >= FLOWS && !self.flows.contains_key(&flow) {
-            flow = Flow { to: None, dlid: 0, sl: 0, ..flow };
+            flow = Flow::of_port(flow.from);
         }
         let known = self.flows.entry(flow).or_default();
-        for (sum, more) in [(&mut known.sent, counted.sent), (&mut known.received, counted.received)] {
+        let sums = [&mut known.sent, &mut known.received, &mut known.lost, &mut known.datagrams];
+        let more = [counted.sent, counted.received, counted.lost, counted.datagrams];
+        for (sum, more) in sums.into_iter().zip(more) {
             sum.packets = sum.packets.saturating_add(more.packets);
             sum.words = sum.words.saturating_add(more.words);
+        }
+    }
+
+    /// Adds the datagrams of a flow, of which a context has counted `now`.
+    pub(crate) fn add_datagrams(&mut self, at: (ContextId, usize), flow: Flow, now: Sum) {
+        let before = self.datagrams.insert(at, now).unwrap_or_default();
+        let more = now.since(before);
+        if more.packets != 0 {
+            let counted = match flow.mtu {
+                0 => Counted { datagrams: more, ..Counted::default() },
+                _ => Counted { lost: more, ..Counted::default() },
+            };
+            self.add(flow, counted);
+        }
+    }
+
+    /// A context has ended.
+    pub(crate) fn forget(&mut self, context: ContextId) {
+        self.datagrams.retain(|(owner, _), _| *owner != context);
+    }
+}
+
+impl Sum {
+    /// What was added after `before`.
+    fn since(self, before: Self) -> Self {
+        Self {
+            packets: self.packets.wrapping_sub(before.packets).min(MOST),
+            words: self.words.wrapping_sub(before.words).min(MOST),
         }
     }
 }
@@ -76,16 +133,19 @@ impl Qp {
         let now = Counted {
             sent: sum(word::SENT_PACKETS, word::SENT_WORDS),
             received: sum(word::RECEIVED_PACKETS, word::RECEIVED_WORDS),
+            lost: sum(word::LOST_PACKETS, word::LOST_WORDS),
+            datagrams: Sum::default(),
         };
         let before = std::mem::replace(&mut self.counted, now);
         if now == before {
             return None;
         }
-        let since = |now: Sum, before: Sum| Sum {
-            packets: now.packets.wrapping_sub(before.packets).min(MOST),
-            words: now.words.wrapping_sub(before.words).min(MOST),
-        };
-        Some(Counted { sent: since(now.sent, before.sent), received: since(now.received, before.received) })
+        Some(Counted {
+            sent: now.sent.since(before.sent),
+            received: now.received.since(before.received),
+            lost: now.lost.since(before.lost),
+            datagrams: Sum::default(),
+        })
     }
 }
 
@@ -98,10 +158,10 @@ mod tests {
         let mut traffic = Traffic::default();
         let one = Counted { sent: Sum { packets: 1, words: 7 }, ..Counted::default() };
         for dlid in 0..FLOWS as u16 + 100 {
-            traffic.add(Flow { from: (0, 1), to: Some((1, 1)), dlid, sl: 3 }, one);
+            traffic.add(Flow { from: (0, 1), to: Some((1, 1)), dlid, sl: 3, pkey: 0x8001, mtu: 0 }, one);
         }
         assert_eq!(traffic.flows.len(), FLOWS + 1);
-        let rest = traffic.flows[&Flow { from: (0, 1), to: None, dlid: 0, sl: 0 }];
+        let rest = traffic.flows[&Flow::of_port((0, 1))];
         assert_eq!(rest.sent, Sum { packets: 100, words: 700 });
     }
 }

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
 use super::{ACCEPTED, Server};
-use crate::admin::telling::Tell;
+use crate::admin::telling::{Tell, Telling};
 use crate::admin::{self, Answer, Verdict};
 use crate::foreign::Foreign;
 use crate::headroom;
@@ -132,6 +132,11 @@ impl Server {
                         self.show_changes(true);
                     }
                 }
+                Answer::Counters(device, port) => {
+                    admin.telling = Some(Box::new(Telling::text(&serde_json::json!({}))));
+                    has.tellings += 1;
+                    self.show_counters(&device, port);
+                }
                 Answer::Over(Verdict::Continues) => {
                     self.unpark(uid);
                     self.watch_admin(id, EventFlags::IN);
@@ -157,7 +162,7 @@ impl Server {
         if !headroom::is_there() {
             return self.end_admin(id);
         }
-        if !telling.go_on(&self.world, &self.manager) {
+        if !telling.go_on(&self.world, (&self.manager, &self.mads.mads)) {
             return self.enqueue(Token::Admin(id));
         }
         match admin.socket.try_send(&telling.message(), &[]) {

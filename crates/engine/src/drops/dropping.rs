@@ -126,8 +126,12 @@ impl Qp {
     #[cold]
     pub(crate) fn lose_answers(&self, inner: &mut Inner) {
         let mut lost = false;
-        while inner.responder.poll_answer(u32::MAX).is_some() {
+        while let Some(answer) = inner.responder.poll_answer(u32::MAX) {
             lost = true;
+            let (mtu, len) = (inner.mtu_bits(), answer.source.len());
+            if self.service != Service::XrcTgt {
+                inner.traffic.lost(inner.view.as_ref(), answer.count, len, answer.opcode.headers_len(), mtu);
+            }
         }
         if lost {
             self.tell_peer_of_loss(inner);

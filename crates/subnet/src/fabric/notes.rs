@@ -54,6 +54,13 @@ impl Fabric {
         self.notes.iter_mut().for_each(|notes| notes.push(Note::State { end, before, now }));
     }
 
+    /// Counts packets that are not in the fabric, and that a port would drop.
+    pub(crate) fn count_drops(&mut self, end: End, cause: Cause, count: u64) {
+        if let Some(at) = self.index(end) {
+            self.ports[at as usize].counters.drop_some(cause, count);
+        }
+    }
+
     /// Counts a packet that is dropped at a port.
     pub(super) fn drop_at(&mut self, at: u32, cause: Cause, frame: &Frame) {
         self.ports[at as usize].counters.drop(cause);

@@ -1,10 +1,11 @@
 //! The path that packets to an address take, by the tables and states as they are. It uses the same
 //! rules as packets do. A path holds as long as the nodes that it was resolved by do not change
 //! ([`Fabric::changed`]). Not the tree of a multicast group, which is in `tree`. Principal types:
-//! [`Path`], [`Passage`].
+//! [`Probe`], [`Path`], [`Passage`].
 
 use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
+use crate::port::{Port, Settings};
 use crate::rate::{Mtu, Rate, Time};
 use crate::state::Logical;
 use wire::Grh;
@@ -13,16 +14,32 @@ use wire::lrh;
 /// The most switches and routers on a path; more are a loop.
 pub(super) const MOST_HOPS: usize = 64;
 
-/// Where packets go: what of their headers decides the path. The source LID does not matter to a
-/// switch.
+/// A packet whose way is looked for: what of it decides where it goes, and whether it is dropped.
+/// The source LID does not matter to a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct Probe {
     /// The destination LID.
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// The GRH, by which a router forwards the packets.
+    /// The GRH, by which a router forwards the packet.
     pub grh: Option<Grh>,
+    /// The P_Key; without it, no port enforces partitions.
+    pub pkey: Option<u16>,
+    /// Bytes of payload, which fit into the MTU of a link or not.
+    pub payload: usize,
+}
+
+impl Probe {
+    /// Whether it goes to a multicast LID.
+    #[must_use]
+    pub fn is_multicast(&self) -> bool {
+        self.header().is_multicast()
+    }
+
+    pub(super) fn header(&self) -> lrh::Header {
+        lrh::Header { dlid: self.dlid, sl: self.sl, ..lrh::Header::default() }
+    }
 }
 
 /// A switch or router on a path.
@@ -88,15 +105,40 @@ impl Fabric {
     /// # Errors
     /// Packets would be dropped on the way.
     pub fn resolve(&self, from: End, dlid: u16, sl: u8) -> Result<Path, NoPath> {
-        self.resolve_to(from, &Target { dlid, sl, grh: None })
+        self.resolve_to(from, &Probe { dlid, sl, ..Probe::default() })
     }
 
-    /// The path from an end port to an address, also in another subnet.
+    /// The path of a packet from an end port, also to another subnet.
     ///
     /// # Errors
-    /// Packets would be dropped on the way.
-    pub fn resolve_to(&self, from: End, to: &Target) -> Result<Path, NoPath> {
-        self.walk(from, to, &mut Vec::new())
+    /// The packet would be dropped on the way.
+    pub fn resolve_to(&self, from: End, probe: &Probe) -> Result<Path, NoPath> {
+        let (path, lost) = self.trace(from, probe);
+        lost.map_or(Ok(path), Err)
+    }
+
+    /// The way of a packet from an end port to a unicast LID, as far as it gets, and where and why
+    /// it is dropped.
+    #[must_use]
+    pub fn trace(&self, from: End, probe: &Probe) -> (Path, Option<NoPath>) {
+        self.trace_by(from, probe, &mut Vec::new())
+    }
+
+    fn trace_by(&self, from: End, probe: &Probe, nodes: &mut Vec<NodeId>) -> (Path, Option<NoPath>) {
+        let port = self.port(from);
+        let mut path = Path {
+            epoch: self.epoch,
+            vl: 0,
+            hops: Vec::new(),
+            own_hops: 0,
+            end: from,
+            rate: port.map_or_else(Rate::default, |port| port.rate),
+            mtu: port.map_or_else(Mtu::default, |port| port.settings.mtu),
+            narrowest: from,
+            delay: 0,
+        };
+        let lost = self.walk(&mut path, *probe, nodes).err();
+        (path, lost)
     }
 
     /// The service levels with which packets reach a LID, as bits, and the path of the lowest.
@@ -104,66 +146,56 @@ impl Fabric {
     /// # Errors
     /// Packets of no service level pass.
     pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
-        self.passage(from, &Target { dlid, ..Target::default() }).found
+        self.passage(from, &Probe { dlid, ..Probe::default() }).found
     }
 
     /// Whether packets to an address pass, for all service levels. The tables are the same for all
     /// of them, so they differ only in their lanes.
     #[must_use]
-    pub fn passage(&self, from: End, to: &Target) -> Passage {
+    pub fn passage(&self, from: End, probe: &Probe) -> Passage {
         let (mut sl, mut nodes) = (0, Vec::new());
         let path = loop {
             nodes.clear();
-            match self.walk(from, &Target { sl, ..*to }, &mut nodes) {
-                Err(NoPath { cause: Cause::NoVl, .. }) if sl < 15 => sl += 1,
-                path => break path,
+            match self.trace_by(from, &Probe { sl, ..*probe }, &mut nodes) {
+                (_, Some(NoPath { cause: Cause::NoVl, .. })) if sl < 15 => sl += 1,
+                (path, lost) => break lost.map_or(Ok(path), Err),
             }
         };
         let found = path.map(|path| {
             let passes = |sl: u8| {
                 let first = self.index(from).filter(|_| path.end != from);
-                let lane = |at: u32| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl));
+                let lane = |at: u32| self.leave(at, self.ports[at as usize].settings.sl_to_vl.vl(sl), probe);
                 let own = path.hops.iter().take(path.own_hops);
-                first.is_none_or(|at| lane(at).is_ok()) && own.into_iter().all(|hop| self.hop_passes(hop, sl))
+                first.is_none_or(|at| lane(at).is_ok()) && own.into_iter().all(|hop| self.hop_passes(hop, sl, probe))
             };
             ((sl..16).filter(|sl| passes(*sl)).fold(0, |levels, sl| levels | 1 << sl), path)
         });
         Passage { found, nodes }
     }
 
-    /// Follows packets from port to port, and notes the nodes on the way.
-    fn walk(&self, from: End, to: &Target, nodes: &mut Vec<NodeId>) -> Result<Path, NoPath> {
+    /// Follows a packet from the end of a path that has just begun, and notes the nodes on the way.
+    fn walk(&self, path: &mut Path, mut probe: Probe, nodes: &mut Vec<NodeId>) -> Result<(), NoPath> {
         let no_path = |end, cause| NoPath { end, cause };
+        let from = path.end;
         nodes.push(from.node);
         let mut at = self.index(from).ok_or(no_path(from, Cause::EgressDown))?;
-        let port = &self.ports[at as usize];
-        let mut path = Path {
-            epoch: self.epoch,
-            vl: 0,
-            hops: Vec::new(),
-            own_hops: 0,
-            end: from,
-            rate: port.rate,
-            mtu: port.settings.mtu,
-            narrowest: from,
-            delay: 0,
-        };
-        if port.settings.identity.has(to.dlid) {
-            return Ok(path);
+        let settings = &self.ports[at as usize].settings;
+        if settings.identity.has(probe.dlid) {
+            return Ok(());
         }
-        let mut to = *to;
-        if header(&to).is_multicast() {
+        if probe.is_multicast() {
             return Err(no_path(from, Cause::BadLid));
         }
-        path.vl = self.leave(at, port.settings.sl_to_vl.vl(to.sl)).map_err(|cause| no_path(from, cause))?;
+        let vl = settings.sl_to_vl.vl(probe.sl);
+        path.vl = self.leave(at, vl, &probe).map_err(|cause| no_path(from, cause))?;
         let mut routed = false;
         loop {
-            at = self.cross(at, &mut path, nodes).map_err(|cause| no_path(self.end(at), cause))?;
+            at = self.cross(at, path, nodes).map_err(|cause| no_path(self.end(at), cause))?;
             let here = self.end(at);
-            let (egress, vl) = match self.next(at, &mut to).map_err(|cause| no_path(here, cause))? {
+            let (egress, vl) = match self.next(at, &mut probe).map_err(|cause| no_path(here, cause))? {
                 Next::Here(port) => {
                     path.end = End { port, ..here };
-                    return Ok(path);
+                    return Ok(());
                 }
                 Next::Switch(egress, vl) => (egress, vl),
                 Next::Router(egress, vl) => {
@@ -173,7 +205,7 @@ impl Fabric {
             };
             at = egress;
             path.end = self.end(egress);
-            let vl = self.leave(egress, vl).map_err(|cause| no_path(path.end, cause))?;
+            let vl = self.leave(egress, vl, &probe).map_err(|cause| no_path(path.end, cause))?;
             if path.hops.len() == MOST_HOPS {
                 return Err(no_path(here, Cause::NoRoute));
             }
@@ -182,30 +214,34 @@ impl Fabric {
         }
     }
 
-    /// What the node of a port does with a packet that comes in there. A router changes the address.
-    fn next(&self, at: u32, to: &mut Target) -> Result<Next, Cause> {
+    /// What the node of a port does with a packet that comes in there. A router changes its address.
+    fn next(&self, at: u32, probe: &mut Probe) -> Result<Next, Cause> {
         let port = &self.ports[at as usize];
         let node = &self.nodes[port.node as usize];
         let identity = &port.settings.identity;
         match &node.kind {
             Kind::Switch(switch) => {
-                let own = self.ports[node.first as usize].settings.identity.has(to.dlid);
-                let ports = switch.forward(&header(to), port.number, node.ports, own)?;
+                port.lets_in(probe)?;
+                let own = self.ports[node.first as usize].settings.identity.has(probe.dlid);
+                let ports = switch.forward(&probe.header(), port.number, node.ports, own)?;
                 match ports.iter().next().ok_or(Cause::NoRoute)? {
                     0 => Ok(Next::Here(0)),
-                    egress => Ok(Next::Switch(node.first + u32::from(egress), switch.vl(port.number, egress, to.sl))),
+                    egress => {
+                        Ok(Next::Switch(node.first + u32::from(egress), switch.vl(port.number, egress, probe.sl)))
+                    }
                 }
             }
             Kind::Outside => Ok(Next::Here(port.number)),
-            _ if !identity.has(to.dlid) => Err(Cause::NotMine),
+            _ if !identity.has(probe.dlid) => Err(Cause::NotMine),
             Kind::Router(router) => {
-                let Some(grh) = to.grh.filter(|grh| grh.dgid != identity.gid()) else {
+                let Some(grh) = probe.grh.filter(|grh| grh.dgid != identity.gid()) else {
                     return Ok(Next::Here(port.number));
                 };
+                port.lets_in(probe)?;
                 let copy =
                     router.forward(&grh, port.number)?.into_iter().find(|copy| (1..=node.ports).contains(&copy.0));
                 let (egress, dlid, sl) = copy.ok_or(Cause::NoRoute)?;
-                *to = Target { dlid, sl, grh: Some(Grh { hop_limit: grh.hop_limit - 1, ..grh }) };
+                *probe = Probe { dlid, sl, grh: Some(Grh { hop_limit: grh.hop_limit - 1, ..grh }), ..*probe };
                 let egress = node.first + u32::from(egress) - 1;
                 Ok(Next::Router(egress, self.ports[egress as usize].settings.sl_to_vl.vl(sl)))
             }
@@ -223,19 +259,26 @@ impl Fabric {
         })
     }
 
-    fn hop_passes(&self, hop: &Hop, sl: u8) -> bool {
+    fn hop_passes(&self, hop: &Hop, sl: u8, probe: &Probe) -> bool {
         let Some(Kind::Switch(switch)) = self.node(hop.node).map(|node| &node.kind) else { return false };
         let egress = self.index(End { node: hop.node, port: hop.egress });
-        egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl)).is_ok())
+        egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl), probe).is_ok())
     }
 
     /// The lane on which a packet leaves a port.
-    pub(super) fn leave(&self, at: u32, vl: Option<u8>) -> Result<u8, Cause> {
-        let port = &self.ports[at as usize];
-        if !port.logical.queues(false) {
+    pub(super) fn leave(&self, at: u32, vl: Option<u8>, probe: &Probe) -> Result<u8, Cause> {
+        let Port { logical, settings, .. } = &self.ports[at as usize];
+        if !logical.queues(false) {
             return Err(Cause::EgressDown);
         }
-        vl.filter(|vl| *vl < port.settings.vls).ok_or(Cause::NoVl)
+        if probe.payload > settings.mtu.bytes() {
+            return Err(Cause::TooLong);
+        }
+        let vl = vl.filter(|vl| *vl < settings.vls).ok_or(Cause::NoVl)?;
+        match probe.pkey {
+            Some(key) if settings.enforcement.pkey_out && !settings.pkeys.passes(key) => Err(Cause::PartitionOut),
+            _ => Ok(vl),
+        }
     }
 
     /// The port at the other end of a link, which the path then includes.
@@ -260,13 +303,18 @@ impl Fabric {
     }
 }
 
+impl Port {
+    /// Whether a port of a switch or router lets packets of a partition in.
+    pub(super) fn lets_in(&self, probe: &Probe) -> Result<(), Cause> {
+        let Settings { enforcement, pkeys, .. } = &self.settings;
+        let foreign = enforcement.pkey_in && probe.pkey.is_some_and(|key| !pkeys.passes(key));
+        if foreign { Err(Cause::PartitionIn) } else { Ok(()) }
+    }
+}
+
 /// Where a node sends a packet: to itself at a port, or out of a port on a lane.
 enum Next {
     Here(u8),
     Switch(u32, Option<u8>),
     Router(u32, Option<u8>),
-}
-
-fn header(to: &Target) -> lrh::Header {
-    lrh::Header { dlid: to.dlid, sl: to.sl, ..lrh::Header::default() }
 }

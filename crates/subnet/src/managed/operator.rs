@@ -2,7 +2,8 @@
 //! paths, faults, capabilities. Not management, which comes in datagrams.
 
 use super::{Managed, Unsent};
-use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Passage, Path, Target};
+use crate::counters::Cause;
+use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Passage, Path, Probe};
 use crate::port::Fault;
 use crate::rate::Time;
 use mad::counters::Counter;
@@ -74,13 +75,13 @@ impl Managed {
     ///
     /// # Errors
     /// Packets would be dropped, where, and why.
-    pub fn resolve_to(&self, from: End, to: &Target) -> Result<Path, NoPath> {
+    pub fn resolve_to(&self, from: End, to: &Probe) -> Result<Path, NoPath> {
         self.fabric.resolve_to(from, to)
     }
 
     /// Whether packets from an end port to an address pass, for all service levels.
     #[must_use]
-    pub fn passage(&self, from: End, to: &Target) -> Passage {
+    pub fn passage(&self, from: End, to: &Probe) -> Passage {
         self.fabric.passage(from, to)
     }
 
@@ -138,6 +139,11 @@ impl Managed {
         if let Some(port) = self.port_mut(end) {
             port.counters.add(counter, more);
         }
+    }
+
+    /// Counts packets that the owner carries by itself, and that a port would drop.
+    pub fn add_drops(&mut self, end: End, cause: Cause, count: u64) {
+        self.fabric.count_drops(end, cause, count);
     }
 
     /// The value of a counter as performance management shows it.

@@ -2,7 +2,7 @@
 
 use crate::net::{CABLE, Net, end, packet};
 use proptest::prelude::*;
-use softhca_subnet::fabric::{Hop, Target};
+use softhca_subnet::fabric::{Hop, NoPath, Probe};
 use softhca_subnet::pkey::Table;
 use softhca_subnet::port::Enforcement;
 use softhca_subnet::service::SlToVl;
@@ -61,7 +61,7 @@ fn l02_the_epoch_changes_with_tables_and_states_and_not_with_packets() {
 #[test]
 fn l02_a_path_depends_on_the_nodes_that_it_was_resolved_by() {
     let mut net = Net::row(3);
-    let target = |dlid| Target { dlid, ..Target::default() };
+    let target = |dlid| Probe { dlid, ..Probe::default() };
     let (near, far) = (net.fabric.passage(net.hca(0), &target(2)), net.fabric.passage(net.hca(0), &target(7)));
     assert_eq!(near.nodes, [&[net.hcas[0]], &net.switches[..], &[net.hcas[1]]].concat());
     assert_eq!(far.nodes, [net.hcas[0], net.switches[0]]);
@@ -194,4 +194,23 @@ fn l13_a_switch_that_enforces_partitions_is_part_of_the_path() {
         net.fabric.settings_mut(end).unwrap().enforcement = Enforcement::default();
         assert!(net.fabric.partition_passes(&path, 0x8001));
     }
+}
+
+#[test]
+fn l34_a_trace_ends_where_a_packet_is_dropped() {
+    let mut net = Net::row(2);
+    let (from, probe) = (net.hca(0), Probe { dlid: 2, pkey: Some(0x8001), payload: 2048, ..Probe::default() });
+    let (whole, lost) = net.fabric.trace(from, &probe);
+    assert_eq!((&whole, lost), (&net.fabric.resolve(from, 2, 0).unwrap(), None));
+    let second = end(net.switches[1], whole.hops[1].egress);
+    net.fabric.settings_mut(second).unwrap().mtu = Mtu::from_code(3).unwrap();
+    let (path, lost) = net.fabric.trace(from, &probe);
+    assert_eq!(lost, Some(NoPath { end: second, cause: Cause::TooLong }));
+    assert_eq!(path.hops, whole.hops[..1], "the first switch has sent it on");
+    assert_eq!(net.fabric.trace(from, &Probe { payload: 1024, ..probe }).1, None);
+    let first = end(net.switches[0], whole.hops[0].ingress);
+    let settings = net.fabric.settings_mut(first).unwrap();
+    (settings.pkeys, settings.enforcement.pkey_in) = (Table::new(&[0x8002]), true);
+    let (path, lost) = net.fabric.trace(from, &probe);
+    assert_eq!((path.hops.len(), lost), (0, Some(NoPath { end: first, cause: Cause::PartitionIn })));
 }
