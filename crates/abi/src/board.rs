@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(owner(0), 4096);
         assert_eq!(owner(0x00ff_ffff), DEVICES - 4);
         assert_eq!(port(0, 1), Some(266_240));
-        assert_eq!(port(255, 2).map(|base| base + PORT_LEN), Some(BOARD_LEN));
+        assert_eq!(port(255, 2).map(|base| base + PORT_LEN), Some(REMOTES));
         assert_eq!(port(0, 0), None);
         assert_eq!(port(256, 1), None);
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));

@@ -16,8 +16,12 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if context.engine.is_none() {
         return refuse(Errno::EINVAL, "only an engine asks for paths; this client has none");
     }
+    let device = context.device;
+    if !world.tables.paths.matter {
+        return refuse(Errno::EINVAL, "there are no switches, so every active port reaches every other one");
+    }
     let question = Question {
-        from: (context.device, port),
+        from: (device, port),
         to: (to_device as usize, to_port),
         dlid,
         route: (dgid, hop_limit, traffic_class),

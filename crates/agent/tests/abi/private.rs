@@ -22,7 +22,7 @@ pub(crate) fn hello() -> Request {
 #[test]
 fn engine_hello() {
     check(&Row {
-        answer: "01000000 00000000 00304a0000000000 00000000 18000000".into(),
+        answer: "01000000 00000000 0030640000000000 00000000 18000000".into(),
         fds: 2,
         room: 24,
         ..Row::new(8, |_| hello())
@@ -111,6 +111,16 @@ fn mcast_resolve() {
     compare(&nobody.bytes, &format!("???????? {}", "00".repeat(260)));
     client.refused(&ask("ff12000000000000 0000000000000def", "41000000").into(), EINVAL, "more than 64");
     client.refused(&ask("fe80000000000000 02000000000000b1", "40000000").into(), EINVAL, "no multicast GID");
+}
+
+#[test]
+fn path_resolve() {
+    let mut client = Client::alone();
+    let ask = "c9000080 0400 0c00 0100000000000000 0000 0000 00000000 \
+        0000000000000000 0000000000000000 00000000 01 01 0000 00 00 0000 00000000";
+    client.refused(&ask.into(), EINVAL, "without an engine");
+    assert_eq!(client.call(&hello()).status, 0);
+    client.refused(&ask.into(), EINVAL, "without switches");
 }
 
 #[test]

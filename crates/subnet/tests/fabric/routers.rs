@@ -68,17 +68,17 @@ fn l40_a_message_and_its_reply_pass_the_router() {
 fn l40_a_global_path_leads_through_the_router_and_a_local_one_ends_there() {
     let (mut net, router) = two_subnets();
     let grh = message(&net, 0, 2).grh();
-    let target = Probe { dlid: 100, sl: 3, grh };
-    let path = net.fabric.resolve_to(net.hca(0), &target).unwrap();
+    let probe = Probe { dlid: 100, sl: 3, grh, ..Probe::default() };
+    let path = net.fabric.resolve_to(net.hca(0), &probe).unwrap();
     let nodes: Vec<NodeId> = path.hops.iter().map(|hop| hop.node).collect();
     assert_eq!((nodes, path.end), (vec![net.switches[0], router, net.switches[1]], net.hca(1)));
     assert_eq!((path.hops[1], path.own_hops), (Hop { node: router, ingress: 1, egress: 2, vl: 0 }, 1));
-    let passage = net.fabric.passage(net.hca(0), &target);
+    let passage = net.fabric.passage(net.hca(0), &probe);
     assert_eq!(passage.found.unwrap().0, 0xffff, "the router chooses the service level behind it");
     let local = net.fabric.resolve(net.hca(0), 100, 0).unwrap();
     assert_eq!(local.end, end(router, 1));
     let grh = grh.map(|grh| Grh { hop_limit: 1, ..grh });
-    let lost = net.fabric.resolve_to(net.hca(0), &Probe { grh, ..target }).unwrap_err();
+    let lost = net.fabric.resolve_to(net.hca(0), &Probe { grh, ..probe }).unwrap_err();
     assert_eq!((lost.end, lost.cause), (end(router, 1), Cause::HopLimit));
     net.fabric.cut(end(router, 2));
     assert!(passage.nodes.iter().any(|node| net.fabric.changed(*node) > path.epoch));
