@@ -382,7 +382,7 @@ fn datagrams_are_counted_at_switches_and_in_sysfs() {
     let nodes = subnet["subnet"].as_array().expect("nodes");
     let node = nodes.iter().find(|node| node["name"] == switch).expect("the switch");
     let ports = node["ports"].as_array().expect("ports");
-    let port = ports.iter().find(|at| at["port"].to_string() == port).expect("the port");
+    let port = ports.iter().find(|at| at["port"].as_u64() == port.parse().ok()).expect("the port");
     let is_right = |packets: u64| (1000..1500).contains(&packets);
     assert!(is_right(port["counters"]["xmit_packets"].as_u64().unwrap_or(0)), "{port}");
     assert!(is_right(counter(&room, "H1", "port_xmit_packets")));

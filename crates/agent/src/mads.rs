@@ -49,6 +49,7 @@ use wire::mad::Mad;
 use crate::config::Config;
 use crate::device_clients::{DeviceClient, PerDevice};
 use crate::management::{Addressing, Arrived};
+use crate::objects::traffic::Blocked;
 use crate::world::World;
 use account::Accounts;
 pub(crate) use calls::Opened;
@@ -59,7 +60,6 @@ pub use managed::{change_of, change_of_link};
 pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
-use traffic::Blocked;
 use travel::Datagram;
 pub(crate) use way::PortId;
 

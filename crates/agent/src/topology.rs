@@ -1,18 +1,19 @@
 //! A topology file: its channel adapters become devices, and the agent has its fabric. The function
 //! is [`load`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 use mad::topology::{Node, Topology};
+use subnet::NodeId;
+use subnet::managed::{Managed, Unbuildable};
 use wire::smp::NodeType;
 
 use crate::config::{
     Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState, TUNNEL_PORT,
 };
-use crate::mads::fabric::guids;
 
 /// Reads a file in TOML, if its name ends so, or in the form of ibsim and ibnetdiscover.
 ///
@@ -124,6 +125,18 @@ fn device(
         ports: ports.collect(),
         ..DeviceConfig::default()
     })
+}
+
+/// The GUIDs of the nodes of a topology, by name: the node's, and those of its ports.
+fn guids(topology: &Topology) -> Result<HashMap<String, (u64, Vec<u64>)>, Unbuildable> {
+    let managed = Managed::new(topology)?;
+    let named = (0..).map(NodeId).map_while(|id| Some((managed.name(id)?, managed.node(id)?)));
+    Ok(named
+        .map(|(name, node)| {
+            let ports = (1..=node.info.ports).map(|port| node.port(port).map_or(0, |port| port.guid));
+            (name.to_owned(), (node.info.node_guid, ports.collect()))
+        })
+        .collect())
 }
 
 /// The address of a port whose file names none: 127.PORT.0.N for the N-th adapter. Loopback

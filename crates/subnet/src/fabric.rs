@@ -22,12 +22,11 @@ mod notes;
 mod resolve;
 mod step;
 mod training;
-mod tree;
+pub mod tree;
 
 pub use notes::Note;
 pub use resolve::{Hop, NoPath, Passage, Path, Probe};
 pub use training::{RECOVERY, Refused, TRAINING};
-pub use tree::Tree;
 
 use crate::arbitration::Tables;
 use crate::counters::Cause;

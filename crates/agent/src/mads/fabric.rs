@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mad::sma::Event;
 use mad::topology::Topology;
-use subnet::fabric::{End, NodeId};
+use subnet::fabric::End;
 use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
 use subnet::state::Logical;
 use wire::Grh;
@@ -256,16 +256,4 @@ impl Mads {
         let mask = if has_manager { others | Capability::SM } else { others };
         fabric.managed.set_capability(end, mask).is_ok()
     }
-}
-
-/// The GUIDs of the nodes of a topology, by name: the node's, and those of its ports.
-pub(crate) fn guids(topology: &Topology) -> Result<HashMap<String, (u64, Vec<u64>)>, Unbuildable> {
-    let managed = Managed::new(topology)?;
-    let named = (0..).map(NodeId).map_while(|id| Some((managed.name(id)?, managed.node(id)?)));
-    Ok(named
-        .map(|(name, node)| {
-            let ports = (1..=node.info.ports).map(|port| node.port(port).map_or(0, |port| port.guid));
-            (name.to_owned(), (node.info.node_guid, ports.collect()))
-        })
-        .collect())
 }

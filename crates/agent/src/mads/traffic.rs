@@ -1,8 +1,5 @@
 //! Adds the traffic of programs to the counters of ports: at both ends, and at each switch on the
 //! path that the tables say. What had no path counts where the switches drop it. Adds to [`Mads`].
-//! The principal type is [`Blocked`].
-
-use std::collections::BTreeMap;
 
 use mad::counters::Counter::{
     self, DiscardsInactive, MulticastReceivePackets, MulticastXmitPackets, ReceiveData, ReceivePackets,
@@ -24,10 +21,6 @@ const RECEIVE: [Counter; 3] = [ReceiveData, ReceivePackets, UnicastReceivePacket
 /// The same for multicast packets.
 const XMIT_COPIES: [Counter; 3] = [XmitData, XmitPackets, MulticastXmitPackets];
 const RECEIVE_COPIES: [Counter; 3] = [ReceiveData, ReceivePackets, MulticastReceivePackets];
-
-/// Connections without a path, with the way of their packets until the switches drop them. A link
-/// may be mended before somebody asks for the counters of what was lost.
-pub(super) type Blocked = BTreeMap<Flow, (Path, NoPath)>;
 
 impl Mads {
     /// Adds what programs have sent and received since the last time.

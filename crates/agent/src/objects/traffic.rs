@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use abi::queue::qp as word;
 use protocol::Service;
+use subnet::fabric::{NoPath, Path};
 
 use super::Qp;
 use super::groups::At;
@@ -65,6 +66,10 @@ impl Flow {
         self.to.is_some() || self.dlid != 0
     }
 }
+
+/// Connections without a path, with the way of their packets until the switches drop them. A link
+/// may be mended before somebody asks for the counters of what was lost.
+pub(crate) type Blocked = BTreeMap<Flow, (Path, NoPath)>;
 
 /// What has not been added to the counters of ports yet.
 #[derive(Debug, Default)]

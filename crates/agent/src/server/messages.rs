@@ -9,8 +9,10 @@ use super::admin_connections::AdminNode;
 use super::passing::passed;
 use super::scheduler::{Account, Work};
 use crate::asker::Asker;
-use crate::dispatch::dispatch;
+use crate::dispatch::{Reply, dispatch};
 use crate::faults::manage;
+use crate::foreign::Passed;
+use crate::ids::ContextId;
 use crate::inbox::{Message, ReplyTo};
 use crate::listening::ourselves;
 use crate::port_change::{BadChange, PortChange};
@@ -50,15 +52,7 @@ impl Server {
             }
             Message::Call { context, inner, request, fds, answer } => {
                 let to = ReplyTo::Local(answer.clone());
-                self.mads.mads.find_paths(&mut self.world);
-                let reply = match inner {
-                    true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
-                    false => self.proxies.carry_out(&mut self.world, context, &request, passed(fds), to),
-                };
-                self.world.flush_news();
-                self.watch_push(context, None);
-                self.world.follow_wire(Instant::now);
-                if let Some(reply) = reply {
+                if let Some(reply) = self.call(context, inner, &request, passed(fds), to) {
                     let _ = answer.send(reply);
                 }
             }
@@ -101,6 +95,26 @@ impl Server {
             Message::Stop => return false,
         }
         true
+    }
+
+    /// Carries out a command of this process. Without an answer now, it goes to `to` later.
+    fn call(
+        &mut self,
+        context: ContextId,
+        inner: bool,
+        request: &[u8],
+        fds: Vec<Passed>,
+        to: ReplyTo,
+    ) -> Option<Reply> {
+        self.mads.mads.find_paths(&mut self.world);
+        let reply = match inner {
+            true => Some(dispatch(&mut self.world, context, request, fds)),
+            false => self.proxies.carry_out(&mut self.world, context, request, fds, to),
+        };
+        self.world.flush_news();
+        self.watch_push(context, None);
+        self.world.follow_wire(Instant::now);
+        reply
     }
 
     fn change_port(&mut self, device: usize, port: u32, change: &PortChange) -> Result<(), BadChange> {
