@@ -152,6 +152,14 @@ impl Port {
             lease_ends: None,
         }
     }
+
+    /// Forgets what a manager has set, as a port without power does, and has this prefix again.
+    /// Counters stay.
+    pub fn forget(&mut self, gid_prefix: u64) {
+        let info = PortInfo { gid_prefix, lid: 0, lmc: 0, master_sm_lid: 0, master_sm_sl: 0, mkey: 0, ..self.info };
+        let counters = std::mem::take(&mut self.counters);
+        *self = Self { counters, ..Self::new(self.guid, info, self.pkey_cap) };
+    }
 }
 
 #[cfg(test)]

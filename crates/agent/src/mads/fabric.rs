@@ -82,7 +82,7 @@ impl Fabric {
         for (_, end) in self.ends.extract_if(ports, |_, _| true) {
             self.ports.remove(&end);
             self.managed.detach(end);
-            self.managed.remove(end.node);
+            self.managed.power_off(end.node);
         }
     }
 

@@ -53,7 +53,7 @@ impl Managed {
         }
     }
 
-    fn apply_port(&mut self, end: End) {
+    pub(super) fn apply_port(&mut self, end: End) {
         let (_, is_end) = (self.shape(end.node), self.is_end(end));
         let Some(info) = self.port(end).map(|port| port.info) else { return };
         let Some(settings) = self.fabric.settings_mut(end) else { return };
@@ -101,7 +101,7 @@ impl Managed {
         let _ = self.fabric.set_state(end, event);
     }
 
-    fn apply_pkeys(&mut self, end: End) {
+    pub(super) fn apply_pkeys(&mut self, end: End) {
         let Some(table) = self.port(end).map(|port| pkey::Table::new(&port.pkeys)) else { return };
         if let Some(settings) = self.fabric.settings_mut(end) {
             settings.pkeys = table;

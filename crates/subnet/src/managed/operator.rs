@@ -4,8 +4,9 @@
 use super::{Managed, Unsent};
 use crate::counters::Cause;
 use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Passage, Path, Probe};
-use crate::port::Fault;
+use crate::port::{Fault, LINK_LOCAL};
 use crate::rate::Time;
+use crate::service::SlToVl;
 use mad::counters::Counter;
 use mad::node::Node;
 
@@ -121,6 +122,25 @@ impl Managed {
     /// Mends all cables of a node, also those that were cut before it went away.
     pub fn restore(&mut self, node: NodeId) {
         self.cables(node).into_iter().for_each(|end| self.mend(end));
+    }
+
+    /// An adapter or router loses its power: it is away, and its ports forget what a manager has set.
+    /// When it is restored, a manager sets it up as a new one.
+    pub fn power_off(&mut self, node: NodeId) {
+        self.remove(node);
+        // The links are down at once: there is nothing to recover.
+        self.cables(node).into_iter().for_each(|end| self.restart(end));
+        let (is_switch, ports) = self.shape(node);
+        for end in (1..=ports).filter(|_| !is_switch).map(|port| End { node, port }) {
+            if let Some(port) = self.port_mut(end) {
+                port.forget(LINK_LOCAL);
+            }
+            self.apply_port(end);
+            self.apply_pkeys(end);
+            if let Some(settings) = self.fabric.settings_mut(end) {
+                settings.sl_to_vl = SlToVl::default();
+            }
+        }
     }
 
     fn cables(&self, node: NodeId) -> Vec<End> {

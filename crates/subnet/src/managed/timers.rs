@@ -47,7 +47,7 @@ impl Managed {
         }
     }
 
-    fn restart(&mut self, end: End) {
+    pub(super) fn restart(&mut self, end: End) {
         if self.fabric.port(end).is_some_and(|port| port.physical() == Physical::Disabled) {
             self.fabric.set_enabled(end, true);
         } else {

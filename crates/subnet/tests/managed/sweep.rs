@@ -91,6 +91,24 @@ fn the_owner_hears_of_its_lid_and_of_the_active_link() {
 }
 
 #[test]
+fn an_adapter_without_power_forgets_its_settings_and_gets_them_again() {
+    let mut net = Net::up();
+    let end = net.end("H3", 1);
+    net.managed.attach(end).unwrap();
+    let lid = net.lid("H3");
+    net.managed.power_off(end.node);
+    net.run(SECOND / 1000);
+    assert_eq!(net.managed.port_info(end).map(|info| (info.lid, info.link.state)), Some((0, 1)));
+    net.managed.restore(end.node);
+    net.run(SECOND);
+    assert_eq!(net.managed.port_info(end).map(|info| (info.lid, info.link.state)), Some((0, 2)), "a new adapter");
+    net.manager.discover(&mut net.managed);
+    let path = net.path("host 3");
+    assert_eq!(net.manager.change_port(&mut net.managed, &path, 1, |info| info.lid = lid), Some(0));
+    assert_eq!(net.managed.port_info(end).map(|info| info.lid), Some(lid));
+}
+
+#[test]
 fn lids_lead_to_every_port_after_the_sweep() {
     let mut net = Net::up();
     for name in ["S1", "S2", "H2", "H3", "H4", "H1"] {
