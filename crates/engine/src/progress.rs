@@ -200,8 +200,8 @@ impl Engine {
                 qp.pump(&mut inner);
             }
         }
-        if rx.peer_waiting() {
-            rx.clear_waiting();
+        if rx.ring.peer_waiting() {
+            rx.ring.clear_waiting();
             lane.notify();
         }
         true

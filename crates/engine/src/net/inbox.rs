@@ -106,7 +106,7 @@ impl<Q> Inbox<Q> {
             0 => None,
             _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN).map_err(by_system)?)),
         };
-        let glance = rx.glance();
+        let glance = rx.ring.glance();
         Ok(Self {
             glance,
             position: AtomicU32::new(0),

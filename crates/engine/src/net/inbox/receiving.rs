@@ -158,8 +158,8 @@ impl Engine {
         if taken > 0 {
             inbox.position.store(reception.rx.ring.position(), Ordering::Relaxed);
             reception.rx.ring.publish();
-            if reception.rx.peer_waiting() {
-                reception.rx.clear_waiting();
+            if reception.rx.ring.peer_waiting() {
+                reception.rx.ring.clear_waiting();
                 inbox.agent.notify();
             }
         }
