@@ -12,9 +12,8 @@ use wire::grh::Network;
 
 use crate::board::Place;
 use crate::cell::{Packet, Path};
-use crate::cqe::{Cqe, FREES_RECV};
+use crate::memory::{Cqe, FREES_RECV, RecvEntry};
 use crate::qp::{Inner, Qp, Receive};
-use crate::wqe::RecvEntry;
 
 /// The SL value for "the network header is IPv4", as adapters report it.
 const SL_IPV4: u8 = 2;

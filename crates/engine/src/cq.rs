@@ -1,5 +1,5 @@
 //! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
-//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `cqe.rs`. Principal
+//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `memory.rs`. Principal
 //! type: [`Cq`].
 
 mod adding;
@@ -16,20 +16,18 @@ use protocol::Time;
 
 use self::place::{check, layout, place};
 use crate::channel::{Channel, Completes};
-use crate::cqe::{Cqe, FREES_SEND, word};
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
 use crate::event::{Object, Read};
 use crate::lint::Lint;
 use crate::lock::Mutex;
-use crate::memory::View;
+use crate::memory::{Cqe, FREES_SEND, View, Wheel, word};
 use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::pollers::Poller;
 use crate::queue_use::QueueUse;
 use crate::request;
-use crate::wheel::Wheel;
 
 /// The kind of completion for which a program has armed a CQ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::board::Board;
 use crate::capture::CaptureHook;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timers};
 use crate::control::{Answer, Control};
 use crate::core::{Agent, Core, Fork, Identity, Memory};
 use crate::cq::Cq;
@@ -45,7 +45,6 @@ use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
 use crate::table::Table;
-use crate::timers::Timers;
 use crate::usermem::ForkMark;
 
 /// A program whose CQ is never empty drives the engine at every 16th poll: then these bits of the

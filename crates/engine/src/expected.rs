@@ -16,8 +16,7 @@ use shm::{LaneRx, Source};
 use wire::{Operation, Qpn};
 
 use crate::access::HeldRegion;
-use crate::candidate::{Candidate, Partition, Record, destination, head};
-use crate::cell::{Path, Payload, place};
+use crate::cell::{Candidate, Partition, Path, Payload, Record, destination, head, place};
 use crate::engine::Engine;
 use crate::qp::{Inner, Lane, Qp};
 use crate::special::Special;

@@ -12,8 +12,7 @@ use abi::reason::Cause;
 use shm::{LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
-use crate::candidate::Record;
-use crate::cell::{self, Cell, Notice, Packet, Payload, place};
+use crate::cell::{self, Cell, Notice, Packet, Payload, Record, place};
 use crate::engine::{Deferred, Engine};
 use crate::expected::{Done, RunEnd, note_touched};
 use crate::faults::DELAYED_PACKETS;

@@ -20,10 +20,10 @@ use wire::Syndrome;
 use crate::access::{self, Atomic, Flushed, HeldRegion, Refusal, Use};
 use crate::cell::Packet;
 use crate::drops::of_fault;
+use crate::memory::SendBrief;
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
-use crate::wqe::SendBrief;
 
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;

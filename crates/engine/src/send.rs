@@ -17,12 +17,11 @@ use wire::{Feth, Qpn};
 
 use crate::access;
 use crate::ah::Ah;
-use crate::cqe::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
+use crate::memory::{Cqe, DatagramEntry, FREES_SEND, SendBrief};
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp};
 use crate::window::Bind;
-use crate::wqe::{DatagramEntry, SendBrief};
 
 /// A send request.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet stays with its state machine and the QP goes to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`, the destinations of packets in `exit.rs`, their headers and
-//! payload sources in `run.rs`. How a packet gets on its path is in `put.rs`.
+//! Datagrams are in `datagram.rs`. Packets, with their headers and the sources of their payload, are
+//! in `cell.rs`. How a packet gets on its path is in `put.rs`.
 
 use std::sync::Arc;
 
@@ -14,12 +14,11 @@ use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::access::{HeldRegion, Refusal};
-use crate::cell::Path;
-use crate::exit::{Exit, Far, Sent};
+use crate::cell::{Origin, OutgoingRun, Path, RunHeaders};
 use crate::progress_mode::Wake;
+use crate::put::{Exit, Far, Sent};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
-use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
 
 /// Wakes the peer at the far end of the QP's lane.

@@ -15,10 +15,10 @@ use shm::{Sink, Source};
 use super::{Ask, RemoteGrant};
 use crate::access::{self, Atomic, HeldRegion, beyond};
 use crate::grant_table::{LIFE, LINE, field};
+use crate::memory::SendBrief;
 use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
 use crate::usermem::guarded::{GuardWord, NotDone};
-use crate::wqe::SendBrief;
 
 /// The engine asks for a grant of a key after this many uses, and again each time the number of
 /// uses has grown by this factor.

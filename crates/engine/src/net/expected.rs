@@ -8,8 +8,7 @@ use shm::Source;
 use wire::bth::View;
 
 use crate::access::HeldRegion;
-use crate::candidate::{Candidate, Partition};
-use crate::cell::Path;
+use crate::cell::{Candidate, Partition, Path};
 use crate::net::batch::ICRC;
 use crate::net::deliver::Packets;
 use crate::qp::{Inner, Qp};

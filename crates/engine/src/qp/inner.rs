@@ -11,11 +11,10 @@ use protocol::{Requester, Responder, Service, State, Time};
 use super::{Flow, Lane, Qp, RemoteSrq};
 use crate::board::Place;
 use crate::cq::Cq;
-use crate::cqe::Cqe;
 use crate::direct::DirectState;
 use crate::kept::KeptBytes;
 use crate::lane::Lanes;
-use crate::memory::View;
+use crate::memory::{Cqe, Ring, View};
 use crate::migration::Migration;
 use crate::net::flow::Vector;
 use crate::net::reply_pattern::ReplyPattern;
@@ -28,7 +27,6 @@ use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
 use crate::traffic::Traffic;
-use crate::wqe::Ring;
 
 /// The path of outgoing packets.
 pub(crate) enum Route {
