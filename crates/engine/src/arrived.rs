@@ -98,22 +98,6 @@ impl Qp {
         }
     }
 
-    /// Adds the collected completions to the CQ. The answers must be sent first: a program that
-    /// polls its last message may exit at once, and the peer must still get the acknowledgement.
-    #[inline]
-    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
-        if inner.incoming.arrived.is_empty() {
-            return;
-        }
-        if let Some(cq) = &self.recv_cq {
-            cq.push_all(&inner.incoming.arrived);
-            return inner.incoming.arrived.clear();
-        }
-        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
-            cq.push(&cqe, solicited);
-        }
-    }
-
     /// Flushes all waiting receive requests. Requests of an SRQ stay there (V-53).
     pub(crate) fn flush_receives(&self, inner: &mut Inner) {
         if let Some(receive) = inner.incoming.receive.take() {

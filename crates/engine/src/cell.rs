@@ -367,11 +367,18 @@ const HEADERS_OF_BULK: usize = HEADERS + 4;
 #[derive(Clone, Copy)]
 pub(crate) struct Partition(u32);
 
+impl Default for Partition {
+    /// The partition of no packet.
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
+
 impl Partition {
     /// The partition of a QP with the P_Key `own`. If that names no partition, no packet matches.
     #[inline]
     pub(crate) fn of(own: u16) -> Self {
-        Self(if pkey::is_valid(own) { u32::from(own | pkey::FULL) } else { u32::MAX })
+        if pkey::is_valid(own) { Self(u32::from(own | pkey::FULL)) } else { Self::default() }
     }
 }
 

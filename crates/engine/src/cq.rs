@@ -276,9 +276,12 @@ impl Cq {
         if taken > 0 && !self.engine.due(&self.poller) {
             return Ok(taken);
         }
-        let tells = self.engine.poll(taken > 0, &self.poller);
+        let shares = self.engine.poll(taken > 0, &self.poller);
         let taken = taken + self.take(&mut wcs[taken..]);
-        Ok(self.engine.end_poll(tells, taken))
+        if shares {
+            self.engine.end_shared_poll(taken > 0);
+        }
+        Ok(taken)
     }
 
     /// Makes completions carry their arrival time from now on.
@@ -297,11 +300,13 @@ impl Cq {
         let mut take = || self.take_each(&mut wc, |at| stamp = at);
         let mut taken = take();
         if taken == 0 || self.engine.due(&self.poller) {
-            let tells = self.engine.poll(taken > 0, &self.poller);
+            let shares = self.engine.poll(taken > 0, &self.poller);
             if taken == 0 {
                 taken = take();
             }
-            self.engine.end_poll(tells, taken);
+            if shares {
+                self.engine.end_shared_poll(taken > 0);
+            }
         }
         Ok((taken > 0).then_some((wc[0], stamp)))
     }

@@ -83,7 +83,7 @@ impl Engine {
             return RunEnd::Other(len);
         }
         let mut region = HeldRegion::new(self);
-        let partition = Partition::of(inner.responder.pkey());
+        let partition = inner.link.partition;
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
             match self.take_record(lane, (qp, &mut inner), (rx, record, len), partition, &mut region) {

@@ -108,10 +108,4 @@ impl Qp {
     fn binder(&self) -> Binder {
         Binder { qpn: self.qpn(), pd: self.pd }
     }
-
-    /// Whether a request with these flags gives a completion.
-    #[inline]
-    pub(crate) fn signals(&self, flags: u32) -> bool {
-        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
-    }
 }

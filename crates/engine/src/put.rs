@@ -193,6 +193,12 @@ impl Qp {
         Sent::Full
     }
 
+    /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request
+    /// names.
+    pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
+        Use { pd, right, qpn: self.qpn() }
+    }
+
     /// Copies the payload that lies `skip` bytes behind the beginning of `from`.
     #[inline(always)]
     pub(crate) fn fill(

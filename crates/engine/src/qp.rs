@@ -37,7 +37,7 @@ use crate::why::Why;
 use crate::xrc::Target;
 use crate::{lane, remote_srq, request};
 
-pub(crate) use inner::{Inner, Receive, Route};
+pub(crate) use inner::{Inner, Migration, Receive, Route};
 
 /// A lane whose lists hold queue pairs.
 pub(crate) type Lane = lane::Lane<Qp>;

@@ -333,12 +333,6 @@ impl Qp {
         access::atomic(self.engine(), self.remote(pd, right::REMOTE_WRITE), place, value).map(drop)
     }
 
-    /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request
-    /// names.
-    pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
-        Use { pd, right, qpn: self.qpn() }
-    }
-
     fn outcome(&self, result: Result<(), Refusal>, what: &str) -> Outcome {
         match result {
             Ok(()) => Outcome::Done,

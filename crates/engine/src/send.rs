@@ -285,7 +285,9 @@ impl SendBatch<'_> {
     /// Sends the posted requests.
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
-        inner.wire.reply_pattern.post();
+        if inner.link.on_wire() {
+            inner.wire.reply_pattern.post();
+        }
         if qp.engine().waker.progress_mode.is_on() {
             return qp.send_in_shared_mode(inner);
         }
@@ -346,6 +348,12 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 }
 
 impl Qp {
+    /// Whether a request with these flags gives a completion.
+    #[inline]
+    pub(crate) fn signals(&self, flags: u32) -> bool {
+        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
+    }
+
     /// Writes the completions of finished send requests, and ends the queue if a request failed.
     #[inline]
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {

@@ -58,7 +58,9 @@ impl Qp {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
             } else {
-                self.go_direct(inner);
+                if self.engine().direct.is_on() {
+                    self.go_direct(inner);
+                }
                 if !self.send_undisturbed(inner) {
                     self.pump_generally(inner);
                 }
@@ -97,6 +99,22 @@ impl Qp {
             inner.traffic.show(inner.view.as_ref());
         }
         self.watch_deadline(inner);
+    }
+
+    /// Adds the collected completions to the CQ. The answers must be sent first: a program that
+    /// polls its last message may exit at once, and the peer must still get the acknowledgement.
+    #[inline]
+    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
+        if inner.incoming.arrived.is_empty() {
+            return;
+        }
+        if let Some(cq) = &self.recv_cq {
+            cq.push_all(&inner.incoming.arrived);
+            return inner.incoming.arrived.clear();
+        }
+        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
+            cq.push(&cqe, solicited);
+        }
     }
 
     /// Sends an ACK and requests over a lane, as long as nothing disturbs the connection. Returns
@@ -447,8 +465,10 @@ impl Qp {
         };
         let mut at = earlier(inner.deadline, inner.incoming.rnr_grace.until());
         at = earlier(at, inner.incoming.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until()));
-        at = earlier(at, inner.incoming.unanswered.until());
-        at = earlier(at, Self::waits_until(inner));
+        if inner.link.on_wire() || self.service == Service::Ud {
+            at = earlier(at, inner.incoming.unanswered.until());
+            at = earlier(at, Self::waits_until(inner));
+        }
         if let Some(at) = at {
             self.look_again(inner, at);
         }

@@ -41,12 +41,6 @@ impl Engine {
         self.special.set(Special::CAPTURED, self.capture.is_on());
     }
 
-    /// Whether a capture runs.
-    #[inline]
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.special.get().has(Special::CAPTURED)
-    }
-
     /// A packet was dropped.
     #[cold]
     pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {

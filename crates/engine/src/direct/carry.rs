@@ -44,11 +44,7 @@ impl Qp {
     #[inline]
     pub(crate) fn go_direct(self: &Arc<Self>, inner: &mut Inner) {
         inner.link.special.set(Special::HELD, false);
-        if self.service == Service::Rc
-            && inner.requester.may_be_direct()
-            && self.engine().direct.is_on()
-            && inner.direct.is_worth_a_look()
-        {
+        if self.service == Service::Rc && inner.requester.may_be_direct() && inner.direct.is_worth_a_look() {
             self.try_direct(inner);
         }
     }

@@ -8,7 +8,7 @@ use shm::Source;
 use wire::bth::View;
 
 use crate::access::HeldRegion;
-use crate::cell::{Candidate, Partition, Path};
+use crate::cell::{Candidate, Path};
 use crate::net::batch::ICRC;
 use crate::net::deliver::Packets;
 use crate::qp::{Inner, Qp};
@@ -28,7 +28,7 @@ impl Qp {
             return;
         }
         let measured = packets.envelope.of_length(size - ICRC);
-        let (partition, qpn) = (Partition::of(inner.responder.pkey()), self.qpn());
+        let (partition, qpn) = (inner.link.partition, self.qpn());
         let mut region = HeldRegion::new(self.engine());
         while let Some(packet) = packets.bytes.get(packets.at..packets.at + size) {
             let inside = &packet[..size - ICRC];

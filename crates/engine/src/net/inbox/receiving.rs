@@ -91,14 +91,6 @@ impl Engine {
         self.net.ports.lock().keys().any(|(source, _)| source == gid)
     }
 
-    /// Whether this round has to call [`Engine::receive_from_hosts`]. If the program has `polled`
-    /// and does not use the wire, it checks for packets only in its `turn`. So several threads with
-    /// queues of their own do not contend for the lock.
-    #[inline]
-    pub(crate) fn is_for_hosts(&self, polled: bool, turn: bool) -> bool {
-        self.net.inbox().is_some_and(|inbox| !polled || inbox.has_hot() || turn && inbox.may_have_packets(self))
-    }
-
     /// Receives packets. With `sure`, waits for another thread that is receiving. If the program
     /// has `polled`, it gets messages before the engine sends ACKs that can wait.
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
