@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
 use abi::cq::Wc;
@@ -109,11 +109,6 @@ impl View {
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         self.region.word(self.at(offset, 4))
-    }
-
-    #[inline]
-    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
-        self.region.word64(self.at(offset, 8))
     }
 
     #[inline]

@@ -9,19 +9,17 @@
 //! never accesses their fields. Principal type: [`Net`].
 
 pub(crate) mod batch;
-mod congestion;
+pub(crate) mod congestion;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;
 pub(crate) mod datagrams;
 mod delayed_ack;
 pub(crate) mod deliver;
-pub(crate) mod ecn;
 mod expected;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
-pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod reply_pattern;

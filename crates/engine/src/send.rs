@@ -406,7 +406,6 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.queues.sq.advance(index));
-            inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
                 self.end_sending(inner);
             }

@@ -350,7 +350,9 @@ impl Qp {
                 let mtu = inner.mtu_bits();
                 inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
                 inner.requester.sent(now, &run.at_most(count));
-                self.charge(inner, run.len, now);
+                if one_by_one {
+                    self.charge(inner, run.len, now);
+                }
             }
             match end {
                 Sent::Yes => {}

@@ -16,7 +16,7 @@ use wire::icrc::Envelope;
 
 use crate::memory::DatagramEntry;
 use crate::net::batch::Target;
-use crate::net::ecn::capable;
+use crate::net::datagrams::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{PORTS_PER_ADDRESS, Port};
 use crate::network::address;

@@ -22,9 +22,8 @@ use crate::core::Core;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
 use crate::net::connected_receiver::ConnectedReceiver;
-use crate::net::datagrams::Datagrams;
+use crate::net::datagrams::{Datagrams, Origins};
 use crate::net::lease::ReceiveLease;
-use crate::net::origins::Origins;
 use crate::net::uniform_traffic::UniformTraffic;
 use crate::request;
 

@@ -15,11 +15,9 @@ use udp::Received;
 use super::{BUFFER, Inbox, OTHERS, Reception, Shared};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::net::datagrams::Datagrams;
-use crate::net::ecn::marked;
+use crate::net::datagrams::{Datagrams, marked};
 use crate::qp::Qp;
-use crate::request;
-use crate::tsc;
+use crate::{request, tsc};
 
 /// After this many datagrams in a row without an empty receive, the engine checks how full the
 /// socket's buffer is.
