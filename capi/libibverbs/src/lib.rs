@@ -31,7 +31,6 @@ mod fork;
 mod import;
 mod kern;
 mod layout;
-mod lists;
 mod live;
 mod log;
 mod mcast;

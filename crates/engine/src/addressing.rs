@@ -9,7 +9,7 @@ use wire::grh::Network;
 use wire::{Opcode, Qpn};
 
 use crate::cell::Packet;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Inner, Qp};
 use crate::receive::Origin;
 
 impl Qp {
@@ -34,14 +34,13 @@ impl Qp {
                 if !inner.link.on_wire() {
                     return false;
                 }
-                let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
-                let by_path = &inner.attributes.dest.dgid == from
-                    && (leads_there(&inner.link.route) || {
+                let by_path = Self::is_on_path(inner, from, to)
+                    || &inner.attributes.dest.dgid == from && {
                         // The route was lost while a port was down, and a QP with nothing to send
                         // has not looked for it since.
                         self.find_route(inner);
-                        leads_there(&inner.link.route)
-                    });
+                        Self::is_on_path(inner, from, to)
+                    };
                 by_path || (inner.link.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
             }
         }

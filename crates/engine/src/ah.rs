@@ -8,9 +8,9 @@ use abi::command::number as command;
 use crate::board::Place;
 use crate::error::Result;
 use crate::lid::{GidRoute, NO_GRH};
+use crate::memory::DatagramEntry;
 use crate::pd::Pd;
 use crate::request;
-use crate::wqe::DatagramEntry;
 
 /// An address vector (`ibv_ah_attr`).
 pub type AddressVector = AhAttr;

@@ -12,9 +12,8 @@ use wire::grh::Network;
 
 use crate::board::Place;
 use crate::cell::{Packet, Path};
-use crate::cqe::{Cqe, FREES_RECV};
+use crate::memory::{Cqe, FREES_RECV, RecvEntry};
 use crate::qp::{Inner, Qp, Receive};
-use crate::wqe::RecvEntry;
 
 /// The SL value for "the network header is IPv4", as adapters report it.
 const SL_IPV4: u8 = 2;
@@ -96,22 +95,6 @@ impl Qp {
         inner.incoming.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
         if let Some(member) = inner.xrc.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
             inner.xrc.arrived_at.push(Arc::clone(&member.cq));
-        }
-    }
-
-    /// Adds the collected completions to the CQ. The answers must be sent first: a program that
-    /// polls its last message may exit at once, and the peer must still get the acknowledgement.
-    #[inline]
-    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
-        if inner.incoming.arrived.is_empty() {
-            return;
-        }
-        if let Some(cq) = &self.recv_cq {
-            cq.push_all(&inner.incoming.arrived);
-            return inner.incoming.arrived.clear();
-        }
-        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
-            cq.push(&cqe, solicited);
         }
     }
 

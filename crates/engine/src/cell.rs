@@ -1,5 +1,8 @@
-//! The format of a record on a lane: the path of the packet, its transport headers as on the wire,
-//! and the place of its payload.
+//! Packets on their way: what is sent, the format of a record on a lane, and how a record is parsed.
+//!
+//! An [`OutgoingRun`] is packets to be sent: their headers, and where their payload comes from. A
+//! record has the path of the packet, its transport headers as on the wire, and the place of its
+//! payload:
 //!
 //! ```text
 //!  0  device u8 · port u8 · SLID u16 · DLID u16 · SL u8 · flags u8
@@ -9,13 +12,22 @@
 //! ```
 //! There is no ICRC and no padding, because a lane is memory. Requests for a remote SRQ and their
 //! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is untrusted; the caller
-//! checks whether the peer may send it. Principal type: [`Cell`].
+//! checks whether the peer may send it.
+//!
+//! Most packets are SENDs and WRITEs that may be the expected ones, and ACKs. They are parsed only as
+//! far as a reliable connection needs it ([`Candidate`]), also on the wire. All others are parsed in
+//! full ([`decode`], and [`crate::net::deliver`]). Principal types: [`Cell`], [`OutgoingRun`],
+//! [`Candidate`].
 
-use shm::{LaneRx, RECORD_MAX, Source};
-use wire::{Headers, Psn, Qpn};
+#[cfg(test)]
+mod tests;
 
-use crate::run::RunHeaders;
+use crate::memory::Ring;
 use crate::srq_request::{self, SrqReply, SrqRequest};
+use protocol::{Requester, Responder, Response};
+use shm::{LaneRx, RECORD_MAX, Source};
+use wire::bth::{LEN as BTH, View};
+use wire::{Headers, Opcode, Operation, Psn, Qpn, Reth, Syndrome, Transport, aeth, pkey, reth};
 
 pub(crate) mod flag {
     pub(super) const GRH: u8 = 1;
@@ -134,7 +146,7 @@ impl Envelope<'_> {
         record: &mut [u8; N],
     ) -> usize {
         let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if bulk.is_some() { flag::BULK } else { 0 };
-        head(record, self.path, flags, self.src_qp, self.len);
+        write_head(record, self.path, flags, self.src_qp, self.len);
         let mut at = 16;
         if let Some(offset) = bulk {
             record[at..at + 4].copy_from_slice(&offset.to_le_bytes());
@@ -151,7 +163,7 @@ impl Envelope<'_> {
 /// Writes the first 16 bytes of every record. They are written as words, because they are soon read
 /// as words: a read of what was written in smaller parts stalls (store forwarding fails).
 #[inline]
-pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
+pub(crate) fn write_head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
     let [slid, dlid] = [path.slid, path.dlid].map(u64::from);
     let first = u64::from(path.device) | u64::from(path.port) << 8 | slid << 16 | dlid << 32;
     let first = first | u64::from(path.sl) << 48 | u64::from(flags) << 56;
@@ -162,7 +174,7 @@ pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u
 
 /// Writes a notice; returns its length.
 pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
-    head(record, Path::default(), flag::NOTICE, notice.from, 0);
+    write_head(record, Path::default(), flag::NOTICE, notice.from, 0);
     record[16..20].copy_from_slice(&notice.to.value().to_le_bytes());
     record[20..24].copy_from_slice(&notice.psn.value().to_le_bytes());
     24
@@ -233,72 +245,219 @@ pub(crate) fn place<'a>(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use wire::{Opcode, Operation, Reth, Transport};
+/// The source of a packet's payload.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    Nothing,
+    /// The engine's own bytes.
+    Bytes(&'a [u8]),
+    /// Part of the gather list of the request at `index`, or of its inline data.
+    Request {
+        sq: &'a Ring,
+        index: u32,
+        offset: u32,
+    },
+    /// Registered memory that a peer reads.
+    Memory {
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+    },
+}
 
-    impl Packet {
-        fn encode(&self, record: &mut [u8; shm::RECORD_MAX]) -> usize {
-            let Packet { path, src_qp, len, grh, .. } = *self;
-            let bulk = match self.payload {
-                Payload::Bulk(offset) => Some(offset),
-                Payload::Inline(_) => None,
-            };
-            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode((RunHeaders::Full(&self.headers), 0), bulk, record)
+impl<'a> Origin<'a> {
+    /// The payload of these packets.
+    #[inline(always)]
+    pub(crate) fn of_request(sq: &'a Ring, run: &protocol::Run) -> Self {
+        if run.len == 0 {
+            return Self::Nothing;
+        }
+        Self::Request { sq, index: run.slot, offset: run.offset }
+    }
+}
+
+/// Packets of one message with consecutive numbers and consecutive payload. They have the same
+/// headers, except for the number and the request for an acknowledgement. Most runs have one
+/// packet.
+///
+/// The fields are values, and rare cases that a function of its own handles get a copy. So the
+/// compiler keeps the run of the common case in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct OutgoingRun<'a> {
+    /// The sender.
+    pub(crate) src_qp: Qpn,
+    pub(crate) headers: RunHeaders<'a>,
+    pub(crate) count: u32,
+    /// Bytes of payload in each packet.
+    pub(crate) len: u32,
+    /// The payload.
+    pub(crate) from: Origin<'a>,
+}
+
+/// The headers of a run.
+#[derive(Clone, Copy)]
+pub(crate) enum RunHeaders<'a> {
+    /// Packets that the requester has just returned.
+    Request(&'a Requester, protocol::Run),
+    /// An answer of the responder.
+    Answer(&'a Responder, Response),
+    /// These headers, with consecutive numbers.
+    Full(&'a Headers),
+}
+
+impl RunHeaders<'_> {
+    /// Bytes of the headers of one packet.
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Request(_, run) => run.opcode.headers_len(),
+            Self::Answer(_, response) => response.opcode.headers_len(),
+            Self::Full(headers) => headers.len(),
         }
     }
 
-    fn packet(payload: Payload, grh: Option<[u8; 40]>) -> Packet {
-        let opcode = Opcode::new(Transport::Rc, Operation::WriteOnly);
-        let reth = Reth { va: 0x1122_3344_5566_7788, rkey: 0x99aa, len: 5 };
-        let headers = Headers {
-            opcode,
-            dest_qp: Qpn::new(0x1234),
-            psn: Psn::new(77),
-            pkey: 0xffff,
-            reth,
-            ack_req: true,
-            ..Headers::default()
+    /// Encodes the headers of the packet with this index. `bytes` has room for all headers.
+    #[inline(always)]
+    pub(crate) fn emit(self, index: u32, bytes: &mut [u8]) -> usize {
+        match self {
+            Self::Request(requester, run) => requester.emit(&run, index, bytes),
+            Self::Answer(responder, response) => responder.emit(&response, index, bytes),
+            Self::Full(_) => self.emit_full(index, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn emit_full(self, index: u32, bytes: &mut [u8]) -> usize {
+        self.full(index).emit(bytes).expect("there is room for all headers")
+    }
+
+    /// The number of the packet with this index, and whether it requests an acknowledgement.
+    #[inline]
+    pub(crate) fn number(self, index: u32) -> (Psn, bool) {
+        match self {
+            Self::Request(_, run) => (run.psn(index), run.ack_req(index)),
+            Self::Answer(_, response) => (response.psn + index, false),
+            Self::Full(headers) => (headers.psn + index, headers.ack_req),
+        }
+    }
+
+    /// The headers of the packet with this index.
+    #[cold]
+    pub(crate) fn full(self, index: u32) -> Headers {
+        match self {
+            Self::Request(requester, run) => {
+                let (psn, ack_req) = self.number(index);
+                Headers { psn, ack_req, ..requester.headers(&run) }
+            }
+            Self::Answer(responder, response) => Headers { psn: response.psn + index, ..responder.headers(&response) },
+            Self::Full(headers) => Headers { psn: headers.psn + index, ..*headers },
+        }
+    }
+}
+
+/// A record of a lane, copied to private memory.
+pub(crate) type Record = [u8; RECORD_MAX];
+
+/// The offset of the headers in a record.
+const HEADERS: usize = 16;
+/// The offset of the headers in a record with its payload in the bulk area.
+const HEADERS_OF_BULK: usize = HEADERS + 4;
+
+/// The P_Key of the packets that are parsed here for a QP: full membership in its partition.
+#[derive(Clone, Copy)]
+pub(crate) struct Partition(u32);
+
+impl Default for Partition {
+    /// The partition of no packet.
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
+
+impl Partition {
+    /// The partition of a QP with the P_Key `own`. If that names no partition, no packet matches.
+    #[inline]
+    pub(crate) fn of(own: u16) -> Self {
+        if pkey::is_valid(own) { Self(u32::from(own | pkey::FULL)) } else { Self::default() }
+    }
+}
+
+/// The headers of a packet that may be common. They are untrusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) opcode: Opcode,
+    pub(crate) psn: Psn,
+    pub(crate) solicited: bool,
+    pub(crate) migrated: bool,
+    pub(crate) ack_req: bool,
+    /// Zero if the packet has none.
+    pub(crate) reth: Reth,
+}
+
+impl Candidate {
+    /// Parses the headers at the beginning of `bytes`; also returns their length. Returns `None` if
+    /// they must be parsed in full, are invalid, or are not of this partition.
+    #[inline(always)]
+    pub(crate) fn parse(bytes: &[u8], partition: Partition) -> Option<(Self, usize)> {
+        let (bth, behind) = bytes.split_first_chunk::<BTH>()?;
+        let view = View(bth);
+        if view.pkey_pad_version() != partition.0 {
+            return None;
+        }
+        let opcode = Opcode::from_u8(view.opcode()).filter(|opcode| opcode.transport == Transport::Rc)?;
+        let mut reth = Reth::default();
+        let len = match opcode.operation {
+            Operation::SendOnly
+            | Operation::SendMiddle
+            | Operation::SendLast
+            | Operation::WriteMiddle
+            | Operation::WriteLast => BTH,
+            Operation::WriteOnly => {
+                reth = Reth::parse(behind.first_chunk()?);
+                BTH + reth::LEN
+            }
+            // Without credits.
+            Operation::Acknowledge if behind.first_chunk::<{ aeth::LEN }>()?[0] == Syndrome::ACK.as_u8() => {
+                BTH + aeth::LEN
+            }
+            _ => return None,
         };
-        let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4, mtu: 5 };
-        Packet { path, src_qp: Qpn::new(0xabcde), headers, grh, len: 5, payload }
+        let (psn, solicited, migrated, ack_req) = (view.psn(), view.solicited(), view.migrated(), view.ack_req());
+        Some((Self { opcode, psn, solicited, migrated, ack_req, reth }, len))
     }
 
-    #[test]
-    fn packets_come_back_as_they_went() {
-        for grh in [None, Some([7; 40])] {
-            let mut record = [0u8; shm::RECORD_MAX];
-            let bulk = packet(Payload::Bulk(4096), grh);
-            bulk.encode(&mut record);
-            assert_eq!(decode(&record), Some(Cell::Packet(bulk)));
-
-            let len = packet(Payload::Inline(0), grh).encode(&mut record);
-            assert_eq!(decode(&record), Some(Cell::Packet(packet(Payload::Inline(len), grh))));
+    /// Parses a record of `bytes` bytes; also returns the place of its payload.
+    #[inline(always)]
+    pub(crate) fn of_record(record: &Record, bytes: usize, partition: Partition) -> Option<(Self, Payload)> {
+        let head = head(record);
+        match head.flags() {
+            0 => {
+                let (candidate, len) = Self::parse(&record[HEADERS..], partition)?;
+                let at = HEADERS + len;
+                (at + usize::from(head.len()) <= bytes).then_some((candidate, Payload::Inline(at)))
+            }
+            flag::BULK => {
+                let offset = u32::from_le_bytes(*record[HEADERS..].first_chunk()?);
+                Some((Self::parse(&record[HEADERS_OF_BULK..], partition)?.0, Payload::Bulk(offset)))
+            }
+            _ => None,
         }
     }
+}
 
-    #[test]
-    fn a_small_write_fits_one_cell() {
-        let mut record = [0u8; shm::RECORD_MAX];
-        assert!(packet(Payload::Inline(0), None).encode(&mut record) + 8 <= 60);
-    }
+/// The first fields of a record.
+#[inline(always)]
+pub(crate) fn head(record: &Record) -> RecordHead<'_> {
+    RecordHead(record.first_chunk().expect("a record has room for them"))
+}
 
-    #[test]
-    fn notices_come_back_as_they_went() {
-        let mut record = [0u8; shm::RECORD_MAX];
-        let notice = Notice { from: Qpn::new(5), to: Qpn::new(6), psn: Psn::new(7) };
-        encode_notice(&notice, &mut record);
-        assert_eq!(decode(&record), Some(Cell::Notice(notice)));
-    }
-
-    #[test]
-    fn malformed_records_are_not_decoded() {
-        assert_eq!(decode(&[0; 15]), None);
-        let mut record = [0u8; shm::RECORD_MAX];
-        let mut long = packet(Payload::Inline(0), None);
-        long.len = 60;
-        long.encode(&mut record);
-        assert_eq!(decode(&record[..60]), None, "the payload ends outside of the record");
-    }
+/// The destination QP of a record that may have a [`Candidate`].
+#[inline]
+pub(crate) fn destination(record: &Record) -> Option<u32> {
+    let at = match head(record).flags() {
+        0 => HEADERS,
+        flag::BULK => HEADERS_OF_BULK,
+        _ => return None,
+    };
+    Some(View(record[at..].first_chunk()?).dest_qp().value())
 }

@@ -35,7 +35,7 @@ use crate::memory::{QueueMemory, View};
 use crate::queue_use::QueueUse;
 use crate::reason::Attached;
 use crate::request;
-use crate::special::SpecialWord;
+use crate::special::{Special, SpecialWord};
 use crate::table::Table;
 use crate::usermem::ForkMark;
 
@@ -122,6 +122,12 @@ impl Core {
     #[must_use]
     pub fn lint(&self) -> Option<&Lint> {
         self.lint.as_deref()
+    }
+
+    /// Whether a capture runs.
+    #[inline]
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.special.get().has(Special::CAPTURED)
     }
 
     /// The state machines' time: nanoseconds since the engine was opened.

@@ -1,5 +1,5 @@
 //! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
-//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `cqe.rs`. Principal
+//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `memory.rs`. Principal
 //! type: [`Cq`].
 
 mod adding;
@@ -16,20 +16,18 @@ use protocol::Time;
 
 use self::place::{check, layout, place};
 use crate::channel::{Channel, Completes};
-use crate::cqe::{Cqe, FREES_SEND, word};
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
 use crate::event::{Object, Read};
 use crate::lint::Lint;
 use crate::lock::Mutex;
-use crate::memory::View;
+use crate::memory::{Cqe, FREES_SEND, View, Wheel, word};
 use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::pollers::Poller;
 use crate::queue_use::QueueUse;
 use crate::request;
-use crate::wheel::Wheel;
 
 /// The kind of completion for which a program has armed a CQ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -278,9 +276,12 @@ impl Cq {
         if taken > 0 && !self.engine.due(&self.poller) {
             return Ok(taken);
         }
-        let tells = self.engine.poll(taken > 0, &self.poller);
+        let shares = self.engine.poll(taken > 0, &self.poller);
         let taken = taken + self.take(&mut wcs[taken..]);
-        Ok(self.engine.end_poll(tells, taken))
+        if shares {
+            self.engine.end_shared_poll(taken > 0);
+        }
+        Ok(taken)
     }
 
     /// Makes completions carry their arrival time from now on.
@@ -299,11 +300,13 @@ impl Cq {
         let mut take = || self.take_each(&mut wc, |at| stamp = at);
         let mut taken = take();
         if taken == 0 || self.engine.due(&self.poller) {
-            let tells = self.engine.poll(taken > 0, &self.poller);
+            let shares = self.engine.poll(taken > 0, &self.poller);
             if taken == 0 {
                 taken = take();
             }
-            self.engine.end_poll(tells, taken);
+            if shares {
+                self.engine.end_shared_poll(taken > 0);
+            }
         }
         Ok((taken > 0).then_some((wc[0], stamp)))
     }

@@ -12,16 +12,15 @@ use wire::grh::Network;
 
 use crate::access::{HeldRegion, Refusal};
 use crate::board::Place;
-use crate::cell::Path;
-use crate::exit::{Far, Sent};
+use crate::cell::{Origin, Path, RunHeaders};
 use crate::faults::packets::Towards;
 use crate::flows::Key;
 use crate::mcast::{GroupPath, is_group};
+use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
 use crate::paths::Class;
+use crate::put::{Far, Sent};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
-use crate::run::{Origin, RunHeaders};
-use crate::wqe::DatagramEntry;
 
 /// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
 const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;

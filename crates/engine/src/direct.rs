@@ -123,7 +123,7 @@ impl Direct {
     }
 
     #[inline]
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on
     }
 

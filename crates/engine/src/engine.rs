@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::board::Board;
 use crate::capture::CaptureHook;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timers};
 use crate::control::{Answer, Control};
 use crate::core::{Agent, Core, Fork, Identity, Memory};
 use crate::cq::Cq;
@@ -39,7 +39,7 @@ use crate::memory::{QueueMemory, View};
 use crate::net::Net;
 use crate::network::{Network, Udp};
 use crate::paths::Paths;
-use crate::pollers::{Poller, Pollers};
+use crate::pollers::Pollers;
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
 use crate::remote_srq::SrqOwners;
@@ -47,7 +47,6 @@ use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
 use crate::table::Table;
-use crate::timers::Timers;
 use crate::usermem::ForkMark;
 
 /// A program whose CQ is never empty drives the engine at every 16th poll: then these bits of the
@@ -84,15 +83,15 @@ pub struct Engine {
     pub(crate) direct: Direct,
     /// The CQs that are or were moderated.
     pub(crate) moderated: Mutex<Vec<Weak<Cq>>>,
-    deferred: Mutex<Vec<Deferred>>,
-    has_deferred: AtomicBool,
+    pub(crate) deferred: Mutex<Vec<Deferred>>,
+    pub(crate) has_deferred: AtomicBool,
     /// Work for the helper thread.
     pub(crate) helper_work: HelperWork,
     /// Which thread polls which lane.
     pub(crate) pollers: Pollers,
     /// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with
     /// completions: [`SELDOM`], or 0 for every poll.
-    seldom: AtomicU32,
+    pub(crate) seldom: AtomicU32,
     /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
     /// Datagrams by their destination, for the counters of ports.
@@ -242,22 +241,6 @@ impl Engine {
     /// Wakes the helper thread: a deadline may be earlier than the one for which it sleeps.
     pub(crate) fn timers_changed(&self) {
         self.waker.kick();
-    }
-
-    #[inline]
-    pub(crate) fn has_deferred(&self) -> bool {
-        // Acquire: pairs with the release in `defer`.
-        self.has_deferred.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn deferred(&self) -> Vec<Deferred> {
-        self.has_deferred.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.deferred.lock())
-    }
-
-    /// Whether to drive the engine although the poll found completions.
-    pub(crate) fn due(&self, poller: &Poller) -> bool {
-        poller.is_due(self.seldom.load(Ordering::Relaxed))
     }
 
     /// Sets whether each poll drives the engine, also a poll that finds completions.

@@ -16,8 +16,7 @@ use shm::{LaneRx, Source};
 use wire::{Operation, Qpn};
 
 use crate::access::HeldRegion;
-use crate::candidate::{Candidate, Partition, Record, destination, head};
-use crate::cell::{Path, Payload, place};
+use crate::cell::{Candidate, Partition, Path, Payload, Record, destination, head, place};
 use crate::engine::Engine;
 use crate::qp::{Inner, Lane, Qp};
 use crate::special::Special;
@@ -84,7 +83,7 @@ impl Engine {
             return RunEnd::Other(len);
         }
         let mut region = HeldRegion::new(self);
-        let partition = Partition::of(inner.responder.pkey());
+        let partition = inner.link.partition;
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
             match self.take_record(lane, (qp, &mut inner), (rx, record, len), partition, &mut region) {

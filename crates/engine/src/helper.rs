@@ -181,7 +181,7 @@ impl Waker {
         }
     }
 
-    /// The program polls. Returns the flag `shares` for `Engine::end_poll`: whether the shared
+    /// The program polls. Returns the flag `shares` of `Engine::poll`: whether the shared
     /// progress mode is on.
     pub(crate) fn polled(&self) -> bool {
         if self.watching.load(Ordering::Relaxed) {

@@ -143,7 +143,7 @@ impl<Q> Lane<Q> {
         let region = shm::Region::map(memory.as_fd(), LANE_LEN).map_err(by_system)?;
         let side = if out.side == 0 { Side::A } else { Side::B };
         let (tx, rx) = shm::ends(Arc::new(region), side);
-        let glance = rx.glance();
+        let glance = rx.ring.glance();
         Ok(Arc::new(Self {
             id: out.lane,
             peer: out.engine,
@@ -276,7 +276,7 @@ impl<Q> Lane<Q> {
         }
         let mut sender = self.sender.lock();
         sender.has_room() || {
-            sender.tx.set_waiting(true);
+            sender.tx.ring.set_waiting(true);
             sender.has_room()
         }
     }

@@ -3,11 +3,11 @@
 
 use protocol::{Operation, SendOp, Status};
 
+use crate::memory::SendBrief;
 use crate::post_error::PostCause;
 use crate::qp::{Inner, Qp, Receive};
 use crate::send::{SendBatch, SendWr};
 use crate::window::{Bind, Binder};
-use crate::wqe::SendBrief;
 
 /// What a program can do about a window that was not bound or not invalidated.
 const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND right";
@@ -107,11 +107,5 @@ impl Qp {
 
     fn binder(&self) -> Binder {
         Binder { qpn: self.qpn(), pd: self.pd }
-    }
-
-    /// Whether a request with these flags gives a completion.
-    #[inline]
-    pub(crate) fn signals(&self, flags: u32) -> bool {
-        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::wqe::DatagramEntry;
+use crate::memory::DatagramEntry;
 
 type Gid = [u8; 16];
 /// An epoch, and the engines that had members in it.

@@ -9,19 +9,17 @@
 //! never accesses their fields. Principal type: [`Net`].
 
 pub(crate) mod batch;
-mod congestion;
+pub(crate) mod congestion;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;
 pub(crate) mod datagrams;
 mod delayed_ack;
 pub(crate) mod deliver;
-pub(crate) mod ecn;
 mod expected;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
-pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod reply_pattern;
@@ -31,7 +29,7 @@ pub(crate) mod uniform_traffic;
 pub(crate) mod window;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -65,7 +63,7 @@ pub(crate) struct Net<Q> {
     delayed_acks: Mutex<Vec<Arc<Q>>>,
     has_delayed_acks: AtomicBool,
     /// Whether connections wait for the send scheduler.
-    pub(crate) crowded: AtomicBool,
+    crowded: AtomicBool,
     /// Rounds since the last packet, while the program polls.
     pub(crate) idle: AtomicU32,
 }
@@ -89,6 +87,18 @@ impl<Q> Net<Q> {
     /// The queue of received packets.
     pub(crate) fn inbox(&self) -> Option<&Inbox<Q>> {
         self.inbox.get()?.as_ref()
+    }
+
+    /// Whether there are delayed acknowledgements.
+    #[inline]
+    pub(crate) fn has_delayed_acks(&self) -> bool {
+        self.has_delayed_acks.load(Ordering::Acquire)
+    }
+
+    /// Whether connections wait for the send scheduler.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Acquire)
     }
 
     /// The agent is gone: closes its sockets, so that the next agent can bind the port.

@@ -14,8 +14,7 @@ use shm::region::Region;
 
 use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::memory::View;
-use crate::wqe::Layout;
+use crate::memory::{Layout, View};
 
 /// The purpose of a queue's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@
 use abi::qp::ModifyQp;
 use wire::pkey;
 
-use crate::cell::Packet;
+use crate::cell::{Packet, Partition};
 use crate::qp::{Inner, Qp};
 
 impl Qp {
@@ -29,6 +29,7 @@ impl Qp {
         let pkey = self.table_pkey(&inner.attributes);
         if inner.state.serves() && inner.responder.pkey() != pkey {
             inner.responder.set_pkey(pkey);
+            inner.link.partition = Partition::of(pkey);
             inner.requester.set_pkey(pkey);
             inner.direct.leave();
         }

@@ -18,7 +18,7 @@ use abi::qp::Dest;
 use parking_lot::RwLock;
 
 use crate::board::{Board, Place};
-use crate::wqe::DatagramEntry;
+use crate::memory::DatagramEntry;
 
 /// Maximum number of paths that are kept; the agent keeps as many for an engine.
 const PATHS: usize = 1024;

@@ -10,10 +10,9 @@ use shm::region::Region;
 
 use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::memory::View;
+use crate::memory::{Layout, View};
 use crate::parent::{Allocator, Parent, Purpose, Td, Token, lie, unused};
 use crate::request;
-use crate::wqe::Layout;
 
 /// A protection domain.
 pub struct Pd {

@@ -12,8 +12,7 @@ use abi::reason::Cause;
 use shm::{LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
-use crate::candidate::Record;
-use crate::cell::{self, Cell, Notice, Packet, Payload, place};
+use crate::cell::{self, Cell, Notice, Packet, Payload, Record, place};
 use crate::engine::{Deferred, Engine};
 use crate::expected::{Done, RunEnd, note_touched};
 use crate::faults::DELAYED_PACKETS;
@@ -43,7 +42,7 @@ enum Caller {
 
 impl Engine {
     /// A round of a polling thread. If it has `found` completions, the program may answer soon, so
-    /// delayed ACKs wait for that. Returns the flag `shares` for [`Engine::end_poll`].
+    /// delayed ACKs wait for that. Returns the flag `shares` for [`Engine::end_shared_poll`].
     #[inline]
     pub(crate) fn poll(self: &Arc<Self>, found: bool, poller: &Poller) -> bool {
         // In a simulation no helper takes over from a program that has stopped polling.
@@ -103,18 +102,21 @@ impl Engine {
                 self.go_on(lane);
             }
         }
-        if caller != Caller::Found {
-            worked |= self.send_delayed_acks();
+        if caller != Caller::Found && self.net.has_delayed_acks() {
+            worked = true;
+            self.send_delayed_acks();
         }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
-        if self.is_for_hosts(polled, turn) {
+        if self.net.inbox().is_some_and(|inbox| inbox.is_wanted(self, polled, turn)) {
             worked |= self.receive_from_hosts(sure, polled);
         }
         // A caller that has found completions makes rounds rarely enough to check timers each time.
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
         }
-        worked |= self.schedule_waiting();
+        if self.net.is_crowded() {
+            worked |= self.schedule_waiting();
+        }
         if self.has_deferred() {
             crate::usermem::prepare_thread();
             for work in self.deferred() {
@@ -200,8 +202,8 @@ impl Engine {
                 qp.pump(&mut inner);
             }
         }
-        if rx.peer_waiting() {
-            rx.clear_waiting();
+        if rx.ring.peer_waiting() {
+            rx.ring.clear_waiting();
             lane.notify();
         }
         true
@@ -392,6 +394,22 @@ impl Engine {
             qp.on_timer(now);
         }
         !due.is_empty()
+    }
+
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        // Acquire: pairs with the release in `defer`.
+        self.has_deferred.load(Ordering::Acquire)
+    }
+
+    fn deferred(&self) -> Vec<Deferred> {
+        self.has_deferred.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.deferred.lock())
+    }
+
+    /// Whether to drive the engine although the poll found completions.
+    pub(crate) fn due(&self, poller: &Poller) -> bool {
+        poller.is_due(self.seldom.load(Ordering::Relaxed))
     }
 
     fn carry_out_deferred(self: &Arc<Self>, work: Deferred) {

@@ -19,7 +19,7 @@ use wire::Headers;
 use crate::access::{HeldRegion, Refusal};
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::exit::Sent;
+use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
 use crate::remote_srq::{Done, PIECE};
 use crate::srq::Srq;

@@ -1,5 +1,8 @@
 //! Puts packets on their path: on a lane as records, on the wire as segments of a datagram. The
-//! unit is a [`OutgoingRun`]. When to send, and what, is decided in `transmit.rs`. Adds to [`Qp`].
+//! path is an [`Exit`], the unit is an [`OutgoingRun`]. When to send, and what, is decided in
+//! `transmit.rs`. Adds to [`Qp`]. Principal type: [`Exit`].
+
+use std::sync::Arc;
 
 use abi::post::Sge;
 use shm::memory::CELL_DATA;
@@ -7,15 +10,14 @@ use shm::{PushError, RECORD_MAX, Sink, Source};
 use wire::icrc::Folding;
 
 use crate::access::{self, HeldRegion, Refusal, Use};
-use crate::cell::{Envelope, Path};
+use crate::cell::{Envelope, Origin, OutgoingRun, Path};
 use crate::engine::Deferred;
-use crate::exit::{Exit, Sent};
 use crate::extent::LOCAL_READ;
 use crate::lane::Sender;
+use crate::lock::MutexGuard;
+use crate::memory::SendBrief;
 use crate::net::batch::Batch;
 use crate::qp::{Flow, Lane, Qp};
-use crate::run::{Origin, OutgoingRun};
-use crate::wqe::SendBrief;
 
 impl Qp {
     /// Puts the packets of a run on their path. Returns how many were put, and what happened to the
@@ -191,6 +193,12 @@ impl Qp {
         Sent::Full
     }
 
+    /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request
+    /// names.
+    pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
+        Use { pd, right, qpn: self.qpn() }
+    }
+
     /// Copies the payload that lies `skip` bytes behind the beginning of `from`.
     #[inline(always)]
     pub(crate) fn fill(
@@ -260,5 +268,51 @@ fn push(tx: &mut shm::LaneTx, record: &[u8; RECORD_MAX], len: usize) -> Result<(
     match record.first_chunk::<CELL_DATA>() {
         Some(cell) if len <= CELL_DATA => tx.ring.push_cell(cell),
         _ => tx.ring.push(&record[..len.next_multiple_of(CELL_DATA)]),
+    }
+}
+
+/// The result of sending one packet.
+pub(crate) enum Sent {
+    Yes,
+    /// The lane is full.
+    Full,
+    /// The payload could not be read.
+    Refused(Refusal),
+}
+
+/// The address and port of the other end, for the fault rules, and what the path has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub(crate) gid: [u8; 16],
+    pub(crate) port: u32,
+    /// The longest payload that passes the links on the path.
+    pub(crate) room: u32,
+}
+
+/// The lane or the flow over which a connection's packets are sent. `Far` is present only if fault
+/// rules or a narrow link may apply.
+pub(crate) enum Exit<'a> {
+    Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
+    Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),
+}
+
+impl Exit<'_> {
+    /// Sends or queues the packets that were put in. Returns whether the peer must be woken.
+    pub(crate) fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) -> bool {
+        match self {
+            Exit::Lane(lane, sender, ..) => {
+                if blocked {
+                    lane.block(qp, &qp.engine().waker);
+                }
+                drop(sender);
+                sent && lane.peer_needs_wake()
+            }
+            Exit::Wire(flow, mut batch, _) => {
+                if let Err(error) = batch.flush(&*flow.port.outlet) {
+                    flow.complain(&error);
+                }
+                false
+            }
+        }
     }
 }

@@ -23,24 +23,21 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
 use crate::event::{Object, Read};
-use crate::lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
-use crate::memory::View;
+use crate::memory::{Layout, Ring, View};
 use crate::net::flow::{self};
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::CqPair;
 use crate::queue_use::QueueUse;
-use crate::remote_srq;
-use crate::request;
 use crate::special::Special;
 use crate::srq::Srq;
 use crate::why::Why;
-use crate::wqe::{Layout, Ring};
 use crate::xrc::Target;
+use crate::{lane, remote_srq, request};
 
-pub(crate) use inner::{Inner, Receive, Route};
+pub(crate) use inner::{Inner, Migration, Receive, Route};
 
 /// A lane whose lists hold queue pairs.
 pub(crate) type Lane = lane::Lane<Qp>;

@@ -20,10 +20,10 @@ use wire::Syndrome;
 use crate::access::{self, Atomic, Flushed, HeldRegion, Refusal, Use};
 use crate::cell::Packet;
 use crate::drops::of_fault;
+use crate::memory::SendBrief;
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
-use crate::wqe::SendBrief;
 
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;
@@ -332,12 +332,6 @@ impl Qp {
         access::copy(&Sink::from(&mut word[..]), payload)?;
         let value = Atomic::Write(u64::from_ne_bytes(word));
         access::atomic(self.engine(), self.remote(pd, right::REMOTE_WRITE), place, value).map(drop)
-    }
-
-    /// A peer's use of this side's memory: of the PD of the QP, or of the SRQ that the request
-    /// names.
-    pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
-        Use { pd, right, qpn: self.qpn() }
     }
 
     fn outcome(&self, result: Result<(), Refusal>, what: &str) -> Outcome {

@@ -17,11 +17,11 @@ use protocol::Service;
 use crate::engine::Engine;
 use crate::error::{Result, by_system};
 use crate::mcast::{GroupPath, is_group};
+use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
 use crate::paths::{Class, passing::Passes};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
-use crate::wqe::DatagramEntry;
 
 impl Engine {
     /// Opens a lane to another engine (or to this one), waiting for the agent.

@@ -17,12 +17,11 @@ use wire::{Feth, Qpn};
 
 use crate::access;
 use crate::ah::Ah;
-use crate::cqe::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
+use crate::memory::{Cqe, DatagramEntry, FREES_SEND, SendBrief};
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp};
 use crate::window::Bind;
-use crate::wqe::{DatagramEntry, SendBrief};
 
 /// A send request.
 #[derive(Clone, Copy)]
@@ -286,7 +285,9 @@ impl SendBatch<'_> {
     /// Sends the posted requests.
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
-        inner.wire.reply_pattern.post();
+        if inner.link.on_wire() {
+            inner.wire.reply_pattern.post();
+        }
         if qp.engine().waker.progress_mode.is_on() {
             return qp.send_in_shared_mode(inner);
         }
@@ -347,6 +348,12 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 }
 
 impl Qp {
+    /// Whether a request with these flags gives a completion.
+    #[inline]
+    pub(crate) fn signals(&self, flags: u32) -> bool {
+        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
+    }
+
     /// Writes the completions of finished send requests, and ends the queue if a request failed.
     #[inline]
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
@@ -399,7 +406,6 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.queues.sq.advance(index));
-            inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
                 self.end_sending(inner);
             }

@@ -15,14 +15,13 @@ use crate::engine::Engine;
 use crate::error::{Result, refusal};
 use crate::event::{Object, Read};
 use crate::lock::Mutex;
-use crate::memory::View;
+use crate::memory::{Layout, RecvEntry, Ring, View};
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::RecvWr;
 use crate::reason::{Kind, Note, note};
 use crate::request;
-use crate::wqe::{Layout, RecvEntry, Ring};
 use crate::xrc::Membership;
 
 /// The parameters of `create_srq`.

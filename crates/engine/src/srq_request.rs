@@ -245,7 +245,7 @@ pub(crate) fn about(target: u32, headers: Headers, len: u16) -> Packet {
 
 fn head(record: &mut [u8], kind: u8, packet: &Packet) -> usize {
     let bulk = if matches!(packet.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
-    cell::head(record, packet.path, kind | bulk, packet.src_qp, packet.len);
+    cell::write_head(record, packet.path, kind | bulk, packet.src_qp, packet.len);
     match packet.payload {
         Payload::Inline(_) => 16,
         Payload::Bulk(offset) => {

@@ -16,13 +16,13 @@ use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, S
 use wire::{Psn, Qpn};
 
 use crate::board::Place;
+use crate::cell::Partition;
 use crate::error::{Result, refusal};
 use crate::lane::LANE_MTU;
-use crate::migration::Migration;
 use crate::net::reply_pattern::ReplyPattern;
 use crate::net::unanswered::Unanswered;
 use crate::pace::RateLimit;
-use crate::qp::{Inner, Qp, Route};
+use crate::qp::{Inner, Migration, Qp, Route};
 use crate::request;
 use crate::special::Special;
 
@@ -244,10 +244,12 @@ impl Qp {
     fn ready_to_receive(&self, inner: &mut Inner) {
         self.count_connection(inner);
         let a = inner.attributes;
+        let pkey = self.table_pkey(&a);
+        inner.link.partition = Partition::of(pkey);
         inner.responder.configure(ResponderConfig {
             mtu: self.mtu(inner),
             dest_qp: Qpn::new(a.dest_qp_num),
-            pkey: self.table_pkey(&a),
+            pkey,
             rq_psn: Psn::new(a.rq_psn),
             max_dest_rd_atomic: a.max_dest_rd_atomic,
             min_rnr_timer: a.min_rnr_timer,

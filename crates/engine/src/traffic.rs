@@ -8,12 +8,13 @@
 //! counts for both. The units are those of performance management (IBA 16.1.3.5): packets as on a
 //! link with the path MTU, and words of 4 bytes from the LRH to the ICRC.
 
-use std::sync::atomic::Ordering;
-
 use abi::queue::qp as word;
 use protocol::{Operation, SendOp};
 
 use crate::memory::View;
+
+// The sums of a direction are published together.
+const _: () = assert!(word::SENT_WORDS == word::SENT_PACKETS + 8 && word::RECEIVED_WORDS == word::RECEIVED_PACKETS + 8);
 
 /// Bytes of LRH and ICRC.
 const LINK: u64 = 8 + 4;
@@ -47,7 +48,7 @@ pub(crate) struct Traffic {
     received: Sum,
     /// What had no path.
     lost: Sum,
-    /// What is published.
+    /// The packets of both directions that are published.
     shown: (u64, u64),
 }
 
@@ -81,27 +82,20 @@ impl Traffic {
     pub(crate) fn lost(&mut self, view: Option<&View>, count: u32, len: u32, headers: usize, mtu: u32) {
         self.lost.add(count, len, headers, mtu);
         let Some(view) = view else { return };
-        view.word64(word::LOST_PACKETS).store(self.lost.packets, Ordering::Relaxed);
-        view.word64(word::LOST_WORDS).store(self.lost.words, Ordering::Relaxed);
+        view.write(word::LOST_PACKETS, &[self.lost.packets, self.lost.words]);
     }
 
     /// Publishes the sums, if they have changed.
     #[inline]
     pub(crate) fn show(&mut self, view: Option<&View>) {
-        let now = (self.sent.packets, self.received.packets);
-        if self.shown == now {
-            return;
-        }
-        self.shown = now;
         let Some(view) = view else { return };
-        let words = [
-            (word::SENT_PACKETS, self.sent.packets),
-            (word::SENT_WORDS, self.sent.words),
-            (word::RECEIVED_PACKETS, self.received.packets),
-            (word::RECEIVED_WORDS, self.received.words),
-        ];
-        for (at, value) in words {
-            view.word64(at).store(value, Ordering::Relaxed);
+        if self.shown.0 != self.sent.packets {
+            self.shown.0 = self.sent.packets;
+            view.write(word::SENT_PACKETS, &[self.sent.packets, self.sent.words]);
+        }
+        if self.shown.1 != self.received.packets {
+            self.shown.1 = self.received.packets;
+            view.write(word::RECEIVED_PACKETS, &[self.received.packets, self.received.words]);
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet stays with its state machine and the QP goes to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`, the destinations of packets in `exit.rs`, their headers and
-//! payload sources in `run.rs`. How a packet gets on its path is in `put.rs`.
+//! Datagrams are in `datagram.rs`. Packets, with their headers and the sources of their payload, are
+//! in `cell.rs`. How a packet gets on its path is in `put.rs`.
 
 use std::sync::Arc;
 
@@ -14,12 +14,11 @@ use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::access::{HeldRegion, Refusal};
-use crate::cell::Path;
-use crate::exit::{Exit, Far, Sent};
+use crate::cell::{Origin, OutgoingRun, Path, RunHeaders};
 use crate::progress_mode::Wake;
+use crate::put::{Exit, Far, Sent};
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::remote_srq::Fetched;
-use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
 
 /// Wakes the peer at the far end of the QP's lane.
@@ -59,7 +58,9 @@ impl Qp {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
             } else {
-                self.go_direct(inner);
+                if self.engine().direct.is_on() {
+                    self.go_direct(inner);
+                }
                 if !self.send_undisturbed(inner) {
                     self.pump_generally(inner);
                 }
@@ -98,6 +99,22 @@ impl Qp {
             inner.traffic.show(inner.view.as_ref());
         }
         self.watch_deadline(inner);
+    }
+
+    /// Adds the collected completions to the CQ. The answers must be sent first: a program that
+    /// polls its last message may exit at once, and the peer must still get the acknowledgement.
+    #[inline]
+    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
+        if inner.incoming.arrived.is_empty() {
+            return;
+        }
+        if let Some(cq) = &self.recv_cq {
+            cq.push_all(&inner.incoming.arrived);
+            return inner.incoming.arrived.clear();
+        }
+        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
+            cq.push(&cqe, solicited);
+        }
     }
 
     /// Sends an ACK and requests over a lane, as long as nothing disturbs the connection. Returns
@@ -342,7 +359,9 @@ impl Qp {
                     inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
                 }
                 inner.requester.sent(now, &run.at_most(count));
-                self.charge(inner, run.len, now);
+                if one_by_one {
+                    self.charge(inner, run.len, now);
+                }
             }
             match end {
                 Sent::Yes => {}
@@ -461,8 +480,10 @@ impl Qp {
         };
         let mut at = earlier(inner.deadline, inner.incoming.rnr_grace.until());
         at = earlier(at, inner.incoming.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until()));
-        at = earlier(at, inner.incoming.unanswered.until());
-        at = earlier(at, Self::waits_until(inner));
+        if inner.link.on_wire() || self.service == Service::Ud {
+            at = earlier(at, inner.incoming.unanswered.until());
+            at = earlier(at, Self::waits_until(inner));
+        }
         if let Some(at) = at {
             self.look_again(inner, at);
         }

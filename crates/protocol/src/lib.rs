@@ -16,7 +16,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cm;
-mod direct;
 mod local;
 pub mod modify;
 mod operation;
@@ -26,7 +25,6 @@ mod rc;
 mod reason;
 mod requester;
 mod responder;
-mod ring;
 mod status;
 mod step;
 mod time;
@@ -37,10 +35,10 @@ pub use qp::{Service, State};
 pub use rc::answers::{Carried, Kept};
 pub use rc::out_of_order::{OUT_OF_ORDER_MAX, OutOfOrder};
 pub use rc::responder::{Expected, PayloadPlace};
-pub use rc::standing::{KEPT, Open, Standing};
+pub use rc::standing::{KEPT, Standing};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfig};
-pub use responder::{Access, Responder, ResponderConfig};
+pub use responder::{Access, Open, Responder, ResponderConfig};
 pub use status::Status;
 pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, ResponseData, Step};
 pub use time::{Time, timeout};

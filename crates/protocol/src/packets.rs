@@ -2,11 +2,10 @@
 //! [`Requester`]. When a packet is sent is decided in [`crate::requester`]. IBA 9.4 (operations),
 //! 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
 
-use crate::operation::{MAX_MESSAGE, Operation, Run, SendOp};
+use crate::operation::{Entry, MAX_MESSAGE, Operation, Run, SendOp};
 use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::{Requester, RequesterConfig};
-use crate::ring::Entry;
 use crate::status::Status;
 use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 

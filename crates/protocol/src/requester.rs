@@ -14,11 +14,10 @@
 //! An error stops the queue at one operation. Earlier operations end normally, this one gets the
 //! error, and later ones are flushed.
 
-use crate::operation::{Incoming, Operation, Run, SendOp};
+use crate::operation::{Incoming, Operation, Ring, Run, SendOp};
 use crate::qp::Service;
 use crate::rc::Reliable;
 use crate::reason::Reason;
-use crate::ring::Ring;
 use crate::status::Status;
 use crate::time::Time;
 use wire::{Headers, Psn, Qpn};

@@ -10,7 +10,6 @@
 use crate::operation::MAX_MESSAGE;
 use crate::qp::Service;
 use crate::rc::answers::Answers;
-use crate::rc::standing::Open;
 use crate::reason::Fault;
 use crate::step::{AtomicOp, Outcome, RecvEnd, Refusal, Step};
 use wire::{Headers, Opcode, Operation, Psn, Qpn, Reth};
@@ -64,6 +63,30 @@ pub struct ResponderConfig {
     pub service: Service,
     /// The migration bit of answers: path migration is not armed.
     pub migrated: bool,
+}
+
+/// The message of which some packets have arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Open {
+    /// No message.
+    #[default]
+    None,
+    /// A SEND, of which `done` bytes have arrived.
+    Send {
+        /// Bytes so far.
+        done: u32,
+    },
+    /// A WRITE, of which `done` bytes have arrived.
+    Write {
+        /// The address.
+        va: u64,
+        /// The rkey.
+        rkey: u32,
+        /// Bytes of the whole message.
+        total: u32,
+        /// Bytes so far.
+        done: u32,
+    },
 }
 
 /// The accepted packet that is being executed, and what [`Responder::finish`] needs.

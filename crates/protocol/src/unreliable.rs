@@ -3,10 +3,8 @@
 //! packet, from any sender that shows the Q_Key. Nothing is answered. Adds to [`Responder`]; the
 //! checks that UC shares with RC are in [`crate::responder`]. IBA 9.8.2, 9.8.3.
 
-use crate::rc::standing::Open;
 use crate::reason::Fault;
-use crate::responder::Pending;
-use crate::responder::Responder;
+use crate::responder::{Open, Pending, Responder};
 use crate::step::{Outcome, RecvEnd, Step};
 use wire::Headers;
 

@@ -9,10 +9,9 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use crate::bytes::{Sink, Source};
-use crate::layout::{BULK, BULK_HEAD};
 use crate::memory::{Memory, Window, load_bytes, store_bytes};
-use crate::ring::Broken;
+use crate::region::{Sink, Source};
+use crate::ring::{BULK, BULK_HEAD, Broken};
 
 /// Maximum length of a piece: half the ring, because then an empty ring has room for it at any
 /// position.

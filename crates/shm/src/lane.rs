@@ -3,18 +3,13 @@
 //! [`LaneTx`] and [`LaneRx`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::bulk::{BulkRx, BulkTx};
-use crate::layout::{self, BULK_AT, DIRECTION, DIRECTION_LEN, WAITING};
-use crate::memory::{Memory, Window};
+use crate::memory::Window;
 use crate::region::Region;
-use crate::ring::{Consumer, Glance, Producer};
+use crate::ring::{BULK_AT, Consumer, DIRECTION, DIRECTION_LEN, Producer};
 
-/// Length of a lane's region.
-pub const LANE_LEN: usize = layout::LANE_LEN;
-/// Length of each bulk ring of a lane.
-pub const BULK: usize = layout::BULK;
+pub use crate::ring::{BULK, LANE_LEN};
 
 /// The two parties of a lane. Which party is which side is agreed when the lane is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +29,8 @@ pub fn ends(region: Arc<Region>, side: Side) -> (LaneTx, LaneRx) {
         Side::A => (0, 1),
         Side::B => (1, 0),
     };
-    let tx = LaneTx {
-        ring: Producer::new(direction(out)),
-        bulk: BulkTx::new(direction(out), bytes(out)),
-        control: direction(out),
-    };
-    let rx = LaneRx {
-        ring: Consumer::new(direction(back)),
-        bulk: BulkRx::new(direction(back), bytes(back)),
-        control: direction(back),
-    };
+    let tx = LaneTx { ring: Producer::new(direction(out)), bulk: BulkTx::new(direction(out), bytes(out)) };
+    let rx = LaneRx { ring: Consumer::new(direction(back)), bulk: BulkRx::new(direction(back), bytes(back)) };
     (tx, rx)
 }
 
@@ -54,17 +41,6 @@ pub struct LaneTx {
     pub ring: Producer,
     /// The bulk bytes.
     pub bulk: BulkTx,
-    control: Window,
-}
-
-impl LaneTx {
-    /// Tells the peer whether this side waits for space. Use it only before sleeping, because it
-    /// costs a system call. After `set_waiting(true)` try once more to push or reserve. That
-    /// attempt finds space that the peer freed before it could see the word; for space freed later
-    /// the peer notifies this side.
-    pub fn set_waiting(&self, waiting: bool) {
-        say_waiting(&self.control, waiting);
-    }
 }
 
 /// The receiving half of a side.
@@ -74,41 +50,4 @@ pub struct LaneRx {
     pub ring: Consumer,
     /// The bulk bytes.
     pub bulk: BulkRx,
-    control: Window,
-}
-
-impl LaneRx {
-    /// Whether the peer waits for space. Check it after publishing or releasing space; if true,
-    /// clear it first, then notify the peer.
-    pub fn peer_waiting(&self) -> bool {
-        said_waiting(&self.control)
-    }
-
-    /// A view of this half for a caller that does not hold it.
-    pub fn glance(&self) -> Glance {
-        Glance::new(self.control.clone())
-    }
-
-    /// Clears the peer's waiting word; the peer sets it again if necessary.
-    pub fn clear_waiting(&self) {
-        self.control.store(WAITING, 0, Ordering::Relaxed);
-    }
-}
-
-/// The producer's side of [`LaneTx::set_waiting`].
-pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
-    control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
-    if waiting {
-        // Pairs with the fence in `said_waiting`. The producer stores `waiting`, then loads a head;
-        // the consumer stores a head, then loads `waiting`. At least one of them sees what the
-        // other stored. The producer executes the expensive barrier, because it has no other work.
-        control.sleeper_barrier();
-    }
-}
-
-/// The consumer's side of [`LaneRx::peer_waiting`].
-pub(crate) fn said_waiting(control: &impl Memory) -> bool {
-    // Pairs with the barrier in `say_waiting`, see there.
-    control.poster_fence();
-    control.load(WAITING, Ordering::Relaxed) != 0
 }

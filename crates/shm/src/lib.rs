@@ -4,7 +4,7 @@
 //!   published) cannot write.
 //! * [`Source`] and [`Sink`]: bytes that others may change, with their bounds.
 //! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
-//! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
+//! * [`lane`]: one region that holds a cell ring and a bulk ring in each direction.
 //! * [`wake_word`]: the word with which a sleeper asks to be woken. [`poster_fence`] and
 //!   [`sleeper_barrier`] make this safe.
 //! * [`notifier`] and [`socket`]: the eventfd that wakes the sleeper, and the socket that carries
@@ -29,15 +29,12 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p softhca-shm --release --lib loom
 //! ```
 
-mod barrier;
 pub mod bulk;
-pub mod bytes;
 pub mod capture_ring;
 pub mod denied;
 pub mod file_limit;
 pub mod inherit;
 pub mod lane;
-mod layout;
 pub mod life;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -52,12 +49,11 @@ pub mod spin;
 mod tests;
 pub mod wake_word;
 
-pub use barrier::{poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
-pub use bytes::{Sink, Source};
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
+pub use memory::{poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use notifier::Notifier;
-pub use region::{Region, mapped_regions};
+pub use region::{Region, Sink, Source, mapped_regions};
 pub use ring::{Broken, CELLS, Consumer, Glance, Producer, PushError, RECORD_CELLS, RECORD_MAX};
 pub use socket::{Credentials, FDS_MAX, Listener, Received, Socket};
 pub use wake_word::{WakeWord, WakeWordView};

@@ -13,10 +13,11 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::lane::{said_waiting, say_waiting};
-use crate::layout::{BULK, BULK_HEAD, CELL, CELLS, CELLS_AT, RING_HEAD, WAITING};
 use crate::memory::{CELL_DATA, Memory};
-use crate::ring::{Consumer, Producer, PushError, RECORD_MAX};
+use crate::ring::{
+    BULK, BULK_HEAD, CELL, CELLS, CELLS_AT, Consumer, Producer, PushError, RECORD_MAX, RING_HEAD, WAITING,
+    said_waiting, say_waiting,
+};
 use crate::wake_word::{WakeWord, WakeWordView};
 use crate::{bulk, ring};
 

@@ -1,15 +1,16 @@
 //! Access to memory that another party may write at any time: words as atomics, bytes as copies
 //! that load or store each byte exactly once. It is not a layout and not a protocol. Principal
 //! types: the trait [`Memory`], which the rings use, and [`Window`], a part of a [`Region`]; the
-//! second implementor is the loom model in the tests.
+//! second implementor is the loom model in the tests. The barriers between posters and sleepers are
+//! here, too: who executes which, and when, is in [`crate::wake_word`].
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-use crate::barrier;
-use crate::bytes::{Sink, Source};
-use crate::region::Region;
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::region::{Region, Sink, Source};
 
 /// Data bytes of a cell: the rest of its line is the commit word.
 pub const CELL_DATA: usize = 60;
@@ -195,19 +196,63 @@ impl Memory for Window {
 
     #[inline]
     fn fence(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     #[inline]
     fn poster_fence(&self) {
-        barrier::poster_fence();
+        poster_fence();
     }
 
     fn sleeper_barrier(&self) {
         // If the barrier is not available, the result of `sleeper_barrier` has told the sleeper,
         // which then sleeps with a timeout.
-        let _ = barrier::sleeper_barrier();
+        let _ = sleeper_barrier();
     }
+}
+
+/// Whether this process has asked the kernel to execute its posters' barriers. It is a property of
+/// the process, hence a static.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Registers this process, so that its [`poster_fence`] costs nothing. Call it before the first
+/// post, and again after a fork. Returns whether it worked; if not, everything still works, only
+/// slower.
+pub fn register_barrier() -> bool {
+    let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+    REGISTERED.store(registered, Ordering::SeqCst);
+    registered
+}
+
+/// The poster's side of the barrier, between pushing and loading the wake word.
+#[inline]
+pub fn poster_fence() {
+    if REGISTERED.load(Ordering::Relaxed) {
+        // Pairs with `sleeper_barrier`, whose system call executes a barrier here for this thread.
+        // Only the compiler must be kept from moving the load of the wake word before the push.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        // Pairs with `sleeper_barrier`.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The sleeper's side of the barrier, between arming and the last check. False means that posters
+/// that rely on it may miss the wake word: sleep only with a timeout then.
+#[must_use]
+pub fn sleeper_barrier() -> bool {
+    // Pairs with `poster_fence`. The poster pushes, then loads the wake word; the sleeper arms,
+    // then checks the rings. At least one of them sees what the other stored.
+    fence(Ordering::SeqCst);
+    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+/// The sleeper's side of the barrier if its wake word has the restless bit and every poster sees
+/// that bit.
+pub fn sleeper_fence() {
+    // Pairs with the fence in `WakeWordView::armed`, which every poster executes that sees the
+    // restless bit.
+    fence(Ordering::SeqCst);
 }
 
 /// Copies shared bytes out, loading each once: the compiler may neither repeat a load nor read the

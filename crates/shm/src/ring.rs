@@ -1,5 +1,6 @@
-//! The cell ring: one producer, one consumer, small records, one release store per record. It is
-//! not a byte stream and does not wake anybody. Principal types: [`Producer`] and [`Consumer`].
+//! The cell ring: one producer, one consumer, small records, one release store per record; and the
+//! layout of the region of a lane, in which the rings lie. It is not a byte stream and does not wake
+//! anybody. Principal types: [`Producer`] and [`Consumer`].
 //!
 //! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first
 //! cell is `index << 4 | n`. The index counts cells (28 bits, from the second lap on, so that the
@@ -10,14 +11,66 @@
 //! word of the producer, and data can never look like a commit. In the steady state only the cells'
 //! own lines move between the two caches. The producer reads the consumer's head word only when the
 //! ring looks full.
+//!
+//! ```text
+//! page 0                                 page 1                   page 8        page 9
+//! [A: words, cells 0 to 27][B: the same] [A: cells 28 to 59][B] … [A: … 255][B] [bulk A][bulk B]
+//!
+//! A, B: the side that writes the cells
+//! ```
+//!
+//! The directions share each page, half and half. Two processes with little traffic then touch only
+//! the first page, and a page costs more than their data. Each control word has its own cache line,
+//! because one party writes it while the other works on the next line.
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::{RING_HEAD, cell_at};
 use crate::memory::{CELL_DATA, Memory, Window};
 
-/// Number of cells in a ring.
-pub const CELLS: u32 = crate::layout::CELLS;
+/// Bytes of a cell: one cache line.
+pub(crate) const CELL: usize = 64;
+/// Number of cells in a ring; a power of two. The models under loom fill and wrap a smaller one.
+pub const CELLS: u32 = if cfg!(loom) { 8 } else { 256 };
+
+/// Length of a page, and the part of it that belongs to one direction.
+const PAGE: usize = 4096;
+const HALF: usize = PAGE / 2;
+/// Number of cache lines in that part.
+const LINES: usize = HALF / CELL;
+
+/// In a direction: how far the consumer has read the cells (written by the consumer).
+pub(crate) const RING_HEAD: usize = 0;
+/// In a direction: how far the consumer has released bulk bytes (written by the consumer).
+pub(crate) const BULK_HEAD: usize = 64;
+/// In a direction: the producer waits for space (set by the producer, cleared by the consumer).
+pub(crate) const WAITING: usize = 128;
+/// In a direction: the first cell.
+pub(crate) const CELLS_AT: usize = 256;
+/// Length of a direction, from its beginning to its last byte.
+pub(crate) const DIRECTION_LEN: usize = cell_at(CELLS - 1) + CELL;
+/// Offset of the second direction from the first.
+pub(crate) const DIRECTION: usize = HALF;
+
+/// Length of each bulk ring of a lane; a power of two.
+pub const BULK: usize = if cfg!(loom) { 256 } else { 512 * 1024 };
+/// In the lane: the first bulk ring.
+pub(crate) const BULK_AT: usize = (DIRECTION + DIRECTION_LEN).next_multiple_of(PAGE);
+/// Length of a lane's region.
+pub const LANE_LEN: usize = BULK_AT + 2 * BULK;
+
+const _: () = assert!(CELLS.is_power_of_two() && BULK.is_power_of_two() && BULK <= 1 << 31);
+const _: () = assert!(CELLS_AT.is_multiple_of(CELL) && WAITING + CELL <= CELLS_AT && LINES.is_power_of_two());
+const _: () = assert!(cfg!(loom) || LANE_LEN.is_multiple_of(PAGE));
+
+/// In a direction: the offset of cell `index`, which counts without wrapping at the ring's size.
+#[inline]
+pub(crate) const fn cell_at(index: u32) -> usize {
+    // Number of lines of this direction before the cell. Each half page of them is followed by a
+    // half page of the other direction.
+    let line = CELLS_AT / CELL + (index % CELLS) as usize;
+    (line + (line & !(LINES - 1))) * CELL
+}
+
 /// Maximum number of cells of a record.
 pub const RECORD_CELLS: u32 = 5;
 /// Maximum length of a record.
@@ -118,6 +171,14 @@ impl<M: Memory> Producer<M> {
     /// more.
     pub fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// Tells the peer whether this side waits for space. Use it only before sleeping, because it
+    /// costs a system call. After `set_waiting(true)` try once more to push or reserve. That
+    /// attempt finds space that the peer freed before it could see the word; for space freed later
+    /// the peer notifies this side.
+    pub fn set_waiting(&self, waiting: bool) {
+        say_waiting(&self.memory, waiting);
     }
 
     fn cached_free(&self) -> u32 {
@@ -230,6 +291,17 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// Whether the peer waits for space. Check it after publishing or releasing space; if true,
+    /// clear it first, then notify the peer.
+    pub fn peer_waiting(&self) -> bool {
+        said_waiting(&self.memory)
+    }
+
+    /// Clears the peer's waiting word; the peer sets it again if necessary.
+    pub fn clear_waiting(&self) {
+        self.memory.store(WAITING, 0, Ordering::Relaxed);
+    }
+
     /// The cell still has the commit of the last lap (or none yet), or else a value that no correct
     /// peer writes.
     fn nothing_new(&mut self, word: u32) -> Result<Option<usize>, Broken> {
@@ -247,6 +319,13 @@ impl<M: Memory> Consumer<M> {
 #[derive(Debug)]
 pub struct Glance<M: Memory = Window> {
     memory: M,
+}
+
+impl Consumer {
+    /// A view of this end for a caller that does not hold it.
+    pub fn glance(&self) -> Glance {
+        Glance::new(self.memory.clone())
+    }
 }
 
 impl<M: Memory> Glance<M> {
@@ -282,6 +361,24 @@ fn commit(index: u32, cells: u32) -> u32 {
 
 fn commit_at(index: u32) -> usize {
     cell_at(index) + CELL_DATA
+}
+
+/// The producer's side of [`Producer::set_waiting`].
+pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
+    control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
+    if waiting {
+        // Pairs with the fence in `said_waiting`. The producer stores `waiting`, then loads a head;
+        // the consumer stores a head, then loads `waiting`. At least one of them sees what the
+        // other stored. The producer executes the expensive barrier, because it has no other work.
+        control.sleeper_barrier();
+    }
+}
+
+/// The consumer's side of [`Consumer::peer_waiting`].
+pub(crate) fn said_waiting(control: &impl Memory) -> bool {
+    // Pairs with the barrier in `say_waiting`, see there.
+    control.poster_fence();
+    control.load(WAITING, Ordering::Relaxed) != 0
 }
 
 /// Both ends of a ring that has been in use up to cell `start`, all of it consumed and published.

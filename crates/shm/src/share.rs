@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
-use crate::bytes::Sink;
+use crate::region::Sink;
 
 /// A shared mapping; unmapped when dropped, and not inherited over a fork.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //!     kind 00 ACK, value = credit code    01 RNR NAK, value = timer code    11 NAK, value = reason
 //! ```
 
-use crate::bytes::{be24, put24};
+use crate::number::{be24, put24};
 use std::fmt;
 
 /// Bytes of this header.

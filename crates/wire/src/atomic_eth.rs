@@ -1,7 +1,7 @@
 //! The atomic extended transport header: compare-and-swap and fetch-and-add. Not how they are
 //! executed. IBA 9.3.5. Principal type: [`Header`].
 
-use crate::bytes::{be32, be64, put32, put64};
+use crate::number::{be32, be64, put32, put64};
 use std::fmt;
 
 /// Bytes of this header.

@@ -14,9 +14,8 @@
 //! [`Opcode`] says which headers follow. [`crate::Headers`] is the whole stack. Read this module
 //! first: the other headers have the same shape.
 
-use crate::bytes::{be16, be32, put32, put64};
 use crate::error::Error;
-use crate::number::{Psn, Qpn};
+use crate::number::{Psn, Qpn, be16, be32, put32, put64};
 use crate::opcode::Opcode;
 use std::fmt;
 

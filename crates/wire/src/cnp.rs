@@ -7,9 +7,8 @@
 //!  12 |                      reserved (128)                          |
 //! ```
 
-use crate::bytes::{be16, be24, put16, put24};
 use crate::error::Error;
-use crate::number::Qpn;
+use crate::number::{Qpn, be16, be24, put16, put24};
 use std::fmt;
 
 /// Bytes of the packet from its BTH on; the ICRC follows.

@@ -1,8 +1,7 @@
 //! The datagram extended transport header: the Q_Key for the receiver, and the sender. Not the
 //! check of the key. IBA 9.3.2. Principal type: [`Header`].
 
-use crate::bytes::{be24, be32, put24, put32};
-use crate::number::Qpn;
+use crate::number::{Qpn, be24, be32, put24, put32};
 use std::fmt;
 
 /// Bytes of this header.

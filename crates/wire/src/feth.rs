@@ -6,7 +6,7 @@
 //!    reserved       selectivity  placement type
 //! ```
 
-use crate::bytes::{be32, put32};
+use crate::number::{be32, put32};
 use std::fmt;
 
 /// Bytes of this header.

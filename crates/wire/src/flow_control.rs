@@ -12,8 +12,8 @@
 //! up. FCCL is the count up to which its neighbour may send. Both are modulo 4096. The LPCRC is the
 //! CRC of [`crate::vcrc`] over the four bytes before it.
 
-use crate::bytes::{be16, put16};
 use crate::error::Error;
+use crate::number::{be16, put16};
 use crate::vcrc::vcrc;
 use std::fmt;
 

@@ -6,8 +6,8 @@
 //! either of the two. This is not an IP stack: options and fragments do not occur. Principal types:
 //! [`Grh`], [`Ipv4`], [`Network`].
 
-use crate::bytes::{be16, be32, put16, put32};
 use crate::error::Error;
+use crate::number::{be16, be32, put16, put32};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

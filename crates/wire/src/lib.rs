@@ -20,7 +20,6 @@ pub mod aeth;
 pub mod atomic_ack;
 pub mod atomic_eth;
 pub mod bth;
-mod bytes;
 pub mod class_port_info;
 pub mod cm;
 pub mod cnp;

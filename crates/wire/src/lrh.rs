@@ -11,8 +11,8 @@
 //! LNH says which header follows ([`Next`]). The length counts words of 4 bytes from the first byte
 //! of this header to the last byte of the ICRC. The VCRC behind it is not counted.
 
-use crate::bytes::{be16, put16};
 use crate::error::Error;
+use crate::number::{be16, put16};
 use std::fmt;
 
 /// Bytes of this header.

@@ -16,7 +16,7 @@
 //! are segmented ([`crate::rmpp`]). [`crate::notice`] and [`crate::class_port_info`] are in all
 //! classes. Principal type: [`Header`].
 
-use crate::bytes::{be16, be32, be64, put16, put32, put64};
+use crate::number::{be16, be32, be64, put16, put32, put64};
 use std::fmt;
 
 /// Bytes of a management datagram; all of them are always sent.

@@ -10,9 +10,8 @@
 //!  20 |                    cookie (64)               |
 //! ```
 
-use crate::bytes::{be24, be32, be64, put16, put24, put32, put64};
 use crate::error::Error;
-use crate::number::Qpn;
+use crate::number::{Qpn, be24, be32, be64, put16, put24, put32, put64};
 use std::fmt;
 
 /// Bytes of a probe from its BTH on; the ICRC follows.

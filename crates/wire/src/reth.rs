@@ -1,7 +1,7 @@
 //! The RDMA extended transport header: the memory of an RDMA WRITE or READ. Not the check of the
 //! key. IBA 9.3.3. Principal type: [`Header`].
 
-use crate::bytes::{be32, be64, put32, put64};
+use crate::number::{be32, be64, put32, put64};
 use std::fmt;
 
 /// Bytes of this header.

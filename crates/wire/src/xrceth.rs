@@ -1,7 +1,7 @@
 //! The XRC extended transport header: the shared receive queue of an XRC request. Not its lookup.
 //! IBA annex A14. Principal type: [`Header`].
 
-use crate::bytes::{be24, put24};
+use crate::number::{be24, put24};
 use std::fmt;
 
 /// Bytes of this header.

@@ -7,7 +7,7 @@ use crate::Feed;
 use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, CaptureRingTx, create_capture_ring};
 use shm::{BULK, CELLS, LANE_LEN, LaneRx, LaneTx, PIECE_MAX, PushError, RECORD_MAX, Region, Side, ends};
 
-/// Bytes of a direction of a lane: a page of words and its cells. `shm::layout` has it for itself.
+/// Bytes of a direction of a lane: a page of words and its cells. `shm::ring` has it for itself.
 const DIRECTION: usize = 4096 + CELLS as usize * 64;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -76,9 +76,9 @@ fn lane(feed: &mut Feed<'_>) {
                 peer_rx.ring.publish();
             }
             14 => {
-                let _ = (rx.peer_waiting(), tx.bulk.idle());
-                rx.clear_waiting();
-                tx.set_waiting(feed.byte().is_multiple_of(2));
+                let _ = (rx.ring.peer_waiting(), tx.bulk.idle());
+                rx.ring.clear_waiting();
+                tx.ring.set_waiting(feed.byte().is_multiple_of(2));
             }
             _ => assert!(tx.ring.free_cells() <= CELLS && (!dead[0] || tx.ring.free_cells() == 0)),
         }

@@ -193,8 +193,8 @@ impl Link {
             return false;
         }
         rx.ring.publish();
-        if rx.peer_waiting() {
-            rx.clear_waiting();
+        if rx.ring.peer_waiting() {
+            rx.ring.clear_waiting();
             self.waker.wake();
         }
         taken == MISDELIVERED
@@ -285,7 +285,7 @@ impl Sender {
             if !asked {
                 // Tries once more after the request: room that the engine made before it could see
                 // the request is not notified.
-                self.tx.set_waiting(true);
+                self.tx.ring.set_waiting(true);
             }
         }
         Ok(())

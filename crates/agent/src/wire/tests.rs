@@ -139,8 +139,8 @@ fn datagrams_beyond_the_room_of_a_lane_wait_in_order() {
             let Some(_) = rx.ring.pop(&mut record).unwrap() else {
                 // Nothing has arrived: the engine gets more once it does what the agent asked for.
                 rx.ring.publish();
-                assert!(rx.peer_waiting(), "{len} bytes, {heard}");
-                rx.clear_waiting();
+                assert!(rx.ring.peer_waiting(), "{len} bytes, {heard}");
+                rx.ring.clear_waiting();
                 link.go_on(1);
                 continue;
             };

@@ -13,16 +13,15 @@ use wire::grh::Network;
 
 use super::Ends;
 use crate::access::{self, HeldRegion};
-use crate::cell::{Envelope, Packet};
+use crate::cell::{Envelope, Origin, OutgoingRun, Packet, RunHeaders};
 use crate::clock;
 use crate::engine::Engine;
-use crate::exit::Sent;
 use crate::lane::Sender;
+use crate::memory::DatagramEntry;
 use crate::net::datagrams::Datagrams;
+use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
-use crate::run::{Origin, OutgoingRun, RunHeaders};
 use crate::special::Special;
-use crate::wqe::DatagramEntry;
 
 impl Engine {
     /// A capture begins, as the agent's push says.
@@ -40,12 +39,6 @@ impl Engine {
     pub(crate) fn end_capture(&self, number: u32) {
         self.capture.end(number);
         self.special.set(Special::CAPTURED, self.capture.is_on());
-    }
-
-    /// Whether a capture runs.
-    #[inline]
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.special.get().has(Special::CAPTURED)
     }
 
     /// A packet was dropped.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use abi::cq::{Wc, status};
 
 use super::{Armed, Cq, CqRing};
-use crate::cqe::{Cqe, word};
 use crate::engine::Deferred;
+use crate::memory::{Cqe, word};
 use crate::moderation::Verdict;
 use crate::reason::{Kind, note};
 

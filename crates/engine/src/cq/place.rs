@@ -6,12 +6,10 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use abi::queue::CqOut;
 
-use crate::cqe::{Cqe, word};
 use crate::error::{Result, refusal};
-use crate::memory::View;
+use crate::memory::{Cqe, Layout, View, word};
 use crate::parent::Purpose;
 use crate::pd::Pd;
-use crate::wqe::Layout;
 
 /// The view and the offset of a CQ's entries.
 pub(super) fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {

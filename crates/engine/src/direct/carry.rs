@@ -15,10 +15,10 @@ use shm::{Sink, Source};
 use super::{Ask, RemoteGrant};
 use crate::access::{self, Atomic, HeldRegion, beyond};
 use crate::grant_table::{LIFE, LINE, field};
+use crate::memory::SendBrief;
 use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
 use crate::usermem::guarded::{GuardWord, NotDone};
-use crate::wqe::SendBrief;
 
 /// The engine asks for a grant of a key after this many uses, and again each time the number of
 /// uses has grown by this factor.
@@ -44,11 +44,7 @@ impl Qp {
     #[inline]
     pub(crate) fn go_direct(self: &Arc<Self>, inner: &mut Inner) {
         inner.link.special.set(Special::HELD, false);
-        if self.service == Service::Rc
-            && inner.requester.may_be_direct()
-            && self.engine().direct.is_on()
-            && inner.direct.is_worth_a_look()
-        {
+        if self.service == Service::Rc && inner.requester.may_be_direct() && inner.direct.is_worth_a_look() {
             self.try_direct(inner);
         }
     }

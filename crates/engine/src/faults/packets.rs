@@ -16,12 +16,11 @@ use wire::{Headers, Syndrome};
 use super::delayed_packets::{DelayedPacket, To};
 use crate::access::{self, HeldRegion, Refusal};
 use crate::capture::Ends;
-use crate::cell::Packet;
+use crate::cell::{Origin, OutgoingRun, Packet, RunHeaders};
 use crate::engine::Engine;
-use crate::exit::{Exit, Far, Sent};
+use crate::put::{Exit, Far, Sent};
 use crate::qp::{Flow, Inner, Qp};
 use crate::receive;
-use crate::run::{Origin, OutgoingRun, RunHeaders};
 
 /// How long a late packet waits for the next one, in nanoseconds.
 const LATE: u64 = 1_000_000;

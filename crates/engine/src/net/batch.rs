@@ -18,9 +18,9 @@ use wire::bth::LEN as BTH;
 use wire::icrc::{Envelope, Folding, Measured};
 
 use crate::capture::{CaptureHook, Owners};
+use crate::cell::OutgoingRun;
 use crate::net::connected_sender::ConnectedSender;
 use crate::network::Outlet;
-use crate::run::OutgoingRun;
 
 /// The length of an ICRC.
 pub(crate) const ICRC: usize = 4;
@@ -357,7 +357,7 @@ mod tests {
 
     use super::*;
     use crate::access;
-    use crate::run::{Origin, RunHeaders};
+    use crate::cell::{Origin, RunHeaders};
     use shm::Source;
     use wire::{Headers, Opcode, Operation, Psn, Qpn, Transport};
 

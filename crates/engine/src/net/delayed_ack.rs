@@ -18,10 +18,7 @@ use crate::qp::{Inner, Qp, Route};
 
 impl Engine {
     /// Sends the delayed acknowledgements.
-    pub(crate) fn send_delayed_acks(self: &Arc<Self>) -> bool {
-        if !self.net.has_delayed_acks.load(Ordering::Acquire) {
-            return false;
-        }
+    pub(crate) fn send_delayed_acks(self: &Arc<Self>) {
         crate::usermem::prepare_thread();
         self.net.has_delayed_acks.store(false, Ordering::Relaxed);
         let delayed = std::mem::take(&mut *self.net.delayed_acks.lock());
@@ -35,7 +32,6 @@ impl Engine {
             *list = delayed;
             list.clear();
         }
-        true
     }
 }
 

@@ -21,7 +21,7 @@ use crate::net::batch::ICRC;
 use crate::net::datagrams::{Datagrams, SHORTEST};
 use crate::net::inbox::Reception;
 use crate::network::address;
-use crate::qp::Qp;
+use crate::qp::{Inner, Qp};
 use crate::receive::{Arrival as Outcome, Origin};
 
 /// The length of a UDP header.
@@ -58,7 +58,7 @@ pub(crate) struct Packets<'a> {
     /// The expected identification of the next packet, if its sender numbers its packets.
     pub(super) id: u16,
     /// The identification of the first packet, if its ICRC was correct.
-    first: Option<u16>,
+    pub(super) first: Option<u16>,
     /// Packets of other engines.
     misdelivered: u32,
 }
@@ -173,6 +173,16 @@ impl<'a> Packets<'a> {
     }
 }
 
+/// A QP has taken packets: it answers at once, or when the caller pumps it.
+#[inline]
+fn answer(qp: &Arc<Qp>, inner: &mut Inner, touched: &mut Vec<Arc<Qp>>, at_once: bool) {
+    if at_once {
+        qp.pump_or_delay_ack(inner);
+    } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
+        touched.push(Arc::clone(qp));
+    }
+}
+
 impl Engine {
     /// Delivers the first `len` bytes of the reception's buffer to their QPs. The QPs send their
     /// answers when the caller pumps them. If the program has `polled`, the QP of the last packet
@@ -191,7 +201,7 @@ impl Engine {
         let bytes = &buffer[..len];
         let mut packets =
             Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id, first: None, misdelivered: 0 };
-        let mut next = packets.next();
+        let mut next = self.deliver_expected(&mut packets, touched, recent, polled);
         while let Some(found) = next.take() {
             match found {
                 Found::Probe(inside) => self.take_probe(datagrams, inside, touched),
@@ -224,6 +234,41 @@ impl Engine {
         misdelivered
     }
 
+    /// Delivers the packets at the beginning, if they are expected packets of one QP. Returns the
+    /// first other packet.
+    fn deliver_expected<'a>(
+        &self,
+        packets: &mut Packets<'a>,
+        touched: &mut Vec<Arc<Qp>>,
+        recent: &mut Option<Arc<Qp>>,
+        polled: bool,
+    ) -> Option<Found<'a>> {
+        let Datagrams { from, to, .. } = packets.datagrams;
+        if packets.bytes.len() < SHORTEST || packets.datagrams.are_marked() {
+            return packets.next();
+        }
+        self.find_recent(recent, destination(packets.bytes));
+        let Some(qp) = recent else { return packets.next() };
+        let mut inner = qp.lock();
+        if Qp::is_on_path(&inner, from, to) {
+            qp.take_expected_of_host(&mut inner, packets);
+        }
+        let taken = packets.at > 0;
+        let next = packets.next();
+        if taken {
+            answer(qp, &mut inner, touched, polled && next.is_none());
+        }
+        next
+    }
+
+    /// Makes the QP with this number the recent one.
+    #[inline]
+    fn find_recent(&self, recent: &mut Option<Arc<Qp>>, qpn: u32) {
+        if recent.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+            *recent = self.qps.find(qpn);
+        }
+    }
+
     /// Delivers a packet to its QP, and the packets after it as long as they are for the same QP.
     /// Returns the first packet for another QP.
     fn deliver_run<'a>(
@@ -237,9 +282,7 @@ impl Engine {
         let datagrams = packets.datagrams;
         let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
         let dest = packet.headers.dest_qp.value();
-        if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
-            *recent = self.qps.find(dest);
-        }
+        self.find_recent(recent, dest);
         let Some(qp) = recent else {
             self.drop_of_host(datagrams, &packet, Cause::NoQp);
             return packets.next();
@@ -265,11 +308,7 @@ impl Engine {
             if datagrams.are_marked() {
                 qp.note_mark(&inner, packet.headers.opcode);
             }
-            if polled && next.is_none() {
-                qp.pump_or_delay_ack(&mut inner);
-            } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
-                touched.push(Arc::clone(qp));
-            }
+            answer(qp, &mut inner, touched, polled && next.is_none());
         }
         let is_dead = inner.is_dead();
         drop(inner);

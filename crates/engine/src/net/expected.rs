@@ -1,22 +1,29 @@
-//! The expected packets among received datagrams: those that follow a packet that its QP has just
-//! taken, most often the middle packets of one message. What they share is checked once; each
+//! The expected packets among received datagrams: those at their beginning, and those that follow a
+//! packet that its QP has just taken. What they share is checked once, their sender among it; each
 //! packet is checked for its QP, its length and its ICRC, and then as on a lane
 //! ([`crate::expected`]). The first packet about which anything is special takes the general path
-//! ([`crate::net::deliver`]). Adds to [`Packets`] and [`Qp`].
+//! ([`crate::net::deliver`]). Adds to [`Qp`].
 
 use shm::Source;
 use wire::bth::View;
 
 use crate::access::HeldRegion;
-use crate::candidate::{Candidate, Partition};
-use crate::cell::Path;
+use crate::cell::{Candidate, Path};
 use crate::net::batch::ICRC;
 use crate::net::deliver::Packets;
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
 
 impl Qp {
-    /// Takes the packets after one that this QP has just taken, as long as they are expected.
+    /// Whether packets between these addresses are on the connection's path, as far as it is known.
+    #[inline]
+    pub(crate) fn is_on_path(inner: &Inner, from: &[u8; 16], to: &[u8; 16]) -> bool {
+        inner.link.on_wire()
+            && &inner.attributes.dest.dgid == from
+            && matches!(&inner.link.route, Route::Wire(flow) if &flow.source == to)
+    }
+
+    /// Takes packets of the connection's path, as long as they are expected.
     pub(crate) fn take_expected_of_host(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Tracing, captures, fault rules and the strict mode see each packet in full.
         const SUPPORTED: Special = Special::WIRE.and(Special::PACED);
@@ -29,7 +36,7 @@ impl Qp {
             return;
         }
         let measured = packets.envelope.of_length(size - ICRC);
-        let (partition, qpn) = (Partition::of(inner.responder.pkey()), self.qpn());
+        let (partition, qpn) = (inner.link.partition, self.qpn());
         let mut region = HeldRegion::new(self.engine());
         while let Some(packet) = packets.bytes.get(packets.at..packets.at + size) {
             let inside = &packet[..size - ICRC];
@@ -42,6 +49,9 @@ impl Qp {
                 return;
             }
             inner.traffic.received(1, payload.len() as u32, head);
+            if packets.at == 0 {
+                packets.first = Some(packets.id);
+            }
             packets.at += size;
             packets.id = packets.id.wrapping_add(1);
         }

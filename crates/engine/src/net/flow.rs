@@ -6,21 +6,20 @@
 
 mod finding;
 
-use std::fmt;
-use std::io;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fmt, io};
 
 use abi::qp::Dest;
 use wire::icrc::Envelope;
 
+use crate::memory::DatagramEntry;
 use crate::net::batch::Target;
-use crate::net::ecn::capable;
+use crate::net::datagrams::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{PORTS_PER_ADDRESS, Port};
 use crate::network::address;
-use crate::wqe::DatagramEntry;
 
 /// The fields of an address that decide where packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -22,9 +22,8 @@ use crate::core::Core;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
 use crate::net::connected_receiver::ConnectedReceiver;
-use crate::net::datagrams::Datagrams;
+use crate::net::datagrams::{Datagrams, Origins};
 use crate::net::lease::ReceiveLease;
-use crate::net::origins::Origins;
 use crate::net::uniform_traffic::UniformTraffic;
 use crate::request;
 
@@ -106,7 +105,7 @@ impl<Q> Inbox<Q> {
             0 => None,
             _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN).map_err(by_system)?)),
         };
-        let glance = rx.glance();
+        let glance = rx.ring.glance();
         Ok(Self {
             glance,
             position: AtomicU32::new(0),
@@ -140,6 +139,14 @@ impl<Q> Inbox<Q> {
             shared.hot.store(true, Ordering::Relaxed);
             self.any_hot.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a round has to call [`crate::Engine::receive_from_hosts`]. If the program has `polled`
+    /// and does not use the wire, it checks for packets only in its `turn`. So several threads with
+    /// queues of their own do not contend for the lock.
+    #[inline]
+    pub(crate) fn is_wanted(&self, core: &Core, polled: bool, turn: bool) -> bool {
+        !polled || self.has_hot() || turn && self.may_have_packets(core)
     }
 
     /// Whether it is worth locking `reception` although there is no hot socket.

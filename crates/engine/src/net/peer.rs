@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::net::ecn::LastCnp;
+use crate::net::congestion::LastCnp;
 use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
 

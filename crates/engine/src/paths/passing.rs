@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::{Class, Known, Passage, Way};
 use crate::board::Place;
 use crate::mcast::is_group;
+use crate::memory::DatagramEntry;
 use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
-use crate::wqe::DatagramEntry;
 use protocol::Service;
 
 /// Whether a connection's packets pass.

@@ -55,18 +55,10 @@ impl Waker {
 }
 
 impl Engine {
-    /// A poll has ended with `taken` completions. `shares` is what `Engine::poll` returned.
-    #[inline]
-    pub(crate) fn end_poll(self: &Arc<Self>, shares: bool, taken: usize) -> usize {
-        if shares {
-            self.end_shared_poll(taken > 0);
-        }
-        taken
-    }
-
+    /// A poll has ended in the shared progress mode; `found` says whether it got something.
     #[cold]
     #[inline(never)]
-    fn end_shared_poll(self: &Arc<Self>, found: bool) {
+    pub(crate) fn end_shared_poll(self: &Arc<Self>, found: bool) {
         if self.waker.polled_in_shared_mode(found) {
             // Packets that come after this check notify through the wake word.
             self.progress(true);

@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::post::Sge;
-use abi::qp::ModifyQp;
+use abi::qp::{ModifyQp, migration};
 use abi::queue::qp as word;
 use protocol::{Requester, Responder, Service, State, Time};
 
 use super::{Flow, Lane, Qp, RemoteSrq};
 use crate::board::Place;
+use crate::cell::Partition;
 use crate::cq::Cq;
-use crate::cqe::Cqe;
 use crate::direct::DirectState;
 use crate::kept::KeptBytes;
 use crate::lane::Lanes;
-use crate::memory::View;
-use crate::migration::Migration;
+use crate::memory::{Cqe, Ring, View};
 use crate::net::flow::Vector;
 use crate::net::reply_pattern::ReplyPattern;
 use crate::net::scheduler::SendQuantum;
@@ -29,7 +28,6 @@ use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
 use crate::traffic::Traffic;
-use crate::wqe::Ring;
 
 /// The path of outgoing packets.
 pub(crate) enum Route {
@@ -134,6 +132,8 @@ pub(crate) struct Link {
     pub(crate) blocked: bool,
     /// Why packets cannot take every path. [`Qp::special`] has the engine's reasons, too.
     pub(crate) special: Special,
+    /// The partition of the packets that take the shortest path.
+    pub(crate) partition: Partition,
     /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
@@ -158,6 +158,54 @@ impl Link {
     #[inline]
     pub(crate) fn is_ruled(&self) -> bool {
         self.special.has(Special::RULED)
+    }
+}
+
+/// The migration bit that a QP waits for: none, "rearmed", "migrated".
+const NOTHING: u8 = 2;
+const REARMED: u8 = 0;
+const MIGRATED: u8 = 1;
+
+/// The state of path migration of a QP ([`crate::migration`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Migration {
+    pub(crate) state: u8,
+    /// The migration bit of packets that matter.
+    heeds: u8,
+    /// PATH_MIG_ERR has been raised.
+    pub(crate) told: bool,
+}
+
+impl Default for Migration {
+    fn default() -> Self {
+        Self::new(migration::MIGRATED, false)
+    }
+}
+
+impl Migration {
+    pub(crate) fn new(state: u8, told: bool) -> Self {
+        let heeds = match state {
+            migration::REARM => REARMED,
+            migration::ARMED => MIGRATED,
+            _ => NOTHING,
+        };
+        Self { state, heeds, told }
+    }
+
+    /// Whether a packet with this migration bit is to be passed to `Qp::on_migration_bit`.
+    #[inline]
+    pub(crate) fn heeds(&self, migrated: bool) -> bool {
+        self.heeds == u8::from(migrated)
+    }
+
+    /// Whether packets may come by an alternate path.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.state != migration::MIGRATED
+    }
+
+    /// The migration bit of this QP's packets.
+    pub(crate) fn is_migrated(&self) -> bool {
+        self.state == migration::MIGRATED
     }
 }
 
@@ -224,6 +272,7 @@ impl Inner {
                 place: Place::default(),
                 blocked: false,
                 special: Special::default(),
+                partition: Partition::default(),
                 lane_mtu: 0,
                 peer_mtu: 0,
                 room: u32::MAX,

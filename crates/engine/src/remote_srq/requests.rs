@@ -10,14 +10,13 @@ use shm::Source;
 use wire::{Headers, Opcode, Operation, Transport};
 
 use super::{AT_ONE, Fetched, RemoteSrq, Wanted};
-use crate::access;
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
-use crate::exit::Sent;
 use crate::kept::Kept;
+use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
-use crate::request;
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
+use crate::{access, request};
 
 type Away = super::Away<Qp>;
 type Stage = super::Stage<Qp>;

@@ -6,7 +6,6 @@
 //! handler did not exist. Principal function: [`resolve`].
 
 use std::io;
-use std::mem::MaybeUninit;
 
 use super::outcome::{BUS, FAULTED, PAGE_FAULT, Range, WRITE};
 use super::{atomic, copy, fold, guarded, previous};
@@ -29,62 +28,6 @@ pub fn install() -> io::Result<()> {
     copy::choose();
     previous::install(libc::SIGSEGV)?;
     previous::install(libc::SIGBUS)
-}
-
-/// Unblocks SIGSEGV and SIGBUS in the calling thread, once per thread.
-///
-/// If a thread faults while it has the signal blocked, the kernel ends the process, with or without
-/// a handler. Programs that handle signals in one thread often block all signals in the others. So
-/// every engine call that copies begins with this function. After the first time, it only reads a
-/// thread-local flag.
-#[inline]
-pub fn prepare_thread() {
-    thread_local!(static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
-    PREPARED.with(|prepared| {
-        if !prepared.replace(true) {
-            unblock();
-        }
-    });
-}
-
-#[cold]
-fn unblock() {
-    change_mask(libc::SIG_UNBLOCK, &fault_signals());
-}
-
-/// Blocks all signals except SIGSEGV and SIGBUS in the calling thread. The engine's own threads
-/// begin with this, so that the program's signals are never handled on them. The two signals stay
-/// unblocked, because a fault with its signal blocked would end the process.
-pub fn block_other_signals() {
-    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set that it is given.
-    unsafe { libc::sigfillset(mask.as_mut_ptr()) };
-    // SAFETY: initialised by the line before.
-    let mut mask = unsafe { mask.assume_init() };
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the set is initialised and the signal number is one that exists.
-        unsafe { libc::sigdelset(&mut mask, signal) };
-    }
-    change_mask(libc::SIG_SETMASK, &mask);
-}
-
-fn fault_signals() -> libc::sigset_t {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set that it is given.
-    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: initialised by the line before.
-    let mut set = unsafe { set.assume_init() };
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the set is initialised and the signal number is one that exists.
-        unsafe { libc::sigaddset(&mut set, signal) };
-    }
-    set
-}
-
-fn change_mask(how: libc::c_int, set: &libc::sigset_t) {
-    // SAFETY: the set is initialised and the old mask is not requested. It fails only for an
-    // unknown `how`.
-    unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) };
 }
 
 /// If `context` was interrupted in an instruction of the table, makes it continue at the exit path

@@ -12,10 +12,10 @@
 //! process.
 
 mod atomic;
+mod caller;
 mod copy;
 mod fault;
 mod fold;
-mod fork;
 pub mod guarded;
 pub mod mappings;
 mod outcome;
@@ -25,9 +25,9 @@ mod previous;
 mod tests;
 
 pub use atomic::{compare_swap, fetch_add, load, swap};
+pub use caller::{ForkMark, block_other_signals, prepare_thread};
 pub use copy::{copy, stage};
-pub use fault::{block_other_signals, install, prepare_thread};
+pub use fault::install;
 pub use fold::copy_folding;
-pub use fork::ForkMark;
 pub use outcome::{Fault, FaultSignal, Side};
 pub use populate::populate;

@@ -4,9 +4,8 @@
 //! Adds to [`Responder`]. IBA annex A19.
 
 use crate::operation::MAX_MESSAGE;
-use crate::rc::standing::Open;
 use crate::reason::Fault;
-use crate::responder::{Access, Responder};
+use crate::responder::{Access, Open, Responder};
 use crate::step::Step;
 use wire::feth::{placement, selectivity};
 use wire::{Feth, Headers, Reth};

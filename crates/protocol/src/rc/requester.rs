@@ -24,14 +24,13 @@
 //!   the requester waits longer before it counts the next one.
 //! * Any progress resets the retry counters.
 //!
-//! Credits, by which a receiver tells how many receive requests it has, are in [`super::credits`].
+//! Credits, by which a receiver tells how many receive requests it has, are in [`super::window`].
 
 use super::out_of_order::REACH;
-use crate::operation::{Incoming, Operation};
+use crate::operation::{Entry, Incoming, Operation};
 use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::Requester;
-use crate::ring::Entry;
 use crate::status::Status;
 use crate::time::Time;
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};

@@ -12,10 +12,8 @@
 use super::answers::{Answer, Request};
 use super::out_of_order::REACH;
 use crate::qp::Service;
-use crate::rc::standing::Open;
 use crate::reason::Fault;
-use crate::responder::Pending;
-use crate::responder::Responder;
+use crate::responder::{Open, Pending, Responder};
 use crate::step::{Nak, Outcome, Refusal, Response, Step};
 use wire::{Headers, Opcode, Psn, Reth, Transport};
 

@@ -4,36 +4,12 @@
 //! [`Standing`].
 
 use super::answers::Kept;
-use crate::responder::Responder;
+use crate::responder::{Open, Responder};
 use crate::step::Outcome;
 use wire::Psn;
 
 /// How many READs and atomics a [`Standing`] remembers: the newest ones.
 pub const KEPT: usize = 16;
-
-/// The message of which some packets have arrived.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Open {
-    /// No message.
-    #[default]
-    None,
-    /// A SEND, of which `done` bytes have arrived.
-    Send {
-        /// Bytes so far.
-        done: u32,
-    },
-    /// A WRITE, of which `done` bytes have arrived.
-    Write {
-        /// The address.
-        va: u64,
-        /// The rkey.
-        rkey: u32,
-        /// Bytes of the whole message.
-        total: u32,
-        /// Bytes so far.
-        done: u32,
-    },
-}
 
 /// The state of a responder that another one can continue from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,9 +10,10 @@ use proptest::prelude::*;
 use super::{lane, untouched};
 use crate::bulk::PIECE_MAX;
 use crate::lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
-use crate::layout::{BULK_AT, BULK_HEAD, CELLS, CELLS_AT, DIRECTION, RING_HEAD, WAITING, cell_at};
 use crate::region::Region;
-use crate::ring::{Broken, PushError, RECORD_MAX};
+use crate::ring::{
+    BULK_AT, BULK_HEAD, Broken, CELLS, CELLS_AT, DIRECTION, PushError, RECORD_MAX, RING_HEAD, WAITING, cell_at,
+};
 
 #[test]
 fn into_what_is_broken_nothing_goes_though_there_was_room() {
@@ -111,9 +112,9 @@ impl Victims {
             }
             Op::Release(offset, len) => self.take(offset, len),
             Op::Wait => {
-                self.tx.set_waiting(true);
-                self.rx.peer_waiting();
-                self.rx.clear_waiting();
+                self.tx.ring.set_waiting(true);
+                self.rx.ring.peer_waiting();
+                self.rx.ring.clear_waiting();
             }
             Op::Scribble(at, value) => self.region.word(at).store(value, Ordering::Relaxed),
             Op::Nudge(word, by) => {

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::lane::{LANE_LEN, LaneRx, LaneTx, Side, ends};
-use crate::layout::{BULK_AT, BULK_HEAD, CELL, CELLS, DIRECTION, DIRECTION_LEN, RING_HEAD, WAITING, cell_at};
 use crate::region::Region;
-use crate::ring::RECORD_MAX;
+use crate::ring::{BULK_AT, BULK_HEAD, CELL, CELLS, DIRECTION, DIRECTION_LEN, RECORD_MAX, RING_HEAD, WAITING, cell_at};
 
 #[test]
 fn each_line_is_of_one_word_or_one_cell_of_one_direction() {
@@ -33,10 +32,10 @@ fn a_quiet_lane_uses_one_page_and_a_busy_lane_all() {
     let (mut a, mut b) = (ends(region.clone(), Side::A), ends(region, Side::B));
     let say = |(tx, _): &mut (LaneTx, LaneRx), (_, rx): &mut (LaneTx, LaneRx), len: usize| {
         tx.ring.push(&vec![7; len]).unwrap();
-        assert!(rx.glance().sees(rx.ring.position()) && rx.ring.has_next());
+        assert!(rx.ring.glance().sees(rx.ring.position()) && rx.ring.has_next());
         assert!(rx.ring.pop(&mut [0; RECORD_MAX]).unwrap().is_some());
         rx.ring.publish();
-        assert!(!rx.peer_waiting() && tx.bulk.idle());
+        assert!(!rx.ring.peer_waiting() && tx.bulk.idle());
     };
     for _ in 0..5 {
         say(&mut a, &mut b, RECORD_MAX);

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::bulk::{self, PIECE_MAX};
-use crate::layout::{BULK, CELLS, DIRECTION_LEN};
 use crate::memory::{CELL_DATA, Window};
 use crate::region::Region;
-use crate::ring::{self, Glance, PushError, RECORD_MAX};
+use crate::ring::{self, BULK, CELLS, DIRECTION_LEN, Glance, PushError, RECORD_MAX};
 
 fn direction() -> Window {
     let (region, _) = Region::create("softhca-test", DIRECTION_LEN).unwrap();

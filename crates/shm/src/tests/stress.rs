@@ -8,9 +8,9 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{lane, untouched};
-use crate::barrier::{poster_fence, register_barrier, sleeper_barrier};
 use crate::bulk::PIECE_MAX;
 use crate::lane::{LaneRx, LaneTx, Side, ends};
+use crate::memory::{poster_fence, register_barrier, sleeper_barrier};
 use crate::notifier::Notifier;
 use crate::region::Region;
 use crate::ring::RECORD_MAX;
@@ -75,9 +75,9 @@ impl Party {
             if let Some(done) = attempt(&mut self.tx) {
                 return done;
             }
-            self.tx.set_waiting(true);
+            self.tx.ring.set_waiting(true);
             if let Some(done) = attempt(&mut self.tx) {
-                self.tx.set_waiting(false);
+                self.tx.ring.set_waiting(false);
                 return done;
             }
             self.sleep();
@@ -106,8 +106,8 @@ impl Party {
             assert!(self.rx.bulk.take(offset, payload));
         }
         self.rx.ring.publish();
-        if self.rx.peer_waiting() {
-            self.rx.clear_waiting();
+        if self.rx.ring.peer_waiting() {
+            self.rx.ring.clear_waiting();
             self.peer_notifier.notify();
         }
         number

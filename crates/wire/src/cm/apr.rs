@@ -2,8 +2,8 @@
 //! [`Apr`].
 
 use super::data::Data;
-use crate::bytes::{be32, put32};
 use crate::mad::{LEN as DATA, Mad};
+use crate::number::{be32, put32};
 use std::fmt;
 
 /// The result of a suggested path. Codes without a name here are kept unchanged.

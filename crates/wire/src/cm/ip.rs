@@ -2,7 +2,7 @@
 //! it puts before the private data of REQ and SIDR_REQ. Not the resolution of addresses. IBA annex
 //! A11. Principal types: [`Service`], [`Header`].
 
-use crate::bytes::{be16, put16};
+use crate::number::{be16, put16};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,11 +2,9 @@
 //! Principal type: [`Lap`].
 
 use super::data::Data;
-use super::path::PathInfo;
-use super::path::gid;
-use crate::bytes::{be16, be24, be32, put16, put24, put32};
+use super::path::{PathInfo, gid};
 use crate::mad::{LEN as DATA, Mad};
-use crate::number::Qpn;
+use crate::number::{Qpn, be16, be24, be32, put16, put24, put32};
 use std::fmt;
 
 /// A suggestion for the alternate path.

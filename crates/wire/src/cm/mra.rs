@@ -2,8 +2,8 @@
 //! type: [`Mra`].
 
 use super::data::Data;
-use crate::bytes::{be32, put32};
 use crate::mad::{LEN as DATA, Mad};
+use crate::number::{be32, put32};
 use std::fmt;
 
 /// The message whose answer takes longer.

@@ -1,7 +1,7 @@
 //! One path as a REQ describes it, from the view of its sender: *local* is the sender. Not a route.
 //! IBA 12.6.5 (REQ, from byte 52 and from byte 96). Principal type: [`PathInfo`].
 
-use crate::bytes::{be16, be32, put16, put32};
+use crate::number::{be16, be32, put16, put32};
 
 /// A global identifier. For a RoCE port, it is an IPv6 address, or an IPv4 address mapped into one.
 pub type Gid = [u8; 16];

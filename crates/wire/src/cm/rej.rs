@@ -3,8 +3,8 @@
 
 use super::data::Data;
 use super::reason::Reason;
-use crate::bytes::{be16, be32, put16, put32};
 use crate::mad::{LEN as DATA, Mad};
+use crate::number::{be16, be32, put16, put32};
 use std::fmt;
 
 /// The message that is rejected.

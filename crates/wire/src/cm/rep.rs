@@ -1,9 +1,8 @@
 //! REP: the passive side agrees. Not the negotiation. IBA 12.6.8. Principal type: [`Rep`].
 
 use super::data::Data;
-use crate::bytes::{be24, be32, be64, put24, put32, put64};
 use crate::mad::{LEN as DATA, Mad};
-use crate::number::{Psn, Qpn};
+use crate::number::{Psn, Qpn, be24, be32, be64, put24, put32, put64};
 use std::fmt;
 
 /// The answer that agrees to a REQ. *Local* is its sender, the passive side.

@@ -3,9 +3,8 @@
 
 use super::data::Data;
 use super::path::PathInfo;
-use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
 use crate::mad::{LEN as DATA, Mad};
-use crate::number::{Psn, Qpn};
+use crate::number::{Psn, Qpn, be16, be24, be32, be64, put16, put24, put32, put64};
 use std::fmt;
 
 const PRIMARY: usize = DATA + 52;

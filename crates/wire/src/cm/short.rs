@@ -2,9 +2,8 @@
 //! 12.6.11. Principal types: [`Rtu`], [`Dreq`], [`Drep`].
 
 use super::data::Data;
-use crate::bytes::{be24, be32, put24, put32};
 use crate::mad::{LEN as DATA, Mad};
-use crate::number::Qpn;
+use crate::number::{Qpn, be24, be32, put24, put32};
 use std::fmt;
 
 /// The active side is ready to use the connection.

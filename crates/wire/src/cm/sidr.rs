@@ -2,9 +2,8 @@
 //! 12.11. Principal types: [`SidrReq`], [`SidrRep`].
 
 use super::data::Data;
-use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
 use crate::mad::{LEN as DATA, Mad};
-use crate::number::Qpn;
+use crate::number::{Qpn, be16, be24, be32, be64, put16, put24, put32, put64};
 use std::fmt;
 
 /// The request: which queue pair serves this service?

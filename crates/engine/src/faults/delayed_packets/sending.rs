@@ -7,11 +7,11 @@ use shm::Source;
 
 use super::{DELAYED_PACKETS, DelayedPacket, To};
 use crate::access::HeldRegion;
+use crate::cell::{Origin, RunHeaders};
 use crate::engine::Engine;
-use crate::exit::Sent;
+use crate::put::Sent;
 use crate::qp::Qp;
 use crate::receive;
-use crate::run::{Origin, RunHeaders};
 
 /// When a delayed packet whose lane was full is tried again, in nanoseconds.
 const AGAIN: u64 = 50_000;

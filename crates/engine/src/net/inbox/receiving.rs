@@ -15,11 +15,9 @@ use udp::Received;
 use super::{BUFFER, Inbox, OTHERS, Reception, Shared};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::net::datagrams::Datagrams;
-use crate::net::ecn::marked;
+use crate::net::datagrams::{Datagrams, marked};
 use crate::qp::Qp;
-use crate::request;
-use crate::tsc;
+use crate::{request, tsc};
 
 /// After this many datagrams in a row without an empty receive, the engine checks how full the
 /// socket's buffer is.
@@ -91,14 +89,6 @@ impl Engine {
         self.net.ports.lock().keys().any(|(source, _)| source == gid)
     }
 
-    /// Whether this round has to call [`Engine::receive_from_hosts`]. If the program has `polled`
-    /// and does not use the wire, it checks for packets only in its `turn`. So several threads with
-    /// queues of their own do not contend for the lock.
-    #[inline]
-    pub(crate) fn is_for_hosts(&self, polled: bool, turn: bool) -> bool {
-        self.net.inbox().is_some_and(|inbox| !polled || inbox.has_hot() || turn && inbox.may_have_packets(self))
-    }
-
     /// Receives packets. With `sure`, waits for another thread that is receiving. If the program
     /// has `polled`, it gets messages before the engine sends ACKs that can wait.
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
@@ -158,8 +148,8 @@ impl Engine {
         if taken > 0 {
             inbox.position.store(reception.rx.ring.position(), Ordering::Relaxed);
             reception.rx.ring.publish();
-            if reception.rx.peer_waiting() {
-                reception.rx.clear_waiting();
+            if reception.rx.ring.peer_waiting() {
+                reception.rx.ring.clear_waiting();
                 inbox.agent.notify();
             }
         }

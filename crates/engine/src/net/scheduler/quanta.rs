@@ -66,9 +66,6 @@ impl Engine {
     /// Gives a quantum to each connection in line, as far as there is room. Returns whether a
     /// connection got one.
     pub(crate) fn schedule_waiting(self: &Arc<Self>) -> bool {
-        if !self.net.crowded.load(Ordering::Acquire) {
-            return false;
-        }
         crate::usermem::prepare_thread();
         // Cleared before the lines are read: a connection that joins later sets it again.
         self.net.crowded.store(false, Ordering::Release);
