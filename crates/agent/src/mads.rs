@@ -33,6 +33,7 @@ mod remotes;
 mod tests;
 mod traffic;
 mod travel;
+mod travelling;
 mod tunnels;
 mod way;
 
@@ -57,13 +58,11 @@ pub use managed::{change_of, change_of_link};
 pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
-use travel::Datagram;
+use travelling::Travelling;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
 const TURN: usize = 64;
-/// While so many datagrams are on their way, nothing is sent again.
-const CROWD: usize = 1024;
 
 /// A datagram for another host.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ pub(crate) struct Mads {
     keys: HashMap<Key, u32>,
     accounts: Accounts,
     /// Datagrams that are on their way inside of this agent.
-    travelling: VecDeque<Datagram>,
+    travelling: Travelling,
     results: Results,
     began: Instant,
     /// When the next timer expires.
@@ -143,7 +142,7 @@ impl Mads {
             files: BTreeMap::new(),
             keys: HashMap::new(),
             accounts: Accounts::default(),
-            travelling: VecDeque::new(),
+            travelling: Travelling::default(),
             results: Results::default(),
             began: Instant::now(),
             next: None,
@@ -175,9 +174,10 @@ impl Mads {
             let Some(services) = self.ports.get_mut(&at) else { continue };
             let due = |registered: &port::Registered| registered.client.deadline().is_some_and(|due| due <= now);
             let clients = services.registered.iter().filter(|(_, registered)| due(registered));
-            for registration in clients.map(|(registration, _)| *registration).collect::<Vec<_>>() {
-                if self.travelling.len() >= CROWD {
-                    break;
+            let clients: Vec<_> = clients.map(|(registration, registered)| (*registration, registered.owner)).collect();
+            for (registration, owner) in clients {
+                if self.travelling.is_crowded(self.user_of(owner)) {
+                    continue;
                 }
                 if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
                     registered.client.handle_timeout(now);
@@ -251,6 +251,14 @@ impl Mads {
         self.accounts.change(uid, registered.map_or(0, |it| it.counted), 0);
     }
 
+    /// The user of a registration; 0 if it is the agent's own.
+    fn user_of(&self, owner: port::Owner) -> u32 {
+        match owner {
+            port::Owner::File(name, _) => self.files.get(&name).map_or(0, |file| file.uid),
+            port::Owner::Manager | port::Owner::Asker => 0,
+        }
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -258,7 +266,7 @@ impl Mads {
     /// Carries some of the datagrams that are on their way, and finds the next timer.
     fn settle(&mut self, world: &mut World) {
         for _ in 0..TURN {
-            let Some(datagram) = self.travelling.pop_front() else { break };
+            let Some(datagram) = self.travelling.pop() else { break };
             self.travel(world, datagram);
             self.advance_fabric(world);
         }
