@@ -9,14 +9,14 @@
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout.
-pub const BOARD_VERSION: u32 = 4;
+pub const BOARD_VERSION: u32 = 5;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 4.
+        /// Version of the layout: 5.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -74,6 +74,9 @@ constants! {
         /// DSCP of each service level on Ethernet: four in each of four words, the first in the
         /// lowest byte. Each word is valid by itself.
         DSCPS = 36,
+        /// Virtual lane of each service level on InfiniBand: eight in each of two words, the first
+        /// in the lowest four bits. Each word is valid by itself.
+        LANES = 52,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by

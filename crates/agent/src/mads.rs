@@ -29,6 +29,7 @@ mod paths;
 mod port;
 mod remote_lids;
 mod remotes;
+mod shown;
 #[cfg(test)]
 mod tests;
 mod traffic;

@@ -81,7 +81,9 @@ impl Program<'_> {
             while let Some(event) = self.service.poll_event() {
                 self.tell(&event)?;
                 match &event {
-                    Event::Up(up) if self.options.once && up.errors != 0 && !self.is_alone => return Err(String::new().into()),
+                    Event::Up(up) if self.options.once && up.errors != 0 && !self.is_alone => {
+                        return Err(String::new().into());
+                    }
                     // Another manager has brought the subnet up.
                     Event::Up(_) | Event::State(SmState::Standby) if self.options.once => return Ok(String::new()),
                     _ => {}

@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use abi::Errno;
 use abi::layout::Record;
 use abi::umad::client::{Key, answer, fit, whole};
 use abi::umad::{self, DATAGRAM, FileReply, FileRequest, NODE, PIECE, RegisterAgent2, UserMad, ioctl, kind};
 use abi::umad::{Holder, RegisterAgent};
-use abi::Errno;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use shm::Socket;

@@ -41,6 +41,7 @@ impl Fabric {
     fn show_paths(&self, world: &World) -> bool {
         let mut changed = false;
         for (from, start) in &self.ends {
+            world.board.show_lanes(at(*from), |sl| self.managed.virtual_lane(*start, sl));
             let pkeys: Vec<(u32, u16)> = port_of(world, *from).map_or_else(Vec::new, |port| {
                 (0..port.pkeys.length() as u32).filter_map(|slot| Some((slot, port.pkeys.get(slot)?))).collect()
             });

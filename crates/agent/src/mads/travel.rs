@@ -169,6 +169,7 @@ impl Mads {
         if !passes || !accepted {
             return;
         }
+        self.show_passed(world, datagram, target);
         let lid = sender.lid.map_or(0, |lid| lid.number | u16::from(to.path_bits) & ((1 << lid.lmc) - 1));
         let gid = sender.gids.entry(to.gid_index.into()).map(|entry| entry.gid).filter(|_| to.has_grh());
         let path_bits = receiver.lid.map_or(0, |known| to.lid.saturating_sub(known.number) as u8);

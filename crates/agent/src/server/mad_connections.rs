@@ -65,7 +65,8 @@ impl Server {
         {
             self.registry.users.entry(uid).or_default().admins += 1;
             let interest = Some(EventFlags::IN);
-            let connection = MadConnection { uid, pid, socket, interest, state: State::New, incoming: None, held_up: false };
+            let connection =
+                MadConnection { uid, pid, socket, interest, state: State::New, incoming: None, held_up: false };
             self.mads.connections.insert(id, connection);
         }
     }

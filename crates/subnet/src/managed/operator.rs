@@ -7,6 +7,7 @@ use crate::port::Fault;
 use crate::rate::Time;
 use mad::counters::Counter;
 use mad::node::Node;
+use wire::lrh::VL_MANAGEMENT;
 
 impl Managed {
     /// The links, states and tables. Its counters are not those that performance management has
@@ -76,6 +77,18 @@ impl Managed {
     /// Packets of no service level pass.
     pub fn service_levels(&self, from: End, dlid: u16) -> Result<(u16, Path), NoPath> {
         self.fabric.service_levels(from, dlid)
+    }
+
+    /// The virtual lane of a service level at an end port; 15 if the port drops it.
+    #[must_use]
+    pub fn virtual_lane(&self, from: End, sl: u8) -> u8 {
+        let table = self.fabric.port(from).map(|port| port.settings.sl_to_vl);
+        table.and_then(|table| table.vl(sl)).unwrap_or(VL_MANAGEMENT)
+    }
+
+    /// Hands out what attached ports send and receive as [`Output::Seen`], or not any more.
+    pub fn show_datagrams(&mut self, shown: bool) {
+        self.shown = shown;
     }
 
     /// Sets the capability mask of an end port: a manager begins or ends there, for example. The
