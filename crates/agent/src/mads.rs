@@ -63,7 +63,9 @@ use travelling::Travelling;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
-const TURN: usize = 64;
+const TURN: usize = 16;
+/// Maximum number of clients of one user whose timers are handled at once.
+const CLIENTS: usize = 4;
 
 /// A datagram for another host.
 #[derive(Debug)]
@@ -170,21 +172,27 @@ impl Mads {
     /// Handles expired timers, and datagrams that are still on their way.
     pub(crate) fn on_time(&mut self, world: &mut World) {
         let now = self.now();
-        let ports: Vec<PortId> = self.ports.keys().copied().collect();
-        for at in ports {
-            let Some(services) = self.ports.get_mut(&at) else { continue };
-            let due = |registered: &port::Registered| registered.client.deadline().is_some_and(|due| due <= now);
-            let clients = services.registered.iter().filter(|(_, registered)| due(registered));
-            let clients: Vec<_> = clients.map(|(registration, registered)| (*registration, registered.owner)).collect();
-            for (registration, owner) in clients {
-                if self.travelling.is_crowded(self.user_of(owner)) {
-                    continue;
-                }
-                if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
-                    registered.client.handle_timeout(now);
-                }
-                self.follow_client(at, registration);
+        let due = self.ports.iter().flat_map(|(at, port)| {
+            let clients = port.registered.iter();
+            clients
+                .filter_map(|(name, it)| Some((it.client.deadline().filter(|due| *due <= now)?, *at, *name, it.owner)))
+        });
+        let mut due: Vec<_> = due.collect();
+        due.sort_unstable_by_key(|(deadline, at, name, _)| (*deadline, *at, *name));
+        let mut turns: HashMap<u32, usize> = HashMap::new();
+        for (_, at, registration, owner) in due {
+            let user = self.user_of(owner);
+            let turn = turns.entry(user).or_default();
+            *turn += 1;
+            if *turn > CLIENTS || self.travelling.is_crowded(user) {
+                continue;
             }
+            if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
+                registered.client.handle_timeout(now);
+            }
+            self.follow_client(at, registration);
+        }
+        for at in self.ports.keys().copied().collect::<Vec<_>>() {
             self.send_trap(world, at);
         }
         self.settle(world);
