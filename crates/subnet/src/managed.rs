@@ -54,6 +54,7 @@ mod operator;
 mod timers;
 mod tunnels;
 
+pub use build::ADAPTER_CAPABILITIES;
 pub use datagram::Datagram;
 pub use guids::Unbuildable;
 pub use timers::LINK_DELAY;
