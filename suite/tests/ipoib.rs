@@ -151,8 +151,26 @@ impl Side<'_> {
     }
 }
 
+/// curl on the right side downloads a file from python's web server on the left side.
+#[track_caller]
+fn download(left: Side<'_>, right: Side<'_>) {
+    let (folder, got) = (left.room.folder().join("web"), right.room.folder().join("got"));
+    let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::create_dir_all(&folder).expect("made");
+    std::fs::write(folder.join("file"), &content).expect("written");
+    let mut server = Command::new("python3");
+    server.args(["-u", "-m", "http.server", "8000", "--bind", IPV4[0], "--directory"]).arg(&folder);
+    let mut server = left.room.start(left.inside(&server)).expect("it starts");
+    server.wait_for_words("Serving HTTP", HANG).expect("it serves");
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--fail", "-o"]).arg(&got).arg(format!("http://{}:8000/file", IPV4[0]));
+    right.room.finish(right.inside(&curl)).expect("it ends").expect_success();
+    assert!(std::fs::read(&got).expect("the file") == content, "the file is not what the server has");
+}
+
 /// Programs on both sides reach each other: streams, groups, and nobody at an unused address.
 fn talk(left: Side<'_>, right: Side<'_>) {
+    download(left, right);
     for addresses in [IPV4, IPV6] {
         let _server = left.ready(SERVER, addresses[0]);
         assert_eq!(right.says(CLIENT, addresses[0]), "all came back");

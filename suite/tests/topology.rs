@@ -2,7 +2,6 @@
 //! opensm and diagnostics on its switches, and verbs programs on its nodes.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use rustix::process::Signal;
 use softhca_suite::program::send;
@@ -37,12 +36,7 @@ fn room(user: User, text: &str) -> Room {
 
 /// A room whose agent has this topology.
 fn room_with(user: User, text: &str, options: &[&str]) -> Room {
-    let room = Room::of(user).expect("a room");
-    let file = room.folder().join("subnet.topo");
-    std::fs::write(&file, text).expect("written");
-    let file = file.display().to_string();
-    let words = [&["--topology", &file], options].concat();
-    room.with_agent(&words).expect("an agent")
+    Room::of(user).expect("a room").with_topology(text, options).expect("an agent")
 }
 
 /// A room whose agent manages this topology, once the subnet is up.
@@ -72,14 +66,9 @@ fn operate(room: &Room, action: &str, at: &str) {
     room.finish(room.softhca(&["subnet", action, at])).expect("it ends").expect_success();
 }
 
-/// A command on a node.
-fn on(room: &Room, node: &str, words: &[&str]) -> Command {
-    room.softhca(&[&["run", "--node", node, "--"], words].concat())
-}
-
 #[track_caller]
 fn said(room: &Room, node: &str, words: &[&str]) -> String {
-    room.finish(on(room, node, words)).expect("it ends").expect_success().everything()
+    room.finish(room.on(node, words)).expect("it ends").expect_success().everything()
 }
 
 /// Runs opensm on a node until the subnet is up. It continues to manage the subnet.
@@ -92,7 +81,7 @@ fn manage_with(room: &Room, node: &str, options: &[&str]) -> Program {
     let log = room.own_dir().join(format!("opensm-{node}.log"));
     let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
     let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
-    let manager = room.start(on(room, node, &[&words[..], options].concat())).expect("it starts");
+    let manager = room.start(room.on(node, &[&words[..], options].concat())).expect("it starts");
     let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
     wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
     let text = std::fs::read_to_string(&log).expect("its log");
@@ -121,10 +110,10 @@ fn start_pair(room: &Room, (server, client): (&str, &str), words: &[&str]) -> (P
     let port = softhca_suite::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [words, &["-p", &number]].concat();
-    let server = room.start(on(room, server, &words)).expect("it starts");
+    let server = room.start(room.on(server, &words)).expect("it starts");
     let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
-    let client = room.start(on(room, client, &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
+    let client = room.start(room.on(client, &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
     (server, client)
 }
 
@@ -232,7 +221,7 @@ fn opensm_takes_over_and_gives_back() {
     opensm.signal(Signal::TERM);
     opensm.wait(HANG).expect("it ends");
     let again = || {
-        let outcome = room.finish(on(&room, "H1", &["sminfo"])).expect("it ends");
+        let outcome = room.finish(room.on("H1", &["sminfo"])).expect("it ends");
         (outcome.succeeded() && outcome.output.contains("priority 0 state 3")).then_some(())
     };
     wait::until(HANG, "the agent's manager to take over", again).expect("it does");
@@ -290,11 +279,11 @@ fn programs_reach_each_other_by_lid_once_the_subnet_is_up() {
         let port = softhca_suite::port::Port::reserve().expect("a port");
         let number = port.number().to_string();
         let server = [words, &["-p", &number]].concat();
-        let mut server = room.start(on(&room, "H1", &server)).expect("it starts");
+        let mut server = room.start(room.on("H1", &server)).expect("it starts");
         let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
         listens().expect("it listens");
         let client = [words, &["-p", &number, "127.0.0.1"]].concat();
-        let client = room.finish(on(&room, "H3", &client)).expect("it ends").expect_success();
+        let client = room.finish(room.on("H3", &client)).expect("it ends").expect_success();
         let server = server.wait(HANG).expect("it ends").expect_success();
         assert!(
             client.output.contains("remote address: LID") && server.output.contains("200 iters"),
@@ -325,7 +314,7 @@ fn a_standby_manager_takes_over() {
     let config = config.display().to_string();
     let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
     let words = ["env", &cache, &temporary, "opensm", "-F", &config, "-d", "2", "-f", &log.display().to_string()];
-    let mut standby = room.start(on(&room, "H2", &words)).expect("it starts");
+    let mut standby = room.start(room.on("H2", &words)).expect("it starts");
     let says = |word: &'static str| {
         let log = log.clone();
         move || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(word)).then_some(())
@@ -355,10 +344,10 @@ fn what_cannot_be_is_told_by_name() {
         let outcome = room.finish(room.softhca(&["agent", "--topology", &name])).expect("it ends");
         assert!(!outcome.succeeded() && outcome.errors.contains(words), "{}", outcome.told());
     }
-    let outcome = room.finish(on(&room, "H1", &["true"])).expect("it ends");
+    let outcome = room.finish(room.on("H1", &["true"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.errors.contains("softhca agent --topology FILE"), "{}", outcome.told());
     let room = self::room(User::Nobody, ROW);
-    let outcome = room.finish(on(&room, "S1", &["true"])).expect("it ends");
+    let outcome = room.finish(room.on("S1", &["true"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.errors.contains("it has H1, H2, H3"), "{}", outcome.told());
 }
 

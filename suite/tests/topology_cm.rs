@@ -2,7 +2,6 @@
 //! manager, programs that connect by address through three switches, and groups.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use rustix::process::Signal;
 use softhca_suite::port::{self, Port};
@@ -39,31 +38,15 @@ const H3: &str = "127.9.9.3";
 
 /// A room whose agent manages this topology, once the subnet is up.
 fn room(user: User) -> Room {
-    let room = Room::of(user).expect("a room");
-    let file = room.folder().join("subnet.topo");
-    std::fs::write(&file, ROW).expect("written");
-    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
-    wait_for_path(&room, true);
+    let room = Room::of(user).expect("a room").with_topology(ROW, &[]).expect("an agent");
+    room.wait_for_path("H1", "H3", true).expect("it comes up");
     room
-}
-
-/// Waits until there is a path from H1 to H3, or none.
-#[track_caller]
-fn wait_for_path(room: &Room, exists: bool) {
-    let words = ["subnet", "path", "H1", "H3"];
-    let changed = || (room.finish(room.softhca(&words)).ok()?.succeeded() == exists).then_some(());
-    wait::until(HANG, "the path", changed).expect("it changes");
-}
-
-/// A command on a node.
-fn on(room: &Room, node: &str, words: &[&str]) -> Command {
-    room.softhca(&[&["run", "--node", node, "--"], words].concat())
 }
 
 /// Starts a server on a node, and waits until it listens or is a member of a group.
 #[track_caller]
 fn serve(room: &Room, node: &str, words: &[&str]) -> Program {
-    let server = room.start(on(room, node, words)).expect("it starts");
+    let server = room.start(room.on(node, words)).expect("it starts");
     let is_ready = || {
         let own: BTreeSet<u32> = process::descendants(server.id()).into_iter().collect();
         let ids = room.manager_ids().ok()?;
@@ -78,7 +61,7 @@ fn serve(room: &Room, node: &str, words: &[&str]) -> Program {
 #[track_caller]
 fn meet(room: &Room, server: &[&str], client: &[&str]) {
     let mut server = serve(room, "H3", server);
-    let outcome = room.finish(on(room, "H1", client)).expect("it ends");
+    let outcome = room.finish(room.on("H1", client)).expect("it ends");
     if !outcome.succeeded() {
         server.signal(Signal::TERM);
         let server = server.wait(HANG).expect("it ends");
@@ -124,13 +107,13 @@ fn nodes_are_hosts_of_their_own() {
     // Both listen at every address of theirs.
     let mut servers = ["H2", "H3"].map(|node| serve(&room, node, &["rping", "-s", "-p", &p, "-C", "1"]));
     for address in ["127.1.0.2", H3] {
-        let client = on(&room, "H1", &["rping", "-c", "-a", address, "-p", &p, "-C", "1"]);
+        let client = room.on("H1", &["rping", "-c", "-a", address, "-p", &p, "-C", "1"]);
         room.finish(client).expect("it ends").expect_success();
     }
     servers.iter_mut().for_each(|server| drop(server.wait(HANG).expect("it ends").expect_success()));
-    let outcome = room.finish(on(&room, "H2", &["rping", "-s", "-a", H3, "-p", &p])).expect("it ends");
+    let outcome = room.finish(room.on("H2", &["rping", "-s", "-a", H3, "-p", &p])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("is not an address"), "{}", outcome.told());
-    let outcome = room.finish(on(&room, "H2", &["rping", "-c", "-a", "127.9.9.9", "-p", &p])).expect("it ends");
+    let outcome = room.finish(room.on("H2", &["rping", "-c", "-a", "127.9.9.9", "-p", &p])).expect("it ends");
     assert!(outcome.errors.contains("no adapter of the topology has the address"), "{}", outcome.told());
 }
 
@@ -140,8 +123,8 @@ fn mckey_meets_in_a_group_of_the_subnet_manager() {
     let room = room(User::Nobody);
     let group = ["mckey", "-m", "239.1.2.3", "-C", "10"];
     let mut receiver = serve(&room, "H4", &group);
-    let mut sender = room.start(on(&room, "H1", &[&group[..], &["-s"]].concat())).expect("it starts");
-    let groups = || room.finish(on(&room, "H2", &["saquery", "-g"])).ok().map(|outcome| outcome.output);
+    let mut sender = room.start(room.on("H1", &[&group[..], &["-s"]].concat())).expect("it starts");
+    let groups = || room.finish(room.on("H2", &["saquery", "-g"])).ok().map(|outcome| outcome.output);
     let is_there = || groups()?.contains("ff12:4001:ffff::f01:203").then_some(());
     wait::until(HANG, "the group", is_there).expect("it is there");
     sender.wait(HANG).expect("it ends").expect_success();
@@ -158,18 +141,18 @@ fn without_a_path_there_is_a_route_error() {
     let (_other, q) = reserve();
     let mut neighbour = serve(&room, "H4", &["rping", "-s", "-p", &q, "-C", "500"]);
     let words = ["rping", "-c", "-a", "127.1.0.4", "-p", &q, "-C", "500", "-v"];
-    let mut busy = room.start(on(&room, "H1", &words)).expect("it starts");
+    let mut busy = room.start(room.on("H1", &words)).expect("it starts");
     busy.wait_for_words("rdma-ping", HANG).expect("it is connected");
     let mut server = serve(&room, "H3", &["rping", "-s", "-P", "-p", &p]);
     let cut = |action: &str| room.finish(room.softhca(&["subnet", action, "S2[5]"])).expect("it ends").expect_success();
     cut("cut");
-    wait_for_path(&room, false);
+    room.wait_for_path("H1", "H3", false).expect("it changes");
     // The manager finds the cut in its next sweep.
-    let client = || room.finish(on(&room, "H1", &["rping", "-c", "-a", H3, "-p", &p, "-C", "1"])).expect("it ends");
+    let client = || room.finish(room.on("H1", &["rping", "-c", "-a", H3, "-p", &p, "-C", "1"])).expect("it ends");
     let refused = || client().everything().contains("RDMA_CM_EVENT_ROUTE_ERROR").then_some(());
     wait::until(HANG, "the manager to know", refused).expect("it knows");
     cut("mend");
-    wait_for_path(&room, true);
+    room.wait_for_path("H1", "H3", true).expect("it changes");
     wait::until(HANG, "the manager to know", || client().succeeded().then_some(())).expect("it knows");
     server.signal(Signal::TERM);
     server.wait(HANG).expect("it ends");
@@ -185,9 +168,9 @@ fn qperf_and_ucx_run_through_three_switches() {
     let ucx = |node: &str| format!("UCX_NET_DEVICES={node}:1");
     let (ucx1, ucx3) = (ucx("H1"), ucx("H3"));
     let over_tcp = |server: &[&str], client: &[&str], port: &Port, ends: bool| {
-        let mut server = room.start(on(&room, "H3", server)).expect("it starts");
+        let mut server = room.start(room.on("H3", server)).expect("it starts");
         port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
-        let outcome = room.finish(on(&room, "H1", client)).expect("it ends");
+        let outcome = room.finish(room.on("H1", client)).expect("it ends");
         if !ends {
             server.signal(Signal::TERM);
         }

@@ -79,6 +79,9 @@ constants! {
         DSCPS = 36,
         /// The GIDs from this index on are empty. GID_EPOCH covers this word.
         GIDS_USED = 52,
+        /// Virtual lane of each service level on InfiniBand: eight in each of two words, the first
+        /// in the lowest four bits. Each word is valid by itself.
+        LANES = 56,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// P_Keys, one word each, host byte order; 0 for an empty entry. Each word is valid by

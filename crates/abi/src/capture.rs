@@ -7,7 +7,7 @@
 record! {
     /// Header of a record on a capture ring. After it come the kept bytes of the packet, and then a
     /// text (UTF-8) about the packet.
-    pub struct CaptureRecord[112] {
+    pub struct CaptureRecord[128] {
         /// See `kind`.
         0 => kind: u32,
         /// See `path`.
@@ -56,6 +56,22 @@ record! {
         104 => expected: u32,
         /// DROP: the QP that did not accept it, 0 for none.
         108 => qpn: u32,
+        /// The source LID, if the packet is one of an InfiniBand link (`record_flag::LINK`).
+        112 => slid: u16,
+        /// The destination LID.
+        114 => dlid: u16,
+        /// The service level.
+        116 => sl: u8,
+        /// The virtual lane at the port.
+        117 => vl: u8,
+        /// The port that sends, or that receives; 0 where that is not known.
+        118 => port: u8,
+        /// The code of the link's MTU for this packet; 0 if the packet is not longer.
+        119 => mtu: u8,
+        /// The flow label of the GRH.
+        120 => flow_label: u32,
+        /// The agent's packets: the device's index, plus 1. 0: the writer's device.
+        124 => device: u32,
     }
 }
 
@@ -80,12 +96,20 @@ constants! {
         WIRE_IN = 4,
         /// From QP 1 of this agent to itself.
         INSIDE = 5,
+        /// A management datagram left an InfiniBand port.
+        LINK_OUT = 6,
+        /// A management datagram came to an InfiniBand port.
+        LINK_IN = 7,
     }
 
     /// Bits of `CaptureRecord::flags`.
     pub mod record_flag: u16 {
         /// The packet went over a lane and has no ICRC.
         UNSEALED = 1,
+        /// The packet is one of an InfiniBand link.
+        LINK = 2,
+        /// On an InfiniBand link: the packet has a GRH, with the addresses of the record.
+        GLOBAL = 4,
     }
 
     /// Bits of `LaneOut::side` of a CAPTURE push.

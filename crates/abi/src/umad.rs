@@ -60,6 +60,19 @@ record! {
         4 => value: u32,
     }
 
+    /// Follows the argument in the answer to REGISTER_AGENT and REGISTER_AGENT2 with EINVAL, if
+    /// another client serves a method. Clients that do not know it leave it out.
+    pub struct Holder[16] {
+        /// The process that has opened the file of that client.
+        0 => pid: u32,
+        /// Its user.
+        4 => uid: u32,
+        /// The method.
+        8 => method: u32,
+        /// 0.
+        12 => reserved: u32,
+    }
+
     /// `struct ib_user_mad_hdr`: begins what a program reads and writes. The datagram follows.
     pub struct UserMad[64] {
         /// The registration that sends or receives, as REGISTER_AGENT returned it.

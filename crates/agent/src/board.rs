@@ -108,6 +108,15 @@ impl Board {
         self.bump(word::GID_EPOCH);
     }
 
+    /// Shows the virtual lane of each service level at a port.
+    pub(crate) fn show_lanes(&self, (device, port): At, lane: impl Fn(u8) -> u8) {
+        let Some(base) = board::port(device as u32, port.into()) else { return };
+        for (at, first) in [(0, 0), (4, 8)] {
+            let word = (0..8).fold(0, |word, sl| word | u32::from(lane(first + sl) & 0xf) << (4 * sl));
+            self.store(base + port_word::LANES + at, word);
+        }
+    }
+
     /// Shows that packets pass only where the paths say so.
     pub(crate) fn show_that_paths_matter(&self) {
         self.store(word::HAS_PATHS, 1);

@@ -167,7 +167,10 @@ impl Captures {
             })
         });
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-        let answer = json!({"capture": number, "everything": asker == Asker::Root, "room": room, "devices": names});
+        let ports = ports_of(devices);
+        let everything = asker == Asker::Root;
+        let answer =
+            json!({"capture": number, "everything": everything, "room": room, "devices": names, "ports": ports});
         self.running.insert(number, capture);
         match begun {
             Ok(()) => answer,
@@ -228,6 +231,18 @@ impl Captures {
             }
         }
     }
+}
+
+/// What a client must know of each port.
+fn ports_of(devices: &Devices) -> Vec<Value> {
+    let mut all = Vec::new();
+    for device in devices {
+        for (number, port) in (1_u8..).zip(&device.ports) {
+            let link = if port.is_infiniband() { "InfiniBand" } else { "Ethernet" };
+            all.push(json!({"device": device.name, "index": device.index, "port": number, "link": link}));
+        }
+    }
+    all
 }
 
 /// All contexts.

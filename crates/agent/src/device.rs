@@ -11,6 +11,8 @@ use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap
 use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
+use subnet::managed::ADAPTER_CAPABILITIES;
+
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, mtu_code};
 use crate::dscp::DscpTable;
 use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress, LINK_LOCAL};
@@ -264,11 +266,13 @@ impl Device {
             LinkLayer::Infiniband => (link_layer::INFINIBAND, SYSTEM_GUID | CLIENT_REREGISTER, 0),
         };
         let subnet = &port.subnet;
+        // A port of a topology has the mask that subnet management shows.
+        let mask = if port.address.is_some() { ADAPTER_CAPABILITIES } else { CM_SUPPORTED | more };
         let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
         Ok(QueryPortAnswer {
             qkey_viol_cntr: port.violations[0],
             bad_pkey_cntr: port.violations[1],
-            port_cap_flags: CM_SUPPORTED | more | manager,
+            port_cap_flags: mask | manager,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: port.pkeys.length() as u16,

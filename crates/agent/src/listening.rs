@@ -2,7 +2,7 @@
 //! this.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 
 use shm::socket::{Listener, Socket};
@@ -29,6 +29,16 @@ pub(crate) fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
     }
     listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Listens at a node where each call is a connection. The kernel's queue of connections takes no
+/// account of users. A short queue makes a program with many calls wait in its own `connect`, and
+/// others do not wait behind its calls.
+pub(crate) fn listen_for_calls(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
+    const CALLS: i32 = 8;
+    let listener = listen_at(run_dir, name)?;
+    rustix::net::listen(listener.as_fd(), CALLS)?;
     Ok(listener)
 }
 

@@ -29,12 +29,14 @@ mod paths;
 mod port;
 mod remote_lids;
 mod remotes;
+mod shown;
 mod sysfs;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod traffic;
 mod travel;
+mod travelling;
 mod tunnels;
 mod way;
 
@@ -60,13 +62,13 @@ pub use managed::{change_of, change_of_link};
 pub use own_manager::OwnManager;
 use port::PortServices;
 use subnet::managed::Unbuildable;
-use travel::Datagram;
+use travelling::Travelling;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
-const TURN: usize = 64;
-/// While so many datagrams are on their way, nothing is sent again.
-const CROWD: usize = 1024;
+const TURN: usize = 16;
+/// Maximum number of clients of one user whose timers are handled at once.
+const CLIENTS: usize = 4;
 
 /// A datagram for another host.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ pub(crate) struct Mads {
     keys: HashMap<Key, u32>,
     accounts: Accounts,
     /// Datagrams that are on their way inside of this agent.
-    travelling: VecDeque<Datagram>,
+    travelling: Travelling,
     results: Results,
     began: Instant,
     /// When the next timer expires.
@@ -149,7 +151,7 @@ impl Mads {
             files: BTreeMap::new(),
             keys: HashMap::new(),
             accounts: Accounts::default(),
-            travelling: VecDeque::new(),
+            travelling: Travelling::default(),
             results: Results::default(),
             began: Instant::now(),
             next: None,
@@ -176,20 +178,27 @@ impl Mads {
     /// Handles expired timers, and datagrams that are still on their way.
     pub(crate) fn on_time(&mut self, world: &mut World) {
         let now = self.now();
-        let ports: Vec<PortId> = self.ports.keys().copied().collect();
-        for at in ports {
-            let Some(services) = self.ports.get_mut(&at) else { continue };
-            let due = |registered: &port::Registered| registered.client.deadline().is_some_and(|due| due <= now);
-            let clients = services.registered.iter().filter(|(_, registered)| due(registered));
-            for registration in clients.map(|(registration, _)| *registration).collect::<Vec<_>>() {
-                if self.travelling.len() >= CROWD {
-                    break;
-                }
-                if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
-                    registered.client.handle_timeout(now);
-                }
-                self.follow_client(at, registration);
+        let due = self.ports.iter().flat_map(|(at, port)| {
+            let clients = port.registered.iter();
+            clients
+                .filter_map(|(name, it)| Some((it.client.deadline().filter(|due| *due <= now)?, *at, *name, it.owner)))
+        });
+        let mut due: Vec<_> = due.collect();
+        due.sort_unstable_by_key(|(deadline, at, name, _)| (*deadline, *at, *name));
+        let mut turns: HashMap<u32, usize> = HashMap::new();
+        for (_, at, registration, owner) in due {
+            let user = self.user_of(owner);
+            let turn = turns.entry(user).or_default();
+            *turn += 1;
+            if *turn > CLIENTS || self.travelling.is_crowded(user) {
+                continue;
             }
+            if let Some(registered) = self.ports.get_mut(&at).and_then(|it| it.registered.get_mut(&registration)) {
+                registered.client.handle_timeout(now);
+            }
+            self.follow_client(at, registration);
+        }
+        for at in self.ports.keys().copied().collect::<Vec<_>>() {
             self.send_trap(world, at);
         }
         self.settle(world);
@@ -257,6 +266,14 @@ impl Mads {
         self.accounts.change(uid, registered.map_or(0, |it| it.counted), 0);
     }
 
+    /// The user of a registration; 0 if it is the agent's own.
+    fn user_of(&self, owner: port::Owner) -> u32 {
+        match owner {
+            port::Owner::File(name, _) => self.files.get(&name).map_or(0, |file| file.uid),
+            port::Owner::Manager | port::Owner::Asker => 0,
+        }
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -264,7 +281,7 @@ impl Mads {
     /// Carries some of the datagrams that are on their way, and finds the next timer.
     fn settle(&mut self, world: &mut World) {
         for _ in 0..TURN {
-            let Some(datagram) = self.travelling.pop_front() else { break };
+            let Some(datagram) = self.travelling.pop() else { break };
             self.travel(world, datagram);
             self.advance_fabric(world);
         }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use abi::capture::{CaptureRecord, path};
+use abi::capture::{CaptureRecord, path, record_flag};
 use engine::capture::CaptureHook;
 use engine::{Network, Outlet};
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 
 use crate::capture::watchers::Watchers;
 use crate::gids::ip_of;
+use crate::ids::PortId;
 
 /// Maximum number of datagrams that wait for the agent's thread. Further ones are lost, and their
 /// senders repeat them.
@@ -207,13 +208,25 @@ pub(crate) struct Addressing {
     pub(crate) hop_limit: u8,
     /// The partition.
     pub(crate) pkey: u16,
+    /// The link, if the datagram stays inside of this agent and its port is one of InfiniBand.
+    pub(crate) link: Option<OnLink>,
+}
+
+/// The link of a datagram between two InfiniBand ports of this agent, as captures show it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnLink {
+    /// The port that the datagram leaves.
+    pub(crate) at: PortId,
+    pub(crate) slid: u16,
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
 }
 
 impl Addressing {
     /// The addressing of a datagram that this agent sent to itself.
-    pub(crate) fn of(origin: &Origin) -> Self {
+    pub(crate) fn of(origin: &Origin, link: Option<OnLink>) -> Self {
         let Origin { source, destination, traffic_class, hop_limit, pkey, .. } = *origin;
-        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit, pkey }
+        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit, pkey, link }
     }
 }
 
@@ -316,6 +329,7 @@ impl Outlets {
 
     fn show(&self, path: u32, addressing: &Addressing, from_port: u16, packet: &[u8], told: &Told<'_>) {
         let about = CaptureRecord { path, ..record(addressing, from_port) };
+        let packet = shown(&about, packet);
         self.watchers.show_root(&about, packet, told.words);
         self.watchers.show_user(told.owner, &about, packet, told.words);
     }
@@ -333,7 +347,16 @@ impl Outlets {
 pub(crate) fn record(addressing: &Addressing, from_port: u16) -> CaptureRecord {
     let Addressing { from, to, traffic_class, hop_limit, .. } = *addressing;
     let src_qp = Qpn::GSI.value();
-    CaptureRecord { src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() }
+    let about = CaptureRecord { src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() };
+    let Some(OnLink { at, slid, dlid, sl }) = addressing.link else { return about };
+    let (device, flags) = (at.device as u32 + 1, record_flag::LINK | record_flag::UNSEALED);
+    CaptureRecord { device, port: at.port, flags, slid, dlid, sl, ..about }
+}
+
+/// What captures show of a packet: its ICRC is not that of a link.
+pub(crate) fn shown<'a>(about: &CaptureRecord, packet: &'a [u8]) -> &'a [u8] {
+    let sealed = about.flags & record_flag::UNSEALED == 0;
+    if sealed { packet } else { &packet[..packet.len().saturating_sub(icrc::LEN)] }
 }
 
 /// The scope id of an address: link-local addresses need one.

@@ -39,7 +39,7 @@ use crate::dispatch::Reply;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::listening::{
-    accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
+    accepted, listen_at, listen_for_calls, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
 };
 use crate::mads::PortId;
 use crate::mirror::Mirror;
@@ -185,7 +185,7 @@ impl Server {
         let netlink = listen_at(&run_dir, abi::netlink::NODE)?;
         self.poller.watch(netlink.as_fd(), Token::NetlinkNode, EventFlags::IN)?;
         self.listeners.netlink = Some(netlink);
-        let mads = listen_at(&run_dir, abi::umad::NODE)?;
+        let mads = listen_for_calls(&run_dir, abi::umad::NODE)?;
         self.poller.watch(mads.as_fd(), Token::MadNode, EventFlags::IN)?;
         self.listeners.mads = Some(mads);
         let admin = listen_at(&run_dir, ADMIN)?;

@@ -17,6 +17,7 @@ use winnow::combinator::{alt, delimited, opt, preceded, separated_foldl1, termin
 use winnow::error::{ErrMode, ParserError};
 use winnow::token::take_while;
 use wire::Operation;
+use wire::mad::CLASS_CM;
 
 use crate::packet::{Packet, Path};
 
@@ -33,12 +34,14 @@ enum Node {
     Host(Side, IpAddr),
     Qp(Side, u32),
     Pid(Side, u32),
+    Lid(Side, u32),
     Device(String),
     Opcode(String),
     Lane(Option<u32>),
     Wire,
     In,
     Out,
+    Mad,
     Cm,
     Ack,
     Nak,
@@ -64,8 +67,8 @@ impl Side {
 pub enum FilterError {
     /// A word that has no meaning at its place.
     #[error(
-        "{0:?} is not a condition; the conditions are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], \
-         wire, in, out, cm, ack, nak, dropped, fault, and, or, not, ( and )"
+        "{0:?} is not a condition; the conditions are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, [src|dst] lid N, device NAME, opcode NAME, lane [N], \
+         wire, in, out, mad, cm, ack, nak, dropped, fault, and, or, not, ( and )"
     )]
     Unknown(String),
     /// Another word must follow.
@@ -126,6 +129,10 @@ impl Node {
             Self::Host(side, ip) => side.holds(ip, &packet.from, &packet.to),
             Self::Qp(side, qpn) => side.holds(qpn, &packet.src_qp, &packet.dest_qp().unwrap_or(0)),
             Self::Pid(side, pid) => side.holds(pid, &from.pid, &to.pid),
+            Self::Lid(side, lid) => {
+                let lid = u16::try_from(*lid).ok();
+                packet.link.zip(lid).is_some_and(|(link, lid)| side.holds(&lid, &link.slid, &link.dlid))
+            }
             Self::Device(name) => packet.device.as_deref() == Some(name),
             Self::Opcode(name) => operation().is_some_and(|opcode| is_called(&opcode.to_string(), name)),
             Self::Lane(wanted) => match packet.path {
@@ -133,9 +140,11 @@ impl Node {
                 _ => false,
             },
             Self::Wire => matches!(packet.path, Path::In(_) | Path::Out(_)),
-            Self::In => matches!(packet.path, Path::In(_)),
-            Self::Out => matches!(packet.path, Path::Out(_)),
-            Self::Cm => packet.dest_qp() == Some(1),
+            Self::In => matches!(packet.path, Path::In(_) | Path::LinkIn(_)),
+            Self::Out => matches!(packet.path, Path::Out(_) | Path::LinkOut(_)),
+            Self::Mad => is_mad(packet),
+            // What of a datagram was kept may end before its class.
+            Self::Cm => packet.dest_qp() == Some(1) && class(packet).is_none_or(|class| class == CLASS_CM),
             Self::Ack => operation().is_some_and(|opcode| opcode.operation == Operation::Acknowledge),
             Self::Nak => packet.headers().is_some_and(|headers| {
                 headers.opcode.has_aeth() && !matches!(headers.aeth.syndrome, wire::Syndrome::Ack(_))
@@ -147,6 +156,16 @@ impl Node {
             }
         }
     }
+}
+
+/// Whether a packet is a management datagram.
+fn is_mad(packet: &Packet) -> bool {
+    packet.dest_qp().is_some_and(|qpn| qpn <= 1) && packet.headers().is_some_and(|headers| headers.opcode.has_deth())
+}
+
+/// The class of a management datagram, if it was kept.
+fn class(packet: &Packet) -> Option<u8> {
+    packet.payload().0.get(1).copied()
 }
 
 /// Whether an opcode has this name. "write", "rc-write-first" and "RDMA_WRITE first" are names of
@@ -199,7 +218,7 @@ fn condition(input: &mut &str) -> Parsed<Node> {
         "not" => Node::Not(Box::new(one(input)?)),
         "src" => sided(input, kind, Side::From)?,
         "dst" => sided(input, kind, Side::To)?,
-        "host" | "qp" | "pid" => {
+        "host" | "qp" | "pid" | "lid" => {
             *input = start;
             sided(input, kind, Side::Either)?
         }
@@ -209,6 +228,7 @@ fn condition(input: &mut &str) -> Parsed<Node> {
         "wire" => Node::Wire,
         "in" => Node::In,
         "out" => Node::Out,
+        "mad" => Node::Mad,
         "cm" => Node::Cm,
         "ack" => Node::Ack,
         "nak" => Node::Nak,
@@ -225,7 +245,8 @@ fn sided(input: &mut &str, before: &str, side: Side) -> Parsed<Node> {
         Some("host") => Node::Host(side, value(input, "host", "an address")?),
         Some("qp") => Node::Qp(side, value::<Number>(input, "qp", NUMBERS)?.0),
         Some("pid") => Node::Pid(side, value::<Number>(input, "pid", NUMBERS)?.0),
-        _ => return Err(wants(before, "host, qp or pid")),
+        Some("lid") => Node::Lid(side, value::<Number>(input, "lid", NUMBERS)?.0),
+        _ => return Err(wants(before, "host, qp, pid or lid")),
     })
 }
 

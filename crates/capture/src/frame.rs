@@ -1,4 +1,5 @@
-//! Builds an Ethernet frame around a packet. The principal function is [`frame()`].
+//! Builds an Ethernet frame around a packet. Packets of InfiniBand links have other headers
+//! ([`crate::link`]). The principal function is [`frame()`].
 //!
 //! A packet from a socket or a lane has no Ethernet header. Its MAC addresses here are made from
 //! its IP addresses, and are marked as locally administered. The IP and UDP headers are as they
@@ -48,7 +49,8 @@ pub fn frame(packet: &Packet) -> (Vec<u8>, usize) {
     (bytes, headers + packet.len)
 }
 
-fn gid(ip: IpAddr) -> [u8; 16] {
+/// An address as a GID.
+pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),

@@ -4,7 +4,8 @@
 //! A [`Session`] asks an agent for a capture, and reads the capture rings to which engines write
 //! copies of packets. The result is a [`Packet`]: the bytes from its BTH to its ICRC, with its
 //! addresses, its time and its path, which may be shared memory. A [`Filter`] selects packets.
-//! [`frame()`] adds Ethernet, IP and UDP headers to a packet. [`PcapNg`] writes a file that
+//! [`frame()`] adds Ethernet, IP and UDP headers to a packet, and a [`Link`] those of an
+//! InfiniBand link. [`PcapNg`] writes a file that
 //! Wireshark reads. [`words`] describes a packet in a line.
 //!
 //! The content of a capture ring is the claim of a program. This crate trusts no length, and cleans
@@ -13,6 +14,7 @@
 
 mod filter;
 mod frame;
+mod link;
 mod packet;
 mod pcapng;
 mod session;
@@ -20,6 +22,7 @@ pub mod words;
 
 pub use filter::{Filter, FilterError};
 pub use frame::frame;
+pub use link::Link;
 pub use packet::{Packet, Path, Process};
 pub use pcapng::PcapNg;
-pub use session::{Error, Session, Wanted};
+pub use session::{Error, Port, Session, Wanted};

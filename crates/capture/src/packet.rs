@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::link::Link;
 use abi::capture::{CaptureRecord, PACKET_MAX, WORDS_MAX, kind, path, record_flag};
 use abi::layout::Record;
 use abi::reason::{DropRecord, clean};
@@ -50,6 +51,10 @@ pub enum Path {
     In(Process),
     /// From the agent to itself: a message of the connection manager between two ids of this agent.
     Inside(Process),
+    /// A management datagram that an InfiniBand port has sent.
+    LinkOut(Process),
+    /// A management datagram that has come to an InfiniBand port.
+    LinkIn(Process),
     /// No path: the packet was dropped before it left, or it is unknown which packet it was.
     Nowhere(Process),
 }
@@ -61,6 +66,8 @@ impl fmt::Display for Path {
             Self::Out(process) => write!(f, "wire, out, process {process}"),
             Self::In(process) => write!(f, "wire, in, process {process}"),
             Self::Inside(process) => write!(f, "inside the agent, process {process}"),
+            Self::LinkOut(process) => write!(f, "link, out, process {process}"),
+            Self::LinkIn(process) => write!(f, "link, in, process {process}"),
             Self::Nowhere(process) => write!(f, "process {process}"),
         }
     }
@@ -71,8 +78,12 @@ impl fmt::Display for Path {
 pub struct Packet {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The device. `None` for packets of the agent itself.
+    /// The device. `None` for packets of the agent itself that belong to no device.
     pub device: Option<Arc<str>>,
+    /// The port of the device; 0 if it is unknown.
+    pub port: u8,
+    /// The InfiniBand link. `None`: the packet is one of RoCEv2.
+    pub link: Option<Link>,
     /// Its path.
     pub path: Path,
     /// Source address.
@@ -104,7 +115,7 @@ impl Packet {
     pub(crate) fn read(
         bytes: &[u8],
         path: impl FnOnce(&CaptureRecord) -> Path,
-        device: Option<&Arc<str>>,
+        device: impl FnOnce(&CaptureRecord) -> Option<Arc<str>>,
     ) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(size_of::<CaptureRecord>())?;
         let record = CaptureRecord::read(head)?;
@@ -116,7 +127,9 @@ impl Packet {
         }
         let mut packet = Self {
             time: record.time,
-            device: device.cloned(),
+            device: device(&record),
+            port: record.port,
+            link: Link::of(&record),
             path: path(&record),
             from: Ipv6Addr::from(record.from).to_canonical(),
             to: Ipv6Addr::from(record.to).to_canonical(),
@@ -157,8 +170,11 @@ impl Packet {
     /// Gives a packet of a lane the ICRC that it would have on the wire.
     fn seal(&mut self, record: &CaptureRecord) {
         if self.bytes.len() + ICRC == self.len {
-            let envelope = Envelope::new(&record.from, &record.to, record.from_port);
-            let icrc = envelope.icrc(self.id, &self.bytes);
+            let envelope = || Envelope::new(&record.from, &record.to, record.from_port);
+            let icrc = match &self.link {
+                Some(link) => link.icrc(self, &self.bytes),
+                None => envelope().icrc(self.id, &self.bytes),
+            };
             self.bytes.extend_from_slice(&icrc);
         }
     }
@@ -204,9 +220,10 @@ impl Packet {
     pub fn processes(&self) -> [&Process; 2] {
         match &self.path {
             Path::Lane { from, to, .. } => [from, to],
-            Path::Out(process) | Path::In(process) | Path::Inside(process) | Path::Nowhere(process) => {
+            Path::Out(process) | Path::In(process) | Path::LinkOut(process) | Path::LinkIn(process) => {
                 [process, process]
             }
+            Path::Inside(process) | Path::Nowhere(process) => [process, process],
         }
     }
 
@@ -249,6 +266,8 @@ pub(crate) fn path_of(record: &CaptureRecord, own: &Process, others: impl FnOnce
         path::WIRE_OUT => Path::Out(own.clone()),
         path::WIRE_IN => Path::In(own.clone()),
         path::INSIDE => Path::Inside(own.clone()),
+        path::LINK_OUT => Path::LinkOut(own.clone()),
+        path::LINK_IN => Path::LinkIn(own.clone()),
         _ => Path::Nowhere(own.clone()),
     }
 }
@@ -273,7 +292,8 @@ mod tests {
                         len,
                         kept,
                         words: 2,
-                        flags: (len % 2) as u16,
+                        flags: (len % 8) as u16,
+                        mtu: (kept % 7) as u8,
                         cause: kept,
                         path: len,
                         ..CaptureRecord::default()
@@ -281,7 +301,7 @@ mod tests {
                     let rest = [&vec![byte; (kept as usize).min(70_000)][..], b"\x1b["].concat();
                     let own = Process { pid: 1, comm: "one".into() };
                     let path = |record: &CaptureRecord| path_of(record, &own, |_| None);
-                    let Some(mut packet) = Packet::read(&whole(record, &rest), path, None) else { continue };
+                    let Some(mut packet) = Packet::read(&whole(record, &rest), path, |_| None) else { continue };
                     read += 1;
                     for _ in 0..2 {
                         let said = [words::line(&packet), words::lines(&packet, false), packet.comment()].concat();
@@ -289,6 +309,9 @@ mod tests {
                         assert!(words::json(&packet).is_object());
                         let (bytes, len) = frame(&packet);
                         assert!(bytes.len() <= len);
+                        for (bytes, len) in packet.link.iter().flat_map(|link| link.frames(&packet)) {
+                            assert!(bytes.len() <= len);
+                        }
                         let _ = filter.wants(&packet);
                         packet.strip();
                     }
@@ -297,7 +320,7 @@ mod tests {
         }
         assert!(read > 100, "{read} of them make sense");
         for len in 0..size_of::<CaptureRecord>() {
-            assert!(Packet::read(&vec![0; len], |_| Path::Nowhere(Process::default()), None).is_none());
+            assert!(Packet::read(&vec![0; len], |_| Path::Nowhere(Process::default()), |_| None).is_none());
         }
     }
 }

@@ -1,7 +1,11 @@
 //! Writes a pcapng file for Wireshark, tshark and tcpdump. The principal type is [`PcapNg`].
 //!
-//! The file has one section, one interface for each device, one packet block with a comment for
-//! each packet, and statistics at the end. The crate `pcap-file` encodes the blocks. This module
+//! The file has one section, one interface for each port, one packet block with a comment for
+//! each packet, and statistics at the end. What an InfiniBand port sends to other hosts is RoCEv2,
+//! and has an interface of its own.
+//!
+//! Packets of InfiniBand ports are ERF records of type 21, as other tools write them (link type
+//! 197). Wireshark reads these records, and not those of link type 247. The crate `pcap-file` encodes the blocks. This module
 //! decides their content.
 
 use std::io::{self, Write};
@@ -16,10 +20,21 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use crate::frame::frame;
 use crate::packet::{Packet, Path};
+use crate::session::Port;
 
 /// The direction, in the flags of a packet.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
+/// The link type of InfiniBand ports.
+const INFINIBAND: DataLink = DataLink::ERF;
+/// The type of their ERF records.
+const ERF_INFINIBAND: u8 = 21;
+/// Flags of an ERF record: its length is that of the packet.
+const ERF_VARYING: u8 = 4;
+/// Flags of an ERF record: the packet was cut off.
+const ERF_TRUNCATED: u8 = 8;
+/// Bytes of the header of an ERF record.
+const ERF: usize = 16;
 /// Times are in 10⁻⁹ seconds.
 const NANOSECONDS: u8 = 9;
 
@@ -29,36 +44,83 @@ const AGENT: &str = "agent";
 /// Writes a capture.
 pub struct PcapNg<W: Write> {
     to: PcapNgWriter<W>,
-    interfaces: Vec<String>,
+    interfaces: Vec<Interface>,
+    /// The maximal length of a packet; 0 means no limit.
+    most: u32,
+}
+
+/// An interface of the file.
+struct Interface {
+    device: String,
+    /// The port; 0 stands for all ports.
+    port: u8,
+    link: DataLink,
 }
 
 impl<W: Write> PcapNg<W> {
-    /// Begins a capture of these devices. `most` is the maximal length of a packet; 0 means no
+    /// Begins a capture of these ports. `most` is the maximal length of a packet; 0 means no
     /// limit.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn begin(to: W, devices: &[String], most: u32) -> io::Result<Self> {
-        let mut interfaces = devices.to_vec();
-        if devices.len() != 1 {
-            interfaces.push(AGENT.to_owned());
-        }
+    pub fn begin(to: W, ports: &[Port], most: u32) -> io::Result<Self> {
         let application = concat!("softhca capture ", env!("CARGO_PKG_VERSION"));
         let options = vec![SectionHeaderOption::UserApplication(application.into())];
         // The length of the section is not known yet. The default value says so.
         let section = SectionHeaderBlock { endianness: Endianness::Little, options, ..SectionHeaderBlock::default() };
-        let mut to = PcapNgWriter::with_section_header(to, section).map_err(told)?;
-        for name in &interfaces {
-            let description = if name == AGENT { "the connection manager's datagrams" } else { "a device of softhca" };
-            let options = vec![
-                InterfaceDescriptionOption::IfName(name.into()),
-                InterfaceDescriptionOption::IfDescription(description.into()),
-                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-            ];
-            let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: most, options };
-            to.write_pcapng_block(interface).map_err(told)?;
+        let to = PcapNgWriter::with_section_header(to, section).map_err(told)?;
+        let mut file = Self { to, interfaces: Vec::new(), most };
+        for Port { device, number, infiniband } in ports {
+            let several = ports.iter().filter(|other| other.device == *device).count() > 1;
+            let name = if several { format!("{device}/{number}") } else { device.clone() };
+            let link = if *infiniband { INFINIBAND } else { DataLink::ETHERNET };
+            let interface = Interface { device: device.clone(), port: *number, link };
+            file.add(interface, &name, "a port of softhca")?;
         }
-        Ok(Self { to, interfaces })
+        if ports.iter().any(|port| port.device != ports[0].device) || ports.is_empty() {
+            let interface = Interface { device: AGENT.to_owned(), port: 0, link: DataLink::ETHERNET };
+            file.add(interface, AGENT, "the connection manager's datagrams")?;
+        }
+        Ok(file)
+    }
+
+    fn add(&mut self, interface: Interface, name: &str, description: &str) -> io::Result<()> {
+        let options = vec![
+            InterfaceDescriptionOption::IfName(name.into()),
+            InterfaceDescriptionOption::IfDescription(description.into()),
+            InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+        ];
+        let block = InterfaceDescriptionBlock { linktype: interface.link, snaplen: self.most, options };
+        self.to.write_pcapng_block(block).map_err(told)?;
+        self.interfaces.push(interface);
+        Ok(())
+    }
+
+    /// The index of a packet's interface, which begins with its first packet if it is none of the
+    /// ports that were known before.
+    fn interface(&mut self, packet: &Packet) -> io::Result<usize> {
+        let device = packet.device.as_deref().unwrap_or(AGENT);
+        let (port, link) = match &packet.link {
+            Some(_) => (packet.port, INFINIBAND),
+            None => (0, DataLink::ETHERNET),
+        };
+        let is_it = |known: &Interface| {
+            known.device == device && known.link == link && (known.port == port || known.port * port == 0)
+        };
+        if let Some(index) = self.interfaces.iter().position(is_it) {
+            return Ok(index);
+        }
+        let interface = Interface { device: device.to_owned(), port, link };
+        match link {
+            DataLink::ETHERNET if device == AGENT => {
+                self.add(interface, AGENT, "the connection manager's datagrams")?
+            }
+            DataLink::ETHERNET => {
+                self.add(interface, &format!("{device} wire"), "packets to and from other hosts")?;
+            }
+            _ => self.add(interface, device, "a port of softhca")?,
+        }
+        Ok(self.interfaces.len() - 1)
     }
 
     /// Writes a packet. Returns false for a packet that was dropped before it left, because there
@@ -70,24 +132,29 @@ impl<W: Write> PcapNg<W> {
         if packet.bytes.is_empty() {
             return Ok(false);
         }
-        let (bytes, len) = frame(packet);
-        let last = self.interfaces.len().saturating_sub(1);
-        let named = packet.device.as_deref();
-        let interface = self.interfaces.iter().position(|name| Some(name.as_str()) == named).unwrap_or(last);
-        let mut options = vec![EnhancedPacketOption::Comment(packet.comment().into())];
-        match packet.path {
-            Path::Out(_) => options.push(EnhancedPacketOption::Flags(OUTBOUND)),
-            Path::In(_) => options.push(EnhancedPacketOption::Flags(INBOUND)),
-            _ => {}
-        }
-        let block = EnhancedPacketBlock {
-            interface_id: interface as u32,
-            timestamp: Duration::from_nanos(packet.time),
-            original_len: len as u32,
-            data: bytes.into(),
-            options,
+        let interface_id = self.interface(packet)? as u32;
+        let frames = match &packet.link {
+            Some(link) => {
+                link.frames(packet).into_iter().map(|(bytes, len)| recorded(packet.time, &bytes, len)).collect()
+            }
+            None => vec![frame(packet)],
         };
-        self.to.write_pcapng_block(block).map_err(told)?;
+        for (bytes, len) in frames {
+            let mut options = vec![EnhancedPacketOption::Comment(packet.comment().into())];
+            match packet.path {
+                Path::Out(_) | Path::LinkOut(_) => options.push(EnhancedPacketOption::Flags(OUTBOUND)),
+                Path::In(_) | Path::LinkIn(_) => options.push(EnhancedPacketOption::Flags(INBOUND)),
+                _ => {}
+            }
+            let block = EnhancedPacketBlock {
+                interface_id,
+                timestamp: Duration::from_nanos(packet.time),
+                original_len: len as u32,
+                data: bytes.into(),
+                options,
+            };
+            self.to.write_pcapng_block(block).map_err(told)?;
+        }
         Ok(true)
     }
 
@@ -114,6 +181,23 @@ impl<W: Write> PcapNg<W> {
         self.flush()?;
         Ok(self.to.into_inner())
     }
+}
+
+/// The ERF record of a packet with this whole length, and its length.
+fn recorded(time: u64, bytes: &[u8], len: usize) -> (Vec<u8>, usize) {
+    const SECOND: u64 = 1_000_000_000;
+    // Seconds since 1970, in units of 2⁻³².
+    let time = (time / SECOND) << 32 | ((time % SECOND) << 32) / SECOND;
+    let short = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
+    let flags = ERF_VARYING | if bytes.len() < len { ERF_TRUNCATED } else { 0 };
+    let mut record = time.to_le_bytes().to_vec();
+    record.extend([ERF_INFINIBAND, flags]);
+    record.extend(short(ERF + bytes.len()));
+    // No packet is known to be lost before this one.
+    record.extend([0; 2]);
+    record.extend(short(len));
+    record.extend_from_slice(bytes);
+    (record, ERF + len)
 }
 
 fn told(error: PcapError) -> io::Error {

@@ -62,11 +62,25 @@ pub struct Wanted {
     pub most: usize,
 }
 
+/// A port of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The name of the device.
+    pub device: String,
+    /// The port's number.
+    pub number: u8,
+    /// Whether its link layer is InfiniBand.
+    pub infiniband: bool,
+}
+
 /// A capture.
 #[derive(Debug)]
 pub struct Session {
     socket: Socket,
     devices: Vec<String>,
+    ports: Vec<Port>,
+    /// The names of devices, by index.
+    indices: HashMap<u32, Arc<str>>,
     everything: bool,
     rings: Vec<CaptureRing>,
     /// The programs by their engines, for the whole capture.
@@ -116,6 +130,8 @@ impl Session {
         let mut session = Self {
             socket,
             devices: devices.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            ports: ports(&answer),
+            indices: indices(&answer),
             everything: answer["everything"] == true,
             rings: Vec::new(),
             programs: HashMap::new(),
@@ -144,6 +160,12 @@ impl Session {
     #[must_use]
     pub fn devices(&self) -> &[String] {
         &self.devices
+    }
+
+    /// The ports of the agent's devices.
+    #[must_use]
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
     }
 
     /// Whether the capture includes the programs of all users.
@@ -238,7 +260,7 @@ impl Session {
 
     /// Reads at most `most` records from each capture ring, and drops rings that are at their end.
     fn read_all(&mut self, most: usize) {
-        let Self { rings, programs, peers, held, complaints, since, .. } = self;
+        let Self { rings, programs, peers, held, complaints, since, indices, .. } = self;
         let (mut drops, mut record) = (Vec::new(), Vec::new());
         for ring in rings.iter_mut() {
             for _ in 0..most {
@@ -256,7 +278,11 @@ impl Session {
                     seen_elsewhere = record.path == abi::capture::path::LANE_IN && programs.contains_key(&record.peer);
                     path_of(record, &ring.own, |engine| programs.get(&engine).cloned())
                 };
-                let read = Packet::read(&record, path, ring.device.as_ref());
+                let device = |record: &abi::capture::CaptureRecord| {
+                    let named = record.device.checked_sub(1).and_then(|index| indices.get(&index));
+                    named.or(ring.device.as_ref()).cloned()
+                };
+                let read = Packet::read(&record, path, device);
                 match read {
                     None => ring.broken = true,
                     Some(_) if seen_elsewhere => {}
@@ -306,6 +332,24 @@ impl CaptureRing {
     fn is_over(&self) -> bool {
         self.broken || (self.ended && self.rx.is_empty())
     }
+}
+
+/// The ports in the answer of an agent.
+fn ports(answer: &Value) -> Vec<Port> {
+    let port = |about: &Value| {
+        let number = about["port"].as_u64().and_then(|number| u8::try_from(number).ok())?;
+        Some(Port { device: about["device"].as_str()?.to_owned(), number, infiniband: about["link"] == "InfiniBand" })
+    };
+    answer["ports"].as_array().into_iter().flatten().filter_map(port).collect()
+}
+
+/// The names of devices in the answer of an agent, by index.
+fn indices(answer: &Value) -> HashMap<u32, Arc<str>> {
+    let named = |about: &Value| {
+        let index = about["index"].as_u64().and_then(|index| u32::try_from(index).ok())?;
+        Some((index, Arc::from(about["device"].as_str()?)))
+    };
+    answer["ports"].as_array().into_iter().flatten().filter_map(named).collect()
 }
 
 /// Whether a process is stopped, by a signal or by a debugger.

@@ -12,6 +12,7 @@ use wire::mad::{self, MAD_LEN};
 use wire::probe::{self, Probe};
 use wire::{Headers, Opcode, Qpn};
 
+use crate::link::Link;
 use crate::packet::{Packet, Path};
 
 /// Bytes of payload in one row.
@@ -32,8 +33,17 @@ pub fn line(packet: &Packet) -> String {
 pub fn lines(packet: &Packet, payload: bool) -> String {
     let device = packet.device.as_deref().unwrap_or("agent");
     let mut text = format!("{} {device}, {}\n", date(packet.time), packet.path);
-    if !packet.bytes.is_empty() {
-        let hops = if packet.hop_limit == 0 { 64 } else { packet.hop_limit };
+    let hops = if packet.hop_limit == 0 { 64 } else { packet.hop_limit };
+    if let Some(Link { slid, dlid, sl, vl, flow_label, .. }) = packet.link {
+        let _ = writeln!(text, "    LRH  LID {slid} > LID {dlid}, SL {sl}, VL {vl}");
+        if let Some(label) = flow_label {
+            let (from, to, class) = (packet.from, packet.to, packet.traffic_class);
+            let _ = writeln!(
+                text,
+                "    GRH  {from} > {to}, traffic class {class:#04x}, flow label {label:#x}, hop limit {hops}"
+            );
+        }
+    } else if !packet.bytes.is_empty() {
         let (class, port) = (packet.traffic_class, packet.from_port);
         let _ =
             writeln!(text, "    IP   {} > {}, traffic class {class:#04x}, hop limit {hops}", packet.from, packet.to);
@@ -68,6 +78,8 @@ pub fn json(packet: &Packet) -> Value {
         Path::Out(_) => "wire out",
         Path::In(_) => "wire in",
         Path::Inside(_) => "inside",
+        Path::LinkOut(_) => "link out",
+        Path::LinkIn(_) => "link in",
         Path::Nowhere(_) => "none",
     };
     let [from, to] = packet.processes().map(|process| json!({"pid": process.pid, "comm": &*process.comm}));
@@ -87,6 +99,13 @@ pub fn json(packet: &Packet) -> Value {
         "peer": known(lane.is_some(), to),
         "from": packet.from.to_string(),
         "to": packet.to.to_string(),
+        "link": packet.link.map(|link| json!({
+            "slid": link.slid,
+            "dlid": link.dlid,
+            "sl": link.sl,
+            "vl": link.vl,
+            "grh": link.flow_label.is_some(),
+        })),
         "src_qp": (packet.src_qp != 0).then_some(packet.src_qp),
         "dest_qp": packet.dest_qp(),
         "transport": opcode.map(transport),
@@ -121,6 +140,8 @@ fn path(packet: &Packet) -> String {
         Path::Out(process) => format!("wire out {}", process.pid),
         Path::In(process) => format!("wire in {}", process.pid),
         Path::Inside(_) => "inside".to_owned(),
+        Path::LinkOut(_) => "link out".to_owned(),
+        Path::LinkIn(_) => "link in".to_owned(),
         Path::Nowhere(process) => format!("at {}", process.pid),
     }
 }
@@ -132,7 +153,10 @@ fn who(packet: &Packet) -> String {
     if packet.bytes.is_empty() {
         return format!("QP {src} > QP {dest}");
     }
-    format!("{} QP {src} > {} QP {dest}", packet.from, packet.to)
+    match packet.link {
+        Some(Link { slid, dlid, .. }) => format!("LID {slid} QP {src} > LID {dlid} QP {dest}"),
+        None => format!("{} QP {src} > {} QP {dest}", packet.from, packet.to),
+    }
 }
 
 fn qps(packet: &Packet) -> String {
@@ -177,7 +201,9 @@ fn stack(headers: &Headers) -> String {
 
 /// A management datagram: the message's name and content.
 fn message(packet: &Packet) -> Option<(&'static str, String)> {
-    let headers = packet.headers().filter(|headers| headers.dest_qp == Qpn::GSI)?;
+    let is_mad =
+        |headers: &Headers| headers.dest_qp == Qpn::GSI || headers.dest_qp.value() == 0 && headers.opcode.has_deth();
+    let headers = packet.headers().filter(is_mad)?;
     let (bytes, _) = packet.payload();
     let Ok(whole): Result<&[u8; MAD_LEN], _> = bytes.try_into() else {
         return headers.opcode.has_deth().then(|| ("MAD", "it was not kept".to_owned()));

@@ -4,12 +4,16 @@
 use std::net::IpAddr;
 
 use abi::reason::{Cause, DropRecord};
-use capture::{Filter, FilterError, Packet, Path, PcapNg, Process, frame, words};
+use capture::{Filter, FilterError, Packet, Path, PcapNg, Port, Process, frame, words};
 use wire::icrc::Envelope;
 use wire::{Aeth, Headers, NakCode, Opcode, Operation, Psn, Qpn, Reth, Syndrome, Transport};
 
 fn process(pid: u32, comm: &str) -> Process {
     Process { pid, comm: comm.into() }
+}
+
+fn port() -> Port {
+    Port { device: "softhca0".into(), number: 1, infiniband: false }
 }
 
 fn gid(ip: IpAddr) -> [u8; 16] {
@@ -29,6 +33,8 @@ fn packet(headers: Headers, payload: &[u8], ips: [&str; 2]) -> Packet {
     Packet {
         time: 1_700_000_000_000_000_007,
         device: Some("softhca0".into()),
+        port: 1,
+        link: None,
         path: Path::Lane { lane: 3, from: process(123, "client"), to: process(456, "") },
         from,
         to,
@@ -111,13 +117,13 @@ fn errors_of_filters_name_the_expected_word() {
         ("port 4791", "is not a condition"),
         ("host here", "an address"),
         ("qp", "a number"),
-        ("src lane", "host, qp or pid"),
+        ("src lane", "host, qp, pid or lid"),
         ("(lane", "parenthesis"),
         ("lane)", "parenthesis"),
         ("lane and", "a condition"),
         ("lane wire", "is not a condition"),
         ("lane or or wire", "\"or\" is not a condition"),
-        ("src", "host, qp or pid"),
+        ("src", "host, qp, pid or lid"),
         ("()", "is not a condition"),
         (&"(".repeat(100_000), "more than 100"),
         (&"not ".repeat(100_000), "more than 100"),
@@ -187,7 +193,7 @@ fn a_frame_has_fitting_checksums() {
 
 #[test]
 fn a_file_has_blocks_of_the_lengths_that_it_says() {
-    let mut file = PcapNg::begin(Vec::new(), &["softhca0".into()], 0).unwrap();
+    let mut file = PcapNg::begin(Vec::new(), &[port()], 0).unwrap();
     assert!(file.write(&write()).unwrap());
     let nothing = Packet { bytes: Vec::new(), len: 0, path: Path::Nowhere(process(1, "")), ..nak() };
     assert!(!file.write(&nothing).unwrap(), "there is nothing to write");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use capture::{Filter, Packet, PcapNg, Session, Wanted, words};
+use capture::{Filter, Packet, PcapNg, Port, Session, Wanted, words};
 use shm::Socket;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -47,7 +47,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     {
         return Err(format!("unknown device {device}; the devices are {}", session.devices().join(", ")).into());
     }
-    let output = Output::open(wanted, session.devices())?;
+    let output = Output::open(wanted, session.ports())?;
     if !wanted.quiet {
         let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
         let devices = session.devices().join(", ");
@@ -177,7 +177,7 @@ fn unwritten(wanted: &Capture, error: &io::Error) -> Failure {
 }
 
 impl Output {
-    fn open(wanted: &Capture, devices: &[String]) -> Result<Self, Failure> {
+    fn open(wanted: &Capture, ports: &[Port]) -> Result<Self, Failure> {
         let to_stdout = wanted.write.as_deref().is_some_and(|path| path.as_os_str() == "-");
         let prints = wanted.print || wanted.write.is_none();
         if to_stdout && prints {
@@ -191,7 +191,7 @@ impl Output {
                 Some(Box::new(BufWriter::new(file)))
             }
         };
-        let file = to.map(|to| PcapNg::begin(to, devices, wanted.snaplen as u32)).transpose();
+        let file = to.map(|to| PcapNg::begin(to, ports, wanted.snaplen as u32)).transpose();
         let file = file.map_err(|error| unwritten(wanted, &error))?;
         let how = match (wanted.json, wanted.verbose) {
             (true, _) => Words::Json,

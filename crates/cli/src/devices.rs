@@ -32,8 +32,18 @@ pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Fail
 
 /// The bits of `port_cap_flags` that ports set: PortInfo:CapabilityMask of the IBA, with
 /// rdma-core's names.
-const PORT_FLAGS: [(u64, &str); 4] =
-    [(1 << 11, "sys-image-guid-sup"), (1 << 16, "cm-sup"), (1 << 25, "client-reg-sup"), (1 << 26, "ip-based-gids")];
+const PORT_FLAGS: [(u64, &str); 10] = [
+    (1 << 1, "sm"),
+    (1 << 3, "trap-sup"),
+    (1 << 5, "auto-migr-sup"),
+    (1 << 6, "sl-map-sup"),
+    (1 << 11, "sys-image-guid-sup"),
+    (1 << 14, "extended-speeds-sup"),
+    (1 << 16, "cm-sup"),
+    (1 << 22, "cap-mask-notice-sup"),
+    (1 << 25, "client-reg-sup"),
+    (1 << 26, "ip-based-gids"),
+];
 
 /// Replaces bits by lists of names.
 fn readable(mut devices: Value) -> Value {
@@ -129,10 +139,10 @@ mod tests {
 
     #[test]
     fn capabilities_are_lists_of_names() {
-        let devices = json!([{"device_cap_flags": 0x8000_0011_u32, "ports": [{"port_cap_flags": 1 << 16 | 1 << 3}]}]);
+        let devices = json!([{"device_cap_flags": 0x8000_0011_u32, "ports": [{"port_cap_flags": 1 << 16 | 1 << 4}]}]);
         let shown = super::readable(devices);
         assert_eq!(shown[0]["device_cap_flags"], json!(["resize-max-wr", "auto-path-mig", "0x80000000"]));
-        assert_eq!(shown[0]["ports"][0]["port_cap_flags"], json!(["0x8", "cm-sup"]));
+        assert_eq!(shown[0]["ports"][0]["port_cap_flags"], json!(["0x10", "cm-sup"]));
     }
 
     #[test]

@@ -19,6 +19,8 @@ use sm::lids::LidMap;
 use sm::{Event, Manager, Service};
 use wire::smp::SmState;
 
+use engine::reason::say;
+
 use crate::failure::Failure;
 use crate::place::{self, Host};
 use crate::{signals, start};
@@ -32,15 +34,22 @@ pub(crate) fn run(options: &Sm, host: &Host) -> Result<String, Failure> {
     let config = options.config()?;
     let lids = options.lid_map()?;
     let run_dir = place::run_dir_of(host, options.node.as_deref())?;
-    let _agent = match options.node {
+    let agent = match options.node {
         Some(_) => None,
         None => Some(start::answering(&run_dir)?.ok_or("no agent runs here; start one: softhca agent --topology")?),
     };
+    let is_alone = agent.as_ref().is_some_and(|agent| agent.ask_for(&json!({ "request": "subnet" })).is_err());
+    if is_alone {
+        say(format_args!(
+            "this agent has no topology: the port has no neighbour, and the manager manages this port alone; \
+             `softhca agent --topology FILE` makes a subnet"
+        ));
+    }
     let link = Link::open(&run_dir, options.port)?;
     let guid = link.guid().ok_or("the port has no GUID")?;
     let mut manager = Manager::new(config, guid, u64::from(random()? >> 1));
     manager.set_lids(lids);
-    Program { options, link, service: Service::new(manager), start: Instant::now(), sent: 0 }.serve(&stop)
+    Program { options, link, service: Service::new(manager), start: Instant::now(), sent: 0, is_alone }.serve(&stop)
 }
 
 /// A number that no peer can guess.
@@ -56,6 +65,8 @@ struct Program<'a> {
     service: Service,
     start: Instant,
     sent: u64,
+    /// The port has no neighbour, which is no error then.
+    is_alone: bool,
 }
 
 impl Program<'_> {
@@ -70,7 +81,9 @@ impl Program<'_> {
             while let Some(event) = self.service.poll_event() {
                 self.tell(&event)?;
                 match &event {
-                    Event::Up(up) if self.options.once && up.errors != 0 => return Err(String::new().into()),
+                    Event::Up(up) if self.options.once && up.errors != 0 && !self.is_alone => {
+                        return Err(String::new().into());
+                    }
                     // Another manager has brought the subnet up.
                     Event::Up(_) | Event::State(SmState::Standby) if self.options.once => return Ok(String::new()),
                     _ => {}

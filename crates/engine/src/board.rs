@@ -92,6 +92,19 @@ impl Board {
         traffic_class(dscps[sl % 4], asked)
     }
 
+    /// Whether the link layer of a port is InfiniBand.
+    pub(crate) fn is_infiniband(&self, place: Place) -> bool {
+        let at = board::port(place.device, place.port).map(|at| at + board::port_word::LINK_LAYER);
+        at.is_some_and(|at| self.word(at) == u32::from(abi::device::link_layer::INFINIBAND))
+    }
+
+    /// The virtual lane of a service level at a port.
+    pub(crate) fn virtual_lane(&self, place: Place, sl: u8) -> u8 {
+        let sl = usize::from(sl & SL_MAX);
+        let at = board::port(place.device, place.port).map(|at| at + board::port_word::LANES + sl / 8 * 4);
+        (at.map_or(0, |at| self.word(at)) >> (4 * (sl % 8)) & 0xf) as u8
+    }
+
     pub(crate) fn mcast_epoch(&self) -> u32 {
         self.word(word::MCAST_EPOCH)
     }

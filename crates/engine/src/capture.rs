@@ -188,6 +188,21 @@ pub(crate) struct Ends {
     to: [u8; 16],
     traffic_class: u8,
     hop_limit: u8,
+    port: u8,
+    link: Option<Link>,
+}
+
+/// What the headers of an InfiniBand link say besides the addresses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Link {
+    slid: u16,
+    dlid: u16,
+    sl: u8,
+    vl: u8,
+    /// The code of the MTU to which packets are cut there; 0 if they are not longer.
+    mtu: u8,
+    flow_label: u32,
+    is_global: bool,
 }
 
 impl Ends {

@@ -45,8 +45,8 @@ impl Fabric {
     pub fn capture(&self, file: impl AsRef<Path>) -> io::Result<Recording> {
         let begin = |host: &Host| host.capture(Wanted::default()).map_err(io::Error::other);
         let mut sessions = self.hosts().iter().map(begin).collect::<io::Result<Vec<Session>>>()?;
-        let devices = sessions.first().map(|session| session.devices().to_vec()).unwrap_or_default();
-        let mut to = PcapNg::begin(BufWriter::new(File::create(file)?), &devices, 0)?;
+        let ports = sessions.first().map(|session| session.ports().to_vec()).unwrap_or_default();
+        let mut to = PcapNg::begin(BufWriter::new(File::create(file)?), &ports, 0)?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let record = move || {

@@ -14,6 +14,8 @@ use std::time::Duration;
 use wire::mad::{Header, LEN, MAD_LEN, Mad};
 use wire::rmpp::{FLAG_ACTIVE, TYPE_ABORT, TYPE_ACK, TYPE_DATA, TYPE_STOP};
 
+/// The requests that are sent again, or given up, in one call.
+const TURN: usize = 16;
 /// The messages that a client may be sending in segments, and as many that it may be receiving.
 pub const FLOWS: usize = 64;
 /// How long a sender of segments waits for an acknowledgement if its client waits for no answer.
@@ -266,9 +268,9 @@ impl<A: Clone + Ord> Client<A> {
         }
     }
 
-    /// Handles the time.
+    /// Handles the time. If many requests are due, [`Client::deadline`] is still over afterwards.
     pub fn handle_timeout(&mut self, now: Duration) {
-        while let Some(due) = self.requests.poll(now) {
+        for due in (0..TURN).map_while(|_| self.requests.poll(now)).collect::<Vec<_>>() {
             match due {
                 Due::Again(Request { to, message }) => {
                     let mut mad = [0; MAD_LEN];

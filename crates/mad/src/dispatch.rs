@@ -125,14 +125,19 @@ impl Table {
         if self.clients.len() == MOST {
             return Err(Refusal::Full);
         }
-        let served = servers(&interest);
-        if let Some((.., method)) = served.clone().find(|server| self.servers.contains_key(server)) {
+        if let Some((method, _)) = self.holder(&interest) {
             return Err(Refusal::Served { method, class, version });
         }
         let registration = self.free();
-        self.servers.extend(served.map(|server| (server, registration)));
+        self.servers.extend(servers(&interest).map(|server| (server, registration)));
         self.clients.insert(registration, interest);
         Ok(registration)
+    }
+
+    /// The first method that a client would serve and another one serves, and that one.
+    #[must_use]
+    pub fn holder(&self, interest: &Interest) -> Option<(u8, Registration)> {
+        servers(interest).find_map(|server| Some((server.4, *self.servers.get(&server)?)))
     }
 
     /// Ends a registration. Returns whether there was one.
@@ -179,7 +184,7 @@ impl Table {
 }
 
 /// The requests that a client serves. Responses have no server.
-fn servers(interest: &Interest) -> impl Iterator<Item = Server> + Clone {
+fn servers(interest: &Interest) -> impl Iterator<Item = Server> {
     let Interest { qpn, class, version, oui, methods, .. } = *interest;
     let oui = if CLASSES_VENDOR_OUI.contains(&class) { oui & 0xff_ffff } else { 0 };
     (0..RESPONSE)

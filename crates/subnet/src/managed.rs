@@ -55,6 +55,7 @@ mod routers;
 mod timers;
 mod tunnels;
 
+pub use build::ADAPTER_CAPABILITIES;
 pub use datagram::Datagram;
 pub use guids::Unbuildable;
 pub use timers::LINK_DELAY;
@@ -85,6 +86,16 @@ pub enum Output {
     Datagram(Box<Delivered>),
     /// Another packet. Its end is the end port.
     Packet(Delivery),
+    /// A packet that the port has sent, or that has come to it, as it is on the link: for captures
+    /// ([`Managed::show_datagrams`]). Packets from a port to itself are on no link.
+    Seen {
+        /// The end port.
+        end: End,
+        /// Whether the port has sent it.
+        sent: bool,
+        /// The packet.
+        frame: Frame,
+    },
     /// Management or the link has changed something at the port. [`Managed::node`] and
     /// [`Managed::port_info`] have the values.
     Changed {
@@ -161,6 +172,8 @@ pub struct Managed {
     counted: HashMap<End, Counters>,
     /// The links to other agents.
     tunnels: Tunnels,
+    /// What attached ports send and receive is handed out.
+    shown: bool,
     outputs: Vec<Output>,
 }
 
@@ -185,6 +198,7 @@ impl Managed {
             timers: BTreeSet::new(),
             counted,
             tunnels,
+            shown: false,
             outputs: Vec::new(),
         })
     }
@@ -311,7 +325,21 @@ impl Managed {
 
     fn put(&mut self, end: End, datagram: &Datagram) -> Result<(), Unsent> {
         let frame = datagram.to_frame().ok_or(Unsent::Route)?;
+        self.show(end, true, &frame);
         self.fabric.inject(end, frame).map_err(Unsent::Dropped)
+    }
+
+    /// Hands a packet at an attached port to who looks.
+    fn show(&mut self, at: End, sent: bool, frame: &Frame) {
+        if !self.shown {
+            return;
+        }
+        let end = self.end_port(at);
+        let mut frame = frame.clone();
+        if sent && !frame.is_management() {
+            frame.lrh.vl = self.virtual_lane(end, frame.lrh.sl);
+        }
+        self.output(end, || Output::Seen { end, sent, frame });
     }
 
     /// Hands something to the owner of an end port, if there is one.

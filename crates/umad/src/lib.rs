@@ -8,10 +8,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use abi::Errno;
 use abi::layout::Record;
 use abi::umad::client::{Key, answer, fit, whole};
 use abi::umad::{self, DATAGRAM, FileReply, FileRequest, NODE, PIECE, RegisterAgent2, UserMad, ioctl, kind};
-use abi::{Errno, umad::RegisterAgent};
+use abi::umad::{Holder, RegisterAgent};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use shm::Socket;
@@ -19,8 +20,24 @@ use shm::Socket;
 /// The length of the header of each message.
 pub const HEADER: usize = size_of::<UserMad>();
 /// The longest answer.
-const ANSWER: usize = size_of::<FileReply>() + size_of::<RegisterAgent2>();
+const ANSWER: usize = size_of::<FileReply>() + size_of::<RegisterAgent2>() + size_of::<Holder>();
 const _: () = assert!(size_of::<RegisterAgent>() < size_of::<RegisterAgent2>());
+
+/// The refusal of a registration, because another client serves a method. Its errno is EINVAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("method {method:#04x} of class {class:#04x} version {version} is served by process {pid} of user {uid}")]
+pub struct Served {
+    /// The class.
+    pub class: u8,
+    /// Its version.
+    pub version: u8,
+    /// The first method that is served.
+    pub method: u32,
+    /// The process that serves it, as the agent sees it.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+}
 
 /// An open `umadN`. Headers have a P_Key index.
 #[derive(Debug)]
@@ -55,10 +72,15 @@ impl File {
     /// Registers for datagrams. Returns the registration's id.
     ///
     /// # Errors
-    /// Those of `ioctl`.
+    /// Those of `ioctl`; or [`Served`] in an error of the kind `InvalidInput`.
     pub fn register(&self, wanted: &RegisterAgent2) -> io::Result<u32> {
         let mut argument = wanted.bytes().to_vec();
-        self.control(ioctl::REGISTER_AGENT2, &mut argument)?;
+        let mut holder = Vec::new();
+        if let Err(error) = self.call(ioctl::REGISTER_AGENT2, &mut argument, &mut holder) {
+            let Some(Holder { pid, uid, method, .. }) = Holder::read(&holder) else { return Err(error) };
+            let (class, version) = (wanted.mgmt_class, wanted.mgmt_class_version);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, Served { class, version, method, pid, uid }));
+        }
         Ok(RegisterAgent2::read(&argument).ok_or(Errno::EIO)?.id)
     }
 
@@ -67,11 +89,16 @@ impl File {
     /// # Errors
     /// Those of `ioctl`; EIO if the agent has ended.
     pub fn control(&self, request: u32, argument: &mut [u8]) -> io::Result<()> {
+        self.call(request, argument, &mut Vec::new())
+    }
+
+    /// Calls `ioctl`. What follows the argument in the answer is added to `more`.
+    fn call(&self, request: u32, argument: &mut [u8], more: &mut Vec<u8>) -> io::Result<()> {
         debug_assert_eq!(umad::argument(request), Some(argument.len()));
         let socket = Socket::connect(&self.node).map_err(gone)?;
         let call = FileRequest::call(kind::IOCTL, request, self.key);
         socket.send(&[call.bytes(), argument].concat(), &[]).map_err(gone)?;
-        replied(&socket, argument)
+        replied_with(&socket, argument, more)
     }
 
     /// Writes a message: a header, and the datagram or what RMPP carries.
@@ -171,6 +198,11 @@ fn opened(node: &Path, kind: u32, number: u32, rest: &mut [u8]) -> io::Result<So
 
 /// Waits for the answer. What follows it is copied to `rest`, also when the call has failed.
 fn replied(socket: &Socket, rest: &mut [u8]) -> io::Result<()> {
+    replied_with(socket, rest, &mut Vec::new())
+}
+
+/// Waits for the answer, which may say more than what is copied to `rest`.
+fn replied_with(socket: &Socket, rest: &mut [u8], more: &mut Vec<u8>) -> io::Result<()> {
     let mut bytes = [0; ANSWER];
     let received = match socket.recv(&mut bytes) {
         // The agent did not read all of the request. Its answer is still there.
@@ -179,8 +211,9 @@ fn replied(socket: &Socket, rest: &mut [u8]) -> io::Result<()> {
     };
     let message = &bytes[..received.map_err(gone)?.len];
     let data = message.get(size_of::<FileReply>()..).unwrap_or_default();
-    if data.len() == rest.len() {
+    if let Some((data, behind)) = data.split_at_checked(rest.len()) {
         rest.copy_from_slice(data);
+        more.extend_from_slice(behind);
     }
     Ok(answer(message).map(drop)?)
 }

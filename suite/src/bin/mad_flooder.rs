@@ -4,7 +4,8 @@
 //! `tests/mad_users.rs` starts it as `mad_flooder FLOOD SECONDS`, with `SOFTHCA_DIR` naming the
 //! agent's run directory. It repeats one action as often as possible, and prints how often it has
 //! done so. As `mad_flooder victim SECONDS`, it sends requests one after the other, and fails if
-//! one is not answered. The agent may refuse what a flood asks.
+//! one is not answered. As `mad_flooder serves SECONDS`, it serves subnet administration and does not
+//! answer. The agent may refuse what a flood asks.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::Socket;
 use umad::File;
 use wire::mad::{
-    CLASS_SA, CLASS_SUBN_DIRECTED, GSI_QKEY, Header, MAD_LEN, METHOD_GET, METHOD_GET_TABLE, Mad, RESPONSE,
+    CLASS_DEVICE, CLASS_SA, CLASS_SUBN_DIRECTED, GSI_QKEY, Header, MAD_LEN, METHOD_GET, METHOD_GET_TABLE, Mad, RESPONSE,
 };
 use wire::rmpp::{FLAG_ACTIVE, FLAG_FIRST, OFFSET, TYPE_DATA, VERSION};
 use wire::smp::{NodeInfo, PERMISSIVE_LID, Smp};
@@ -57,8 +58,10 @@ fn main() -> io::Result<()> {
     let what = words.next().unwrap_or_default();
     let seconds = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    if what == "victim" {
-        return victim(&run_dir, end);
+    match &*what {
+        "victim" => return victim(&run_dir, end),
+        "serves" => return serve(&run_dir, end),
+        _ => {}
     }
     let (_, flood) = FLOODS.iter().find(|(name, _)| *name == what).ok_or(io::ErrorKind::InvalidInput)?;
     let mut flooder = Flooder::new(run_dir)?;
@@ -72,17 +75,31 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
+/// The version of a class.
+fn version(class: u8) -> u8 {
+    if class == CLASS_SA { wire::sa::CLASS_VERSION } else { 1 }
+}
+
 /// Registers for a class, to serve `methods`.
 fn registered(file: &File, mgmt_class: u8, methods: u64) -> io::Result<u32> {
     let is_subnet = mgmt_class == CLASS_SUBN_DIRECTED;
     file.register(&RegisterAgent2 {
         qpn: u32::from(!is_subnet),
         mgmt_class,
-        mgmt_class_version: if is_subnet { 1 } else { wire::sa::CLASS_VERSION },
+        mgmt_class_version: version(mgmt_class),
         method_mask: [methods, 0],
         rmpp_version: u8::from(!is_subnet),
         ..RegisterAgent2::default()
     })
+}
+
+/// Serves subnet administration, so that no subnet manager can.
+fn serve(run_dir: &Path, end: Instant) -> io::Result<()> {
+    let file = File::open(run_dir, 0)?;
+    registered(&file, CLASS_SA, 1 << METHOD_GET_TABLE)?;
+    println!("begun");
+    std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    Ok(())
 }
 
 /// Asks the own port for NodeInfo, again and again.
@@ -131,14 +148,15 @@ fn victim(run_dir: &Path, end: Instant) -> io::Result<()> {
 impl Flooder {
     fn new(run_dir: PathBuf) -> io::Result<Self> {
         let file = File::open(&run_dir, 0)?;
-        let server = registered(&file, CLASS_SA, 1 << METHOD_GET_TABLE)?;
+        // Subnet administration stays free for a subnet manager.
+        let server = registered(&file, CLASS_DEVICE, 1 << METHOD_GET_TABLE)?;
         Ok(Self { run_dir, file, server, count: 0, files: Vec::new(), connections: Vec::new() })
     }
 
     fn mad(&self, method: u8) -> Mad {
         let mut mad = [0; MAD_LEN];
-        let (class_version, transaction) = (wire::sa::CLASS_VERSION, self.count);
-        Header { base_version: 1, class: CLASS_SA, class_version, method, transaction, ..Header::default() }
+        let (class_version, transaction) = (version(CLASS_DEVICE), self.count);
+        Header { base_version: 1, class: CLASS_DEVICE, class_version, method, transaction, ..Header::default() }
             .emit_to(&mut mad);
         mad
     }
@@ -181,7 +199,7 @@ impl Flooder {
             self.files.push(File::open(&self.run_dir, 0)?);
         }
         let newest = self.files.last().unwrap_or(&self.file);
-        registered(newest, CLASS_SA, 0).map(drop)
+        registered(newest, CLASS_DEVICE, 0).map(drop)
     }
 
     /// The beginning of a long message.

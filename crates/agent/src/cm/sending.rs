@@ -8,7 +8,8 @@ use super::locals::Attachment;
 use super::{Manager, Passed, TURN};
 use crate::gids::ip_of;
 use crate::headroom;
-use crate::management::{Addressing, Told};
+use crate::ids::PortId;
+use crate::management::{Addressing, OnLink, Told};
 use crate::world::World;
 
 impl Manager {
@@ -94,7 +95,15 @@ impl Manager {
         let Attachment { gid, ifindex, dscp, .. } = self.locals.with_gid(&path.sgid)?;
         let Path { dgid, hop_limit, pkey, .. } = *path;
         let traffic_class = dscp.traffic_class(path.sl, path.traffic_class);
-        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey })
+        let link = self.link_between(&path.sgid, &dgid, path.sl);
+        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey, link })
+    }
+
+    /// The link between two InfiniBand ports of this agent.
+    pub(super) fn link_between(&self, source: &[u8; 16], destination: &[u8; 16], sl: u8) -> Option<OnLink> {
+        let from = self.locals.with_gid(source).filter(|at| at.lid != 0)?;
+        let dlid = self.locals.with_gid(destination)?.lid;
+        Some(OnLink { at: PortId { device: from.device, port: from.port }, slid: from.lid, dlid, sl })
     }
 
     /// Sends a datagram to this agent itself.
@@ -103,7 +112,8 @@ impl Manager {
             self.counts.not_sent += 1;
             return;
         }
-        let psn = self.mail.outlets.show_only(path::INSIDE, &Addressing::of(&origin), mad, told);
+        let link = self.link_between(&origin.source, &origin.destination, origin.sl);
+        let psn = self.mail.outlets.show_only(path::INSIDE, &Addressing::of(&origin, link), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
     }
 }

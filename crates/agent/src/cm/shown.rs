@@ -11,7 +11,7 @@ use wire::Qpn;
 use wire::icrc::Envelope;
 
 use super::{Manager, Passed};
-use crate::management::{Addressing, Arrived, SOURCE_PORT, Told, emit, record};
+use crate::management::{Addressing, Arrived, SOURCE_PORT, Told, emit, record, shown};
 
 /// A datagram during its delivery, which a user's capture may show.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,9 @@ impl Manager {
         if user == passed.owner {
             return;
         }
-        let addressing = Addressing::of(&passed.origin);
+        let Passed { origin, .. } = passed;
+        let link = self.link_between(&origin.source, &origin.destination, origin.sl);
+        let addressing = Addressing::of(origin, link);
         let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&addressing, SOURCE_PORT) };
         if let Some(packet) = emit(
             &Envelope::new(&addressing.from, &addressing.to, SOURCE_PORT),
@@ -58,7 +60,7 @@ impl Manager {
             passed.psn,
             &passed.mad,
         ) {
-            self.mail.outlets.watchers().show_user(user, &about, &packet, "");
+            self.mail.outlets.watchers().show_user(user, &about, shown(&about, &packet), "");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use abi::umad::client::Key;
-use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
+use abi::umad::{Holder, RegisterAgent, RegisterAgent2, UserMad, agent_flag, ioctl};
 use abi::{Errno, Record};
 use mad::dispatch::{self, Interest};
 use mad::{client, transactions};
@@ -33,8 +33,9 @@ pub(crate) enum Opened {
 }
 
 impl Mads {
-    /// Opens `umadN` of a port for the connection `name`, of user `uid`. Returns the file's key.
-    pub(crate) fn open(&mut self, world: &World, name: u32, uid: u32, at: PortId) -> Result<Key, Errno> {
+    /// Opens `umadN` of a port for the connection `name`, of a process and its user. Returns the
+    /// file's key.
+    pub(crate) fn open(&mut self, world: &World, name: u32, who: (u32, u32), at: PortId) -> Result<Key, Errno> {
         if !self.ports.contains_key(&at) {
             return Err(Errno::ENODEV);
         }
@@ -46,7 +47,7 @@ impl Mads {
         if key == Key::default() || self.keys.contains_key(&key) {
             return Err(Errno::EIO);
         }
-        self.files.insert(name, File::new(uid, at, key));
+        self.files.insert(name, File::new(who, at, key));
         self.keys.insert(key, name);
         Ok(key)
     }
@@ -148,15 +149,7 @@ impl Mads {
 
     fn register_agent(&mut self, world: &World, name: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let mut asked = RegisterAgent::read(argument).ok_or(Errno::EFAULT)?;
-        let interest = Interest {
-            qpn: asked.qpn.into(),
-            class: asked.mgmt_class,
-            version: asked.mgmt_class_version,
-            oui: u32::from_be_bytes([0, asked.oui[0], asked.oui[1], asked.oui[2]]),
-            methods: asked.method_mask.iter().rev().fold(0, |mask, word| mask << 32 | u128::from(*word)),
-            rmpp_version: asked.rmpp_version,
-            user_rmpp: false,
-        };
+        let interest = interest_of(&asked);
         asked.id = self.register(world, name, interest)?;
         argument.copy_from_slice(asked.bytes());
         Ok(())
@@ -172,15 +165,7 @@ impl Mads {
         if asked.oui & 0xff00_0000 != 0 {
             return Err(Errno::EINVAL);
         }
-        let interest = Interest {
-            qpn: asked.qpn,
-            class: asked.mgmt_class,
-            version: asked.mgmt_class_version,
-            oui: asked.oui,
-            methods: u128::from(asked.method_mask[1]) << 64 | u128::from(asked.method_mask[0]),
-            rmpp_version: asked.rmpp_version,
-            user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
-        };
+        let interest = interest_of2(&asked);
         let is_first = self.files.get(&name).is_some_and(|file| !file.was_used);
         asked.id = self.register(world, name, interest)?;
         // The first registration of a file decides how long its headers are.
@@ -189,6 +174,23 @@ impl Mads {
         }
         argument.copy_from_slice(asked.bytes());
         Ok(())
+    }
+
+    /// Who serves a method for which an ioctl on the file with this key wants to register.
+    pub(crate) fn holder(&self, key: &Key, request: u32, argument: &[u8]) -> Option<Holder> {
+        let interest = match request {
+            ioctl::REGISTER_AGENT => interest_of(&RegisterAgent::read(argument)?),
+            ioctl::REGISTER_AGENT2 => interest_of2(&RegisterAgent2::read(argument)?),
+            _ => return None,
+        };
+        let file = self.files.get(self.keys.get(key)?)?;
+        let port = self.ports.get(&file.at)?;
+        let (method, registration) = port.table.holder(&interest)?;
+        let (pid, uid) = match port.registered.get(&registration)?.owner {
+            Owner::File(name, _) => self.files.get(&name).map(|file| (file.pid, file.uid))?,
+            Owner::Manager | Owner::Asker => (std::process::id(), rustix::process::geteuid().as_raw()),
+        };
+        Some(Holder { pid, uid, method: method.into(), reserved: 0 })
     }
 
     fn enable_pkey(&mut self, name: u32) {
@@ -261,6 +263,30 @@ impl Mads {
         self.follow_client(at, agent);
         self.settle(world);
         Ok(())
+    }
+}
+
+fn interest_of(asked: &RegisterAgent) -> Interest {
+    Interest {
+        qpn: asked.qpn.into(),
+        class: asked.mgmt_class,
+        version: asked.mgmt_class_version,
+        oui: u32::from_be_bytes([0, asked.oui[0], asked.oui[1], asked.oui[2]]),
+        methods: asked.method_mask.iter().rev().fold(0, |mask, word| mask << 32 | u128::from(*word)),
+        rmpp_version: asked.rmpp_version,
+        user_rmpp: false,
+    }
+}
+
+fn interest_of2(asked: &RegisterAgent2) -> Interest {
+    Interest {
+        qpn: asked.qpn,
+        class: asked.mgmt_class,
+        version: asked.mgmt_class_version,
+        oui: asked.oui,
+        methods: u128::from(asked.method_mask[1]) << 64 | u128::from(asked.method_mask[0]),
+        rmpp_version: asked.rmpp_version,
+        user_rmpp: asked.flags & agent_flag::USER_RMPP != 0,
     }
 }
 

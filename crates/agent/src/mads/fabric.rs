@@ -14,13 +14,13 @@ use mad::topology::Topology;
 use subnet::fabric::End;
 use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
 use subnet::state::Logical;
-use wire::Grh;
 use wire::mad::CLASS_CM;
-use wire::smp::{Capability, PERMISSIVE_LID, PortInfo};
+use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
 use super::managed::{change_of, change_of_link};
 use super::remote_lids::Remotes;
+use super::shown::{Shown, packet_of};
 use super::travel::{Datagram, find_port, inner, port_of};
 use super::way::{PortId, Way};
 use crate::device::Device;
@@ -108,31 +108,15 @@ impl Mads {
         let Some(fabric) = &mut self.fabric else { return false };
         let Some(end) = fabric.ends.get(&datagram.at).copied() else { return false };
         let Some(port) = port_of(world, datagram.at) else { return false };
-        let to = &datagram.to;
-        let lid = port.lid.map_or(PERMISSIVE_LID, |lid| lid.number | u16::from(to.path_bits) & ((1 << lid.lmc) - 1));
-        let sgid = port.gids.entry(to.gid_index.into()).map(|entry| entry.gid).unwrap_or_default();
-        let grh = to.has_grh().then_some(Grh {
-            traffic_class: to.traffic_class,
-            flow_label: to.flow_label,
-            hop_limit: to.hop_limit,
-            sgid,
-            dgid: to.gid,
-            payload_len: 0,
-            next_header: 0,
-        });
-        let packet = managed::Datagram {
-            source_qp: datagram.qpn,
-            dest_qp: to.qpn,
-            slid: lid,
-            dlid: to.lid,
-            sl: to.sl,
-            pkey: port.pkeys.get(to.pkey_index.into()).unwrap_or(0),
-            qkey: to.qkey,
-            grh,
-            mad: datagram.mad,
-        };
+        let packet = packet_of(port, datagram);
+        fabric.managed.show_datagrams(world.captures.watchers().root().is_on());
         if let Err(why) = fabric.managed.send(end, &packet) {
             tracing::debug!(device = datagram.at.device, port = datagram.at.port, "a datagram is dropped: {why}");
+        }
+        if world.captures.watchers().have_users()
+            && let Some(frame) = packet.to_frame()
+        {
+            self.show_to_user(world, datagram.owner, &Shown { at: datagram.at, sent: true, frame: &frame });
         }
         true
     }
@@ -142,7 +126,9 @@ impl Mads {
     pub(super) fn advance_fabric(&mut self, world: &mut World) {
         let ahead = u64::try_from((self.now() + AHEAD).as_nanos() * 1000).unwrap_or(u64::MAX);
         let Some(first) = self.fabric.as_ref().map(|fabric| fabric.managed.fabric().processed()) else { return };
+        let is_watched = world.captures.watchers().root().is_on();
         while let Some(Fabric { managed, .. }) = &mut self.fabric {
+            managed.show_datagrams(is_watched);
             let until = ahead.max(managed.now());
             let next = managed.next_event().filter(|time| *time <= until);
             let outputs = managed.advance(next.unwrap_or(until));
@@ -150,6 +136,7 @@ impl Mads {
             for output in outputs {
                 match output {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
+                    Output::Seen { end, sent, frame } => self.show_seen(world, end, sent, &frame),
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
                     Output::Link { end, state } => self.follow_link(world, end, state),
                     Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
@@ -204,6 +191,12 @@ impl Mads {
             pkey_index: port.pkeys.index_of(*pkey).unwrap_or(0),
             gid_index: 0,
         };
+        if world.captures.watchers().have_users()
+            && let Some(frame) = delivered.datagram.to_frame()
+        {
+            let uid = self.reader(at, *dest_qp, mad);
+            self.show_to_user(world, uid, &Shown { at, sent: false, frame: &frame });
+        }
         if *dest_qp == 1 && wire::mad::Header::of(mad).class == CLASS_CM {
             let sender = find_port(world, |port| port.lid.is_some_and(|lid| lid.all().contains(slid)));
             let gid = |port: Option<&crate::device::Port>| port?.gids.entry(0).map(|entry| entry.gid);

@@ -19,6 +19,8 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) uid: u32,
+    /// The process that has opened it.
+    pub(super) pid: u32,
     pub(super) at: PortId,
     pub(super) key: Key,
     agents: [Option<Registration>; AGENTS_MAX],
@@ -34,10 +36,10 @@ pub(super) struct File {
 
 impl File {
     /// A file without registrations.
-    pub(super) fn new(uid: u32, at: PortId, key: Key) -> Self {
+    pub(super) fn new((pid, uid): (u32, u32), at: PortId, key: Key) -> Self {
         let agents = [None; AGENTS_MAX];
         let waiting = VecDeque::new();
-        Self { uid, at, key, agents, was_used: false, has_pkey_index: false, waiting, bytes: 0, passed: 0 }
+        Self { uid, pid, at, key, agents, was_used: false, has_pkey_index: false, waiting, bytes: 0, passed: 0 }
     }
 
     /// The first id without a registration.

@@ -8,10 +8,10 @@ use mad::client::Event;
 use mad::transactions::Registration;
 use wire::mad::{Header, Mad};
 
+use super::Mads;
 use super::port::Owner;
 use super::travel::{Datagram, port_of};
 use super::way::Way;
-use super::{CROWD, Mads};
 use crate::outward::{Answer, Kind, Outward};
 use crate::world::World;
 
@@ -30,8 +30,8 @@ impl Mads {
             let Some(pkey_index) = port_of(world, at).and_then(|port| port.pkeys.index_of(pkey)) else { continue };
             let to = Way { sl, path_bits, pkey_index, ..Way::to_lid(lid, 1) };
             match kind {
-                Kind::Message(owner) if self.travelling.len() < CROWD => {
-                    self.travelling.push_back(Datagram { at, qpn: 1, to, mad, owner });
+                Kind::Message(owner) if !self.travelling.is_crowded(owner) => {
+                    self.travelling.push(Datagram { at, qpn: 1, to, mad, owner });
                 }
                 Kind::Message(_) => {}
                 Kind::Question(timeout) => self.ask(at, to, &mad, timeout),

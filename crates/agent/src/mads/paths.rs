@@ -51,6 +51,7 @@ impl Mads {
             world.board.show_that_paths_matter();
         }
         fabric.shown = Some(fabric.managed.epoch());
+        fabric.show_lanes(world);
         let mut paths = std::mem::take(&mut world.tables.paths);
         let changed = fabric.renew(world, &mut paths);
         let trees_changed = fabric.renew_trees(&mut paths);
@@ -69,6 +70,13 @@ impl Mads {
 }
 
 impl Fabric {
+    /// Shows the virtual lanes of each port.
+    fn show_lanes(&self, world: &World) {
+        for (from, start) in &self.ends {
+            world.board.show_lanes(at(*from), |sl| self.managed.virtual_lane(*start, sl));
+        }
+    }
+
     /// Finds the paths again that may have changed. Returns the contexts with a changed path.
     fn renew(&self, world: &World, paths: &mut Paths) -> Vec<ContextId> {
         let mut changed = Vec::new();

@@ -53,7 +53,7 @@ impl Bench {
 
     fn open(&mut self, at: PortId) -> Program {
         self.last += 1;
-        let key = self.mads.open(&self.world, self.last, USER, at).expect("it is there");
+        let key = self.mads.open(&self.world, self.last, (1, USER), at).expect("it is there");
         self.ioctl(&key, ioctl::ENABLE_PKEY, &mut []).expect("nothing is registered");
         Program { name: self.last, key }
     }
@@ -341,7 +341,7 @@ fn a_trap_without_a_manager_does_not_keep_the_agent_awake() {
 fn a_later_registration_does_not_change_the_headers() {
     for (first_is_new, long) in [(false, false), (true, true)] {
         let mut bench = Bench::new();
-        let key = bench.mads.open(&bench.world, 1, USER, A).expect("it is there");
+        let key = bench.mads.open(&bench.world, 1, (1, USER), A).expect("it is there");
         let program = Program { name: 1, key };
         let new = RegisterAgent2 { qpn: 1, mgmt_class: CLASS_SA, mgmt_class_version: 2, ..RegisterAgent2::default() };
         for is_new in [first_is_new, !first_is_new] {

@@ -48,14 +48,14 @@ impl Mads {
         if registered.owner == Owner::Asker {
             let sent = std::iter::from_fn(|| registered.client.poll_transmit());
             let sent = sent.map(|(to, mad)| Datagram { at, qpn: registered.qpn, to, mad, owner: 0 });
-            self.travelling.extend(sent);
+            sent.for_each(|datagram| self.travelling.push(datagram));
             let heard: Vec<Event<Way>> = std::iter::from_fn(|| registered.client.poll_event()).collect();
             return heard.iter().for_each(|event| self.keep_answer(event));
         }
         let Owner::File(name, id) = registered.owner else { return };
         let Some(file) = self.files.get_mut(&name) else { return };
         while let Some((to, mad)) = registered.client.poll_transmit() {
-            self.travelling.push_back(Datagram { at, qpn: registered.qpn, to, mad, owner: file.uid });
+            self.travelling.push(Datagram { at, qpn: registered.qpn, to, mad, owner: file.uid });
         }
         let before = registered.counted + file.bytes();
         while let Some(event) = registered.client.poll_event() {
@@ -153,6 +153,7 @@ impl Mads {
             traffic_class: datagram.to.traffic_class,
             hop_limit,
             pkey,
+            link: None,
         };
         self.results.outgoing.push(Outgoing { addressing, mad: datagram.mad, owner: datagram.owner });
     }
@@ -168,6 +169,7 @@ impl Mads {
         if !passes || !accepted {
             return;
         }
+        self.show_passed(world, datagram, target);
         let lid = sender.lid.map_or(0, |lid| lid.number | u16::from(to.path_bits) & ((1 << lid.lmc) - 1));
         let gid = sender.gids.entry(to.gid_index.into()).map(|entry| entry.gid).filter(|_| to.has_grh());
         let path_bits = receiver.lid.map_or(0, |known| to.lid.saturating_sub(known.number) as u8);
@@ -184,7 +186,7 @@ impl Mads {
             let (from, to) = (gid_of(sender), gid_of(receiver));
             return self.results.for_manager.extend(inner(from, to, pkey, &datagram.mad));
         }
-        self.arrive(world, target, *qpn, from, &datagram.mad);
+        self.arrive(world, target, *qpn, from, (&datagram.mad, datagram.owner));
     }
 
     /// A datagram of another host has arrived.
@@ -206,11 +208,11 @@ impl Mads {
             pkey_index: port.pkeys.index_of(arrived.pkey()).unwrap_or(0),
             ..Way::to_lid(lid, 1)
         };
-        self.arrive(world, at, 1, from, &arrived.mad);
+        self.arrive(world, at, 1, from, (&arrived.mad, 0));
     }
 
-    /// A datagram has arrived at its port.
-    fn arrive(&mut self, world: &mut World, at: PortId, qpn: u32, from: Way, mad: &Mad) {
+    /// A datagram has arrived at its port. The answer of an agent counts for the user who asks.
+    fn arrive(&mut self, world: &mut World, at: PortId, qpn: u32, from: Way, (mad, owner): (&Mad, u32)) {
         let header = Header::of(mad);
         let response = is_response(&header);
         let Some(port) = self.ports.get_mut(&at) else { return };
@@ -220,15 +222,15 @@ impl Mads {
         let client = port.table.find(qpn, mad);
         let is_subnet = matches!(header.class, CLASS_SUBN_LID | CLASS_SUBN_DIRECTED);
         if qpn == 0 && is_subnet && !response && !(client.is_some() && is_for_managers(&header)) {
-            return self.manage(world, at, from, &Smp::parse(mad));
+            return self.manage(world, at, from, &Smp::parse(mad), owner);
         }
         if qpn == 1 && header.class == CLASS_PM && !response {
             self.count_traffic(world);
             let answer = self.devices.get_mut(at.device).and_then(|device| pma::handle(&mut device.node, mad));
-            return self.answer(at, qpn, from, answer);
+            return self.answer(at, qpn, from, answer, owner);
         }
         if !self.hand_over(at, qpn, from, mad) && !response {
-            self.answer(at, qpn, from, pma::unserved(mad));
+            self.answer(at, qpn, from, pma::unserved(mad), owner);
         }
     }
 
@@ -253,7 +255,7 @@ impl Mads {
     }
 
     /// Carries out what a subnet manager asks of a port.
-    fn manage(&mut self, world: &mut World, at: PortId, from: Way, smp: &Smp) {
+    fn manage(&mut self, world: &mut World, at: PortId, from: Way, smp: &Smp, owner: u32) {
         let now = self.now();
         let Some(device) = self.devices.get_mut(at.device) else { return };
         let outcome = device.manage(world, at.device, at.port, smp, now);
@@ -261,12 +263,12 @@ impl Mads {
         if let (Some(notice), Some(port)) = (outcome.handled.notice, self.ports.get_mut(&at)) {
             port.traps.push(notice);
         }
-        self.answer(at, 0, from, outcome.handled.answer.map(|answer| answer.to_mad()));
+        self.answer(at, 0, from, outcome.handled.answer.map(|answer| answer.to_mad()), owner);
     }
 
-    fn answer(&mut self, at: PortId, qpn: u32, to: Way, answer: Option<Mad>) {
+    fn answer(&mut self, at: PortId, qpn: u32, to: Way, answer: Option<Mad>, owner: u32) {
         if let Some(mad) = answer {
-            self.travelling.push_back(Datagram { at, qpn, to, mad, owner: 0 });
+            self.travelling.push(Datagram { at, qpn, to, mad, owner });
         }
     }
 
@@ -291,7 +293,7 @@ impl Mads {
             return;
         }
         let to = Way { sl: info.master_sm_sl, ..Way::to_lid(lid, 0) };
-        self.travelling.push_back(Datagram { at, qpn: 0, to, mad, owner: 0 });
+        self.travelling.push(Datagram { at, qpn: 0, to, mad, owner: 0 });
     }
 }
 

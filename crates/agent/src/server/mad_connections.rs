@@ -48,24 +48,25 @@ impl Server {
             else {
                 return;
             };
-            let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+            let (pid, uid) = socket.peer_credentials().map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
             let socket = Foreign::new(socket, self.world.closers.of(uid));
             if self.is_one_too_many(uid) {
                 tracing::debug!(uid, "a user with too many connections is turned away");
                 continue;
             }
-            self.take_mads(uid, socket);
+            self.take_mads((pid, uid), socket);
         }
     }
 
-    pub(super) fn take_mads(&mut self, uid: u32, socket: Foreign<Socket>) {
+    pub(super) fn take_mads(&mut self, (pid, uid): (u32, u32), socket: Foreign<Socket>) {
         let id = self.next_connection();
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Mads(id), EventFlags::IN).is_ok()
         {
             self.registry.users.entry(uid).or_default().admins += 1;
             let interest = Some(EventFlags::IN);
-            let connection = MadConnection { uid, socket, interest, state: State::New, incoming: None, held_up: false };
+            let connection =
+                MadConnection { uid, pid, socket, interest, state: State::New, incoming: None, held_up: false };
             self.mads.connections.insert(id, connection);
         }
     }
@@ -138,14 +139,14 @@ impl Server {
 
     fn take_call(&mut self, id: u32, message: &[u8]) {
         let Some(connection) = self.mads.connections.get_mut(&id) else { return };
-        let uid = connection.uid;
+        let (pid, uid) = (connection.pid, connection.uid);
         let Some((request, rest)) = umad::parse(message).filter(|_| headroom::is_there()) else {
             return self.end_mads(id);
         };
         match request.kind {
             kind::OPEN_MADS => {
                 let opened = self.port_to_open(uid, request.number);
-                let opened = opened.and_then(|at| self.mads.mads.open(&self.world, id, uid, at));
+                let opened = opened.and_then(|at| self.mads.mads.open(&self.world, id, (pid, uid), at));
                 self.set_state(id, State::File);
                 let (status, key) = opened.map_or_else(|errno| (Err(errno), [0; 16]), |key| (Ok(()), key));
                 self.reply(id, status, SHORT_HEADER, &key);
@@ -170,6 +171,11 @@ impl Server {
                     Some(_) => Err(Errno::EFAULT),
                     None => Err(Errno::ENOTTY),
                 };
+                if done == Err(Errno::EINVAL)
+                    && let Some(holder) = self.mads.mads.holder(&request.key, request.number, &argument)
+                {
+                    argument.extend_from_slice(holder.bytes());
+                }
                 self.reply(id, done, self.mads.mads.header_len(&request.key), &argument);
                 self.end_mads(id);
             }

@@ -38,6 +38,7 @@ pub(super) struct Incoming {
 /// A connection.
 pub(super) struct MadConnection {
     pub(super) uid: u32,
+    pub(super) pid: u32,
     pub(super) socket: Foreign<Socket>,
     /// The events for which its socket is watched, if any.
     pub(super) interest: Option<EventFlags>,

@@ -202,7 +202,7 @@ fn the_subnet_manager_behind_a_dead_one_gets_its_turn() {
     let mut server = server_with(LinkLayer::Infiniband);
     let [first, second, third] = [(); 3].map(|()| {
         let (theirs, ours) = Socket::pair().expect("a pair");
-        server.take_mads(0, Foreign::ours(ours));
+        server.take_mads((1, 0), Foreign::ours(ours));
         let id = server.registry.last;
         let request = FileRequest { kind: umad::kind::OPEN_MANAGER, ..FileRequest::default() };
         theirs.send(request.bytes(), &[]).expect("sent");

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use abi::Errno;
+use abi::reason::clean;
 use abi::umad::{RegisterAgent2, UserMad};
 use shm::Socket;
 use sm::Address;
 use sm::sa::Peer;
 use sm::service::Outgoing;
-use umad::File;
+use umad::{File, Served};
 use wire::mad::{self, CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, Mad, RESPONSE};
 use wire::smp::PERMISSIVE_LID;
 
@@ -31,6 +32,9 @@ const SA_METHODS: u64 = 0b0100_0110 | 0xf << 0x12;
 const FRESH: Duration = Duration::from_secs(1);
 /// The agent sets the upper half of the transaction ids of requests. The manager's are below.
 const OWN: u64 = 0xffff_ffff;
+
+/// The longest name of a process that is printed.
+const COMMAND_MAX: usize = 64;
 
 /// A datagram that has arrived.
 pub(super) enum Incoming {
@@ -69,7 +73,7 @@ impl Link {
         let register = |qpn, mgmt_class, mgmt_class_version, methods| {
             let method_mask = [methods, 0];
             let wanted = RegisterAgent2 { qpn, mgmt_class, mgmt_class_version, method_mask, ..Default::default() };
-            file.register(&wanted).map_err(refused)
+            file.register(&wanted).map_err(|error| not_registered(&name, &error))
         };
         Ok(Self {
             lid_routed: register(0, CLASS_SUBN_LID, 1, SMP_METHODS)?,
@@ -159,6 +163,21 @@ impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+fn not_registered(name: &str, error: &io::Error) -> Failure {
+    let Some(served) = error.get_ref().and_then(|inner| inner.downcast_ref::<Served>()) else {
+        return why(name, error);
+    };
+    let Served { pid, uid, class, .. } = served;
+    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let command = clean(command.trim_end(), COMMAND_MAX);
+    let what = if *class == CLASS_SA { "subnet administration" } else { "subnet management" };
+    format!(
+        "process {pid} ({command}) of user {uid} already serves {what} (class {class:#04x}) at {name}; \
+         end it, or run this manager at another port"
+    )
+    .into()
 }
 
 fn why(name: &str, error: &io::Error) -> Failure {

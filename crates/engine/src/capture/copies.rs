@@ -11,9 +11,10 @@ use shm::{Sink, Source};
 use wire::Headers;
 use wire::grh::Network;
 
-use super::Ends;
+use super::{Ends, Link};
 use crate::access::{self, HeldRegion};
-use crate::cell::{Envelope, Origin, OutgoingRun, Packet, RunHeaders};
+use crate::board::Place;
+use crate::cell::{Envelope, Origin, OutgoingRun, Packet, Path, RunHeaders};
 use crate::clock;
 use crate::engine::Engine;
 use crate::lane::Sender;
@@ -65,15 +66,44 @@ impl Engine {
         }
         let Ok(bytes) = access::copied(payload) else { return };
         let network = packet.grh.and_then(|grh| Network::parse(&grh).ok());
-        let ends = match network {
+        let mut ends = match network {
             Some(network) => of_network(&network),
             None => self.qps.find(packet.headers.dest_qp.value()).map_or_else(Ends::default, |qp| {
                 let ours = qp.ends(&qp.lock());
-                Ends { from: ours.to, to: ours.from, ..ours }
+                let back = |link: Link| Link { slid: link.dlid, dlid: link.slid, ..link };
+                Ends { from: ours.to, to: ours.from, link: ours.link.map(back), ..ours }
             }),
         };
+        if packet.headers.opcode.has_deth() {
+            ends = self.ends_of_received(packet, ends);
+        }
         let ends = Ends { qpn: packet.src_qp.value(), ..ends };
         self.capture.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
+    }
+}
+
+impl Engine {
+    /// What the headers of an InfiniBand link say of a packet that leaves a port. `None` on
+    /// Ethernet. Without a LID, the packet goes to the first LID of the port with the GID.
+    fn link_of(&self, from: Place, to: [u8; 16], link: Link, path_bits: u8) -> Option<Link> {
+        if !self.board.is_infiniband(from) {
+            return None;
+        }
+        let of_gid = || self.board.find(&to).map_or(0, |place| self.board.lid(place));
+        let slid = self.board.lid(from) | u16::from(path_bits & self.board.path_bits(from));
+        let dlid = if link.dlid == 0 { of_gid() } else { link.dlid };
+        Some(Link { slid, dlid, vl: self.board.virtual_lane(from, link.sl), ..link })
+    }
+
+    /// The addresses of a datagram that has come over a lane: those of its record.
+    fn ends_of_received(&self, packet: &Packet, ends: Ends) -> Ends {
+        let port = packet.path.port;
+        let at = Place { device: self.device(), port: port.into() };
+        let Path { slid, dlid, sl, .. } = packet.path;
+        let dlid = if dlid == 0 { self.board.lid(at) } else { dlid };
+        let vl = self.board.virtual_lane(at, sl);
+        let link = Link { slid, dlid, sl, vl, is_global: packet.grh.is_some(), ..Link::default() };
+        Ends { port, link: self.board.is_infiniband(at).then_some(link), ..ends }
     }
 }
 
@@ -84,7 +114,16 @@ impl Qp {
         let a = &inner.attributes;
         let from = self.gid_of(inner.attributes.port_num, a.dest.sgid_index);
         let (traffic_class, hop_limit) = (a.dest.traffic_class, a.dest.hop_limit);
-        Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit }
+        let link = Link {
+            dlid: a.dest.dlid,
+            sl: a.dest.sl,
+            mtu: a.path_mtu,
+            flow_label: a.dest.flow_label,
+            is_global: a.dest.is_global != 0,
+            ..Link::default()
+        };
+        let link = self.engine().link_of(self.sends_from(inner), a.dest.dgid, link, a.dest.src_path_bits);
+        Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit, port: a.port_num, link }
     }
 
     /// The addresses of a datagram.
@@ -92,7 +131,20 @@ impl Qp {
     pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &DatagramEntry) -> Ends {
         let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
         let (traffic_class, hop_limit) = (entry.traffic_class, entry.hop_limit);
-        Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit }
+        let link = Link {
+            dlid: entry.lid,
+            sl: entry.sl,
+            flow_label: entry.flow_label,
+            is_global: entry.dlid == 0,
+            ..Link::default()
+        };
+        let link = self.engine().link_of(self.sends_from(inner), entry.dgid, link, entry.src_path_bits);
+        let port = inner.attributes.port_num;
+        Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit, port, link }
+    }
+
+    fn sends_from(&self, inner: &Inner) -> Place {
+        Place { device: self.engine().device(), port: inner.attributes.port_num.into() }
     }
 
     fn gid_of(&self, port: u8, index: u8) -> [u8; 16] {
@@ -160,6 +212,9 @@ fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
 
 /// The record of a packet without an ICRC.
 fn of_ends(ends: &Ends) -> CaptureRecord {
+    let Link { slid, dlid, sl, vl, mtu, flow_label, is_global } = ends.link.unwrap_or_default();
+    let link = if ends.link.is_some() { record_flag::LINK } else { 0 };
+    let global = if is_global { record_flag::GLOBAL } else { 0 };
     CaptureRecord {
         src_qp: ends.qpn,
         from: ends.from,
@@ -167,7 +222,14 @@ fn of_ends(ends: &Ends) -> CaptureRecord {
         from_port: source_port(ends.qpn),
         traffic_class: ends.traffic_class,
         hop_limit: ends.hop_limit,
-        flags: record_flag::UNSEALED,
+        flags: record_flag::UNSEALED | link | global,
+        slid,
+        dlid,
+        sl,
+        vl,
+        port: ends.port,
+        mtu,
+        flow_label,
         ..CaptureRecord::default()
     }
 }

@@ -155,7 +155,7 @@ impl Links {
                 self.change(end, change);
             }
             // A simulated subnet is whole: no link leads to another agent.
-            Output::Tunnel { .. } | Output::Reach { .. } => {}
+            Output::Tunnel { .. } | Output::Reach { .. } | Output::Seen { .. } => {}
         }
     }
 

@@ -19,6 +19,7 @@ impl Managed {
     pub(super) fn arrived(&mut self, delivery: Delivery) {
         let Some(delivery) = self.leave_by_tunnel(delivery) else { return };
         let at = delivery.end;
+        self.show(at, false, &delivery.frame);
         match Datagram::of(&delivery.frame) {
             Some(datagram) if datagram.dest_qp == 0 => self.smi(at, &datagram),
             Some(datagram) => self.gmp_arrived(at, datagram),

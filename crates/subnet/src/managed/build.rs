@@ -158,7 +158,10 @@ fn switch_info() -> SwitchInfo {
     }
 }
 
-fn capabilities(is_switch: bool) -> u32 {
+/// The capability mask of an adapter's port, without that of a subnet manager.
+pub const ADAPTER_CAPABILITIES: u32 = capabilities(false);
+
+const fn capabilities(is_switch: bool) -> u32 {
     let both = Capability::TRAP
         | Capability::SL_MAPPING
         | Capability::SYSTEM_GUID
@@ -198,9 +201,13 @@ fn port_info(is_switch: bool, number: u8, settings: Option<&Settings>) -> PortIn
         head_of_queue_life: FOR_EVER,
         ..PortVls::default()
     };
+    // What belongs to the node as an end of paths is zero at the external ports of a switch.
+    if external {
+        return PortInfo { link, vls, ..PortInfo::default() };
+    }
     PortInfo {
         gid_prefix: LINK_LOCAL,
-        capability_mask: if external { 0 } else { capabilities(is_switch) },
+        capability_mask: capabilities(is_switch),
         link,
         vls,
         guid_cap: if is_switch { 1 } else { 32 },

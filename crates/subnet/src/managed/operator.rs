@@ -9,6 +9,7 @@ use crate::rate::Time;
 use crate::service::SlToVl;
 use mad::counters::Counter;
 use mad::node::Node;
+use wire::lrh::VL_MANAGEMENT;
 
 impl Managed {
     /// The links, states and tables. Its counters are not those that performance management has
@@ -84,6 +85,18 @@ impl Managed {
     #[must_use]
     pub fn passage(&self, from: End, to: &Probe) -> Passage {
         self.fabric.passage(from, to)
+    }
+
+    /// The virtual lane of a service level at an end port; 15 if the port drops it.
+    #[must_use]
+    pub fn virtual_lane(&self, from: End, sl: u8) -> u8 {
+        let table = self.fabric.port(from).map(|port| port.settings.sl_to_vl);
+        table.and_then(|table| table.vl(sl)).unwrap_or(VL_MANAGEMENT)
+    }
+
+    /// Hands out what attached ports send and receive as [`Output::Seen`], or not any more.
+    pub fn show_datagrams(&mut self, shown: bool) {
+        self.shown = shown;
     }
 
     /// Sets the capability mask of an end port: a manager begins or ends there, for example. The
