@@ -25,6 +25,7 @@ mod managed;
 mod of_manager;
 mod operator;
 mod own_manager;
+mod packet;
 mod paths;
 mod port;
 mod remote_lids;

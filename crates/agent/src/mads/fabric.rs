@@ -19,10 +19,10 @@ use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
 use super::managed::{change_of, change_of_link};
+use super::packet::{Shown, packet_of};
 use super::remote_lids::Remotes;
-use super::shown::{Shown, packet_of};
-use super::travel::{Datagram, find_port, inner, port_of};
-use super::way::{PortId, Way};
+use super::travel::{find_port, inner, port_of};
+use super::way::{Datagram, PortId, Way};
 use crate::device::Device;
 use crate::port_change::PortChange;
 use crate::world::World;

@@ -10,8 +10,8 @@ use wire::mad::{Header, Mad};
 
 use super::Mads;
 use super::port::Owner;
-use super::travel::{Datagram, port_of};
-use super::way::Way;
+use super::travel::port_of;
+use super::way::{Datagram, Way};
 use crate::outward::{Answer, Kind, Outward};
 use crate::world::World;
 

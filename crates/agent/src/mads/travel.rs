@@ -14,7 +14,7 @@ use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
 use super::managed::is_up;
 use super::port::Owner;
-use super::way::{PortId, Way};
+use super::way::{Datagram, PortId, Way};
 use super::{Mads, Outgoing};
 use crate::device::Port;
 use crate::lids;
@@ -25,19 +25,6 @@ use crate::world::World;
 const ETIMEDOUT: u32 = 110;
 /// The hop limit of datagrams whose sender names none.
 const HOP_LIMIT: u8 = 64;
-
-/// A datagram that leaves a port.
-#[derive(Debug)]
-pub(super) struct Datagram {
-    /// The port that it leaves.
-    pub(super) at: PortId,
-    /// The queue pair, 0 or 1.
-    pub(super) qpn: u32,
-    pub(super) to: Way,
-    pub(super) mad: Mad,
-    /// The user whose program sends it, or 0.
-    pub(super) owner: u32,
-}
 
 impl Mads {
     /// Sends what a client has to send, and gives its file what it hears.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use super::travel::Datagram;
+use super::way::Datagram;
 
 /// While a user has so many datagrams on their way, nothing of this user is sent again.
 const CROWD: usize = 1024;

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use abi::umad::UserMad;
-use wire::mad::GSI_QKEY;
+use wire::mad::{GSI_QKEY, Mad};
 
 pub(crate) use crate::ids::PortId;
 
@@ -28,6 +28,19 @@ pub(crate) struct Way {
     pub(crate) flow_label: u32,
     /// The index of the partition at the own port.
     pub(crate) pkey_index: u16,
+}
+
+/// A datagram that leaves a port.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    /// The port that it leaves.
+    pub(crate) at: PortId,
+    /// The queue pair, 0 or 1.
+    pub(crate) qpn: u32,
+    pub(crate) to: Way,
+    pub(crate) mad: Mad,
+    /// The user whose program sends it, or 0.
+    pub(crate) owner: u32,
 }
 
 impl Way {
