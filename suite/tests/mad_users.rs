@@ -10,7 +10,7 @@ const CONFIG: &str = "addresses = ['127.0.0.1']\nmad_users = [65534]\n[[devices]
                       link_layer = \"infiniband\"\n";
 /// The victim gets at least one of so many of the answers that it gets without a flood. Flooder and
 /// victim also share the processors.
-const PART: u64 = 50;
+const PART: u64 = 100;
 /// More than the agent may keep for one user, with what its allocator keeps.
 const BYTES: u64 = 256 << 20;
 
