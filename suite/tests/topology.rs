@@ -385,10 +385,10 @@ fn what_has_no_path_counts_where_it_is_dropped_and_show_says_where() {
     let port = softhca_suite::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = ["ib_write_bw", "-D", "20", "-t", "1", "-u", "14", "-p", &number];
-    let server = room.start(on(&room, "H3", &words)).expect("it starts");
+    let server = room.start(room.on("H3", &words)).expect("it starts");
     let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
-    let client = room.start(on(&room, "H1", &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
+    let client = room.start(room.on("H1", &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
     let connected = || room.json(&["show", "qp", "--json"]).ok().filter(|shown| shown.to_string().contains("\"hops\""));
     let shown = wait::until(HANG, "a connection", connected).expect("it comes");
     let qps = shown["qps"].as_array().expect("a list");

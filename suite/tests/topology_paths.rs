@@ -1,8 +1,6 @@
 //! Tests which packets of programs pass the switches and routers of a topology: many adapters, two
 //! subnets, a narrow link, and adapters that come and go.
 
-use std::process::Command;
-
 use serde_json::Value;
 use softhca_suite::{HANG, Program, Room, User, cprogram, wait};
 
@@ -36,10 +34,7 @@ fn pair_of_switches(each: usize) -> String {
 
 /// A room whose agent has this topology, once all adapters are active.
 fn room(user: User, text: &str) -> Room {
-    let room = Room::of(user).expect("a room");
-    let file = room.folder().join("subnet.topo");
-    std::fs::write(&file, text).expect("written");
-    let room = room.with_agent(&["--topology", &file.display().to_string()]).expect("an agent");
+    let room = Room::of(user).expect("a room").with_topology(text, &[]).expect("an agent");
     wait_until_active(&room);
     room
 }
@@ -66,21 +61,17 @@ fn lid(room: &Room, node: &str, port: u64) -> String {
     ports.find(|known| known["port"] == port).expect("it has a cable")["lid"].to_string()
 }
 
-fn on(room: &Room, node: &str, words: &[&str]) -> Command {
-    room.softhca(&[&["run", "--node", node, "--"], words].concat())
-}
-
 /// Starts a server on one node and its client on another, each with words of its own. The client is
 /// last.
 fn start_pair(room: &Room, server: (&str, &[&str]), client: (&str, &[&str])) -> (Program, Program) {
     let port = softhca_suite::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [server.1, &["-p", &number]].concat();
-    let server = room.start(on(room, server.0, &words)).expect("it starts");
+    let server = room.start(room.on(server.0, &words)).expect("it starts");
     let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
     let words = [client.1, &["-p", &number, "127.0.0.1"]].concat();
-    (server, room.start(on(room, client.0, &words)).expect("it starts"))
+    (server, room.start(room.on(client.0, &words)).expect("it starts"))
 }
 
 #[track_caller]
@@ -121,7 +112,7 @@ fn a_packet_that_is_longer_than_a_links_mtu_is_lost_and_the_reason_names_the_lin
     // 4 is the code of 2048 bytes.
     for node in ["S1", "S2"] {
         let words = ["ibportstate", &lid(&room, node, 0), "2", "mtu", "4"];
-        room.finish(on(&room, "H1", &words)).expect("it ends").expect_success();
+        room.finish(room.on("H1", &words)).expect("it ends").expect_success();
     }
     let narrow = || {
         let path = room.json(&["subnet", "path", "H1", "H2", "--json"]).ok()?;
