@@ -1,6 +1,6 @@
 //! Posting work requests: from lists of C structs to the engine's queues. Requests before a refused
-//! one stay posted. Principal functions: [`send`], [`recv`], and [`each_recv`], which shared receive
-//! queues use, too.
+//! one stay posted. Principal functions: [`send`], [`recv`], and [`each_recv`], which shared
+//! receive queues use, too.
 
 use crate::address::AhObject;
 use crate::entry::{self, Outcome, Refusal, refuse};
