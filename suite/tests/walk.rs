@@ -19,8 +19,8 @@ use std::{fs, thread};
 
 /// The crates that a WRITE passes through.
 const CRATES: [&str; 4] = ["engine", "protocol", "shm", "wire"];
-/// Files that only the interface above enters: the Rust interface asks a region for its key, and a C
-/// program passes the key with the request.
+/// Files that only the interface above enters: the Rust interface asks a region for its key, and a
+/// C program passes the key with the request.
 const ABOVE: [&str; 1] = ["engine/src/mr.rs"];
 /// The program that makes the WRITE.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_walk");

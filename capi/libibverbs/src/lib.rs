@@ -31,6 +31,7 @@ mod fork;
 mod import;
 mod kern;
 mod layout;
+mod lists;
 mod live;
 mod log;
 mod mcast;

@@ -5,9 +5,9 @@ use crate::acks::Acks;
 use crate::context::OpenContext;
 use crate::entry::{self, Outcome, Refusal};
 use crate::layout::{Pd, RecvWr, Srq, SrqAttr, SrqInitAttr};
+use crate::lists;
 use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
-use crate::post;
 use abi::srq::attr as change;
 use bytemuck::Zeroable;
 use engine::{Engine, Srq as EngineSrq, SrqSpec};
@@ -139,6 +139,6 @@ pub(crate) unsafe extern "C" fn post(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *
         let object = unsafe { SrqObject::of(srq) }?;
         let queue = object.inner.queue()?;
         // SAFETY: the caller's promise.
-        unsafe { post::each_recv(wr, bad, |request| Ok(queue.post(request)?)) }
+        unsafe { lists::each_recv(wr, bad, |request| Ok(queue.post(request)?)) }
     })
 }

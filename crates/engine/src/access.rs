@@ -368,13 +368,13 @@ pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<
     Ok(host.addr() as u64)
 }
 
-/// A region that several copies in a row probably use: it is looked up once, and held from the first
-/// copy to the last.
+/// A region that several copies in a row probably use: it is looked up once, and held from the
+/// first copy to the last.
 ///
 /// Finding and releasing a region costs a locked instruction each, more than a copy of a few bytes.
-/// Each copy is checked against its key. While a region is held, a thread that deregisters it waits.
-/// So the holder must not wait for a thread that might deregister a region, and it releases the
-/// region before it looks up another one.
+/// Each copy is checked against its key. While a region is held, a thread that deregisters it
+/// waits. So the holder must not wait for a thread that might deregister a region, and it releases
+/// the region before it looks up another one.
 pub(crate) struct HeldRegion<'a> {
     core: &'a Core,
     region: Option<MappedRwLockReadGuard<'a, Arc<Extent>>>,

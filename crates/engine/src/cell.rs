@@ -1,4 +1,5 @@
-//! Packets on their way: what is sent, the format of a record on a lane, and how a record is parsed.
+//! Packets on their way: what is sent, the format of a record on a lane, and how a record is
+//! parsed.
 //!
 //! An [`OutgoingRun`] is packets to be sent: their headers, and where their payload comes from. A
 //! record has the path of the packet, its transport headers as on the wire, and the place of its
@@ -14,10 +15,10 @@
 //! replies (`srq_request.rs`) have the same first 16 bytes. Decoded data is untrusted; the caller
 //! checks whether the peer may send it.
 //!
-//! Most packets are SENDs and WRITEs that may be the expected ones, and ACKs. They are parsed only as
-//! far as a reliable connection needs it ([`Candidate`]), also on the wire. All others are parsed in
-//! full ([`decode`], and [`crate::net::deliver`]). Principal types: [`Cell`], [`OutgoingRun`],
-//! [`Candidate`].
+//! Most packets are SENDs and WRITEs that may be the expected ones, and ACKs. They are parsed only
+//! as far as a reliable connection needs it ([`Candidate`]), also on the wire. All others are
+//! parsed in full ([`decode`], and [`crate::net::deliver`]). Principal types: [`Cell`],
+//! [`OutgoingRun`], [`Candidate`].
 
 #[cfg(test)]
 mod tests;

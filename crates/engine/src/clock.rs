@@ -1,5 +1,6 @@
-//! The engine's time: nanoseconds since it was opened; and the timers: when each QP must be checked.
-//! They serve retry and RNR timers and other deadlines; few at a time, because lanes lose nothing.
+//! The engine's time: nanoseconds since it was opened; and the timers: when each QP must be
+//! checked. They serve retry and RNR timers and other deadlines; few at a time, because lanes lose
+//! nothing.
 //!
 //! Reading a clock costs as much as a third of a message between processes. Where a microsecond
 //! does not matter, a recent reading is used again, as long as the time stamp counter says that it

@@ -1,6 +1,6 @@
 //! Completion queues: the ring of entries in queue memory, its arming, and polling. A poll also
-//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `memory.rs`. Principal
-//! type: [`Cq`].
+//! drives the engine. Entries are added in `cq/adding.rs`; their format is in `memory.rs`.
+//! Principal type: [`Cq`].
 
 mod adding;
 mod place;

@@ -109,13 +109,14 @@ impl RawLock {
 pub(crate) mod witness {
     //! Which locks of the data path a thread takes and holds. Only in builds with debug assertions.
     //!
-    //! [`locks_taken`] serves tests that ask whether two threads have a lock in common. [`held`] serves
-    //! the assertion that no thread holds such a lock while it waits for the agent.
+    //! [`locks_taken`] serves tests that ask whether two threads have a lock in common. [`held`]
+    //! serves the assertion that no thread holds such a lock while it waits for the agent.
 
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
 
-    /// In the state of a thread: [`locks_taken`] runs. The other bits count the locks that it holds.
+    /// In the state of a thread: [`locks_taken`] runs. The other bits count the locks that it
+    /// holds.
     const RECORDS: usize = 1 << (usize::BITS - 1);
 
     thread_local! {
@@ -124,8 +125,8 @@ pub(crate) mod witness {
         static TAKEN: RefCell<BTreeMap<usize, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// Calls `act`. Returns the locks that the calling thread takes meanwhile, by their addresses, and
-    /// how often it takes each.
+    /// Calls `act`. Returns the locks that the calling thread takes meanwhile, by their addresses,
+    /// and how often it takes each.
     pub fn locks_taken(act: impl FnOnce()) -> BTreeMap<usize, u64> {
         TAKEN.take();
         STATE.set(STATE.get() | RECORDS);

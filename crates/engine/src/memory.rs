@@ -5,12 +5,12 @@
 //! the region's first object appears. A [`View`] is one object's part. The mapping ends with the
 //! last view; at that time the agent forgets the region, too.
 //!
-//! A queue is a [`Ring`] of entries in a view, addressed by free-running indices ([`Wheel`]). A send
-//! entry is a header, then either gather elements or inline data. The header has 16 bytes on a
-//! connection and 64 bytes for a datagram, which carries its own address. A receive entry is a header
-//! of 16 bytes, then scatter elements. Only the owning process reads and writes the entries, under
-//! its queue's lock. The stride comes from the agent. A completion queue has entries of 64 bytes
-//! ([`Cqe`]). Principal types: [`QueueMemory`], [`View`], [`Ring`] and [`Wheel`].
+//! A queue is a [`Ring`] of entries in a view, addressed by free-running indices ([`Wheel`]). A
+//! send entry is a header, then either gather elements or inline data. The header has 16 bytes on a
+//! connection and 64 bytes for a datagram, which carries its own address. A receive entry is a
+//! header of 16 bytes, then scatter elements. Only the owning process reads and writes the entries,
+//! under its queue's lock. The stride comes from the agent. A completion queue has entries of 64
+//! bytes ([`Cqe`]). Principal types: [`QueueMemory`], [`View`], [`Ring`] and [`Wheel`].
 
 use std::collections::HashMap;
 use std::ops::Range;

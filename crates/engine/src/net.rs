@@ -9,7 +9,7 @@
 //! never accesses their fields. Principal type: [`Net`].
 
 pub(crate) mod batch;
-pub(crate) mod congestion;
+mod congestion;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;

@@ -2,8 +2,8 @@
 //!
 //! [`Qp::pump`] sends all that a QP has to send; any thread may call it. If the lane is full, the
 //! packet stays with its state machine and the QP goes to the lane's blocked list; no thread waits.
-//! Datagrams are in `datagram.rs`. Packets, with their headers and the sources of their payload, are
-//! in `cell.rs`. How a packet gets on its path is in `put.rs`.
+//! Datagrams are in `datagram.rs`. Packets, with their headers and the sources of their payload,
+//! are in `cell.rs`. How a packet gets on its path is in `put.rs`.
 
 use std::sync::Arc;
 

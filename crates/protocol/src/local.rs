@@ -1,14 +1,14 @@
 //! Requests that the caller carries out without a packet. They take no packet number. Adds to
 //! [`Requester`].
 //!
-//! **Local requests** bind a memory window or invalidate a key. When a local request reaches the head
-//! of the queue, the caller carries it out. This happens once, even if the packets around it are
-//! retransmitted. IBA 10.8.2.3.
+//! **Local requests** bind a memory window or invalidate a key. When a local request reaches the
+//! head of the queue, the caller carries it out. This happens once, even if the packets around it
+//! are retransmitted. IBA 10.8.2.3.
 //!
-//! **Direct requests** are WRITEs, READs and atomics for which the caller reaches the target's memory
-//! itself. Only the next request qualifies, and only while nothing of the queue pair is under way.
-//! Then it cannot overtake another request, and both ends' packet numbers stay as they are. How the
-//! memory is accessed is not decided here.
+//! **Direct requests** are WRITEs, READs and atomics for which the caller reaches the target's
+//! memory itself. Only the next request qualifies, and only while nothing of the queue pair is
+//! under way. Then it cannot overtake another request, and both ends' packet numbers stay as they
+//! are. How the memory is accessed is not decided here.
 
 use crate::operation::{Operation, SendOp};
 use crate::qp::Service;

@@ -1,6 +1,6 @@
 //! The send operations of a queue pair, and the data that pass between a requester and its caller:
-//! operations in, packets out, answers to place. Principal types: [`SendOp`], [`Run`], [`Incoming`],
-//! and [`Ring`], which keeps the operations, oldest to newest.
+//! operations in, packets out, answers to place. Principal types: [`SendOp`], [`Run`],
+//! [`Incoming`], and [`Ring`], which keeps the operations, oldest to newest.
 //!
 //! Each operation in the ring has a running number that wraps. The requester keeps the positions,
 //! the ring keeps the operations. The first post allocates memory. The memory doubles while the

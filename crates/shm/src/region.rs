@@ -6,9 +6,9 @@
 //!
 //! Others may read and write the bytes of a region at any time. Rust references to such bytes would
 //! be unsound, and a bare pointer has no bounds. So they are a [`Source`], which is readable during
-//! its lifetime, or a [`Sink`], which is writable: a copy needs no other proof. Slices and the memory
-//! of this crate make them. The bytes of a [`crate::share::Share`] may vanish, so an access to them
-//! may fault.
+//! its lifetime, or a [`Sink`], which is writable: a copy needs no other proof. Slices and the
+//! memory of this crate make them. The bytes of a [`crate::share::Share`] may vanish, so an access
+//! to them may fault.
 
 use std::io;
 use std::marker::PhantomData;

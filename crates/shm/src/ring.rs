@@ -1,6 +1,6 @@
 //! The cell ring: one producer, one consumer, small records, one release store per record; and the
-//! layout of the region of a lane, in which the rings lie. It is not a byte stream and does not wake
-//! anybody. Principal types: [`Producer`] and [`Consumer`].
+//! layout of the region of a lane, in which the rings lie. It is not a byte stream and does not
+//! wake anybody. Principal types: [`Producer`] and [`Consumer`].
 //!
 //! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first
 //! cell is `index << 4 | n`. The index counts cells (28 bits, from the second lap on, so that the

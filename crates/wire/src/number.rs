@@ -3,8 +3,8 @@
 //! Principal types: [`Psn`], [`Qpn`].
 //!
 //! The functions read and write a big-endian number at a byte offset. They are not for lengths that
-//! come from a peer: every caller has an array of the header's exact length and constant offsets, so
-//! the compiler removes the bounds checks.
+//! come from a peer: every caller has an array of the header's exact length and constant offsets,
+//! so the compiler removes the bounds checks.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

@@ -6,35 +6,14 @@
 //! most one CNP per host in 50 µs. The sender then narrows the window for that host
 //! ([`crate::net::window`]). Responses to READs are paced by the window of the requester, so the
 //! requester narrows its own window as well. The window itself is not here; the bits are in
-//! `datagrams.rs`. Adds to [`Qp`]. Principal type: [`LastCnp`].
+//! `datagrams.rs`. Adds to [`Qp`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use protocol::{Service, Time};
+use protocol::Service;
 use wire::cnp::{self, Cnp};
 use wire::{Opcode, Operation, Qpn};
 
 use crate::net::batch::Target;
 use crate::qp::{Flow, Inner, Qp, Route};
-
-/// Nanoseconds between two CNPs to one host, as adapters do.
-const PAUSE: u64 = 50_000;
-
-/// When this engine last sent a CNP to a host.
-#[derive(Debug, Default)]
-pub(crate) struct LastCnp(AtomicU64);
-
-impl LastCnp {
-    /// Whether to send a CNP now.
-    pub(crate) fn should_send(&self, now: Time) -> bool {
-        let last = self.0.load(Ordering::Relaxed);
-        let is_due = last == 0 || now.0 >= last + PAUSE;
-        if is_due {
-            self.0.store(now.0.max(1), Ordering::Relaxed);
-        }
-        is_due
-    }
-}
 
 impl Qp {
     /// A marked packet has arrived.
@@ -76,21 +55,5 @@ impl Qp {
         {
             flow.peer.window.mark();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_is_told_once_in_a_while() {
-        let last = LastCnp::default();
-        assert!(last.should_send(Time(0)) && last.should_send(Time(PAUSE + 1)));
-        assert!(
-            !last.should_send(Time(PAUSE + 2))
-                && !last.should_send(Time(2 * PAUSE))
-                && last.should_send(Time(2 * PAUSE + 1))
-        );
     }
 }

@@ -1,7 +1,8 @@
 //! What is known of received datagrams besides their bytes: where they come from, the ECN bits of
-//! their traffic class, and the last senders, with the bytes that the ICRCs of each cover beside the
-//! packets and its next identification. Packets themselves are parsed in [`crate::net::deliver`].
-//! What a QP does with marks is in `congestion.rs`. Principal types: [`Datagrams`] and [`Origins`].
+//! their traffic class, and the last senders, with the bytes that the ICRCs of each cover beside
+//! the packets and its next identification. Packets themselves are parsed in
+//! [`crate::net::deliver`]. What a QP does with marks is in `congestion.rs`. Principal types:
+//! [`Datagrams`] and [`Origins`].
 
 use std::net::IpAddr;
 

@@ -141,9 +141,9 @@ impl<Q> Inbox<Q> {
         }
     }
 
-    /// Whether a round has to call [`crate::Engine::receive_from_hosts`]. If the program has `polled`
-    /// and does not use the wire, it checks for packets only in its `turn`. So several threads with
-    /// queues of their own do not contend for the lock.
+    /// Whether a round has to call [`crate::Engine::receive_from_hosts`]. If the program has
+    /// `polled` and does not use the wire, it checks for packets only in its `turn`. So several
+    /// threads with queues of their own do not contend for the lock.
     #[inline]
     pub(crate) fn is_wanted(&self, core: &Core, polled: bool, turn: bool) -> bool {
         !polled || self.has_hot() || turn && self.may_have_packets(core)

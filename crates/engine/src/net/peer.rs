@@ -9,15 +9,17 @@
 //! lists. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::net::congestion::LastCnp;
 use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
 
+/// Nanoseconds between two CNPs to one host, as adapters do.
+const PAUSE: u64 = 50_000;
 /// Unanswered bytes of unreliable traffic, at most; fewer if the window is narrower.
 const UNANSWERED: u32 = 96 * 1024;
 /// Bytes between two probes.
@@ -169,6 +171,22 @@ impl<Q> Meter<Q> {
     }
 }
 
+/// When this engine last sent a CNP to a host.
+#[derive(Debug, Default)]
+pub(crate) struct LastCnp(AtomicU64);
+
+impl LastCnp {
+    /// Whether to send a CNP now.
+    pub(crate) fn should_send(&self, now: Time) -> bool {
+        let last = self.0.load(Ordering::Relaxed);
+        let is_due = last == 0 || now.0 >= last + PAUSE;
+        if is_due {
+            self.0.store(now.0.max(1), Ordering::Relaxed);
+        }
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,5 +249,16 @@ mod tests {
         now = now.after(ANSWER);
         peer.admit(4096, now);
         assert!(peer.meter.lock().foreign_until.is_some());
+    }
+
+    #[test]
+    fn a_host_is_told_once_in_a_while() {
+        let last = LastCnp::default();
+        assert!(last.should_send(Time(0)) && last.should_send(Time(PAUSE + 1)));
+        assert!(
+            !last.should_send(Time(PAUSE + 2))
+                && !last.should_send(Time(2 * PAUSE))
+                && last.should_send(Time(2 * PAUSE + 1))
+        );
     }
 }

@@ -1,11 +1,12 @@
 //! The caller: which process it is, and which signals its thread blocks. Every post and poll begins
 //! with both.
 //!
-//! [`ForkMark`] distinguishes the process that made an object from a child that inherited the object
-//! by fork. Engines do not survive a fork: the child has no helper thread, and its mappings are gone.
-//! So the engine must refuse every call on an inherited object before it touches anything. The check
-//! uses a page that the kernel empties in the child (MADV_WIPEONFORK, Linux 4.14), which costs one
-//! load. Without that page, it compares process ids, which costs a system call.
+//! [`ForkMark`] distinguishes the process that made an object from a child that inherited the
+//! object by fork. Engines do not survive a fork: the child has no helper thread, and its mappings
+//! are gone. So the engine must refuse every call on an inherited object before it touches
+//! anything. The check uses a page that the kernel empties in the child (MADV_WIPEONFORK, Linux
+//! 4.14), which costs one load. Without that page, it compares process ids, which costs a system
+//! call.
 
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
