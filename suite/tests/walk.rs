@@ -89,8 +89,14 @@ fn files(addresses: &[u64]) -> Vec<String> {
     writer.join().expect("a thread").expect("addr2line reads");
     let mut found = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let Some((_, file)) = line.split_once("/crates/") else { continue };
-        let file = file.split(':').next().unwrap_or(file).to_owned();
+        let Some((file, line)) = line.split_once("/crates/").and_then(|(_, place)| place.split_once(':')) else {
+            continue;
+        };
+        if !line.starts_with(|digit: char| digit.is_ascii_digit()) {
+            // The compiler's own instructions, which belong to no line.
+            continue;
+        }
+        let file = file.to_owned();
         let counts = CRATES.iter().any(|name| file.starts_with(&format!("{name}/")));
         if counts && !ABOVE.contains(&file.as_str()) && !found.contains(&file) {
             found.push(file);
