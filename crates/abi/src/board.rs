@@ -3,8 +3,8 @@
 //!
 //! It holds the owners of QPN blocks, the GID tables, the paths between ports and to those of other
 //! agents, and four epochs. All
-//! words are 4 bytes, little endian, read with acquire ordering. A reader that needs several words of one table reads the
-//! epoch before and after. If the epoch changed or is odd, it tries again.
+//! words are 4 bytes, little endian, read with acquire ordering. A reader that needs several words
+//! of one table reads the epoch before and after. If the epoch changed or is odd, it tries again.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
@@ -28,8 +28,8 @@ constants! {
         DEVICE_COUNT = 20,
         /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
-        /// 1: the ports are in a subnet with switches, and packets pass only where the paths say so.
-        /// 0: every active port reaches every other one.
+        /// 1: the ports are in a subnet with switches, and packets pass only where the paths say
+        /// so. 0: every active port reaches every other one.
         HAS_PATHS = 28,
     }
 

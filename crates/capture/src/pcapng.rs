@@ -5,8 +5,8 @@
 //! and has an interface of its own.
 //!
 //! Packets of InfiniBand ports are ERF records of type 21, as other tools write them (link type
-//! 197). Wireshark reads these records, and not those of link type 247. The crate `pcap-file` encodes the blocks. This module
-//! decides their content.
+//! 197). Wireshark reads these records, and not those of link type 247. The crate `pcap-file`
+//! encodes the blocks. This module decides their content.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Bytes that others may read and write at any time, as a pointer with a length and a lifetime.
 //!
-//! Rust references to such bytes would be unsound, and a bare pointer has no bounds. A [`Source`] is
-//! readable and a [`Sink`] is writable during its lifetime, so a copy needs no other proof. Slices
-//! and the memory of this crate make them: regions, windows, bulk rings and shares. The bytes of a
-//! [`crate::share::Share`] may vanish, so an access to them may fault. Nothing here touches the
-//! bytes.
+//! Rust references to such bytes would be unsound, and a bare pointer has no bounds. A [`Source`]
+//! is readable and a [`Sink`] is writable during its lifetime, so a copy needs no other proof.
+//! Slices and the memory of this crate make them: regions, windows, bulk rings and shares. The
+//! bytes of a [`crate::share::Share`] may vanish, so an access to them may fault. Nothing here
+//! touches the bytes.
 
 use std::marker::PhantomData;
 
@@ -27,8 +27,8 @@ pub struct Sink<'a> {
 impl<'a> Source<'a> {
     /// # Safety
     /// During `'a`, `len` bytes from `start` on belong to memory that was handed over for reading.
-    /// Others may write them meanwhile, but there is no Rust reference that forbids reading. If they
-    /// may not be mapped, the code that reads them must tolerate a fault.
+    /// Others may write them meanwhile, but there is no Rust reference that forbids reading. If
+    /// they may not be mapped, the code that reads them must tolerate a fault.
     #[inline]
     pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }
@@ -71,8 +71,8 @@ impl<'a> From<&'a [u8]> for Source<'a> {
 impl<'a> Sink<'a> {
     /// # Safety
     /// During `'a`, `len` bytes from `start` on belong to memory that was handed over for writing.
-    /// Others may read and write them meanwhile, but there is no Rust reference to them. If they may
-    /// not be mapped, the code that writes them must tolerate a fault.
+    /// Others may read and write them meanwhile, but there is no Rust reference to them. If they
+    /// may not be mapped, the code that writes them must tolerate a fault.
     #[inline]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }

@@ -40,7 +40,7 @@ pub(super) struct Datagram {
 }
 
 impl Mads {
-    /// Sends what a client has to send, and gives its file what it hears.
+    /// Sends what a client has to send, and gives its file what the client has received.
     pub(super) fn follow_client(&mut self, at: PortId, registration: Registration) {
         let Some(registered) = self.ports.get_mut(&at).and_then(|port| port.registered.get_mut(&registration)) else {
             return;

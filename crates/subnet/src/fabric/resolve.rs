@@ -146,8 +146,8 @@ impl Fabric {
         egress.is_some_and(|at| self.leave(at, switch.vl(hop.ingress, hop.egress, sl)).is_ok())
     }
 
-    /// The end ports that a packet to a multicast LID reaches, without the one that sends it. Copies
-    /// that are dropped on the way reach nobody.
+    /// The end ports that a packet to a multicast LID reaches, without the one that sends it.
+    /// Copies that are dropped on the way reach nobody.
     #[must_use]
     pub fn resolve_multicast(&self, from: End, mlid: u16, sl: u8) -> BTreeSet<End> {
         let header = lrh::Header { dlid: mlid, sl, ..lrh::Header::default() };
