@@ -1,9 +1,8 @@
-//! Packets for an engine, from the right address and with a fitting ICRC: all but what a peer knows
-//! better than a stranger is up to the bytes.
+//! Packets for an engine, from the right address and with a fitting ICRC: all but what a peer knows better than a stranger is up to
+//! the bytes.
 //!
-//! Two hosts have a reliable and an unreliable connection and two datagram queue pairs. The wire
-//! between them loses everything, so what one side has posted waits for answers, which the bytes
-//! may give. Then the wire is mended, and those who were not part of it talk.
+//! Two hosts have a reliable and an unreliable connection and two datagram queue pairs. The wire between them loses everything, so
+//! what one side has posted waits for answers, which the bytes may give. Then the wire is mended, and those who were not part of it talk.
 
 use std::time::Duration;
 
