@@ -1,5 +1,6 @@
-//! A process with two engines: this half uses the crate, and the library whose path it is given (`both.c`) uses the C library that
-//! `softhca run` puts first. A queue pair of each talks with the other's, and both see the memory that the C half loses.
+//! A process with two engines: this half uses the crate, and the library whose path it is given
+//! (`both.c`) uses the C library that `softhca run` puts first. A queue pair of each talks with the
+//! other's, and both see the memory that the C half loses.
 
 use std::error::Error;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -30,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let qp = pd.reliable(&sent).receive_cq(&received).mtu(softhca::Mtu::B1024).build()?;
     qp.receive(0, pd.buffer(8)?)?;
 
-    // SAFETY: a name that ends with a zero; what the library does when it is loaded is to load the verbs library.
+    // SAFETY: a name that ends with a zero; what the library does when it is loaded is to load the
+    // verbs library.
     let library = unsafe { dlopen(library.as_ptr(), RTLD_NOW) };
     assert!(!library.is_null(), "the library cannot be loaded");
     // SAFETY: a library that is loaded, and never unloaded; a name that ends with a zero.

@@ -1,5 +1,6 @@
-//! Sends messages of 8 bytes between two programs in simulated time, on one thread, so that the same instructions are executed each time:
-//! what `suite/tests/instructions.rs` counts. Each step is a function of its own, by whose name it is counted.
+//! Sends messages of 8 bytes between two programs in simulated time, on one thread, so that the
+//! same instructions are executed each time: what `suite/tests/instructions.rs` counts. Each step
+//! is a function of its own, by whose name it is counted.
 #![forbid(unsafe_code)]
 
 use fabric::simulation::Simulation;

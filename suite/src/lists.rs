@@ -158,8 +158,8 @@ pub fn expect_figures(words: &[&str], sides: &Sides) {
     assert!(figure.is_some_and(|figure| figure > 0.0), "no figures in: {}", sides.client.told());
 }
 
-/// The column of perftest's table that matters. The rate of messages has six decimals, so it is above
-/// zero on the slowest network. With -D the latency tests print averages only.
+/// The column of perftest's table that matters. The rate of messages has six decimals, so it is
+/// above zero on the slowest network. With -D the latency tests print averages only.
 fn column(words: &[&str]) -> &'static str {
     match (words[0].ends_with("_lat"), words.contains(&"-D")) {
         (false, _) => "MsgRate[Mpps]",

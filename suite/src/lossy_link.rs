@@ -1,7 +1,8 @@
 //! A lossy link between two hosts: the program `programs/relay.c`, which loses, holds back,
 //! duplicates and corrupts RoCE packets at random.
 //!
-//! The relay runs in a process of its own and does not parse RoCE. The principal type is [`LossyLink`].
+//! The relay runs in a process of its own and does not parse RoCE. The principal type is
+//! [`LossyLink`].
 
 use rustix::process::Signal;
 

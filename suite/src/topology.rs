@@ -1,5 +1,5 @@
-//! Rooms whose agent has a topology (`softhca agent --topology`), and programs on its nodes. Adds to
-//! [`Room`].
+//! Rooms whose agent has a topology (`softhca agent --topology`), and programs on its nodes. Adds
+//! to [`Room`].
 
 use std::process::Command;
 

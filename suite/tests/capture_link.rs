@@ -1,6 +1,6 @@
-//! Tests captures of InfiniBand ports (`softhca capture`): tshark takes their packets apart as those
-//! of an InfiniBand link, with the LIDs, service level, virtual lane and partition that the subnet
-//! manager and the programs have chosen.
+//! Tests captures of InfiniBand ports (`softhca capture`): tshark takes their packets apart as
+//! those of an InfiniBand link, with the LIDs, service level, virtual lane and partition that the
+//! subnet manager and the programs have chosen.
 
 use std::collections::BTreeMap;
 use std::path::Path;

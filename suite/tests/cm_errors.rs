@@ -240,9 +240,10 @@ fn held(room: &Room) -> (u64, Value) {
     (process::own_memory(agent).expect("it runs"), room.json(&["show", "--json"]).expect("it answers"))
 }
 
-/// Many connections that come and go leave no objects, no memory and no open files behind. Each pair
-/// of programs makes 500 or 2500 connections, two pairs at a time. On a machine where other programs
-/// spin, a connection can take 12 ms, because each of its steps waits for a turn of the scheduler.
+/// Many connections that come and go leave no objects, no memory and no open files behind. Each
+/// pair of programs makes 500 or 2500 connections, two pairs at a time. On a machine where other
+/// programs spin, a connection can take 12 ms, because each of its steps waits for a turn of the
+/// scheduler.
 #[test]
 fn thousands_of_connections_come_and_go() {
     const MORE: u64 = 1 << 20;

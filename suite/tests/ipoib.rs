@@ -1,5 +1,5 @@
-//! Tests `softhca ipoib`: network interfaces on RoCE ports, on InfiniBand ports, and on the nodes of
-//! a topology that opensm manages. Programs that know only sockets talk over them.
+//! Tests `softhca ipoib`: network interfaces on RoCE ports, on InfiniBand ports, and on the nodes
+//! of a topology that opensm manages. Programs that know only sockets talk over them.
 
 use std::process::Command;
 

@@ -129,8 +129,8 @@ fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
 }
 
 /// The loom models of the rings and of the wake word. They need another configuration, so they are
-/// built in another folder. They explore schedules of a few functions, for which link-time optimisation
-/// takes longer than it saves.
+/// built in another folder. They explore schedules of a few functions, for which link-time
+/// optimisation takes longer than it saves.
 fn loom(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo(&["test", "--release", "--package", "softhca-shm", "--lib", "loom"]);
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target().join("loom"));

@@ -59,7 +59,8 @@ pub(crate) unsafe extern "C" fn port_guids(name: *const c_char, guids: *mut u64,
         let count = ca.numports.saturating_add(1);
         let fits = count <= max;
         for (index, port) in ca.ports.iter().take(count as usize).enumerate().filter(|_| fits && !guids.is_null()) {
-            // SAFETY: the program promises room for `max` GUIDs. The port is NULL or this function's.
+            // SAFETY: the program promises room for `max` GUIDs. The port is NULL or this
+            // function's.
             unsafe { guids.add(index).write(port.as_ref().map_or(0, |port| port.port_guid)) };
         }
         free_ports(&mut ca);

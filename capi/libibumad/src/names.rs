@@ -1,5 +1,5 @@
-//! The names of classes, methods, attributes and statuses, for programs that print them. Numbers and
-//! names are those of the InfiniBand specification (IBA 13.4, 14.2, 15.2, 16); statuses are in
+//! The names of classes, methods, attributes and statuses, for programs that print them. Numbers
+//! and names are those of the InfiniBand specification (IBA 13.4, 14.2, 15.2, 16); statuses are in
 //! words.
 
 use std::ffi::{CStr, c_char};

@@ -1,5 +1,5 @@
-//! One membership of an id in a multicast group, and what its events need of it. Joining and leaving
-//! are in `group.rs`. The principal type is [`Membership`].
+//! One membership of an id in a multicast group, and what its events need of it. Joining and
+//! leaving are in `group.rs`. The principal type is [`Membership`].
 
 use crate::cma::CmId;
 use crate::entry::Outcome;

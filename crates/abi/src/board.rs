@@ -29,7 +29,8 @@ constants! {
         /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
         /// 1: the ports are in a subnet with switches, and packets pass only where their tables lead
-        /// (PATH_RESOLVE, and the paths to LIDs of other agents). 0: every active port reaches every other one.
+        /// (PATH_RESOLVE, and the paths to LIDs of other agents). 0: every active port reaches every
+        /// other one.
         HAS_PATHS = 28,
         /// Increased when an answer to PATH_RESOLVE has changed, before the engines that have it get
         /// a push.

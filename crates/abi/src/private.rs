@@ -190,11 +190,11 @@ record! {
         4 => reserved: u32,
         /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count;
         /// TARGET: `lane` is the QP number; CAPTURE, with the capture ring's memfd: `lane` is the
-        /// capture's number, `len` the capture ring's room, `lane_index` the most bytes that are kept
-        /// of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's
+        /// capture's number, `len` the capture ring's room, `lane_index` the most bytes that are
+        /// kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's
         /// number; DIRECT_ASK: `engine` and `lane` are the asking engine and its QP, `side` is the
-        /// receiver's QP, `lane_index` the key; DIRECT, with the fds of DIRECT_GRANT: `engine` is the
-        /// granter, `lane` the receiver's QP, `side` the line, `lane_index` the number).
+        /// receiver's QP, `lane_index` the key; DIRECT, with the fds of DIRECT_GRANT: `engine` is
+        /// the granter, `lane` the receiver's QP, `side` the line, `lane_index` the number).
         8 => lane: LaneOut,
     }
 }

@@ -1,9 +1,9 @@
 //! Devices that are added to a running agent, and removed from it.
 //!
-//! For programs a removal is as with a kernel: IBV_EVENT_DEVICE_FATAL, and RDMA_CM_EVENT_DEVICE_REMOVAL
-//! for ids of the connection manager. What the device did for them fails, and its objects can still
-//! be destroyed. The program's connections end; their peers see that they are gone. Adds to
-//! [`World`].
+//! For programs a removal is as with a kernel: IBV_EVENT_DEVICE_FATAL, and
+//! RDMA_CM_EVENT_DEVICE_REMOVAL for ids of the connection manager. What the device did for them
+//! fails, and its objects can still be destroyed. The program's connections end; their peers see
+//! that they are gone. Adds to [`World`].
 
 use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
@@ -21,8 +21,8 @@ use crate::world::World;
 const LANES_AT_ONCE: usize = 256;
 
 impl World {
-    /// Adds the devices of a configuration that has only `[[devices]]`: all of them, or none. Returns
-    /// their names.
+    /// Adds the devices of a configuration that has only `[[devices]]`: all of them, or none.
+    /// Returns their names.
     ///
     /// # Errors
     /// The text is no such configuration, or one of the devices cannot be beside those that exist, or

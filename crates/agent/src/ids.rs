@@ -1,5 +1,5 @@
-//! The names of contexts and ports, and the identity of the client that opened a context. [`crate::context`] has
-//! the state of a context.
+//! The names of contexts and ports, and the identity of the client that opened a context.
+//! [`crate::context`] has the state of a context.
 
 /// Names a context for as long as the agent runs; also the number of its engine. 0 names none.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -114,7 +114,7 @@ pub(crate) struct Results {
     pub(crate) tunnelled: Vec<Tunnelled>,
     /// Datagrams of ports of this agent for its connection manager.
     pub(crate) for_manager: VecDeque<Arrived>,
-    /// What the connection manager of this agent hears of subnet administration.
+    /// What subnet administration answers to the connection manager of this agent.
     pub(crate) answers: Vec<crate::outward::Answer>,
     /// Files with messages for their programs.
     pub(crate) readable: Vec<u32>,
@@ -137,8 +137,8 @@ impl Results {
 }
 
 impl Mads {
-    /// No file is open. With a topology, the devices are attached to its fabric, and the agent's own
-    /// subnet manager begins, unless the configuration says otherwise.
+    /// No file is open. With a topology, the devices are attached to its fabric, and the agent's
+    /// own subnet manager begins, unless the configuration says otherwise.
     ///
     /// # Errors
     /// The topology cannot be built.

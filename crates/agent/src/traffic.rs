@@ -1,5 +1,5 @@
-//! Collects what queue pairs have sent and received, for the counters of ports. `mads::traffic` adds
-//! it when somebody asks for them. Adds to [`World`].
+//! Collects what queue pairs have sent and received, for the counters of ports. `mads::traffic`
+//! adds it when somebody asks for them. Adds to [`World`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,8 +5,8 @@
 //! and has an interface of its own.
 //!
 //! Packets of InfiniBand ports are ERF records of type 21, as other tools write them (link type
-//! 197). Wireshark reads these records, and not those of link type 247. The crate `pcap-file` encodes the blocks. This module
-//! decides their content.
+//! 197). Wireshark reads these records, and not those of link type 247. The crate `pcap-file`
+//! encodes the blocks. This module decides their content.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -187,7 +187,7 @@ impl<W: Write> PcapNg<W> {
 fn recorded(time: u64, bytes: &[u8], len: usize) -> (Vec<u8>, usize) {
     const SECOND: u64 = 1_000_000_000;
     // Seconds since 1970, in units of 2⁻³².
-    let time = ((time / SECOND) << 32) | (((time % SECOND) << 32) / SECOND);
+    let time = ((time / SECOND) << 32) + ((time % SECOND) << 32) / SECOND;
     let short = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
     let flags = ERF_VARYING | if bytes.len() < len { ERF_TRUNCATED } else { 0 };
     let mut record = time.to_le_bytes().to_vec();

@@ -1,9 +1,9 @@
 //! `softhca ipoib`: a network interface over InfiniBand or RoCE (IPoIB), for programs that know
 //! nothing of RDMA.
 //!
-//! The crate `ipoib` decides what becomes of each packet. This module has the rest: the options, the
-//! TUN device, its addresses and routes, the queue pair, and subnet administration. The principal
-//! function is [`run`].
+//! The crate `ipoib` decides what becomes of each packet. This module has the rest: the options,
+//! the TUN device, its addresses and routes, the queue pair, and subnet administration. The
+//! principal function is [`run`].
 
 mod bridge;
 mod connected;

@@ -4,8 +4,8 @@
 //! Such packets are parsed only in part ([`Candidate`]), several in a row are taken under one lock
 //! of the QP, and a region that several of them use is held. A packet about which anything is
 //! special takes the general path (`receive.rs`), which has the same result, and which finds out
-//! what is wrong. So this file refuses no packet. With the strict mode, all packets take the general
-//! path. Adds to [`Engine`] and [`Qp`].
+//! what is wrong. So this file refuses no packet. With the strict mode, all packets take the
+//! general path. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 //!
 //! A LID of this agent names one of its ports. In a subnet with switches on several hosts, another
 //! LID may be one of another agent, whose address the board has. Any other LID is the host part of
-//! an address in the port's own subnet. In all cases a GID replaces the LID when the vector is set, and all later
-//! code uses only GIDs (docs/decisions/0019-lids-without-a-fabric.md). Ethernet ports have no LIDs:
-//! there the agent refuses vectors without a GRH.
+//! an address in the port's own subnet. In all cases a GID replaces the LID when the vector is set,
+//! and all later code uses only GIDs (docs/decisions/0019-lids-without-a-fabric.md). Ethernet ports
+//! have no LIDs: there the agent refuses vectors without a GRH.
 
 use abi::board::{self, port_word};
 pub(crate) use abi::lid::NO_GRH;

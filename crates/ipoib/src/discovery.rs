@@ -57,7 +57,8 @@ impl Interface {
         }
     }
 
-    /// Tells everybody where an own address is now, because a queue pair has a new number each time.
+    /// Tells everybody where an own address is now, because a queue pair has a new number each
+    /// time.
     pub(crate) fn announce(&mut self, ip: IpAddr, now: Time) {
         let link = self.config.link;
         match ip {

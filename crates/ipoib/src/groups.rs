@@ -81,8 +81,8 @@ impl Groups {
         }
     }
 
-    /// Keeps a packet until its group is joined. Joins it to send, if it is unknown. Returns false if
-    /// the packet is lost.
+    /// Keeps a packet until its group is joined. Joins it to send, if it is unknown. Returns false
+    /// if the packet is lost.
     pub(crate) fn hold(&mut self, mgid: Gid, packet: &[u8], now: Time, steps: &mut Vec<Step>) -> bool {
         if !self.table.contains_key(&mgid) {
             if self.table.len() >= MOST {

@@ -135,8 +135,8 @@ impl Interface {
         (self.neighbours.len(), self.groups.len(), self.connections.len())
     }
 
-    /// The host's addresses of this interface, and its routes out of it. New addresses are announced
-    /// to all neighbours.
+    /// The host's addresses of this interface, and its routes out of it. New addresses are
+    /// announced to all neighbours.
     pub fn set_routes(&mut self, own: Vec<OwnAddress>, routes: Vec<Route>, now: Time) {
         let before = std::mem::replace(&mut self.routes, Routes::new(own, routes));
         let new: Vec<IpAddr> = self.routes.own().iter().map(|own| own.ip).filter(|ip| !before.is_own(*ip)).collect();
@@ -294,8 +294,8 @@ impl Interface {
         wanted
     }
 
-    /// A connection has ended, because the neighbour has ended it or does not answer. The next packet
-    /// connects again. A packet that was lost with the connection can be given to
+    /// A connection has ended, because the neighbour has ended it or does not answer. The next
+    /// packet connects again. A packet that was lost with the connection can be given to
     /// [`Interface::outgoing`] once more.
     pub fn disconnected(&mut self, link: &LinkAddress) {
         self.connections.end(link);
@@ -327,7 +327,8 @@ impl Interface {
         held
     }
 
-    /// The payload of a datagram arrives. Returns the packet that the host receives, if there is one.
+    /// The payload of a datagram arrives. Returns the packet that the host receives, if there is
+    /// one.
     pub fn incoming<'a>(&mut self, payload: &'a [u8], now: Time) -> Option<&'a [u8]> {
         let Some((kind, packet)) = header::parse(payload) else {
             self.counters.malformed += 1;
@@ -346,8 +347,8 @@ impl Interface {
         None
     }
 
-    /// Joins the groups that are needed, and leaves the others. Before the interface is up, it needs
-    /// only the broadcast group.
+    /// Joins the groups that are needed, and leaves the others. Before the interface is up, it
+    /// needs only the broadcast group.
     fn want_groups(&mut self, now: Time) {
         let partition = self.config.partition;
         let mut wanted = BTreeSet::from([partition.broadcast()]);

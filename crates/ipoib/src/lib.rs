@@ -1,10 +1,10 @@
-//! IP over InfiniBand (RFC 4391, 4392, 4755) without sockets, clocks and queue pairs: which datagram
-//! an IP packet becomes, and to whom it goes.
+//! IP over InfiniBand (RFC 4391, 4392, 4755) without sockets, clocks and queue pairs: which
+//! datagram an IP packet becomes, and to whom it goes.
 //!
-//! An [`Interface`] stands between a host, which has IP packets and no link layer, and a queue pair.
-//! For the host it asks for link-layer addresses (ARP, neighbour discovery), answers for the host's
-//! own addresses, and joins multicast groups. Its owner has the network interface, the queue pair
-//! and the subnet administration:
+//! An [`Interface`] stands between a host, which has IP packets and no link layer, and a queue
+//! pair. For the host it asks for link-layer addresses (ARP, neighbour discovery), answers for the
+//! host's own addresses, and joins multicast groups. Its owner has the network interface, the queue
+//! pair and the subnet administration:
 //!
 //! ```text
 //!    host            Interface                      queue pair, subnet administration

@@ -1,6 +1,6 @@
 //! Neighbour discovery of IPv6 with the link-layer addresses of IPoIB: solicitations and
-//! advertisements as whole packets. Not router discovery, which is the host's. RFC 4861 4.3 and 4.4,
-//! RFC 4391 9.3. Principal type: [`Message`].
+//! advertisements as whole packets. Not router discovery, which is the host's. RFC 4861 4.3 and
+//! 4.4, RFC 4391 9.3. Principal type: [`Message`].
 
 use std::net::Ipv6Addr;
 

@@ -1,5 +1,5 @@
-//! The neighbours of an interface: which link-layer address an IP address has, and packets that wait
-//! for it. Not the messages that find it. Principal type: [`Neighbours`].
+//! The neighbours of an interface: which link-layer address an IP address has, and packets that
+//! wait for it. Not the messages that find it. Principal type: [`Neighbours`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Packets of the host with what is left to do for them: a checksum is finished, and a long packet of
-//! TCP or UDP is cut into segments. Principal type: [`HostPacket`].
+//! Packets of the host with what is left to do for them: a checksum is finished, and a long packet
+//! of TCP or UDP is cut into segments. Principal type: [`HostPacket`].
 
 use crate::checksum;
 use crate::header::EtherType;

@@ -1,5 +1,5 @@
-//! Hosts of one link: how they find each other, which groups they join, and what they do about those
-//! that do not answer.
+//! Hosts of one link: how they find each other, which groups they join, and what they do about
+//! those that do not answer.
 
 mod common;
 

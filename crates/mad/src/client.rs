@@ -23,7 +23,7 @@ const USUAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often segments without an acknowledgement are sent again, at least.
 const SEGMENT_RETRIES: u32 = 3;
 
-/// What a client hears.
+/// What a client receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<A> {
     /// A message has arrived: one datagram, or the headers and the data of all segments.
@@ -325,7 +325,7 @@ impl<A: Clone + Ord> Client<A> {
         self.transmits.pop_front()
     }
 
-    /// The next thing that the client hears.
+    /// The next thing that the client receives.
     pub fn poll_event(&mut self) -> Option<Event<A>> {
         self.events.pop_front()
     }

@@ -165,8 +165,8 @@ pub struct Refusal {
     pub fault: Fault,
 }
 
-/// Packets to send as an answer. [`crate::Responder::headers`] returns the headers of the first one.
-/// There is more than one only in the middle of an answer to a READ: packets with consecutive
+/// Packets to send as an answer. [`crate::Responder::headers`] returns the headers of the first
+/// one. There is more than one only in the middle of an answer to a READ: packets with consecutive
 /// numbers, the same headers, and `source.len()` bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -189,8 +189,8 @@ pub struct Response {
 pub enum ResponseData {
     /// The answer has no payload.
     None,
-    /// Bytes `[va + offset, va + offset + count * len)`, if `rkey` still permits access. Otherwise call
-    /// [`crate::Responder::read_failed`].
+    /// Bytes `[va + offset, va + offset + count * len)`, if `rkey` still permits access. Otherwise
+    /// call [`crate::Responder::read_failed`].
     Read {
         /// The READ's start address.
         va: u64,

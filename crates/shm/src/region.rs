@@ -156,8 +156,8 @@ impl Region {
     /// read-only mapping a store faults.
     #[inline]
     pub fn sink(&self, offset: usize, len: usize) -> Option<Sink<'_>> {
-        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has Rust
-        // references to them.
+        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has
+        // Rust references to them.
         self.pointer(offset, len).map(|start| unsafe { Sink::new(start.as_ptr(), len) })
     }
 

@@ -54,8 +54,8 @@ impl Share {
     pub fn sink(&self, offset: u64, len: u64) -> Option<Sink<'_>> {
         let end = offset.checked_add(len)?;
         let start = (end <= self.len as u64).then(|| self.base.as_ptr().wrapping_add(offset as usize))?;
-        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has Rust
-        // references to them.
+        // SAFETY: the bytes are inside the mapping, which lives as long as self, and nobody has
+        // Rust references to them.
         Some(unsafe { Sink::new(start, len as usize) })
     }
 }

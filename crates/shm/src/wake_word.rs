@@ -64,8 +64,8 @@ impl<M: Memory> WakeWord<M> {
     }
 
     /// Asks posters to wake the sleeper from now on; returns the new word, which is odd. Call
-    /// [`crate::sleeper_barrier`] next, or [`crate::sleeper_fence`] if posters know that the sleeper
-    /// is restless, and then check all rings once more.
+    /// [`crate::sleeper_barrier`] next, or [`crate::sleeper_fence`] if posters know that the
+    /// sleeper is restless, and then check all rings once more.
     pub fn arm(&self) -> u32 {
         // Relaxed: the barrier or fence that follows orders the store.
         self.memory.update(WORD, |word| word.wrapping_add(ARMING) | ARMED)

@@ -143,8 +143,8 @@ impl Sa {
         Some(mlid)
     }
 
-    /// Follows a change of the inventory: ports that are gone leave their groups, and their services
-    /// and subscriptions end.
+    /// Follows a change of the inventory: ports that are gone leave their groups, and their
+    /// services and subscriptions end.
     pub fn inventory_changed(&mut self, inventory: &Inventory, now: Duration) {
         self.index.follow(inventory);
         self.aliases.retain(|guid| self.index.owner(guid).is_some());

@@ -16,8 +16,8 @@
 //! [`Managed`] is such an owner: a fabric with the agents of its nodes, in which a subnet manager
 //! works. Not here: the manager itself, and subnet administration.
 //!
-//! Where to read first: [`state`], then [`switch`], then [`fabric`], then [`managed`]. [`tunnel`] is a
-//! link to a fabric of another host.
+//! Where to read first: [`state`], then [`switch`], then [`fabric`], then [`managed`]. [`tunnel`]
+//! is a link to a fabric of another host.
 //!
 //! # The requirements of the link, and where they are
 //!

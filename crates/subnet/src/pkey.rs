@@ -31,9 +31,9 @@ impl Table {
     }
 
     /// Whether a switch port with this table lets packets of this partition pass. Full and limited
-    /// members are the same here: a manager gives the port the keys of the end port at its link, and
-    /// a limited member must be able to send through it. The end port at the other side checks the
-    /// membership.
+    /// members are the same here: a manager gives the port the keys of the end port at its link,
+    /// and a limited member must be able to send through it. The end port at the other side checks
+    /// the membership.
     #[must_use]
     pub fn passes(&self, pkey: u16) -> bool {
         is_valid(pkey) && self.entries().iter().any(|own| base(*own) == base(pkey))

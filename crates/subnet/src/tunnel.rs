@@ -103,7 +103,7 @@ pub struct Tunnel {
     answer: Option<u64>,
     may_answer: Time,
     next_hello: Time,
-    /// What the peer hears after each hello, in parts, and which part is next.
+    /// What is sent to the peer after each hello, in parts, and which part is next.
     reach: Vec<Vec<u8>>,
     next_part: usize,
     /// What the peer has said.
@@ -143,7 +143,7 @@ impl Tunnel {
         if self.answer.is_some() { 0 } else { self.next_hello }
     }
 
-    /// The own port is on or off, and can be this. The peer hears of a change at once.
+    /// The own port is on or off, and can be this. A change is sent to the peer at once.
     pub fn set_port(&mut self, on: bool, offer: Offer) {
         if (self.on, self.offer) != (on, offer) {
             (self.on, self.offer, self.next_hello) = (on, offer, 0);
@@ -156,7 +156,7 @@ impl Tunnel {
         self.next_hello = 0;
     }
 
-    /// What packets reach that come by the tunnel. The peer hears of a change at once.
+    /// What packets reach that come by the tunnel. A change is sent to the peer at once.
     pub fn set_reach(&mut self, reached: &[Reached]) {
         let bodies = reach::bodies(reached);
         if self.reach != bodies {

@@ -1,10 +1,10 @@
 //! TUN devices of Linux: network interfaces without a link layer. The program reads the IP packets
-//! that the host sends by the interface, and writes those that the host receives. Before each packet
-//! is a header that says what is left to do for it: a checksum, or to cut a long packet of TCP or UDP
-//! into segments (`struct virtio_net_hdr`).
+//! that the host sends by the interface, and writes those that the host receives. Before each
+//! packet is a header that says what is left to do for it: a checksum, or to cut a long packet of
+//! TCP or UDP into segments (`struct virtio_net_hdr`).
 //!
-//! It knows nothing of RDMA, and neither addresses nor the MTU of an interface: those are rtnetlink's.
-//! Principal type: [`Tun`].
+//! It knows nothing of RDMA, and neither addresses nor the MTU of an interface: those are
+//! rtnetlink's. Principal type: [`Tun`].
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the ioctl requests that make the interface")]

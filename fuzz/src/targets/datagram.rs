@@ -1,4 +1,5 @@
-//! Management datagrams that no agent of this fabric has sent, with all that a stranger can make fit.
+//! Management datagrams that no agent of this fabric has sent, with all that a stranger can make
+//! fit.
 
 use std::time::Duration;
 

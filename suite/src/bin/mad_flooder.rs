@@ -4,8 +4,8 @@
 //! `tests/mad_users.rs` starts it as `mad_flooder FLOOD SECONDS`, with `SOFTHCA_DIR` naming the
 //! agent's run directory. It repeats one action as often as possible, and prints how often it has
 //! done so. As `mad_flooder victim SECONDS`, it sends requests one after the other, and fails if
-//! one is not answered. As `mad_flooder serves SECONDS`, it serves subnet administration and does not
-//! answer. The agent may refuse what a flood asks.
+//! one is not answered. As `mad_flooder serves SECONDS`, it serves subnet administration and does
+//! not answer. The agent may refuse what a flood asks.
 #![forbid(unsafe_code)]
 
 use std::io;

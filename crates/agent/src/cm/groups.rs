@@ -100,8 +100,8 @@ impl Manager {
         Ok(call.command.answer(&CreateIdAnswer { id: member }))
     }
 
-    /// Checks that an id can become a member of a group besides the memberships that it has. Returns
-    /// its user.
+    /// Checks that an id can become a member of a group besides the memberships that it has.
+    /// Returns its user.
     fn user_with_room(&mut self, call: &Call<'_>, name: u32, gid: &[u8; 16], of_id: &[u32]) -> Outcome<u32> {
         let present: BTreeSet<[u8; 16]> =
             of_id.iter().filter_map(|member| self.members.get(*member)).map(|member| member.gid).collect();

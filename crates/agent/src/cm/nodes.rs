@@ -67,8 +67,8 @@ impl Locals {
         self.attachments.iter().find(|at| (at.device, at.port) == (device, port)).copied()
     }
 
-    /// An address of a node, and where it is. `localhost`, or no address, means the first one. Other
-    /// loopback addresses may belong to other nodes, or to none.
+    /// An address of a node, and where it is. `localhost`, or no address, means the first one.
+    /// Other loopback addresses may belong to other nodes, or to none.
     fn find_own(&self, node: Option<usize>, ip: IpAddr) -> Option<(IpAddr, Attachment)> {
         match self.nodes.get(&ip) {
             Some(place) => {

@@ -1,5 +1,6 @@
-//! Captures of management datagrams on InfiniBand ports: as packets of the port's link. Root and the
-//! agent's own user see all of them. Other users see those of their own files. Adds to [`Mads`].
+//! Captures of management datagrams on InfiniBand ports: as packets of the port's link. Root and
+//! the agent's own user see all of them. Other users see those of their own files. Adds to
+//! [`Mads`].
 
 use subnet::fabric::End;
 use subnet::frame::Frame;

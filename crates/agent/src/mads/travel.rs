@@ -27,7 +27,7 @@ const ETIMEDOUT: u32 = 110;
 const HOP_LIMIT: u8 = 64;
 
 impl Mads {
-    /// Sends what a client has to send, and gives its file what it hears.
+    /// Sends what a client has to send, and gives its file what the client has received.
     pub(super) fn follow_client(&mut self, at: PortId, registration: Registration) {
         let Some(registered) = self.ports.get_mut(&at).and_then(|port| port.registered.get_mut(&registration)) else {
             return;

@@ -1,6 +1,6 @@
-//! The datagrams that are on their way inside of an agent. Each user's wait in a queue of their own,
-//! and the queues take turns: a user with many does not delay those of others. The principal type is
-//! [`Travelling`].
+//! The datagrams that are on their way inside of an agent. Each user's wait in a queue of their
+//! own, and the queues take turns: a user with many does not delay those of others. The principal
+//! type is [`Travelling`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

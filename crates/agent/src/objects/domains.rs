@@ -53,8 +53,8 @@ impl Domains {
         self.by_file.get(&(device, inode)).copied()
     }
 
-    /// Adds a domain. One with a file has a secret. Without randomness there is no sharing: 0 is the
-    /// token of a private domain.
+    /// Adds a domain. One with a file has a secret. Without randomness there is no sharing: 0 is
+    /// the token of a private domain.
     pub(crate) fn add(&mut self, device: usize, file: Option<File>, secret: impl FnOnce() -> u64) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
         let token = if file.is_some() { secret() } else { 0 };

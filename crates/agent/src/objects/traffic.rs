@@ -1,6 +1,6 @@
 //! What queue pairs have sent and received, by the ports at both ends. The engines publish sums in
-//! queue memory (`abi::queue::qp`). Here is the part that has not been added to the counters of ports
-//! yet; [`crate::traffic`] collects it. Principal type: [`Traffic`].
+//! queue memory (`abi::queue::qp`). Here is the part that has not been added to the counters of
+//! ports yet; [`crate::traffic`] collects it. Principal type: [`Traffic`].
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The connection manager's node: every command of `abi::ucma`, between clients of one agent and between agents.
+//! The connection manager's node: every command of `abi::ucma`, between clients of one agent and
+//! between agents.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -282,7 +282,8 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    /// Sends what was lost with broken connections once more: the neighbours may have started again.
+    /// Sends what was lost with broken connections once more: the neighbours may have started
+    /// again.
     fn send_lost(&mut self) -> Result<(), Failure> {
         for link in self.link.broken() {
             self.interface.disconnected(&link);

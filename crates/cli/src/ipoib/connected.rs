@@ -117,8 +117,8 @@ impl Connected {
         }
     }
 
-    /// The next connection of this side that was made, with the longest packet that its peer takes, or
-    /// that failed. Keeps those of peers.
+    /// The next connection of this side that was made, with the longest packet that its peer takes,
+    /// or that failed. Keeps those of peers.
     pub(crate) fn next(&mut self) -> Option<(LinkAddress, Option<usize>)> {
         let mut bytes = [0; 64];
         while self.woken.read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
@@ -268,8 +268,8 @@ fn wakers() -> Result<(UnixStream, UnixStream)> {
     pair().map_err(|error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO).into())
 }
 
-/// The longest packet in a peer's private data: its QPN (4 bytes), and its receive buffer (4 bytes).
-/// RFC 4755 6.
+/// The longest packet in a peer's private data: its QPN (4 bytes), and its receive buffer (4
+/// bytes). RFC 4755 6.
 fn longest(private_data: &[u8]) -> Option<usize> {
     let bytes = private_data.get(4..8)?.try_into().ok()?;
     let buffer = u32::from_be_bytes(bytes) as usize;

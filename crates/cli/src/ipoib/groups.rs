@@ -12,8 +12,8 @@ pub(crate) fn joined(interface: &str) -> Vec<IpAddr> {
     groups
 }
 
-/// A line for each interface (`2 ib0 : 1 V3`), then a line for each of its groups, with the group as
-/// a word in memory order (`010000E0 1 0:00000000 0`).
+/// A line for each interface (`2 ib0 : 1 V3`), then a line for each of its groups, with the group
+/// as a word in memory order (`010000E0 1 0:00000000 0`).
 fn of_igmp(text: &str, interface: &str) -> Vec<IpAddr> {
     let mut groups = Vec::new();
     let mut here = false;

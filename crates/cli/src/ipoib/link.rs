@@ -1,5 +1,5 @@
-//! The queue pair of an interface: sends payloads to targets, and receives payloads. It knows nothing
-//! of IP. The principal type is [`Link`].
+//! The queue pair of an interface: sends payloads to targets, and receives payloads. It knows
+//! nothing of IP. The principal type is [`Link`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -98,8 +98,8 @@ impl Link {
         self.free.push(buffer);
     }
 
-    /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets nothing.
-    /// If they are `kept` and their connection breaks, [`Link::lost`] returns them.
+    /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets
+    /// nothing. If they are `kept` and their connection breaks, [`Link::lost`] returns them.
     pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target, kept: bool) -> Result<()> {
         if let (Target::Connection(link), Some(connected)) = (target, &mut self.connected) {
             // The id is the length of a payload that is kept.

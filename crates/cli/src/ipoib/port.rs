@@ -91,8 +91,8 @@ impl Port {
         Ok(self.context.pkey(self.number, self.pkey_index)? == self.pkey)
     }
 
-    /// Waits until the table has the P_Key again, maybe at another place. Returns false if `stop` is
-    /// readable before.
+    /// Waits until the table has the P_Key again, maybe at another place. Returns false if `stop`
+    /// is readable before.
     pub(crate) fn wait_for_partition(&self, stop: &OwnedFd) -> Result<bool, Failure> {
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         loop {

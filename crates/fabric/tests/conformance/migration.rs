@@ -23,8 +23,8 @@ fn plan() -> Plan {
     Plan { memory: 256 * 1024, timeout: 12, retry_cnt: 3, ..Plan::rc() }
 }
 
-/// As [`plan`], for tests in which no path fails: an end that the machine leaves without a processor
-/// for a while must not take that for a failed path.
+/// As [`plan`], for tests in which no path fails: an end that the machine leaves without a
+/// processor for a while must not take that for a failed path.
 fn patient() -> Plan {
     Plan { timeout: 15, retry_cnt: 7, ..plan() }
 }

@@ -1,6 +1,7 @@
 //! Engines and their peers: lanes, routes, direct access, faults, captures and hostile peers.
 //!
-//! One program for all of them, so that they are linked once. No test shares an agent with another one.
+//! One program for all of them, so that they are linked once. No test shares an agent with another
+//! one.
 
 #[path = "../common/mod.rs"]
 mod common;

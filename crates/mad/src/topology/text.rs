@@ -12,9 +12,10 @@
 //! Ca      2 "H1"              # "host 1"
 //! [1](300001)  "S1"[1]        # lid 4 lmc 0 "leaf 1" lid 3 4xQDR
 //! ```
-//! A line `# address 10.0.0.1 10.0.0.2` below the line of an adapter has the addresses of its ports;
-//! ibsim takes it for a comment. Lines that ibsim does not know are ignored. So are its aliases of ports (`@`) and its commands.
-//! The options `w=`, `s=` and `e=` of a port are codes of PortInfo.
+//! A line `# address 10.0.0.1 10.0.0.2` below the line of an adapter has the addresses of its
+//! ports; ibsim takes it for a comment. Lines that ibsim does not know are ignored. So are its
+//! aliases of ports (`@`) and its commands. The options `w=`, `s=` and `e=` of a port are codes of
+//! PortInfo.
 
 use super::{Error, LONGEST, Link, Node, Place, Placed, Speed, Topology, Width, error, number, rate};
 use std::fmt;

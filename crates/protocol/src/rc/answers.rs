@@ -405,8 +405,8 @@ impl Answers {
         }
     }
 
-    /// The READ whose packets were polled last cannot be read: `sent` of them were sent, and not the
-    /// next one. Returns its number if the requester must get a NAK. Then all other answers are
+    /// The READ whose packets were polled last cannot be read: `sent` of them were sent, and not
+    /// the next one. Returns its number if the requester must get a NAK. Then all other answers are
     /// dropped.
     pub(super) fn give_up_read(&mut self, sent: u32) -> Option<Psn> {
         self.drop_packets(sent).and_then(|(psn, answered)| {

@@ -198,8 +198,8 @@ impl Responder {
         self.answers.last = Answer::FatalNak(nak, psn);
     }
 
-    /// The next answer to send: one packet, or up to `most` packets in the middle of the answer to a
-    /// READ. The caller sends it, or calls [`Responder::untransmit`] or
+    /// The next answer to send: one packet, or up to `most` packets in the middle of the answer to
+    /// a READ. The caller sends it, or calls [`Responder::untransmit`] or
     /// [`Responder::read_failed`]. Poll after a batch of packets, not after each packet: then one
     /// ACK answers all of them.
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! MultiPathRecord: paths between several sources and several destinations. Not which path a pair has
-//! ([`super::paths`]). The function is [`multi_paths`].
+//! MultiPathRecord: paths between several sources and several destinations. Not which path a pair
+//! has ([`super::paths`]). The function is [`multi_paths`].
 
 use super::Config;
 use super::index::Index;

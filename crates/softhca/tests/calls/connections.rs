@@ -310,8 +310,8 @@ fn gid(program: &Program) -> Gid {
     program.device.gids(1).expect("a table").iter().find(|entry| entry.index > 0).expect("an address").gid
 }
 
-/// A service id in the port space of RDMA CM needs no right. One of IPoIB names an interface, so only
-/// root may listen there. Private data comes as it was sent in both cases.
+/// A service id in the port space of RDMA CM needs no right. One of IPoIB names an interface, so
+/// only root may listen there. Private data comes as it was sent in both cases.
 #[test]
 fn a_service_is_found_by_gid() {
     let fabric = Fabric::two_hosts().expect("a fabric");

@@ -83,8 +83,8 @@ pub(super) fn assign(topology: &Topology) -> Result<Vec<Guids>, Unbuildable> {
 }
 
 /// What the new GUIDs of this file have in common, above the numbers that ibsim uses: nothing,
-/// unless links lead to other agents. Then it is a hash of these links, because the other file has other
-/// ones, and the subnet has the nodes of both. FNV-1a.
+/// unless links lead to other agents. Then it is a hash of these links, because the other file has
+/// other ones, and the subnet has the nodes of both. FNV-1a.
 fn base(topology: &Topology) -> u64 {
     let links = topology.nodes.iter().flat_map(|node| node.links.iter().map(move |link| (node, link)));
     let outward = links.filter(|(_, link)| link.outside().is_some());

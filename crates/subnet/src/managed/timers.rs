@@ -23,7 +23,7 @@ pub(super) enum Timer {
     Disable(End),
     /// A tunnel says hello.
     Tunnel(usize),
-    /// The peers of tunnels hear of changed paths.
+    /// Changed paths are sent to the peers of tunnels.
     Reach,
 }
 

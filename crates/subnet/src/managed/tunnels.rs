@@ -26,7 +26,7 @@ pub(super) struct Outward {
     pub(super) follows: bool,
 }
 
-/// How long changes of paths are collected before the peers hear of them.
+/// How long changes of paths are collected before they are sent to the peers.
 const COLLECT: Time = 10_000 * MICROSECOND;
 
 /// All links to other agents.
@@ -158,7 +158,7 @@ impl Managed {
         self.tunnel_follows(index);
     }
 
-    /// Paths may have changed: the peers hear of it soon.
+    /// Paths may have changed: the changes are sent to the peers soon.
     pub(super) fn watch_reach(&mut self) {
         let epoch = Some(self.fabric.epoch());
         if !self.tunnels.all.is_empty() && std::mem::replace(&mut self.tunnels.told, epoch) != epoch {
