@@ -46,6 +46,10 @@ impl Manager {
         let (Some(path), Some(at), Some(remote)) = (id.path, id.attachment, id.remote) else {
             return refuse(Errno::EINVAL, format!("the address that id {name:#x} had is gone"));
         };
+        if at.is_iwarp {
+            self.connect_by_tcp(name, &param)?;
+            return Ok(Vec::new());
+        }
         let service_id = service_id(id.space, &remote);
         let private = private_data(id, &param)?;
         id.qpn = param.qp_num;
@@ -97,12 +101,22 @@ impl Manager {
         let now = self.now();
         self.check_room(call)?;
         let id = self.id_in(call, name, &[Stage::Connecting])?;
-        let Some(connection) = id.connection else {
+        let connection = id.connection;
+        if self.is_by_tcp(name) {
+            self.check_qp(world, call, param.qp_num)?;
+            self.accept_by_tcp(name, &param)?;
+            if param.valid != 0 {
+                let user = self.owner(call.channel)?.channel.peer.uid;
+                self.make_known(name, uid, user);
+            }
+            return Ok(Vec::new());
+        }
+        let Some(connection) = connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has no request to accept"));
         };
         if param.valid == 0 {
             // The REP has arrived, and the program has a QP for the connection.
-            id.established = true;
+            self.id(call, name)?.established = true;
             self.core.ready(connection, &[]).map_err(|error| impossible(name, &error))?;
             return Ok(Vec::new());
         }
@@ -171,11 +185,15 @@ impl Manager {
             }
         };
         let id = self.id_in(call, name, &[Stage::Connecting])?;
-        let Some(connection) = id.connection else {
+        let (connection, datagram) = (id.connection, id.is_datagram());
+        let private = &private_data[..usize::from(private_data_len)];
+        if self.is_by_tcp(name) {
+            self.reject_by_tcp(name, private)?;
+            return Ok(Vec::new());
+        }
+        let Some(connection) = connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has nothing to reject"));
         };
-        let private = &private_data[..usize::from(private_data_len)];
-        let datagram = id.is_datagram();
         let outcome = if datagram {
             let reply = SidrReply { status: SidrStatus::REJECTED, private_data: private, ..SidrReply::default() };
             self.core.sidr_reply(now, connection, &reply)
@@ -194,6 +212,11 @@ impl Manager {
     pub(super) fn disconnect(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Disconnect { id: name } = call.command.body();
         let now = self.now();
+        self.id(call, name)?;
+        if self.is_by_tcp(name) {
+            self.disconnect_by_tcp(name);
+            return Ok(Vec::new());
+        }
         let id = self.id(call, name)?;
         let Some(connection) = id.connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has no connection to end"));
@@ -260,7 +283,7 @@ fn private_data(id: &Id, param: &ConnParam) -> Outcome<Vec<u8>> {
 }
 
 /// The private data that a program gives.
-fn given(param: &ConnParam) -> &[u8] {
+pub(super) fn given(param: &ConnParam) -> &[u8] {
     &param.private_data[..usize::from(param.private_data_len).min(PRIVATE_DATA_MAX)]
 }
 
