@@ -44,6 +44,7 @@ use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
+use crate::stream::Streams;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
@@ -91,6 +92,8 @@ pub struct Engine {
     seldom: AtomicU32,
     /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
+    /// The sockets of queue pairs of iWARP.
+    pub(crate) streams: Streams,
 }
 
 /// Work for which the helper thread must call the agent.
@@ -215,6 +218,7 @@ impl Engine {
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),
             drops: Drops::new(page),
+            streams: Streams::default(),
             core,
         }
     }

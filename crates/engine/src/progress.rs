@@ -115,6 +115,7 @@ impl Engine {
             worked |= self.look_at_timers();
         }
         worked |= self.schedule_waiting();
+        worked |= self.serve_streams(sure);
         if self.has_deferred() {
             crate::usermem::prepare_thread();
             for work in self.deferred() {

@@ -15,13 +15,12 @@ mod serving;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
-use abi::post::opcode;
 use iwarp::stream::work;
 use iwarp::{Stag, Transmit};
 use protocol::{Operation, SendOp, Time};
+use rustix::event::epoll::EventFlags;
 
 use crate::post_error::PostCause;
 use crate::qp::{Inner, Qp};
@@ -53,6 +52,8 @@ struct Live {
     output: Output,
     /// How to end the sending direction behind the output.
     end: Option<Transmit>,
+    /// What the socket is watched for.
+    interest: EventFlags,
     /// The socket has no room: it is watched for room.
     is_full: bool,
     /// The peer has closed its direction.
@@ -95,23 +96,13 @@ impl StreamPart {
     }
 }
 
-/// The name of a work request that iWARP does not have.
-pub(crate) fn opcode_name(number: u32) -> &'static str {
-    match number {
-        opcode::SEND_WITH_IMM => "SEND with immediate data",
-        opcode::RDMA_WRITE_WITH_IMM => "RDMA WRITE with immediate data",
-        opcode::ATOMIC_WRITE => "ATOMIC WRITE",
-        _ => "FLUSH",
-    }
-}
-
 fn duration(time: Time) -> Duration {
     Duration::from_nanos(time.0)
 }
 
 impl Qp {
     /// Sends what a queue pair of iWARP has to send, and writes its completions.
-    pub(crate) fn pump_stream(self: &Arc<Self>, inner: &mut Inner) {
+    pub(crate) fn pump_stream(&self, inner: &mut Inner) {
         if let Some(mut live) = self.take_live(inner) {
             self.hand_requests_over(inner, &mut live);
             self.drive(inner, &mut live);

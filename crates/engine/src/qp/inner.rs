@@ -27,6 +27,7 @@ use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
+use crate::stream::StreamPart;
 use crate::traffic::Traffic;
 use crate::wqe::Ring;
 
@@ -136,6 +137,8 @@ pub(crate) struct Link {
     /// The MTU codes of our packets on a lane and of the peer's packets; 0 is the lane's own MTU.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
+    /// iWARP: there is no route, but a TCP connection.
+    pub(crate) stream: Option<Box<StreamPart>>,
 }
 
 impl Link {
@@ -221,6 +224,7 @@ impl Inner {
                 special: Special::default(),
                 lane_mtu: 0,
                 peer_mtu: 0,
+                stream: None,
             },
             ud: UdPart::default(),
             traffic: Traffic::default(),

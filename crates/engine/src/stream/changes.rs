@@ -8,8 +8,6 @@
 //! | to ERR | the same, and all requests are flushed |
 //! | to RESET, end of the QP | the connection is aborted, or ends behind what is sent |
 
-use std::sync::Arc;
-
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
@@ -40,7 +38,7 @@ impl Qp {
     }
 
     /// Begins the stream of the connection that the agent has given.
-    pub(crate) fn begin_stream(self: &Arc<Self>, inner: &mut Inner, given: Answer) -> Result<()> {
+    pub(crate) fn begin_stream(&self, inner: &mut Inner, given: Answer) -> Result<()> {
         let out: StreamOut = given.get(0)?;
         let socket = given.fds.into_iter().next();
         let socket = socket.ok_or_else(|| refusal(Errno::EIO, "STREAM_TAKE came without the socket"))?;
@@ -69,7 +67,7 @@ impl Qp {
     }
 
     /// Applies a change that the agent has allowed. The attributes are already merged.
-    pub(crate) fn change_stream(self: &Arc<Self>, inner: &mut Inner, mask: u32, next: State) {
+    pub(crate) fn change_stream(&self, inner: &mut Inner, mask: u32, next: State) {
         match next {
             State::Sqd if inner.state == State::Rts => {
                 let is_idle = self.close_stream(inner);
@@ -91,7 +89,7 @@ impl Qp {
     }
 
     /// Closes the stream as gracefully as possible. Returns whether no request was outstanding.
-    fn close_stream(self: &Arc<Self>, inner: &mut Inner) -> bool {
+    fn close_stream(&self, inner: &mut Inner) -> bool {
         let Some(mut live) = self.take_live(inner) else { return true };
         let is_idle = live.stream.is_idle();
         live.stream.close(duration(self.engine().now()));
@@ -102,6 +100,11 @@ impl Qp {
         inner.state = before;
         self.put_live_back(inner, live);
         is_idle
+    }
+
+    /// The QP fails for a reason of its own: the stream closes.
+    pub(crate) fn end_stream(&self, inner: &mut Inner) {
+        self.close_stream(inner);
     }
 
     /// Drops the stream: the QP is reset, or ends. What was sent goes out as far as the socket

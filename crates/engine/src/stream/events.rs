@@ -38,7 +38,7 @@ impl Qp {
                         self.complete_receive(inner, &receive, status(of), None, wc_opcode::RECV, None);
                     }
                 }
-                Event::Terminated { by, terminate } => self.on_terminated(by, terminate.reason),
+                Event::Terminated { by, terminate } => self.on_terminated(inner, live, by, terminate.reason),
                 Event::Closed(close) => self.on_closed(inner, live, close),
             }
         }
@@ -67,7 +67,7 @@ impl Qp {
 
     /// A Terminate message goes out, or has come.
     #[cold]
-    fn on_terminated(&self, by: Side, reason: Reason) {
+    fn on_terminated(&self, inner: &mut Inner, live: &mut Live, by: Side, reason: Reason) {
         match by {
             Side::Us => {
                 self.happened(format_args!("ended the stream: {reason}"));
@@ -82,6 +82,7 @@ impl Qp {
             }
             Side::Peer => self.happened(format_args!("got a Terminate message: {reason}")),
         }
+        self.end_by_stream(inner, live, format_args!("a Terminate message ended the stream: {reason}"));
     }
 
     /// The stream is over: the queue pair is in error, and its receive requests are flushed.
@@ -93,11 +94,19 @@ impl Qp {
                 live.output.clear();
             }
         }
-        for receive in live.receives.drain() {
-            self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+        self.end_by_stream(inner, live, format_args!("{}", in_words(close)));
+    }
+
+    /// The queue pair goes to the error state, if it is not there, and the agent hears of it.
+    fn end_by_stream(&self, inner: &mut Inner, live: &mut Live, why: std::fmt::Arguments<'_>) {
+        // The events of receive requests that have arrived come first.
+        if live.stream.state() == iwarp::State::Closed {
+            for receive in live.receives.drain() {
+                self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+            }
         }
         if !matches!(inner.state, State::Err | State::Reset) {
-            self.flushes(inner, format_args!("{}", in_words(close)));
+            self.flushes(inner, why);
             inner.set_state(State::Err);
             inner.requester.flush();
             self.flush_receives(inner);
