@@ -25,6 +25,13 @@ use crate::qp::{Inner, Qp};
 use crate::request;
 
 impl Qp {
+    /// Whether it is a queue pair of iWARP: it goes to RTS after the connection manager has accepted
+    /// a request, and not before.
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        self.lock().link.stream.is_some()
+    }
+
     /// Whether a change takes the connection over.
     pub(crate) fn takes_stream(&self, inner: &Inner, new: &ModifyQp) -> bool {
         let goes = new.attr_mask & attr::STATE != 0 && u32::from(new.qp_state) == State::Rts as u32;
