@@ -7,8 +7,8 @@
 
 use crate::channel;
 use crate::entry::{self, Outcome, refuse};
-use crate::object::get;
 use crate::layout::{Context, Device, DeviceAttr, Pd};
+use crate::object::get;
 use crate::verbs::{self, made};
 use bytemuck::Zeroable;
 use parking_lot::Mutex;

@@ -107,7 +107,8 @@ pub struct Port {
 impl Device {
     /// Creates the device that `config` describes, for the agent that serves `place`.
     pub fn new(index: usize, config: &DeviceConfig, place: &str) -> Self {
-        let node_guid = config.node_guid.or_else(|| rnic::guid(config)).unwrap_or_else(|| identity::derive(place, index));
+        let node_guid =
+            config.node_guid.or_else(|| rnic::guid(config)).unwrap_or_else(|| identity::derive(place, index));
         let new_port = |(port, number)| Port::new(port, config.transport, node_guid, number);
         let ports = config.ports.iter().zip(1..).map(new_port).collect();
         Self {

@@ -157,6 +157,8 @@ impl Qp {
     fn drive(&self, inner: &mut Inner, live: &mut Live) {
         let mut left = QUANTUM;
         loop {
+            // Old output may have left no room for more.
+            let had_output = !live.output.is_empty();
             let sent = self.fill_output(inner, live);
             match live.output.flush(&live.socket) {
                 Ok(Flushed::All) => live.is_full = false,
@@ -173,7 +175,7 @@ impl Qp {
                 }
             }
             left = left.saturating_sub(sent);
-            if sent == 0 {
+            if sent == 0 && !had_output {
                 break;
             }
             if left == 0 {

@@ -78,11 +78,21 @@ impl Key {
 enum End {
     Listening(Vec<TcpListener>),
     /// The request is sent as soon as TCP is connected.
-    Asking { socket: TcpStream, initiator: Box<Initiator>, sent: bool },
+    Asking {
+        socket: TcpStream,
+        initiator: Box<Initiator>,
+        sent: bool,
+    },
     /// The program decides.
-    Asked { socket: TcpStream, responder: Box<Responder> },
+    Asked {
+        socket: TcpStream,
+        responder: Box<Responder>,
+    },
     /// The engine has the socket, or may take it.
-    Agreed { qpn: u32, passive: bool },
+    Agreed {
+        qpn: u32,
+        passive: bool,
+    },
 }
 
 /// A connection without an id.

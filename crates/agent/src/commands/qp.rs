@@ -97,7 +97,10 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let device = world.device_of(owner);
     if device.is_iwarp() && service != Service::Rc {
         let name = kind::name(wanted.qp_type).unwrap_or("unknown");
-        return refuse(Errno::EOPNOTSUPP, format!("{} is an iWARP device: it has RC QPs only, not {name}", device.name));
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("{} is an iWARP device: it has RC QPs only, not {name}", device.name),
+        );
     }
     let is_stream = device.is_iwarp();
     let shape = Shape::new(device, service, wanted)?;

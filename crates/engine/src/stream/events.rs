@@ -3,7 +3,7 @@
 use abi::cq::opcode as wc_opcode;
 use abi::event::kind;
 use abi::queue::qp as word;
-use iwarp::{Close, Event, Received, Reason, Side};
+use iwarp::{Close, Event, Reason, Received, Side};
 use protocol::{RecvEnd, State, Status};
 
 use super::Live;
