@@ -114,8 +114,11 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             return Err(error.into());
         }
         object.inner.named.store(true, Ordering::Relaxed);
-        if device.is_iwarp {
-            attributes::connect(object, responder_resources, initiator_depth)?;
+        if device.is_iwarp
+            && let Err(error) = attributes::connect(object, responder_resources, initiator_depth)
+        {
+            let _ = object.channel()?.disconnect_quietly(object.inner.handle);
+            return Err(error);
         }
         if object.is_datagram() {
             if object.state().sync {

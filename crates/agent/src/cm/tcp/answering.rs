@@ -51,7 +51,7 @@ impl Manager {
     /// The program rejects a request.
     pub(in crate::cm) fn reject_by_tcp(&mut self, name: u32, private: &[u8]) -> Outcome<()> {
         match self.mail.tcp.ends.remove(&name) {
-            Some(End::Asked { socket, responder }) => self.send_away(socket, responder, private),
+            Some(End::Asked { socket, mut responder }) => self.send_away(socket, &mut responder, private),
             end => {
                 self.mail.tcp.ends.extend(end.map(|end| (name, end)));
                 return refuse(Errno::EINVAL, format!("id {name:#x} has nothing to reject"));
@@ -83,7 +83,7 @@ impl Manager {
         match end {
             // Closing a socket ends its watch.
             End::Listening(_) | End::Asking { .. } => {}
-            End::Asked { socket, responder } => self.send_away(socket, responder, &[]),
+            End::Asked { socket, mut responder } => self.send_away(socket, &mut responder, &[]),
             End::Agreed { qpn, .. } => {
                 tcp.streams.withdraw(qpn);
                 if tcp.by_qpn.get(&qpn) == Some(&name) {

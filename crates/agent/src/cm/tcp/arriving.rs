@@ -109,12 +109,12 @@ impl Manager {
     }
 
     /// Makes a request an id of the listener's channel, and tells the listener.
-    fn introduce_by_tcp(&mut self, listener: u32, socket: TcpStream, responder: Box<Responder>, asked: &Asked) {
+    fn introduce_by_tcp(&mut self, listener: u32, socket: TcpStream, mut responder: Box<Responder>, asked: &Asked) {
         let (Ok(local), Ok(remote)) = (socket.local_addr(), socket.peer_addr()) else { return };
         let Some(id) = self.request_of(listener, local, remote) else {
-            return self.send_away(socket, responder, &[]);
+            return self.send_away(socket, &mut responder, &[]);
         };
-        let Some(name) = self.add(id) else { return self.send_away(socket, responder, &[]) };
+        let Some(name) = self.add(id) else { return self.send_away(socket, &mut responder, &[]) };
         let Some(uid) = self.ids.get_mut(listener).map(|listener| {
             listener.backlog -= 1;
             listener.uid
@@ -156,7 +156,7 @@ impl Manager {
     }
 
     /// Rejects a request, and gives the peer time to read why.
-    pub(super) fn send_away(&mut self, socket: TcpStream, mut responder: Box<Responder>, private: &[u8]) {
+    pub(super) fn send_away(&mut self, socket: TcpStream, responder: &mut Responder, private: &[u8]) {
         let Ok((reply, _)) = responder.reject(private) else { return };
         let _ = epoll::delete(&self.mail.tcp.epoll, &socket);
         if sockets::send(&socket, &reply).is_ok() && socket.shutdown(std::net::Shutdown::Write).is_ok() {
