@@ -14,6 +14,8 @@ mod answering;
 mod arriving;
 mod asking;
 mod sockets;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
