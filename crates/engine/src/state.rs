@@ -111,12 +111,11 @@ impl Qp {
             How::Told => self.engine().tell(&request)?,
             _ => drop(self.engine().call(&request)?),
         }
-        let given = if takes_stream { Some(self.ask_for_stream()?) } else { None };
+        if takes_stream {
+            self.take_stream()?;
+        }
         let mut inner = self.lock();
         self.check_is_here(&inner)?;
-        if let Some(given) = given {
-            self.begin_stream(&mut inner, given)?;
-        }
         let goes = attr_mask & attr::STATE != 0;
         if inner.state != before && !(goes && leaves_every_state(attributes.qp_state)) {
             // The change took place, and then the QP failed. It stays in the error state.

@@ -46,10 +46,6 @@ impl Manager {
         let (Some(path), Some(at), Some(remote)) = (id.path, id.attachment, id.remote) else {
             return refuse(Errno::EINVAL, format!("the address that id {name:#x} had is gone"));
         };
-        if at.is_iwarp {
-            self.connect_by_tcp(name, &param)?;
-            return Ok(Vec::new());
-        }
         let service_id = service_id(id.space, &remote);
         let private = private_data(id, &param)?;
         id.qpn = param.qp_num;
@@ -101,22 +97,12 @@ impl Manager {
         let now = self.now();
         self.check_room(call)?;
         let id = self.id_in(call, name, &[Stage::Connecting])?;
-        let connection = id.connection;
-        if self.is_by_tcp(name) {
-            self.check_qp(world, call, param.qp_num)?;
-            self.accept_by_tcp(name, &param)?;
-            if param.valid != 0 {
-                let user = self.owner(call.channel)?.channel.peer.uid;
-                self.make_known(name, uid, user);
-            }
-            return Ok(Vec::new());
-        }
-        let Some(connection) = connection else {
+        let Some(connection) = id.connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has no request to accept"));
         };
         if param.valid == 0 {
             // The REP has arrived, and the program has a QP for the connection.
-            self.id(call, name)?.established = true;
+            id.established = true;
             self.core.ready(connection, &[]).map_err(|error| impossible(name, &error))?;
             return Ok(Vec::new());
         }
@@ -164,7 +150,7 @@ impl Manager {
     }
 
     /// The program has accepted a request: it knows the id from now on, by the name `uid`.
-    fn make_known(&mut self, name: u32, uid: u64, user: u32) {
+    pub(super) fn make_known(&mut self, name: u32, uid: u64, user: u32) {
         let Some(id) = self.ids.get_mut(name) else { return };
         id.uid = uid;
         if !std::mem::replace(&mut id.known, true)
@@ -185,15 +171,11 @@ impl Manager {
             }
         };
         let id = self.id_in(call, name, &[Stage::Connecting])?;
-        let (connection, datagram) = (id.connection, id.is_datagram());
-        let private = &private_data[..usize::from(private_data_len)];
-        if self.is_by_tcp(name) {
-            self.reject_by_tcp(name, private)?;
-            return Ok(Vec::new());
-        }
-        let Some(connection) = connection else {
+        let Some(connection) = id.connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has nothing to reject"));
         };
+        let private = &private_data[..usize::from(private_data_len)];
+        let datagram = id.is_datagram();
         let outcome = if datagram {
             let reply = SidrReply { status: SidrStatus::REJECTED, private_data: private, ..SidrReply::default() };
             self.core.sidr_reply(now, connection, &reply)
@@ -212,11 +194,6 @@ impl Manager {
     pub(super) fn disconnect(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let Disconnect { id: name } = call.command.body();
         let now = self.now();
-        self.id(call, name)?;
-        if self.is_by_tcp(name) {
-            self.disconnect_by_tcp(name);
-            return Ok(Vec::new());
-        }
         let id = self.id(call, name)?;
         let Some(connection) = id.connection else {
             return refuse(Errno::EINVAL, format!("id {name:#x} has no connection to end"));
@@ -251,7 +228,7 @@ impl Manager {
     /// Checks the QP number of a program. A kernel accepts any number. But if users are kept apart,
     /// another user's number is refused. The peer would take it for a new connection of that user's
     /// QP, and would end the connection that the user has.
-    fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
+    pub(super) fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
         let uid = self.owner(call.channel)?.channel.peer.uid;
         let owner = world.numbers.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
         if world.users.apart && owner.is_some_and(|context| context.peer.uid != uid) {

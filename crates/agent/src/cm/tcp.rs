@@ -13,6 +13,7 @@
 mod answering;
 mod arriving;
 mod asking;
+mod calls;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -175,11 +176,6 @@ impl Tcp {
         self.unwatch(half.socket());
         self.forget_deadline(Key::Half(number));
         Some(half)
-    }
-
-    /// Whether an id's connections are of iWARP.
-    pub(super) fn has(&self, name: u32) -> bool {
-        self.ends.contains_key(&name)
     }
 }
 

@@ -38,14 +38,18 @@ impl Qp {
         inner.link.stream.is_some() && goes && inner.state == State::Rtr
     }
 
-    /// Asks the agent for the connection.
-    pub(crate) fn ask_for_stream(&self) -> Result<Answer> {
+    /// Takes the connection from the agent, and begins its stream.
+    pub(crate) fn take_stream(&self) -> Result<()> {
         let body = StreamTake { qp_handle: self.handle(), reserved: 0 };
-        self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()))
+        let given = self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()))?;
+        let mut inner = self.lock();
+        if inner.is_dead() {
+            return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
+        }
+        self.begin_stream(&mut inner, given)
     }
 
-    /// Begins the stream of the connection that the agent has given.
-    pub(crate) fn begin_stream(&self, inner: &mut Inner, given: Answer) -> Result<()> {
+    fn begin_stream(&self, inner: &mut Inner, given: Answer) -> Result<()> {
         let out: StreamOut = given.get(0)?;
         let socket = given.fds.into_iter().next();
         let socket = socket.ok_or_else(|| refusal(Errno::EIO, "STREAM_TAKE came without the socket"))?;

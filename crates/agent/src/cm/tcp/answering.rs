@@ -14,11 +14,6 @@ use crate::streams::StreamNews;
 use crate::world::World;
 
 impl Manager {
-    /// Whether an id's connection is of iWARP.
-    pub(in crate::cm) fn is_by_tcp(&self, name: u32) -> bool {
-        self.mail.tcp.has(name) || self.ids.get(name).is_some_and(|id| id.attachment.is_some_and(|at| at.is_iwarp))
-    }
-
     /// The program accepts a request, or has taken its QP to RTS.
     pub(in crate::cm) fn accept_by_tcp(&mut self, name: u32, param: &ConnParam) -> Outcome<()> {
         let impossible = |error: Error| Refusal::new(Errno::EINVAL, format!("id {name:#x}: {error}"));
