@@ -17,6 +17,9 @@ use std::sync::Once;
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: the values of every RoCE device.
 const NODE_CA: u32 = 1;
 const TRANSPORT_IB: u32 = 0;
+/// `IBV_NODE_RNIC` and `IBV_TRANSPORT_IWARP`: those of an iWARP device.
+const NODE_RNIC: u32 = 4;
+const TRANSPORT_IWARP: u32 = 1;
 
 /// A device as programs see it, and this library's data about it.
 #[repr(C)]
@@ -158,7 +161,10 @@ static REGISTRY: Mutex<Vec<&'static KnownDevice>> = Mutex::new(Vec::new());
 fn intern(registry: &mut Vec<&'static KnownDevice>, number: u32) -> &'static KnownDevice {
     let fresh = describe(number);
     let same = |known: &&&KnownDevice| {
-        known.number == number && known.guid == fresh.guid && known.device.name == fresh.device.name
+        known.number == number
+            && known.guid == fresh.guid
+            && known.device.name == fresh.device.name
+            && known.device.node_type == fresh.device.node_type
     };
     if let Some(known) = registry.iter().find(same) {
         return known;
@@ -175,7 +181,9 @@ fn describe(number: u32) -> KnownDevice {
     let ibdev_directory = Path::new("class/infiniband").join(&name);
     let guid = sysfs::read_line(ibdev_directory.join("node_guid")).as_deref().and_then(parse_guid).unwrap_or_default();
     let sysfs_root = engine::rundir::sysfs(sysfs::run_directory());
-    let mut device = Device { node_type: NODE_CA, transport_type: TRANSPORT_IB, ..Device::zeroed() };
+    let is_rnic = sysfs::read_line(ibdev_directory.join("node_type")).is_some_and(|text| text.starts_with("4:"));
+    let (node_type, transport_type) = if is_rnic { (NODE_RNIC, TRANSPORT_IWARP) } else { (NODE_CA, TRANSPORT_IB) };
+    let mut device = Device { node_type, transport_type, ..Device::zeroed() };
     fill(&mut device.name, name.as_bytes());
     fill(&mut device.dev_name, dev_name.as_bytes());
     fill(&mut device.dev_path, sysfs_root.join(dev_directory).as_os_str().as_bytes());

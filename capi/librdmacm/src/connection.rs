@@ -102,7 +102,8 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             let ece = Ece { vendor_id: state.remote_ece.vendor_id, options: state.local_ece.options };
             (state.responder_resources, state.initiator_depth, ece)
         };
-        if !object.is_datagram() {
+        // A QP of iWARP gets its connection when the request is accepted.
+        if !object.is_datagram() && !device.is_iwarp {
             attributes::connect(object, responder_resources, initiator_depth)?;
         }
         // SAFETY: the caller's promise.
@@ -113,6 +114,12 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             return Err(error.into());
         }
         object.inner.named.store(true, Ordering::Relaxed);
+        if device.is_iwarp
+            && let Err(error) = attributes::connect(object, responder_resources, initiator_depth)
+        {
+            let _ = object.channel()?.disconnect_quietly(object.inner.handle);
+            return Err(error);
+        }
         if object.is_datagram() {
             if object.state().sync {
                 // SAFETY: the id's own event, which is valid until the program's next call on the

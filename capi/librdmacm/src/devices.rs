@@ -8,10 +8,14 @@
 use crate::channel;
 use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Context, Device, DeviceAttr, Pd};
+use crate::object::get;
 use crate::verbs::{self, made};
 use bytemuck::Zeroable;
 use parking_lot::Mutex;
 use std::ffi::c_int;
+
+/// `IBV_TRANSPORT_IWARP`.
+const TRANSPORT_IWARP: u32 = 1;
 
 /// A device that this process has opened.
 pub(crate) struct Opened {
@@ -27,6 +31,8 @@ pub(crate) struct Opened {
     pub(crate) max_initiator_depth: u8,
     /// The number of READs and atomics that a QP answers at a time.
     pub(crate) max_responder_resources: u8,
+    /// Its transport is iWARP: a QP gets its connection when the agent has accepted it.
+    pub(crate) is_iwarp: bool,
 }
 
 // SAFETY: it is never written after it was made, and every thread may use libibverbs' contexts and
@@ -133,6 +139,7 @@ fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static 
             pd: made(verbs::ibv_alloc_pd(verbs))?,
             max_initiator_depth: depth(attr.max_qp_init_rd_atom),
             max_responder_resources: depth(attr.max_qp_rd_atom),
+            is_iwarp: get!(device, transport_type) == TRANSPORT_IWARP,
         }
     };
     let opened: &'static Opened = Box::leak(Box::new(opened));

@@ -11,8 +11,8 @@ use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
 use crate::{
-    ah, board, command, cq, device, envelope, event, fault, mr, open, post, private, qp, queue, reason, srq, target,
-    ucma, umad, wire,
+    ah, board, command, cq, device, envelope, event, fault, mr, open, post, private, qp, queue, reason, srq, stream,
+    target, ucma, umad, wire,
 };
 
 mod example;
@@ -106,6 +106,8 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("QP attributes", "ModifyQp.attr_mask, QueryQp.attr_mask", qp::attr::ALL),
     ("Path migration states", "path_mig_state", qp::migration::ALL),
     ("QP create flags", "ExCreateQp.create_flags", qp::create_flags::ALL),
+    ("QP kinds", "QpOut.kind", stream::qp_kind::ALL),
+    ("Flags of streams", "StreamOut.flags", stream::stream_flags::ALL),
     ("MTU codes", "path_mtu, max_mtu, active_mtu", device::mtu::ALL),
     ("Send opcodes", "SendWr.opcode", post::opcode::ALL),
     ("Send flags", "SendWr.send_flags", post::send_flags::ALL),

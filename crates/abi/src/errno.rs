@@ -69,6 +69,7 @@ errnos! {
     ECONNRESET = 104, "connection was reset";
     ENOBUFS = 105, "no buffer space";
     EISCONN = 106, "connected already";
+    ENOTCONN = 107, "not connected";
     ETIMEDOUT = 110, "timed out";
     ECONNREFUSED = 111, "nobody listens there";
     EHOSTUNREACH = 113, "host is not reachable";

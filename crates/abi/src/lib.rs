@@ -39,6 +39,7 @@ pub mod reason;
 pub mod refusal;
 pub mod rtnetlink;
 pub mod srq;
+pub mod stream;
 pub mod target;
 pub mod ucma;
 pub mod umad;

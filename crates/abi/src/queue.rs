@@ -68,8 +68,10 @@ record! {
         56 => rq_count: u32,
         /// Bytes per receive queue entry.
         60 => rq_stride: u32,
+        /// See `qp_kind`.
+        64 => kind: u32,
         /// 0.
-        64 => reserved: [u32; 2],
+        68 => reserved: u32,
     }
 
     /// Private tail of the answer of CREATE_SRQ. The offset counts from `mapping.offset`, where the

@@ -69,7 +69,8 @@ impl Board {
             let Some(base) = board::port(index, number) else { continue };
             self.store(base + port_word::STATE, u32::from(port.state));
             self.store(base + port_word::ACTIVE_MTU, u32::from(port.active_mtu));
-            self.store(base + port_word::GID_LEN, GID_TABLE_LEN as u32);
+            let gids = if port.has_packets() { GID_TABLE_LEN } else { 1 };
+            self.store(base + port_word::GID_LEN, gids as u32);
             let layer = if port.is_infiniband() { link_layer::INFINIBAND } else { link_layer::ETHERNET };
             self.store(base + port_word::LINK_LAYER, u32::from(layer));
             self.store(base + port_word::LID, port.lid.map_or(0, |lid| u32::from(lid.number)));
@@ -88,7 +89,7 @@ impl Board {
             let used = port.gids.iter().map(|(index, _)| index as u32 + 1).max().unwrap_or(0);
             self.store(base + port_word::GIDS_USED, used);
             for slot in 0..GID_TABLE_LEN as u32 {
-                let entry = port.gids.entry(slot);
+                let entry = port.shown_gid(slot);
                 let gid = entry.map(|entry| entry.gid).unwrap_or_default();
                 let kind = entry.map_or(0, |_| port.gid_type());
                 if let Some(at) = board::gid(index, number, slot) {
@@ -101,7 +102,7 @@ impl Board {
                     self.store(at, kind);
                 }
                 if let Some(at) = board::gid_wire(index, number, slot) {
-                    self.store(at, entry.map_or(0, |entry| wire(slot as usize, entry)));
+                    self.store(at, entry.filter(|_| port.has_packets()).map_or(0, |entry| wire(slot as usize, entry)));
                 }
             }
         }

@@ -49,6 +49,7 @@ pub(crate) mod show;
 mod shown;
 mod slab;
 mod subnet;
+mod tcp;
 #[cfg(test)]
 mod tests;
 
@@ -151,12 +152,13 @@ struct Notices {
     full: Vec<ChannelId>,
 }
 
-/// Where datagrams come in and go out.
+/// Where datagrams come in and go out, and the connections of iWARP, which has none.
 struct Mail {
     inlet: Arc<Inlet>,
     outlets: Outlets,
     /// Those for the switches of a topology.
     fabric: outward::Queue,
+    tcp: tcp::Tcp,
 }
 
 /// A datagram from this agent to itself.
@@ -237,6 +239,7 @@ impl Manager {
                 inlet: Arc::clone(world.wire.inlet()),
                 outlets: Outlets::new(off, world.captures.watchers().clone()),
                 fabric: outward::Queue::default(),
+                tcp: tcp::Tcp::new(world.wire.streams())?,
             },
             inner: VecDeque::new(),
             outside,
@@ -368,6 +371,7 @@ impl Manager {
         }
         self.search_on(world, now);
         self.reject_early(now);
+        self.expire_sockets(now);
         self.settle(world);
     }
 
@@ -388,6 +392,7 @@ impl Manager {
             .chain(search)
             .chain(self.before_listen.next_time())
             .chain(self.delayed.next_time())
+            .chain(self.mail.tcp.next_time())
             .min()
     }
 
@@ -450,6 +455,7 @@ impl Manager {
         for member in &id.members {
             self.remove_member(id.channel, *member);
         }
+        self.close_end(name);
         self.lookups.pending.remove(&name);
         let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.events.reported, 0) };
         owner.ids.remove(&name);

@@ -22,6 +22,7 @@ pub mod pd;
 pub mod qp;
 pub mod qp_modify;
 pub mod srq;
+pub mod stream;
 pub mod target;
 pub mod wire;
 pub mod xrc;

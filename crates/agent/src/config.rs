@@ -100,6 +100,8 @@ pub struct DeviceConfig {
     pub completion_vectors: u32,
     /// `2A` or `2B`: what a memory window of type 2 is bound to.
     pub memory_windows: MemoryWindows,
+    /// `infiniband` (with RoCE) or `iwarp`: how queue pairs reach each other.
+    pub transport: Transport,
     /// Its ports: one or two.
     pub ports: Vec<PortConfig>,
     /// The limits that `ibv_query_device` reports and that the agent enforces.
@@ -187,6 +189,17 @@ pub enum LinkLayer {
     Infiniband,
 }
 
+/// How the queue pairs of a device reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// InfiniBand's transport, over RoCE or an InfiniBand link.
+    #[default]
+    Infiniband,
+    /// iWARP: RDMA over TCP.
+    Iwarp,
+}
+
 /// What a memory window of type 2 is bound to. A device has one kind or the other (IBA 10.6.7.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum MemoryWindows {
@@ -248,6 +261,7 @@ impl Default for DeviceConfig {
             part_id: 1,
             completion_vectors: 4,
             memory_windows: MemoryWindows::default(),
+            transport: Transport::default(),
             ports: vec![PortConfig::default()],
             limits: Limits::default(),
         }
@@ -294,6 +308,13 @@ impl Config {
         for port in self.devices.iter_mut().flat_map(|device| &mut device.ports) {
             port.link_layer = link_layer;
         }
+        self
+    }
+
+    /// Sets the transport of every device.
+    #[must_use]
+    pub fn with_transport(mut self, transport: Transport) -> Self {
+        self.devices.iter_mut().for_each(|device| device.transport = transport);
         self
     }
 
@@ -357,6 +378,10 @@ impl DeviceConfig {
         }
         if !(1..=1024).contains(&self.completion_vectors) {
             return refuse(format!("`completion_vectors` is {}; 1 to 1024 are possible", self.completion_vectors));
+        }
+        let is_plain = |port: &PortConfig| port.link_layer == LinkLayer::Ethernet;
+        if self.transport == Transport::Iwarp && !(self.ports.len() == 1 && self.ports.iter().all(is_plain)) {
+            return refuse("a device with the `transport` iwarp has one `ethernet` port".into());
         }
         for (index, port) in self.ports.iter().enumerate() {
             if mtu_code(port.mtu).is_none() {

@@ -13,15 +13,16 @@ use abi::private::{GidEntryAnswer, gid_type};
 
 use subnet::managed::ADAPTER_CAPABILITIES;
 
-use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, mtu_code};
+use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
 use crate::dscp::DscpTable;
-use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress, LINK_LOCAL};
+use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL};
 use crate::identity;
 use crate::lids::Lid;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
 use crate::refusal::{Outcome, refuse};
+use crate::rnic;
 use crate::subnet_settings::SubnetSettings;
 use crate::table::Kind;
 
@@ -47,6 +48,8 @@ pub struct Device {
     pub completion_vectors: u32,
     /// The kind of its memory windows of type 2.
     pub memory_windows: MemoryWindows,
+    /// How its queue pairs reach each other.
+    pub transport: Transport,
     /// The limits that the agent enforces.
     pub limits: Limits,
     /// Port 1 first.
@@ -99,13 +102,17 @@ pub struct Port {
     pub keeps_rate: bool,
     /// The interfaces whose addresses become GIDs; without names, all interfaces.
     pub interfaces: Option<Vec<String>>,
+    /// The transport of its device.
+    pub transport: Transport,
 }
 
 impl Device {
     /// Creates the device that `config` describes, for the agent that serves `place`.
     pub fn new(index: usize, config: &DeviceConfig, place: &str) -> Self {
-        let node_guid = config.node_guid.unwrap_or_else(|| identity::derive(place, index));
-        let ports = config.ports.iter().zip(1..).map(|(port, number)| Port::new(port, node_guid, number)).collect();
+        let node_guid =
+            config.node_guid.or_else(|| rnic::guid(config)).unwrap_or_else(|| identity::derive(place, index));
+        let new_port = |(port, number)| Port::new(port, config.transport, node_guid, number);
+        let ports = config.ports.iter().zip(1..).map(new_port).collect();
         Self {
             index,
             name: config.name.clone(),
@@ -114,6 +121,7 @@ impl Device {
             part_id: config.part_id,
             completion_vectors: config.completion_vectors,
             memory_windows: config.memory_windows,
+            transport: config.transport,
             limits: config.limits,
             ports,
             dm_used: 0,
@@ -190,8 +198,18 @@ impl Device {
         self.attributes_within(&self.limits)
     }
 
+    /// Whether its transport is iWARP.
+    pub fn is_iwarp(&self) -> bool {
+        self.transport == Transport::Iwarp
+    }
+
     /// The answer to QUERY_DEVICE for a user to whom `limits` apply.
     pub fn attributes_within(&self, limits: &Limits) -> QueryDeviceAnswer {
+        let answer = self.full_attributes(limits);
+        if self.is_iwarp() { rnic::attributes(answer) } else { answer }
+    }
+
+    fn full_attributes(&self, limits: &Limits) -> QueryDeviceAnswer {
         let [major, minor, micro] = FIRMWARE.map(u64::from);
         QueryDeviceAnswer {
             fw_ver: major << 32 | minor << 16 | micro,
@@ -269,7 +287,7 @@ impl Device {
         // A port of a topology has the mask that subnet management shows.
         let mask = if port.address.is_some() { ADAPTER_CAPABILITIES } else { CM_SUPPORTED | more };
         let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
-        Ok(QueryPortAnswer {
+        let answer = QueryPortAnswer {
             qkey_viol_cntr: port.violations[0],
             bad_pkey_cntr: port.violations[1],
             port_cap_flags: mask | manager,
@@ -292,21 +310,22 @@ impl Device {
             link_layer,
             flags,
             ..QueryPortAnswer::default()
-        })
+        };
+        Ok(if self.is_iwarp() { rnic::port_attributes(answer) } else { answer })
     }
 
     /// The GID at an index: zeros for an empty entry, EINVAL beyond the table.
     pub fn gid(&self, number: u32, index: u32) -> Outcome<[u8; 16]> {
         let port = self.port(number)?;
         self.check_gid_index(number, index)?;
-        Ok(port.gids.entry(index).map(|entry| entry.gid).unwrap_or_default())
+        Ok(port.shown_gid(index).map(|entry| entry.gid).unwrap_or_default())
     }
 
     /// The entry at a GID index: ENODATA for an empty entry, EINVAL beyond the table.
     pub fn gid_entry(&self, number: u32, index: u32) -> Outcome<GidEntryAnswer> {
         let port = self.port(number)?;
         self.check_gid_index(number, index)?;
-        match port.gids.entry(index) {
+        match port.shown_gid(index) {
             Some(entry) => Ok(GidEntryAnswer {
                 gid: entry.gid,
                 gid_index: index,
@@ -336,19 +355,20 @@ impl Device {
     }
 
     fn check_gid_index(&self, number: u32, index: u32) -> Outcome<()> {
-        if (index as usize) < GID_TABLE_LEN {
+        let length = if self.is_iwarp() { 1 } else { GID_TABLE_LEN };
+        if (index as usize) < length {
             return Ok(());
         }
-        refuse(
-            Errno::EINVAL,
-            format!("{} port {number} has no GID index {index}; its table has {GID_TABLE_LEN}", self.name),
-        )
+        refuse(Errno::EINVAL, format!("{} port {number} has no GID index {index}; its table has {length}", self.name))
     }
 }
 
 impl Port {
-    fn new(config: &PortConfig, node_guid: Guid, number: u8) -> Self {
-        let guid = config.guid.unwrap_or_else(|| identity::port_guid(node_guid, number));
+    fn new(config: &PortConfig, transport: Transport, node_guid: Guid, number: u8) -> Self {
+        let guid = config.guid.unwrap_or_else(|| match transport {
+            Transport::Infiniband => identity::port_guid(node_guid, number),
+            Transport::Iwarp => node_guid,
+        });
         let configured_mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
         // The table of a RoCE adapter has no room for more.
         let pkeys = if config.link_layer == LinkLayer::Infiniband { PKEY_TABLE_LEN } else { 0 };
@@ -372,7 +392,26 @@ impl Port {
             rate: config.rate.unwrap_or(Rate::UNKNOWN),
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),
+            transport,
         }
+    }
+
+    /// The GID at an index as programs see it. A port of iWARP shows only its MAC address; its
+    /// other entries are the addresses by which the connection manager finds it.
+    pub fn shown_gid(&self, index: u32) -> Option<GidEntry> {
+        match self.transport {
+            Transport::Infiniband => self.gids.entry(index),
+            Transport::Iwarp if index == 0 => {
+                let first = self.gids.entry(0)?;
+                Some(GidEntry { gid: rnic::gid(self.guid), ifindex: self.carrier().unwrap_or(first.ifindex), ..first })
+            }
+            Transport::Iwarp => None,
+        }
+    }
+
+    /// Whether its packets are those of RoCE or InfiniBand.
+    pub fn has_packets(&self) -> bool {
+        self.transport == Transport::Infiniband
     }
 
     /// Whether ports are addressed by LIDs.
@@ -408,7 +447,7 @@ impl Port {
 
     /// The type of its GIDs, as the ABI numbers types.
     pub fn gid_type(&self) -> u32 {
-        if self.is_infiniband() { gid_type::IB } else { gid_type::ROCE_V2 }
+        if self.is_infiniband() || !self.has_packets() { gid_type::IB } else { gid_type::ROCE_V2 }
     }
 
     /// The interface of the port's addresses. Loopback is returned only if there is no other. (GID

@@ -20,7 +20,7 @@ use abi::{Errno, Refusal};
 
 use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, path, pd, qp, qp_modify,
-    srq, target, wire, xrc,
+    srq, stream, target, wire, xrc,
 };
 use crate::foreign::Passed;
 use crate::headroom;
@@ -123,6 +123,8 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
         number::XRC_FIND => target::locate(world, call),
         number::XRC_ADOPT => target::adopt(world, call),
         number::XRC_EVENT => target::tell(world, call),
+        number::STREAM_TAKE => stream::take(world, call),
+        number::STREAM_END => stream::end(world, call),
         _ => unserved(call),
     }
 }

@@ -10,8 +10,11 @@ use crate::device::Device;
 pub(crate) struct MadNumbers(Vec<Option<(usize, u32)>>);
 
 impl MadNumbers {
-    /// Gives each port of a new device a number.
+    /// Gives each port of a new device a number. iWARP has no management datagrams.
     pub(crate) fn add(&mut self, device: &Device) {
+        if device.is_iwarp() {
+            return;
+        }
         for port in (1..).take(device.ports.len()) {
             let port = Some((device.index, port));
             match self.0.iter_mut().find(|slot| slot.is_none()) {

@@ -25,6 +25,7 @@ use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE};
 use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
+use crate::rnic::NODE_TYPE;
 use crate::rundir::{RunDir, SYS, node};
 use counters::COUNTERS;
 use engine::rundir::at;
@@ -97,11 +98,13 @@ impl Mirror {
                 self.write(&at.join("cap_mask"), &format!("{:#010x}", facts.port_cap_flags))?;
                 let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
                 self.write(&at.join("active_mtu"), &mtu.to_string())?;
-                for (index, pkey) in port.pkeys.entries().iter().enumerate() {
+                let pkeys = if port.has_packets() { port.pkeys.entries() } else { &[] };
+                for (index, pkey) in pkeys.iter().enumerate() {
                     self.write(&at.join(format!("pkeys/{index}")), &format!("{pkey:#06x}"))?;
                 }
-                for index in 0..GID_TABLE_LEN {
-                    let entry = port.gids.entry(index as u32);
+                let gids = if port.has_packets() { GID_TABLE_LEN } else { 1 };
+                for index in 0..gids {
+                    let entry = port.shown_gid(index as u32);
                     let gid = gid_text(entry.map(|entry| entry.gid).unwrap_or_default());
                     self.write(&at.join(format!("gids/{index}")), &gid)?;
                     let kind = at.join(format!("gid_attrs/types/{index}"));
@@ -110,6 +113,11 @@ impl Mirror {
                         // The kernel shows this text for both cases; its InfiniBand ports have no
                         // interfaces there.
                         Some(_) if port.is_infiniband() => self.write(&kind, "IB/RoCE v1")?,
+                        // The GID of iWARP is no address, but the kernel has a name for its type.
+                        Some(entry) if !port.has_packets() => {
+                            self.write(&kind, "IB/RoCE v1")?;
+                            self.write(&interface, &interface_name(entry.ifindex).unwrap_or_else(|| "lo".into()))?;
+                        }
                         Some(entry) => {
                             self.write(&kind, "RoCE v2")?;
                             self.write(&interface, &interface_name(entry.ifindex).unwrap_or_else(|| "lo".into()))?;
@@ -162,7 +170,7 @@ impl Mirror {
         let (guid, system) = (device.node_guid.to_string(), device.system_guid.to_string());
         let part = format!("{:#06x}", device.part_id);
         for (name, text) in [
-            ("node_type", "1: CA"),
+            ("node_type", if device.is_iwarp() { NODE_TYPE } else { "1: CA" }),
             ("node_guid", &guid),
             ("sys_image_guid", &system),
             ("fw_ver", &firmware),

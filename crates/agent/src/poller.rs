@@ -47,6 +47,8 @@ pub(crate) enum Token {
     EventSocket(u32),
     /// Datagrams of links to other agents have arrived.
     Tunnels,
+    /// A socket of a connection of iWARP is ready.
+    Streams,
 }
 
 impl From<Token> for EventData {
@@ -70,6 +72,7 @@ impl From<Token> for EventData {
             Token::Mads(id) => (15, id),
             Token::NodesManager(id) => (16, id),
             Token::Tunnels => (17, 0),
+            Token::Streams => (18, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -93,6 +96,7 @@ impl From<EventData> for Token {
             14 => Self::MadNode,
             15 => Self::Mads(id),
             17 => Self::Tunnels,
+            18 => Self::Streams,
             11 => Self::RunDir,
             12 => Self::EventSocket(id),
             13 => Self::NetlinkNode,
@@ -187,6 +191,7 @@ mod tests {
             Token::Management,
             Token::EventSocket(5),
             Token::Tunnels,
+            Token::Streams,
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

@@ -124,6 +124,7 @@ impl Server {
         let mut manager = Manager::new(&world, Outside::real()?)?;
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
+        poller.watch(manager.sockets(), Token::Streams, EventFlags::IN)?;
         let wire = world.wire.start()?;
         let mads = MadNode::new(&world, config, &poller)?;
         let mut server = Self {

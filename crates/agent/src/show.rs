@@ -71,7 +71,7 @@ fn device(world: &World, device: &Device) -> Value {
     json!({
         "name": device.name,
         "node": node(device.index),
-        "transport": "InfiniBand (0)",
+        "transport": if device.is_iwarp() { "iWARP (1)" } else { "InfiniBand (0)" },
         "fw_ver": format!("{major}.{minor}.{micro}"),
         "node_guid": device.node_guid.to_string(),
         "sys_image_guid": device.system_guid.to_string(),

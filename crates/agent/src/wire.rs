@@ -38,6 +38,7 @@ use crate::engine_link::EngineLink;
 use crate::gids::{GidEntry, gid_of, ip_of};
 use crate::management::Inlet;
 use crate::objects::groups::Groups;
+use crate::streams::Streams;
 pub use forwarder::{Drops, Forwarder, Incoming};
 use intake::{Intake, scope};
 use link::{EngineEnd, Link};
@@ -57,6 +58,8 @@ pub struct Wire {
     receivers: Receivers,
     /// Addresses or groups have changed since the sockets were brought up to date.
     stale: bool,
+    /// The connections of iWARP that wait for engines.
+    streams: Arc<Streams>,
 }
 
 /// The answer to WIRE_OPEN.
@@ -86,7 +89,13 @@ impl Wire {
             intake,
             receivers: Receivers::default(),
             stale: true,
+            streams: Arc::default(),
         })
+    }
+
+    /// The connections of iWARP that wait for engines.
+    pub(crate) fn streams(&self) -> &Arc<Streams> {
+        &self.streams
     }
 
     /// The forwarder, which brings datagrams to the engines.
@@ -182,12 +191,13 @@ impl Wire {
     pub(crate) fn follow(&mut self, devices: &Devices, groups: &Groups, now: Instant) -> bool {
         self.stale = false;
         let mut addresses = BTreeMap::new();
-        for (index, entry) in devices.iter().flat_map(|device| &device.ports).flat_map(|port| port.gids.iter()) {
+        let ports = || devices.iter().flat_map(|device| &device.ports).filter(|port| port.has_packets());
+        for (index, entry) in ports().flat_map(|port| port.gids.iter()) {
             addresses.entry(place(index, entry)).or_insert(entry.ifindex);
         }
         let Some(intake) = &self.intake else {
             let own = |(index, entry): (usize, GidEntry)| (self.code(index, entry) != 0).then_some(entry.gid);
-            let entries = devices.iter().flat_map(|device| &device.ports).flat_map(|port| port.gids.iter());
+            let entries = ports().flat_map(|port| port.gids.iter());
             self.forwarder.set_own(entries.filter_map(own).collect());
             return false;
         };

@@ -25,6 +25,7 @@ use crate::link_layer::LinkLayer;
 use crate::log::Log;
 use crate::place::{self, Host};
 use crate::start;
+use crate::transport::Transport;
 
 /// The kernel's score for an agent that serves every user. When memory runs out, the kernel ends
 /// such an agent last, except for processes that it never ends.
@@ -41,6 +42,7 @@ Examples:
                                            (docs/configuration.md).
   softhca agent --address 127.0.0.2        A second virtual host.
   softhca agent --link-layer infiniband    Ports with LIDs.
+  softhca agent --transport iwarp          RDMA over TCP (docs/iwarp.md).
   softhca agent --topology FILE            An InfiniBand subnet with switches
                                            (docs/subnets.md).
   softhca agent --system                   For every user, as root.
@@ -71,6 +73,9 @@ pub(crate) struct Agent {
     /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
+    /// Transport of all devices: infiniband, which includes RoCE, or iwarp, RDMA over TCP
+    #[arg(long, alias = "device", value_name = "TRANSPORT", conflicts_with = "topology")]
+    pub(crate) transport: Option<Transport>,
     /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
     #[arg(long)]
     pub(crate) system: bool,
@@ -130,6 +135,7 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
         words.push("--system".to_owned());
     }
     words.extend(agent.link_layer.map(LinkLayer::option));
+    words.extend(agent.transport.map(Transport::option));
     if let Some(config) = &agent.config {
         let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -163,11 +169,16 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
     config.system = agent.system;
     config.subnet_manager = !agent.no_subnet_manager;
     config.tunnel = agent.tunnel;
-    Ok(match agent.link_layer {
+    if let Some(transport) = agent.transport {
+        config = config.with_transport(transport.of_agent());
+    }
+    let config = match agent.link_layer {
         Some(LinkLayer::Ethernet) => config.with_link_layer(agent::config::LinkLayer::Ethernet),
         Some(LinkLayer::Infiniband) => config.with_link_layer(agent::config::LinkLayer::Infiniband),
         None => config,
-    })
+    };
+    config.check().map_err(|error| error.to_string())?;
+    Ok(config)
 }
 
 /// Runs the agent until a signal ends it or it exits when idle.

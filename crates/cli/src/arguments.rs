@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::agent_command::Agent;
 use crate::link_layer::LinkLayer;
+use crate::transport::Transport;
 
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel
 /// module, no root.
@@ -117,6 +118,9 @@ pub(crate) struct Run {
     /// Link layer of all ports, if an agent is started [default: ethernet]
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
+    /// Transport of all devices, if an agent is started: infiniband, which includes RoCE, or iwarp
+    #[arg(long, value_name = "TRANSPORT")]
+    pub(crate) transport: Option<Transport>,
     /// Run the program on this node of the agent's topology (softhca agent --topology)
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,

@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     };
     let run_dir = host.run_dir();
     // The connection is kept until the end. While it exists, an agent does not exit as idle.
-    let _agent = start::ensure(host, &run_dir, None)?;
+    let _agent = start::ensure(host, &run_dir, start::Wanted::default())?;
     let context = open(&run_dir, options)?;
     let Some(plan) = plan else { return serve(&context, options, host) };
     let before = Load::now();

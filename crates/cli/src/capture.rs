@@ -39,7 +39,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     }
     let run_dir = host.run_dir();
     // Programs may start later. The agent does not exit while a capture is connected to it.
-    drop(start::ensure(host, &run_dir, None)?);
+    drop(start::ensure(host, &run_dir, start::Wanted::default())?);
     let socket = Socket::connect(&engine::rundir::admin(&run_dir))?;
     let session = Session::begin(socket, Wanted { room: wanted.buffer.saturating_mul(1024), most: most(wanted) })?;
     if let Some(device) = &wanted.interface

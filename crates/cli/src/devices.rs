@@ -22,7 +22,7 @@ const HEX: &[&str] = &["vendor_id", "hw_ver", "device_cap_flags", "port_cap_flag
 
 /// Lists the devices. If no agent runs, one is started, as for a program.
 pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Failure> {
-    let answer = start::ensure(host, &host.run_dir(), None)?.ask("devices")?;
+    let answer = start::ensure(host, &host.run_dir(), start::Wanted::default())?.ask("devices")?;
     let devices = &answer["devices"];
     if json {
         return Ok(json::document("devices", readable(devices.clone()))?);

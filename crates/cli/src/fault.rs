@@ -121,7 +121,7 @@ fn add(add: &Add, host: &Host) -> Result<String, Failure> {
         None => add.rule.join(" "),
     };
     abi::fault::parse_all(&rules)?;
-    let connection = start::ensure(host, &host.run_dir(), None)?;
+    let connection = start::ensure(host, &host.run_dir(), start::Wanted::default())?;
     let answer = connection.ask_for(&json!({"request": "fault", "do": "add", "rules": rules}))?;
     await_engines(&connection)?;
     if add.json {

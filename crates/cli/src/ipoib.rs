@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
     // The connection is kept until the end. While it exists, an agent does not exit as idle.
     let _agent = match options.node {
         Some(_) => None,
-        None => Some(start::ensure(host, &run_dir, None)?),
+        None => Some(start::ensure(host, &run_dir, start::Wanted::default())?),
     };
     let mut port = Port::open(&run_dir, options, options.pkey)?;
     let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;

@@ -42,6 +42,7 @@ mod start;
 mod strict;
 mod subnet;
 mod table;
+mod transport;
 mod umad_number;
 
 use std::ffi::OsString;

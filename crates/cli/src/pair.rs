@@ -83,7 +83,7 @@ pub(crate) fn run(run: &Run, host: &Host) -> Result<u8, String> {
     let run_dir = host.run_dir();
     // The connection is kept until both sides have ended. The agent is started here, because
     // descendants of the sides are killed at the end.
-    let agent = start::ensure(host, &run_dir, run.link_layer)?;
+    let agent = start::ensure(host, &run_dir, start::Wanted { link_layer: run.link_layer, transport: run.transport })?;
     // Processes that a side leaves behind become children of this process. If the kernel does not
     // support this, they are left behind.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));

@@ -66,7 +66,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let run_dir = place::run_dir_of(host, run.node.as_deref())?;
     // The connection is kept until the program has ended. While it exists, an agent does not exit
     // as idle.
-    let agent = start::ensure(host, &run_dir, run.link_layer)?;
+    let agent = start::ensure(host, &run_dir, start::Wanted { link_layer: run.link_layer, transport: run.transport })?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();

@@ -23,6 +23,7 @@ use crate::agent_command;
 use crate::link_layer::LinkLayer;
 use crate::log;
 use crate::place::{self, Host};
+use crate::transport::Transport;
 
 /// An agent that `softhca run` started exits after this time without a program.
 pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
@@ -32,14 +33,26 @@ const READY: Duration = Duration::from_secs(15);
 
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// Connects to the agent of `host` in `run_dir`. If none answers, one is started. With
-/// `link_layer`, all ports of the agent must have this link layer.
-pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
+/// What the devices of an agent must be.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// The link layer of all ports.
+    pub(crate) link_layer: Option<LinkLayer>,
+    /// The transport of all devices.
+    pub(crate) transport: Option<Transport>,
+}
+
+/// Connects to the agent of `host` in `run_dir`. If none answers, one is started. All devices of
+/// the agent must be as `wanted`.
+pub(crate) fn ensure(host: &Host, run_dir: &Path, wanted: Wanted) -> Result<Connection, String> {
     // Check SOFTHCA_LOG before anything is started that would log differently.
     agent_command::log_filter()?;
-    let connection = answering_or_started(host, run_dir, link_layer)?;
-    if let Some(layer) = link_layer {
+    let connection = answering_or_started(host, run_dir, wanted)?;
+    if let Some(layer) = wanted.link_layer {
         check_link_layer(&connection.ask("devices")?["devices"], layer, run_dir)?;
+    }
+    if let Some(transport) = wanted.transport {
+        check_transport(&connection.ask("devices")?["devices"], transport, run_dir)?;
     }
     if !host.addresses.is_empty() {
         let has = connection.ask("status")?["addresses"].clone();
@@ -67,7 +80,19 @@ fn check_link_layer(devices: &Value, layer: LinkLayer, run_dir: &Path) -> Result
     }
 }
 
-fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
+/// As [`check_link_layer`], for the transport of the devices.
+fn check_transport(devices: &Value, transport: Transport, run_dir: &Path) -> Result<(), String> {
+    match devices.as_array().into_iter().flatten().find(|device| device["transport"] != transport.name()) {
+        Some(other) => Err(format!(
+            "the agent of {} was started with another transport: {}; stop it with `softhca agent --stop`",
+            run_dir.display(),
+            other["transport"].as_str().unwrap_or("none")
+        )),
+        None => Ok(()),
+    }
+}
+
+fn answering_or_started(host: &Host, run_dir: &Path, wanted: Wanted) -> Result<Connection, String> {
     if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
@@ -86,7 +111,8 @@ fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLaye
     let output = Command::new(&program)
         .args(["agent", "--idle-exit", &idle])
         .args(host.addresses.iter().map(|address| format!("--address={address}")))
-        .args(link_layer.map(LinkLayer::option))
+        .args(wanted.link_layer.map(LinkLayer::option))
+        .args(wanted.transport.map(Transport::option))
         .env(engine::rundir::VARIABLE, run_dir)
         .stdin(Stdio::null())
         .output()

@@ -46,6 +46,7 @@ use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
+use crate::stream::Streams;
 use crate::table::Table;
 use crate::usermem::ForkMark;
 
@@ -96,6 +97,8 @@ pub struct Engine {
     pub(crate) drops: Drops,
     /// Datagrams by their destination, for the counters of ports.
     pub(crate) flows: Flows,
+    /// The sockets of queue pairs of iWARP.
+    pub(crate) streams: Streams,
 }
 
 /// Work for which the helper thread must call the agent.
@@ -222,6 +225,7 @@ impl Engine {
             seldom: AtomicU32::new(SELDOM),
             drops: Drops::new(page.clone()),
             flows: Flows::new(page),
+            streams: Streams::default(),
             core,
         }
     }

@@ -319,16 +319,25 @@ impl Waker {
 
     /// Sleeps until an event or for `limit`; returns whether the agent has sent a push.
     fn sleep(&self, limit: Option<Duration>) -> bool {
-        self.sleep_on(&mut std::iter::empty(), limit)
+        self.sleep_on(None, &mut std::iter::empty(), limit)
     }
 
-    /// Like `sleep`; one of `sockets` that becomes readable also ends it.
-    fn sleep_on(&self, sockets: &mut dyn Iterator<Item = BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
+    /// Like `sleep`; `streams` or one of `sockets` that becomes readable also ends it.
+    fn sleep_on(
+        &self,
+        streams: Option<BorrowedFd<'_>>,
+        sockets: &mut dyn Iterator<Item = BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut ready: [PollFd<'_>; 1 + SOCKETS] =
+        let mut ready: [PollFd<'_>; 2 + SOCKETS] =
             std::array::from_fn(|_| PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN));
         let mut count = 1;
-        for (place, socket) in ready[1..].iter_mut().zip(sockets) {
+        if let Some(streams) = streams {
+            ready[1] = PollFd::from_borrowed_fd(streams, PollFlags::IN);
+            count += 1;
+        }
+        for (place, socket) in ready[count..].iter_mut().zip(sockets) {
             *place = PollFd::from_borrowed_fd(socket, PollFlags::IN);
             count += 1;
         }

@@ -89,6 +89,7 @@ mod srq_request;
 mod stall;
 mod state;
 mod step;
+mod stream;
 mod table;
 mod target;
 mod traffic;

@@ -63,20 +63,24 @@ impl Qp {
             let now = self.time(inner);
             let Some(op) = inner.requester.poll_local(now) else { break };
             any = true;
-            let done = if op.operation == Operation::BindMw {
-                self.bind(&Bind::of(&op))
-            } else {
-                self.invalidate(op.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", op.imm))
-            };
-            let done = done.map_err(|why| {
-                // The IBA has one status for all errors with keys: memory management operation
-                // error.
-                self.explain(inner, op.slot, Status::MwBindErr, &why, Some(BIND_ADVICE));
-                Status::MwBindErr
-            });
+            let done = self.execute_local(inner, &op);
             inner.requester.local_done(done);
         }
         any
+    }
+
+    /// Executes a local request.
+    pub(crate) fn execute_local(&self, inner: &Inner, op: &SendOp) -> Result<(), Status> {
+        let done = if op.operation == Operation::BindMw {
+            self.bind(&Bind::of(op))
+        } else {
+            self.invalidate(op.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", op.imm))
+        };
+        done.map_err(|why| {
+            // The IBA has one status for all errors with keys: memory management operation error.
+            self.explain(inner, op.slot, Status::MwBindErr, &why, Some(BIND_ADVICE));
+            Status::MwBindErr
+        })
     }
 
     fn bind(&self, bind: &Bind) -> Result<(), String> {

@@ -49,6 +49,13 @@ pub enum PostCause {
         /// The service of the QP.
         service: Service,
     },
+    /// iWARP does not have the operation.
+    NotOfIwarp {
+        /// IBV numbering.
+        opcode: u32,
+    },
+    /// The peers agreed on no READs and atomics (iWARP).
+    NoReads,
     /// The list of elements is too long.
     TooManySges {
         /// Elements of the request.
@@ -125,6 +132,8 @@ impl PostError {
             | C::State(_)
             | C::NoReceiveQueue
             | C::Opcode { .. }
+            | C::NotOfIwarp { .. }
+            | C::NoReads
             | C::TooManySges { .. }
             | C::Inline { .. }
             | C::NoAddress
@@ -151,6 +160,10 @@ impl PostError {
             (C::State(state), Send(_)) => write!(f, "the QP is in state {state:?}, sends need RTS"),
             (C::State(state), _) => write!(f, "the QP is in state {state:?}, receives need INIT"),
             (C::NoReceiveQueue, _) => f.write_str("the QP has no receive queue of its own"),
+            (C::NotOfIwarp { opcode }, _) => write!(f, "opcode {opcode} does not exist on iWARP"),
+            (C::NoReads, _) => f.write_str(
+                "the peers agreed on no READs and atomics; ask for them by initiator_depth and responder_resources",
+            ),
             (C::Opcode { opcode, service }, _) => write!(f, "opcode {opcode} does not exist on {service}"),
             (C::TooManySges { given, most }, Send(_)) => write!(f, "{given} gather elements, the QP takes {most}"),
             (C::TooManySges { given, most }, Receive(_)) => write!(f, "{given} scatter elements, the QP takes {most}"),

@@ -16,6 +16,7 @@ use abi::errno::Errno;
 use abi::post::Sge;
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind as qp_type};
 use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
+use abi::stream::qp_kind;
 use inner::{Queues, Receiving};
 use protocol::Service;
 
@@ -231,6 +232,9 @@ impl Engine {
             max_inline_data: answer.max_inline_data,
         };
         let qp = self.assemble_with(parts, answer, caps, Some(view), (sq, rq), token);
+        if out.kind == qp_kind::STREAM {
+            qp.lock().link.stream = Some(Box::default());
+        }
         self.queue_uses.insert(qp.qpn, Arc::clone(&qp.queue_use));
         self.qps.insert(qp.qpn, Arc::clone(&qp));
         Ok(qp)

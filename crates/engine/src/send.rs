@@ -176,7 +176,9 @@ impl SendBatch<'_> {
     pub(crate) fn add_operation(&mut self, op: SendOp) -> Result<(), PostCause> {
         let inner = &mut *self.inner;
         let index = op.slot;
-        if inner.requester.post(op).is_err() {
+        if let Some(stream) = inner.link.stream.as_mut().filter(|stream| stream.takes_requests()) {
+            stream.post(op);
+        } else if inner.requester.post(op).is_err() {
             return Err(PostCause::QueueFull { depth: self.qp.caps.max_send_wr });
         }
         inner.queues.sq_tail = inner.queues.sq.advance(index);
@@ -193,6 +195,9 @@ impl SendBatch<'_> {
         }
         let operation =
             operation(wr.opcode, qp.service).ok_or(PostCause::Opcode { opcode: wr.opcode, service: qp.service })?;
+        if let Some(stream) = &inner.link.stream {
+            stream.check(operation, wr)?;
+        }
         if wr.sges.len() > qp.caps.max_send_sge as usize && !wr.is_inline() {
             return Err(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });
         }
@@ -278,6 +283,9 @@ impl SendBatch<'_> {
     pub fn take_back(&mut self, mark: Mark) {
         let inner = &mut *self.inner;
         inner.requester.take_back(mark.posted);
+        if let Some(stream) = &mut inner.link.stream {
+            stream.take_back(inner.queues.sq.used(mark.tail, inner.queues.sq_tail));
+        }
         inner.queues.sq_tail = mark.tail;
         inner.store(word::SQ_TAIL, mark.tail);
     }
@@ -379,30 +387,7 @@ impl Qp {
                 }
                 _ => {}
             }
-            let entry: SendBrief = inner.queues.sq.read(index);
-            let shown = completion.status != Status::Success || entry.signaled != 0;
-            if let Some(lint) = self.lint() {
-                lint.send_over(self, index, completion.status, shown);
-            }
-            if !shown {
-                continue;
-            }
-            let wc = Wc {
-                wr_id: entry.wr_id,
-                status: completion.status.as_u32(),
-                opcode: completed(u32::from(entry.opcode)),
-                byte_len: if operation(u32::from(entry.opcode), Service::Rc).is_some_and(Operation::is_atomic) {
-                    8
-                } else {
-                    entry.length
-                },
-                qp_num: self.qpn(),
-                ..Wc::default()
-            };
-            let cqe = Cqe { wc, timestamp: 0, freed: inner.queues.sq.advance(index), frees: FREES_SEND };
-            if let Some(cq) = &self.send_cq {
-                cq.push(&cqe, false);
-            }
+            self.show_send(inner, index, completion.status);
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.queues.sq.advance(index));
@@ -416,6 +401,35 @@ impl Qp {
             if inner.draining.take() == Some(true) && inner.state == State::Sqd {
                 self.raise(kind::SQ_DRAINED);
             }
+        }
+    }
+
+    /// Writes the completion of a request, if it has one.
+    #[inline]
+    pub(crate) fn show_send(&self, inner: &Inner, index: u32, status: Status) {
+        let entry: SendBrief = inner.queues.sq.read(index);
+        let shown = status != Status::Success || entry.signaled != 0;
+        if let Some(lint) = self.lint() {
+            lint.send_over(self, index, status, shown);
+        }
+        if !shown {
+            return;
+        }
+        let wc = Wc {
+            wr_id: entry.wr_id,
+            status: status.as_u32(),
+            opcode: completed(u32::from(entry.opcode)),
+            byte_len: if operation(u32::from(entry.opcode), Service::Rc).is_some_and(Operation::is_atomic) {
+                8
+            } else {
+                entry.length
+            },
+            qp_num: self.qpn(),
+            ..Wc::default()
+        };
+        let cqe = Cqe { wc, timestamp: 0, freed: inner.queues.sq.advance(index), frees: FREES_SEND };
+        if let Some(cq) = &self.send_cq {
+            cq.push(&cqe, false);
         }
     }
 

@@ -101,7 +101,8 @@ impl Qp {
                 abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
             }
         };
-        let (how, before) = match self.can_modify_async(&inner, &attributes) {
+        let takes_stream = self.takes_stream(&inner, &attributes);
+        let (how, before) = match !takes_stream && self.can_modify_async(&inner, &attributes) {
             true => (How::Told, inner.state),
             false => (How::Asked, inner.state),
         };
@@ -109,6 +110,9 @@ impl Qp {
         match how {
             How::Told => self.engine().tell(&request)?,
             _ => drop(self.engine().call(&request)?),
+        }
+        if takes_stream {
+            self.take_stream()?;
         }
         let mut inner = self.lock();
         self.check_is_here(&inner)?;
@@ -186,7 +190,7 @@ impl Qp {
     fn take_over(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
-        if mask & attr::AV != 0 {
+        if mask & attr::AV != 0 && inner.link.stream.is_none() {
             self.complete_primary_path(inner);
         }
         let before = inner.state;
@@ -198,6 +202,7 @@ impl Qp {
                 return self.reset(inner);
             }
             (State::Err, State::Err) => return,
+            _ if inner.link.stream.is_some() => return self.change_stream(inner, mask, next),
             (_, State::Err) => return self.enter_error(inner),
             (State::Init, State::Rtr) => {
                 let dgid = &inner.attributes.dest.dgid;
@@ -360,6 +365,7 @@ impl Qp {
             lint.emptied(self);
         }
         self.say_gone(inner);
+        self.drop_stream(inner);
         self.forget_why();
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
@@ -412,6 +418,7 @@ impl Qp {
         tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn());
         self.abandon_remote_srq(&mut inner);
         self.say_gone(&inner);
+        self.end_stream(&mut inner);
         self.flushes(&inner, format_args!("{why}"));
         inner.set_state(State::Err);
         inner.requester.flush();

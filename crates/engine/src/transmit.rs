@@ -54,6 +54,9 @@ impl Qp {
         {
             return self.pump_target(inner);
         }
+        if inner.link.stream.is_some() {
+            return self.pump_stream(inner);
+        }
         if !inner.link.blocked {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
@@ -507,6 +510,9 @@ impl Qp {
         }
         if inner.is_dead() {
             return;
+        }
+        if inner.link.stream.is_some() {
+            return self.on_stream_timer(&mut inner, now);
         }
         if inner.link.on_wire() || inner.ud.last_flow.is_some() {
             // The QP may have waited for an answer long enough.

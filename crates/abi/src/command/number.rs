@@ -137,3 +137,7 @@ pub const XRC_FIND: u8 = 224;
 pub const XRC_ADOPT: u8 = 225;
 /// Something happened to an XRC target.
 pub const XRC_EVENT: u8 = 226;
+/// The connection of a queue pair of iWARP.
+pub const STREAM_TAKE: u8 = 232;
+/// The connection of a queue pair of iWARP has ended.
+pub const STREAM_END: u8 = 233;

@@ -6,7 +6,7 @@
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};
-use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, srq, target, wire, wq, xrc};
+use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, srq, stream, target, wire, wq, xrc};
 
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -566,4 +566,10 @@ pub static ROWS: &[Row] = &[
     Row::extended(226, "XRC_EVENT", "target::xrc_event")
         .request::<target::XrcEvent>()
         .errors(&[(Errno::ENOENT, "no such target QP in this context"), (Errno::EINVAL, "the event is not one of a QP")]),
+    Row::extended(232, "STREAM_TAKE", "stream::stream_take")
+        .request::<stream::StreamTake>()
+        .answer::<stream::StreamOut>()
+        .extras("answer fd: the connected TCP socket")
+        .errors(&[BAD_QP, (Errno::ENOTCONN, "the connection manager has made no connection for the QP")]),
+    Row::extended(233, "STREAM_END", "stream::stream_end").request::<stream::StreamEnd>(),
 ];

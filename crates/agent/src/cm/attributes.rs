@@ -17,8 +17,8 @@ use crate::refusal::{Outcome, refuse};
 impl Manager {
     pub(super) fn init_qp_attr(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let InitQpAttr { id: name, qp_state, .. } = call.command.body();
-        let connection = self.id(call, name)?.connection;
-        let connection = connection.and_then(|connection| self.core.connection(connection).ok());
+        self.id(call, name)?;
+        let connection = self.ids.get(name).and_then(|id| self.connection_of(id));
         let alternate = connection.as_ref().and_then(|connection| self.alternate(connection));
         let id = self.id(call, name)?;
         let Some(at) = id.attachment else {
@@ -209,6 +209,7 @@ mod tests {
             subnet: None,
             pkey: 0xffff,
             fabric: None,
+            is_iwarp: false,
         }
     }
 

@@ -150,7 +150,7 @@ impl Manager {
     }
 
     /// The program has accepted a request: it knows the id from now on, by the name `uid`.
-    fn make_known(&mut self, name: u32, uid: u64, user: u32) {
+    pub(super) fn make_known(&mut self, name: u32, uid: u64, user: u32) {
         let Some(id) = self.ids.get_mut(name) else { return };
         id.uid = uid;
         if !std::mem::replace(&mut id.known, true)
@@ -228,7 +228,7 @@ impl Manager {
     /// Checks the QP number of a program. A kernel accepts any number. But if users are kept apart,
     /// another user's number is refused. The peer would take it for a new connection of that user's
     /// QP, and would end the connection that the user has.
-    fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
+    pub(super) fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
         let uid = self.owner(call.channel)?.channel.peer.uid;
         let owner = world.numbers.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
         if world.users.apart && owner.is_some_and(|context| context.peer.uid != uid) {
@@ -260,7 +260,7 @@ fn private_data(id: &Id, param: &ConnParam) -> Outcome<Vec<u8>> {
 }
 
 /// The private data that a program gives.
-fn given(param: &ConnParam) -> &[u8] {
+pub(super) fn given(param: &ConnParam) -> &[u8] {
     &param.private_data[..usize::from(param.private_data_len).min(PRIVATE_DATA_MAX)]
 }
 

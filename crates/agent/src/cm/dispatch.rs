@@ -79,10 +79,10 @@ impl Manager {
             command::QUERY_ROUTE => self.query_route(world, call),
             command::QUERY => self.query(world, call),
 
-            command::CONNECT => self.connect(world, call),
-            command::ACCEPT => self.accept(world, call),
-            command::REJECT => self.reject(call),
-            command::DISCONNECT => self.disconnect(call),
+            command::CONNECT => self.connect_id(world, call),
+            command::ACCEPT => self.accept_id(world, call),
+            command::REJECT => self.reject_id(call),
+            command::DISCONNECT => self.disconnect_id(call),
             command::NOTIFY => self.notify(call),
             command::INIT_QP_ATTR => self.init_qp_attr(call),
 

@@ -165,7 +165,7 @@ impl Manager {
             next.known |= known::PATH;
         }
         let Some(at) = &id.attachment else { return };
-        let connection = id.connection.and_then(|connection| self.core.connection(connection).ok());
+        let connection = self.connection_of(id);
         // Without an index there are no attributes. The program then asks for them and gets the
         // reason.
         let Some(pkey_index) = self.locals.pkey_index(at, id.pkey().unwrap_or(at.pkey)) else { return };

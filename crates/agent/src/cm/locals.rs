@@ -7,7 +7,7 @@
 //! principal type is [`Locals`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::device::port_state;
 use abi::lid::{self, Subnet};
@@ -47,6 +47,8 @@ pub(crate) struct Attachment {
     pub(crate) pkey: u16,
     /// The port is a port of a topology.
     pub(crate) fabric: Option<InFabric>,
+    /// Connections from here are of iWARP.
+    pub(crate) is_iwarp: bool,
 }
 
 /// What a port of a topology knows of its subnet.
@@ -84,6 +86,8 @@ pub(crate) struct Locals {
     own: BTreeSet<(IpAddr, u32)>,
     /// Whether 127.0.0.0/8 and ::1 belong to this agent.
     loopback: bool,
+    /// The agent has only the addresses that it was told.
+    is_named: bool,
 }
 
 impl Locals {
@@ -111,6 +115,7 @@ impl Locals {
                         sm_lid: port.sm_lid(),
                         sm_sl: port.subnet.sm_sl(),
                     }),
+                    is_iwarp: device.is_iwarp(),
                 };
                 nodes.extend(port.address.map(|ip| (ip, (device.index, number))));
                 pkeys.insert((device.index, number), port.pkeys.clone());
@@ -125,7 +130,7 @@ impl Locals {
             own.extend(named.iter().map(|ip| (*ip, there(ip))));
         }
         let loopback = elsewhere || !named.iter().any(IpAddr::is_loopback);
-        Self { attachments, pkeys, nodes, own, loopback }
+        Self { attachments, pkeys, nodes, own, loopback, is_named: !named.is_empty() }
     }
 
     /// Whether an address belongs to this agent.
@@ -151,9 +156,32 @@ impl Locals {
         self.attachments.iter().find(same).or_else(|| self.first(ip.is_ipv4())).copied()
     }
 
-    /// The attachment with this GID.
+    /// The attachment with this GID. An address may belong to a RoCE port and to an iWARP port.
+    /// Only RoCE is addressed by GIDs.
     pub(crate) fn with_gid(&self, gid: &[u8; 16]) -> Option<Attachment> {
-        self.attachments.iter().find(|at| at.gid == *gid).copied()
+        let all = || self.attachments.iter().filter(|at| at.gid == *gid);
+        all().find(|at| !at.is_iwarp).or(all().next()).copied()
+    }
+
+    /// The attachment of an iWARP port that has an own address.
+    pub(crate) fn on_iwarp(&self, ip: IpAddr) -> Option<Attachment> {
+        let gid = gid_of(ip);
+        let all = || self.attachments.iter().filter(|at| at.is_iwarp && at.index != 0);
+        let is_own = self.is_own(ip, 0);
+        all().find(|at| at.gid == gid).or_else(|| all().next().filter(|_| is_own && ip.is_loopback())).copied()
+    }
+
+    /// The TCP addresses at which an id with the address `local` listens for iWARP; none without an
+    /// iWARP device that has the address.
+    pub(crate) fn listening_addresses(&self, local: SocketAddr) -> Vec<SocketAddr> {
+        let ports = || self.attachments.iter().filter(|at| at.is_iwarp && at.index != 0);
+        let of_family = |at: &&Attachment| !local.is_ipv4() || ip_of(&at.gid).is_ipv4();
+        match local.ip().is_unspecified() {
+            true if ports().next().is_none() => Vec::new(),
+            true if !self.is_named => vec![local],
+            true => ports().filter(of_family).map(|at| SocketAddr::new(ip_of(&at.gid), local.port())).collect(),
+            false => self.on_iwarp(local.ip().to_canonical()).map(|_| local).into_iter().collect(),
+        }
     }
 
     /// The P_Key table of an attachment's port.

@@ -66,7 +66,7 @@ impl Manager {
         self.queue(name, Event { answer, id: name, member: None, request: None, sentence: String::new() });
     }
 
-    fn on_established(&mut self, name: u32, private: Option<&[u8]>) {
+    pub(super) fn on_established(&mut self, name: u32, private: Option<&[u8]>) {
         let Some(id) = self.ids.get_mut(name) else { return };
         id.established = true;
         let private = private.filter(|data| data.iter().any(|byte| *byte != 0)).unwrap_or_default();
@@ -125,7 +125,7 @@ impl Manager {
     }
 
     /// Ends a connection, and tells the program once.
-    fn over(&mut self, name: u32, status: i32, sentence: String) {
+    pub(super) fn over(&mut self, name: u32, status: i32, sentence: String) {
         let Some(id) = self.ids.get_mut(name) else { return };
         if id.stage == Stage::Connecting {
             id.stage = Stage::Over;

@@ -37,6 +37,7 @@ impl Manager {
             self.ports.release(service, name);
         }
         self.lookups.pending.remove(&name);
+        self.close_end(name);
         if let Some(connection) = connection {
             self.connections.remove(&connection);
             let now = self.now();

@@ -311,6 +311,9 @@ pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos:
 
 /// Why an attachment has no wire to other hosts.
 fn no_wire(world: &World, at: &Attachment) -> Option<String> {
+    if at.is_iwarp {
+        return None;
+    }
     let port = world.devices.get(at.device).and_then(|device: &Device| device.port(u32::from(at.port)).ok())?;
     let entry = port.gids.entry(u32::from(at.index))?;
     world.wire.why_not(usize::from(at.index), entry)
@@ -357,6 +360,7 @@ mod tests {
             subnet: None,
             pkey: 0xffff,
             fabric: None,
+            is_iwarp: false,
         }
     }
 

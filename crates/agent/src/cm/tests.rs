@@ -49,8 +49,12 @@ pub(super) struct Host {
 impl Host {
     /// Creates a host with these addresses and one open channel.
     pub(super) fn with(addresses: &[&str]) -> Self {
-        let config = Config { wire: Wire::Off, ..Config::default() };
-        let mut world = World::new(&config, "test").expect("a world");
+        Self::of(&Config { wire: Wire::Off, ..Config::default() }, addresses)
+    }
+
+    /// As [`Host::with`], with a configuration.
+    pub(super) fn of(config: &Config, addresses: &[&str]) -> Self {
+        let mut world = World::new(config, "test").expect("a world");
         world.follow_addresses(&host(addresses));
         let mut manager = Manager::new(&world, Outside::real().expect("chance")).expect("a manager");
         manager.follow_addresses(&world);
@@ -69,6 +73,12 @@ impl Host {
     pub(super) fn event(&mut self) -> EventAnswer {
         let bytes = self.call(command::GET_EVENT, &GetEvent { response: 1 }, size_of::<EventAnswer>());
         EventAnswer::read(&bytes).expect("whole")
+    }
+
+    /// A command that is refused.
+    pub(super) fn refused<T: Record>(&mut self, number: u32, body: &T) -> Errno {
+        let reply = self.manager.serve(&mut self.world, self.channel, &build(number, body, &[], 0));
+        Errno(-reply.status)
     }
 
     /// How many events wait.

@@ -20,6 +20,9 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateAh = call.body()?;
     find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
     let device = world.device_of(call.context);
+    if device.is_iwarp() {
+        return refuse(Errno::EOPNOTSUPP, format!("{} is an iWARP device: it has no address handles", device.name));
+    }
     check_vector(device, &body.attr, "an address handle")?;
     shares::room_for(world, call.context, Kind::Ah)?;
     let ah = Ah { pd: body.pd_handle, attr: body.attr };

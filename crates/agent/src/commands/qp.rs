@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
 use abi::queue::{Mapping, QP_CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
+use abi::stream::qp_kind;
 use abi::target::TARGET_LEN;
 use abi::{Errno, Refusal};
 use protocol::{Service, State};
@@ -94,6 +95,14 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let service = service_of(wanted.qp_type)?;
     let (wanted, domain) = &parts(world, owner, service, wanted)?;
     let device = world.device_of(owner);
+    if device.is_iwarp() && service != Service::Rc {
+        let name = kind::name(wanted.qp_type).unwrap_or("unknown");
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("{} is an iWARP device: it has RC QPs only, not {name}", device.name),
+        );
+    }
+    let is_stream = device.is_iwarp();
     let shape = Shape::new(device, service, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
     let qpn = take_number(world, owner, *domain)?;
@@ -144,7 +153,8 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         tracing::warn!(%error, "datagrams come without their traffic class and hop limit");
     }
     let (answer, out) = shape.answers(handle, qpn, mapping);
-    Ok((answer, out, fd))
+    let kind = if is_stream { qp_kind::STREAM } else { qp_kind::PACKETS };
+    Ok((answer, QpOut { kind, ..out }, fd))
 }
 
 /// Finds the objects that a QP uses. Returns the parameters that apply to its service, and the
@@ -293,7 +303,8 @@ impl Shape {
             rq_offset: self.rq_offset() as u32,
             rq_count: self.rq_count,
             rq_stride: self.rq_stride as u32,
-            reserved: [0; 2],
+            kind: qp_kind::PACKETS,
+            reserved: 0,
         };
         (answer, out)
     }

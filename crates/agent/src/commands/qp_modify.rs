@@ -16,7 +16,7 @@ use protocol::modify::{Attributes, check, counting};
 
 use super::ah::check_vector;
 use super::mr::check_meaning;
-use super::{Answer, Call, find, migration, xrc};
+use super::{Answer, Call, find, migration, stream, xrc};
 use crate::device::Device;
 use crate::ids::ContextId;
 use crate::objects::{Qp, state_of};
@@ -59,6 +59,7 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
         let found = qp.block.read(word::STATE);
         let next = transition(qp, state_of(found), wanted, rate.is_some())?;
         values(device, qp, wanted)?;
+        stream::check(world, device, qp, next)?;
         check_rate(qp, wanted, rate)?;
         let state = qp.block.word(word::STATE);
         if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {

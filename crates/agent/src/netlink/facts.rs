@@ -7,8 +7,9 @@ use crate::device::{Device, FIRMWARE};
 use crate::table::Kind;
 use crate::world::World;
 
-/// RDMA_NODE_IB_CA, which is also the type of RoCE devices.
+/// RDMA_NODE_IB_CA, which is also the type of RoCE devices, and RDMA_NODE_RNIC.
 const NODE_CA: u8 = 1;
+const NODE_RNIC: u8 = 4;
 
 /// The attributes that name a device: the beginning of every answer.
 pub(super) fn handle(to: &mut Writer, device: &Device) {
@@ -26,9 +27,14 @@ pub(super) fn device(to: &mut Writer, device: &Device) {
     to.text(attribute::FW_VERSION, &format!("{major}.{minor}.{micro}"));
     to.long(attribute::NODE_GUID, device.node_guid.0);
     to.long(attribute::SYS_IMAGE_GUID, device.system_guid.0);
-    to.byte(attribute::DEV_NODE_TYPE, NODE_CA);
+    to.byte(attribute::DEV_NODE_TYPE, if device.is_iwarp() { NODE_RNIC } else { NODE_CA });
     to.byte(attribute::DEV_DIM, 0);
-    to.text(attribute::DEV_PROTOCOL, if infiniband { "ib" } else { "roce" });
+    let protocol = match infiniband {
+        _ if device.is_iwarp() => "iw",
+        true => "ib",
+        false => "roce",
+    };
+    to.text(attribute::DEV_PROTOCOL, protocol);
 }
 
 /// The attributes of an existing port.

@@ -357,7 +357,8 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
         rq_offset: (QP_CONTROL_LEN + caps.max_send_wr as usize * sq_stride) as u32,
         rq_count: caps.max_recv_wr,
         rq_stride: recv_stride(caps.max_recv_sge) as u32,
-        reserved: [0; 2],
+        kind: 0,
+        reserved: 0,
     };
     [answer.bytes(), out.bytes()].concat()
 }

@@ -133,6 +133,7 @@ impl Server {
         if self.world.faults.is_on() {
             self.manager.follow_removals(&self.world);
         }
+        self.manager.follow_streams(&self.world);
         for context in std::mem::take(&mut self.world.removed) {
             self.schedule.queue.push(self.account_of_context(context), Work::EndingLanes(context));
         }
@@ -229,7 +230,7 @@ impl Server {
             Token::Node(_) | Token::ManagerNode | Token::NodesManager(_) => Account::Newcomers,
             Token::AdminNode | Token::NetlinkNode | Token::MadNode => Account::Newcomers,
             Token::Relays => Account::Relays,
-            Token::Management | Token::Tunnels => Account::Network,
+            Token::Management | Token::Tunnels | Token::Streams => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
         }
     }
@@ -283,6 +284,7 @@ impl Server {
             Token::Relays => self.world.relays.hand_on(),
             Token::Management => self.take_datagrams(),
             Token::Tunnels => self.take_tunnelled(),
+            Token::Streams => self.manager.on_sockets(&self.world),
             Token::EventSocket(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }

@@ -24,6 +24,7 @@ mod qp;
 mod refused;
 mod rows;
 mod srq;
+mod stream;
 mod target;
 mod wire;
 mod xrc;

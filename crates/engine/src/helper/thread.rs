@@ -92,11 +92,12 @@ impl Engine {
                 let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
                 let limit = self.longest_sleep(sound, bulky);
                 let quiet = bulky.then(|| idle.quiet_since());
+                let streams = self.streams.ready();
                 told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
-                    None => waker.sleep(limit),
+                    None => waker.sleep_on(streams, &mut std::iter::empty(), limit),
                     Some(inbox) => {
                         let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
-                        inbox.with_sockets(|sockets| waker.sleep_on(sockets, limit))
+                        inbox.with_sockets(|sockets| waker.sleep_on(streams, sockets, limit))
                     }
                 };
                 if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
@@ -130,6 +131,7 @@ impl Engine {
             self.locate_srqs();
         }
         self.tell_holders();
+        self.report_stream_ends();
         if self.direct.has_asks() {
             self.ask_agent();
         }

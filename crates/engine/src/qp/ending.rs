@@ -71,6 +71,7 @@ impl Qp {
         self.send_delayed_ack(inner);
         self.uncount(inner);
         self.abandon_remote_srq(inner);
+        self.drop_stream(inner);
         (inner.ud.last_flow, inner.xrc.named) = (None, None);
         inner.incoming.rnr_grace.clear();
         inner.direct.forget();

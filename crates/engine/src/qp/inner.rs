@@ -27,6 +27,7 @@ use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
+use crate::stream::StreamPart;
 use crate::traffic::Traffic;
 
 /// The path of outgoing packets.
@@ -139,6 +140,8 @@ pub(crate) struct Link {
     pub(crate) peer_mtu: u8,
     /// The longest payload that passes the links on the path, if that is less than the path MTU.
     pub(crate) room: u32,
+    /// iWARP: there is no route, but a TCP connection.
+    pub(crate) stream: Option<Box<StreamPart>>,
 }
 
 impl Link {
@@ -276,6 +279,7 @@ impl Inner {
                 lane_mtu: 0,
                 peer_mtu: 0,
                 room: u32::MAX,
+                stream: None,
             },
             ud: UdPart::default(),
             traffic: Traffic::default(),

@@ -87,7 +87,9 @@ impl Prepared {
 
     fn ends_of(&self, rtr: &ModifyQp, rts: &ModifyQp, depth: Depth) -> Result<(Endpoint, Endpoint)> {
         let port = if rtr.dest.port_num == 0 { 1 } else { rtr.dest.port_num };
-        let gid = self.id.ctx.engine.query_gid(port, u32::from(rtr.dest.sgid_index))?;
+        // A port of iWARP shows one GID, whatever address the connection has.
+        let index = if self.inner.qp.is_iwarp() { 0 } else { rtr.dest.sgid_index };
+        let gid = self.id.ctx.engine.query_gid(port, u32::from(index))?;
         let own = Endpoint {
             reliable: true,
             qpn: self.inner.qp.qpn(),
@@ -152,9 +154,17 @@ impl Incoming {
 
     pub(crate) fn answer(&self, private_data: &[u8]) -> Result<(Endpoint, Endpoint)> {
         let id = &self.prepared.id;
+        let accept = || -> Result<()> {
+            let (channel, number) = id.command()?;
+            Ok(channel.accept(number, id.cookie, &self.prepared.parameters(self.depth, private_data))?)
+        };
+        if self.prepared.inner.qp.is_iwarp() {
+            // The queue pair gets its connection when the request is accepted.
+            accept()?;
+            return self.prepared.ready(self.depth);
+        }
         let ends = self.prepared.ready(self.depth)?;
-        let (channel, number) = id.command()?;
-        channel.accept(number, id.cookie, &self.prepared.parameters(self.depth, private_data))?;
+        accept()?;
         Ok(ends)
     }
 

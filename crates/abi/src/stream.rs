@@ -1,0 +1,61 @@
+//! Queue pairs of iWARP: softhca's own commands STREAM_TAKE and STREAM_END, with which an engine
+//! gets the TCP connection of a queue pair, and says that it has ended.
+
+record! {
+    /// STREAM_TAKE (232), request: the connection that the connection manager has made for a QP.
+    pub struct StreamTake[8] {
+        /// Handle of the QP.
+        0 => qp_handle: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// STREAM_TAKE (232), answer: what both sides agreed on at start-up. One fd is attached: the
+    /// connected TCP socket, which does not block.
+    pub struct StreamOut[16] {
+        /// See `stream_flags`.
+        0 => flags: u32,
+        /// READs and atomics that this side serves at a time.
+        4 => ird: u16,
+        /// READs and atomics that this side has outstanding at most.
+        6 => ord: u16,
+        /// The ready-to-receive message (0: none, 1: SEND, 2: WRITE, 3: READ).
+        8 => rtr: u8,
+        /// The revision of MPA.
+        9 => revision: u8,
+        /// 0.
+        10 => reserved: [u8; 6],
+    }
+
+    /// STREAM_END (233), request, no answer: the stream of a QP has ended.
+    pub struct StreamEnd[8] {
+        /// QP number.
+        0 => qpn: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+}
+
+constants! {
+    /// Bits of `StreamOut::flags`.
+    pub mod stream_flags: u32 {
+        /// This side has opened the connection.
+        INITIATOR = 1,
+        /// FPDUs have CRCs.
+        CRC = 2,
+        /// This side sends markers.
+        SENDS_MARKERS = 4,
+        /// The peer sends markers.
+        RECEIVES_MARKERS = 8,
+        /// The peer is Linux's siw driver, or may be: work around its behaviour.
+        SIW = 16,
+    }
+
+    /// `QpOut::kind`.
+    pub mod qp_kind: u32 {
+        /// Its packets go over lanes and UDP.
+        PACKETS = 0,
+        /// Its link is a TCP connection (iWARP).
+        STREAM = 1,
+    }
+}

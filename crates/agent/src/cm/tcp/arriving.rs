@@ -1,0 +1,175 @@
+//! The passive side until the program decides: LISTEN, new connections, their requests. Adds to
+//! [`Manager`].
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+use abi::Errno;
+use abi::qp::kind;
+use abi::ucma::connection::{ConnParam, EventAnswer, UdParam, event};
+use abi::ucma::sockaddr::Sockaddr;
+use iwarp::Responder;
+use iwarp::negotiation::Asked;
+use rustix::event::epoll::{self, EventFlags};
+
+use super::sockets::{self, FRAME_MAX};
+use super::{End, Half, Key, REQUEST_TIME, as_duration, terms};
+use crate::cm::Manager;
+use crate::cm::channel::Event;
+use crate::cm::id::{Id, Stage};
+use crate::cm::incoming::padded;
+use crate::cm::resolving::path_between;
+use crate::gids::gid_of;
+use crate::refusal::{Outcome, refuse};
+
+/// Connections that are accepted in one piece of work.
+const ACCEPTED: usize = 16;
+
+impl Manager {
+    /// Listens on the TCP port of an id, on every iWARP device that has its address.
+    pub(in crate::cm) fn listen_by_tcp(&mut self, name: u32) -> Outcome<()> {
+        let Some(id) = self.ids.get(name) else { return refuse(Errno::ENOENT, "the id is gone") };
+        let (Some(Sockaddr::Ip(local)), kind::RC) = (id.local, id.kind) else { return Ok(()) };
+        let mut listeners = Vec::new();
+        for at in self.locals.listening_addresses(local) {
+            match sockets::listen(at) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => {
+                    let errno = error.raw_os_error().map_or(Errno::EADDRINUSE, Errno);
+                    return refuse(errno, format!("id {name:#x} cannot listen on TCP {at}: {error}"));
+                }
+            }
+        }
+        if listeners.is_empty() {
+            return Ok(());
+        }
+        for listener in &listeners {
+            self.mail.tcp.watch(listener, Key::Id(name), EventFlags::IN).map_err(crate::refusal::by_system)?;
+        }
+        self.mail.tcp.ends.insert(name, End::Listening(listeners));
+        Ok(())
+    }
+
+    /// Takes new connections of a listener.
+    pub(super) fn take_connections(&mut self, name: u32) {
+        let deadline = self.now().after(REQUEST_TIME);
+        let Some(End::Listening(listeners)) = self.mail.tcp.ends.get(&name) else { return };
+        let mut sockets = Vec::new();
+        for listener in listeners {
+            for _ in 0..ACCEPTED {
+                match sockets::accept(listener) {
+                    Ok((socket, _)) => sockets.push(socket),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => {
+                        tracing::debug!(%error, "a TCP connection was not accepted");
+                        break;
+                    }
+                }
+            }
+        }
+        for socket in sockets {
+            let responder = Box::new(Responder::new(terms(0, 0), as_duration(deadline)));
+            self.mail.tcp.add_half(Half::Starting { socket, responder, listener: name }, deadline);
+        }
+    }
+
+    /// A connection without an id has bytes, or has ended.
+    pub(super) fn on_half_socket(&mut self, number: u32) {
+        let tcp = &mut self.mail.tcp;
+        let mut bytes = [0; FRAME_MAX + 1];
+        let asked = match tcp.halves.get_mut(&number) {
+            Some(Half::Starting { socket, responder, .. }) => match sockets::peek(socket, &mut bytes) {
+                Ok(None) => return,
+                Ok(Some(0)) | Err(_) => None,
+                Ok(Some(len)) => {
+                    let taken = sockets::consume(socket, len).map(|()| responder.receive(&bytes[..len]));
+                    match taken {
+                        Ok(Ok(Some(asked))) => Some(asked),
+                        Ok(Ok(None)) => return,
+                        Ok(Err(error)) => {
+                            tracing::debug!(%error, "a connection of iWARP is closed");
+                            if let Some(last) = responder.poll_transmit() {
+                                let _ = sockets::send(socket, &last);
+                            }
+                            None
+                        }
+                        Err(_) => None,
+                    }
+                }
+            },
+            Some(Half::Leaving(socket)) => match sockets::peek(socket, &mut bytes) {
+                Ok(None) => return,
+                _ => None,
+            },
+            None => return,
+        };
+        if let (Some(Half::Starting { socket, responder, listener }), Some(asked)) = (tcp.remove_half(number), asked) {
+            self.introduce_by_tcp(listener, socket, responder, &asked);
+        }
+    }
+
+    /// Makes a request an id of the listener's channel, and tells the listener.
+    fn introduce_by_tcp(&mut self, listener: u32, socket: TcpStream, mut responder: Box<Responder>, asked: &Asked) {
+        let (Ok(local), Ok(remote)) = (socket.local_addr(), socket.peer_addr()) else { return };
+        let Some(id) = self.request_of(listener, local, remote) else {
+            return self.send_away(socket, &mut responder, &[]);
+        };
+        let Some(name) = self.add(id) else { return self.send_away(socket, &mut responder, &[]) };
+        let Some(uid) = self.ids.get_mut(listener).map(|listener| {
+            listener.backlog -= 1;
+            listener.uid
+        }) else {
+            return;
+        };
+        if self.mail.tcp.watch(&socket, Key::Id(name), EventFlags::IN | EventFlags::RDHUP).is_err() {
+            self.end(name);
+            return;
+        }
+        self.mail.tcp.ends.insert(name, End::Asked { socket, responder });
+        let param = ConnParam {
+            private_data: padded(&asked.private),
+            private_data_len: asked.private.len().min(usize::from(u8::MAX)) as u8,
+            responder_resources: asked.ord.min(u16::from(u8::MAX)) as u8,
+            initiator_depth: asked.ird.min(u16::from(u8::MAX)) as u8,
+            ..ConnParam::default()
+        };
+        let param = UdParam::from_conn(&param);
+        let answer = EventAnswer { uid, id: name, event: event::CONNECT_REQUEST, param, ..EventAnswer::default() };
+        let event = Event { answer, id: listener, member: None, request: Some(name), sentence: String::new() };
+        self.queue(listener, event);
+    }
+
+    /// The id of a request, if the listener takes one more.
+    fn request_of(&mut self, listener: u32, local: SocketAddr, remote: SocketAddr) -> Option<Id> {
+        let attachment = self.locals.on_iwarp(local.ip().to_canonical())?;
+        let of = self.ids.get(listener).filter(|id| id.stage == Stage::Listening && id.backlog > 0)?;
+        if !self.channels.get_mut(&of.channel)?.channel.has_room() {
+            return None;
+        }
+        let mut id = Id::new(of.channel, 0, of.space, of.kind);
+        (id.known, id.stage, id.options) = (false, Stage::Connecting, of.options);
+        let target = gid_of(remote.ip().to_canonical());
+        id.path = Some(path_between(&attachment, target, false, id.options.tos, None));
+        (id.local, id.remote) = (Some(Sockaddr::Ip(plain(local))), Some(Sockaddr::Ip(plain(remote))));
+        (id.attachment, id.target) = (Some(attachment), Some(target));
+        Some(id)
+    }
+
+    /// Rejects a request, and gives the peer time to read why.
+    pub(super) fn send_away(&mut self, socket: TcpStream, responder: &mut Responder, private: &[u8]) {
+        let Ok((reply, _)) = responder.reject(private) else { return };
+        let _ = epoll::delete(&self.mail.tcp.epoll, &socket);
+        if sockets::send(&socket, &reply).is_ok() && socket.shutdown(std::net::Shutdown::Write).is_ok() {
+            let deadline = self.now().after(super::LINGER);
+            self.mail.tcp.add_half(Half::Leaving(socket), deadline);
+        }
+    }
+}
+
+/// An address without the mapped form of IPv4.
+fn plain(at: SocketAddr) -> SocketAddr {
+    match at.ip().to_canonical() {
+        ip if ip.is_ipv4() => SocketAddr::new(ip, at.port()),
+        _ => at,
+    }
+}

@@ -1,0 +1,154 @@
+//! The active side: CONNECT, and the peer's reply. Adds to [`Manager`].
+
+use std::io;
+use std::net::SocketAddr;
+
+use abi::ucma::connection::{ConnParam, EventAnswer, UdParam, event};
+use abi::ucma::sockaddr::Sockaddr;
+use abi::{Errno, Refusal};
+use iwarp::negotiation::Answer;
+use iwarp::{Agreement, Initiator};
+use rustix::event::epoll::{self, EventFlags};
+
+use super::sockets::{self, FRAME_MAX};
+use super::{End, Key, REPLY_TIME, as_duration, terms};
+use crate::cm::Manager;
+use crate::cm::channel::Event;
+use crate::cm::connecting::given;
+use crate::cm::id::Stage;
+use crate::cm::incoming::padded;
+use crate::refusal::{Outcome, by_system, refuse};
+
+/// How a request has ended without a connection: the event and its status.
+type Failure = (u32, Errno);
+
+impl Manager {
+    /// Begins to connect an id whose route is resolved.
+    pub(in crate::cm) fn connect_by_tcp(&mut self, name: u32, param: &ConnParam) -> Outcome<()> {
+        let deadline = self.now().after(REPLY_TIME);
+        let Some(id) = self.ids.get_mut(name) else { return refuse(Errno::ENOENT, "the id is gone") };
+        let (Some(Sockaddr::Ip(from)), Some(Sockaddr::Ip(to))) = (id.local, id.remote) else {
+            return refuse(Errno::EINVAL, format!("id {name:#x} needs IP addresses: iWARP has no others"));
+        };
+        let terms = terms(param.responder_resources, param.initiator_depth);
+        let initiator = Initiator::new(terms, given(param), as_duration(deadline))
+            .map_err(|error| Refusal::new(Errno::EINVAL, format!("id {name:#x}: {error}")))?;
+        let mut source = from;
+        source.set_port(0);
+        let socket = sockets::begin(source, to).map_err(by_system)?;
+        if let Ok(SocketAddr::V4(_) | SocketAddr::V6(_)) = socket.local_addr().inspect(|at| source = *at) {
+            id.local = Some(Sockaddr::Ip(source));
+        }
+        (id.qpn, id.stage) = (param.qp_num, Stage::Connecting);
+        let (tcp, key) = (&mut self.mail.tcp, Key::Id(name));
+        tcp.watch(&socket, key, EventFlags::OUT).map_err(by_system)?;
+        tcp.deadlines.insert((deadline, key));
+        tcp.ends.insert(name, End::Asking { socket, initiator: Box::new(initiator), sent: false });
+        Ok(())
+    }
+
+    /// The socket of a request is ready.
+    pub(super) fn on_reply_bytes(&mut self, name: u32) {
+        let tcp = &mut self.mail.tcp;
+        let Some(End::Asking { socket, initiator, sent }) = tcp.ends.get_mut(&name) else { return };
+        if !*sent {
+            let connected = socket.take_error().and_then(|error| error.map_or(Ok(()), Err));
+            let asked = connected.and_then(|()| {
+                sockets::send(socket, &initiator.poll_transmit().unwrap_or_default())?;
+                Ok(epoll::modify(&tcp.epoll, &*socket, Key::Id(name).data(), EventFlags::IN | EventFlags::RDHUP)?)
+            });
+            *sent = true;
+            if let Err(error) = asked {
+                self.not_connected(name, &error);
+            }
+            return;
+        }
+        let mut bytes = [0; FRAME_MAX];
+        loop {
+            let len = match sockets::peek(socket, &mut bytes) {
+                Ok(None) => return,
+                Ok(Some(0)) => {
+                    let why = initiator.closed().to_string();
+                    return self.no_connection(name, (event::REJECTED, Errno::ECONNRESET), &[], &why);
+                }
+                Ok(Some(len)) => len,
+                Err(error) => return self.not_connected(name, &error),
+            };
+            match initiator.receive(&bytes[..len]) {
+                Ok((taken, answer)) => {
+                    if let Err(error) = sockets::consume(socket, taken) {
+                        return self.not_connected(name, &error);
+                    }
+                    match answer {
+                        None => {}
+                        Some(Answer::Accepted(agreement, private)) => return self.agreed(name, &agreement, &private),
+                        Some(Answer::Rejected(private)) => {
+                            let why = "the peer's program rejects it";
+                            return self.no_connection(name, (event::REJECTED, Errno::ECONNRESET), &private, why);
+                        }
+                    }
+                }
+                Err(error) => {
+                    if let Some(last) = initiator.poll_transmit() {
+                        let _ = sockets::send(socket, &last);
+                    }
+                    return self.no_connection(name, (event::CONNECT_ERROR, Errno::EINVAL), &[], &error.to_string());
+                }
+            }
+        }
+    }
+
+    /// The peer accepts.
+    fn agreed(&mut self, name: u32, agreement: &Agreement, private: &[u8]) {
+        let Some(End::Asking { socket, .. }) = self.mail.tcp.ends.remove(&name) else { return };
+        let Some(id) = self.ids.get(name) else { return };
+        let (uid, qpn) = (id.uid, id.qpn);
+        let param = ConnParam {
+            private_data: padded(private),
+            private_data_len: private.len().min(usize::from(u8::MAX)) as u8,
+            responder_resources: agreement.ird.min(u16::from(u8::MAX)) as u8,
+            initiator_depth: agreement.ord.min(u16::from(u8::MAX)) as u8,
+            ..ConnParam::default()
+        };
+        self.offer(name, qpn, socket, agreement);
+        let answer = EventAnswer {
+            uid,
+            id: name,
+            event: event::CONNECT_RESPONSE,
+            param: UdParam::from_conn(&param),
+            ..EventAnswer::default()
+        };
+        self.queue(name, Event { answer, id: name, member: None, request: None, sentence: String::new() });
+    }
+
+    /// TCP does not connect, or the connection broke.
+    fn not_connected(&mut self, name: u32, error: &io::Error) {
+        let errno = error.raw_os_error().map_or(Errno::ECONNRESET, Errno);
+        let kind = match errno {
+            Errno::ECONNREFUSED | Errno::ECONNRESET => event::REJECTED,
+            Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH => event::UNREACHABLE,
+            _ => event::CONNECT_ERROR,
+        };
+        self.no_connection(name, (kind, errno), &[], &format!("TCP: {error}"));
+    }
+
+    /// The peer has not replied in time.
+    pub(super) fn no_reply(&mut self, name: u32) {
+        let failure = (event::UNREACHABLE, Errno::ETIMEDOUT);
+        self.no_connection(name, failure, &[], "the peer does not answer");
+    }
+
+    fn no_connection(&mut self, name: u32, (kind, errno): Failure, private: &[u8], why: &str) {
+        self.close_end(name);
+        let Some(id) = self.ids.get_mut(name) else { return };
+        id.stage = Stage::Over;
+        let peer = id.remote.map_or_else(String::new, |remote| remote.to_string());
+        let param = ConnParam {
+            private_data: padded(private),
+            private_data_len: private.len().min(usize::from(u8::MAX)) as u8,
+            ..ConnParam::default()
+        };
+        let text = format!("no iWARP connection to {peer}: {why}");
+        self.tell(name, kind, errno.to_status(), UdParam::from_conn(&param), text);
+    }
+}

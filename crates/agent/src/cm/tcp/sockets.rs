@@ -1,0 +1,59 @@
+//! The system calls on TCP sockets. None of them waits.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, recv, socket_with};
+
+/// The longest start-up frame.
+pub(super) const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVATE;
+
+/// Begins to connect.
+pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(shm::denied::denied("socket"))?;
+    bind(&socket, &from)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let socket = TcpStream::from(socket);
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Listens.
+pub(super) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The next connection.
+pub(super) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (socket, from) = listener.accept()?;
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)?;
+    Ok((socket, from))
+}
+
+/// What has arrived, without taking it. 0 bytes are the peer's end, and `None` means nothing yet.
+pub(super) fn peek(socket: &TcpStream, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+    match recv(socket, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, len)) => Ok(Some(len)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes bytes that were peeked at.
+pub(super) fn consume(mut socket: &TcpStream, len: usize) -> io::Result<()> {
+    let mut bytes = [0; FRAME_MAX + 1];
+    socket.read_exact(bytes.get_mut(..len).ok_or(ErrorKind::InvalidInput)?)
+}
+
+/// Sends a start-up frame, or the Terminate message behind it. A new socket has room for both.
+pub(super) fn send(mut socket: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    socket.write_all(bytes)
+}

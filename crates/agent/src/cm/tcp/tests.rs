@@ -1,0 +1,229 @@
+//! The manager of an iWARP device against peers with plain sockets, on loopback.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use abi::layout::Record;
+use abi::ucma::address::Bind;
+use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Listen, Reject, event};
+use abi::ucma::id::{CreateId, CreateIdAnswer};
+use abi::ucma::sockaddr::Sockaddr;
+use abi::ucma::{command, port_space};
+use iwarp::negotiation::Answer;
+use iwarp::{Initiator, Responder, Terms};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::super::tests::Host;
+use super::{HALF_OPEN_MAX, Key};
+use crate::config::{Config, DeviceConfig, Transport, Wire};
+use crate::streams::StreamNews;
+
+/// The time of the peers' state machines, which never expire.
+const NEVER: Duration = Duration::MAX;
+const QPN: u32 = 0x123;
+
+fn host() -> Host {
+    let devices = vec![DeviceConfig { transport: Transport::Iwarp, ..DeviceConfig::default() }];
+    Host::of(&Config { wire: Wire::Off, devices, ..Config::default() }, &["127.0.0.1"])
+}
+
+impl Host {
+    /// Serves the sockets until an event waits.
+    fn tcp_event(&mut self) -> EventAnswer {
+        while self.waiting() == 0 {
+            self.serve_sockets();
+        }
+        self.event()
+    }
+
+    /// Waits for sockets, and serves them.
+    fn serve_sockets(&mut self) {
+        let sockets = self.manager.sockets();
+        poll(&mut [PollFd::from_borrowed_fd(sockets, PollFlags::IN)], None).expect("ready");
+        self.manager.on_sockets(&self.world);
+    }
+
+    /// An id that listens on a free port of loopback, and the address.
+    fn tcp_listener(&mut self) -> (u32, SocketAddr) {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+        let id = self.tcp_id();
+        let (addr, addr_size) = Sockaddr::Ip(free).emit();
+        self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
+        self.call(command::LISTEN, &Listen { id, backlog: 2 }, 0);
+        (id, free)
+    }
+
+    fn tcp_id(&mut self) -> u32 {
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id
+    }
+
+    /// An id that calls a peer.
+    fn calls(&mut self, to: &TcpListener) -> u32 {
+        let port = to.local_addr().expect("bound").port();
+        let id = self.routed("127.0.0.1", port);
+        self.call(command::CONNECT, &Connect { conn_param: param(b"hello"), id, ..Connect::default() }, 0);
+        id
+    }
+}
+
+fn param(private: &[u8]) -> ConnParam {
+    let mut private_data = [0; 256];
+    private_data[..private.len()].copy_from_slice(private);
+    ConnParam {
+        private_data,
+        private_data_len: private.len() as u8,
+        qp_num: QPN,
+        responder_resources: 4,
+        initiator_depth: 3,
+        valid: 1,
+        ..ConnParam::default()
+    }
+}
+
+/// A peer that has asked for a connection.
+fn asks(at: SocketAddr) -> (TcpStream, Initiator) {
+    let mut initiator = Initiator::new(Terms::default(), b"please", NEVER).expect("short");
+    let mut socket = TcpStream::connect(at).expect("it listens");
+    socket.write_all(&initiator.poll_transmit().expect("the request")).expect("sent");
+    (socket, initiator)
+}
+
+fn reply(socket: &mut TcpStream, initiator: &mut Initiator) -> Answer {
+    let mut bytes = [0; 600];
+    loop {
+        let len = socket.read(&mut bytes).expect("a reply");
+        if let (_, Some(answer)) = initiator.receive(&bytes[..len]).expect("a valid reply") {
+            return answer;
+        }
+    }
+}
+
+#[test]
+fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() {
+    let mut host = host();
+    let (_, at) = host.tcp_listener();
+    let (mut socket, mut initiator) = asks(at);
+    let asked = host.tcp_event();
+    let shown = asked.param.as_conn();
+    assert_eq!((asked.event, &shown.private_data[..6]), (event::CONNECT_REQUEST, &b"please"[..]));
+    let accept = Accept { uid: 9, conn_param: param(b"yes"), id: asked.id, ..Accept::default() };
+    host.call(command::ACCEPT, &accept, 0);
+    let Answer::Accepted(agreement, private) = reply(&mut socket, &mut initiator) else { panic!("not accepted") };
+    assert_eq!((agreement.ord, &private[..]), (16, &b"yes"[..]));
+    assert_eq!(host.waiting(), 0, "the engine has not taken it");
+    let offer = host.world.wire.streams().take(QPN).expect("it waits");
+    assert_eq!((offer.agreed.ird, offer.agreed.ord), (16, 3));
+    host.manager.follow_streams(&host.world);
+    assert_eq!((host.event().event, host.waiting()), (event::ESTABLISHED, 0));
+    host.world.wire.streams().note_end(QPN);
+    host.manager.follow_streams(&host.world);
+    assert_eq!(host.event().event, event::DISCONNECTED);
+    assert_eq!(host.world.wire.streams().take_news(), Vec::<StreamNews>::new());
+}
+
+#[test]
+fn a_rejected_peer_gets_the_private_data() {
+    let mut host = host();
+    let (_, at) = host.tcp_listener();
+    let (mut socket, mut initiator) = asks(at);
+    let asked = host.tcp_event();
+    let mut reject = Reject { id: asked.id, private_data_len: 2, ..Reject::default() };
+    reject.private_data[..2].copy_from_slice(b"no");
+    host.call(command::REJECT, &reject, 0);
+    assert_eq!(reply(&mut socket, &mut initiator), Answer::Rejected(b"no".to_vec()));
+    assert_eq!(host.refused(command::ACCEPT, &Accept { id: asked.id, ..Accept::default() }), abi::Errno::EINVAL);
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_is_closed_without_an_event() {
+    let mut host = host();
+    let (_, at) = host.tcp_listener();
+    let mut socket = TcpStream::connect(at).expect("it listens");
+    socket.write_all(b"GET / HTTP/1.1\r\n\r\n\r\n").expect("sent");
+    host.serve_sockets();
+    while !host.manager.mail.tcp.halves.is_empty() {
+        host.serve_sockets();
+    }
+    let ended =
+        socket.read(&mut [0; 9]).map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |len| len == 0);
+    assert!(ended, "it is still open");
+    assert_eq!(host.waiting(), 0);
+}
+
+#[test]
+fn a_silent_peer_is_closed_at_its_deadline() {
+    let mut host = host();
+    let (_, at) = host.tcp_listener();
+    let mut socket = TcpStream::connect(at).expect("it listens");
+    host.serve_sockets();
+    assert_eq!(host.manager.mail.tcp.halves.len(), 1);
+    host.manager.outside.pass(Duration::from_secs(6));
+    host.manager.on_time(&host.world);
+    assert!(host.manager.mail.tcp.halves.is_empty());
+    assert_eq!(socket.read(&mut [0; 9]).expect("the end"), 0);
+    const { assert!(HALF_OPEN_MAX <= 1024) };
+}
+
+#[test]
+fn a_reply_brings_the_connection_to_the_engine() {
+    let mut host = host();
+    let peer = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let id = host.calls(&peer);
+    let (mut socket, _) = peer.accept().expect("it calls");
+    host.serve_sockets();
+    let mut responder = Responder::new(Terms::default(), NEVER);
+    let mut bytes = [0; 600];
+    let asked = loop {
+        let len = socket.read(&mut bytes).expect("a request");
+        if let Some(asked) = responder.receive(&bytes[..len]).expect("a valid request") {
+            break asked;
+        }
+    };
+    assert_eq!((asked.ird, asked.ord, &asked.private[..]), (4, 3, &b"hello"[..]));
+    let (reply, _) = responder.accept(2, 2, b"welcome").expect("asked");
+    // A first FPDU behind the reply stays in the socket.
+    socket.write_all(&[&reply[..], b"FPDU"].concat()).expect("sent");
+    let answer = host.tcp_event();
+    assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
+    assert_eq!(&answer.param.as_conn().private_data[..7], b"welcome");
+    let offer = host.world.wire.streams().take(QPN).expect("it waits");
+    let mut socket = TcpStream::from(offer.socket);
+    let mut first = [0; 4];
+    socket.read_exact(&mut first).expect("the FPDU");
+    assert_eq!((&first, offer.agreed.ord), (b"FPDU", 3));
+}
+
+#[test]
+fn calls_fail_with_the_event_of_their_cause() {
+    let mut host = host();
+    let peer = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let status = |told: &EventAnswer| (told.event, told.status.cast_signed());
+    // The peer closes.
+    host.calls(&peer);
+    let (socket, _) = peer.accept().expect("it calls");
+    host.serve_sockets();
+    drop(socket);
+    assert_eq!(status(&host.tcp_event()), (event::REJECTED, -104));
+    // The peer's reply is none.
+    host.calls(&peer);
+    let (mut socket, _) = peer.accept().expect("it calls");
+    host.serve_sockets();
+    socket.write_all(&[7; 20]).expect("sent");
+    assert_eq!(status(&host.tcp_event()), (event::CONNECT_ERROR, -22));
+    // The peer says nothing.
+    let id = host.calls(&peer);
+    host.serve_sockets();
+    host.manager.outside.pass(Duration::from_secs(11));
+    host.manager.on_time(&host.world);
+    assert_eq!(status(&host.tcp_event()), (event::UNREACHABLE, -110));
+    assert!(!host.manager.mail.tcp.deadlines.iter().any(|(_, key)| *key == Key::Id(id)));
+    // Nobody listens.
+    let gone = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = gone.local_addr().expect("bound").port();
+    drop(gone);
+    let id = host.routed("127.0.0.1", port);
+    host.call(command::CONNECT, &Connect { conn_param: param(b""), id, ..Connect::default() }, 0);
+    assert_eq!(status(&host.tcp_event()), (event::REJECTED, -111));
+}

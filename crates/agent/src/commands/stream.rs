@@ -1,0 +1,49 @@
+//! softhca's own commands for QPs of iWARP: STREAM_TAKE and STREAM_END.
+//!
+//! [`crate::cm`] makes the connections, and [`crate::streams`] keeps them until an engine takes
+//! them.
+
+use abi::Errno;
+use abi::stream::{StreamEnd, StreamTake};
+use protocol::State;
+
+use super::{Answer, Call, find};
+use crate::device::Device;
+use crate::objects::Qp;
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// Checks that a QP of iWARP goes to RTS only if it has a connection.
+pub(super) fn check(world: &World, device: &Device, qp: &Qp, next: State) -> Outcome<()> {
+    let comes = qp.state() == State::Rtr && next == State::Rts;
+    if device.is_iwarp() && comes && !world.wire.streams().has(qp.qpn) {
+        let text = format!(
+            "modify_qp of QP {:#x}: a QP of iWARP gets its connection from the connection manager (librdmacm)",
+            qp.qpn
+        );
+        return refuse(Errno::EINVAL, text);
+    }
+    Ok(())
+}
+
+/// STREAM_TAKE: the connection of a QP goes to the engine that has the QP.
+pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let StreamTake { qp_handle, .. } = call.body()?;
+    let qpn = find(&world.tables.qps, call.context, qp_handle, Kind::Qp)?.qpn;
+    let Some(offer) = world.wire.streams().take(qpn) else {
+        return refuse(Errno::ENOTCONN, format!("the connection manager has made no connection for QP {qpn:#x}"));
+    };
+    let mut answer = call.answer(&offer.agreed);
+    answer.fds.push(offer.socket);
+    Ok(answer)
+}
+
+/// STREAM_END: the stream of a QP has ended.
+pub fn end(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let StreamEnd { qpn, .. } = call.body()?;
+    if world.numbers.qpns.owner(qpn) == Some(call.context) {
+        world.wire.streams().note_end(qpn);
+    }
+    Ok(Answer::default())
+}

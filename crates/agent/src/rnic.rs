@@ -1,0 +1,94 @@
+//! What an iWARP device shows of itself, as Linux's siw driver does. Not its connections
+//! ([`crate::cm`]). The device itself is a [`crate::device::Device`].
+
+use abi::device::{QueryDeviceAnswer, QueryPortAnswer, cap};
+
+use crate::config::{DeviceConfig, Guid, Transport};
+
+/// The node type in sysfs.
+pub(crate) const NODE_TYPE: &str = "4: RNIC";
+/// The longest message.
+const MAX_MESSAGE: u32 = u32::MAX;
+/// The port's capabilities, as siw has them: communication management and device management.
+const PORT_CAPS: u32 = 0x0009_0000;
+
+/// The attributes of a device, without what only InfiniBand's transport has.
+pub(crate) fn attributes(of: QueryDeviceAnswer) -> QueryDeviceAnswer {
+    let kept = cap::MEM_MGT_EXTENSIONS | cap::MEM_WINDOW | cap::MW_TYPE_2A | cap::MW_TYPE_2B;
+    QueryDeviceAnswer {
+        device_cap_flags: of.device_cap_flags & kept as u32,
+        max_sge_rd: 1,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: 0,
+        max_pkeys: 0,
+        local_ca_ack_delay: 0,
+        ..of
+    }
+}
+
+/// The attributes of a port.
+pub(crate) fn port_attributes(of: QueryPortAnswer) -> QueryPortAnswer {
+    QueryPortAnswer {
+        port_cap_flags: PORT_CAPS,
+        max_msg_sz: MAX_MESSAGE,
+        gid_tbl_len: 1,
+        pkey_tbl_len: 0,
+        max_vl_num: 0,
+        flags: 0,
+        ..of
+    }
+}
+
+/// The node GUID of an iWARP device that is bound to one interface: the EUI-64 of its MAC address.
+pub(crate) fn guid(config: &DeviceConfig) -> Option<Guid> {
+    let port = config.ports.first().filter(|_| config.transport == Transport::Iwarp)?;
+    let [name] = port.interfaces.as_deref()? else { return None };
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).ok()?;
+    let mut mac = [0; 6];
+    let mut parts = text.trim().split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    // Loopback has no MAC address.
+    (mac != [0; 6]).then(|| Guid(eui_64(mac)))
+}
+
+fn eui_64([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// The only GID of a port: the MAC address behind its GUID.
+pub(crate) fn gid(port: Guid) -> [u8; 16] {
+    let [a, b, c, _, _, d, e, f] = port.0.to_be_bytes();
+    let mut gid = [0; 16];
+    gid[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
+    gid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn a_gid_is_the_mac_address_of_its_guid() {
+        let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+        assert_eq!(eui_64(mac), 0x5054_00ff_fe12_3456);
+        assert_eq!(gid(Guid(eui_64(mac)))[..7], [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0]);
+    }
+
+    #[test]
+    fn an_iwarp_device_shows_what_siw_shows() {
+        let config = DeviceConfig { transport: Transport::Iwarp, ..DeviceConfig::default() };
+        let device = Device::new(0, &config, "test");
+        let facts = device.attributes();
+        assert_eq!((facts.max_ah, facts.max_mcast_grp, facts.max_sge_rd, facts.max_pkeys), (0, 0, 1, 0));
+        let port = device.port_attributes(1).expect("port 1");
+        assert_eq!((port.gid_tbl_len, port.pkey_tbl_len, port.link_layer, port.flags), (1, 0, 2, 0));
+        assert_eq!((port.max_msg_sz, port.port_cap_flags), (0xffff_ffff, 0x0009_0000));
+        assert_eq!(device.gid(1, 0).expect("the only one")[6..], [0; 10]);
+        assert_eq!(device.gid(1, 1).expect_err("no such index").errno, abi::Errno::EINVAL);
+    }
+}

@@ -1,0 +1,72 @@
+//! Connections of iWARP between the connection manager, which makes them, and the engines, which
+//! take them. The principal type is [`Streams`].
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use abi::stream::StreamOut;
+use parking_lot::Mutex;
+
+/// A connection that an engine may take.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// The connected socket.
+    pub(crate) socket: OwnedFd,
+    /// What both sides have agreed on.
+    pub(crate) agreed: StreamOut,
+}
+
+/// What an engine has done with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamNews {
+    /// The engine of this QP has taken its connection.
+    Taken(u32),
+    /// The connection of this QP has ended.
+    Ended(u32),
+}
+
+/// The connections that wait for their engines, by QP number. The connection manager bounds their
+/// number, because each belongs to an id.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    offers: BTreeMap<u32, Offer>,
+    news: Vec<StreamNews>,
+}
+
+impl Streams {
+    /// Offers a connection to the engine that has a QP.
+    pub(crate) fn offer(&self, qpn: u32, offer: Offer) {
+        self.0.lock().offers.insert(qpn, offer);
+    }
+
+    /// Closes the connection of a QP, if no engine has taken it.
+    pub(crate) fn withdraw(&self, qpn: u32) {
+        self.0.lock().offers.remove(&qpn);
+    }
+
+    /// Whether a connection waits for a QP.
+    pub(crate) fn has(&self, qpn: u32) -> bool {
+        self.0.lock().offers.contains_key(&qpn)
+    }
+
+    /// Takes the connection of a QP.
+    pub(crate) fn take(&self, qpn: u32) -> Option<Offer> {
+        let mut state = self.0.lock();
+        let offer = state.offers.remove(&qpn)?;
+        state.news.push(StreamNews::Taken(qpn));
+        Some(offer)
+    }
+
+    /// Notes that the connection of a QP has ended.
+    pub(crate) fn note_end(&self, qpn: u32) {
+        self.0.lock().news.push(StreamNews::Ended(qpn));
+    }
+
+    /// Takes what the connection manager has not heard yet.
+    pub(crate) fn take_news(&self) -> Vec<StreamNews> {
+        std::mem::take(&mut self.0.lock().news)
+    }
+}

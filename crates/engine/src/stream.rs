@@ -1,0 +1,244 @@
+//! Queue pairs of iWARP: their link is a TCP connection. This file has what a queue pair keeps, and
+//! sends; the other files of the folder receive ([`serving`]), access memory ([`memory`]) and
+//! follow the queue pair's states ([`changes`]). The protocol is in crate `iwarp`.
+//!
+//! Work requests lie in queue memory as on other links, and their completions take the same way.
+//! [`iwarp::Stream`] takes the place of the requester and the responder. FPDUs go through one
+//! [`Output`] for each queue pair. If the socket takes no more, the queue pair waits until it does;
+//! no thread waits. Principal type: [`StreamPart`].
+
+mod changes;
+mod events;
+mod memory;
+mod output;
+mod serving;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use iwarp::stream::work;
+use iwarp::{Stag, Transmit};
+use protocol::{Operation, SendOp, Time};
+use rustix::event::epoll::EventFlags;
+
+use crate::post_error::PostCause;
+use crate::qp::{Inner, Qp};
+use crate::send::SendWr;
+use memory::Access;
+use output::{Flushed, Output};
+pub(crate) use serving::Streams;
+
+/// The longest segment of ours. A receiver must take FPDUs in any TCP segments, so nothing is won
+/// by shorter ones.
+const MULPDU: usize = 32 * 1024;
+/// Bytes that a queue pair sends before others get their turn.
+const QUANTUM: usize = 1 << 20;
+
+/// What a queue pair of iWARP keeps.
+#[derive(Default)]
+pub(crate) struct StreamPart {
+    /// Requests that the stream has not taken yet: those of the batch that is being posted.
+    posted: VecDeque<SendOp>,
+    /// Binds and invalidations that the stream has not carried out.
+    locals: VecDeque<SendOp>,
+    live: Option<Box<Live>>,
+}
+
+/// A stream and its socket.
+struct Live {
+    stream: iwarp::Stream,
+    socket: OwnedFd,
+    output: Output,
+    /// How to end the sending direction behind the output.
+    end: Option<Transmit>,
+    /// What the socket is watched for.
+    interest: EventFlags,
+    /// The socket has no room: it is watched for room.
+    is_full: bool,
+    /// The peer has closed its direction.
+    peer_ended: bool,
+    /// READs that may be outstanding.
+    ord: u16,
+    receives: memory::Receives,
+}
+
+impl StreamPart {
+    /// Whether requests go to the stream. Otherwise the requester flushes them.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Adds a request, which is sent at the end of the batch.
+    pub(crate) fn post(&mut self, op: SendOp) {
+        self.posted.push_back(op);
+    }
+
+    /// Takes back the last `count` requests of the batch.
+    pub(crate) fn take_back(&mut self, count: u32) {
+        self.posted.truncate(self.posted.len().saturating_sub(count as usize));
+    }
+
+    /// Checks what iWARP demands of a request besides the usual.
+    pub(crate) fn check(&self, operation: Operation, wr: &SendWr<'_>) -> Result<(), PostCause> {
+        match operation {
+            Operation::Read if wr.sges.len() > 1 => Err(PostCause::TooManySges { given: wr.sges.len(), most: 1 }),
+            Operation::Read | Operation::CmpSwap | Operation::FetchAdd
+                if self.live.as_ref().is_some_and(|live| live.ord == 0) =>
+            {
+                Err(PostCause::NoReads)
+            }
+            Operation::SendImm | Operation::WriteImm | Operation::AtomicWrite | Operation::Flush => {
+                Err(PostCause::NotOfIwarp { opcode: wr.opcode })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn duration(time: Time) -> Duration {
+    Duration::from_nanos(time.0)
+}
+
+impl Qp {
+    /// Sends what a queue pair of iWARP has to send, and writes its completions.
+    pub(crate) fn pump_stream(&self, inner: &mut Inner) {
+        if let Some(mut live) = self.take_live(inner) {
+            self.hand_requests_over(inner, &mut live);
+            self.drive(inner, &mut live);
+            self.put_live_back(inner, live);
+        }
+        self.flush_posted(inner);
+        self.complete_sends(inner);
+        self.show_arrived(inner);
+    }
+
+    fn take_live(&self, inner: &mut Inner) -> Option<Box<Live>> {
+        inner.link.stream.as_mut()?.live.take()
+    }
+
+    /// Keeps a stream until both directions have ended.
+    fn put_live_back(&self, inner: &mut Inner, live: Box<Live>) {
+        let over = live.stream.state() == iwarp::State::Closed && live.output.is_empty() && live.end.is_none();
+        if over {
+            return self.engine().streams.forget(&live.socket);
+        }
+        if let Some(at) = live.stream.poll_timeout() {
+            self.look_again(inner, Time(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
+        }
+        if let Some(part) = &mut inner.link.stream {
+            part.live = Some(live);
+        }
+    }
+
+    /// Requests that no stream takes are flushed like those of any queue pair in the error state.
+    fn flush_posted(&self, inner: &mut Inner) {
+        let Some(part) = inner.link.stream.as_mut().filter(|part| part.live.is_none()) else { return };
+        for op in std::mem::take(&mut part.posted) {
+            let _ = inner.requester.post(op);
+        }
+    }
+
+    fn hand_requests_over(&self, inner: &mut Inner, live: &mut Live) {
+        while let Some(op) = inner.link.stream.as_mut().and_then(|part| part.posted.pop_front()) {
+            let request = request(inner, &op);
+            if live.stream.post(request).is_err() {
+                // The stream ends: the requester flushes the request with the QP.
+                let _ = inner.requester.post(op);
+            } else if request.operation == work::Operation::Local
+                && let Some(part) = &mut inner.link.stream
+            {
+                part.locals.push_back(op);
+            }
+        }
+    }
+
+    /// Sends until there is nothing to send or the socket is full, and handles the events.
+    fn drive(&self, inner: &mut Inner, live: &mut Live) {
+        let mut left = QUANTUM;
+        loop {
+            // Old output may have left no room for more.
+            let had_output = !live.output.is_empty();
+            let sent = self.fill_output(inner, live);
+            match live.output.flush(&live.socket) {
+                Ok(Flushed::All) => live.is_full = false,
+                Ok(Flushed::Full) => {
+                    live.is_full = true;
+                    break;
+                }
+                Err(_) => {
+                    live.output.clear();
+                    live.stream.lost();
+                    live.end = None;
+                    self.heed_events(inner, live);
+                    break;
+                }
+            }
+            left = left.saturating_sub(sent);
+            if sent == 0 && !had_output {
+                break;
+            }
+            if left == 0 {
+                // The socket has room, so the next round goes on here.
+                live.is_full = true;
+                break;
+            }
+        }
+        if live.output.is_empty()
+            && let Some(end) = live.end.take()
+        {
+            serving::end_direction(&live.socket, end);
+        }
+        self.engine().streams.watch(self.qpn(), live);
+    }
+
+    /// Writes FPDUs to the output. Returns their bytes.
+    fn fill_output(&self, inner: &mut Inner, live: &mut Live) -> usize {
+        let now = duration(self.engine().now());
+        let mut sent = 0;
+        while live.end.is_none() {
+            let Live { stream, output, receives, .. } = live;
+            let Some(room) = output.room(stream.room()) else { break };
+            let mut access = Access { qp: self, inner, receives };
+            match stream.poll_transmit(now, room, &mut access) {
+                Transmit::Bytes(len) => {
+                    output.add(len);
+                    sent += len;
+                }
+                Transmit::Nothing | Transmit::Full => break,
+                end => live.end = Some(end),
+            }
+            self.heed_events(inner, live);
+        }
+        self.heed_events(inner, live);
+        sent
+    }
+}
+
+/// A request as the stream takes it.
+fn request(inner: &Inner, op: &SendOp) -> work::Request {
+    let (stag, to) = (Stag(op.rkey), op.remote_addr);
+    let operation = match op.operation {
+        Operation::Write => work::Operation::Write { stag, to, immediate: None },
+        Operation::Read => {
+            let sink = inner.queues.sq.elements(op.slot, usize::from(op.length != 0)).next();
+            let (sink, sink_to) = sink.map_or((Stag(0), 0), |sge| (Stag(sge.lkey), sge.addr));
+            work::Operation::Read { source: stag, source_to: to, sink, sink_to }
+        }
+        Operation::CmpSwap => {
+            let (compare, swap) = (op.compare, op.swap_add);
+            let atomic = iwarp::rdmap::Atomic::CompareSwap { swap, swap_mask: !0, compare, compare_mask: !0 };
+            work::Operation::Atomic { target: stag, target_to: to, atomic }
+        }
+        Operation::FetchAdd => {
+            let atomic = iwarp::rdmap::Atomic::FetchAdd { add: op.swap_add, boundaries: 0 };
+            work::Operation::Atomic { target: stag, target_to: to, atomic }
+        }
+        Operation::BindMw | Operation::LocalInv => work::Operation::Local,
+        Operation::SendInv => work::Operation::Send { invalidate: Some(Stag(op.imm)), solicited: op.solicited },
+        _ => work::Operation::Send { invalidate: None, solicited: op.solicited },
+    };
+    let has_data = matches!(operation, work::Operation::Send { .. } | work::Operation::Write { .. })
+        || op.operation == Operation::Read;
+    work::Request { work: op.slot.into(), operation, len: if has_data { op.length } else { 0 }, fence: op.fence }
+}

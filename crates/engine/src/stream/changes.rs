@@ -1,0 +1,151 @@
+//! How the states of a queue pair of iWARP follow its stream, and the stream the states. Adds to
+//! [`Qp`].
+//!
+//! | change | effect |
+//! |---|---|
+//! | to RTS | the engine takes the connection from the agent |
+//! | to SQD | the stream closes gracefully; outstanding requests make it an abort |
+//! | to ERR | the same, and all requests are flushed |
+//! | to RESET, end of the QP | the connection is aborted, or ends behind what is sent |
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::qp::{ModifyQp, attr};
+use abi::stream::{StreamOut, StreamTake, stream_flags};
+use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
+use protocol::State;
+use rustix::event::epoll::EventFlags;
+
+use super::output::Output;
+use super::{Live, MULPDU, duration, memory};
+use crate::control::Answer;
+use crate::error::{Result, by_system, refusal};
+use crate::qp::{Inner, Qp};
+use crate::request;
+
+impl Qp {
+    /// Whether it is a queue pair of iWARP: it goes to RTS after the connection manager has accepted
+    /// a request, and not before.
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        self.lock().link.stream.is_some()
+    }
+
+    /// Whether a change takes the connection over.
+    pub(crate) fn takes_stream(&self, inner: &Inner, new: &ModifyQp) -> bool {
+        let goes = new.attr_mask & attr::STATE != 0 && u32::from(new.qp_state) == State::Rts as u32;
+        inner.link.stream.is_some() && goes && inner.state == State::Rtr
+    }
+
+    /// Takes the connection from the agent, and begins its stream.
+    pub(crate) fn take_stream(&self) -> Result<()> {
+        let body = StreamTake { qp_handle: self.handle(), reserved: 0 };
+        let given = self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()))?;
+        let mut inner = self.lock();
+        if inner.is_dead() {
+            return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
+        }
+        self.begin_stream(&mut inner, given)
+    }
+
+    fn begin_stream(&self, inner: &mut Inner, given: Answer) -> Result<()> {
+        let out: StreamOut = given.get(0)?;
+        let socket = given.fds.into_iter().next();
+        let socket = socket.ok_or_else(|| refusal(Errno::EIO, "STREAM_TAKE came without the socket"))?;
+        let depth = self.caps.max_send_wr as usize + 2;
+        let quirks = if out.flags & stream_flags::SIW != 0 { Quirks::SIW } else { Quirks::default() };
+        let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };
+        let stream = Stream::new(&agreement(&out), config, duration(self.engine().now()));
+        self.engine().streams.add(self.qpn(), &socket).map_err(by_system)?;
+        let live = Live {
+            stream,
+            socket,
+            output: Output::new(),
+            end: None,
+            interest: EventFlags::IN | EventFlags::RDHUP,
+            is_full: false,
+            peer_ended: false,
+            ord: out.ord,
+            receives: memory::Receives::default(),
+        };
+        if let Some(part) = &mut inner.link.stream {
+            part.live = Some(Box::new(live));
+        }
+        // The helper thread must watch the sockets from now on.
+        self.engine().waker.kick();
+        Ok(())
+    }
+
+    /// Applies a change that the agent has allowed. The attributes are already merged.
+    pub(crate) fn change_stream(&self, inner: &mut Inner, mask: u32, next: State) {
+        match next {
+            State::Sqd if inner.state == State::Rts => {
+                let is_idle = self.close_stream(inner);
+                if is_idle && mask & attr::EN_SQD_ASYNC_NOTIFY != 0 {
+                    self.raise(kind::SQ_DRAINED);
+                }
+                inner.set_state(next);
+            }
+            State::Err if inner.state != State::Err => {
+                self.close_stream(inner);
+                self.flushes(inner, format_args!("the program moved it there"));
+                inner.set_state(State::Err);
+                inner.requester.flush();
+                self.complete_sends(inner);
+                self.flush_receives(inner);
+            }
+            _ => inner.set_state(next),
+        }
+    }
+
+    /// Closes the stream as gracefully as possible. Returns whether no request was outstanding.
+    fn close_stream(&self, inner: &mut Inner) -> bool {
+        let Some(mut live) = self.take_live(inner) else { return true };
+        let is_idle = live.stream.is_idle();
+        live.stream.close(duration(self.engine().now()));
+        // The queue pair leaves its state by the program's will, so the end is no error of its own.
+        let before = std::mem::replace(&mut inner.state, State::Err);
+        self.heed_events(inner, &mut live);
+        self.drive(inner, &mut live);
+        inner.state = before;
+        self.put_live_back(inner, live);
+        is_idle
+    }
+
+    /// The QP fails for a reason of its own: the stream closes.
+    pub(crate) fn end_stream(&self, inner: &mut Inner) {
+        self.close_stream(inner);
+    }
+
+    /// Drops the stream: the QP is reset, or ends. What was sent goes out as far as the socket
+    /// takes it.
+    pub(crate) fn drop_stream(&self, inner: &mut Inner) {
+        let Some(part) = &mut inner.link.stream else { return };
+        part.posted.clear();
+        part.locals.clear();
+        let Some(mut live) = part.live.take() else { return };
+        let _ = live.output.flush(&live.socket);
+        let _ = rustix::net::shutdown(&live.socket, rustix::net::Shutdown::Write);
+        self.engine().streams.forget(&live.socket);
+    }
+}
+
+fn agreement(out: &StreamOut) -> Agreement {
+    let has = |flag: u32| out.flags & flag != 0;
+    Agreement {
+        role: if has(stream_flags::INITIATOR) { Role::Initiator } else { Role::Responder },
+        revision: out.revision,
+        crc: has(stream_flags::CRC),
+        sends_markers: has(stream_flags::SENDS_MARKERS),
+        receives_markers: has(stream_flags::RECEIVES_MARKERS),
+        ird: out.ird,
+        ord: out.ord,
+        rtr: match out.rtr {
+            1 => Some(Rtr::Send),
+            2 => Some(Rtr::Write),
+            3 => Some(Rtr::Read),
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,192 @@
+//! The memory of a stream: what [`iwarp::Stream`] asks of its queue pair. The keys, rights, copies
+//! and receive queues are those of all queue pairs. Principal type: [`Access`].
+
+use std::collections::VecDeque;
+
+use abi::mr::access as right;
+use iwarp::rdmap::Atomic;
+use iwarp::{Fault, Memory, Receive as Taken, Stag};
+use protocol::Status;
+use shm::{Sink, Source};
+
+use crate::access::{self, HeldRegion, Refusal};
+use crate::memory::SendBrief;
+use crate::qp::{Inner, Qp, Receive};
+
+/// The receive requests that the stream has taken and not completed, from the oldest on.
+#[derive(Default)]
+pub(super) struct Receives {
+    taken: VecDeque<Receive>,
+    /// The number of the oldest.
+    first: u64,
+}
+
+impl Receives {
+    fn add(&mut self, receive: Receive) -> u64 {
+        self.taken.push_back(receive);
+        self.first + self.taken.len() as u64 - 1
+    }
+
+    fn get(&self, id: u64) -> Option<&Receive> {
+        self.taken.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Takes a request that has ended. Requests end in their order.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Receive> {
+        if id != self.first {
+            return None;
+        }
+        self.first += 1;
+        self.taken.pop_front()
+    }
+
+    /// Takes all.
+    pub(super) fn drain(&mut self) -> VecDeque<Receive> {
+        self.first += self.taken.len() as u64;
+        std::mem::take(&mut self.taken)
+    }
+}
+
+/// A queue pair while its stream works.
+pub(super) struct Access<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) inner: &'a mut Inner,
+    pub(super) receives: &'a mut Receives,
+}
+
+/// Why a peer does not get what it asks for.
+fn fault(refusal: &Refusal) -> Fault {
+    match refusal {
+        Refusal::NoKey { .. } | Refusal::Memory { .. } | Refusal::Keyless(_) => Fault::Stag,
+        Refusal::Domain { .. } | Refusal::Queue { .. } => Fault::Stream,
+        Refusal::Range { .. } => Fault::Bounds,
+        Refusal::Right { .. } => Fault::Access,
+    }
+}
+
+impl Access<'_> {
+    fn brief(&self, work: u64) -> (u32, SendBrief) {
+        let slot = work as u32;
+        (slot, self.inner.queues.sq.read(slot))
+    }
+
+    fn region(&self) -> HeldRegion<'_> {
+        HeldRegion::new(self.qp.engine())
+    }
+
+    /// The program's own buffer is not there.
+    #[cold]
+    fn refused_locally(&self, slot: u32, refusal: &Refusal) -> Fault {
+        self.qp.explain(self.inner, slot, Status::LocProtErr, refusal, refusal.advice());
+        Fault::Local
+    }
+
+    /// The peer may not do this.
+    #[cold]
+    fn refused(&self, what: &str, refusal: &Refusal) -> Fault {
+        self.qp.happened(format_args!("refused a peer's {what}: {refusal}"));
+        fault(refusal)
+    }
+
+    /// Whether the queue pair allows the peer this kind of access.
+    fn allows(&self, right: u32) -> Result<(), Fault> {
+        let is_allowed = self.inner.attributes.qp_access_flags & right != 0 && self.inner.state.serves();
+        if is_allowed { Ok(()) } else { Err(Fault::Access) }
+    }
+}
+
+impl Memory for Access<'_> {
+    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let (slot, entry) = self.brief(work);
+        let mut to = Sink::from(out);
+        let gathered = if entry.inline != 0 {
+            let len = to.len();
+            access::copy(&to, self.inner.queues.sq.inline(slot, entry.length as usize).part(offset as usize, len))
+        } else {
+            let elements = self.inner.queues.sq.elements(slot, usize::from(entry.num_sge));
+            access::gather(&mut self.region(), self.qp.pd, elements, offset, &mut to)
+        };
+        gathered.map_err(|refusal| self.refused_locally(slot, &refusal))
+    }
+
+    fn scatter(&mut self, work: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        let (slot, entry) = self.brief(work);
+        let elements = self.inner.queues.sq.elements(slot, usize::from(entry.num_sge));
+        access::scatter(&mut self.region(), self.qp.pd, elements, offset, Source::from(data))
+            .map_err(|refusal| self.refused_locally(slot, &refusal))
+    }
+
+    fn execute(&mut self, _work: u64) -> Result<(), Fault> {
+        let op = self.inner.link.stream.as_mut().and_then(|part| part.locals.pop_front());
+        let done = op.map_or(Ok(()), |op| self.qp.execute_local(self.inner, &op));
+        done.map_err(|_| Fault::Invalidate)
+    }
+
+    fn take_receive(&mut self) -> Option<Taken> {
+        if !self.qp.take_receive(self.inner) {
+            self.qp.happened(format_args!("has no receive request for a peer's SEND, and iWARP does not try again"));
+            return None;
+        }
+        let receive = self.inner.incoming.receive.take()?;
+        let len = receive.length;
+        Some(Taken { id: self.receives.add(receive), len })
+    }
+
+    fn fill(&mut self, receive: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        let Some(receive) = self.receives.get(receive) else { return Err(Fault::Local) };
+        let mut region = self.region();
+        let filled = self.qp.scatter(self.inner, receive, offset, Source::from(data), &mut region);
+        region.release();
+        filled.map_err(|refusal| {
+            let why = format_args!("the receive buffer cannot take the message: {refusal}");
+            self.qp.failed(receive.wr_id, Status::LocProtErr, &why, refusal.advice());
+            Fault::Local
+        })
+    }
+
+    fn write(&mut self, stag: Stag, to: u64, data: &[u8]) -> Result<(), Fault> {
+        self.allows(right::REMOTE_WRITE)?;
+        let wanted = self.qp.remote(self.qp.pd, right::REMOTE_WRITE);
+        self.region()
+            .write(wanted, (stag.0, to), Source::from(data))
+            .map_err(|refusal| self.refused("RDMA WRITE", &refusal))
+    }
+
+    fn readable(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), Fault> {
+        self.allows(right::REMOTE_READ)?;
+        let wanted = self.qp.remote(self.qp.pd, right::REMOTE_READ);
+        access::check_remote(self.qp.engine(), wanted, stag.0, to, len.into())
+            .map_err(|refusal| self.refused("RDMA READ", &refusal))
+    }
+
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let wanted = self.qp.remote(self.qp.pd, right::REMOTE_READ);
+        self.region()
+            .read(wanted, (stag.0, to), &mut Sink::from(out))
+            .map_err(|refusal| self.refused("RDMA READ", &refusal))
+    }
+
+    fn atomic(&mut self, stag: Stag, to: u64, atomic: &Atomic) -> Result<u64, Fault> {
+        self.allows(right::REMOTE_ATOMIC)?;
+        let wanted = self.qp.remote(self.qp.pd, right::REMOTE_ATOMIC);
+        if !to.is_multiple_of(8) {
+            return Err(Fault::Unsupported);
+        }
+        // The processor has atomics of whole words only.
+        let what = match *atomic {
+            Atomic::FetchAdd { add, boundaries: 0 } => access::Atomic::FetchAdd(add),
+            Atomic::CompareSwap { swap, swap_mask: u64::MAX, compare, compare_mask: u64::MAX } => {
+                access::Atomic::CompareSwap { compare, swap }
+            }
+            _ => return Err(Fault::Unsupported),
+        };
+        access::atomic(self.qp.engine(), wanted, (stag.0, to), what).map_err(|refusal| self.refused("atomic", &refusal))
+    }
+
+    fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
+        self.qp.invalidate(stag.0).map_err(|why| {
+            self.qp.happened(format_args!("could not invalidate {:#x} for a peer: {why}", stag.0));
+            Fault::Invalidate
+        })
+    }
+}

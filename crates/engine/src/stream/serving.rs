@@ -1,0 +1,184 @@
+//! The sockets of all streams of an engine: which are ready, and what has arrived. Adds to
+//! [`Engine`] and [`Qp`]. Principal type: [`Streams`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use abi::command::number as command;
+use abi::stream::StreamEnd;
+use iwarp::Transmit;
+use protocol::{State, Time};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown, sockopt};
+
+use super::memory::Access;
+use super::{Live, duration};
+use crate::engine::Engine;
+use crate::lock::Mutex;
+use crate::qp::{Inner, Qp};
+use crate::request;
+
+/// Bytes that are read at once.
+const BUFFER: usize = 256 * 1024;
+/// Reads of one socket before others get their turn.
+const READS: u32 = 4;
+/// Sockets that are served in one round.
+const READY: usize = 64;
+
+/// The sockets of the streams.
+#[derive(Default)]
+pub(crate) struct Streams {
+    epoll: OnceLock<OwnedFd>,
+    count: AtomicU32,
+    /// Held by the thread that serves the sockets.
+    buffer: Mutex<Vec<u8>>,
+    /// Streams whose end the agent does not know yet.
+    ended: parking_lot::Mutex<Vec<u32>>,
+}
+
+impl Streams {
+    /// What becomes readable when a socket is ready; `None` if there are no sockets.
+    pub(crate) fn ready(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.get().filter(|_| self.count.load(Ordering::Relaxed) > 0).map(AsFd::as_fd)
+    }
+
+    /// Adds a socket.
+    pub(super) fn add(&self, qpn: u32, socket: &OwnedFd) -> io::Result<()> {
+        let set = match self.epoll.get() {
+            Some(set) => set,
+            None => {
+                let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                self.epoll.get_or_init(|| set)
+            }
+        };
+        epoll::add(set, socket, EventData::new_u64(qpn.into()), EventFlags::IN | EventFlags::RDHUP)?;
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes a socket.
+    pub(super) fn forget(&self, socket: &OwnedFd) {
+        if let Some(set) = self.epoll.get()
+            && epoll::delete(set, socket).is_ok()
+        {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Watches a socket for what its stream waits for.
+    pub(super) fn watch(&self, qpn: u32, live: &mut Live) {
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN | EventFlags::RDHUP, !live.peer_ended);
+        interest.set(EventFlags::OUT, live.is_full);
+        if live.interest != interest
+            && let Some(set) = self.epoll.get()
+        {
+            live.interest = interest;
+            let _ = epoll::modify(set, &live.socket, EventData::new_u64(qpn.into()), interest);
+        }
+    }
+}
+
+/// Ends the sending direction of a connection, or the whole connection.
+pub(super) fn end_direction(socket: &OwnedFd, end: Transmit) {
+    if end == Transmit::Reset {
+        let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    } else {
+        let _ = shutdown(socket, Shutdown::Write);
+    }
+}
+
+impl Engine {
+    /// Serves the sockets that are ready. With `sure`, waits for a thread that does so.
+    pub(crate) fn serve_streams(self: &Arc<Self>, sure: bool) -> bool {
+        let Some(set) = self.streams.ready() else { return false };
+        let guard = if sure { Some(self.streams.buffer.lock()) } else { self.streams.buffer.try_lock() };
+        let Some(mut buffer) = guard else { return false };
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(set, &mut events, Some(&at_once)).unwrap_or(0);
+        if count == 0 {
+            return false;
+        }
+        buffer.resize(BUFFER, 0);
+        crate::usermem::prepare_thread();
+        for event in &events[..count] {
+            if let Some(qp) = self.qps.find(event.data.u64() as u32) {
+                qp.on_ready(&mut buffer);
+            }
+        }
+        true
+    }
+
+    /// The stream of a queue pair has ended; the helper thread tells the agent.
+    pub(super) fn report_stream_end(&self, qpn: u32) {
+        self.streams.ended.lock().push(qpn);
+        self.waker.kick();
+    }
+
+    /// Tells the agent which streams have ended.
+    pub(crate) fn report_stream_ends(&self) {
+        for qpn in std::mem::take(&mut *self.streams.ended.lock()) {
+            // Without an agent, nobody waits for it.
+            let _ = self.tell(&request::private(command::STREAM_END, &StreamEnd { qpn, reserved: 0 }, 0));
+        }
+    }
+}
+
+impl Qp {
+    /// The socket is ready: reads and sends.
+    fn on_ready(self: &Arc<Self>, buffer: &mut [u8]) {
+        let mut inner = self.lock();
+        if let Some(mut live) = self.take_live(&mut inner) {
+            if !live.peer_ended {
+                self.read_socket(&mut inner, &mut live, buffer);
+            }
+            self.put_live_back(&mut inner, live);
+        }
+        self.pump_stream(&mut inner);
+    }
+
+    fn read_socket(&self, inner: &mut Inner, live: &mut Live, buffer: &mut [u8]) {
+        for _ in 0..READS {
+            let len = match recv(&live.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((len, _)) => len,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+                Err(_) => {
+                    live.peer_ended = true;
+                    live.output.clear();
+                    live.stream.lost();
+                    return self.heed_events(inner, live);
+                }
+            };
+            let now = duration(self.engine().now());
+            if len == 0 {
+                live.peer_ended = true;
+                live.stream.receive_end();
+                return self.heed_events(inner, live);
+            }
+            // A queue pair in error takes nothing more; it only waits for the peer's end.
+            if inner.state != State::Err {
+                let Live { stream, receives, .. } = live;
+                stream.receive(now, &buffer[..len], &mut Access { qp: self, inner, receives });
+                self.heed_events(inner, live);
+            }
+            if len < buffer.len() {
+                return;
+            }
+        }
+    }
+
+    /// A timer of a stream may be due.
+    pub(crate) fn on_stream_timer(self: &Arc<Self>, inner: &mut Inner, now: Time) {
+        if let Some(mut live) = self.take_live(inner) {
+            live.stream.handle_timeout(duration(now));
+            self.heed_events(inner, &mut live);
+            self.put_live_back(inner, live);
+        }
+        self.pump_stream(inner);
+    }
+}

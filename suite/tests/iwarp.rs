@@ -1,0 +1,175 @@
+//! iWARP: the programs of rdmacm-utils and perftest on devices that carry RDMA over TCP, on one host
+//! and between network namespaces; how connections fail and end; what the devices show.
+
+use rustix::process::Signal;
+use softhca_suite::manager::Server;
+use softhca_suite::{Family, HANG, Hosts, Program, Room, Sides, User, cprogram, lists, program};
+
+const AGENT: &[&str] = &["--transport", "iwarp"];
+
+fn room() -> Room {
+    Room::of(User::Me).expect("a room").with_agent(AGENT).expect("an agent")
+}
+
+fn hosts() -> Option<Hosts> {
+    let hosts = Hosts::joined(1500, User::Me).expect("two namespaces")?;
+    Some(hosts.with_agents(AGENT).expect("agents"))
+}
+
+/// One test for each row, on one host and between namespaces.
+macro_rules! programs {
+    ($($name:ident: $server:literal => $client:literal;)*) => {
+        mod one_host { $(
+            #[test]
+            fn $name() {
+                super::room().place(super::Family::V4).must_meet($server, $client);
+            }
+        )* }
+        mod namespaces { $(
+            #[test]
+            fn $name() {
+                let Some(hosts) = super::hosts() else { return };
+                hosts.place(super::Family::V4).must_meet($server, $client);
+            }
+        )* }
+    };
+}
+
+programs! {
+    rping: "rping -s -a ADDRESS -p PORT -C 20 -v" => "rping -c -a ADDRESS -p PORT -C 20 -v";
+    rping_large: "rping -s -a ADDRESS -p PORT -C 5 -S 65000 -V" => "rping -c -a ADDRESS -p PORT -C 5 -S 65000 -V";
+    ucmatose: "ucmatose -b ADDRESS -p PORT -c 20 -C 10" => "ucmatose -s ADDRESS -p PORT -c 20 -C 10";
+    rdma_client: "rdma_server -s ADDRESS -p PORT" => "rdma_client -s ADDRESS -p PORT";
+}
+
+/// One test for each row, on one host and between namespaces.
+macro_rules! perftests {
+    ($($name:ident: $program:literal;)*) => {
+        mod perftest_one_host { $(
+            #[test]
+            fn $name() {
+                let room = super::room();
+                super::perftest(room.place(super::Family::V4), $program);
+            }
+        )* }
+        mod perftest_namespaces { $(
+            #[test]
+            fn $name() {
+                let Some(hosts) = super::hosts() else { return };
+                super::perftest(hosts.place(super::Family::V4), $program);
+            }
+        )* }
+    };
+}
+
+perftests! {
+    send_lat: "ib_send_lat -R";
+    send_bw: "ib_send_bw -R";
+    write_lat: "ib_write_lat -R";
+    write_bw: "ib_write_bw -R";
+    read_lat: "ib_read_lat -R";
+    read_bw: "ib_read_bw -R";
+}
+
+/// Runs perftest. Its client may call before its server listens, and then it is run again.
+#[track_caller]
+fn perftest(place: softhca_suite::Place<'_>, program: &str) {
+    const TRIES: usize = 10;
+    let client = format!("{program} -p PORT ADDRESS");
+    for _ in 0..TRIES {
+        let sides = Sides::measured(|| place.meet(&format!("{program} -p PORT"), &client));
+        let sides = sides.unwrap_or_else(|why| panic!("{why}"));
+        if sides.client.succeeded() || !sides.client.everything().contains("refused") {
+            let words: Vec<&str> = client.split_whitespace().collect();
+            lists::expect_figures(&words, &Sides::must_succeed(&words, Ok(sides)));
+            return place.must_be_empty();
+        }
+    }
+    panic!("the client has come too early {TRIES} times");
+}
+
+#[track_caller]
+fn said(program: &mut Program, words: &str) {
+    program.wait_for_words(words, HANG).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// A listener and a caller of `refusals` that go as far as these states.
+fn pair(room: &Room, listens: &str, calls: &str) -> (Server, Program) {
+    let path = cprogram::build_with(room, "refusals", &["-lrdmacm"]).expect("it compiles");
+    let line = |option: &str, state: &str| format!("{} -a ADDRESS -p PORT {option} {state}", path.display());
+    let place = room.place(Family::V4);
+    let server = place.serve(&line("-l", listens)).expect("it listens");
+    let client = place.call(&server, &line("-c", calls)).expect("it starts");
+    (server, client)
+}
+
+#[test]
+fn a_rejection_brings_its_private_data() {
+    let room = room();
+    let (_server, mut client) = pair(&room, "reject", "established");
+    said(&mut client, "RDMA_CM_EVENT_REJECTED status -104 private not today");
+}
+
+#[test]
+fn nobody_listening_is_a_rejection() {
+    let room = room();
+    let (mut server, mut client) = pair(&room, "accept", "disconnect");
+    client.wait(HANG).expect("it ends");
+    server.program.wait(HANG).expect("it ends");
+    let port = softhca_suite::port::Port::reserve().expect("a port").number().to_string();
+    let words = ["rping", "-c", "-a", "127.0.0.1", "-p", &port, "-C", "1"];
+    let outcome = room.finish(room.run(&words)).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.everything().contains("REJECTED"), "{}", outcome.told());
+}
+
+#[test]
+fn a_disconnect_reaches_both_sides() {
+    let room = room();
+    let (mut server, mut client) = pair(&room, "accept", "disconnect");
+    for side in [&mut server.program, &mut client] {
+        said(side, "RDMA_CM_EVENT_ESTABLISHED status 0");
+        said(side, "RDMA_CM_EVENT_DISCONNECTED status 0");
+        assert_eq!(side.wait(HANG).expect("it ends").code, 0);
+    }
+    room.wait_until_all_is_forgotten(HANG).expect("nothing is left");
+}
+
+#[test]
+fn a_killed_peer_is_a_disconnected_peer() {
+    let room = room();
+    let (mut server, mut client) = pair(&room, "accept", "established");
+    said(&mut server.program, "RDMA_CM_EVENT_ESTABLISHED status 0");
+    said(&mut client, "RDMA_CM_EVENT_ESTABLISHED status 0");
+    let pid = client.inner("refusals", HANG).expect("it runs");
+    program::send(pid, Signal::KILL);
+    said(&mut server.program, "RDMA_CM_EVENT_DISCONNECTED status 0");
+    assert_eq!(server.program.wait(HANG).expect("it ends").code, 0);
+}
+
+#[test]
+fn devices_show_what_siw_shows() {
+    let room = room();
+    let outcome = room.finish(room.run(&["ibv_devinfo", "-v"])).expect("it ends");
+    let text = outcome.everything();
+    for (key, value) in [
+        ("transport:", "iWARP (1)"),
+        ("max_ah:", "0"),
+        ("max_sge_rd:", "1"),
+        ("link_layer:", "Ethernet"),
+        ("gid_tbl_len:", "1"),
+        ("pkey_tbl_len:", "0"),
+        ("max_msg_sz:", "0xffffffff"),
+    ] {
+        let found = text.lines().find_map(|line| line.trim().strip_prefix(key)).map(str::trim);
+        assert_eq!(found, Some(value), "{key} in\n{text}");
+    }
+    let types = room.run_dir().join("sys/class/infiniband/softhca0/node_type");
+    assert_eq!(std::fs::read_to_string(types).expect("sysfs").trim(), "4: RNIC");
+}
+
+#[test]
+fn only_the_connection_manager_connects() {
+    let room = room();
+    let outcome = room.finish(room.run(&["ibv_ud_pingpong"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.everything().contains("RC QPs only"), "{}", outcome.told());
+}
