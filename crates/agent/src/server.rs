@@ -106,18 +106,7 @@ impl Server {
         Socket::check()?;
         let poller = Poller::new()?;
         poller.watch(inbox.wake(), Token::Wake, EventFlags::IN)?;
-        let watch = match AddressWatch::new() {
-            // An embedded host does not have the machine's addresses.
-            _ if world.wire.is_external() => None,
-            Ok(watch) => {
-                poller.watch(watch.as_fd(), Token::Addresses, EventFlags::IN)?;
-                Some(watch)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the host's addresses cannot be watched; only GID index 0 is sure to be right");
-                None
-            }
-        };
+        let watch = watch_addresses(&world, &poller)?;
         poller.watch(world.relays.as_fd(), Token::Relays, EventFlags::IN)?;
         follow(&mut world);
         world.follow_wire(Instant::now);
@@ -541,6 +530,24 @@ fn listen_for(poller: &Poller, run_dir: &RunDir, index: usize) -> io::Result<Lis
     let listener = listen_at(run_dir, &node(index))?;
     poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
     Ok(listener)
+}
+
+/// Watches the machine's addresses, if the agent has them.
+fn watch_addresses(world: &World, poller: &Poller) -> io::Result<Option<AddressWatch>> {
+    if world.wire.is_external() {
+        // An embedded host does not have the machine's addresses.
+        return Ok(None);
+    }
+    match AddressWatch::new() {
+        Ok(watch) => {
+            poller.watch(watch.as_fd(), Token::Addresses, EventFlags::IN)?;
+            Ok(Some(watch))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the host's addresses cannot be watched; only GID index 0 is sure to be right");
+            Ok(None)
+        }
+    }
 }
 
 /// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.

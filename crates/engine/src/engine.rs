@@ -7,7 +7,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
@@ -46,13 +46,9 @@ use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
-use crate::stream::Streams;
+use crate::stream::sockets::Streams;
 use crate::table::Table;
 use crate::usermem::ForkMark;
-
-/// A program whose CQ is never empty drives the engine at every 16th poll: then these bits of the
-/// poll count are 0.
-const SELDOM: u32 = 15;
 
 /// Work that is put off, because the thread that finds it holds locks.
 pub(crate) enum Deferred {
@@ -90,9 +86,6 @@ pub struct Engine {
     pub(crate) helper_work: HelperWork,
     /// Which thread polls which lane.
     pub(crate) pollers: Pollers,
-    /// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with
-    /// completions: [`SELDOM`], or 0 for every poll.
-    pub(crate) seldom: AtomicU32,
     /// Packets that were dropped, by cause, for `softhca show --errors`.
     pub(crate) drops: Drops,
     /// Datagrams by their destination, for the counters of ports.
@@ -222,7 +215,6 @@ impl Engine {
             has_deferred: AtomicBool::new(false),
             helper_work: HelperWork::default(),
             pollers: Pollers::default(),
-            seldom: AtomicU32::new(SELDOM),
             drops: Drops::new(page.clone()),
             flows: Flows::new(page),
             streams: Streams::default(),
@@ -250,7 +242,7 @@ impl Engine {
     /// Sets whether each poll drives the engine, also a poll that finds completions.
     #[cold]
     pub(crate) fn poll_each_time(&self, each: bool) {
-        self.seldom.store(if each { 0 } else { SELDOM }, Ordering::Relaxed);
+        self.pollers.set_each(each);
     }
 
     /// The agent and the device are gone: every QP fails, and every waiter wakes.

@@ -14,6 +14,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+/// A program whose CQ is never empty drives the engine at every 16th poll: then these bits of the
+/// poll count are 0.
+const SELDOM: u32 = 15;
 /// The number of slots.
 const SLOTS: usize = 32;
 
@@ -120,9 +123,30 @@ pub(crate) struct Pollers {
     slots: [Slot; SLOTS],
     /// How many pollers were added.
     count: AtomicU32,
+    seldom: Seldom,
+}
+
+/// The bits of a CQ's poll count that must be 0 to drive the engine after a poll with completions.
+struct Seldom(AtomicU32);
+
+impl Default for Seldom {
+    fn default() -> Self {
+        Self(AtomicU32::new(SELDOM))
+    }
 }
 
 impl Pollers {
+    /// Sets whether each poll drives the engine, also a poll that finds completions.
+    #[cold]
+    pub(crate) fn set_each(&self, each: bool) {
+        self.seldom.0.store(if each { 0 } else { SELDOM }, Ordering::Relaxed);
+    }
+
+    /// Whether to drive the engine although this poll of a CQ found completions.
+    pub(crate) fn is_due(&self, poller: &Poller) -> bool {
+        poller.is_due(self.seldom.0.load(Ordering::Relaxed))
+    }
+
     /// Adds a poller for another CQ.
     pub(crate) fn add(&self) -> Poller {
         Poller::new(self.count.fetch_add(1, Ordering::Relaxed))

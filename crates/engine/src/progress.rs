@@ -410,7 +410,7 @@ impl Engine {
 
     /// Whether to drive the engine although the poll found completions.
     pub(crate) fn due(&self, poller: &Poller) -> bool {
-        poller.is_due(self.seldom.load(Ordering::Relaxed))
+        self.pollers.is_due(poller)
     }
 
     fn carry_out_deferred(self: &Arc<Self>, work: Deferred) {

@@ -196,7 +196,7 @@ impl SendBatch<'_> {
         let operation =
             operation(wr.opcode, qp.service).ok_or(PostCause::Opcode { opcode: wr.opcode, service: qp.service })?;
         if let Some(stream) = &inner.link.stream {
-            stream.check(operation, wr)?;
+            stream.check(operation, wr.sges.len(), wr.opcode)?;
         }
         if wr.sges.len() > qp.caps.max_send_sge as usize && !wr.is_inline() {
             return Err(PostCause::TooManySges { given: wr.sges.len(), most: qp.caps.max_send_sge });

@@ -1,33 +1,29 @@
-//! Queue pairs of iWARP: their link is a TCP connection. This file has what a queue pair keeps, and
+//! Queue pairs of iWARP: their link is a TCP connection. This file
 //! sends; the other files of the folder receive ([`serving`]), access memory ([`memory`]) and
 //! follow the queue pair's states ([`changes`]). The protocol is in crate `iwarp`.
 //!
 //! Work requests lie in queue memory as on other links, and their completions take the same way.
 //! [`iwarp::Stream`] takes the place of the requester and the responder. FPDUs go through one
 //! [`Output`] for each queue pair. If the socket takes no more, the queue pair waits until it does;
-//! no thread waits. Principal type: [`StreamPart`].
+//! no thread waits. Principal type: [`part::StreamPart`].
 
 mod changes;
 mod events;
 mod memory;
 mod output;
+pub(crate) mod part;
 mod serving;
+pub(crate) mod sockets;
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use iwarp::stream::work;
 use iwarp::{Stag, Transmit};
 use protocol::{Operation, SendOp, Time};
-use rustix::event::epoll::EventFlags;
 
-use crate::post_error::PostCause;
-use crate::qp::{Inner, Qp};
-use crate::send::SendWr;
+use crate::qp::{Inner, Qp, Receive};
 use memory::Access;
-use output::{Flushed, Output};
-pub(crate) use serving::Streams;
+use output::Flushed;
 
 /// The longest segment of ours. A receiver must take FPDUs in any TCP segments, so nothing is won
 /// by shorter ones.
@@ -35,66 +31,8 @@ const MULPDU: usize = 32 * 1024;
 /// Bytes that a queue pair sends before others get their turn.
 const QUANTUM: usize = 1 << 20;
 
-/// What a queue pair of iWARP keeps.
-#[derive(Default)]
-pub(crate) struct StreamPart {
-    /// Requests that the stream has not taken yet: those of the batch that is being posted.
-    posted: VecDeque<SendOp>,
-    /// Binds and invalidations that the stream has not carried out.
-    locals: VecDeque<SendOp>,
-    live: Option<Box<Live>>,
-}
-
-/// A stream and its socket.
-struct Live {
-    stream: iwarp::Stream,
-    socket: OwnedFd,
-    output: Output,
-    /// How to end the sending direction behind the output.
-    end: Option<Transmit>,
-    /// What the socket is watched for.
-    interest: EventFlags,
-    /// The socket has no room: it is watched for room.
-    is_full: bool,
-    /// The peer has closed its direction.
-    peer_ended: bool,
-    /// READs that may be outstanding.
-    ord: u16,
-    receives: memory::Receives,
-}
-
-impl StreamPart {
-    /// Whether requests go to the stream. Otherwise the requester flushes them.
-    pub(crate) fn takes_requests(&self) -> bool {
-        self.live.is_some()
-    }
-
-    /// Adds a request, which is sent at the end of the batch.
-    pub(crate) fn post(&mut self, op: SendOp) {
-        self.posted.push_back(op);
-    }
-
-    /// Takes back the last `count` requests of the batch.
-    pub(crate) fn take_back(&mut self, count: u32) {
-        self.posted.truncate(self.posted.len().saturating_sub(count as usize));
-    }
-
-    /// Checks what iWARP demands of a request besides the usual.
-    pub(crate) fn check(&self, operation: Operation, wr: &SendWr<'_>) -> Result<(), PostCause> {
-        match operation {
-            Operation::Read if wr.sges.len() > 1 => Err(PostCause::TooManySges { given: wr.sges.len(), most: 1 }),
-            Operation::Read | Operation::CmpSwap | Operation::FetchAdd
-                if self.live.as_ref().is_some_and(|live| live.ord == 0) =>
-            {
-                Err(PostCause::NoReads)
-            }
-            Operation::SendImm | Operation::WriteImm | Operation::AtomicWrite | Operation::Flush => {
-                Err(PostCause::NotOfIwarp { opcode: wr.opcode })
-            }
-            _ => Ok(()),
-        }
-    }
-}
+/// A stream and its socket, with the receive requests of this engine.
+type Live = part::Live<Receive>;
 
 fn duration(time: Time) -> Duration {
     Duration::from_nanos(time.0)

@@ -95,14 +95,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let service = service_of(wanted.qp_type)?;
     let (wanted, domain) = &parts(world, owner, service, wanted)?;
     let device = world.device_of(owner);
-    if device.is_iwarp() && service != Service::Rc {
-        let name = kind::name(wanted.qp_type).unwrap_or("unknown");
-        return refuse(
-            Errno::EOPNOTSUPP,
-            format!("{} is an iWARP device: it has RC QPs only, not {name}", device.name),
-        );
-    }
-    let is_stream = device.is_iwarp();
+    let link = link_of(device, service, wanted.qp_type)?;
     let shape = Shape::new(device, service, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
     let qpn = take_number(world, owner, *domain)?;
@@ -153,8 +146,20 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         tracing::warn!(%error, "datagrams come without their traffic class and hop limit");
     }
     let (answer, out) = shape.answers(handle, qpn, mapping);
-    let kind = if is_stream { qp_kind::STREAM } else { qp_kind::PACKETS };
-    Ok((answer, QpOut { kind, ..out }, fd))
+    Ok((answer, QpOut { kind: link, ..out }, fd))
+}
+
+/// What carries a queue pair's data: packets, or on an iWARP device a stream.
+fn link_of(device: &Device, service: Service, qp_type: u8) -> Outcome<u32> {
+    match (device.is_iwarp(), service) {
+        (false, _) => Ok(qp_kind::PACKETS),
+        (true, Service::Rc) => Ok(qp_kind::STREAM),
+        (true, _) => {
+            let name = kind::name(qp_type).unwrap_or("unknown");
+            let text = format!("{} is an iWARP device: it has RC QPs only, not {name}", device.name);
+            refuse(Errno::EOPNOTSUPP, text)
+        }
+    }
 }
 
 /// Finds the objects that a QP uses. Returns the parameters that apply to its service, and the

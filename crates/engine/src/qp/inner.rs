@@ -27,7 +27,7 @@ use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
 use crate::srq::Srq;
-use crate::stream::StreamPart;
+use crate::stream::part::StreamPart;
 use crate::traffic::Traffic;
 
 /// The path of outgoing packets.
@@ -141,7 +141,7 @@ pub(crate) struct Link {
     /// The longest payload that passes the links on the path, if that is less than the path MTU.
     pub(crate) room: u32,
     /// iWARP: there is no route, but a TCP connection.
-    pub(crate) stream: Option<Box<StreamPart>>,
+    pub(crate) stream: Option<Box<StreamPart<Receive>>>,
 }
 
 impl Link {

@@ -18,7 +18,8 @@ use protocol::State;
 use rustix::event::epoll::EventFlags;
 
 use super::output::Output;
-use super::{Live, MULPDU, duration, memory};
+use super::part::Receives;
+use super::{Live, MULPDU, duration};
 use crate::control::Answer;
 use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
@@ -67,7 +68,7 @@ impl Qp {
             is_full: false,
             peer_ended: false,
             ord: out.ord,
-            receives: memory::Receives::default(),
+            receives: Receives::default(),
         };
         if let Some(part) = &mut inner.link.stream {
             part.live = Some(Box::new(live));

@@ -1,57 +1,22 @@
 //! The memory of a stream: what [`iwarp::Stream`] asks of its queue pair. The keys, rights, copies
 //! and receive queues are those of all queue pairs. Principal type: [`Access`].
 
-use std::collections::VecDeque;
-
 use abi::mr::access as right;
 use iwarp::rdmap::Atomic;
 use iwarp::{Fault, Memory, Receive as Taken, Stag};
 use protocol::Status;
 use shm::{Sink, Source};
 
+use super::part::Receives;
 use crate::access::{self, HeldRegion, Refusal};
 use crate::memory::SendBrief;
 use crate::qp::{Inner, Qp, Receive};
-
-/// The receive requests that the stream has taken and not completed, from the oldest on.
-#[derive(Default)]
-pub(super) struct Receives {
-    taken: VecDeque<Receive>,
-    /// The number of the oldest.
-    first: u64,
-}
-
-impl Receives {
-    fn add(&mut self, receive: Receive) -> u64 {
-        self.taken.push_back(receive);
-        self.first + self.taken.len() as u64 - 1
-    }
-
-    fn get(&self, id: u64) -> Option<&Receive> {
-        self.taken.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
-    }
-
-    /// Takes a request that has ended. Requests end in their order.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Receive> {
-        if id != self.first {
-            return None;
-        }
-        self.first += 1;
-        self.taken.pop_front()
-    }
-
-    /// Takes all.
-    pub(super) fn drain(&mut self) -> VecDeque<Receive> {
-        self.first += self.taken.len() as u64;
-        std::mem::take(&mut self.taken)
-    }
-}
 
 /// A queue pair while its stream works.
 pub(super) struct Access<'a> {
     pub(super) qp: &'a Qp,
     pub(super) inner: &'a mut Inner,
-    pub(super) receives: &'a mut Receives,
+    pub(super) receives: &'a mut Receives<Receive>,
 }
 
 /// Why a peer does not get what it asks for.

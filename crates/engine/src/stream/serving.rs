@@ -1,10 +1,8 @@
 //! The sockets of all streams of an engine: which are ready, and what has arrived. Adds to
 //! [`Engine`] and [`Qp`]. Principal type: [`Streams`].
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abi::command::number as command;
@@ -18,7 +16,6 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown, sockopt};
 use super::memory::Access;
 use super::{Live, duration};
 use crate::engine::Engine;
-use crate::lock::Mutex;
 use crate::qp::{Inner, Qp};
 use crate::request;
 
@@ -28,60 +25,6 @@ const BUFFER: usize = 256 * 1024;
 const READS: u32 = 4;
 /// Sockets that are served in one round.
 const READY: usize = 64;
-
-/// The sockets of the streams.
-#[derive(Default)]
-pub(crate) struct Streams {
-    epoll: OnceLock<OwnedFd>,
-    count: AtomicU32,
-    /// Held by the thread that serves the sockets.
-    buffer: Mutex<Vec<u8>>,
-    /// Streams whose end the agent does not know yet.
-    ended: parking_lot::Mutex<Vec<u32>>,
-}
-
-impl Streams {
-    /// What becomes readable when a socket is ready; `None` if there are no sockets.
-    pub(crate) fn ready(&self) -> Option<BorrowedFd<'_>> {
-        self.epoll.get().filter(|_| self.count.load(Ordering::Relaxed) > 0).map(AsFd::as_fd)
-    }
-
-    /// Adds a socket.
-    pub(super) fn add(&self, qpn: u32, socket: &OwnedFd) -> io::Result<()> {
-        let set = match self.epoll.get() {
-            Some(set) => set,
-            None => {
-                let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-                self.epoll.get_or_init(|| set)
-            }
-        };
-        epoll::add(set, socket, EventData::new_u64(qpn.into()), EventFlags::IN | EventFlags::RDHUP)?;
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Removes a socket.
-    pub(super) fn forget(&self, socket: &OwnedFd) {
-        if let Some(set) = self.epoll.get()
-            && epoll::delete(set, socket).is_ok()
-        {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Watches a socket for what its stream waits for.
-    pub(super) fn watch(&self, qpn: u32, live: &mut Live) {
-        let mut interest = EventFlags::empty();
-        interest.set(EventFlags::IN | EventFlags::RDHUP, !live.peer_ended);
-        interest.set(EventFlags::OUT, live.is_full);
-        if live.interest != interest
-            && let Some(set) = self.epoll.get()
-        {
-            live.interest = interest;
-            let _ = epoll::modify(set, &live.socket, EventData::new_u64(qpn.into()), interest);
-        }
-    }
-}
 
 /// Ends the sending direction of a connection, or the whole connection.
 pub(super) fn end_direction(socket: &OwnedFd, end: Transmit) {
