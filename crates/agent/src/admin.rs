@@ -5,9 +5,9 @@
 //! and in contexts that ended lately (`reasons.rs`). `"status"` answers with counters. `"fault"`
 //! adds, lists and clears faults on demand (`faults.rs`). `"port"` changes a port
 //! ([`crate::port_change`]). `"subnet"` shows the switches of a topology, finds a path, or cuts a
-//! cable. `"counters"` brings the counters of a port in the mirror up to date. `"stop"` ends the agent. `"capture"` starts a capture that lasts as long as the
-//! connection. `"capture-news"` asks for the capture rings, whose descriptors come with the answer
-//! ([`crate::capture`]).
+//! cable. `"counters"` brings the counters of a port in the mirror up to date. `"stop"` ends the
+//! agent. `"capture"` starts a capture that lasts as long as the connection. `"capture-news"` asks
+//! for the capture rings, whose descriptors come with the answer ([`crate::capture`]).
 //!
 //! If an answer is too long for one message, it comes in several. Each of these begins with `+`,
 //! and the last one with `.`. The agent makes them one after the other, when there is room for the
