@@ -46,7 +46,6 @@ use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
-use crate::stream::sockets::Streams;
 use crate::table::Table;
 use crate::usermem::ForkMark;
 
@@ -90,8 +89,6 @@ pub struct Engine {
     pub(crate) drops: Drops,
     /// Datagrams by their destination, for the counters of ports.
     pub(crate) flows: Flows,
-    /// The sockets of queue pairs of iWARP.
-    pub(crate) streams: Streams,
 }
 
 /// Work for which the helper thread must call the agent.
@@ -217,7 +214,6 @@ impl Engine {
             pollers: Pollers::default(),
             drops: Drops::new(page.clone()),
             flows: Flows::new(page),
-            streams: Streams::default(),
             core,
         }
     }

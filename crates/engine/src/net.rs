@@ -36,6 +36,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::capture::CaptureHook;
 use crate::network::Network;
+use crate::stream::sockets::Streams;
 use flow::{Flow, Vector};
 use inbox::Inbox;
 use peer::Peer;
@@ -66,6 +67,8 @@ pub(crate) struct Net<Q> {
     crowded: AtomicBool,
     /// Rounds since the last packet, while the program polls.
     pub(crate) idle: AtomicU32,
+    /// The sockets of queue pairs of iWARP.
+    pub(crate) streams: Streams,
 }
 
 impl<Q> Net<Q> {
@@ -81,6 +84,7 @@ impl<Q> Net<Q> {
             has_delayed_acks: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
             idle: AtomicU32::new(0),
+            streams: Streams::default(),
         }
     }
 
@@ -99,6 +103,12 @@ impl<Q> Net<Q> {
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded.load(Ordering::Acquire)
+    }
+
+    /// Whether there are sockets of iWARP.
+    #[inline]
+    pub(crate) fn has_streams(&self) -> bool {
+        self.streams.count.load(Ordering::Relaxed) > 0
     }
 
     /// The agent is gone: closes its sockets, so that the next agent can bind the port.

@@ -117,7 +117,9 @@ impl Engine {
         if self.net.is_crowded() {
             worked |= self.schedule_waiting();
         }
-        worked |= self.serve_streams(sure);
+        if self.net.has_streams() {
+            worked |= self.serve_streams(sure);
+        }
         if self.has_deferred() {
             crate::usermem::prepare_thread();
             for work in self.deferred() {

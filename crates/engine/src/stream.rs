@@ -59,7 +59,7 @@ impl Qp {
     fn put_live_back(&self, inner: &mut Inner, live: Box<Live>) {
         let over = live.stream.state() == iwarp::State::Closed && live.output.is_empty() && live.end.is_none();
         if over {
-            return self.engine().streams.forget(&live.socket);
+            return self.engine().net.streams.forget(&live.socket);
         }
         if let Some(at) = live.stream.poll_timeout() {
             self.look_again(inner, Time(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
@@ -127,7 +127,7 @@ impl Qp {
         {
             serving::end_direction(&live.socket, end);
         }
-        self.engine().streams.watch(self.qpn(), live);
+        self.engine().net.streams.watch(self.qpn(), live);
     }
 
     /// Writes FPDUs to the output. Returns their bytes.

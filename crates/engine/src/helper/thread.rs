@@ -92,7 +92,7 @@ impl Engine {
                 let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
                 let limit = self.longest_sleep(sound, bulky);
                 let quiet = bulky.then(|| idle.quiet_since());
-                let streams = self.streams.ready();
+                let streams = self.net.streams.ready();
                 told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep_on(streams, &mut std::iter::empty(), limit),
                     Some(inbox) => {

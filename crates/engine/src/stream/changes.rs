@@ -58,7 +58,7 @@ impl Qp {
         let quirks = if out.flags & stream_flags::SIW != 0 { Quirks::SIW } else { Quirks::default() };
         let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };
         let stream = Stream::new(&agreement(&out), config, duration(self.engine().now()));
-        self.engine().streams.add(self.qpn(), &socket).map_err(by_system)?;
+        self.engine().net.streams.add(self.qpn(), &socket).map_err(by_system)?;
         let live = Live {
             stream,
             socket,
@@ -128,7 +128,7 @@ impl Qp {
         let Some(mut live) = part.live.take() else { return };
         let _ = live.output.flush(&live.socket);
         let _ = rustix::net::shutdown(&live.socket, rustix::net::Shutdown::Write);
-        self.engine().streams.forget(&live.socket);
+        self.engine().net.streams.forget(&live.socket);
     }
 }
 

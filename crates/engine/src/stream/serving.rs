@@ -38,8 +38,8 @@ pub(super) fn end_direction(socket: &OwnedFd, end: Transmit) {
 impl Engine {
     /// Serves the sockets that are ready. With `sure`, waits for a thread that does so.
     pub(crate) fn serve_streams(self: &Arc<Self>, sure: bool) -> bool {
-        let Some(set) = self.streams.ready() else { return false };
-        let guard = if sure { Some(self.streams.buffer.lock()) } else { self.streams.buffer.try_lock() };
+        let Some(set) = self.net.streams.ready() else { return false };
+        let guard = if sure { Some(self.net.streams.buffer.lock()) } else { self.net.streams.buffer.try_lock() };
         let Some(mut buffer) = guard else { return false };
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -59,13 +59,13 @@ impl Engine {
 
     /// The stream of a queue pair has ended; the helper thread tells the agent.
     pub(super) fn report_stream_end(&self, qpn: u32) {
-        self.streams.ended.lock().push(qpn);
+        self.net.streams.ended.lock().push(qpn);
         self.waker.kick();
     }
 
     /// Tells the agent which streams have ended.
     pub(crate) fn report_stream_ends(&self) {
-        for qpn in std::mem::take(&mut *self.streams.ended.lock()) {
+        for qpn in std::mem::take(&mut *self.net.streams.ended.lock()) {
             // Without an agent, nobody waits for it.
             let _ = self.tell(&request::private(command::STREAM_END, &StreamEnd { qpn, reserved: 0 }, 0));
         }

@@ -14,7 +14,7 @@ use crate::lock::Mutex;
 #[derive(Default)]
 pub(crate) struct Streams {
     epoll: OnceLock<OwnedFd>,
-    count: AtomicU32,
+    pub(crate) count: AtomicU32,
     /// Held by the thread that serves the sockets.
     pub(super) buffer: Mutex<Vec<u8>>,
     /// Streams whose end the agent does not know yet.
