@@ -1,5 +1,5 @@
-//! iWARP: the programs of rdmacm-utils and perftest on devices that carry RDMA over TCP, on one host
-//! and between network namespaces; how connections fail and end; what the devices show.
+//! iWARP: the programs of rdmacm-utils and perftest on devices that carry RDMA over TCP, on one
+//! host and between network namespaces; how connections fail and end; what the devices show.
 
 use rustix::process::Signal;
 use softhca_suite::manager::Server;

@@ -28,12 +28,12 @@ constants! {
         DEVICE_COUNT = 20,
         /// Increased when the agent opens or closes a socket that receives from other hosts.
         WIRE_EPOCH = 24,
-        /// 1: the ports are in a subnet with switches, and packets pass only where their tables lead
-        /// (PATH_RESOLVE, and the paths to LIDs of other agents). 0: every active port reaches every
-        /// other one.
+        /// 1: the ports are in a subnet with switches, and packets pass only where their tables
+        /// lead (PATH_RESOLVE, and the paths to LIDs of other agents). 0: every active port reaches
+        /// every other one.
         HAS_PATHS = 28,
-        /// Increased when an answer to PATH_RESOLVE has changed, before the engines that have it get
-        /// a push.
+        /// Increased when an answer to PATH_RESOLVE has changed, before the engines that have it
+        /// get a push.
         PATH_EPOCH = 32,
     }
 
@@ -124,8 +124,8 @@ pub const REMOTES: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
 pub const REMOTE_MAX: u32 = 256;
 /// Bytes per LID of another agent.
 pub const REMOTE_LEN: usize = 32;
-/// Where the paths to these LIDs begin: for each sender's port, for each LID. The pages of paths that
-/// do not exist take no memory.
+/// Where the paths to these LIDs begin: for each sender's port, for each LID. The pages of paths
+/// that do not exist take no memory.
 pub const REMOTE_PATHS: usize = REMOTES + REMOTE_MAX as usize * REMOTE_LEN;
 /// Bytes per path.
 pub const PATH_LEN: usize = 32;

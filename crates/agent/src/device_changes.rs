@@ -25,8 +25,8 @@ impl World {
     /// Returns their names.
     ///
     /// # Errors
-    /// The text is no such configuration, or one of the devices cannot be beside those that exist, or
-    /// has no place in the topology.
+    /// The text is no such configuration, or one of the devices cannot be beside those that exist,
+    /// or has no place in the topology.
     pub fn add_devices(&mut self, text: &str) -> Result<Vec<String>, String> {
         let configs = parse_devices(text).map_err(|error| error.to_string())?;
         let configs: Vec<_> =

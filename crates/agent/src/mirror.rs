@@ -5,8 +5,8 @@
 //! Some programs and scripts read these files and do not ask the agent. They find the text that the
 //! kernel would show. The path redirector (`capi/preload`) shows the mirror to programs under the
 //! official names. The agent writes the mirror and never reads it. It replaces a file as a whole,
-//! so that a reader sees either the old fact or the new one. [`counters`] are written when somebody asks
-//! for them. The principal type is [`Mirror`].
+//! so that a reader sees either the old fact or the new one. [`counters`] are written when somebody
+//! asks for them. The principal type is [`Mirror`].
 
 pub(crate) mod counters;
 mod mads;

@@ -96,8 +96,8 @@ impl<W: Write> PcapNg<W> {
         Ok(())
     }
 
-    /// The index of a packet's interface, which begins with its first packet if it is none of the
-    /// ports that were known before.
+    /// The index of a packet's interface. Ports that were known at the start have theirs already;
+    /// any other interface is added with its first packet.
     fn interface(&mut self, packet: &Packet) -> io::Result<usize> {
         let device = packet.device.as_deref().unwrap_or(AGENT);
         let (port, link) = match &packet.link {

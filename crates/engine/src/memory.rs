@@ -264,7 +264,7 @@ impl Ring {
 
     #[inline]
     fn view(&self) -> &View {
-        self.view.as_ref().expect("whoever touches entries has seen that the queue lives")
+        self.view.as_ref().expect("entries are used only while the queue exists")
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -1,8 +1,9 @@
-//! What the switches of a subnet let pass from this device's ports to other ones. The agent answers,
-//! and announces when an answer has changed. A post never waits: the helper thread asks.
+//! What the switches of a subnet let pass from this device's ports to other ones. The agent
+//! answers, and announces when an answer has changed. A post never waits: the helper thread asks.
 //!
-//! The engine looks for a path when it looks for a route, and not for each message on a lane. It asks
-//! in `asking`, and `passing` applies the answers to queue pairs. Principal types: [`Way`], [`Paths`].
+//! The engine looks for a path when it looks for a route, and not for each message on a lane. It
+//! asks in `asking`, and `passing` applies the answers to queue pairs. Principal types: [`Way`],
+//! [`Paths`].
 
 mod asking;
 pub(crate) mod passing;

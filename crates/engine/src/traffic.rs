@@ -4,9 +4,10 @@
 //!
 //! Both ends of a lane belong to one agent, so only the sender counts there. The receiver counts
 //! packets from other hosts, and datagrams. In subnets with switches, the sender also counts
-//! datagrams for all ports, by their destination ([`crate::flows`]). Who carries out a request directly on the peer's memory
-//! counts for both. The units are those of performance management (IBA 16.1.3.5): packets as on a
-//! link with the path MTU, and words of 4 bytes from the LRH to the ICRC.
+//! datagrams for all ports, by their destination ([`crate::flows`]). Who carries out a request
+//! directly on the peer's memory counts for both. The units are those of performance management
+//! (IBA 16.1.3.5): packets as on a link with the path MTU, and words of 4 bytes from the LRH to the
+//! ICRC.
 
 use abi::queue::qp as word;
 use protocol::{Operation, SendOp};

@@ -269,8 +269,8 @@ impl Qp {
         region: &mut HeldRegion<'_>,
         sent: &mut bool,
     ) -> Option<Response> {
-        // Fault rules and narrow links see each packet, and the memory of another engine is read for
-        // each packet.
+        // Fault rules and narrow links see each packet, and the memory of another engine is read
+        // for each packet.
         let one_by_one = inner.link.special.has(Special::RULED.and(Special::NARROW)) || self.target.is_some();
         let most = if one_by_one { 1 } else { u32::MAX };
         while let Some(response) = inner.responder.poll_answer(most) {
@@ -334,7 +334,8 @@ impl Qp {
         now: Time,
         sent: &mut bool,
     ) {
-        // Fault rules, narrow links, rates, and the window of an unreliable connection see each packet.
+        // Fault rules, narrow links, rates, and the window of an unreliable connection see each
+        // packet.
         const EACH: Special = Special::RULED.and(Special::PACED).and(Special::NARROW);
         let counts_bytes = self.service == Service::Uc && inner.link.on_wire();
         let one_by_one = counts_bytes || inner.link.special.has(EACH);

@@ -315,8 +315,8 @@ pub struct Sink<'a> {
 impl<'a> Source<'a> {
     /// # Safety
     /// During `'a`, `len` bytes from `start` on belong to memory that was handed over for reading.
-    /// Others may write them meanwhile, but there is no Rust reference that forbids reading. If they
-    /// may not be mapped, the code that reads them must tolerate a fault.
+    /// Others may write them meanwhile, but there is no Rust reference that forbids reading. If
+    /// they may not be mapped, the code that reads them must tolerate a fault.
     #[inline]
     pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }
@@ -359,8 +359,8 @@ impl<'a> From<&'a [u8]> for Source<'a> {
 impl<'a> Sink<'a> {
     /// # Safety
     /// During `'a`, `len` bytes from `start` on belong to memory that was handed over for writing.
-    /// Others may read and write them meanwhile, but there is no Rust reference to them. If they may
-    /// not be mapped, the code that writes them must tolerate a fault.
+    /// Others may read and write them meanwhile, but there is no Rust reference to them. If they
+    /// may not be mapped, the code that writes them must tolerate a fault.
     #[inline]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }

@@ -1,4 +1,5 @@
-//! A peer that writes what it likes into the memory of a lane, between what an honest one does; and the other end of a capture ring.
+//! A peer that writes what it likes into the memory of a lane, between what an honest one does; and
+//! the other end of a capture ring.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ fn lane(feed: &mut Feed<'_>) {
     let theirs = Arc::new(theirs);
     let (mut tx, mut rx) = ends(Arc::new(ours), Side::A);
     let (mut peer_tx, mut peer_rx) = ends(Arc::clone(&theirs), Side::B);
-    // Bytes of the bulk rings that only an honest peer writes are ours to watch: what we write must stay in our own.
+    // Bytes of the bulk rings that only an honest peer writes are ours to watch: what we write must
+    // stay in our own.
     let mut guard = [0; 256];
     let mut dead = [false; 2];
     while !feed.is_empty() {

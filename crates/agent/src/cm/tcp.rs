@@ -6,9 +6,9 @@
 //! LISTEN ─── TCP accept ─── MPA request ── CONNECT_REQUEST ── ACCEPT ── reply ──▶ offer
 //! ```
 //!
-//! The agent owns a socket until the engine takes it ([`crate::streams`]). No call waits. What peers
-//! can make the agent hold is bounded: [`HALF_OPEN_MAX`] connections without an id, each with one
-//! start-up frame, until a deadline. The principal type is [`Tcp`].
+//! The agent owns a socket until the engine takes it ([`crate::streams`]). No call waits. What
+//! peers can make the agent hold is bounded: [`HALF_OPEN_MAX`] connections without an id, each with
+//! one start-up frame, until a deadline. The principal type is [`Tcp`].
 
 mod answering;
 mod arriving;

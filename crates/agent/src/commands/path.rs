@@ -1,5 +1,5 @@
-//! PATH_RESOLVE: which packets pass the switches from a port to another one. The answers are those of
-//! [`crate::objects::paths::Paths`].
+//! PATH_RESOLVE: which packets pass the switches from a port to another one. The answers are those
+//! of [`crate::objects::paths::Paths`].
 
 use abi::Errno;
 use abi::private::{PathResolve, PathResolveAnswer};

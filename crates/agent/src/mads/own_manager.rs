@@ -1,7 +1,7 @@
-//! The agent's own subnet managers, so that the subnets of a topology come up by themselves. Routers
-//! separate subnets: each has a manager, and a prefix of its own. A manager sits at port 0 of a
-//! switch, as that of a managed switch does. Without a switch, it sits at an adapter.
-//! Crate `sm` has the manager. Principal type: [`OwnManager`].
+//! The agent's own subnet managers, so that the subnets of a topology come up by themselves.
+//! Routers separate subnets: each has a manager, and a prefix of its own. A manager sits at port 0
+//! of a switch, as that of a managed switch does. Without a switch, it sits at an adapter. Crate
+//! `sm` has the manager. Principal type: [`OwnManager`].
 //!
 //! It has the lowest priority. So a manager on a node with a higher one becomes the master.
 
@@ -52,8 +52,8 @@ impl OwnManager {
         (1..).zip(places).filter_map(|(nth, end)| Self::at(net, end, config(nth), transaction())).collect()
     }
 
-    /// A manager with this configuration, and with the number of its first transaction, for a fabric
-    /// that is one subnet. `None` if it has no port for one.
+    /// A manager with this configuration, and with the number of its first transaction, for a
+    /// fabric that is one subnet. `None` if it has no port for one.
     pub fn with(net: &mut Managed, config: Config, transaction: u64) -> Option<Self> {
         let end = place(net, &subnets(net).concat())?;
         Self::at(net, end, config, transaction)

@@ -1,9 +1,9 @@
-//! Finds what engines ask of the fabric: which packets pass its switches, by the tables as they are.
-//! Packets of queue pairs pass over lanes, and an engine sends only where the model would deliver
-//! (PATH_RESOLVE). Adds to [`Mads`].
+//! Finds what engines ask of the fabric: which packets pass its switches, by the tables as they
+//! are. Packets of queue pairs pass over lanes, and an engine sends only where the model would
+//! deliver (PATH_RESOLVE). Adds to [`Mads`].
 //!
-//! When the fabric has changed, only answers that were found by a changed node are found again, once
-//! per piece of work.
+//! When the fabric has changed, only answers that were found by a changed node are found again,
+//! once per piece of work.
 
 use abi::private::{Push, push};
 use subnet::fabric::{End, Passage, Probe};

@@ -14,7 +14,7 @@ const AGE: Duration = Duration::from_millis(50);
 
 impl Mads {
     /// The counters of a port in the order of [`COUNTERS`]. `None` if there is no such port, or
-    /// somebody has asked for them a moment ago.
+    /// if they were counted less than [`AGE`] ago, so that the files are new enough.
     pub(crate) fn port_counters(&mut self, world: &mut World, at: PortId) -> Option<[u64; COUNTERS.len()]> {
         let now = self.now();
         let services = self.ports.get_mut(&at)?;

@@ -37,7 +37,7 @@ impl Travelling {
         datagram
     }
 
-    /// Whether there is none.
+    /// Whether no datagram is on its way.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }

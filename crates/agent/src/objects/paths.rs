@@ -1,6 +1,6 @@
-//! What passes the switches of a topology, as far as engines have asked: paths to ports, and the ports
-//! that groups reach. The switches themselves are elsewhere ([`crate::mads`]): it finds what was
-//! asked, and keeps the answers current as the tables change. Principal type: [`Paths`].
+//! What passes the switches of a topology, as far as engines have asked: paths to ports, and the
+//! ports that groups reach. The switches themselves are elsewhere ([`crate::mads`]): it finds what
+//! was asked, and keeps the answers current as the tables change. Principal type: [`Paths`].
 //!
 //! Answers belong to the context that asked. So a program makes the agent work and remember for
 //! itself only, and a change concerns the programs whose packets it concerns.

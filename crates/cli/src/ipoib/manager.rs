@@ -230,8 +230,8 @@ impl Manager {
         }
     }
 
-    /// The record and the mask of a membership. A full member makes the group, if there is none,
-    /// with the values of the broadcast group.
+    /// The record and the mask of a membership. If the group does not exist, a full member
+    /// creates it with the values of the broadcast group.
     fn member(&self, mgid: Gid, membership: Membership, joins: bool) -> (McMemberRecord, u64) {
         type R = McMemberRecord;
         let join_state = match membership {

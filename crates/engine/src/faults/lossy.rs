@@ -39,8 +39,8 @@ impl Qp {
         }
     }
 
-    /// Whether a narrow link, or a rule of this engine or of the engine that owns the peer's QPN, may
-    /// make this connection lose packets.
+    /// Whether a narrow link, or a rule of this engine or of the engine that owns the peer's QPN,
+    /// may make this connection lose packets.
     fn may_lose(&self, inner: &Inner) -> bool {
         if inner.link.on_wire() || !self.service.is_reliable() && self.service != protocol::Service::Uc {
             return false;

@@ -1,5 +1,5 @@
-//! Applies what the switches let pass to queue pairs: whether there is a path, and how long packets may
-//! be. Adds to [`Qp`].
+//! Applies what the switches let pass to queue pairs: whether there is a path, and how long packets
+//! may be. Adds to [`Qp`].
 
 use std::sync::Arc;
 

@@ -26,8 +26,8 @@ use crate::qp::{Inner, Qp};
 use crate::request;
 
 impl Qp {
-    /// Whether it is a queue pair of iWARP: it goes to RTS after the connection manager has accepted
-    /// a request, and not before.
+    /// Whether it is a queue pair of iWARP: it goes to RTS after the connection manager has
+    /// accepted a request, and not before.
     #[must_use]
     pub fn is_iwarp(&self) -> bool {
         self.lock().link.stream.is_some()

@@ -97,7 +97,7 @@ impl Qp {
         self.end_by_stream(inner, live, format_args!("{}", in_words(close)));
     }
 
-    /// The queue pair goes to the error state, if it is not there, and the agent hears of it.
+    /// Moves the queue pair to the error state, unless it is there already, and tells the agent.
     fn end_by_stream(&self, inner: &mut Inner, live: &mut Live, why: std::fmt::Arguments<'_>) {
         // The events of receive requests that have arrived come first.
         if live.stream.state() == iwarp::State::Closed {

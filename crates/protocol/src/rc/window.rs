@@ -331,6 +331,6 @@ mod tests {
     fn message_numbers_wrap() {
         assert!(is_beyond(1, 0) && !is_beyond(0, 0) && !is_beyond(0, 1));
         assert!(is_beyond(3, 0xff_ffff) && !is_beyond(0xff_ffff, 3));
-        assert!(is_beyond(0x100_0000, 0xff_ffff), "whoever counts on beyond 24 bits");
+        assert!(is_beyond(0x100_0000, 0xff_ffff), "a count that has passed 24 bits");
     }
 }

@@ -214,7 +214,8 @@ impl Fabric {
         }
     }
 
-    /// What the node of a port does with a packet that comes in there. A router changes its address.
+    /// What the node of a port does with a packet that comes in there. A router changes its
+    /// address.
     fn next(&self, at: u32, probe: &mut Probe) -> Result<Next, Cause> {
         let port = &self.ports[at as usize];
         let node = &self.nodes[port.node as usize];

@@ -137,8 +137,8 @@ impl Managed {
         self.cables(node).into_iter().for_each(|end| self.mend(end));
     }
 
-    /// An adapter or router loses its power: it is away, and its ports forget what a manager has set.
-    /// When it is restored, a manager sets it up as a new one.
+    /// An adapter or router loses its power: it is away, and its ports forget what a manager has
+    /// set. When it is restored, a manager sets it up as a new one.
     pub fn power_off(&mut self, node: NodeId) {
         self.remove(node);
         // The links are down at once: there is nothing to recover.

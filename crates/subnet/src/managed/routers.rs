@@ -1,6 +1,6 @@
-//! How routers learn their tables: from what management has set at the end ports. A real router asks
-//! the subnet administration of each of its subnets for the same. A router knows the subnets of its
-//! own ports, which differ in the prefix of their GIDs. Adds to [`Managed`].
+//! How routers learn their tables: from what management has set at the end ports. A real router
+//! asks the subnet administration of each of its subnets for the same. A router knows the subnets
+//! of its own ports, which differ in the prefix of their GIDs. Adds to [`Managed`].
 
 use super::Managed;
 use crate::fabric::{Kind, NodeId};

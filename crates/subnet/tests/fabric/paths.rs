@@ -57,7 +57,7 @@ fn l02_the_epoch_changes_with_tables_and_states_and_not_with_packets() {
     assert!(epoch < after_route && after_route < net.fabric.epoch());
 }
 
-/// The nodes of a path tell whether it may have changed, also if there is none.
+/// The nodes of an answer tell whether it may have changed, also if the answer is "no path".
 #[test]
 fn l02_a_path_depends_on_the_nodes_that_it_was_resolved_by() {
     let mut net = Net::row(3);

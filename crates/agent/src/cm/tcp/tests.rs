@@ -206,7 +206,7 @@ fn calls_fail_with_the_event_of_their_cause() {
     host.serve_sockets();
     drop(socket);
     assert_eq!(status(&host.tcp_event()), (event::REJECTED, -104));
-    // The peer's reply is none.
+    // The peer sends something that is no reply frame.
     host.calls(&peer);
     let (mut socket, _) = peer.accept().expect("it calls");
     host.serve_sockets();
