@@ -34,4 +34,5 @@ macro_rules! ordinary_perftests {
 }
 
 softhca_suite::perftest_list!(perftests);
+softhca_suite::perftest_sizes_list!(perftests);
 softhca_suite::perftest_selection!(ordinary_perftests);

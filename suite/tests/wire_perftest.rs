@@ -1,6 +1,6 @@
 //! Runs Debian's perftest between two hosts. The whole list runs between network namespaces, at
-//! both MTUs and over both families. A selection runs between two loopback addresses, for users
-//! that cannot have namespaces.
+//! both MTUs and over both families; all message sizes run on two of these links. A selection runs
+//! between two loopback addresses, for users that cannot have namespaces.
 //!
 //! These tests check only that the programs print figures. `cargo xtask bench` judges the figures.
 
@@ -60,5 +60,24 @@ macro_rules! between_addresses {
     };
 }
 
+/// One test for each row, on two links.
+macro_rules! sizes_between_namespaces {
+    ($($name:ident: $($word:literal)+;)*) => {
+        mod sizes_mtu_1500_ipv4 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(1500, super::Family::V4, super::User::Nobody, &[$($word),+]);
+            }
+        )* }
+        mod sizes_mtu_9000_ipv6 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(9000, super::Family::V6, super::User::Me, &[$($word),+]);
+            }
+        )* }
+    };
+}
+
 softhca_suite::perftest_list!(between_namespaces);
+softhca_suite::perftest_sizes_list!(sizes_between_namespaces);
 softhca_suite::perftest_selection!(between_addresses);
