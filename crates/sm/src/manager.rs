@@ -187,6 +187,12 @@ impl Manager {
         }
     }
 
+    /// Whether the switches have the trees of the groups that were told last.
+    #[must_use]
+    pub fn trees_are_set(&self) -> bool {
+        !self.wishes.changed && !matches!(self.sweep.phase, Phase::Guids | Phase::Multicast)
+    }
+
     /// The alias GUIDs of end ports, by their index in the port's GUID table. They are set at the
     /// next [`Manager::handle_timeout`]. The table of a port that is not among them stays as it is.
     pub fn set_aliases(&mut self, aliases: BTreeMap<PortId, Vec<u64>>) {
@@ -313,7 +319,7 @@ impl Manager {
     /// Makes requests, sends them, and goes on to the next phase when all are answered.
     fn work(&mut self) {
         loop {
-            if self.sweep.phase == Phase::Lanes && self.sweep.again {
+            if self.sweep.phase == Phase::Lanes && (self.sweep.again || self.wishes.changed) {
                 self.sweep.todo.clear();
             }
             while self.asker.queued() < MOST_QUEUED {

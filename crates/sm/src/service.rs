@@ -124,6 +124,7 @@ impl Service {
                 sa::Event::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
             }
         }
+        sa.answer_joins(self.manager.trees_are_set(), now);
     }
 
     /// The subnet is up: subnet administration begins, with the groups of the partitions.

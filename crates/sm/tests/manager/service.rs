@@ -90,9 +90,13 @@ impl Site {
         record.write(&mut mad[DATA..]);
         self.managed.send(from, &Datagram::gmp(info.lid, info.master_sm_lid, 0, mad)).unwrap();
         self.others.clear();
-        self.run(SECOND / 10);
-        let answer = self.others.iter().find(|datagram| Header::of(&datagram.mad).transaction == transaction);
-        let mad = answer.unwrap().mad;
+        let is_answer = |datagram: &&Datagram| Header::of(&datagram.mad).transaction == transaction;
+        // Not longer than until the answer comes.
+        let end = self.managed.now() + SECOND / 10;
+        while self.managed.now() < end && !self.others.iter().any(|datagram| is_answer(&datagram)) {
+            self.run(MS / 100);
+        }
+        let mad = self.others.iter().find(is_answer).unwrap().mad;
         (Header::of(&mad).status, R::read(&mad[DATA..]).unwrap())
     }
 
