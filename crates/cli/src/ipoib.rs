@@ -7,6 +7,7 @@
 
 mod bridge;
 mod connected;
+mod connection;
 mod groups;
 mod link;
 mod manager;

@@ -9,7 +9,7 @@ use crate::event::{Event, Target};
 use crate::header::EtherType;
 use crate::interface::Interface;
 use crate::ndisc::{self, Message};
-use crate::neighbours::Step;
+use crate::neighbours::{Step, Told};
 use crate::time::Time;
 
 /// All nodes of the link.
@@ -87,7 +87,8 @@ impl Interface {
         }
         let named = !sender.is_unspecified() && !sender.is_multicast();
         if named {
-            self.learn(sender, arp.sender, asks_us, now);
+            let announces = sender == arp.target_ip;
+            self.learn(Told { ip: sender, link: arp.sender, asks: asks_us, announces }, now);
         }
         if !asks_us {
             return;
@@ -119,7 +120,10 @@ impl Interface {
         let link = message.link.filter(LinkAddress::is_usable);
         if message.advertisement {
             match link {
-                Some(link) if !self.routes.is_own(target) => self.learn(target, link, false, now),
+                Some(link) if !self.routes.is_own(target) => {
+                    let announces = !message.solicited;
+                    self.learn(Told { ip: target, link, asks: false, announces }, now);
+                }
                 None if message.solicited => self.neighbours.confirm(target, now),
                 _ => {}
             }
@@ -128,7 +132,7 @@ impl Interface {
         let asks_us = self.routes.is_own(target);
         let named = !message.from.is_unspecified() && !message.from.is_multicast();
         if let Some(link) = link.filter(|_| named) {
-            self.learn(from, link, asks_us, now);
+            self.learn(Told { ip: from, link, asks: asks_us, announces: false }, now);
         }
         if !asks_us {
             return;
@@ -151,9 +155,9 @@ impl Interface {
         }
     }
 
-    fn learn(&mut self, ip: IpAddr, link: LinkAddress, add: bool, now: Time) {
+    fn learn(&mut self, told: Told, now: Time) {
         let mut steps = Vec::new();
-        self.neighbours.learn(ip, link, add, now, &mut steps);
+        self.neighbours.learn(told, now, &mut steps);
         self.follow(steps, now);
     }
 

@@ -33,8 +33,28 @@ pub struct Config {
     pub partition: Partition,
     /// The longest packet of a datagram: the MTU of the link without the header.
     pub mtu: usize,
-    /// Connected mode: neighbours that take connections get packets on them.
-    pub connected: bool,
+    /// Connected mode: neighbours that take connections of this service get packets on them.
+    pub connected: Option<Connect>,
+}
+
+/// The service of connections in connected mode. RFC 4755 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connect {
+    /// Reliable connections (RC).
+    Reliable,
+    /// Unreliable connections (UC).
+    Unreliable,
+}
+
+impl Connect {
+    /// The flag of an address whose interface takes these connections.
+    #[must_use]
+    pub fn flag(self) -> u8 {
+        match self {
+            Self::Reliable => LinkAddress::RC,
+            Self::Unreliable => LinkAddress::UC,
+        }
+    }
 }
 
 /// How many packets an interface has handled.
@@ -65,6 +85,8 @@ pub struct Interface {
     /// The groups that the host's programs have joined.
     host_groups: Vec<IpAddr>,
     is_up: bool,
+    /// When the addresses are announced once more: an announcement can be lost.
+    announce: Option<Time>,
     next_tick: Time,
 }
 
@@ -82,6 +104,7 @@ impl Interface {
             counters: Counters::default(),
             host_groups: Vec::new(),
             is_up: false,
+            announce: None,
             next_tick: now + ASK,
         };
         interface.want_groups(now);
@@ -115,6 +138,9 @@ impl Interface {
         let mut steps = Vec::new();
         self.connections.tick(now, &mut steps);
         self.follow_connections(steps, now);
+        if self.announce.take_if(|due| *due <= now).is_some() {
+            self.announce_all(now);
+        }
     }
 
     /// Whether the broadcast group is joined. Before, no packet passes.
@@ -142,6 +168,9 @@ impl Interface {
         let new: Vec<IpAddr> = self.routes.own().iter().map(|own| own.ip).filter(|ip| !before.is_own(*ip)).collect();
         self.want_groups(now);
         if self.is_up {
+            if !new.is_empty() {
+                self.announce = Some(now + ASK);
+            }
             new.into_iter().for_each(|ip| self.announce(ip, now));
         }
     }
@@ -158,12 +187,14 @@ impl Interface {
     }
 
     /// The subnet has changed: another manager, which knows no members, or other LIDs. Joins every
-    /// group again, and asks for all paths again. Until the answers come, the old ones are used.
-    pub fn rejoin(&mut self) {
+    /// group again, asks for all paths again, and announces the addresses: neighbours then ask for
+    /// the path to this port. Until the answers come, the old ones are used.
+    pub fn rejoin(&mut self, now: Time) {
         let mut steps = Vec::new();
         self.groups.rejoin(&mut steps);
         self.follow_groups(steps);
         self.events.extend(self.neighbours.links().into_iter().map(Event::Resolve));
+        self.announce = Some(now + ASK);
     }
 
     /// The end of [`Event::Resolve`]: whether there is a path.
@@ -182,10 +213,15 @@ impl Interface {
         if joined && !self.is_up && *mgid == self.config.partition.broadcast() {
             self.is_up = true;
             self.want_groups(now);
-            let own: Vec<IpAddr> = self.routes.own().iter().map(|own| own.ip).collect();
-            own.into_iter().for_each(|ip| self.announce(ip, now));
+            self.announce = Some(now + ASK);
+            self.announce_all(now);
         }
         self.groups.is_known(mgid)
+    }
+
+    fn announce_all(&mut self, now: Time) {
+        let own: Vec<IpAddr> = self.routes.own().iter().map(|own| own.ip).collect();
+        own.into_iter().for_each(|ip| self.announce(ip, now));
     }
 
     /// What becomes of a packet of the host.
@@ -245,7 +281,7 @@ impl Interface {
             return self.route_to_link(link, packet, now);
         }
         // Only a connection takes longer packets, and whether there is one is unknown.
-        if packet.longest() > self.config.mtu && !self.config.connected {
+        if packet.longest() > self.config.mtu && self.config.connected.is_none() {
             return self.too_big(packet.bytes(), self.config.mtu);
         }
         held(packet.payloads().map(|payload| self.hold(ip, &payload, now)))
@@ -253,7 +289,7 @@ impl Interface {
 
     /// The way of a packet to a neighbour whose path is known.
     fn route_to_link(&mut self, link: LinkAddress, packet: &HostPacket<'_>, now: Time) -> Outgoing {
-        let connects = self.config.connected && link.flags & LinkAddress::RC != 0;
+        let connects = self.config.connected.is_some_and(|service| link.flags & service.flag() != 0);
         let mut steps = Vec::new();
         let way = if connects { self.connections.way(link, now, &mut steps) } else { Way::Datagram };
         self.follow_connections(steps, now);
@@ -288,6 +324,9 @@ impl Interface {
     /// The end of [`Event::Connect`]: the longest packet that the neighbour takes, or `None` if it
     /// refuses. Returns whether the connection is still wanted.
     pub fn connected(&mut self, link: LinkAddress, mtu: Option<usize>, now: Time) -> bool {
+        if mtu.is_none() {
+            self.doubt(&link, now);
+        }
         let mut steps = Vec::new();
         let wanted = self.connections.set(link, mtu, now, &mut steps);
         self.follow_connections(steps, now);
@@ -297,8 +336,17 @@ impl Interface {
     /// A connection has ended, because the neighbour has ended it or does not answer. The next
     /// packet connects again. A packet that was lost with the connection can be given to
     /// [`Interface::outgoing`] once more.
-    pub fn disconnected(&mut self, link: &LinkAddress) {
+    pub fn disconnected(&mut self, link: &LinkAddress, now: Time) {
         self.connections.end(link);
+        self.doubt(link, now);
+    }
+
+    /// Asks who has the addresses of a neighbour that has ended or refused a connection: it may
+    /// have started again, with another queue pair.
+    fn doubt(&mut self, link: &LinkAddress, now: Time) {
+        let mut steps = Vec::new();
+        self.neighbours.doubt(link, now, &mut steps);
+        self.follow(steps, now);
     }
 
     pub(crate) fn follow_connections(&mut self, steps: Vec<connections::Step>, now: Time) {

@@ -16,7 +16,7 @@
 //!                    tick     ◀── the time of `timeout`
 //! ```
 //!
-//! In connected mode, packets for a neighbour go on a reliable connection: the owner makes it after
+//! In connected mode, packets for a neighbour go on a connection: the owner makes it after
 //! [`Event::Connect`], and calls [`Interface::connected`]. Groups, and neighbours that take no
 //! connections, get datagrams.
 //!
@@ -54,7 +54,7 @@ pub use event::{Event, Loss, Outgoing, Target};
 pub use group::Partition;
 pub use groups::Membership;
 pub use header::EtherType;
-pub use interface::{Config, Counters, Interface};
+pub use interface::{Config, Connect, Counters, Interface};
 pub use routes::{OwnAddress, Route};
 pub use segments::HostPacket;
 pub use time::Time;

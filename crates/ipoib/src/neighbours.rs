@@ -40,6 +40,17 @@ struct Neighbour {
     held: VecDeque<Vec<u8>>,
 }
 
+/// What a neighbour's message says of where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) ip: IpAddr,
+    pub(crate) link: LinkAddress,
+    /// It has asked for an address of this host: an unknown neighbour is added.
+    pub(crate) asks: bool,
+    /// It says so to everybody, unasked: its port may have another LID.
+    pub(crate) announces: bool,
+}
+
 /// What to do about a neighbour.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -90,25 +101,60 @@ impl Neighbours {
         self.held.push(&mut neighbour.held, packet)
     }
 
-    /// A neighbour has said where it is. An unknown neighbour is added only if `add`.
-    pub(crate) fn learn(&mut self, ip: IpAddr, link: LinkAddress, add: bool, now: Time, steps: &mut Vec<Step>) {
+    /// A neighbour has said where it is.
+    pub(crate) fn learn(&mut self, told: Told, now: Time, steps: &mut Vec<Step>) {
+        let Told { ip, link, asks, announces } = told;
         let Some(neighbour) = self.table.get_mut(&ip) else {
-            if add && self.make_room(steps) {
+            if asks && self.make_room(steps) {
                 self.insert(ip, State::NeedsPath(link), now);
-                steps.push(Step::Resolve(link));
+                self.find_path(ip, link, now, steps);
             }
             return;
         };
+        let since = now.saturating_sub(neighbour.confirmed);
         neighbour.confirmed = now;
         match neighbour.state {
-            State::Known { link: known, .. } if known == link => neighbour.state = State::Known { link, probes: 0 },
+            State::Known { link: known, .. } if known == link => {
+                neighbour.state = State::Known { link, probes: 0 };
+                if announces && since >= ASK {
+                    steps.push(Step::Resolve(link));
+                }
+            }
             State::NeedsPath(known) if known == link => {}
             before => {
                 neighbour.state = State::NeedsPath(link);
-                steps.push(Step::Resolve(link));
+                self.find_path(ip, link, now, steps);
                 if let State::Known { link: known, .. } | State::NeedsPath(known) = before {
                     self.forget_unless_used(known, steps);
                 }
+            }
+        }
+    }
+
+    /// Asks for the path to a port, if no other neighbour has it.
+    fn find_path(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<Step>) {
+        let is_known = |one: &Neighbour| matches!(one.state, State::Known { link: known, .. } if known == link);
+        if self.table.values().any(is_known) {
+            self.path_found(ip, link, now, steps);
+        } else {
+            steps.push(Step::Resolve(link));
+        }
+    }
+
+    fn path_found(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<Step>) {
+        let Some(neighbour) = self.table.get_mut(&ip) else { return };
+        (neighbour.state, neighbour.confirmed) = (State::Known { link, probes: 0 }, now);
+        steps.extend(self.held.take(&mut neighbour.held).map(|packet| Step::Send(link, packet)));
+    }
+
+    /// The neighbours at this link-layer address may have another one by now, because it refuses
+    /// connections. Asks everybody, not more often than [`ASK`].
+    pub(crate) fn doubt(&mut self, link: &LinkAddress, now: Time, steps: &mut Vec<Step>) {
+        for (ip, neighbour) in &mut self.table {
+            let is_there = matches!(&neighbour.state, State::Known { link: known, .. } if known == link);
+            if is_there && now.saturating_sub(neighbour.asked) >= ASK {
+                neighbour.asked = now;
+                steps.push(Step::Ask(*ip));
             }
         }
     }
@@ -131,9 +177,7 @@ impl Neighbours {
                 self.remove(ip, steps);
                 continue;
             }
-            let Some(neighbour) = self.table.get_mut(&ip) else { continue };
-            (neighbour.state, neighbour.confirmed) = (State::Known { link, probes: 0 }, now);
-            steps.extend(self.held.take(&mut neighbour.held).map(|packet| Step::Send(link, packet)));
+            self.path_found(ip, link, now, steps);
         }
     }
 

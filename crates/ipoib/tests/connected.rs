@@ -6,15 +6,15 @@ mod common;
 use std::time::Duration;
 
 use common::{CONNECTED, MTU, Net, PARTITION, ip, packet};
-use softhca_ipoib::{Loss, Outgoing, Target};
+use softhca_ipoib::{Connect, Loss, Outgoing, Target};
 
 const THERE: (&str, &str) = ("10.0.0.1", "10.0.0.2");
 
 /// Two hosts in connected mode, and one that only sends datagrams.
 fn net() -> Net {
     let mut net = Net::new(&[]);
-    net.add_with(&["10.0.0.1"], true);
-    net.add_with(&["10.0.0.2"], true);
+    net.add_with(&["10.0.0.1"], Some(Connect::Reliable));
+    net.add_with(&["10.0.0.2"], Some(Connect::Reliable));
     net.add(&["10.0.0.3"]);
     net
 }
@@ -112,15 +112,53 @@ fn a_connection_that_has_ended_is_made_again_with_the_next_packet() {
     let now = net.now;
     net.hosts[0].interface.connected(peer, Some(CONNECTED), now);
     net.settle();
-    net.hosts[0].interface.disconnected(&peer);
+    net.hosts[0].interface.disconnected(&peer, now);
     assert_eq!((net.hosts[0].interface.sizes().2, net.hosts[0].connects.len()), (0, 1));
     // Long packets wait, and no smaller MTU is told to the host.
     assert_eq!(net.send(0, &there(60_000)), Outgoing::Held);
     // The end of the earlier connection does not end the new one.
-    net.hosts[0].interface.disconnected(&peer);
+    net.hosts[0].interface.disconnected(&peer, now);
     let now = net.now;
     assert!(net.hosts[0].interface.connected(peer, Some(CONNECTED), now));
     net.settle();
     assert_eq!((net.hosts[1].received.len(), &net.hosts[0].connects), (2, &vec![peer, peer]));
     assert!(net.hosts[0].received.is_empty() && net.hosts[0].disconnects.is_empty());
+}
+
+#[test]
+fn a_neighbour_of_another_service_gets_datagrams() {
+    for (other, connects) in [(Connect::Unreliable, 1), (Connect::Reliable, 0)] {
+        let mut net = Net::new(&[]);
+        net.add_with(&["10.0.0.1"], Some(Connect::Unreliable));
+        net.add_with(&["10.0.0.2"], Some(other));
+        let sent = net.send(0, &there(100));
+        assert_eq!((sent, net.hosts[0].connects.len()), (Outgoing::Held, connects));
+        assert_eq!(net.hosts[1].received.len(), 1 - connects, "a datagram, or nothing before the connection");
+    }
+}
+
+#[test]
+fn a_neighbour_that_ends_or_refuses_its_connection_is_asked_for_at_once() {
+    for refuses in [false, true] {
+        let mut net = net();
+        let peer = net.hosts[1].link;
+        net.send(0, &there(100));
+        net.pass(Duration::from_secs(2));
+        // It has started again, and its announcements were lost.
+        let groups = std::mem::take(&mut net.hosts[0].groups);
+        (net.hosts[1].link.qpn, net.hosts[1].groups) = (0, Default::default());
+        net.add_with(&["10.0.0.2"], Some(Connect::Reliable));
+        net.pass(Duration::from_secs(2));
+        net.hosts[0].groups = groups;
+        let now = net.now;
+        if refuses {
+            net.hosts[0].interface.connected(peer, None, now);
+        } else {
+            net.hosts[0].interface.connected(peer, Some(CONNECTED), now);
+            net.hosts[0].interface.disconnected(&peer, now);
+        }
+        net.settle();
+        assert_eq!(net.send(0, &there(100)), Outgoing::Held);
+        assert_eq!(net.hosts[0].connects, [peer, net.hosts[3].link]);
+    }
 }

@@ -37,6 +37,8 @@ fn the_first_packet_waits_for_the_address_and_later_ones_do_not() {
 #[test]
 fn a_host_that_does_not_exist_is_asked_for_three_times_and_is_unreachable_then() {
     let mut net = Net::new(&[&["10.0.0.1", "fe80::1"], &["10.0.0.2"]]);
+    // The second announcements have gone.
+    net.pass(2 * SECOND);
     for (destination, answer) in [("10.0.0.9", 3), ("fe80::9", 1)] {
         let from = if destination.contains(':') { "fe80::1" } else { "10.0.0.1" };
         kinds(&mut net);
@@ -195,7 +197,7 @@ fn a_refused_group_is_tried_again_later_and_later() {
 #[test]
 fn nothing_passes_before_the_broadcast_group_is_joined() {
     let mut net = Net::new(&[]);
-    let config = softhca_ipoib::Config { link: link(16), partition: PARTITION, mtu: MTU, connected: false };
+    let config = softhca_ipoib::Config { link: link(16), partition: PARTITION, mtu: MTU, connected: None };
     let mut interface = softhca_ipoib::Interface::new(config, net.now);
     let there = packet("10.0.0.1", "10.0.0.2", 10);
     assert_eq!(
@@ -223,16 +225,62 @@ fn after_a_takeover_groups_and_paths_are_asked_for_again_and_packets_pass_meanwh
     net.send(0, &there);
     let (groups, resolves, neighbour) = (net.hosts[0].groups.clone(), net.hosts[0].resolves, net.hosts[1].link);
     net.hosts[0].groups.clear();
-    net.hosts[0].interface.rejoin();
+    net.hosts[0].interface.rejoin(net.now);
     assert_eq!(net.send(0, &there), Outgoing::To(Target::Neighbour(neighbour)));
     assert_eq!((&net.hosts[0].groups, net.hosts[0].resolves), (&groups, resolves + 1));
     // The new manager is not ready: it refuses, and is asked again.
     net.hosts[0].groups.clear();
     net.hosts[0].refuses = true;
-    net.hosts[0].interface.rejoin();
+    net.hosts[0].interface.rejoin(net.now);
     net.settle();
     assert_eq!(net.send(0, &there), Outgoing::To(Target::Neighbour(neighbour)));
     net.hosts[0].refuses = false;
     net.pass(3 * SECOND);
     assert_eq!(net.hosts[0].groups, groups);
+}
+
+/// The host at `at` starts again, with another queue pair. Returns its new place.
+fn restart(net: &mut Net, at: usize, address: &str) -> usize {
+    net.hosts[at].link.qpn = 0;
+    net.hosts[at].groups.clear();
+    net.add(&[address]);
+    net.hosts.len() - 1
+}
+
+#[test]
+fn a_host_that_has_started_again_is_found_when_its_first_announcement_is_lost() {
+    let mut net = Net::new(&[&["10.0.0.1", "fd00::1"], &["10.0.0.2", "fd00::2"]]);
+    let there = [packet("10.0.0.1", "10.0.0.2", 10), packet("fd00::1", "fd00::2", 10)];
+    for packet in &there {
+        net.send(0, packet);
+    }
+    assert_eq!(net.hosts[1].received.len(), 2);
+    let groups = std::mem::take(&mut net.hosts[0].groups);
+    let again = restart(&mut net, 1, "10.0.0.2");
+    net.send(0, &there[0]);
+    assert_eq!(net.hosts[again].received.len(), 0, "nobody has heard of it");
+    net.hosts[0].groups = groups;
+    net.pass(2 * SECOND);
+    net.send(0, &there[0]);
+    assert_eq!(net.hosts[again].received, there[..1]);
+}
+
+#[test]
+fn an_announcement_renews_the_path_but_not_more_often_than_once_a_second() {
+    let mut net = Net::new(&[&["10.0.0.1"], &["10.0.0.2"]]);
+    net.send(0, &packet("10.0.0.1", "10.0.0.2", 10));
+    net.pass(5 * SECOND);
+    let resolves = net.hosts[0].resolves;
+    for _ in 0..3 {
+        net.hosts[1].interface.rejoin(net.now);
+        net.pass(2 * SECOND);
+    }
+    assert_eq!(net.hosts[0].resolves, resolves + 3);
+    let own = || vec![softhca_ipoib::OwnAddress { ip: common::ip("10.0.0.2"), prefix: 24 }];
+    for _ in 0..50 {
+        net.hosts[1].interface.set_routes(Vec::new(), Vec::new(), net.now);
+        net.hosts[1].interface.set_routes(own(), Vec::new(), net.now);
+        net.settle();
+    }
+    assert!(net.hosts[0].resolves <= resolves + 4, "{}", net.hosts[0].resolves - resolves);
 }

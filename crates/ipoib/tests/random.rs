@@ -73,7 +73,10 @@ fn input() -> impl Strategy<Value = Input> {
 fn interface() -> Interface {
     let link = LinkAddress { flags: 0, qpn: 5, gid: [3; 16] };
     let partition = Partition { pkey: 0xffff, scope: 2 };
-    let mut interface = Interface::new(Config { link, partition, mtu: 60, connected: true }, Duration::ZERO);
+    let mut interface = Interface::new(
+        Config { link, partition, mtu: 60, connected: Some(softhca_ipoib::Connect::Reliable) },
+        Duration::ZERO,
+    );
     let own = ["10.0.0.1", "fe80::1"].map(|text| OwnAddress { ip: text.parse().expect(text), prefix: 24 });
     interface.set_routes(own.to_vec(), Vec::new(), Duration::ZERO);
     interface
@@ -104,7 +107,7 @@ proptest! {
                         _ => {}
                     }
                 },
-                Input::Rejoin => interface.rejoin(),
+                Input::Rejoin => interface.rejoin(now),
             }
             let mut events = 0;
             while let Some(event) = interface.poll() {

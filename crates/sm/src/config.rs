@@ -35,6 +35,8 @@ pub struct Config {
     pub sm_sl: u8,
     /// PortInfo's subnet timeout: 4.096 µs × 2^n.
     pub subnet_timeout: u8,
+    /// The longest time of a packet on a path, in path records: 4.096 µs × 2^n. 0 to 31.
+    pub packet_life: u8,
     /// The largest code of virtual lanes that a port uses.
     pub most_vls: u8,
     /// The nodes that are kept. More are not managed.
@@ -136,6 +138,7 @@ impl Default for Config {
             mkey: MKey::default(),
             sm_sl: 0,
             subnet_timeout: 18,
+            packet_life: 18,
             most_vls: 5,
             most_nodes: 49_151,
             timing: Timing::default(),

@@ -40,6 +40,7 @@ pub mod inventory;
 pub mod lids;
 pub mod manager;
 pub mod partitions;
+pub mod qos;
 pub mod routing;
 pub mod sa;
 pub mod service;

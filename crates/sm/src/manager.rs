@@ -46,6 +46,8 @@ use wire::smp::{SmInfo, SmState, Smp};
 const MOST_WAITING: usize = 4096;
 /// One change in the subnet causes several traps. The sweep waits for them.
 const TRAP_DELAY: Duration = Duration::from_millis(10);
+/// How often discovery begins anew: a link that changes all the time does not stop it.
+const MOST_RESTARTS: u32 = 3;
 
 /// The phases of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +93,8 @@ struct Sweep {
     /// The next sweep is a heavy one.
     heavy: bool,
     errors: usize,
+    /// How often discovery has begun anew since it was complete.
+    restarts: u32,
     /// Something was set that is more than a notice taken.
     changes: bool,
     /// When the next sweep or poll begins.
@@ -159,6 +163,7 @@ impl Manager {
                 again: false,
                 heavy: true,
                 errors: 0,
+                restarts: 0,
                 changes: false,
                 next,
             },
@@ -185,6 +190,12 @@ impl Manager {
             self.wishes.groups = groups;
             self.wishes.changed = true;
         }
+    }
+
+    /// Whether the switches have the trees of the groups that were told last.
+    #[must_use]
+    pub fn trees_are_set(&self) -> bool {
+        !self.wishes.changed && !matches!(self.sweep.phase, Phase::Guids | Phase::Multicast)
     }
 
     /// The alias GUIDs of end ports, by their index in the port's GUID table. They are set at the
@@ -268,7 +279,14 @@ impl Manager {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        while let Some(request) = self.asker.expire(self.now, &mut self.transmit) {
+        if self.loses_its_way() {
+            self.sweep.restarts += 1;
+            self.asker.clear();
+            self.begin_heavy();
+        }
+        // What is lost is set by the next sweep, which waits already.
+        let give_up = self.sweep.again && self.sweep.phase > Phase::Handover;
+        while let Some(request) = self.asker.expire(self.now, give_up, &mut self.transmit) {
             self.unanswered(&request);
         }
         if self.sweep.phase == Phase::Idle && self.sweep.next.is_some_and(|next| next <= self.now) {
@@ -313,7 +331,7 @@ impl Manager {
     /// Makes requests, sends them, and goes on to the next phase when all are answered.
     fn work(&mut self) {
         loop {
-            if self.sweep.phase == Phase::Lanes && self.sweep.again {
+            if self.sweep.phase == Phase::Lanes && (self.sweep.again || self.wishes.changed) {
                 self.sweep.todo.clear();
             }
             while self.asker.queued() < MOST_QUEUED {
@@ -330,6 +348,13 @@ impl Manager {
             }
             self.phase_over();
         }
+    }
+
+    /// The subnet has changed during discovery, and requests are lost, maybe on a link that is cut.
+    /// Discovery begins anew, rather than to repeat them.
+    fn loses_its_way(&self) -> bool {
+        let changed = self.sweep.phase == Phase::Discover && self.sweep.again;
+        changed && self.sweep.restarts < MOST_RESTARTS && self.asker.is_late(self.now)
     }
 
     fn begin_light(&mut self) {

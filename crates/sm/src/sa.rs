@@ -5,6 +5,7 @@
 mod aliases;
 mod events;
 mod index;
+mod joins;
 mod members;
 mod multi_paths;
 mod paths;
@@ -22,6 +23,7 @@ use crate::inventory::{Inventory, Member, PortId};
 use aliases::Aliases;
 use events::Subscriptions;
 use index::Index;
+use joins::Joins;
 use mad::client::{self, Client};
 use mad::transactions::Registration;
 use request::{Answer, Records, Refusal, Request, common, pkeys};
@@ -96,6 +98,7 @@ pub struct Sa {
     index: Index,
     aliases: Aliases,
     groups: Groups,
+    joins: Joins,
     services: Services,
     subscriptions: Subscriptions,
     /// The last group GID that was chosen.
@@ -115,6 +118,7 @@ impl Sa {
             index: Index::default(),
             aliases: Aliases::default(),
             groups: Groups::default(),
+            joins: Joins::default(),
             services: Services::default(),
             subscriptions: Subscriptions::default(),
             chosen: 0,
@@ -232,7 +236,23 @@ impl Sa {
                 now,
             ),
         };
+        let is_join = (header.method, header.attribute) == (METHOD_SET, McMemberRecord::ATTRIBUTE);
+        let answer = match answer {
+            Ok(records) if is_join => match self.joins.hold(from, header, fields.component_mask, records, now) {
+                Ok(()) => return,
+                Err(records) => Ok(records),
+            },
+            answer => answer,
+        };
         self.answer(from, header, fields.component_mask, &data, answer, now);
+    }
+
+    /// Answers joins: all of them if the multicast tables follow [`Sa::groups`], and otherwise
+    /// those that have waited long.
+    pub fn answer_joins(&mut self, tables_are_set: bool, now: Duration) {
+        while let Some(join) = self.joins.next(tables_are_set, now) {
+            self.answer(join.to, join.header, join.mask, &[], Ok(join.records), now);
+        }
     }
 
     fn serve(&mut self, request: &Request<'_>, now: Duration) -> Answer {
@@ -413,7 +433,7 @@ impl Sa {
     /// When [`Sa::handle_timeout`] has something to do.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.client.deadline().into_iter().chain(self.services.deadline()).min()
+        [self.client.deadline(), self.services.deadline(), self.joins.deadline()].into_iter().flatten().min()
     }
 
     /// The next datagram to send, and to whom.

@@ -124,6 +124,7 @@ impl Service {
                 sa::Event::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
             }
         }
+        sa.answer_joins(self.manager.trees_are_set(), now);
     }
 
     /// The subnet is up: subnet administration begins, with the groups of the partitions.
@@ -135,7 +136,8 @@ impl Service {
         let partitions = &config.partitions.list;
         let sl = |partition: &Partition| Some((partition.pkey, partition.shared.sl?));
         let levels = partitions.iter().filter_map(sl).collect();
-        let mut sa = Sa::new(sa::Config { sm_key: config.sm_key, prefix, lid, levels, ..sa::Config::default() });
+        let (sm_key, packet_life) = (config.sm_key, config.packet_life);
+        let mut sa = Sa::new(sa::Config { sm_key, prefix, lid, packet_life, levels, ..sa::Config::default() });
         sa.inventory_changed(inventory, now);
         for record in partitions.iter().flat_map(Partition::records) {
             // Without a LID for it, the partition lacks this group.

@@ -4,7 +4,9 @@
 use crate::Feed;
 use ipoib::arp::Arp;
 use ipoib::offload::Offload;
-use ipoib::{Config, EtherType, Event, HostPacket, Interface, LinkAddress, OwnAddress, Partition, Target, Time};
+use ipoib::{
+    Config, Connect, EtherType, Event, HostPacket, Interface, LinkAddress, OwnAddress, Partition, Target, Time,
+};
 use std::net::{IpAddr, Ipv4Addr};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -15,7 +17,8 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut feed = Feed(bytes);
     let what = feed.byte();
     let link = LinkAddress { flags: LinkAddress::RC, qpn: 0x48, gid: [0xfe; 16] };
-    let config = Config { link, partition: Partition { pkey: 0xffff, scope: 2 }, mtu: 2044, connected: what & 1 != 0 };
+    let connected = (what & 1 != 0).then_some(Connect::Reliable);
+    let config = Config { link, partition: Partition { pkey: 0xffff, scope: 2 }, mtu: 2044, connected };
     let mut now = Time::default();
     let mut interface = Interface::new(config, now);
     let own = OwnAddress { ip: IpAddr::V4(OWN), prefix: 24 };

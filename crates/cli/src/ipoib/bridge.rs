@@ -73,7 +73,7 @@ impl<'a> Bridge<'a> {
             link: link.address(),
             partition: port.partition(),
             mtu: port.packet_mtu() as usize,
-            connected: port.connected,
+            connected: port.connected.map(Into::into),
         };
         let interface = Interface::new(config, Duration::ZERO);
         let last = Last { offload: [0; tun::HEADER], bytes: vec![0; tun::PACKET_MAX], length: 0, unsent: None };
@@ -207,12 +207,7 @@ impl<'a> Bridge<'a> {
                     None => self.add_neighbour(link, None),
                     Some(manager) => manager.ask(Request::Path(link))?,
                 },
-                Event::Forget(link) => {
-                    self.link.forget(link);
-                    if let Some(manager) = &mut self.manager {
-                        manager.forget(&link.gid);
-                    }
-                }
+                Event::Forget(link) => self.link.forget(link),
                 Event::Join(mgid, membership) => match (&mut self.manager, self.broadcast.take()) {
                     (None, _) => self.join(mgid, membership, None)?,
                     (Some(_), Some(group)) => self.join(mgid, membership, Some(&group))?,
@@ -273,7 +268,7 @@ impl<'a> Bridge<'a> {
         let now = self.now();
         let Some(connected) = self.link.connected() else { return };
         for link in connected.closed() {
-            self.interface.disconnected(&link);
+            self.interface.disconnected(&link, now);
         }
         while let Some((link, mtu)) = connected.next() {
             if !self.interface.connected(link, mtu, now) {
@@ -285,8 +280,9 @@ impl<'a> Bridge<'a> {
     /// Sends what was lost with broken connections once more: the neighbours may have started
     /// again.
     fn send_lost(&mut self) -> Result<(), Failure> {
+        let now = self.now();
         for link in self.link.broken() {
-            self.interface.disconnected(&link);
+            self.interface.disconnected(&link, now);
         }
         for payload in self.link.lost() {
             let now = self.now();
@@ -378,6 +374,7 @@ impl<'a> Bridge<'a> {
 
     /// Takes the events of the port. Returns whether its partition has another place.
     fn port_events(&mut self) -> Result<bool, Failure> {
+        let now = self.now();
         while let Some(event) = self.port.context.poll_event()? {
             match event.kind {
                 EventKind::DeviceFatal => return Err(format!("the device of {} is gone", self.port.name).into()),
@@ -385,7 +382,7 @@ impl<'a> Bridge<'a> {
                     if let Some(manager) = &mut self.manager {
                         let info = self.port.context.port(self.port.number)?;
                         manager.changed(info.sm_lid, info.sm_sl);
-                        self.interface.rejoin();
+                        self.interface.rejoin(now);
                     }
                 }
                 EventKind::PkeyChange if !self.port.has_partition()? => return Ok(true),

@@ -15,9 +15,10 @@ use std::time::Duration;
 use ipoib::LinkAddress;
 use ipoib::header::LEN as HEADER;
 use rustix::io::Errno;
-use softhca::cm::{Connection, Connector, Listener, Request, Service};
-use softhca::{Buffer, Context, Cq, Gid, Pd, Result, Srq};
+use softhca::cm::{Connector, Listener, Request, Service as Place};
+use softhca::{Buffer, Connected as AnyService, Context, Cq, Gid, Pd, Result, Srq};
 
+use super::connection::{Build, Line, Service};
 use super::link::SENDS;
 
 /// The longest packet of a connection, as Linux has it.
@@ -34,8 +35,8 @@ const GLANCE: Duration = Duration::from_millis(500);
 
 /// What a thread has done.
 enum Made {
-    Outgoing(LinkAddress, Result<Connection>),
-    Incoming(Connection),
+    Outgoing(LinkAddress, Result<Box<dyn Line>>),
+    Incoming(Box<dyn Line>),
 }
 
 /// Connections of one interface.
@@ -45,14 +46,14 @@ pub(crate) struct Connected {
     outgoing: HashMap<LinkAddress, Outgoing>,
     /// Connections that end when their last sends have completed.
     ending: Vec<Outgoing>,
-    incoming: Vec<Connection>,
+    incoming: Vec<Box<dyn Line>>,
     made: Receiver<Made>,
     woken: UnixStream,
     stop: Arc<AtomicBool>,
 }
 
 struct Outgoing {
-    connection: Connection,
+    connection: Box<dyn Line>,
     sends: u32,
 }
 
@@ -63,7 +64,8 @@ struct Maker {
     pd: Pd,
     cq: Cq,
     srq: Srq,
-    own: Service,
+    service: Service,
+    own: Place,
     private_data: [u8; 8],
     to: Sender<Made>,
     wake: Arc<UnixStream>,
@@ -72,7 +74,12 @@ struct Maker {
 
 impl Connected {
     /// Posts the receives, and listens for peers at the port of a queue pair.
-    pub(crate) fn new(context: &Context, (pd, cq): (&Pd, &Cq), gid: Gid, pkey: u16, qpn: u32) -> Result<Self> {
+    pub(crate) fn new(
+        context: &Context,
+        (pd, cq): (&Pd, &Cq),
+        service: Service,
+        (gid, pkey, qpn): (Gid, u16, u32),
+    ) -> Result<Self> {
         let srq = pd.srq(RECEIVES)?;
         let receives = pd.buffer((HEADER + MTU) * RECEIVES as usize)?.pieces(HEADER + MTU);
         receives.into_iter().try_for_each(|buffer| srq.receive(0, buffer))?;
@@ -81,22 +88,24 @@ impl Connected {
         let mut private_data = [0; 8];
         private_data[..4].copy_from_slice(&qpn.to_be_bytes());
         private_data[4..].copy_from_slice(&((HEADER + MTU) as u32).to_be_bytes());
-        let own = Service { gid, pkey, id: SERVICE | u64::from(qpn) };
+        let own = Place { gid, pkey, id: SERVICE | u64::from(qpn) };
         let maker = Maker {
             context: context.clone(),
             pd: pd.clone(),
             cq: cq.clone(),
             srq: srq.clone(),
+            service,
             own,
             private_data,
             to,
             wake: Arc::new(wake),
             pending: Arc::new(AtomicUsize::new(0)),
         };
-        let listener = Listener::builder(context).bind_service(&own)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (accepting, stopping) = (maker.clone(), Arc::clone(&stop));
-        thread::spawn(move || accepting.listen(&listener, &stopping));
+        match service {
+            Service::Rc => maker.begin_to_listen(Pd::reliable, &stop)?,
+            Service::Uc => maker.begin_to_listen(Pd::unreliable, &stop)?,
+        }
         let (outgoing, ending, incoming) = (HashMap::new(), Vec::new(), Vec::new());
         Ok(Self { maker, srq, outgoing, ending, incoming, made, woken, stop })
     }
@@ -158,7 +167,7 @@ impl Connected {
 
     /// A send on this queue pair has completed. Returns the neighbour, if its connection is broken.
     pub(crate) fn sent(&mut self, qpn: u32, failed: bool) -> Option<LinkAddress> {
-        let is = |one: &Outgoing| one.connection.endpoint().qpn == qpn;
+        let is = |one: &Outgoing| one.connection.qpn() == qpn;
         if let Some(one) = self.ending.iter_mut().find(|one| is(one)) {
             one.sends -= 1;
             self.ending.retain(|one| one.sends > 0);
@@ -213,22 +222,36 @@ impl AsFd for Connected {
 }
 
 impl Maker {
-    fn connect(&self, link: LinkAddress) -> Result<Connection> {
-        let (gid, pkey) = (Gid(link.gid), self.own.pkey);
-        let from = Service { id: 0, ..self.own };
-        let to = Service { gid, pkey, id: SERVICE | u64::from(link.qpn) };
-        let route = Connector::new(&self.context).resolve_service(&from, &to)?;
-        let builder = self.pd.reliable(&self.cq).srq(&self.srq).sends(SENDS).parts(1).inline(0);
-        route.prepare(builder)?.connect(&self.private_data)
+    fn connect(&self, link: LinkAddress) -> Result<Box<dyn Line>> {
+        match self.service {
+            Service::Rc => self.connect_with(Pd::reliable, link),
+            Service::Uc => self.connect_with(Pd::unreliable, link),
+        }
     }
 
-    fn accept(&self, request: Request) -> Result<Connection> {
-        let builder = self.pd.reliable(&self.cq).srq(&self.srq).sends(1).parts(1).inline(0);
-        request.prepare(builder)?.accept(&self.private_data)
+    fn connect_with<S: AnyService + 'static>(&self, build: Build<S>, link: LinkAddress) -> Result<Box<dyn Line>> {
+        let (gid, pkey) = (Gid(link.gid), self.own.pkey);
+        let from = Place { id: 0, ..self.own };
+        let to = Place { gid, pkey, id: SERVICE | u64::from(link.qpn) };
+        let route = Connector::new(&self.context).resolve_service(&from, &to)?;
+        let builder = build(&self.pd, &self.cq).srq(&self.srq).sends(SENDS).parts(1).inline(0);
+        Ok(Box::new(route.prepare(builder)?.connect(&self.private_data)?))
+    }
+
+    fn accept<S: AnyService + 'static>(&self, build: Build<S>, request: Request<S>) -> Result<Box<dyn Line>> {
+        let builder = build(&self.pd, &self.cq).srq(&self.srq).sends(1).parts(1).inline(0);
+        Ok(Box::new(request.prepare(builder)?.accept(&self.private_data)?))
+    }
+
+    fn begin_to_listen<S: AnyService + 'static>(&self, build: Build<S>, stop: &Arc<AtomicBool>) -> Result<()> {
+        let listener = Listener::builder(&self.context).bind_service(&self.own)?;
+        let (accepting, stopping) = (self.clone(), Arc::clone(stop));
+        thread::spawn(move || accepting.listen(build, &listener, &stopping));
+        Ok(())
     }
 
     /// Accepts peers, each in a thread of its own: a peer may be slow to confirm.
-    fn listen(&self, listener: &Listener, stop: &AtomicBool) {
+    fn listen<S: AnyService + 'static>(&self, build: Build<S>, listener: &Listener<S>, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             let request = match listener.accept_for(GLANCE) {
                 Ok(Some(request)) => request,
@@ -242,7 +265,7 @@ impl Maker {
             }
             let maker = self.clone();
             thread::spawn(move || {
-                if let Ok(connection) = maker.accept(request) {
+                if let Ok(connection) = maker.accept(build, request) {
                     maker.tell(Made::Incoming(connection));
                 }
                 maker.pending.fetch_sub(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ipoib::header::LEN as HEADER;
-use ipoib::{LinkAddress, Membership, Target};
+use ipoib::{Connect, LinkAddress, Membership, Target};
 use softhca::{Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operation, Part, Path, Peer, Result, Status};
 
 use super::connected::{self, Connected};
@@ -32,6 +32,8 @@ pub(crate) struct Link {
     free: Vec<Buffer>,
     pending: Vec<(Part, Peer)>,
     connected: Option<Connected>,
+    /// The services of connections that the link-layer address tells.
+    flags: u8,
     /// Neighbours whose connection has broken.
     broken: Vec<LinkAddress>,
     /// Payloads that were lost with connections.
@@ -58,8 +60,10 @@ impl Link {
         let free = pd.buffer(longest * SENDS as usize)?.pieces(longest);
         let own = context.gids(port.number)?.into_iter().map(|entry| entry.gid).collect();
         let gid = qp.endpoint().gid;
-        let connected = port.connected.then(|| Connected::new(context, (&pd, &cq), gid, port.pkey, qp.number()));
+        let place = (gid, port.pkey, qp.number());
+        let connected = port.connected.map(|service| Connected::new(context, (&pd, &cq), service, place));
         let connected = connected.transpose()?;
+        let flags = port.connected.map_or(0, |service| Connect::from(service).flag());
         Ok(Self {
             cq,
             qp,
@@ -68,6 +72,7 @@ impl Link {
             free,
             pending: Vec::new(),
             connected,
+            flags,
             broken: Vec::new(),
             lost: VecDeque::new(),
         })
@@ -76,7 +81,7 @@ impl Link {
     /// The link-layer address of the queue pair.
     pub(crate) fn address(&self) -> LinkAddress {
         let DatagramEndpoint { qpn, gid, .. } = self.qp.endpoint();
-        LinkAddress { flags: if self.connected.is_some() { LinkAddress::RC } else { 0 }, qpn, gid: gid.0 }
+        LinkAddress { flags: self.flags, qpn, gid: gid.0 }
     }
 
     pub(crate) fn cq(&self) -> &Cq {

@@ -19,8 +19,6 @@ use super::umad::{Arrived, File};
 const MOST: usize = 32;
 /// Requests that wait at most. Further ones are refused here.
 const WAITING: usize = 1024;
-/// Paths that are kept.
-const PATHS: usize = 1024;
 /// A path of the same subnet needs no GIDs in its datagrams.
 const LOCAL_HOPS: u8 = 1;
 
@@ -66,7 +64,6 @@ pub(crate) struct Manager {
     transaction: u32,
     pending: BTreeMap<u32, Request>,
     waiting: VecDeque<Request>,
-    paths: BTreeMap<Gid, Path>,
     ready: VecDeque<Answer>,
 }
 
@@ -79,7 +76,6 @@ impl Manager {
             transaction: 0,
             pending: BTreeMap::new(),
             waiting: VecDeque::new(),
-            paths: BTreeMap::new(),
             ready: VecDeque::new(),
         }
     }
@@ -128,12 +124,6 @@ impl Manager {
 
     /// Asks. Every join and every path gets an [`Answer`].
     pub(crate) fn ask(&mut self, request: Request) -> io::Result<()> {
-        if let Request::Path(link) = request
-            && let Some(path) = self.paths.get(&link.gid)
-        {
-            self.ready.push_back(Answer::Path(link, Some(*path)));
-            return Ok(());
-        }
         if self.pending.len() < MOST {
             return self.post(request);
         }
@@ -169,28 +159,15 @@ impl Manager {
                     return Ok(Some(Answer::Joined(mgid, membership, group)));
                 }
                 Request::Path(link) => {
-                    let path = answer.and_then(|answer| path(&answer));
-                    if let Some(path) = path {
-                        if self.paths.len() >= PATHS {
-                            self.paths.clear();
-                        }
-                        self.paths.insert(link.gid, path);
-                    }
-                    return Ok(Some(Answer::Path(link, path)));
+                    return Ok(Some(Answer::Path(link, answer.and_then(|answer| path(&answer)))));
                 }
             }
         }
     }
 
-    /// Forgets the path to a port that does not answer.
-    pub(crate) fn forget(&mut self, gid: &Gid) {
-        self.paths.remove(gid);
-    }
-
     /// The subnet has changed: another manager, or other LIDs.
     pub(crate) fn changed(&mut self, sm_lid: u16, sm_sl: u8) {
         (self.asker.sm_lid, self.asker.sm_sl) = (sm_lid, sm_sl);
-        self.paths.clear();
     }
 
     fn post(&mut self, request: Request) -> io::Result<()> {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+use super::connection::Service;
+
 /// The text after the options.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -38,10 +40,13 @@ pub(crate) struct Ipoib {
     /// The partition [default: the first P_Key of the port]
     #[arg(long, value_name = "P_KEY", value_parser = crate::port::number)]
     pub(crate) pkey: Option<u16>,
-    /// Send on reliable connections to neighbours that take them, with an MTU of
-    /// 65520 (connected mode)
-    #[arg(short, long, conflicts_with = "mtu")]
-    pub(crate) connected: bool,
+    /// Send on connections to neighbours that take them, with an MTU of 65520
+    /// (connected mode): reliable ones, or unreliable ones (--connected=uc)
+    #[arg(
+        short, long, value_name = "SERVICE", value_enum, num_args = 0..=1, require_equals = true,
+        default_missing_value = "rc", conflicts_with = "mtu"
+    )]
+    pub(crate) connected: Option<Service>,
     /// MTU of the interface [default: 2044, or less if the port needs it]
     #[arg(long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,

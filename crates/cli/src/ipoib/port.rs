@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softhca::{Context, Device, PortInfo};
 
 use super::connected;
+use super::connection::Service;
 use super::manager::{Asker, Manager};
 use super::options::Ipoib;
 use super::umad::File;
@@ -35,7 +36,7 @@ pub(crate) struct Port {
     pub(crate) pkey_index: u16,
     pub(crate) gid_index: Option<u8>,
     device: String,
-    pub(crate) connected: bool,
+    pub(crate) connected: Option<Service>,
     mtu: u32,
     managed: bool,
 }
@@ -125,7 +126,7 @@ impl Port {
 
     /// The MTU of the network interface.
     pub(crate) fn interface_mtu(&self) -> usize {
-        if self.connected { connected::MTU } else { self.mtu as usize }
+        if self.connected.is_some() { connected::MTU } else { self.mtu as usize }
     }
 
     /// The longest payload of a datagram.

@@ -23,6 +23,10 @@ Examples:
       A second manager: of several, the one with the highest priority is master.
   softhca sm --node H1 --routing up-down --root 0x2c9000000001
   softhca sm --node H1 --partitions partitions.conf --lids lids.txt
+  softhca sm --node H1 --qos qos.conf
+      Service levels and virtual lanes, as in opensm's options:
+      qos_sl2vl 0,1,2,3,4,5,6,7,0,1,2,3,4,5,6,7
+      qos_vlarb_low 0:64,1:128
 
 It needs no root: the agent's own user may run it. See docs/subnets.md.";
 
@@ -49,6 +53,16 @@ pub(crate) struct Sm {
     /// Partitions, in the form of opensm's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
+    /// Service levels and virtual lanes: max_vls, high_limit, sl2vl, vlarb_high and
+    /// vlarb_low, as in opensm's options
+    #[arg(long, value_name = "FILE")]
+    qos: Option<PathBuf>,
+    /// Packet life time of paths: 4.096 us x 2^N
+    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u8).range(0..=31))]
+    packet_life: u8,
+    /// Subnet timeout of ports, which is the time between their traps: 4.096 us x 2^N
+    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u8).range(0..=31))]
+    subnet_timeout: u8,
     /// Keep the LIDs of ports in this file
     #[arg(long, value_name = "FILE")]
     pub(crate) lids: Option<PathBuf>,
@@ -90,6 +104,8 @@ impl Sm {
         let mut config = Config {
             priority: self.priority,
             lmc: self.lmc,
+            packet_life: self.packet_life,
+            subnet_timeout: self.subnet_timeout,
             routing: Routing { engine, roots: self.root.clone() },
             ..Config::default()
         };
@@ -97,6 +113,10 @@ impl Sm {
         config.timing.poll_interval = Duration::from_secs(self.poll.into());
         if let Some(path) = &self.partitions {
             config.partitions = Partitions::parse(&text(path)?).map_err(|error| of_file(path, &error))?;
+        }
+        if let Some(path) = &self.qos {
+            let settings = sm::qos::parse(&text(path)?).map_err(|error| of_file(path, &error))?;
+            (config.qos, config.most_vls) = (Some(settings.qos), settings.most_vls);
         }
         Ok(config)
     }

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use softhca_ipoib::{
-    Config, EtherType, Event, HostPacket, Interface, LinkAddress, Membership, Outgoing, OwnAddress, Partition, Target,
+    Config, Connect, EtherType, Event, HostPacket, Interface, LinkAddress, Membership, Outgoing, OwnAddress, Partition,
+    Target,
 };
 
 pub(crate) const MTU: usize = 2044;
@@ -78,12 +79,12 @@ impl Net {
 
     /// Adds a host that only sends datagrams.
     pub(crate) fn add(&mut self, addresses: &[&str]) {
-        self.add_with(addresses, false);
+        self.add_with(addresses, None);
     }
 
     /// Adds a host.
-    pub(crate) fn add_with(&mut self, addresses: &[&str], connected: bool) {
-        let flags = if connected { LinkAddress::RC } else { 0 };
+    pub(crate) fn add_with(&mut self, addresses: &[&str], connected: Option<Connect>) {
+        let flags = connected.map_or(0, Connect::flag);
         let link = LinkAddress { flags, ..link(16 + self.hosts.len() as u32) };
         let interface = Interface::new(Config { link, partition: PARTITION, mtu: MTU, connected }, self.now);
         self.hosts.push(Host {

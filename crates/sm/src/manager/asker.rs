@@ -185,10 +185,21 @@ impl Asker {
         Some(Arc::try_unwrap(sent).map_or_else(|sent| sent.request.clone(), |sent| sent.request))
     }
 
-    /// Sends again what is due. Returns the next request without an answer, until there is none.
-    pub(super) fn expire(&mut self, now: Duration, out: &mut VecDeque<Transmit>) -> Option<Request> {
+    /// Whether a request has waited for its answer for too long.
+    pub(super) fn is_late(&self, now: Duration) -> bool {
+        self.waiting.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Sends again what is due, unless it shall `give_up`. Returns the next request without an
+    /// answer, until there is none.
+    pub(super) fn expire(&mut self, now: Duration, give_up: bool, out: &mut VecDeque<Transmit>) -> Option<Request> {
         loop {
             match self.waiting.poll(now)? {
+                Due::Again(sent) if give_up => {
+                    let header = Header::of(&sent.mad);
+                    self.waiting.cancel(header.transaction, header.class);
+                    return Some(sent.request.clone());
+                }
                 Due::Again(sent) => {
                     self.sent += 1;
                     out.push_back(Transmit { to: Address::Directed, mad: sent.mad });

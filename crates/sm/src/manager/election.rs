@@ -9,6 +9,7 @@
 //! | | DISABLE | NOTACTIVE |
 //! | NOTACTIVE | STANDBY | STANDBY |
 //! | MASTER | a sweep finds a better manager: it gets a HANDOVER | STANDBY, polls it |
+//! | | a sweep finds a better one that is DISCOVERING | MASTER, sweeps again soon |
 //! | | HANDOVER | MASTER, sweeps again |
 //! | | DISCOVER | DISCOVERING |
 //!
@@ -40,12 +41,15 @@ pub(super) struct Role {
     /// Polls without a good answer.
     misses: u32,
     activity: u32,
+    /// A better manager looks for a master. It tells nobody when it is on standby.
+    pub(super) rival: bool,
 }
 
 impl Default for Role {
     fn default() -> Role {
         let state = SmState::Discovering;
-        Role { state, takeover: false, from_standby: false, watched: Box::default(), misses: 0, activity: 0 }
+        let watched = Box::default();
+        Role { state, takeover: false, from_standby: false, watched, misses: 0, activity: 0, rival: false }
     }
 }
 
@@ -82,6 +86,7 @@ impl Manager {
             return;
         }
         self.role.takeover = state == SmState::Master;
+        self.role.rival = false;
         self.role.from_standby |= self.role.state == SmState::Standby;
         self.role.state = state;
         self.is_up &= state == SmState::Master;
@@ -100,6 +105,7 @@ impl Manager {
         };
         let better = |info: &SmInfo| rank(info) > rank(&own);
         if self.role.state == SmState::Master {
+            self.role.rival = others.iter().any(|(_, info)| better(info) && is(info, SmState::Discovering));
             let successor = |info: &SmInfo| better(info) && (is(info, SmState::Master) || is(info, SmState::Standby));
             match best(&successor) {
                 Some(at) => self.hand_over(at),

@@ -78,6 +78,7 @@ impl Manager {
 
     /// The subnet is discovered.
     fn all_found(&mut self) {
+        self.sweep.restarts = 0;
         let found = std::mem::take(&mut self.found);
         let old = std::mem::replace(&mut self.inventory, found);
         // Routes are those of the inventory from here on.
@@ -147,7 +148,12 @@ impl Manager {
     pub(super) fn rest(&mut self) {
         self.role.lives();
         self.sweep.phase = Phase::Idle;
-        let wait = if self.sweep.again { TRAP_DELAY } else { self.timing().sweep_interval };
+        self.sweep.heavy |= self.role.rival;
+        let wait = match self.sweep.again {
+            true => TRAP_DELAY,
+            false if self.role.rival => self.timing().poll_interval.min(self.timing().sweep_interval),
+            false => self.timing().sweep_interval,
+        };
         self.sweep.next = Some(self.now.saturating_add(wait));
     }
 

@@ -46,7 +46,7 @@ impl Manager {
         self.problem(Problem::Refused { what: request.what.to_string(), status });
     }
 
-    /// A request was sent as often as it may be, without an answer.
+    /// A request was sent as often as it may be, without an answer. What a Set has done is unknown.
     pub(super) fn unanswered(&mut self, request: &Request) {
         match request.what {
             What::Poll => return self.polled(None),
@@ -54,10 +54,25 @@ impl Manager {
             What::Manager(_) => return,
             _ if self.sweep.phase == Phase::Lanes => return,
             What::Check(_) => self.sweep.heavy = true,
+            what if request.is_set => forget(&mut self.inventory, what),
             _ => {}
         }
         self.sweep.errors += 1;
         self.problem(Problem::Unanswered(request.what.to_string()));
+    }
+}
+
+/// Forgets what a block of a table holds, so that the next sweep sets it.
+fn forget(inventory: &mut Inventory, what: What) {
+    let (What::Linear(guid, _) | What::Multicast(guid, ..)) = what else { return };
+    let Some(switch) = inventory.nodes.get_mut(&guid).and_then(|node| node.switch.as_mut()) else { return };
+    match what {
+        What::Linear(_, block) => switch.linear.truncate(usize::from(block) * 64),
+        // The row of no group.
+        What::Multicast(_, block, _) => {
+            switch.multicast.range_mut(block * 32..(block + 1) * 32).for_each(|(_, row)| row.fill(0xff));
+        }
+        _ => {}
     }
 }
 

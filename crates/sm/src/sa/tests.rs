@@ -121,6 +121,7 @@ fn datagram<R: Layout>(method: u8, attribute: u16, sm_key: u64, mask: u64, recor
 /// The status and the first record of the answer.
 fn ask<R: Layout + Default>(sa: &mut Sa, inventory: &Inventory, lid: u16, mad: &Mad) -> (u16, R) {
     sa.receive(inventory, peer(lid), mad, SECOND);
+    sa.answer_joins(true, SECOND);
     loop {
         let (_, answer) = sa.poll_transmit().expect("there is an answer");
         if Header::of(&answer).method & RESPONSE != 0 {

@@ -118,3 +118,13 @@ fn ask(net: &mut Net, method: u8, modifier: u32, info: SmInfo) -> Smp {
     });
     Smp::parse(&answer.unwrap())
 }
+
+/// The trap of a new manager comes while it still looks for a master: its answers are slow.
+#[test]
+fn a_master_hands_over_to_a_better_manager_that_takes_its_time() {
+    let mut net = Net::up(SMALL, with(5));
+    let site = net.start("H3", with(9));
+    net.sites[site].mute_until = net.managed.now() + SECOND / 2;
+    net.run(5 * SECOND);
+    assert_eq!(states(&net), [SmState::Standby, SmState::Master]);
+}

@@ -42,6 +42,8 @@ pub(crate) struct Site {
     pub(crate) events: Vec<Event>,
     /// The Sets that the manager has sent.
     pub(crate) sets: usize,
+    /// Until then its requests are lost, but not its answers.
+    pub(crate) mute_until: Time,
     is_alive: bool,
 }
 
@@ -79,7 +81,7 @@ impl Net {
         let (guid, mask) = (port.guid, port.info.capability_mask | Capability::SM);
         self.managed.set_capability(end, mask).unwrap();
         let manager = Manager::new(config, guid, 1 << 20);
-        self.sites.push(Site { end, manager, events: Vec::new(), sets: 0, is_alive: true });
+        self.sites.push(Site { end, manager, events: Vec::new(), sets: 0, mute_until: 0, is_alive: true });
         self.sites.len() - 1
     }
 
@@ -143,6 +145,9 @@ impl Net {
                 };
                 let header = wire::mad::Header::of(&transmit.mad);
                 site.sets += usize::from(header.method == wire::mad::METHOD_SET);
+                if header.method & wire::mad::RESPONSE == 0 && self.managed.now() < site.mute_until {
+                    continue;
+                }
                 // A link that is down loses it; the manager repeats it.
                 let _ = self.managed.send(site.end, &Datagram::smp(slid, dlid, sl, transmit.mad));
             }

@@ -90,9 +90,13 @@ impl Site {
         record.write(&mut mad[DATA..]);
         self.managed.send(from, &Datagram::gmp(info.lid, info.master_sm_lid, 0, mad)).unwrap();
         self.others.clear();
-        self.run(SECOND / 10);
-        let answer = self.others.iter().find(|datagram| Header::of(&datagram.mad).transaction == transaction);
-        let mad = answer.unwrap().mad;
+        let is_answer = |datagram: &&Datagram| Header::of(&datagram.mad).transaction == transaction;
+        // Not longer than until the answer comes.
+        let end = self.managed.now() + SECOND / 10;
+        while self.managed.now() < end && !self.others.iter().any(|datagram| is_answer(&datagram)) {
+            self.run(MS / 100);
+        }
+        let mad = self.others.iter().find(is_answer).unwrap().mad;
         (Header::of(&mad).status, R::read(&mad[DATA..]).unwrap())
     }
 
@@ -137,4 +141,50 @@ fn an_alias_guid_is_in_the_table_of_its_port_until_it_is_deleted() {
         let port = site.managed.node(h2.node).unwrap().port(1).unwrap();
         assert_eq!((port.guids[0], port.guids[11]), (port.guid, guid));
     }
+}
+
+impl Site {
+    /// How long a node gets no answer of subnet administration, if it asks every few milliseconds.
+    fn silence(&mut self, name: &str) -> subnet::Time {
+        let from = End { node: self.managed.id(name).unwrap(), port: 1 };
+        let begin = self.managed.now();
+        self.others.clear();
+        while self.others.iter().all(|datagram| Header::of(&datagram.mad).transaction < begin) {
+            assert!(self.managed.now() < begin + 20 * SECOND, "no answer to {name}");
+            let info = self.managed.port_info(from).unwrap();
+            let header = Header {
+                base_version: 1,
+                class: CLASS_SA,
+                class_version: 2,
+                method: METHOD_GET,
+                attribute: wire::class_port_info::ClassPortInfo::ATTRIBUTE,
+                transaction: self.managed.now(),
+                ..Header::default()
+            };
+            let mut mad: Mad = [0; 256];
+            header.emit_to(&mut mad);
+            let _ = self.managed.send(from, &Datagram::gmp(info.lid, info.master_sm_lid, 0, mad));
+            self.run(5 * MS);
+        }
+        self.managed.now() - begin
+    }
+}
+
+/// A link is cut at any moment of a sweep. Requests on their way through the link are lost. Neither
+/// the sweep nor those who ask wait until the manager has repeated them.
+#[test]
+fn subnet_administration_answers_soon_after_a_link_is_cut_in_a_sweep() {
+    let mut longest = 0;
+    for (port, name) in [(7, "H3"), (6, "H4")] {
+        for at in 0..12 {
+            let mut site = Site::up();
+            let node = site.managed.id(name).unwrap();
+            site.managed.attach(End { node, port: 1 }).unwrap();
+            site.service.sweep_now();
+            site.run(at * MS / 100);
+            site.managed.cut(End { node: site.managed.id("S1").unwrap(), port });
+            longest = longest.max(site.silence(name));
+        }
+    }
+    assert!((100 * MS..500 * MS).contains(&longest), "{} ms", longest / MS);
 }

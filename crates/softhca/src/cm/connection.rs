@@ -10,18 +10,20 @@ use std::time::{Duration, Instant};
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::cm::id::{Ends, Id};
-use crate::connected::{Qp, Reliable};
+use crate::connected::{Connected, Qp, Reliable};
 use crate::error::Result;
 
 /// A connected queue pair whose peer was found by its address. It dereferences to [`Qp`]: post to
 /// it as to any other queue pair.
 ///
+/// The service is part of the type, as that of [`Qp`]: it is reliable if nothing else is named.
+///
 /// Dropping the connection disconnects. When the peer disconnects or dies, the requests in progress
 /// end with errors.
-pub struct Connection {
+pub struct Connection<S = Reliable> {
     // Dropped first: the peer is told before the queue pair is gone.
     pub(crate) tie: Tie,
-    pub(crate) qp: Qp<Reliable>,
+    pub(crate) qp: Qp<S>,
 }
 
 /// The part of a connection besides its queue pair.
@@ -60,8 +62,8 @@ impl Drop for Tie {
     }
 }
 
-impl Connection {
-    pub(crate) fn new(id: Id, qp: Qp<Reliable>, ends: Ends, private_data: Vec<u8>) -> Self {
+impl<S: Connected> Connection<S> {
+    pub(crate) fn new(id: Id, qp: Qp<S>, ends: Ends, private_data: Vec<u8>) -> Self {
         Self { tie: Tie { id, qp: Arc::clone(&qp.inner.qp), ends, private_data }, qp }
     }
 
@@ -117,15 +119,15 @@ impl Connection {
     }
 }
 
-impl Deref for Connection {
-    type Target = Qp<Reliable>;
+impl<S: Connected> Deref for Connection<S> {
+    type Target = Qp<S>;
 
-    fn deref(&self) -> &Qp<Reliable> {
+    fn deref(&self) -> &Qp<S> {
         &self.qp
     }
 }
 
-impl fmt::Debug for Connection {
+impl<S: Connected> fmt::Debug for Connection<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ends { local, peer } = self.tie.ends;
         write!(f, "Connection({local} to {peer}, {:?})", self.qp)

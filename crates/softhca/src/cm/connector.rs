@@ -1,6 +1,7 @@
 //! The active side: a [`Connector`] resolves an address, and a [`Route`] is the result.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use ::cm::{Address, EventKind, PortSpace, QpKind, SetOption};
 
 use crate::builder::QpBuilder;
 use crate::cm::id::{Ends, Id};
-use crate::cm::prepared::{Outgoing, Prepared};
+use crate::cm::prepared::{Outgoing, Prepared, kind};
 use crate::cm::service::Service;
-use crate::connected::Reliable;
+use crate::connected::{Connected, Reliable};
 use crate::context::Context;
 use crate::error::Result;
 
@@ -71,12 +72,13 @@ impl<'a> Connector<'a> {
         Route::new(id)
     }
 
-    /// Resolves a GID and the route to it, from another GID (AF_IB).
+    /// Resolves a GID and the route to it, from another GID (AF_IB). The connection is of the
+    /// service of the queue pair that the route gets.
     ///
     /// # Errors
     /// The errors of [`Connector::resolve`].
-    pub fn resolve_service(self, from: &Service, to: &Service) -> Result<Route> {
-        let id = self.begin(to.address(), Some(from.address()), PortSpace::IB, QpKind::RC)?;
+    pub fn resolve_service<S: Connected>(self, from: &Service, to: &Service) -> Result<Route<S>> {
+        let id = self.begin(to.address(), Some(from.address()), PortSpace::IB, kind::<S>())?;
         id.expect(EventKind::ADDR_RESOLVED)?;
         self.go_on(&id)?;
         id.expect(EventKind::ROUTE_RESOLVED)?;
@@ -108,15 +110,16 @@ impl<'a> Connector<'a> {
 }
 
 /// The route to a peer that this side has not contacted yet.
-pub struct Route {
+pub struct Route<S = Reliable> {
     id: Id,
     ends: Ends,
+    service: PhantomData<fn() -> S>,
 }
 
-impl Route {
+impl<S: Connected> Route<S> {
     fn new(id: Id) -> Result<Self> {
         let ends = id.ends()?;
-        Ok(Self { id, ends })
+        Ok(Self { id, ends, service: PhantomData })
     }
 
     /// The local address of the route.
@@ -136,12 +139,12 @@ impl Route {
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device.
-    pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Outgoing> {
+    pub fn prepare(self, qp: QpBuilder<'_, S>) -> Result<Outgoing<S>> {
         Ok(Outgoing { prepared: Prepared::new(self.id, self.ends, &qp)? })
     }
 }
 
-impl fmt::Debug for Route {
+impl<S> fmt::Debug for Route<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Route({} to {})", self.ends.local, self.ends.peer)
     }

@@ -2,6 +2,7 @@
 //! queue pair or a rejection.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,15 +11,16 @@ use ::cm::{PortSpace, QpKind, SetOption};
 use crate::builder::QpBuilder;
 use crate::cm::hearing::{Asked, BACKLOG, Hearing};
 use crate::cm::id::Id;
-use crate::cm::prepared::{Incoming, Prepared};
+use crate::cm::prepared::{Incoming, Prepared, kind};
 use crate::cm::service::Service;
-use crate::connected::Reliable;
+use crate::connected::{Connected, Reliable};
 use crate::context::Context;
 use crate::error::Result;
 
 /// Receives requests for connections at an address. Several threads or tasks may accept.
-pub struct Listener {
+pub struct Listener<S = Reliable> {
     hearing: Hearing,
+    service: PhantomData<fn() -> S>,
 }
 
 /// The options of a [`Listener`].
@@ -46,6 +48,12 @@ impl Listener {
     pub fn builder(device: &Context) -> ListenerBuilder<'_> {
         ListenerBuilder { device, backlog: BACKLOG, reuse: false, family_only: false }
     }
+}
+
+impl<S: Connected> Listener<S> {
+    fn new(hearing: Hearing) -> Self {
+        Self { hearing, service: PhantomData }
+    }
 
     /// The address that the listener is bound to.
     #[must_use]
@@ -57,21 +65,21 @@ impl Listener {
     ///
     /// # Errors
     /// EIO when the agent is gone.
-    pub fn accept(&self) -> Result<Request> {
-        Ok(Request { asked: self.hearing.next()? })
+    pub fn accept(&self) -> Result<Request<S>> {
+        Ok(Request::new(self.hearing.next()?))
     }
 
     /// Waits for the next request, at most for `limit`.
     ///
     /// # Errors
     /// The errors of [`Listener::accept`].
-    pub fn accept_for(&self, limit: Duration) -> Result<Option<Request>> {
-        Ok(self.hearing.next_for(limit)?.map(|asked| Request { asked }))
+    pub fn accept_for(&self, limit: Duration) -> Result<Option<Request<S>>> {
+        Ok(self.hearing.next_for(limit)?.map(Request::new))
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) async fn accepted(&self) -> Result<Request> {
-        Ok(Request { asked: self.hearing.heard().await? })
+    pub(crate) async fn accepted(&self) -> Result<Request<S>> {
+        Ok(Request::new(self.hearing.heard().await?))
     }
 }
 
@@ -91,13 +99,14 @@ impl ListenerBuilder<'_> {
         Self { family_only: true, ..self }
     }
 
-    /// Listens at a GID for a service (AF_IB).
+    /// Listens at a GID for a service (AF_IB). Requests for connections of another service than
+    /// that of the queue pairs are rejected.
     ///
     /// # Errors
     /// The errors of [`Listener::bind`]. EACCES for a service of IPoIB, if this user is not root.
-    pub fn bind_service(self, service: &Service) -> Result<Listener> {
-        let id = Id::new(&self.device.inner, PortSpace::IB, QpKind::RC)?;
-        Ok(Listener { hearing: Hearing::begin(id, service.address(), self.backlog)? })
+    pub fn bind_service<S: Connected>(self, service: &Service) -> Result<Listener<S>> {
+        let id = Id::new(&self.device.inner, PortSpace::IB, kind::<S>())?;
+        Ok(Listener::new(Hearing::begin(id, service.address(), self.backlog)?))
     }
 
     /// Listens at this address.
@@ -113,7 +122,7 @@ impl ListenerBuilder<'_> {
         if self.family_only {
             channel.set_option(number, SetOption::FamilyOnly(true))?;
         }
-        Ok(Listener { hearing: Hearing::begin(id, address, self.backlog)? })
+        Ok(Listener::new(Hearing::begin(id, address, self.backlog)?))
     }
 }
 
@@ -126,11 +135,16 @@ impl ListenerBuilder<'_> {
 /// request.prepare(pd.reliable(&cq))?; // The request has been answered.
 /// # Ok(()) }
 /// ```
-pub struct Request {
+pub struct Request<S = Reliable> {
     asked: Asked,
+    service: PhantomData<fn() -> S>,
 }
 
-impl Request {
+impl<S: Connected> Request<S> {
+    fn new(asked: Asked) -> Self {
+        Self { asked, service: PhantomData }
+    }
+
     /// The local address that the peer wants to connect to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -156,7 +170,7 @@ impl Request {
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device. After
     /// an error the peer is rejected.
-    pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Incoming> {
+    pub fn prepare(self, qp: QpBuilder<'_, S>) -> Result<Incoming<S>> {
         let prepared = Prepared::new(self.asked.id, self.asked.ends, &qp)?;
         Ok(Incoming::new(prepared, &self.asked.event.conn()))
     }
@@ -170,13 +184,13 @@ impl Request {
     }
 }
 
-impl fmt::Debug for Listener {
+impl<S> fmt::Debug for Listener<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Listener({})", self.hearing.local)
     }
 }
 
-impl fmt::Debug for Request {
+impl<S> fmt::Debug for Request<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.asked.show("Request", f)
     }

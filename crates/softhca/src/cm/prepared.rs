@@ -5,15 +5,17 @@
 //! each state come from the connection manager (`rdma_init_qp_attr(3)`).
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use ::cm::{ConnEvent, ConnParam, EventKind, QpState};
+use ::cm::{ConnEvent, ConnParam, EventKind, QpKind, QpState};
 use abi::mr::access as right;
 use abi::qp::{ModifyQp, attr};
+use engine::Service;
 
 use crate::builder::QpBuilder;
 use crate::cm::connection::Connection;
 use crate::cm::id::{Ends, Id};
-use crate::connected::{Qp, Reliable};
+use crate::connected::{Connected, Qp, Reliable};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::gid::Gid;
@@ -24,7 +26,7 @@ use crate::rejected::Rejected;
 use crate::timing::Timing;
 
 /// A queue pair and the id that will connect it.
-pub(crate) struct Prepared {
+pub(crate) struct Prepared<S> {
     // Dropped first: the peer is told before the queue pair is gone.
     pub(crate) id: Id,
     inner: QpInner,
@@ -32,6 +34,7 @@ pub(crate) struct Prepared {
     timing: Timing,
     /// Maximum number of READs and atomics in flight, in each direction.
     reads: u8,
+    service: PhantomData<fn() -> S>,
 }
 
 /// Numbers of READs and atomics in flight that both sides have agreed on.
@@ -41,17 +44,20 @@ struct Depth {
     asked: u8,
 }
 
-impl Prepared {
-    pub(crate) fn new(id: Id, ends: Ends, qp: &QpBuilder<'_, Reliable>) -> Result<Self> {
+impl<S: Connected> Prepared<S> {
+    pub(crate) fn new(id: Id, ends: Ends, qp: &QpBuilder<'_, S>) -> Result<Self> {
         let timing = qp.timing()?;
         let inner = qp.bare_for(&id.ctx)?;
         let mut init = id.attributes(QpState::INIT)?;
         init.attr_mask |= attr::ACCESS_FLAGS;
         // The rights of peers are set where memory is exposed.
-        init.qp_access_flags = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
+        init.qp_access_flags = right::REMOTE_WRITE;
+        if is_reliable::<S>() {
+            init.qp_access_flags |= right::REMOTE_READ | right::REMOTE_ATOMIC;
+        }
         inner.qp.modify(&init)?;
         let reads = qp.most_reads()?;
-        Ok(Self { id, inner, ends, timing, reads })
+        Ok(Self { id, inner, ends, timing, reads, service: PhantomData })
     }
 
     fn parameters<'a>(&self, depth: Depth, private_data: &'a [u8]) -> ConnParam<'a> {
@@ -75,12 +81,16 @@ impl Prepared {
     /// Moves the queue pair to a state in which it can send. Returns both endpoints.
     fn ready(&self, depth: Depth) -> Result<(Endpoint, Endpoint)> {
         let mut rtr = self.id.attributes(QpState::RTR)?;
-        rtr.attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
-        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (depth.served, self.timing.rnr_timer);
+        if is_reliable::<S>() {
+            rtr.attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+            (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (depth.served, self.timing.rnr_timer);
+        }
         self.inner.qp.modify(&rtr)?;
         let mut rts = self.id.attributes(QpState::RTS)?;
-        rts.attr_mask |= attr::MAX_QP_RD_ATOMIC;
-        rts.max_rd_atomic = depth.asked;
+        if is_reliable::<S>() {
+            rts.attr_mask |= attr::MAX_QP_RD_ATOMIC;
+            rts.max_rd_atomic = depth.asked;
+        }
         self.inner.qp.modify(&rts)?;
         self.ends_of(&rtr, &rts, depth)
     }
@@ -91,7 +101,7 @@ impl Prepared {
         let index = if self.inner.qp.is_iwarp() { 0 } else { rtr.dest.sgid_index };
         let gid = self.id.ctx.engine.query_gid(port, u32::from(index))?;
         let own = Endpoint {
-            reliable: true,
+            reliable: is_reliable::<S>(),
             qpn: self.inner.qp.qpn(),
             psn: rts.sq_psn,
             gid: Gid(gid),
@@ -103,7 +113,7 @@ impl Prepared {
         Ok((own, peer))
     }
 
-    fn finish(self, (own, peer): (Endpoint, Endpoint), private_data: Vec<u8>) -> Connection {
+    fn finish(self, (own, peer): (Endpoint, Endpoint), private_data: Vec<u8>) -> Connection<S> {
         self.id.mailbox.guard(&self.inner.qp, &self.inner.pd.ctx.engine);
         let qp = Qp::connected(self.inner, own, peer);
         Connection::new(self.id, qp, self.ends, private_data)
@@ -120,14 +130,14 @@ impl Prepared {
 /// incoming.accept(b"again")?; // `incoming` has become the connection.
 /// # drop(connection); Ok(()) }
 /// ```
-pub struct Incoming {
-    pub(crate) prepared: Prepared,
+pub struct Incoming<S = Reliable> {
+    pub(crate) prepared: Prepared<S>,
     depth: Depth,
     private_data: Vec<u8>,
 }
 
-impl Incoming {
-    pub(crate) fn new(prepared: Prepared, peer: &ConnEvent<'_>) -> Self {
+impl<S: Connected> Incoming<S> {
+    pub(crate) fn new(prepared: Prepared<S>, peer: &ConnEvent<'_>) -> Self {
         let depth = prepared.agreed(peer);
         Self { prepared, depth, private_data: peer.private_data.to_vec() }
     }
@@ -146,7 +156,7 @@ impl Incoming {
     /// # Errors
     /// [`Declined`](crate::Error::Declined) when the peer has given up, ETIMEDOUT when the peer
     /// does not answer any more.
-    pub fn accept(self, private_data: &[u8]) -> Result<Connection> {
+    pub fn accept(self, private_data: &[u8]) -> Result<Connection<S>> {
         let ends = self.answer(private_data)?;
         self.prepared.id.expect(EventKind::ESTABLISHED)?;
         Ok(self.established(ends))
@@ -168,7 +178,7 @@ impl Incoming {
         Ok(ends)
     }
 
-    pub(crate) fn established(self, ends: (Endpoint, Endpoint)) -> Connection {
+    pub(crate) fn established(self, ends: (Endpoint, Endpoint)) -> Connection<S> {
         self.prepared.finish(ends, self.private_data)
     }
 }
@@ -181,11 +191,11 @@ impl Incoming {
 /// outgoing.send_inline(1, b"hello", None)?; // It is not connected yet.
 /// # Ok(()) }
 /// ```
-pub struct Outgoing {
-    pub(crate) prepared: Prepared,
+pub struct Outgoing<S = Reliable> {
+    pub(crate) prepared: Prepared<S>,
 }
 
-impl Outgoing {
+impl<S: Connected> Outgoing<S> {
     /// Posts a receive; its completion comes with `id`.
     ///
     /// # Errors
@@ -200,7 +210,7 @@ impl Outgoing {
     /// # Errors
     /// [`Declined`](crate::Error::Declined) when the peer rejects the connection or nobody listens,
     /// ETIMEDOUT when nobody answers.
-    pub fn connect(self, private_data: &[u8]) -> Result<Connection> {
+    pub fn connect(self, private_data: &[u8]) -> Result<Connection<S>> {
         self.ask(private_data)?;
         let answer = self.prepared.id.expect(EventKind::CONNECT_RESPONSE)?;
         self.answered(&answer)
@@ -213,7 +223,7 @@ impl Outgoing {
         Ok(channel.connect(number, &self.prepared.parameters(depth, private_data))?)
     }
 
-    pub(crate) fn answered(self, answer: &::cm::Event) -> Result<Connection> {
+    pub(crate) fn answered(self, answer: &::cm::Event) -> Result<Connection<S>> {
         let peer = answer.conn();
         let ends = self.prepared.ready(self.prepared.agreed(&peer))?;
         let (channel, number) = self.prepared.id.command()?;
@@ -222,13 +232,22 @@ impl Outgoing {
     }
 }
 
-impl fmt::Debug for Incoming {
+fn is_reliable<S: Connected>() -> bool {
+    S::SERVICE == Service::Rc
+}
+
+/// The kind of the queue pairs of a service.
+pub(crate) fn kind<S: Connected>() -> QpKind {
+    if is_reliable::<S>() { QpKind::RC } else { QpKind::UC }
+}
+
+impl<S> fmt::Debug for Incoming<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Incoming(QP {:#x}, from {})", self.prepared.inner.qp.qpn(), self.prepared.ends.peer)
     }
 }
 
-impl fmt::Debug for Outgoing {
+impl<S> fmt::Debug for Outgoing<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Outgoing(QP {:#x}, to {})", self.prepared.inner.qp.qpn(), self.prepared.ends.peer)
     }

@@ -338,3 +338,30 @@ fn a_service_is_found_by_gid() {
         });
     }
 }
+
+/// The service is that of the queue pairs. A listener of one service rejects requests for the other.
+#[test]
+fn an_unreliable_connection_is_made_by_gid() {
+    let fabric = Fabric::two_hosts().expect("a fabric");
+    let (here, there) = (Program::on(&fabric, 0), Program::on(&fabric, 1));
+    let service = |gid, id| Service { gid, pkey: 0xffff, id };
+    let (from, to) = (service(gid(&here), 0), service(gid(&there), 0x013f_1234));
+    let listener = Listener::builder(&there.device).bind_service(&to).expect("a listener");
+    thread::scope(|threads| {
+        let asking = threads.spawn(|| {
+            let reliable = Connector::new(&here.device).resolve_service(&from, &to).expect("a route");
+            let refused = reliable.prepare(here.pd.reliable(&here.cq)).expect("a QP").connect(b"");
+            assert!(matches!(refused, Err(Error::Declined { .. })), "{refused:?}");
+            let route = Connector::new(&here.device).resolve_service(&from, &to).expect("a route");
+            route.prepare(here.pd.unreliable(&here.cq)).expect("a QP").connect(b"").expect("connected")
+        });
+        let request = listener.accept_for(PATIENCE).expect("no error").expect("a request");
+        let incoming = request.prepare(there.pd.unreliable(&there.cq)).expect("a QP");
+        incoming.receive(1, there.pd.buffer(64).expect("memory")).expect("posted");
+        let near = incoming.accept(b"").expect("accepted");
+        let far = asking.join().expect("no panic");
+        far.send_inline(2, b"hello", None).expect("sent");
+        assert_eq!(there.cq.wait().expect("it arrives").ok().expect("no error").data(), b"hello");
+        assert_eq!((far.endpoint().reliable, far.endpoint().qpn), (false, near.peer().qpn));
+    });
+}
