@@ -118,8 +118,9 @@ static void allocating(void)
     must_be(block, 100, 3);
     MUST(!is_shared(block));
     free(block);
-    MUST(reallocarray(NULL, SIZE_MAX / 2, 3) == NULL && errno == ENOMEM);
-    MUST(malloc(PTRDIFF_MAX) == NULL && calloc(SIZE_MAX, 2) == NULL);
+    volatile size_t huge = SIZE_MAX / 2;
+    MUST(reallocarray(NULL, huge, 3) == NULL && errno == ENOMEM);
+    MUST(malloc(huge) == NULL && calloc(huge, 3) == NULL);
     /* Aligned memory is shared from one page on. */
     void *aligned[6];
     MUST(posix_memalign(&aligned[0], PAGE, 2 * PAGE) == 0);

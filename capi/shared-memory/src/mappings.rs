@@ -175,7 +175,11 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
         debug_assert!(put.is_ok(), "a piece was just taken out");
         return copied(asked, &old, new_length);
     }
-    let found = next(old.len(), asked.flags & !libc::MREMAP_DONTUNMAP);
+    let found = if leaves && !asked.has(libc::MREMAP_FIXED) {
+        moved(&old)
+    } else {
+        next(old.len(), asked.flags & !libc::MREMAP_DONTUNMAP)
+    };
     let start = if found == FAILED { old.start } else { found.cast_unsigned() };
     let end = if found == FAILED { old.end } else { start + new_length };
     let put = memory().put(Piece { start, end, ..piece });
@@ -185,6 +189,12 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
         let _ = pages::map_at(&old);
     }
     found
+}
+
+/// Moves memory to any other address.
+fn moved(old: &Span) -> isize {
+    let moved = pages::map(old.len()).and_then(|place| pages::move_to(old, place).map(|()| place));
+    moved.map_or_else(|error| refused(error.raw_os_error()), usize::cast_signed)
 }
 
 /// Grows memory beyond the end of its file: copies it to a new file.
