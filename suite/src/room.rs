@@ -86,7 +86,15 @@ impl Room {
             dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
             chown(folder.path().join("run"), Some(number), Some(number)).map_err(told)?;
         }
-        Ok(Self { folder, dist, user, host: None, entrance: Vec::new(), shared_memory: false, programs: AtomicU32::new(0) })
+        Ok(Self {
+            folder,
+            dist,
+            user,
+            host: None,
+            entrance: Vec::new(),
+            shared_memory: false,
+            programs: AtomicU32::new(0),
+        })
     }
 
     /// A room of the suite's user whose agent serves every user, with a configuration.

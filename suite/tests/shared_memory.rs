@@ -133,7 +133,8 @@ fn a_core_dump_has_the_memory() {
     let room = Room::new().expect("a room").with_shared_memory();
     let program = built(&room, "sharedmem");
     let folder = room.folder().to_str().expect("a plain path");
-    let words = ["sh", "-c", "cd $0; ulimit -c unlimited; $1 -m crash; grep -c 'in the core dump' core*", folder, &program];
+    let words =
+        ["sh", "-c", "cd $0; ulimit -c unlimited; $1 -m crash; grep -c 'in the core dump' core*", folder, &program];
     let said = room.finish_run(&words).expect("it ends");
     let count: u32 = said.output.trim().parse().unwrap_or_else(|_| panic!("{}", said.told()));
     assert!(count > 0);

@@ -1,6 +1,8 @@
 //! The functions that map memory, fork, or take memory as a stack, under the names of the C
 //! library. They only pass their arguments on.
 
+#![allow(non_snake_case, reason = "the names are the C library's")]
+
 use std::ffi::c_int;
 
 use interpose::{intercept, refused};

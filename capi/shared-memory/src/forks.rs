@@ -89,10 +89,10 @@ pub(crate) extern "C" fn in_child() {
     let Some(mut memory) = (unsafe { (*FORK.0.get()).take() }) else { return };
     for piece in memory.table.pieces().iter().filter(|piece| piece.file.is_some()) {
         piece.file.iter().for_each(pages::close);
-        if piece.copy != 0 && pages::move_to(&(piece.copy..piece.copy + piece.len()), piece.start).is_ok() {
-            if piece.protection != pages::DATA.bits() {
-                pages::protect(piece.start, piece.len(), piece.protection);
-            }
+        let span = piece.copy..piece.copy + piece.len();
+        let is_placed = piece.copy != 0 && pages::move_to(&span, piece.start).is_ok();
+        if is_placed && piece.protection != pages::DATA.bits() {
+            pages::protect(piece.start, piece.len(), piece.protection);
         }
     }
     memory.become_private();

@@ -303,9 +303,10 @@ mod tests {
             }
             let mut seen = [None; 32];
             for piece in table.pieces() {
-                for page in piece.start / 0x1000..piece.end / 0x1000 {
-                    assert!(seen[page].is_none(), "pieces overlap");
-                    seen[page] = Some((piece.offset / 0x1000 + page - piece.start / 0x1000, piece.protection));
+                let own = &mut seen[piece.start / 0x1000..piece.end / 0x1000];
+                for (number, page) in own.iter_mut().enumerate() {
+                    assert!(page.is_none(), "pieces overlap");
+                    *page = Some((piece.offset / 0x1000 + number, piece.protection));
                 }
             }
             assert_eq!(seen, pages);
