@@ -1,7 +1,8 @@
 /* WRITEs into shared memory, which the initiator may carry out itself. `-m WHAT` says what
  * happens to the target (the server) once the initiator (the client) does so. `killed`: it is
  * killed. `fork`: it forks, and deregisters the memory. Nothing may be written afterwards.
- * `ask`: nothing happens; the client only reports whether it got a grant. */
+ * `ask`: nothing happens; the client only reports whether it got a grant. `malloc`: the same, with
+ * memory from malloc. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <signal.h>
@@ -36,7 +37,7 @@ static int is_granted(void)
     int found = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
     MUST(maps);
-    while (fgets(line, sizeof line, maps)) found |= strstr(line, "/memfd:target") != NULL;
+    while (fgets(line, sizeof line, maps)) found |= strstr(line, "/memfd:target") || strstr(line, "/memfd:softhca-memory");
     fclose(maps);
     return found;
 }
@@ -86,13 +87,14 @@ int main(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i++) if (strcmp(argv[i], "-m") == 0) what = argv[i + 1];
     int is_client, fd = rendezvous(argc, argv, &is_client);
     if (is_client) {
-        initiator(fd, strcmp(what, "ask") == 0);
+        initiator(fd, strcmp(what, "ask") == 0 || strcmp(what, "malloc") == 0);
         return 0;
     }
     int file = memfd_create("target", 0), status;
     MUST(file >= 0 && ftruncate(file, SIZE) == 0);
     char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     MUST(memory != MAP_FAILED);
+    if (strcmp(what, "malloc") == 0) MUST((memory = malloc(SIZE)) != NULL);
     if (strcmp(what, "killed") == 0) {
         pid_t target = fork();
         MUST(target >= 0);

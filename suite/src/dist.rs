@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A complete softhca: `bin/softhca`, and in `lib/softhca` the C libraries, the path redirector and
-/// `librspreload.so`.
+/// A complete softhca: `bin/softhca`, and in `lib/softhca` the C libraries, and the
+/// libraries that programs preload.
 #[derive(Debug, Clone)]
 pub struct Dist {
     folder: PathBuf,
@@ -62,6 +62,11 @@ impl Dist {
     /// The path redirector.
     pub fn redirector(&self) -> PathBuf {
         self.folder.join("lib/softhca/libsofthca_preload.so")
+    }
+
+    /// The library that makes programs' large memory shared.
+    pub fn shared_memory(&self) -> PathBuf {
+        self.folder.join("lib/softhca/libsofthca_shared.so")
     }
 
     /// Copies the folder to another place, which must not exist yet. That a copied softhca works is

@@ -51,6 +51,8 @@ pub struct Room {
     /// The run directory of another room whose agent serves this room.
     host: Option<PathBuf>,
     entrance: Vec<String>,
+    /// Programs run as with `softhca run --shared-memory`.
+    shared_memory: bool,
     programs: AtomicU32,
 }
 
@@ -84,7 +86,15 @@ impl Room {
             dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
             chown(folder.path().join("run"), Some(number), Some(number)).map_err(told)?;
         }
-        Ok(Self { folder, dist, user, host: None, entrance: Vec::new(), programs: AtomicU32::new(0) })
+        Ok(Self {
+            folder,
+            dist,
+            user,
+            host: None,
+            entrance: Vec::new(),
+            shared_memory: false,
+            programs: AtomicU32::new(0),
+        })
     }
 
     /// A room of the suite's user whose agent serves every user, with a configuration.
@@ -110,6 +120,13 @@ impl Room {
     #[must_use]
     pub fn entered_by(mut self, words: &[&str]) -> Self {
         self.entrance = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Runs every program in this room with memory that is shared from birth.
+    #[must_use]
+    pub fn with_shared_memory(mut self) -> Self {
+        self.shared_memory = true;
         self
     }
 
@@ -162,6 +179,9 @@ impl Room {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("SOFTHCA_DIR", self.run_dir()).env_remove("SOFTHCA_LOG").env("HOME", "/");
         command.env("XDG_RUNTIME_DIR", self.own_dir()).current_dir("/");
+        if self.shared_memory {
+            command.env("SOFTHCA_SHARED_MEMORY", "1");
+        }
         command
     }
 

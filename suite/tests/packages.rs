@@ -18,6 +18,7 @@ const PROGRAMS: [&str; 5] = [
     "lib/softhca/libibverbs.so.1.18.0",
     "lib/softhca/librdmacm.so.1.5.0",
     "lib/softhca/libsofthca_preload.so",
+    "lib/softhca/libsofthca_shared.so",
     "lib/softhca/rsocket/librspreload.so",
 ];
 

@@ -56,6 +56,14 @@ const FACES: &[Face] = &[
         heading: "# Every symbol that libibumad.so.3 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
     },
     Face {
+        package: "softhca-shared-memory",
+        built: "libsofthca_shared.so",
+        stem: "libsofthca_shared.so",
+        list: "capi/shared-memory/symbols.txt",
+        releases: None,
+        heading: "# Every function of the C library that the library for shared memory stands in front of. Compared with readelf by `cargo xtask abi-check`.\n",
+    },
+    Face {
         package: "softhca-preload",
         built: "libsofthca_preload.so",
         stem: "libsofthca_preload.so",

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: makes the folder that users copy. Nothing in it depends on its place.
 //!
 //! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself. This folder contains the
-//! three C libraries, the path redirector, and `rsocket/librspreload.so`. The command makes the new
+//! three C libraries, the two preloaded libraries, and `rsocket/librspreload.so`. The command makes the new
 //! folder beside the old one and then replaces the old one in one step, so that running programs
 //! never see half of it.
 
@@ -23,15 +23,23 @@ const LIBRARIES: &[(&str, &str, &str)] = &[
     ("libibumad.so", "libibumad.so.3.2.0", "libibumad.so.3"),
 ];
 
-/// The path redirector, which `softhca run` loads by this name.
-const REDIRECTOR: &str = "libsofthca_preload.so";
+/// The path redirector, and the library for shared memory, which `softhca run` loads by these
+/// names.
+const PRELOADED: &[&str] = &["libsofthca_preload.so", "libsofthca_shared.so"];
 
 /// Sockets over RDMA for unmodified programs. It has a folder of its own, as in Debian's packages.
 const SOCKETS: &str = "librspreload.so";
 
 /// The packages to build for the folder.
-const PACKAGES: &[&str] =
-    &["softhca-cli", "libibverbs", "librdmacm", "libibumad", "softhca-preload", "softhca-rspreload"];
+const PACKAGES: &[&str] = &[
+    "softhca-cli",
+    "libibverbs",
+    "librdmacm",
+    "libibumad",
+    "softhca-preload",
+    "softhca-shared-memory",
+    "softhca-rspreload",
+];
 
 /// Builds in release mode and fills the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
@@ -60,7 +68,9 @@ fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {
         fs::copy(release.join(built), library.join(real))?;
         symlink(real, library.join(asked))?;
     }
-    fs::copy(release.join(REDIRECTOR), library.join(REDIRECTOR))?;
+    for name in PRELOADED {
+        fs::copy(release.join(name), library.join(name))?;
+    }
     fs::copy(release.join(SOCKETS), library.join("rsocket").join(SOCKETS))?;
     if folder.exists() {
         renameat_with(CWD, &fresh, CWD, folder, RenameFlags::EXCHANGE)?;

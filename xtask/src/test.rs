@@ -40,7 +40,8 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
         report.check("exported symbols", || {
             abi_check::run(workspace, Some(dist.library()), false)?;
             abi_check::run(workspace, Some(dist.rdmacm()), false)?;
-            abi_check::run(workspace, Some(dist.redirector()), false)
+            abi_check::run(workspace, Some(dist.redirector()), false)?;
+            abi_check::run(workspace, Some(dist.shared_memory()), false)
         });
     }
     report.step("unit tests", || step::run(tests(workspace, &["--workspace", "--exclude", "softhca-suite"], false)));

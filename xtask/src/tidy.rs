@@ -43,6 +43,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("libibumad", 5),
     ("softhca-rspreload", 5),
     ("softhca-preload", 5),
+    ("softhca-shared-memory", 5),
     ("softhca-cli", 6),
 ];
 
@@ -64,6 +65,7 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-interpose", &[""]),
     ("softhca-rspreload", &[""]),
     ("softhca-preload", &[""]),
+    ("softhca-shared-memory", &["early", "entry", "forks", "heap", "lock", "next", "pages", "surroundings"]),
 ];
 
 /// Packages without clock, socket, thread or random source. Time and randomness are arguments.

@@ -15,7 +15,7 @@ use crate::colour::{self, Colour, paint};
 use crate::failure::Failure;
 use crate::finding::{Finding, Verdict};
 use crate::place::{self, Host};
-use crate::preload;
+use crate::preload::{self, Extras};
 use crate::program::Program;
 use crate::ready::{self, Surroundings};
 
@@ -25,7 +25,7 @@ pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<St
     let mut findings: Vec<Finding> = ready::checks(&surroundings).collect();
     if let Some(name) = program {
         let folder = place::library_folder().unwrap_or_default();
-        findings.extend(Program::find(name).told(&folder, &preload::libraries(&folder, false)));
+        findings.extend(Program::find(name).told(&folder, &preload::libraries(&folder, Extras::default())));
     }
     findings.extend(checks::all(&surroundings));
     let failed = findings.iter().any(Finding::is_failure);

@@ -35,6 +35,7 @@ mod program;
 mod ready;
 mod reasons;
 mod run;
+mod shared_memory;
 mod show;
 mod signals;
 mod sm;

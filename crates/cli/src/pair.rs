@@ -227,10 +227,15 @@ fn options(run: &Run, host: &Host) -> Vec<OsString> {
     let mut words: Vec<OsString> = host.addresses.iter().map(|address| format!("--address={address}").into()).collect();
     words.push(format!("--parent={}", std::process::id()).into());
     words.extend(
-        [(run.quiet, "--quiet"), (run.strict, "--strict"), (run.sockets, "--sockets")]
-            .iter()
-            .filter(|(set, _)| *set)
-            .map(|(_, word)| OsString::from(word)),
+        [
+            (run.quiet, "--quiet"),
+            (run.strict, "--strict"),
+            (run.sockets, "--sockets"),
+            (run.shared_memory, "--shared-memory"),
+        ]
+        .iter()
+        .filter(|(set, _)| *set)
+        .map(|(_, word)| OsString::from(word)),
     );
     words.extend(run.fault.iter().map(|rule| OsString::from(format!("--fault={rule}"))));
     words.extend(run.link_layer.map(LinkLayer::option).map(OsString::from));

@@ -1,5 +1,6 @@
 //! The environment for libraries that a program loads before all others (`LD_PRELOAD`): the path
-//! redirector, and on request the library that replaces sockets by rsockets.
+//! redirector, and on request the library that replaces sockets by rsockets, and the one whose
+//! memory is shared from birth.
 //!
 //! This module only sets the variables of a command; [`crate::run`] starts the program. If the
 //! build tree has no redirector, programs run without it. The principal function is [`add`].
@@ -17,6 +18,18 @@ const REDIRECTOR: &str = "libsofthca_preload.so";
 /// The library that replaces the socket API, in a folder below.
 const SOCKETS: &str = "rsocket/librspreload.so";
 
+/// The library that makes large memory shared memory.
+const SHARED_MEMORY: &str = "libsofthca_shared.so";
+
+/// What a program loads besides the redirector.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extras {
+    /// Sockets over RDMA.
+    pub(crate) sockets: bool,
+    /// Memory that is shared from birth.
+    pub(crate) shared_memory: bool,
+}
+
 /// The variable that tells the dynamic linker what to load first.
 const VARIABLE: &str = "LD_PRELOAD";
 
@@ -25,10 +38,10 @@ const VARIABLE: &str = "LD_PRELOAD";
 const SANITIZER: &str = "ASAN_OPTIONS";
 const ANY_ORDER: &str = "verify_asan_link_order=0";
 
-/// Makes `command` load the redirector in `folder`, and with `sockets` the socket library too,
-/// after the libraries that it loads first already.
-pub(crate) fn add(command: &mut Command, folder: &Path, sockets: bool, variable: impl Fn(&str) -> Option<OsString>) {
-    let libraries = libraries(folder, sockets);
+/// Makes `command` load the redirector in `folder`, and the extras, after the libraries that it
+/// loads first already.
+pub(crate) fn add(command: &mut Command, folder: &Path, extras: Extras, variable: impl Fn(&str) -> Option<OsString>) {
+    let libraries = libraries(folder, extras);
     if libraries.is_empty() {
         return;
     }
@@ -39,18 +52,19 @@ pub(crate) fn add(command: &mut Command, folder: &Path, sockets: bool, variable:
 }
 
 /// The libraries of `folder` that a program loads before all others.
-pub(crate) fn libraries(folder: &Path, sockets: bool) -> Vec<PathBuf> {
-    let wanted = [(SOCKETS, sockets), (REDIRECTOR, true)];
+pub(crate) fn libraries(folder: &Path, extras: Extras) -> Vec<PathBuf> {
+    let wanted = [(SHARED_MEMORY, extras.shared_memory), (SOCKETS, extras.sockets), (REDIRECTOR, true)];
     let files = wanted.iter().filter(|wanted| wanted.1).map(|wanted| folder.join(wanted.0));
     files.filter(|library| library.exists()).collect()
 }
 
-/// Checks that `folder` has the socket library, if it is asked for.
-pub(crate) fn check(folder: &Path, sockets: bool) -> Result<(), String> {
-    if sockets && !folder.join(SOCKETS).exists() {
-        return Err(format!("--sockets: {} has no rsocket/librspreload.so; {}", folder.display(), place::REINSTALL));
-    }
-    Ok(())
+/// Checks that `folder` has the libraries that are asked for.
+pub(crate) fn check(folder: &Path, extras: Extras) -> Result<(), String> {
+    let wanted = [("--sockets", SOCKETS, extras.sockets), ("--shared-memory", SHARED_MEMORY, extras.shared_memory)];
+    let missing = wanted.iter().find(|(_, library, wanted)| *wanted && !folder.join(library).exists());
+    missing.map_or(Ok(()), |(option, library, _)| {
+        Err(format!("{option}: {} has no {library}; {}", folder.display(), place::REINSTALL))
+    })
 }
 
 /// The new value of the variable. Libraries that are in it already stay first, because they may
@@ -102,20 +116,27 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_replaced_on_demand() {
+    fn extras_are_loaded_on_demand() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("rsocket")).expect("made");
-        for name in [REDIRECTOR, SOCKETS] {
+        let extras = |sockets, shared_memory| Extras { sockets, shared_memory };
+        assert!(check(folder.path(), extras(true, false)).is_err_and(|why| why.contains("rsocket/librspreload.so")));
+        assert!(check(folder.path(), extras(false, true)).is_err_and(|why| why.contains("--shared-memory")));
+        for name in [REDIRECTOR, SOCKETS, SHARED_MEMORY] {
             std::fs::write(folder.path().join(name), "").expect("written");
         }
-        let loaded = |sockets| {
+        assert_eq!(check(folder.path(), extras(true, true)), Ok(()));
+        let loaded = |extras| {
             let mut command = Command::new("true");
-            add(&mut command, folder.path(), sockets, |_| None);
+            add(&mut command, folder.path(), extras, |_| None);
             let value = command.get_envs().find(|(name, _)| *name == VARIABLE).and_then(|(_, value)| value);
             value.expect("something is loaded").to_owned().into_string().expect("a plain path")
         };
-        assert!(!loaded(false).contains(SOCKETS));
-        assert!(loaded(true).contains(SOCKETS) && loaded(true).ends_with(REDIRECTOR));
+        let none = loaded(Extras::default());
+        assert!(!none.contains(SOCKETS) && !none.contains(SHARED_MEMORY));
+        let sockets = loaded(extras(true, false));
+        assert!(sockets.contains(SOCKETS) && sockets.ends_with(REDIRECTOR) && !sockets.contains(SHARED_MEMORY));
+        assert!(loaded(extras(false, true)).contains(SHARED_MEMORY));
     }
 
     #[test]
@@ -124,10 +145,10 @@ mod tests {
         assert_eq!(options("detect_leaks=0".into()), "verify_asan_link_order=0:detect_leaks=0");
         let library = tempfile::tempdir().expect("a folder");
         let mut command = Command::new("true");
-        add(&mut command, library.path(), true, |_| None);
+        add(&mut command, library.path(), Extras { sockets: true, shared_memory: true }, |_| None);
         assert_eq!(command.get_envs().count(), 0, "no library, nothing to load");
         std::fs::write(library.path().join(REDIRECTOR), "").expect("written");
-        add(&mut command, library.path(), false, |_| None);
+        add(&mut command, library.path(), Extras::default(), |_| None);
         assert_eq!(command.get_envs().count(), 2);
     }
 }

@@ -19,10 +19,11 @@ use crate::fault_counts::FaultCounts;
 use crate::finding::Finding;
 use crate::pair;
 use crate::place::{self, Host};
-use crate::preload;
+use crate::preload::{self, Extras};
 use crate::program::{Program, search_path};
 use crate::ready::{self, Surroundings};
 use crate::reasons::{self, End, Reasons};
+use crate::shared_memory;
 use crate::signals::{self, Caught};
 use crate::start;
 use crate::strict::Findings;
@@ -71,8 +72,13 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
     let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
-    preload::check(&library, run.sockets)?;
-    let mut command = command(run, &library, &run_dir, &reasons);
+    let shared_memory = shared_memory::wanted(run.shared_memory, env::var_os(shared_memory::VARIABLE).as_deref())?;
+    let extras = Extras { sockets: run.sockets, shared_memory: shared_memory.is_some() };
+    preload::check(&library, extras)?;
+    let mut command = command(run, extras, &library, &run_dir, &reasons);
+    if let Some(value) = &shared_memory {
+        command.env(shared_memory::VARIABLE, value);
+    }
     if let Some(findings) = &findings {
         command.env(engine::lint::VARIABLE, findings.file());
     }
@@ -100,7 +106,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let asked = passing.asked();
     let code = exit_code(status);
     if status.code().is_some_and(|code| code != 0) && !run.quiet && unreached.is_empty() && !reasons.has_opened() {
-        explain_failure(&file, run, &library);
+        explain_failure(&file, extras, &library);
     }
     let opened = reasons.opened();
     let acted = counts.map(|counts| counts.told(&reasons.last().unwrap_or_default()));
@@ -127,8 +133,8 @@ fn not_started(file: &Program, program: &str, error: &io::Error) -> u8 {
 }
 
 /// The program failed, and never reached softhca: says why, if its file or its libraries show it.
-fn explain_failure(file: &Program, run: &Run, library: &Path) {
-    let libraries = file.libraries(library, &preload::libraries(library, run.sockets));
+fn explain_failure(file: &Program, extras: Extras, library: &Path) {
+    let libraries = file.libraries(library, &preload::libraries(library, extras));
     if let Some(finding) = file.obstacles().into_iter().chain(libraries).find(Finding::is_failure) {
         say(format_args!("{}", finding.sentence()));
     }
@@ -146,11 +152,11 @@ fn end_with(parent: u32) {
     }
 }
 
-fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Command {
+fn command(run: &Run, extras: Extras, library: &Path, run_dir: &Path, reasons: &Reasons) -> Command {
     let mut command = Command::new(&run.command[0]);
     command.args(&run.command[1..]);
     command.env(place::LIBRARY_PATH, search_path(library, env::var_os(place::LIBRARY_PATH)));
-    preload::add(&mut command, library, run.sockets, |name| env::var_os(name));
+    preload::add(&mut command, library, extras, |name| env::var_os(name));
     // The path is absolute, because the program and its children may change their directory.
     command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());

@@ -127,6 +127,11 @@ impl Direct {
         self.on
     }
 
+    /// Whether the engine has a grant of a peer.
+    fn knows(&self, engine: u32) -> bool {
+        self.peers.lock().get(&engine).is_some_and(|grant_table| grant_table.strong_count() > 0)
+    }
+
     pub(crate) fn has_asks(&self) -> bool {
         self.on && !self.asks.lock().is_empty()
     }

@@ -64,7 +64,9 @@ impl Needs {
     /// Reads a build.
     pub(crate) fn of(workspace: &Workspace, dist: &Dist) -> Result<Self, String> {
         let mut glibc = (0, 0);
-        for file in [dist.softhca(), dist.library(), dist.rdmacm(), dist.redirector(), dist.sockets()] {
+        for file in
+            [dist.softhca(), dist.library(), dist.rdmacm(), dist.redirector(), dist.shared_memory(), dist.sockets()]
+        {
             glibc = glibc.max(highest(&versions(&file)?, "GLIBC_"));
         }
         let files = [("libibverbs", dist.library()), ("librdmacm", dist.rdmacm())];

@@ -21,7 +21,8 @@ use crate::special::Special;
 use crate::usermem::guarded::{GuardWord, NotDone};
 
 /// The engine asks for a grant of a key after this many uses, and again each time the number of
-/// uses has grown by this factor.
+/// uses has grown by this factor. If the peer has granted another key, the engine also asks at the
+/// first use.
 const WORTH: u32 = 8;
 /// After this many uses of a key, with two asks, the key counts as hopeless.
 const VAIN: u32 = 100;
@@ -146,7 +147,7 @@ impl Qp {
 
     /// A key was used for which there is no grant.
     fn count_use(&self, inner: &mut Inner, key: u32, peer: u32) {
-        if inner.direct.count(key) {
+        if inner.direct.count(key, || self.engine().direct.knows(peer)) {
             let ask = Ask { engine: peer, qpn: self.qpn(), dest: inner.attributes.dest_qp_num, key };
             self.engine().ask_for_way(ask);
         }
@@ -187,7 +188,7 @@ impl super::DirectState {
     }
 
     /// Counts a use of a key; returns whether to ask for a grant now.
-    fn count(&mut self, key: u32) -> bool {
+    fn count(&mut self, key: u32, knows_peer: impl FnOnce() -> bool) -> bool {
         let place = self.uses.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
             self.next = (self.next + 1) % self.uses.len();
             self.uses[self.next] = (key, 0);
@@ -198,7 +199,27 @@ impl super::DirectState {
         if *count > VAIN && self.remote_grants.is_empty() {
             self.pause = PAUSE;
         }
+        if *count == 1 {
+            return knows_peer();
+        }
         // At 8, 64, 512 …: an ask may be lost, and a refused grant may be given later.
         count.is_power_of_two() && *count >= WORTH && count.trailing_zeros().is_multiple_of(WORTH.trailing_zeros())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DirectState;
+
+    #[test]
+    fn a_known_peer_is_asked_at_the_first_use_and_any_peer_after_a_few() {
+        let asks = |knows_peer: bool| {
+            let mut state = DirectState::default();
+            (1..=64).filter(|_| state.count(7, || knows_peer)).count()
+        };
+        assert_eq!(asks(false), 2, "at 8 and 64");
+        assert_eq!(asks(true), 3, "at 1, 8 and 64");
+        let mut state = DirectState::default();
+        assert!(state.count(7, || true) && state.count(9, || true) && !state.count(7, || true));
     }
 }

@@ -80,7 +80,8 @@ fn told(frames: &[Frame], maps: &str) -> Option<String> {
 
 /// Whether the frame belongs to this library, a library on top of it, or the runtime in between.
 fn is_ours(file: &str, name: &str) -> bool {
-    const FILES: [&str; 4] = ["libibverbs.so", "librdmacm.so", "librspreload.so", "libsofthca_preload.so"];
+    const FILES: [&str; 5] =
+        ["libibverbs.so", "librdmacm.so", "librspreload.so", "libsofthca_preload.so", "libsofthca_shared.so"];
     const NAMES: [&str; 6] = ["softhca", "std::", "core::", "alloc::", "tokio::", "__rust"];
     let name = name.trim_start_matches(['<', '&']);
     FILES.iter().any(|ours| file.starts_with(ours)) || NAMES.iter().any(|ours| name.starts_with(ours))

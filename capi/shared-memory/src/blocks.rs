@@ -1,0 +1,100 @@
+//! Blocks of `malloc` in shared memory: each is a mapping of its own. All addresses are numbers;
+//! the entry makes them pointers. The principal functions are [`make`] and [`resize`].
+
+use crate::choice::{PAGE, file_length, whole_pages};
+use crate::front::{self, memory};
+use crate::pages;
+use crate::table::{Piece, Span};
+
+/// A new block of zeros, if the user wants it to be shared and it can be.
+#[inline]
+pub(crate) fn make(size: usize, align: usize) -> Option<usize> {
+    if front::choice().wants_block(size, align) { make_shared(size, align) } else { None }
+}
+
+#[cold]
+fn make_shared(size: usize, align: usize) -> Option<usize> {
+    let length = whole_pages(size)?;
+    let align = align.max(PAGE);
+    let whole = pages::map(length.checked_add(align - PAGE)?).ok()?;
+    let start = whole.next_multiple_of(align);
+    let block = start..start + length;
+    pages::unmap(&(whole..block.start));
+    pages::unmap(&(block.end..whole + length + (align - PAGE)));
+    if front::make(&block, file_length(length), start) {
+        return Some(start);
+    }
+    pages::unmap(&block);
+    None
+}
+
+/// The block at an address that the program has, if it is from here.
+#[inline]
+pub(crate) fn find(address: usize) -> Option<Span> {
+    let is_possible = address.is_multiple_of(PAGE) && front::may_hold(&(address..address.saturating_add(1)));
+    if is_possible { memory().table.block(address) } else { None }
+}
+
+/// Frees a block.
+pub(crate) fn free(block: &Span) {
+    // A table that cannot be split keeps the memory. Blocks are split only by mprotect(2).
+    if front::release(block).is_ok() {
+        pages::unmap(block);
+    }
+}
+
+/// What `realloc` can do with a block.
+pub(crate) enum Resized {
+    /// The block, perhaps at another address.
+    Done(usize),
+    /// The block must be copied.
+    Copy,
+}
+
+/// Changes the size of a block without a copy, if possible.
+pub(crate) fn resize(block: &Span, size: usize) -> Resized {
+    let Some(length) = whole_pages(size) else { return Resized::Copy };
+    // A block that has become small goes back to the next allocator.
+    if length < block.len() / 4 && !front::choice().wants_block(size, 1) {
+        return Resized::Copy;
+    }
+    if length <= block.len() {
+        let tail = block.start + length..block.end;
+        if !tail.is_empty() && front::release(&tail).is_ok() {
+            pages::unmap(&tail);
+        }
+        return Resized::Done(block.start);
+    }
+    grow(block, length).map_or(Resized::Copy, Resized::Done)
+}
+
+fn grow(block: &Span, length: usize) -> Option<usize> {
+    let piece = memory().lift(block).ok()??;
+    let fits = piece.file.is_none_or(|file| piece.offset.saturating_add(length) <= file.length);
+    let moved = if fits { pages::remap(block, length).ok() } else { None };
+    let start = moved.unwrap_or(block.start);
+    let end = if moved.is_some() { start + length } else { block.end };
+    let put = memory().put(Piece { start, end, block: start, ..piece });
+    debug_assert!(put.is_ok(), "a piece was just taken out");
+    moved
+}
+
+/// Copies what a block has to a new block of zeros of at least its size. Holes stay holes.
+pub(crate) fn copy(block: &Span, to: usize) {
+    let mut at = block.start;
+    while let Some(piece) = memory().table.first(&(at..block.end)) {
+        pages::copy(&piece, to + (piece.start - block.start));
+        at = piece.end;
+    }
+}
+
+/// The block, or else the piece, around an address.
+pub(crate) fn around(address: usize) -> Option<Span> {
+    let span = address / PAGE * PAGE..address.saturating_add(1);
+    let piece = if front::may_hold(&span) {
+        memory().table.pieces().iter().find(|piece| piece.start <= address && address < piece.end).copied()
+    } else {
+        None
+    }?;
+    find(piece.block).or(Some(piece.start..piece.end))
+}

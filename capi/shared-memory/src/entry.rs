@@ -1,0 +1,126 @@
+//! The functions that map memory, fork, or take memory as a stack, under the names of the C
+//! library. They only pass their arguments on.
+
+#![allow(non_snake_case, reason = "the names are the C library's")]
+
+use std::ffi::c_int;
+
+use interpose::{intercept, refused};
+
+use crate::forks;
+use crate::front::{is_ready, span};
+use crate::mappings::{self, Move};
+use crate::next::Function;
+
+intercept! {
+    /// Maps memory.
+    fn mmap(
+        address: usize, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64,
+    ) -> isize as next => mappings::map(
+        length, (address, protection, flags), |flags| next(address, length, protection, flags, fd, offset),
+    );
+
+    /// The same function, for programs that say how long an offset is.
+    fn mmap64(
+        address: usize, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64,
+    ) -> isize as next => mappings::map(
+        length, (address, protection, flags), |flags| next(address, length, protection, flags, fd, offset),
+    );
+
+    /// Unmaps memory.
+    fn munmap(address: usize, length: usize) -> c_int as next =>
+        mappings::unmap(address, length, || next(address, length));
+
+    /// Changes the size and the place of a mapping.
+    fn mremap(
+        address: usize, length: usize, new_length: usize, flags: c_int, new_address: usize,
+    ) -> isize as next => mappings::remap(
+        &Move { address, length, new_length, flags, new_address },
+        |length, flags| next(address, length, new_length, flags, new_address),
+    );
+
+    /// Advises the kernel.
+    fn madvise(address: usize, length: usize, advice: c_int) -> c_int as next =>
+        mappings::advise(address, length, advice, |address, length| next(address, length, advice));
+
+    /// Sets the protection of memory.
+    fn mprotect(address: usize, length: usize, protection: c_int) -> c_int as next =>
+        mappings::protect(address, length, protection, || next(address, length, protection));
+
+    /// Forks. The handlers do the rest.
+    fn fork() -> c_int as next =>
+        if is_ready() && forks::is_possible() { next() } else { refused(libc::ENOMEM) };
+
+    /// Forks without handlers.
+    fn _Fork() -> c_int as next =>
+        if forks::is_under_way() {
+            next()
+        } else if is_ready() && forks::is_possible() {
+            forks::prepare();
+            let child = next();
+            if child == 0 { forks::in_child() } else { forks::in_parent() }
+            child
+        } else {
+            refused(libc::ENOMEM)
+        };
+
+    /// Starts a process or a thread. A process of its own gets copies.
+    fn clone(
+        function: usize, stack: usize, flags: c_int, argument: usize, parent: usize, storage: usize, child: usize,
+    ) -> c_int as next => {
+        if flags & libc::CLONE_VM != 0 || !is_ready() {
+            return next(function, stack, flags, argument, parent, storage, child);
+        }
+        if let Some(block) = crate::blocks::around(stack.wrapping_sub(1)) {
+            forks::make_private(&block);
+        }
+        if !forks::is_possible() {
+            return refused(libc::ENOMEM);
+        }
+        let start = Start { function, argument };
+        forks::prepare();
+        let begin = begin as extern "C" fn(*const Start) -> c_int as usize;
+        let process = next(begin, stack, flags, (&raw const start).expose_provenance(), parent, storage, child);
+        forks::in_parent();
+        process
+    };
+
+    /// Gives a new thread a stack.
+    fn pthread_attr_setstack(attributes: usize, stack: usize, size: usize) -> c_int as next => {
+        whole_stack(stack, size);
+        next(attributes, stack, size)
+    };
+
+    /// Gives signal handlers a stack.
+    fn sigaltstack(new: *const libc::stack_t, old: usize) -> c_int as next => {
+        // SAFETY: NULL, or the caller's description of a stack.
+        if let Some(new) = unsafe { new.as_ref() } {
+            whole_stack(new.ss_sp.addr(), new.ss_size);
+        }
+        next(new, old)
+    };
+}
+
+/// What the program wants a process to begin with.
+struct Start {
+    function: usize,
+    argument: usize,
+}
+
+/// The first function of a process that `clone` has made.
+extern "C" fn begin(start: *const Start) -> c_int {
+    forks::in_child();
+    // SAFETY: this process has a copy of the memory of `clone`, with the value.
+    let Start { function, argument } = unsafe { start.read() };
+    // SAFETY: the caller of `clone` gave the function and its argument.
+    let function: unsafe extern "C" fn(usize) -> c_int = unsafe { std::mem::transmute(function) };
+    // SAFETY: as above.
+    unsafe { function(argument) }
+}
+
+fn whole_stack(stack: usize, size: usize) {
+    let first = stack.next_multiple_of(crate::choice::PAGE);
+    if let Some(span) = stack.checked_add(size).and_then(|end| span(first, (end.checked_sub(first)?) / 4096 * 4096)) {
+        forks::make_private(&span);
+    }
+}

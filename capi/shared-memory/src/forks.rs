@@ -1,0 +1,128 @@
+//! Forks. A child gets copies of the shared memory, at the same addresses, as private memory.
+//!
+//! The copies are made in the parent, as late as possible: in the handler that `fork` runs last
+//! before it asks the kernel. The shared memory itself is not inherited (`MADV_DONTFORK`), so no
+//! child can ever write into its parent's memory. In the child, the handler that runs first moves
+//! the copies to their places. vfork(2), `posix_spawn` and `system` run no handlers: their child
+//! uses the parent's memory until it calls exec. The principal function is [`prepare`].
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::thread::gettid;
+
+use crate::front::{Memory, memory};
+use crate::lock::Held;
+use crate::pages;
+use crate::table::{AtFork, Full, Piece, Span};
+
+/// The lock of the table, from before a fork until after it.
+struct Fork(UnsafeCell<Option<Held<'static, Memory>>>);
+
+// SAFETY: only the thread that has the lock uses the value.
+unsafe impl Sync for Fork {}
+
+static FORK: Fork = Fork(UnsafeCell::new(None));
+
+/// The thread that forks, or 0.
+static FORKER: AtomicI32 = AtomicI32::new(0);
+
+/// Has `fork` of the C library run the handlers. The first one that registers runs last before the
+/// fork, and first after it.
+pub(crate) fn register() {
+    // SAFETY: the functions live as long as the process: a preloaded library is never unloaded.
+    let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// Whether this thread is between [`prepare`] and [`in_parent`].
+pub(crate) fn is_under_way() -> bool {
+    FORKER.load(Ordering::Relaxed) == gettid().as_raw_nonzero().get()
+}
+
+/// Whether the copies will have room. `false`: the fork fails with ENOMEM, as the kernel's would.
+/// It also fails if the calling thread's stack is shared memory, which the child would not have.
+pub(crate) fn is_possible() -> bool {
+    let here = 0_u8;
+    let here = (&raw const here).addr();
+    let memory = memory();
+    let pieces = memory.table.pieces().iter().filter(|piece| piece.file.is_some());
+    if pieces.clone().any(|piece| (piece.start..piece.end).contains(&here)) {
+        return false;
+    }
+    let total: usize = pieces.filter(|piece| piece.at_fork != AtFork::Nothing).map(Piece::len).sum();
+    total == 0 || pages::map_unreserved(total).map(|start| pages::unmap(&(start..start + total))).is_ok()
+}
+
+/// Before a fork: makes the copies.
+pub(crate) extern "C" fn prepare() {
+    if is_under_way() {
+        return;
+    }
+    let mut memory = memory();
+    for piece in memory.table.pieces_mut().iter_mut().filter(|piece| piece.file.is_some()) {
+        // Without room, the child does not have the memory.
+        let room = |length| pages::map_unreserved(length).unwrap_or(0);
+        piece.copy = if piece.at_fork == AtFork::Nothing { 0 } else { room(piece.len()) };
+        if piece.copy != 0 && piece.at_fork == AtFork::Copy {
+            pages::copy(piece, piece.copy);
+        }
+    }
+    FORKER.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    // SAFETY: this thread has the lock.
+    unsafe { *FORK.0.get() = Some(memory) };
+}
+
+/// After a fork, in the parent: removes the copies.
+pub(crate) extern "C" fn in_parent() {
+    // SAFETY: this thread has the lock since `prepare`.
+    let Some(mut memory) = (unsafe { (*FORK.0.get()).take() }) else { return };
+    for piece in memory.table.pieces_mut() {
+        pages::unmap(&(piece.copy..piece.copy + if piece.copy == 0 { 0 } else { piece.len() }));
+        piece.copy = 0;
+    }
+    FORKER.store(0, Ordering::Relaxed);
+}
+
+/// After a fork, in the child: moves the copies to their places.
+pub(crate) extern "C" fn in_child() {
+    // SAFETY: the child's only thread is the one that has the lock since `prepare`.
+    let Some(mut memory) = (unsafe { (*FORK.0.get()).take() }) else { return };
+    for piece in memory.table.pieces().iter().filter(|piece| piece.file.is_some()) {
+        piece.file.iter().for_each(pages::close);
+        let span = piece.copy..piece.copy + piece.len();
+        let is_placed = piece.copy != 0 && pages::move_to(&span, piece.start).is_ok();
+        if is_placed && piece.protection != pages::DATA.bits() {
+            pages::protect(piece.start, piece.len(), piece.protection);
+        }
+    }
+    memory.become_private();
+    FORKER.store(0, Ordering::Relaxed);
+}
+
+/// Makes memory private that the program will use as a stack: a forked child needs its stack from
+/// the first moment on. The memory must not be in use.
+pub(crate) fn make_private(span: &Span) {
+    if crate::front::may_hold(span) {
+        // If there is no room for the copy, a fork from that stack fails.
+        let _ = try_make_private(span);
+    }
+}
+
+fn try_make_private(span: &Span) -> Result<(), Full> {
+    let mut memory = memory();
+    let mut rest = span.clone();
+    while let Some(piece) = memory.table.first(&rest) {
+        rest.start = piece.end;
+        let (Some(_), Ok(copy)) = (piece.file, pages::map_unreserved(piece.len())) else { continue };
+        let Some((piece, last)) = memory.take(&(piece.start..piece.end))? else { continue };
+        pages::copy(&piece, copy);
+        let moved = pages::move_to(&(copy..copy + piece.len()), piece.start);
+        debug_assert!(moved.is_ok(), "{moved:?}");
+        pages::protect(piece.start, piece.len(), piece.protection);
+        last.iter().for_each(pages::close);
+        if piece.block != 0 {
+            memory.put(Piece { file: None, ..piece })?;
+        }
+    }
+    Ok(())
+}

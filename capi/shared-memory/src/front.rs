@@ -1,0 +1,149 @@
+//! The state of the library: whether it is ready, what the user has chosen, and the table of shared
+//! memory. The principal functions are [`is_ready`], [`make`] and [`release`].
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::choice::{Choice, Descriptors, PAGE};
+use crate::lock::{Held, Lock};
+use crate::pages;
+use crate::table::{File, Full, Piece, Span, Table};
+
+/// The most pieces of shared memory: twice the most files.
+const PIECES: usize = 2048;
+
+/// The table, and the number of its files.
+pub(crate) struct Memory {
+    pub(crate) table: Table<PIECES>,
+    files: usize,
+}
+
+static MEMORY: Lock<Memory> = Lock::new(Memory { table: Table::new(), files: 0 });
+
+/// The lowest and the highest address that the table has ever had. Most calls of the program are
+/// about other addresses, and take no lock.
+static LOW: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+static READY: AtomicBool = AtomicBool::new(false);
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the next functions are known. The first caller makes it so. Before that, the next
+/// functions must not be called: their look-up may be what calls.
+#[inline]
+pub(crate) fn is_ready() -> bool {
+    READY.load(Ordering::Acquire) || begin()
+}
+
+#[cold]
+fn begin() -> bool {
+    if BEGUN.swap(1, Ordering::Relaxed) != 0 {
+        return READY.load(Ordering::Acquire);
+    }
+    crate::next::NEXT.look_up_all();
+    crate::forks::register();
+    choose();
+    READY.store(true, Ordering::Release);
+    true
+}
+
+/// Reads the user's choice. Before the C library has set the environment up, there is none yet; the
+/// library's constructor calls this again.
+pub(crate) fn choose() {
+    LEAST.store(crate::surroundings::choice().least, Ordering::Relaxed);
+}
+
+/// The user's choice.
+#[inline]
+pub(crate) fn choice() -> Choice {
+    Choice { least: LEAST.load(Ordering::Relaxed) }
+}
+
+/// Waits for the table.
+pub(crate) fn memory() -> Held<'static, Memory> {
+    MEMORY.take()
+}
+
+/// Whether the table can have memory in a range.
+#[inline]
+pub(crate) fn may_hold(span: &Span) -> bool {
+    span.start < HIGH.load(Ordering::Relaxed) && span.end > LOW.load(Ordering::Relaxed)
+}
+
+impl Memory {
+    /// Adds a piece whose file is in the table, or private memory.
+    pub(crate) fn put(&mut self, piece: Piece) -> Result<(), Full> {
+        self.table.add(piece)?;
+        LOW.fetch_min(piece.start, Ordering::Relaxed);
+        HIGH.fetch_max(piece.end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes the first piece in a range out of the table. The second value is its file, if no other
+    /// piece has it.
+    pub(crate) fn take(&mut self, span: &Span) -> Result<Option<(Piece, Option<File>)>, Full> {
+        let Some(piece) = self.table.take_first(span)? else { return Ok(None) };
+        let last = piece.file.filter(|file| !self.table.has(file));
+        self.files -= usize::from(last.is_some());
+        Ok(Some((piece, last)))
+    }
+
+    /// Takes the only piece of a range out of the table, to put it elsewhere.
+    pub(crate) fn lift(&mut self, span: &Span) -> Result<Option<Piece>, Full> {
+        match self.table.first(span) {
+            Some(piece) if piece.start == span.start && piece.end == span.end => self.table.take_first(span),
+            _ => Ok(None),
+        }
+    }
+
+    /// Forgets all files, in a forked child. The pieces become private memory; only those of
+    /// `malloc` stay in the table.
+    pub(crate) fn become_private(&mut self) {
+        self.files = 0;
+        self.table.keep(|piece| piece.block != 0);
+        for piece in self.table.pieces_mut() {
+            (piece.file, piece.copy) = (None, 0);
+        }
+    }
+}
+
+/// Makes new private memory shared, if there are descriptors for it.
+pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
+    let mut memory = memory();
+    let most = Descriptors::of(getrlimit(Resource::Nofile).current).most;
+    if memory.files >= most || !memory.table.is_roomy() {
+        return false;
+    }
+    let Some(piece) = pages::share(span, file_length, block) else { return false };
+    memory.files += 1;
+    // The table is roomy; and the memory is new, so nothing in the table overlaps it, unless the
+    // program has unmapped memory behind the C library's back.
+    while let Ok(Some((_, last))) = memory.take(span) {
+        last.iter().for_each(pages::close);
+    }
+    memory.put(piece).is_ok()
+}
+
+/// Removes a range from the table and gives its memory back to the machine. The caller unmaps it,
+/// or maps something else there. Fails if the table cannot be split so.
+pub(crate) fn release(span: &Span) -> Result<(), Full> {
+    if !may_hold(span) {
+        return Ok(());
+    }
+    loop {
+        let taken = memory().take(span)?;
+        let Some((piece, last)) = taken else { return Ok(()) };
+        // Without the lock: it can take long.
+        pages::punch_for_good(&piece);
+        last.iter().for_each(pages::close);
+    }
+}
+
+/// The pages of a range that the program has given, or `None` if the kernel would refuse it.
+pub(crate) fn span(address: usize, length: usize) -> Option<Span> {
+    let length = crate::choice::whole_pages(length)?;
+    (address.is_multiple_of(PAGE) && length != 0).then_some(address..address.checked_add(length)?)
+}

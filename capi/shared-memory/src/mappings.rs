@@ -1,0 +1,228 @@
+//! What happens to mappings that the program makes, changes and removes. Each function gets the
+//! next function as an argument. All addresses are numbers. The principal function is [`map`].
+
+use libc::c_int;
+
+use crate::choice::{PAGE, file_length};
+use crate::front::{self, may_hold, memory, release, span};
+use crate::pages;
+use crate::table::{AtFork, Full, Piece, Span};
+use interpose::refused;
+
+/// The answer of mmap(2) and mremap(2) if they fail.
+const FAILED: isize = -1;
+
+const DONTNEED_LOCKED: c_int = 24;
+
+/// `mmap`. `next` takes the flags.
+pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_int) -> isize) -> isize {
+    let (address, protection, flags) = asked;
+    if front::is_ready() && front::choice().wants_mapping(length, protection, flags) {
+        let present = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED);
+        let found = next(flags & !present);
+        if let Some(span) = span(found.cast_unsigned(), length).filter(|_| found != FAILED) {
+            front::make(&span, file_length(span.len()), 0);
+            if present != 0 {
+                pages::populate(&span, flags & libc::MAP_LOCKED != 0);
+            }
+        }
+        return found;
+    }
+    let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0;
+    if replaces && span(address, length).is_some_and(|span| release(&span).is_err()) {
+        return refused(libc::ENOMEM);
+    }
+    next(flags)
+}
+
+/// `munmap`.
+pub(crate) fn unmap(address: usize, length: usize, next: impl FnOnce() -> c_int) -> c_int {
+    match span(address, length).map_or(Ok(()), |span| release(&span)) {
+        Ok(()) => next(),
+        Err(Full) => refused(libc::ENOMEM),
+    }
+}
+
+/// `mprotect`: the table needs the protection for a forked child's copy.
+pub(crate) fn protect(address: usize, length: usize, protection: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let answer = next();
+    if let Some(span) = span(address, length).filter(|span| answer == 0 && may_hold(span)) {
+        // If the table is full, the child's copy has the old protection.
+        let _ = memory().table.change(&span, |piece| piece.protection = protection.cast_unsigned());
+    }
+    answer
+}
+
+/// `madvise`. `next` takes the address and the length, because a range can have parts that are not
+/// shared.
+pub(crate) fn advise(address: usize, length: usize, advice: c_int, next: impl Fn(usize, usize) -> c_int) -> c_int {
+    let Some(mut rest) = span(address, length).filter(may_hold) else { return next(address, length) };
+    while !rest.is_empty() {
+        let piece = memory().table.first(&rest).filter(|piece| piece.file.is_some() || piece.start != rest.start);
+        let part = match piece {
+            Some(piece) if piece.start == rest.start => piece.end,
+            Some(piece) => piece.start,
+            None => memory().table.first(&rest).map_or(rest.end, |private| private.end),
+        };
+        let answer = match piece.filter(|piece| piece.start == rest.start) {
+            Some(piece) => advise_piece(&piece, advice, || next(piece.start, piece.len())),
+            None => next(rest.start, part - rest.start),
+        };
+        if answer != 0 {
+            return answer;
+        }
+        rest.start = part;
+    }
+    0
+}
+
+/// Gives shared memory what the advice means for private memory.
+fn advise_piece(piece: &Piece, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let at_fork = |from: Option<AtFork>, to: AtFork| {
+        let change = |piece: &mut Piece| {
+            if from.is_none_or(|from| piece.at_fork == from) {
+                piece.at_fork = to;
+            }
+        };
+        let changed = memory().table.change(&(piece.start..piece.end), change);
+        changed.map_or_else(|Full| refused(libc::ENOMEM), |()| 0)
+    };
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE => {
+            pages::punch(piece).map_or_else(|error| refused(error.raw_os_error()), |()| 0)
+        }
+        // Only for shared memory.
+        libc::MADV_REMOVE | DONTNEED_LOCKED => refused(libc::EINVAL),
+        libc::MADV_DONTFORK => at_fork(None, AtFork::Nothing),
+        libc::MADV_DOFORK => at_fork(Some(AtFork::Nothing), AtFork::Copy),
+        libc::MADV_WIPEONFORK => at_fork(None, AtFork::Zeros),
+        libc::MADV_KEEPONFORK => at_fork(Some(AtFork::Zeros), AtFork::Copy),
+        _ => next(),
+    }
+}
+
+/// What mremap(2) is asked for.
+pub(crate) struct Move {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    pub(crate) new_length: usize,
+    pub(crate) flags: c_int,
+    pub(crate) new_address: usize,
+}
+
+impl Move {
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// `mremap`. `next` takes the length and the flags.
+pub(crate) fn remap(asked: &Move, next: impl Fn(usize, c_int) -> isize) -> isize {
+    let as_asked = || next(asked.length, asked.flags);
+    let (Some(old), Some(new_length)) =
+        (span(asked.address, asked.length), crate::choice::whole_pages(asked.new_length).filter(|length| *length != 0))
+    else {
+        // Only shared memory can be mapped a second time in this way.
+        let is_ours = asked.length == 0 && may_hold(&(asked.address..asked.address.saturating_add(PAGE)));
+        let is_ours = is_ours && memory().table.first(&(asked.address..asked.address + PAGE)).is_some();
+        return if is_ours { refused(libc::EINVAL) } else { as_asked() };
+    };
+    if asked.has(libc::MREMAP_FIXED) {
+        let target = span(asked.new_address, new_length);
+        let apart = target.as_ref().is_none_or(|target| target.end <= old.start || old.end <= target.start);
+        if apart && target.is_some_and(|target| release(&target).is_err()) {
+            return refused(libc::ENOMEM);
+        }
+    }
+    if !may_hold(&old) || memory().table.first(&old).is_none() {
+        return as_asked();
+    }
+    remap_shared(asked, old, new_length, next)
+}
+
+fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(usize, c_int) -> isize) -> isize {
+    let leaves = asked.has(libc::MREMAP_DONTUNMAP);
+    if leaves && (new_length != old.len() || !asked.has(libc::MREMAP_MAYMOVE)) {
+        return refused(libc::EINVAL);
+    }
+    if new_length < old.len() {
+        let tail = old.start + new_length..old.end;
+        if release(&tail).is_err() {
+            return refused(libc::ENOMEM);
+        }
+        pages::unmap(&tail);
+        old.end = tail.start;
+    }
+    let moves = leaves || asked.has(libc::MREMAP_FIXED);
+    if new_length == old.len() && !moves {
+        return old.start.cast_signed();
+    }
+    let lifted = memory().table.take_first(&old);
+    let piece = match lifted {
+        Ok(Some(piece)) if piece.start == old.start && piece.end == old.end => piece,
+        Ok(found) => {
+            // More than one mapping, as for the kernel.
+            found.map(|piece| memory().put(piece));
+            return refused(libc::EFAULT);
+        }
+        Err(Full) => return refused(libc::ENOMEM),
+    };
+    let fits = piece.file.is_none_or(|file| {
+        piece.offset + new_length <= file.length && (new_length == old.len() || !memory().table.has(&file))
+    });
+    if !fits {
+        let put = memory().put(piece);
+        debug_assert!(put.is_ok(), "a piece was just taken out");
+        return copied(asked, &old, new_length);
+    }
+    let found = if leaves && !asked.has(libc::MREMAP_FIXED) {
+        moved(&old)
+    } else {
+        next(old.len(), asked.flags & !libc::MREMAP_DONTUNMAP)
+    };
+    let start = if found == FAILED { old.start } else { found.cast_unsigned() };
+    let end = if found == FAILED { old.end } else { start + new_length };
+    let put = memory().put(Piece { start, end, ..piece });
+    debug_assert!(put.is_ok(), "a piece was just taken out");
+    if found != FAILED && leaves {
+        // The old pages are zeros.
+        let _ = pages::map_at(&old);
+    }
+    found
+}
+
+/// Moves memory to any other address.
+fn moved(old: &Span) -> isize {
+    let moved = pages::map(old.len()).and_then(|place| pages::move_to(old, place).map(|()| place));
+    moved.map_or_else(|error| refused(error.raw_os_error()), usize::cast_signed)
+}
+
+/// Grows memory beyond the end of its file: copies it to a new file.
+fn copied(asked: &Move, old: &Span, new_length: usize) -> isize {
+    if !asked.has(libc::MREMAP_MAYMOVE) {
+        return refused(libc::ENOMEM);
+    }
+    let new = if asked.has(libc::MREMAP_FIXED) {
+        let target = asked.new_address..asked.new_address + new_length;
+        pages::unmap(&target);
+        pages::map_at(&target).map(|()| target)
+    } else {
+        pages::map(new_length).map(|start| start..start + new_length)
+    };
+    let new = match new {
+        Ok(new) => new,
+        Err(error) => return refused(error.raw_os_error()),
+    };
+    front::make(&new, file_length(new_length), 0);
+    if let Some(piece) = memory().table.first(old) {
+        pages::copy(&piece, new.start);
+        if piece.protection != pages::DATA.bits() {
+            pages::protect(new.start, new_length, piece.protection);
+            let _ = memory().table.change(&new, |new| new.protection = piece.protection);
+        }
+    }
+    if release(old).is_ok() {
+        pages::unmap(old);
+    }
+    new.start.cast_signed()
+}

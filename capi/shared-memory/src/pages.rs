@@ -1,0 +1,234 @@
+//! Pages of memory: making them shared, giving them back, copying them. Talks to the kernel only,
+//! never to the C library, and leaves `errno` alone. The principal function is [`share`].
+//!
+//! All addresses here are of whole pages that this library or the program has mapped for data.
+//! They are numbers: nothing here makes references to the program's memory.
+
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
+
+use crate::choice::Descriptors;
+use crate::table::{File, Piece, Span};
+
+/// The protection of data.
+pub(crate) const DATA: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+fn pointer(address: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// New private memory, at an address of the kernel's choice.
+pub(crate) fn map(length: usize) -> Result<usize, Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let address = unsafe { rustix::mm::mmap_anonymous(pointer(0), length, DATA, MapFlags::PRIVATE) }?;
+    Ok(address.expose_provenance())
+}
+
+/// New private memory that the kernel does not promise to have.
+pub(crate) fn map_unreserved(length: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let address = unsafe { rustix::mm::mmap_anonymous(pointer(0), length, DATA, flags) }?;
+    Ok(address.expose_provenance())
+}
+
+/// New private memory at an address where no memory is.
+pub(crate) fn map_at(span: &Span) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: the flag makes the call fail rather than replace memory.
+    let address = unsafe { rustix::mm::mmap_anonymous(pointer(span.start), span.len(), DATA, flags) }?;
+    debug_assert_eq!(address.addr(), span.start);
+    Ok(())
+}
+
+/// Unmaps memory of this library.
+pub(crate) fn unmap(span: &Span) {
+    if !span.is_empty() {
+        // SAFETY: the memory belongs to the caller, who is done with it.
+        let _ = unsafe { rustix::mm::munmap(pointer(span.start), span.len()) };
+    }
+}
+
+/// Puts shared memory in the place of new private memory, which nobody has used. If that fails, the
+/// private memory stays.
+///
+/// The private memory comes first because the kernel then checks what it would check without this
+/// library: limits on the address space, and overcommit.
+pub(crate) fn share(span: &Span, file_length: usize, block: usize) -> Option<Piece> {
+    let file = make_file(file_length.max(span.len()))?;
+    // SAFETY: the descriptor is open.
+    let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the pages that are replaced are new, and nobody uses them yet.
+    if unsafe { rustix::mm::mmap(pointer(span.start), span.len(), DATA, flags, fd, 0) }.is_err() {
+        // The kernel may have removed the private memory already.
+        let _ = map_at(span);
+        close(&file);
+        return None;
+    }
+    // A child by clone(2), which nobody has made copies for, gets nothing.
+    // SAFETY: the advice changes only what a forked child gets.
+    let _ = unsafe { rustix::mm::madvise(pointer(span.start), span.len(), Advice::LinuxDontFork) };
+    Some(Piece {
+        start: span.start,
+        end: span.end,
+        file: Some(file),
+        offset: 0,
+        block,
+        protection: DATA.bits(),
+        at_fork: crate::table::AtFork::Copy,
+        copy: 0,
+    })
+}
+
+/// A memfd whose length is sealed, with a high descriptor.
+fn make_file(length: usize) -> Option<File> {
+    // Beyond this limit, the kernel would send a signal.
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| length as u64 <= limit).then_some(())?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = rustix::fs::memfd_create(c"softhca-memory", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(c"softhca-memory", flags))
+        .ok()?;
+    let sealed = seal(&made, length).ok();
+    let from = Descriptors::of(getrlimit(Resource::Nofile).current).from;
+    let high = sealed.and_then(|stat| Some((stat, rustix::io::fcntl_dupfd_cloexec(&made, from).ok()?)));
+    discard(made);
+    let (stat, fd) = high?;
+    Some(File { fd: fd.into_raw_fd(), device: stat.st_dev, inode: stat.st_ino, length })
+}
+
+fn seal(file: &OwnedFd, length: usize) -> Result<rustix::fs::Stat, Errno> {
+    rustix::fs::ftruncate(file, length as u64)?;
+    rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    rustix::fs::fstat(file)
+}
+
+/// Closes a descriptor without the C library.
+fn discard(file: OwnedFd) {
+    // SAFETY: the descriptor was this function's own.
+    unsafe { rustix::io::close(file.into_raw_fd()) };
+}
+
+/// The descriptor of a file, if the program has not closed it.
+fn descriptor(file: &File) -> Option<BorrowedFd<'_>> {
+    // SAFETY: the program may close any descriptor at any time. Then the calls with this one fail,
+    // or act on another file; they only read, and the next line makes that unlikely.
+    let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
+    let stat = rustix::fs::fstat(fd).ok()?;
+    ((stat.st_dev, stat.st_ino) == (file.device, file.inode)).then_some(fd)
+}
+
+/// Closes the descriptor of a file.
+pub(crate) fn close(file: &File) {
+    if let Some(fd) = descriptor(file) {
+        // SAFETY: the descriptor is the one that this library has opened.
+        unsafe { rustix::io::close(fd.as_raw_fd()) };
+    }
+}
+
+/// Gives the memory of a piece back to the machine. The pages stay mapped, and are zeros from now
+/// on.
+pub(crate) fn punch(piece: &Piece) -> Result<(), Errno> {
+    // SAFETY: the pages are those of a piece, and the program has said that it does not need the
+    // data.
+    let done = unsafe { rustix::mm::madvise(pointer(piece.start), piece.len(), Advice::LinuxRemove) };
+    // Before Linux 6.7, the kernel refuses this for pages that may not be written.
+    if done != Err(Errno::ACCESS) || piece.protection & DATA.bits() == DATA.bits() {
+        return done;
+    }
+    protect(piece.start, piece.len(), DATA.bits());
+    // SAFETY: as above.
+    let done = unsafe { rustix::mm::madvise(pointer(piece.start), piece.len(), Advice::LinuxRemove) };
+    protect(piece.start, piece.len(), piece.protection);
+    done
+}
+
+/// Gives the memory of a piece back before it is unmapped. A peer that has the file mapped could
+/// keep the memory otherwise.
+pub(crate) fn punch_for_good(piece: &Piece) {
+    if piece.file.is_some() && punch(piece) == Err(Errno::INVAL) {
+        // The pages are locked into memory.
+        // SAFETY: the pages are about to be unmapped, which unlocks them anyway.
+        let _ = unsafe { rustix::mm::munlock(pointer(piece.start), piece.len()) };
+        let _ = punch(piece);
+    }
+}
+
+/// Sets the protection of pages.
+pub(crate) fn protect(start: usize, length: usize, protection: u32) {
+    // SAFETY: the pages belong to the caller.
+    let _ = unsafe { rustix::mm::mprotect(pointer(start), length, MprotectFlags::from_bits_retain(protection)) };
+}
+
+/// Makes pages present, as `MAP_POPULATE` does, and locks them, as `MAP_LOCKED` does. Both flags
+/// promise no more than a try.
+pub(crate) fn populate(span: &Span, locked: bool) {
+    // SAFETY: changes no data.
+    unsafe {
+        if locked {
+            let _ = rustix::mm::mlock(pointer(span.start), span.len());
+        } else {
+            let _ = rustix::mm::madvise(pointer(span.start), span.len(), Advice::LinuxPopulateWrite);
+        }
+    }
+}
+
+/// Moves or grows the mapping of memory that belongs to the caller.
+pub(crate) fn remap(span: &Span, length: usize) -> Result<usize, Errno> {
+    // SAFETY: the memory belongs to the caller, who no longer uses the old address.
+    let address = unsafe { rustix::mm::mremap(pointer(span.start), span.len(), length, MremapFlags::MAYMOVE) }?;
+    Ok(address.expose_provenance())
+}
+
+/// Moves the mapping of the caller's memory to another of the caller's addresses.
+pub(crate) fn move_to(span: &Span, address: usize) -> Result<(), Errno> {
+    let (from, to) = (pointer(span.start), pointer(address));
+    // SAFETY: the memory at both addresses belongs to the caller.
+    unsafe { rustix::mm::mremap_fixed(from, span.len(), span.len(), MremapFlags::MAYMOVE, to) }?;
+    Ok(())
+}
+
+/// Copies the data of a piece to new memory of at least its size, which is all zeros. Where the
+/// file has holes, neither is touched.
+pub(crate) fn copy(piece: &Piece, to: usize) {
+    match piece.file.as_ref().and_then(descriptor) {
+        Some(fd) => copy_data(fd, piece, to),
+        None if piece.protection & ProtFlags::READ.bits() != 0 => {
+            // SAFETY: the piece is readable, and the new memory is the caller's; they do not
+            // overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(pointer(piece.start).cast::<u8>(), pointer(to).cast(), piece.len())
+            };
+        }
+        // Pages that nobody may read have no data in most cases.
+        None => {}
+    }
+}
+
+fn copy_data(fd: BorrowedFd<'_>, piece: &Piece, to: usize) {
+    let end = piece.offset + piece.len();
+    let mut at = piece.offset;
+    while at < end {
+        let Ok(data) = rustix::fs::seek(fd, SeekFrom::Data(at as u64)) else { return };
+        let data = data as usize;
+        let Ok(hole) = rustix::fs::seek(fd, SeekFrom::Hole(data as u64)) else { return };
+        let stop = end.min(hole as usize);
+        at = data;
+        while at < stop {
+            let target = pointer(to + (at - piece.offset)).cast::<u8>();
+            // SAFETY: inside the caller's new memory, which nothing else uses.
+            let room = unsafe { std::slice::from_raw_parts_mut(target, stop - at) };
+            match rustix::io::pread(fd, room, at as u64) {
+                Ok(0) => return,
+                Ok(count) => at += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}

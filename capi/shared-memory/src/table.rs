@@ -1,0 +1,315 @@
+//! The memory that this library has made: a sorted table of address ranges, each with its file.
+//! Pure: nothing here touches the memory or the files.
+//!
+//! A range becomes several pieces where the program treats its parts differently. The table has a
+//! fixed size and never allocates. Principal type: [`Table`].
+
+use std::ops::Range;
+
+/// Addresses, from the first byte to the one behind the last.
+pub(crate) type Span = Range<usize>;
+
+/// A memfd: its descriptor, and what it is known by if the program has closed the descriptor and
+/// the number belongs to another file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) fd: i32,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// The length, which is sealed. It can be more than what is mapped.
+    pub(crate) length: usize,
+}
+
+/// What a forked child gets of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtFork {
+    /// A copy, as of private memory.
+    Copy,
+    /// Zeros (`MADV_WIPEONFORK`).
+    Zeros,
+    /// Nothing (`MADV_DONTFORK`).
+    Nothing,
+}
+
+/// Adjacent pages with the same properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// `None`: private memory, in a forked child.
+    pub(crate) file: Option<File>,
+    /// Where the piece begins in the file.
+    pub(crate) offset: usize,
+    /// The pointer that `malloc` gave the program, or 0 for memory from `mmap`.
+    pub(crate) block: usize,
+    /// The protection, as for mprotect(2).
+    pub(crate) protection: u32,
+    pub(crate) at_fork: AtFork,
+    /// The address of the child's copy while the process forks, otherwise 0.
+    pub(crate) copy: usize,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The part inside a range that overlaps the piece.
+    fn within(self, span: &Span) -> Self {
+        let start = self.start.max(span.start);
+        Self { start, end: self.end.min(span.end), offset: self.offset + (start - self.start), ..self }
+    }
+
+    /// Whether `next` continues this piece, so that one piece can stand for both.
+    fn continues(&self, next: &Self) -> bool {
+        let expected = Self { start: next.start, end: next.end, offset: self.offset + self.len(), ..*self };
+        self.end == next.start && *next == expected
+    }
+}
+
+const UNUSED: Piece =
+    Piece { start: 0, end: 0, file: None, offset: 0, block: 0, protection: 0, at_fork: AtFork::Copy, copy: 0 };
+
+/// The table has no room for another piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Pieces in the order of their addresses. They do not overlap.
+#[derive(Debug)]
+pub(crate) struct Table<const N: usize> {
+    pieces: [Piece; N],
+    len: usize,
+}
+
+impl<const N: usize> Table<N> {
+    pub(crate) const fn new() -> Self {
+        Self { pieces: [UNUSED; N], len: 0 }
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces[..self.len]
+    }
+
+    /// Every piece. The caller keeps the order of the addresses.
+    pub(crate) fn pieces_mut(&mut self) -> &mut [Piece] {
+        &mut self.pieces[..self.len]
+    }
+
+    /// Whether there is room for new memory. The last quarter of the table is for pieces that are
+    /// split.
+    pub(crate) fn is_roomy(&self) -> bool {
+        self.len < N / 4 * 3
+    }
+
+    /// Adds a piece, which must not overlap another.
+    pub(crate) fn add(&mut self, piece: Piece) -> Result<(), Full> {
+        let at = self.first_behind(piece.start);
+        self.insert(at, piece)
+    }
+
+    fn insert(&mut self, at: usize, piece: Piece) -> Result<(), Full> {
+        if self.len == N {
+            return Err(Full);
+        }
+        self.pieces.copy_within(at..self.len, at + 1);
+        self.pieces[at] = piece;
+        self.len += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, at: usize) -> Piece {
+        let piece = self.pieces[at];
+        self.pieces.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        piece
+    }
+
+    /// The index of the first piece that ends behind `address`.
+    fn first_behind(&self, address: usize) -> usize {
+        self.pieces().partition_point(|piece| piece.end <= address)
+    }
+
+    /// The part of the first piece in a range that is inside the range.
+    pub(crate) fn first(&self, span: &Span) -> Option<Piece> {
+        let piece = self.pieces().get(self.first_behind(span.start))?;
+        (piece.start < span.end && !span.is_empty()).then(|| piece.within(span))
+    }
+
+    /// Splits the piece around `address`, so that a piece begins there.
+    fn split(&mut self, address: usize) -> Result<(), Full> {
+        let at = self.first_behind(address);
+        let Some(piece) = self.pieces().get(at).copied().filter(|piece| piece.start < address) else { return Ok(()) };
+        self.insert(at + 1, piece.within(&(address..piece.end)))?;
+        self.pieces[at].end = address;
+        Ok(())
+    }
+
+    /// Removes and returns what [`Table::first`] returns.
+    pub(crate) fn take_first(&mut self, span: &Span) -> Result<Option<Piece>, Full> {
+        let Some(part) = self.first(span) else { return Ok(None) };
+        // The end first: if the table is full, nothing has changed.
+        self.split(part.end)?;
+        self.split(part.start)?;
+        Ok(Some(self.remove(self.first_behind(part.start))))
+    }
+
+    /// Changes all pieces of a range, and splits those at its ends.
+    pub(crate) fn change(&mut self, span: &Span, change: impl Fn(&mut Piece)) -> Result<(), Full> {
+        if self.first(span).is_none() {
+            return Ok(());
+        }
+        self.split(span.end)?;
+        self.split(span.start)?;
+        let mut at = self.first_behind(span.start);
+        while at < self.len && self.pieces[at].start < span.end {
+            change(&mut self.pieces[at]);
+            at += 1;
+        }
+        self.join(span);
+        Ok(())
+    }
+
+    /// Joins pieces in and around a range that need not be separate.
+    fn join(&mut self, span: &Span) {
+        let mut at = self.first_behind(span.start).saturating_sub(1);
+        while at + 1 < self.len && self.pieces[at].start < span.end {
+            if self.pieces[at].continues(&self.pieces[at + 1]) {
+                self.pieces[at].end = self.remove(at + 1).end;
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// The range of the block of `malloc` at an address.
+    pub(crate) fn block(&self, address: usize) -> Option<Span> {
+        let first = self.first_behind(address);
+        let parts = self.pieces()[first..].iter().take_while(|piece| piece.block == address);
+        let end = parts.fold(address, |end, piece| if piece.start == end { piece.end } else { end });
+        (address != 0 && end != address).then_some(address..end)
+    }
+
+    /// Removes the pieces that are not wanted.
+    pub(crate) fn keep(&mut self, wanted: impl Fn(&Piece) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            if wanted(&self.pieces[at]) {
+                self.pieces[kept] = self.pieces[at];
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
+    /// Whether a piece is of this file.
+    pub(crate) fn has(&self, file: &File) -> bool {
+        self.pieces().iter().any(|piece| piece.file.as_ref() == Some(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: File = File { fd: 900, device: 1, inode: 7, length: 0x8000 };
+
+    fn piece(span: Span) -> Piece {
+        Piece { start: span.start, end: span.end, file: Some(FILE), protection: 3, ..UNUSED }
+    }
+
+    fn spans<const N: usize>(table: &Table<N>) -> Vec<(usize, usize, usize)> {
+        table.pieces().iter().map(|piece| (piece.start, piece.end, piece.offset)).collect()
+    }
+
+    #[test]
+    fn a_part_is_taken_and_the_rest_keeps_its_place_in_the_file() {
+        let mut table = Table::<8>::new();
+        table.add(piece(0x5000..0x9000)).unwrap();
+        table.add(piece(0x1000..0x3000)).unwrap();
+        assert_eq!(table.first(&(0x3000..0x5000)), None);
+        assert_eq!(table.first(&(0x2000..0x6000)).map(|piece| (piece.start, piece.end)), Some((0x2000, 0x3000)));
+        let taken = table.take_first(&(0x6000..0x7000)).unwrap().unwrap();
+        assert_eq!((taken.start, taken.end, taken.offset), (0x6000, 0x7000, 0x1000));
+        assert_eq!(spans(&table), [(0x1000, 0x3000, 0), (0x5000, 0x6000, 0), (0x7000, 0x9000, 0x2000)]);
+        while table.take_first(&(0..usize::MAX)).unwrap().is_some() {}
+        assert!(table.pieces().is_empty() && !table.has(&FILE));
+    }
+
+    #[test]
+    fn a_changed_part_is_joined_again_when_it_is_changed_back() {
+        let mut table = Table::<8>::new();
+        table.add(piece(0x1000..0x5000)).unwrap();
+        table.change(&(0x2000..0x3000), |piece| piece.protection = 0).unwrap();
+        assert_eq!(spans(&table), [(0x1000, 0x2000, 0), (0x2000, 0x3000, 0x1000), (0x3000, 0x5000, 0x2000)]);
+        assert_eq!(table.pieces()[1].protection, 0);
+        table.change(&(0..0x9000), |piece| piece.protection = 3).unwrap();
+        assert_eq!(spans(&table), [(0x1000, 0x5000, 0)]);
+        // Neighbours of another file, or of another part of the file, stay separate.
+        table.add(piece(0x5000..0x6000)).unwrap();
+        table.change(&(0..0x9000), |piece| piece.protection = 1).unwrap();
+        assert_eq!(table.pieces().len(), 2);
+    }
+
+    #[test]
+    fn a_block_is_found_by_its_pointer_alone_and_whole() {
+        let mut table = Table::<8>::new();
+        table.add(Piece { block: 0x1000, ..piece(0x1000..0x4000) }).unwrap();
+        table.add(Piece { block: 0x4000, ..piece(0x4000..0x5000) }).unwrap();
+        table.add(piece(0x5000..0x6000)).unwrap();
+        table.change(&(0x2000..0x3000), |piece| piece.protection = 0).unwrap();
+        assert_eq!(table.block(0x1000), Some(0x1000..0x4000));
+        assert_eq!(table.block(0x4000), Some(0x4000..0x5000));
+        for other in [0, 0x2000, 0x5000, 0x6000] {
+            assert_eq!(table.block(other), None, "{other:#x}");
+        }
+    }
+
+    #[test]
+    fn a_full_table_refuses_to_split_and_changes_nothing() {
+        let mut table = Table::<2>::new();
+        table.add(piece(0x1000..0x4000)).unwrap();
+        assert_eq!(table.take_first(&(0x2000..0x3000)), Err(Full));
+        table.change(&(0..0x9000), |_| ()).unwrap();
+        assert_eq!(spans(&table), [(0x1000, 0x4000, 0)]);
+        table.add(piece(0x8000..0x9000)).unwrap();
+        assert_eq!(table.change(&(0x2000..0x3000), |_| ()), Err(Full));
+        assert_eq!(table.add(piece(0x9000..0xa000)), Err(Full));
+        assert!(!table.is_roomy());
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_list_of_pages() {
+        let mut table = Table::<64>::new();
+        let mut pages = [None::<(usize, u32)>; 32];
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..20_000 {
+            let start = random(31);
+            let span = start..start + 1 + random(32 - start);
+            let bytes = span.start * 0x1000..span.end * 0x1000;
+            if random(3) == 0 {
+                while table.take_first(&bytes).unwrap().is_some() {}
+                pages[span].fill(None);
+            } else if pages[span.clone()].iter().all(Option::is_none) {
+                table.add(piece(bytes)).unwrap();
+                span.clone().for_each(|page| pages[page] = Some((page - span.start, 3)));
+            } else {
+                let protection = random(2) as u32;
+                table.change(&bytes, |piece| piece.protection = protection).unwrap();
+                pages[span].iter_mut().flatten().for_each(|page| page.1 = protection);
+            }
+            let mut seen = [None; 32];
+            for piece in table.pieces() {
+                let own = &mut seen[piece.start / 0x1000..piece.end / 0x1000];
+                for (number, page) in own.iter_mut().enumerate() {
+                    assert!(page.is_none(), "pieces overlap");
+                    *page = Some((piece.offset / 0x1000 + number, piece.protection));
+                }
+            }
+            assert_eq!(seen, pages);
+        }
+    }
+}
