@@ -148,6 +148,28 @@ fn a_killed_peer_is_a_disconnected_peer() {
 }
 
 #[test]
+fn the_reasons_name_layer_type_and_code_of_a_terminate_message() {
+    for (request, reason) in [
+        ("write", "DDP, tagged buffer: the STag is invalid (1/1/0x0)"),
+        ("send", "DDP, untagged buffer: no receive is posted for the message (1/2/0x2)"),
+    ] {
+        let room = room();
+        let path = cprogram::build_with(&room, "terminates", &["-lrdmacm"]).expect("it compiles");
+        let line = |option: &str| format!("{} -a ADDRESS -p PORT {option}", path.display());
+        let place = room.place(Family::V4);
+        let mut serving = place.serve(&line("-l")).expect("it listens");
+        let mut calling = place.call(&serving, &line(&format!("-c {request}"))).expect("it starts");
+        let [client, server] = [&mut calling, &mut serving.program].map(|side| {
+            let outcome = side.wait(HANG).expect("it ends");
+            assert_eq!(outcome.code, 2, "{}", outcome.told());
+            outcome.everything()
+        });
+        assert!(server.contains(&format!("ended the stream: {reason}")), "{server}");
+        assert!(client.contains(&format!("got a Terminate message: {reason}")), "{client}");
+    }
+}
+
+#[test]
 fn devices_show_what_siw_shows() {
     let room = room();
     let outcome = room.finish(room.run(&["ibv_devinfo", "-v"])).expect("it ends");
@@ -197,12 +219,6 @@ fn messages_cross_a_proxy_that_cuts_segments_anywhere() {
     for seed in 1..4 {
         sliced("rping -s -a ADDRESS -p PORT -C 30 -S 9000 -V", "rping -c -a ADDRESS -p PORT -C 30 -S 9000 -V", seed);
     }
-}
-
-#[test]
-fn writes_and_sends_of_a_stream_cross_that_proxy() {
-    let line = "-p PORT -S 20000 -C 20 -I 3 -T b";
-    sliced(&format!("rstream -b ADDRESS {line}"), &format!("rstream -s ADDRESS {line}"), 7);
 }
 
 #[test]
