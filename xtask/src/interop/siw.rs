@@ -77,13 +77,6 @@ pub(super) fn all() -> Vec<Case> {
     }
     all.push(case(at, "ucmatose -b {server} -p {port} -c 4 -C 10", "ucmatose -s {server} -p {port} -c 4 -C 10"));
     all.push(case(at, "rdma_server -p {port}", "rdma_client -s {server} -p {port}"));
-    all.push(case(
-        at,
-        "rstream -b {server} -p {port} -S 1024 -C 20 -I 5",
-        "rstream -s {server} -p {port} -S 1024 -C 20 -I 5",
-    ));
-    let rcopy = case(at, "rcopy -p {port}", "rcopy /etc/hosts {server}:/tmp/softhca-copied -p {port}");
-    all.push(Case { ending: Ending::Client, ..rcopy });
     let reject =
         case(at, "{program} -a {server} -p {port} -l reject", "{program} -a {server} -p {port} -c established");
     all.push(Case { ending: Ending::Says("REJECTED status -104 private not today"), ..reject });
