@@ -31,8 +31,6 @@ pub(super) enum Ready {
 pub(super) enum Ending {
     /// Both programs succeed.
     Both,
-    /// The client succeeds. The server serves forever.
-    Client,
     /// The client prints these words.
     Says(&'static str),
 }
