@@ -96,6 +96,11 @@ pub const TARGETS: &[Target] = &[
         run: targets::ipoib::run,
     },
     Target {
+        name: "iwarp",
+        says: "a peer of iWARP: no access outside of what it may, each work request completes once, and output is bounded",
+        run: targets::iwarp::run,
+    },
+    Target {
         name: "tunnel",
         says: "datagrams of a link between agents: a parsed one is emitted unchanged, and the real peer finds the link",
         run: targets::tunnel::run,

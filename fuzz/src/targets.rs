@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod command;
 pub(crate) mod datagram;
 pub(crate) mod ipoib;
+pub(crate) mod iwarp;
 pub(crate) mod lane;
 pub(crate) mod management;
 pub(crate) mod manager;

@@ -70,6 +70,7 @@ targets!(
     subnet,
     administration,
     ipoib,
+    iwarp,
     tunnel
 );
 

@@ -27,6 +27,7 @@ pub mod process;
 pub mod program;
 pub mod pyverbs;
 pub mod room;
+pub mod slicer;
 pub mod topology;
 pub mod wait;
 

@@ -72,6 +72,11 @@ impl Hosts {
 }
 
 impl Server {
+    /// The port that its line names.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
     /// The processes of this server.
     fn processes(&self) -> Vec<u32> {
         let id = self.program.id();
@@ -79,7 +84,19 @@ impl Server {
     }
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// The server in one room and the client in another one, both on this host at 127.0.0.1.
+    pub fn between(there: &'a Room, here: &'a Room) -> Self {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        Self { there: (there, address), here: (here, address) }
+    }
+
+    /// The same rooms, with another address of the server's host.
+    #[must_use]
+    pub fn with_server_at(self, address: IpAddr) -> Self {
+        Self { there: (self.there.0, address), ..self }
+    }
+
     /// Starts a server and waits until it is ready.
     pub fn serve(&self, line: &str) -> Result<Server, String> {
         let port = Port::reserve()?;

@@ -2,7 +2,8 @@
 //! host and between network namespaces; how connections fail and end; what the devices show.
 
 use rustix::process::Signal;
-use softhca_suite::manager::Server;
+use softhca_suite::manager::{Place, Server};
+use softhca_suite::slicer::Slicer;
 use softhca_suite::{Family, HANG, Hosts, Program, Room, Sides, User, cprogram, lists, program};
 
 const AGENT: &[&str] = &["--transport", "iwarp"];
@@ -147,6 +148,28 @@ fn a_killed_peer_is_a_disconnected_peer() {
 }
 
 #[test]
+fn the_reasons_name_layer_type_and_code_of_a_terminate_message() {
+    for (request, reason) in [
+        ("write", "DDP, tagged buffer: the STag is invalid (1/1/0x0)"),
+        ("send", "DDP, untagged buffer: no receive is posted for the message (1/2/0x2)"),
+    ] {
+        let room = room();
+        let path = cprogram::build_with(&room, "terminates", &["-lrdmacm"]).expect("it compiles");
+        let line = |option: &str| format!("{} -a ADDRESS -p PORT {option}", path.display());
+        let place = room.place(Family::V4);
+        let mut serving = place.serve(&line("-l")).expect("it listens");
+        let mut calling = place.call(&serving, &line(&format!("-c {request}"))).expect("it starts");
+        let [client, server] = [&mut calling, &mut serving.program].map(|side| {
+            let outcome = side.wait(HANG).expect("it ends");
+            assert_eq!(outcome.code, 2, "{}", outcome.told());
+            outcome.everything()
+        });
+        assert!(server.contains(&format!("ended the stream: {reason}")), "{server}");
+        assert!(client.contains(&format!("got a Terminate message: {reason}")), "{client}");
+    }
+}
+
+#[test]
 fn devices_show_what_siw_shows() {
     let room = room();
     let outcome = room.finish(room.run(&["ibv_devinfo", "-v"])).expect("it ends");
@@ -172,4 +195,51 @@ fn only_the_connection_manager_connects() {
     let room = room();
     let outcome = room.finish(room.run(&["ibv_ud_pingpong"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("RC QPs only"), "{}", outcome.told());
+}
+
+/// Runs a server and a client on two agents, with a proxy between them that cuts the bytes of TCP
+/// anywhere.
+#[track_caller]
+fn sliced(server: &str, client: &str, seed: u64) {
+    let (there, here) = (room(), room());
+    let place = Place::between(&there, &here);
+    let mut serving = place.serve(server).expect("it listens");
+    let proxy = Slicer::before(serving.port(), seed).expect("a proxy");
+    let client = client.replace("PORT", &proxy.port().to_string());
+    let mut calling = place.call(&serving, &client).expect("it starts");
+    let ended = calling.wait(HANG).unwrap_or_else(|why| panic!("{why}\n{}", serving.program.everything()));
+    assert!(ended.succeeded(), "{}\nthe server said:\n{}", ended.told(), serving.program.everything());
+    let served = serving.program.wait(HANG).expect("it ends");
+    assert!(served.succeeded(), "{}", served.told());
+    place.must_be_empty();
+}
+
+#[test]
+fn messages_cross_a_proxy_that_cuts_segments_anywhere() {
+    for seed in 1..4 {
+        sliced("rping -s -a ADDRESS -p PORT -C 30 -S 9000 -V", "rping -c -a ADDRESS -p PORT -C 30 -S 9000 -V", seed);
+    }
+}
+
+#[test]
+fn a_router_that_translates_addresses_is_no_obstacle() {
+    let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
+    let script = |namespace: &softhca_suite::namespace::Namespace, script: &str| {
+        namespace.script(script).unwrap_or_else(|why| panic!("{why}"))
+    };
+    script(hosts.left.namespace(), "ip address add 198.51.100.2/24 dev eth0");
+    let right =
+        "ip address flush dev eth0; ip address add 203.0.113.2/24 dev eth0; ip route add default via 203.0.113.1";
+    script(hosts.right.namespace(), right);
+    script(
+        hosts.middle(),
+        "ip address add 198.51.100.1/24 dev left; ip address add 203.0.113.1/24 dev right; \
+         echo 1 >/proc/sys/net/ipv4/ip_forward; nft 'table ip nat { chain out { \
+         type nat hook postrouting priority 100; oifname left counter masquerade; }; }'",
+    );
+    let hosts = hosts.with_agents(AGENT).expect("agents");
+    let place = hosts.place(Family::V4).with_server_at([198, 51, 100, 2].into());
+    place.must_meet("rping -s -a ADDRESS -p PORT -C 20 -S 9000 -V", "rping -c -a ADDRESS -p PORT -C 20 -S 9000 -V");
+    let rules = script(hosts.middle(), "nft list table ip nat");
+    assert!(!rules.contains("packets 0 "), "nothing was translated: {rules}");
 }

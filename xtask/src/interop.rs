@@ -1,15 +1,17 @@
-//! `cargo xtask interop`: runs unmodified programs between softhca and Linux's Soft-RoCE driver, in
-//! both directions.
+//! `cargo xtask interop`: runs unmodified programs between softhca and a software driver of Linux,
+//! in both directions: rdma_rxe (RoCE), or siw (iWARP).
 //!
-//! The other side is any Linux host or virtual machine with rdma_rxe, rdma-core's programs and
-//! perftest. A prefix of words, such as `ssh HOST`, must run a shell command on it. docs/interop.md
-//! says what that host needs, and contains the table of the last run. The principal type is
-//! [`Options`]. The programs are in [`cases`]. The other side is [`peer::Peer`].
+//! The other side is a virtual machine that the script `interop/linux-vm` builds, or any Linux host
+//! with the driver, rdma-core's programs and perftest. A prefix of words, such as `ssh HOST`, must
+//! run a shell command on it. docs/interop.md says what that host needs, and contains the tables of
+//! the last runs. The principal type is [`Options`]. The programs are in [`cases`] and [`siw`]. The
+//! other side is [`peer::Peer`].
 
 mod cases;
 mod peer;
 mod report;
 mod side;
+mod siw;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,8 +28,12 @@ use side::{Lab, Serves};
 /// Where the other side is, and what to do.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A script that runs a virtual machine with rdma_rxe (docs/interop.md); it replaces the
-    /// options about the peer. Without it and without --peer-exec, the script is $SOFTHCA_RXE_VM
+    /// iWARP with Linux's siw driver instead of RoCE with rdma_rxe
+    #[arg(long)]
+    siw: bool,
+    /// A script that runs a virtual machine with the driver (docs/interop.md); it replaces the
+    /// options about the peer. Without it and without --peer-exec, the script is $SOFTHCA_RXE_VM or
+    /// xtask/src/interop/linux-vm
     #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["peer_exec", "here_exec"])]
     vm: Option<PathBuf>,
     /// The words that run a shell command on the peer, for example "ssh root@lab2"
@@ -62,19 +68,18 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// The message for users who name no other side.
-const NEEDED: &str = "interop needs a host with Linux's Soft-RoCE driver: either --peer-exec \"ssh root@HOST\" with --peer, --peer6, --address and \
-    --address6, or --vm SCRIPT; docs/interop.md says what each of them has to offer";
-
 /// A virtual machine that runs as long as this value lives.
-struct Machine<'a>(&'a PathBuf);
+struct Machine<'a> {
+    script: &'a PathBuf,
+    device: &'static str,
+}
 
 impl Machine<'_> {
     fn start<'a>(script: &'a PathBuf, options: &Options) -> Result<Machine<'a>, String> {
         if !script.is_file() {
-            return Err(format!("{} is no file; {NEEDED}", script.display()));
+            return Err(format!("{} is no file; docs/interop.md says what the script does", script.display()));
         }
-        let machine = Machine(script);
+        let machine = Machine { script, device: options.driver().device() };
         // On a busy processor, an emulated machine may find its clock broken while it starts.
         machine
             .run(&["start", "1"])
@@ -91,11 +96,12 @@ impl Machine<'_> {
     }
 
     fn run(&self, words: &[&str]) -> Result<(), String> {
-        let status = Command::new(self.0).args(words).env("RXE_MTU", "4500").status();
+        let Self { script, device } = self;
+        let status = Command::new(script).args(words).env("RXE_MTU", "4500").env("VM_DEVICE", device).status();
         match status {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{} {}: {status}", self.0.display(), words.join(" "))),
-            Err(error) => Err(format!("{}: {error}", self.0.display())),
+            Ok(status) => Err(format!("{} {}: {status}", script.display(), words.join(" "))),
+            Err(error) => Err(format!("{}: {error}", script.display())),
         }
     }
 }
@@ -108,14 +114,54 @@ impl Drop for Machine<'_> {
     }
 }
 
+/// The driver on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    Rxe,
+    Siw,
+}
+
+impl Driver {
+    fn device(self) -> &'static str {
+        match self {
+            Driver::Rxe => "rxe",
+            Driver::Siw => "siw",
+        }
+    }
+
+    fn cases(self) -> Vec<Case> {
+        match self {
+            Driver::Rxe => cases::all(),
+            Driver::Siw => siw::all(),
+        }
+    }
+
+    /// The program of the suite that runs on both sides.
+    fn program(self, room: &Room) -> Result<PathBuf, String> {
+        match self {
+            Driver::Rxe => cprogram::build(room, "everyopcode"),
+            Driver::Siw => cprogram::build_with(room, "refusals", &["-lrdmacm"]),
+        }
+    }
+}
+
+impl Options {
+    fn driver(&self) -> Driver {
+        if self.siw { Driver::Siw } else { Driver::Rxe }
+    }
+}
+
 /// Runs all cases in both directions, and prints the results.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let named = std::env::var_os("SOFTHCA_RXE_VM").filter(|_| options.peer_exec.is_none()).map(PathBuf::from);
-    let vm = options.vm.clone().or(named);
+    let own = || workspace.root().join("xtask/src/interop/linux-vm");
+    let script = || std::env::var_os("SOFTHCA_RXE_VM").map_or_else(own, PathBuf::from);
+    let vm = options.peer_exec.is_none().then(|| options.vm.clone().unwrap_or_else(script));
     let (peer_words, here_words) = match (&vm, &options.peer_exec) {
-        (Some(script), _) => (format!("{} exec 1", script.display()), format!("{} ns", script.display())),
         (None, Some(words)) => (words.clone(), options.here_exec.clone()),
-        (None, None) => return Err(NEEDED.to_owned()),
+        (script, _) => {
+            let script = script.as_ref().map_or_else(String::new, |script| script.display().to_string());
+            (format!("{script} exec 1"), format!("{script} ns"))
+        }
     };
     debian::require(debian::SUITE)?;
     let dist = match &options.dist {
@@ -123,19 +169,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         None => dist::run(workspace)?,
     };
     let _machine = vm.as_ref().map(|script| Machine::start(script, options)).transpose()?;
-    let here: Vec<&str> = here_words.split_whitespace().collect();
-    let room = Room::with(dist)?.entered_by(&here);
-    room.start_agent()?;
-    let peer = Peer::meet(&room, &peer_words, [&options.peer, &options.peer6])?;
-    let program = cprogram::build(&room, "everyopcode")?;
-    peer.put(&room, &program, cases::ON_PEER)?;
-    let lab = Lab::new(&room, &peer, [&options.address, &options.address6], &program)?;
-    let mut report = Report::new(peer.kernel(&room)?);
-    for (number, case) in cases::all().iter().enumerate().filter(|(_, case)| wanted(options, case)) {
-        let both = [Serves::Here, Serves::Peer].map(|serves| lab.run(case, serves, number));
-        let line = Line::new(case, both);
-        println!("{line}");
-        report.add(line);
+    let driver = options.driver();
+    let cases: Vec<(usize, Case)> =
+        driver.cases().into_iter().enumerate().filter(|(_, case)| wanted(options, case)).collect();
+    let mut report = Report::new(driver);
+    for group in cases.chunk_by(|(_, one), (_, other)| one.start_up == other.start_up) {
+        let here: Vec<&str> = here_words.split_whitespace().collect();
+        let room = Room::with(dist.clone())?.entered_by(&here);
+        run_group(options, (room, &peer_words), group, &mut report)?;
     }
     if let Some(path) = &options.json {
         std::fs::write(path, report.json()?).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -144,6 +185,36 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         report.write(&workspace.root().join("docs/interop.md"))?;
     }
     report.verdict()
+}
+
+/// Runs cases whose connections begin in the same way.
+fn run_group(
+    options: &Options,
+    (mut room, peer_words): (Room, &str),
+    cases: &[(usize, Case)],
+    report: &mut Report,
+) -> Result<(), String> {
+    let driver = options.driver();
+    let start_up = cases.first().and_then(|(_, case)| case.start_up);
+    match start_up {
+        Some(start_up) => room = start_up.agent(room)?,
+        None => drop(room.start_agent()?),
+    }
+    let peer = Peer::meet(&room, peer_words, [&options.peer, &options.peer6], driver == Driver::Rxe)?;
+    if let Some(start_up) = start_up {
+        peer.ask(&room, &start_up.on_peer())?;
+    }
+    let program = driver.program(&room)?;
+    peer.put(&room, &program, cases::ON_PEER)?;
+    let lab = Lab::new(&room, &peer, [&options.address, &options.address6], &program)?;
+    report.kernel = peer.kernel(&room)?;
+    for (number, case) in cases {
+        let both = [Serves::Here, Serves::Peer].map(|serves| lab.run(case, serves, *number));
+        let line = Line::new(case, both);
+        println!("{line}");
+        report.add(line);
+    }
+    Ok(())
 }
 
 fn wanted(options: &Options, case: &Case) -> bool {

@@ -22,6 +22,7 @@ use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
+use crate::rnic::StartUp;
 use crate::subnet_settings::{SubnetSettings, overlap};
 
 /// The maximum number of devices of one agent.
@@ -102,6 +103,8 @@ pub struct DeviceConfig {
     pub memory_windows: MemoryWindows,
     /// `infiniband` (with RoCE) or `iwarp`: how queue pairs reach each other.
     pub transport: Transport,
+    /// How an iWARP device begins its connections.
+    pub iwarp: StartUp,
     /// Its ports: one or two.
     pub ports: Vec<PortConfig>,
     /// The limits that `ibv_query_device` reports and that the agent enforces.
@@ -262,6 +265,7 @@ impl Default for DeviceConfig {
             completion_vectors: 4,
             memory_windows: MemoryWindows::default(),
             transport: Transport::default(),
+            iwarp: StartUp::default(),
             ports: vec![PortConfig::default()],
             limits: Limits::default(),
         }
@@ -383,6 +387,10 @@ impl DeviceConfig {
         if self.transport == Transport::Iwarp && !(self.ports.len() == 1 && self.ports.iter().all(is_plain)) {
             return refuse("a device with the `transport` iwarp has one `ethernet` port".into());
         }
+        if self.transport != Transport::Iwarp && self.iwarp != StartUp::default() {
+            return refuse("`iwarp` is for devices with the `transport` iwarp".into());
+        }
+        self.iwarp.check().or_else(|text| refuse(format!("`iwarp`: {text}")))?;
         for (index, port) in self.ports.iter().enumerate() {
             if mtu_code(port.mtu).is_none() {
                 return refuse(format!(
@@ -496,6 +504,8 @@ mod tests {
             ("[[devices]]\n[[devices.ports]]\npkeys = [0x8000]", "0x8000"),
             ("[[devices]]\n[[devices.ports]]\npkeys = [0x1ffff]", "pkeys"),
             ("[[devices]]\n[[devices.ports]]\nrate = '5X'", "4X EDR"),
+            ("[[devices]]\niwarp = { crc = false }", "transport"),
+            ("[[devices]]\ntransport = 'iwarp'\niwarp = { revision = 3 }", "revision"),
             ("[[devices]]\nnode_guid = '12'", "GUID"),
             ("[[devices]]\nnode_guid = '0000:0000:0000:0000'", "zero"),
             ("[[devices]]\n[[devices]]", "softhca0"),

@@ -22,7 +22,7 @@ use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
 use crate::rate::Rate;
 use crate::refusal::{Outcome, refuse};
-use crate::rnic;
+use crate::rnic::{self, StartUp};
 use crate::subnet_settings::SubnetSettings;
 use crate::table::Kind;
 
@@ -50,6 +50,8 @@ pub struct Device {
     pub memory_windows: MemoryWindows,
     /// How its queue pairs reach each other.
     pub transport: Transport,
+    /// How connections begin, if its transport is iWARP.
+    pub iwarp: StartUp,
     /// The limits that the agent enforces.
     pub limits: Limits,
     /// Port 1 first.
@@ -122,6 +124,7 @@ impl Device {
             completion_vectors: config.completion_vectors,
             memory_windows: config.memory_windows,
             transport: config.transport,
+            iwarp: config.iwarp,
             limits: config.limits,
             ports,
             dm_used: 0,

@@ -68,7 +68,7 @@ pub mod rate;
 mod reasons;
 pub mod refusal;
 pub mod relays;
-mod rnic;
+pub mod rnic;
 pub mod rundir;
 mod server;
 pub mod shares;

@@ -42,27 +42,45 @@ pub(crate) fn listen_for_calls(run_dir: &RunDir, name: &str) -> io::Result<Liste
     Ok(listener)
 }
 
-/// Accepts the next connection. If no descriptor is left, the spare one is used to reject the
-/// connection. Otherwise the connection would be reported again and again.
-pub(crate) fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>, closers: &mut Closers) -> Option<Socket> {
-    match listener.accept() {
-        Ok(socket) => Some(socket),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(error) => {
-            tracing::warn!(%error, "a connection is turned away");
-            drop(spare.take());
-            if let Ok(socket) = listener.accept() {
-                let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
-                drop(Foreign::new(socket, closers.of(uid)));
+/// Accepts the next connection of a client.
+pub(crate) fn accepted(listener: &Listener, spare: &mut Spare, closers: &mut Closers) -> Option<Socket> {
+    spare.accept(
+        || listener.accept(),
+        |socket| {
+            let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+            drop(Foreign::new(socket, closers.of(uid)));
+        },
+    )
+}
+
+/// A spare descriptor, for the case that no other one is left.
+#[derive(Debug)]
+pub(crate) struct Spare(Option<OwnedFd>);
+
+impl Spare {
+    /// Accepts the next connection. If no descriptor is left, the spare one is used to reject the
+    /// connection. Otherwise the connection would be reported again and again.
+    pub(crate) fn accept<S>(&mut self, accept: impl Fn() -> io::Result<S>, turn_away: impl FnOnce(S)) -> Option<S> {
+        match accept() {
+            Ok(socket) => Some(socket),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => {
+                tracing::warn!(%error, "a connection is turned away");
+                drop(self.0.take());
+                if let Ok(socket) = accept() {
+                    turn_away(socket);
+                }
+                *self = Self::default();
+                None
             }
-            *spare = spare_descriptor();
-            None
         }
     }
 }
 
-pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
-    std::fs::File::open("/").ok().map(OwnedFd::from)
+impl Default for Spare {
+    fn default() -> Self {
+        Self(std::fs::File::open("/").ok().map(OwnedFd::from))
+    }
 }
 
 /// How many files an agent must be able to open. With fewer it would start but reject programs.

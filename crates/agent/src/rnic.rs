@@ -1,7 +1,11 @@
-//! What an iWARP device shows of itself, as Linux's siw driver does. Not its connections
+//! What an iWARP device shows of itself, as Linux's siw driver does, and how its connections begin
+//! ([`StartUp`]). Not its connections
 //! ([`crate::cm`]). The device itself is a [`crate::device::Device`].
 
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, cap};
+use iwarp::startup::RtrSet;
+use iwarp::{Quirks, Terms};
+use serde::Deserialize;
 
 use crate::config::{DeviceConfig, Guid, Transport};
 
@@ -11,6 +15,56 @@ pub(crate) const NODE_TYPE: &str = "4: RNIC";
 const MAX_MESSAGE: u32 = u32::MAX;
 /// The port's capabilities, as siw has them: communication management and device management.
 const PORT_CAPS: u32 = 0x0009_0000;
+
+/// The most READs that a side serves at a time.
+const MOST_DEPTH: u16 = 128;
+
+/// How an iWARP device begins its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StartUp {
+    /// Ask for CRCs. They are used if either side asks.
+    pub crc: bool,
+    /// The revision of MPA that outgoing connections have: 1 or 2.
+    pub revision: u8,
+    /// Ask for the peer-to-peer model of revision 2, in which either side may send first.
+    pub peer_to_peer: bool,
+    /// Work around what Linux's siw driver does against the RFCs.
+    pub siw: bool,
+}
+
+impl Default for StartUp {
+    fn default() -> Self {
+        Self { crc: true, revision: 2, peer_to_peer: true, siw: false }
+    }
+}
+
+impl StartUp {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// What is wrong, for the user.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.revision {
+            1 | 2 => Ok(()),
+            other => Err(format!("`revision` is {other}; 1 and 2 are possible")),
+        }
+    }
+
+    /// The terms of a connection whose program serves and has outstanding so many READs.
+    pub(crate) fn terms(&self, responder_resources: u8, initiator_depth: u8) -> Terms {
+        Terms {
+            revision: self.revision,
+            crc: self.crc,
+            ird: responder_resources.into(),
+            most_ird: MOST_DEPTH,
+            ord: initiator_depth.into(),
+            peer_to_peer: self.peer_to_peer.then_some(RtrSet { send: false, write: true, read: true }),
+            quirks: if self.siw { Quirks::SIW } else { Quirks::default() },
+            ..Terms::default()
+        }
+    }
+}
 
 /// The attributes of a device, without what only InfiniBand's transport has.
 pub(crate) fn attributes(of: QueryDeviceAnswer) -> QueryDeviceAnswer {

@@ -39,7 +39,7 @@ use crate::dispatch::Reply;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::listening::{
-    accepted, listen_at, listen_for_calls, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor,
+    accepted, listen_at, listen_for_calls, mapping_limit, raise_descriptor_limit, require_descriptors,
 };
 use crate::mads::PortId;
 use crate::mirror::Mirror;
@@ -121,7 +121,7 @@ impl Server {
             manager,
             mads,
             poller,
-            listeners: Listeners { spare: spare_descriptor(), ..Listeners::default() },
+            listeners: Listeners::default(),
             clients: BTreeMap::new(),
             retrying: BTreeSet::new(),
             admins: BTreeMap::new(),

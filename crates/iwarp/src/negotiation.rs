@@ -234,11 +234,11 @@ impl Initiator {
     /// Compares the reply with the request.
     fn answer(&mut self, reply: Frame) -> Result<Answer, Error> {
         let terms = &self.terms;
-        if reply.reject {
-            return Ok(Answer::Rejected(reply.private));
-        }
         if reply.revision != self.request.revision {
             return Err(Error::Revision(reply.revision));
+        }
+        if reply.reject {
+            return Ok(Answer::Rejected(reply.private));
         }
         if reply.enhanced.is_some() != self.request.enhanced.is_some() {
             return Err(Error::Mode);
@@ -263,6 +263,20 @@ impl Initiator {
             return Err(error);
         }
         Ok(Answer::Accepted(agreement, reply.private))
+    }
+
+    /// The same request in revision 1, for a new TCP connection. Makes sense if the peer closed the
+    /// connection without a reply, or replied in revision 1: so do peers that do not understand
+    /// revision 2. `None` if the request had revision 1.
+    #[must_use]
+    pub fn in_revision_1(&self, deadline: Duration) -> Option<Initiator> {
+        let terms = Terms { revision: 1, ..self.terms };
+        let retries = self.terms.revision > 1 && (self.input.is_empty() || self.replied_in_revision_1());
+        Initiator::new(terms, &self.request.private, deadline).ok().filter(|_| retries)
+    }
+
+    fn replied_in_revision_1(&self) -> bool {
+        matches!(Frame::parse(Kind::Reply, &self.input), Ok(Some((Frame { revision: 1, .. }, _))))
     }
 
     /// The peer closed the connection.

@@ -20,6 +20,9 @@ pub struct Quirks {
     /// The responder may choose a ready-to-receive message that was not offered. siw chooses a
     /// WRITE if only a SEND was offered.
     pub any_rtr: bool,
+    /// A responder sends before the initiator has. siw does not ask for the peer-to-peer model, and
+    /// takes FPDUs from its reply on.
+    pub responder_first: bool,
     /// A Terminate message whose layout is not clear has siw's.
     pub siw_terminate: bool,
 }
@@ -31,6 +34,7 @@ impl Quirks {
         linger_after_reject: Duration::from_secs(1),
         short_private_data: true,
         any_rtr: true,
+        responder_first: true,
         siw_terminate: true,
     };
 

@@ -134,13 +134,14 @@ impl Stream {
                 Rtr::Read => Operation::Read { source: stag, source_to: 0, sink: stag, sink_to: 0 },
             });
         }
+        let waits = !initiator && (agreement.rtr.is_some() || !config.quirks.responder_first);
         let hold = Some(config.quirks.hold_first_fpdu).filter(|hold| initiator && !hold.is_zero());
         Stream {
             receiver: Receiver::new(agreement.crc, agreement.receives_markers),
             sender: Sender::new(agreement.crc, agreement.sends_markers),
             requester,
             responder: Responder::new(ird, mulpdu, !initiator && agreement.rtr == Some(Rtr::Send)),
-            state: if initiator { State::Open } else { State::Waiting },
+            state: if waits { State::Waiting } else { State::Open },
             config: Config { mulpdu, ..config },
             events: VecDeque::new(),
             terminate: None,

@@ -1,10 +1,12 @@
 //! The programs and their options. In their lines, {gid} is the index of the side's own address in
 //! the GID table. {port} is a free TCP port. {server} is the server's address of the case's family.
 //! {meet} is the server's IPv4 address, for the exchange over TCP. {own} is the side's own IPv4
-//! address. {program} is the suite's program `everyopcode`. The principal type is [`Case`].
+//! address. {program} is the suite's program: `everyopcode`, or `refusals` for iWARP. The principal type is [`Case`].
 
-/// The path of `everyopcode` on the peer.
-pub(super) const ON_PEER: &str = "/tmp/softhca-everyopcode";
+use super::siw::StartUp;
+
+/// The path of the suite's program on the peer.
+pub(super) const ON_PEER: &str = "/tmp/softhca-program";
 
 /// The family of the addresses between which the data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,15 @@ pub(super) enum Ready {
     Group,
 }
 
+/// How a case ends well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Both programs succeed.
+    Both,
+    /// The client prints these words.
+    Says(&'static str),
+}
+
 /// One program, or one way to use it.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
@@ -33,6 +44,9 @@ pub(super) struct Case {
     pub(super) ready: Ready,
     /// The percentage of the peer's packets that are lost.
     pub(super) loss: u32,
+    pub(super) ending: Ending,
+    /// How connections of iWARP begin.
+    pub(super) start_up: Option<&'static StartUp>,
 }
 
 impl Case {
@@ -45,12 +59,18 @@ impl Case {
                 // Options that depend on the host are left out.
                 "-g" | "-x" | "-p" | "-a" | "-b" => drop(words.next()),
                 "-s" if self.ready == Ready::Listener => {}
-                _ => title = format!("{title} {}", word.replace("{program}", "everyopcode")),
+                _ => {
+                    title = format!(
+                        "{title} {}",
+                        word.replace("{program}", if self.start_up.is_some() { "refusals" } else { "everyopcode" })
+                    )
+                }
             }
         }
         let family = if self.family == Family::V6 { ", IPv6" } else { "" };
         let loss = if self.loss > 0 { format!(", {} % lost", self.loss) } else { String::new() };
-        format!("{}{family}{loss}", title.trim())
+        let start_up = self.start_up.map_or("", |start_up| start_up.title);
+        format!("{}{family}{loss}{start_up}", title.trim())
     }
 }
 
@@ -58,7 +78,7 @@ impl Case {
 fn over_tcp(line: &str, gid: &str) -> Case {
     let server = format!("{line} {gid} {{gid}} -p {{port}}");
     let client = format!("{server} {{meet}}");
-    Case { family: Family::V4, server, client, ready: Ready::Tcp, loss: 0 }
+    Case { server, client, ready: Ready::Tcp, ..by_address("", "") }
 }
 
 fn pingpong(line: &str) -> Case {
@@ -70,11 +90,19 @@ fn perftest(line: &str) -> Case {
     over_tcp(&format!("{line} -F"), "-x")
 }
 
-fn by_address(server: &str, client: &str) -> Case {
-    Case { family: Family::V4, server: server.to_owned(), client: client.to_owned(), ready: Ready::Listener, loss: 0 }
+pub(super) fn by_address(server: &str, client: &str) -> Case {
+    Case {
+        family: Family::V4,
+        server: server.to_owned(),
+        client: client.to_owned(),
+        ready: Ready::Listener,
+        loss: 0,
+        ending: Ending::Both,
+        start_up: None,
+    }
 }
 
-fn v6(case: Case) -> Case {
+pub(super) fn v6(case: Case) -> Case {
     Case { family: Family::V6, ..case }
 }
 

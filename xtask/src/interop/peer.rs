@@ -11,13 +11,13 @@ use suite::{HANG, Room};
 /// Bytes of a file in one command.
 const PIECE: usize = 8000;
 
-/// A host with Linux's Soft-RoCE driver.
+/// A host with the driver.
 pub(super) struct Peer {
     words: Vec<String>,
     /// The IPv4 and the IPv6 address.
     pub(super) addresses: [String; 2],
-    /// The indexes of these addresses in the host's GID table.
-    pub(super) gids: [u64; 2],
+    /// The indexes of these addresses in the host's GID table, with RoCE.
+    pub(super) gids: Option<[u64; 2]>,
     /// The network interface of the device.
     interface: String,
 }
@@ -28,22 +28,30 @@ const GIDS: &str = "for place in 0 1 2 3 4 5 6 7 8 9; do for device in /sys/clas
 
 impl Peer {
     /// Checks that the host answers and has everything that is needed.
-    pub(super) fn meet(room: &Room, words: &str, addresses: [&String; 2]) -> Result<Peer, String> {
+    pub(super) fn meet(room: &Room, words: &str, addresses: [&String; 2], has_gids: bool) -> Result<Peer, String> {
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
         if words.is_empty() {
             return Err("--peer-exec is empty".to_owned());
         }
-        let mut peer = Peer { words, addresses: addresses.map(Clone::clone), gids: [0; 2], interface: String::new() };
-        let table = peer.ask(room, GIDS)?;
-        for (gid, address) in peer.gids.iter_mut().zip(addresses) {
-            *gid = place(&table, address)?.ok_or_else(|| {
-                format!("the peer has no GID for {address}: is rdma_rxe loaded, and a link added there?\n{table}")
-            })?;
+        let mut peer = Peer { words, addresses: addresses.map(Clone::clone), gids: None, interface: String::new() };
+        if has_gids {
+            peer.gids = Some(peer.find_gids(room)?);
         }
         let interface = format!("ip -o -4 address show | grep -F ' {}/' | head -n 1", addresses[0]);
         let line = peer.ask(room, &interface)?;
         line.split_whitespace().nth(1).unwrap_or_default().clone_into(&mut peer.interface);
         Ok(peer)
+    }
+
+    fn find_gids(&self, room: &Room) -> Result<[u64; 2], String> {
+        let table = self.ask(room, GIDS)?;
+        let mut gids = [0; 2];
+        for (gid, address) in gids.iter_mut().zip(&self.addresses) {
+            *gid = place(&table, address)?.ok_or_else(|| {
+                format!("the peer has no GID for {address}: is rdma_rxe loaded, and a link added there?\n{table}")
+            })?;
+        }
+        Ok(gids)
     }
 
     /// A command that runs a shell script on the host.

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::cases::{self, Case};
+use super::Driver;
+use super::cases::Case;
 
 /// One case in both directions. `None` is success; otherwise the text says what went wrong.
 #[derive(Debug, Serialize)]
@@ -20,12 +21,13 @@ pub(super) struct Line {
 /// The results of all cases.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    kernel: String,
+    pub(super) kernel: String,
     lines: Vec<Line>,
+    #[serde(skip)]
+    driver: Driver,
 }
 
-/// The marks around the table.
-const BEGIN: &str = "<!-- cargo xtask interop --write: from here -->\n";
+/// The mark behind a table.
 const END: &str = "<!-- to here -->\n";
 
 impl Line {
@@ -47,8 +49,16 @@ impl fmt::Display for Line {
 }
 
 impl Report {
-    pub(super) fn new(kernel: String) -> Report {
-        Report { kernel, lines: Vec::new() }
+    pub(super) fn new(driver: Driver) -> Report {
+        Report { kernel: String::new(), lines: Vec::new(), driver }
+    }
+
+    /// The mark before the driver's table.
+    fn begin(&self) -> &'static str {
+        match self.driver {
+            Driver::Rxe => "<!-- cargo xtask interop --write: from here -->\n",
+            Driver::Siw => "<!-- cargo xtask interop --siw --write: from here -->\n",
+        }
     }
 
     pub(super) fn add(&mut self, line: Line) {
@@ -66,7 +76,7 @@ impl Report {
         let cell = |side: &Option<String>| if side.is_none() { "good" } else { "**failed**" };
         let mut table =
             format!("The other side: {}.\n\n| Program | softhca serves | softhca asks |\n|---|---|---|\n", self.kernel);
-        for title in cases::all().iter().map(Case::title) {
+        for title in self.driver.cases().iter().map(Case::title) {
             let begin = format!("| `{title}` |");
             let kept = last.lines().find(|row| row.starts_with(&begin)).map(str::to_owned);
             let run = self.lines.iter().find(|line| line.what == title);
@@ -83,9 +93,9 @@ impl Report {
     pub(super) fn write(&self, path: &Path) -> Result<(), String> {
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(told)?;
-        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+        let parts = text.split_once(self.begin()).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
         let (before, (last, after)) = parts.ok_or_else(|| format!("{}: no place for a table", path.display()))?;
-        fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.table(last))).map_err(told)
+        fs::write(path, format!("{before}{}{}{END}{after}", self.begin(), self.table(last))).map_err(told)
     }
 
     /// An error if any case failed, or if no case ran.
@@ -108,10 +118,11 @@ mod tests {
     fn a_table_takes_the_place_of_the_last_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("interop.md");
-        fs::write(&path, format!("before\n{BEGIN}old\n{END}after\n")).expect("written");
-        let mut report = Report::new("Linux 6.1".to_owned());
+        let mut report = Report::new(Driver::Rxe);
+        let begin = report.begin();
+        fs::write(&path, format!("before\n{begin}old\n{END}after\n")).expect("written");
         assert!(report.verdict().is_err(), "nothing was run");
-        report.add(Line::new(&cases::all()[0], [Ok(()), Err("why".to_owned())]));
+        report.add(Line::new(&Driver::Rxe.cases()[0], [Ok(()), Err("why".to_owned())]));
         assert!(report.verdict().is_err());
         for _ in 0..2 {
             report.write(&path).expect("written");
@@ -119,8 +130,8 @@ mod tests {
             assert!(text.starts_with("before\n") && text.ends_with("after\n") && !text.contains("old"), "{text}");
             assert!(text.contains("| `everyopcode` | good | **failed** |\n"), "{text}");
         }
-        let mut other = Report::new("Linux 6.1".to_owned());
-        other.add(Line::new(&cases::all()[1], [Ok(()), Ok(())]));
+        let mut other = Report::new(Driver::Rxe);
+        other.add(Line::new(&Driver::Rxe.cases()[1], [Ok(()), Ok(())]));
         other.write(&path).expect("written");
         let text = fs::read_to_string(&path).expect("read");
         assert!(

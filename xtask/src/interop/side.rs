@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use suite::{Outcome, Program, Room, wait};
 
-use super::cases::{Case, Family, ON_PEER, Ready};
+use super::cases::{Case, Ending, Family, ON_PEER, Ready};
 use super::peer::Peer;
 
 /// How long a program may take. An emulated machine is slow.
@@ -53,7 +53,8 @@ impl<'a> Lab<'a> {
         program: &Path,
     ) -> Result<Lab<'a>, String> {
         let mut gids = [0; 2];
-        for (gid, text) in gids.iter_mut().zip(addresses) {
+        // Programs name no GIDs of iWARP.
+        for (gid, text) in gids.iter_mut().zip(addresses).filter(|_| peer.gids.is_some()) {
             let address: IpAddr = text.parse().map_err(|_| format!("{text} is no address"))?;
             *gid = room.gid_index(address)?.ok_or_else(|| format!("softhca has no GID for {address}: is it ours?"))?;
         }
@@ -87,6 +88,13 @@ impl<'a> Lab<'a> {
         let mut client = self.start(asks, &self.filled(&case.client, case.family, serves, asks, port))?;
         let client =
             client.wait(LIMIT).map_err(|late| format!("{}; {}", one_line(&late), last_line(&server.everything())))?;
+        match case.ending {
+            Ending::Both => {}
+            Ending::Says(words) if client.everything().contains(words) => return Ok(()),
+            Ending::Says(_) => {
+                return Err(format!("the client ended with {}: {}", client.code, last_line(&client.everything())));
+            }
+        }
         let server = server.wait(LIMIT).map_err(|late| one_line(&late))?;
         let said = |who: &str, outcome: &Outcome| {
             format!("{who} ended with {}: {}", outcome.code, last_line(&outcome.everything()))
@@ -103,7 +111,7 @@ impl<'a> Lab<'a> {
     fn filled(&self, line: &str, family: Family, serves: Serves, side: Serves, port: usize) -> String {
         let (addresses, gids, program) = match side {
             Serves::Here => (&self.addresses, self.gids, self.program.as_str()),
-            Serves::Peer => (&self.peer.addresses, self.peer.gids, ON_PEER),
+            Serves::Peer => (&self.peer.addresses, self.peer.gids.unwrap_or_default(), ON_PEER),
         };
         let server = if serves == Serves::Here { &self.addresses } else { &self.peer.addresses };
         line.replace("{gid}", &gids[family.index()].to_string())

@@ -209,7 +209,7 @@ mod tests {
             subnet: None,
             pkey: 0xffff,
             fabric: None,
-            is_iwarp: false,
+            iwarp: None,
         }
     }
 

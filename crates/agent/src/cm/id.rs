@@ -14,6 +14,7 @@ use protocol::cm::Path;
 
 use super::channel::ChannelId;
 use super::locals::Attachment;
+use crate::rnic::StartUp;
 
 /// The stage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,11 @@ pub(crate) struct EventCounts {
 }
 
 impl Id {
+    /// How its connection begins, if it is on an iWARP device.
+    pub(crate) fn start_up(&self) -> Option<StartUp> {
+        self.attachment.and_then(|at| at.iwarp)
+    }
+
     pub(crate) fn new(channel: ChannelId, uid: u64, space: u16, kind: u8) -> Self {
         Self {
             channel,

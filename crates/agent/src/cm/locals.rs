@@ -17,6 +17,7 @@ use crate::devices::Devices;
 use crate::dscp::DscpTable;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 use crate::pkeys::PkeyTable;
+use crate::rnic::StartUp;
 
 /// The device, port and GID to which an id is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +48,8 @@ pub(crate) struct Attachment {
     pub(crate) pkey: u16,
     /// The port is a port of a topology.
     pub(crate) fabric: Option<InFabric>,
-    /// Connections from here are of iWARP.
-    pub(crate) is_iwarp: bool,
+    /// How connections from here begin, if they are of iWARP.
+    pub(crate) iwarp: Option<StartUp>,
 }
 
 /// What a port of a topology knows of its subnet.
@@ -115,7 +116,7 @@ impl Locals {
                         sm_lid: port.sm_lid(),
                         sm_sl: port.subnet.sm_sl(),
                     }),
-                    is_iwarp: device.is_iwarp(),
+                    iwarp: device.is_iwarp().then_some(device.iwarp),
                 };
                 nodes.extend(port.address.map(|ip| (ip, (device.index, number))));
                 pkeys.insert((device.index, number), port.pkeys.clone());
@@ -160,13 +161,13 @@ impl Locals {
     /// Only RoCE is addressed by GIDs.
     pub(crate) fn with_gid(&self, gid: &[u8; 16]) -> Option<Attachment> {
         let all = || self.attachments.iter().filter(|at| at.gid == *gid);
-        all().find(|at| !at.is_iwarp).or(all().next()).copied()
+        all().find(|at| at.iwarp.is_none()).or(all().next()).copied()
     }
 
     /// The attachment of an iWARP port that has an own address.
     pub(crate) fn on_iwarp(&self, ip: IpAddr) -> Option<Attachment> {
         let gid = gid_of(ip);
-        let all = || self.attachments.iter().filter(|at| at.is_iwarp && at.index != 0);
+        let all = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.index != 0);
         let is_own = self.is_own(ip, 0);
         all().find(|at| at.gid == gid).or_else(|| all().next().filter(|_| is_own && ip.is_loopback())).copied()
     }
@@ -174,7 +175,7 @@ impl Locals {
     /// The TCP addresses at which an id with the address `local` listens for iWARP; none without an
     /// iWARP device that has the address.
     pub(crate) fn listening_addresses(&self, local: SocketAddr) -> Vec<SocketAddr> {
-        let ports = || self.attachments.iter().filter(|at| at.is_iwarp && at.index != 0);
+        let ports = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.index != 0);
         let of_family = |at: &&Attachment| !local.is_ipv4() || ip_of(&at.gid).is_ipv4();
         match local.ip().is_unspecified() {
             true if ports().next().is_none() => Vec::new(),

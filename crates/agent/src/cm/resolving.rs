@@ -311,7 +311,7 @@ pub(super) fn path_between(at: &Attachment, target: [u8; 16], inside: bool, tos:
 
 /// Why an attachment has no wire to other hosts.
 fn no_wire(world: &World, at: &Attachment) -> Option<String> {
-    if at.is_iwarp {
+    if at.iwarp.is_some() {
         return None;
     }
     let port = world.devices.get(at.device).and_then(|device: &Device| device.port(u32::from(at.port)).ok())?;
@@ -360,7 +360,7 @@ mod tests {
             subnet: None,
             pkey: 0xffff,
             fabric: None,
-            is_iwarp: false,
+            iwarp: None,
         }
     }
 

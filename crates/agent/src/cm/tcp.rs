@@ -7,25 +7,27 @@
 //! ```
 //!
 //! The agent owns a socket until the engine takes it ([`crate::streams`]). No call waits. What
-//! peers can make the agent hold is bounded: [`HALF_OPEN_MAX`] connections without an id, each with
+//! peers can make the agent hold is bounded: some connections without an id ([`Halves`]), each with
 //! one start-up frame, until a deadline. The principal type is [`Tcp`].
 
 mod answering;
 mod arriving;
 mod asking;
 mod calls;
+mod deadlines;
+mod halves;
 mod sockets;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use iwarp::{Agreement, Initiator, Responder, Role, Rtr, Terms};
+use iwarp::{Agreement, Initiator, Responder, Role, Rtr};
 use protocol::Time;
 use protocol::cm::Connection;
 use rustix::event::Timespec;
@@ -36,12 +38,13 @@ use abi::stream::{StreamOut, stream_flags};
 
 use super::Manager;
 use super::id::Id;
+use crate::listening::Spare;
 use crate::poller::new_epoll;
 use crate::streams::Streams;
 use crate::world::World;
+use deadlines::Deadlines;
+use halves::{Half, Halves};
 
-/// Maximum number of connections that have not asked for anything yet.
-const HALF_OPEN_MAX: usize = 1024;
 /// Maximum number of sockets that are served in one piece of work.
 const TURN: usize = 64;
 /// How long a peer may take to send its request, and to answer one, as in siw.
@@ -49,8 +52,6 @@ const REQUEST_TIME: u64 = 5_000_000_000;
 const REPLY_TIME: u64 = 10_000_000_000;
 /// How long a rejected peer may take to read why.
 const LINGER: u64 = 1_000_000_000;
-/// The most READs that a side serves at a time.
-const MOST_DEPTH: u16 = 128;
 
 /// What a socket belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +86,8 @@ enum End {
         socket: TcpStream,
         initiator: Box<Initiator>,
         sent: bool,
+        /// It is the second try, in revision 1 of MPA.
+        again: bool,
     },
     /// The program decides.
     Asked {
@@ -98,23 +101,6 @@ enum End {
     },
 }
 
-/// A connection without an id.
-#[derive(Debug)]
-enum Half {
-    /// The request has not arrived, or not all of it.
-    Starting { socket: TcpStream, responder: Box<Responder>, listener: u32 },
-    /// A rejected peer reads why.
-    Leaving(TcpStream),
-}
-
-impl Half {
-    fn socket(&self) -> &TcpStream {
-        match self {
-            Self::Starting { socket, .. } | Self::Leaving(socket) => socket,
-        }
-    }
-}
-
 /// The state of all connections of iWARP.
 #[derive(Debug)]
 pub(crate) struct Tcp {
@@ -122,11 +108,12 @@ pub(crate) struct Tcp {
     streams: Arc<Streams>,
     /// By id.
     ends: BTreeMap<u32, End>,
-    halves: BTreeMap<u32, Half>,
-    last: u32,
+    halves: Halves,
+    /// For the case that no descriptor is left.
+    spare: Spare,
     /// The id of each QP.
     by_qpn: BTreeMap<u32, u32>,
-    deadlines: BTreeSet<(Time, Key)>,
+    deadlines: Deadlines,
 }
 
 impl Tcp {
@@ -135,15 +122,15 @@ impl Tcp {
             epoll: new_epoll()?,
             streams: Arc::clone(streams),
             ends: BTreeMap::new(),
-            halves: BTreeMap::new(),
-            last: 0,
+            halves: Halves::default(),
+            spare: Spare::default(),
             by_qpn: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
         })
     }
 
     pub(super) fn next_time(&self) -> Option<Time> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.next()
     }
 
     fn watch(&self, socket: impl AsFd, key: Key, interest: EventFlags) -> io::Result<()> {
@@ -154,27 +141,21 @@ impl Tcp {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    fn forget_deadline(&mut self, key: Key) {
-        self.deadlines.retain(|(_, of)| *of != key);
-    }
-
     /// Takes a connection without an id. Without room, it is closed.
     fn add_half(&mut self, half: Half, deadline: Time) {
-        if self.halves.len() >= HALF_OPEN_MAX {
-            return;
-        }
-        self.last = self.last.wrapping_add(1);
-        let key = Key::Half(self.last);
-        if self.watch(half.socket(), key, EventFlags::IN | EventFlags::RDHUP).is_ok() {
-            self.halves.insert(self.last, half);
-            self.deadlines.insert((deadline, key));
+        let Some((number, half)) = self.halves.add(half) else { return };
+        let (key, interest) = (Key::Half(number), EventFlags::IN | EventFlags::RDHUP);
+        if epoll::add(&self.epoll, half.socket(), key.data(), interest).is_ok() {
+            self.deadlines.set(key, deadline);
+        } else {
+            self.halves.remove(number);
         }
     }
 
     fn remove_half(&mut self, number: u32) -> Option<Half> {
-        let half = self.halves.remove(&number)?;
+        let half = self.halves.remove(number)?;
         self.unwatch(half.socket());
-        self.forget_deadline(Key::Half(number));
+        self.deadlines.forget(Key::Half(number));
         Some(half)
     }
 }
@@ -201,10 +182,7 @@ impl Manager {
 
     /// Ends connections whose time has expired.
     pub(super) fn expire_sockets(&mut self, now: Time) {
-        while let Some((at, key)) = self.mail.tcp.deadlines.first().copied()
-            && at <= now
-        {
-            self.mail.tcp.deadlines.remove(&(at, key));
+        while let Some(key) = self.mail.tcp.deadlines.take_due(now) {
             match key {
                 Key::Id(name) => self.no_reply(name),
                 Key::Half(number) => drop(self.mail.tcp.remove_half(number)),
@@ -224,7 +202,7 @@ impl Manager {
     /// What the protocol knows of an id's connection. iWARP has no messages with QP numbers and
     /// PSNs, so attributes for modify_qp have values without a meaning.
     pub(super) fn connection_of(&self, id: &Id) -> Option<Connection> {
-        if id.attachment.is_some_and(|at| at.is_iwarp) {
+        if id.start_up().is_some() {
             return Some(Connection {
                 path: id.path?,
                 remote_qpn: Qpn::new(1),
@@ -238,36 +216,25 @@ impl Manager {
 
     /// A connection is agreed on: the engine that has the QP may take it.
     fn offer(&mut self, name: u32, qpn: u32, socket: TcpStream, agreement: &Agreement) {
-        let tcp = &mut self.mail.tcp;
         let passive = agreement.role == Role::Responder;
-        let agreed = record(agreement);
+        let siw = self.ids.get(name).and_then(Id::start_up).is_some_and(|start_up| start_up.siw);
+        let agreed = record(agreement, siw);
+        let tcp = &mut self.mail.tcp;
         tcp.unwatch(&socket);
-        tcp.forget_deadline(Key::Id(name));
+        tcp.deadlines.forget(Key::Id(name));
         tcp.streams.offer(qpn, crate::streams::Offer { socket: socket.into(), agreed });
         tcp.by_qpn.insert(qpn, name);
         tcp.ends.insert(name, End::Agreed { qpn, passive });
     }
 }
 
-/// What a program's parameters mean as terms of start-up.
-fn terms(responder_resources: u8, initiator_depth: u8) -> Terms {
-    // The peer-to-peer model lets either side speak first, as programs on InfiniBand may.
-    let rtr = iwarp::startup::RtrSet { send: false, write: true, read: true };
-    Terms {
-        ird: responder_resources.into(),
-        most_ird: MOST_DEPTH,
-        ord: initiator_depth.into(),
-        peer_to_peer: Some(rtr),
-        ..Terms::default()
-    }
-}
-
-fn record(agreement: &Agreement) -> StreamOut {
+fn record(agreement: &Agreement, siw: bool) -> StreamOut {
     let flags = [
         (agreement.role == Role::Initiator, stream_flags::INITIATOR),
         (agreement.crc, stream_flags::CRC),
         (agreement.sends_markers, stream_flags::SENDS_MARKERS),
         (agreement.receives_markers, stream_flags::RECEIVES_MARKERS),
+        (siw, stream_flags::SIW),
     ];
     StreamOut {
         flags: flags.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag),

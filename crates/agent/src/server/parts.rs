@@ -12,6 +12,7 @@ use super::scheduler::{self, Account, Work};
 use crate::cm::ChannelId;
 use crate::fair::Fair;
 use crate::ids::ContextId;
+use crate::listening::Spare;
 use crate::mirror::Mirror;
 use crate::node_views::NodeViews;
 use crate::poller::Token;
@@ -27,8 +28,8 @@ pub(super) struct Listeners {
     pub(super) admin: Option<Listener>,
     pub(super) netlink: Option<Listener>,
     pub(super) mads: Option<Listener>,
-    /// A spare descriptor, for the case that no other one is left.
-    pub(super) spare: Option<OwnedFd>,
+    /// For the case that no descriptor is left.
+    pub(super) spare: Spare,
 }
 
 /// The connections.

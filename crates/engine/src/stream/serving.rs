@@ -41,16 +41,24 @@ impl Engine {
         let Some(set) = self.net.streams.ready() else { return false };
         let guard = if sure { Some(self.net.streams.buffer.lock()) } else { self.net.streams.buffer.try_lock() };
         let Some(mut buffer) = guard else { return false };
+        buffer.resize(BUFFER, 0);
+        if !sure
+            && let Some(qp) = self.net.streams.only().and_then(|qpn| self.qps.find(qpn))
+            && let Some(worked) = qp.try_socket(&mut buffer)
+        {
+            return worked;
+        }
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(set, &mut events, Some(&at_once)).unwrap_or(0);
         if count == 0 {
             return false;
         }
-        buffer.resize(BUFFER, 0);
         crate::usermem::prepare_thread();
         for event in &events[..count] {
-            if let Some(qp) = self.qps.find(event.data.u64() as u32) {
+            let qpn = event.data.u64() as u32;
+            self.net.streams.note_ready(qpn);
+            if let Some(qp) = self.qps.find(qpn) {
                 qp.on_ready(&mut buffer);
             }
         }
@@ -77,31 +85,50 @@ impl Qp {
     fn on_ready(self: &Arc<Self>, buffer: &mut [u8]) {
         let mut inner = self.lock();
         if let Some(mut live) = self.take_live(&mut inner) {
-            if !live.peer_ended {
-                self.read_socket(&mut inner, &mut live, buffer);
-            }
+            self.read_socket(&mut inner, &mut live, buffer);
             self.put_live_back(&mut inner, live);
         }
         self.pump_stream(&mut inner);
     }
 
-    fn read_socket(&self, inner: &mut Inner, live: &mut Live, buffer: &mut [u8]) {
-        for _ in 0..READS {
+    /// Reads without knowing whether the socket is ready. Returns whether there was anything to do;
+    /// `None` if the queue pair has no stream.
+    fn try_socket(self: &Arc<Self>, buffer: &mut [u8]) -> Option<bool> {
+        let mut inner = self.lock();
+        let mut live = self.take_live(&mut inner)?;
+        crate::usermem::prepare_thread();
+        let worked = self.read_socket(&mut inner, &mut live, buffer);
+        let waits_for_room = live.is_full;
+        self.put_live_back(&mut inner, live);
+        if worked || waits_for_room {
+            self.pump_stream(&mut inner);
+        }
+        Some(worked)
+    }
+
+    /// Returns whether anything has arrived.
+    fn read_socket(&self, inner: &mut Inner, live: &mut Live, buffer: &mut [u8]) -> bool {
+        for round in 0..READS {
+            if live.peer_ended {
+                return round > 0;
+            }
             let len = match recv(&live.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((len, _)) => len,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return round > 0,
                 Err(_) => {
                     live.peer_ended = true;
                     live.output.clear();
                     live.stream.lost();
-                    return self.heed_events(inner, live);
+                    self.heed_events(inner, live);
+                    return true;
                 }
             };
             let now = duration(self.engine().now());
             if len == 0 {
                 live.peer_ended = true;
                 live.stream.receive_end();
-                return self.heed_events(inner, live);
+                self.heed_events(inner, live);
+                return true;
             }
             // A queue pair in error takes nothing more; it only waits for the peer's end.
             if inner.state != State::Err {
@@ -110,9 +137,10 @@ impl Qp {
                 self.heed_events(inner, live);
             }
             if len < buffer.len() {
-                return;
+                break;
             }
         }
+        true
     }
 
     /// A timer of a stream may be due.

@@ -15,6 +15,8 @@ use crate::lock::Mutex;
 pub(crate) struct Streams {
     epoll: OnceLock<OwnedFd>,
     pub(crate) count: AtomicU32,
+    /// The queue pair whose socket was last added or ready.
+    hot: AtomicU32,
     /// Held by the thread that serves the sockets.
     pub(super) buffer: Mutex<Vec<u8>>,
     /// Streams whose end the agent does not know yet.
@@ -38,7 +40,19 @@ impl Streams {
         };
         epoll::add(set, socket, EventData::new_u64(qpn.into()), EventFlags::IN | EventFlags::RDHUP)?;
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.note_ready(qpn);
         Ok(())
+    }
+
+    /// The socket of this queue pair is ready.
+    pub(super) fn note_ready(&self, qpn: u32) {
+        self.hot.store(qpn, Ordering::Relaxed);
+    }
+
+    /// The queue pair that probably has the only socket. Reading that socket costs less than asking
+    /// whether it is ready.
+    pub(super) fn only(&self) -> Option<u32> {
+        (self.count.load(Ordering::Relaxed) == 1).then(|| self.hot.load(Ordering::Relaxed))
     }
 
     /// Removes a socket.

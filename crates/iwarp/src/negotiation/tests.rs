@@ -136,6 +136,23 @@ fn a_reply_in_another_revision_or_mode_is_refused() {
 }
 
 #[test]
+fn a_peer_that_knows_only_revision_1_is_asked_again_in_revision_1() {
+    let asked = |reply: &[u8]| {
+        let mut initiator = Initiator::new(Terms::default(), b"hello", END).unwrap();
+        initiator.poll_transmit();
+        let _ = initiator.receive(reply);
+        initiator.in_revision_1(END).map(|mut again| again.poll_transmit().unwrap())
+    };
+    let request = b"MPA ID Req Frame\x40\x01\0\x05hello".to_vec();
+    assert_eq!(asked(b""), Some(request.clone()), "closed without a reply");
+    assert_eq!(asked(&reply(0x60, 1, b"")), Some(request), "rejected in revision 1");
+    assert_eq!(asked(&reply(0x70, 2, &[0; 4])), None, "rejected by the program");
+    assert_eq!(asked(&[7; 20]), None, "no reply frame");
+    let old = Initiator::new(Terms { revision: 1, ..Terms::default() }, b"", END).unwrap();
+    assert!(old.in_revision_1(END).is_none(), "asked in revision 1 before");
+}
+
+#[test]
 fn a_rejection_carries_private_data() {
     let mut responder = Responder::new(Terms { quirks: Quirks::SIW, ..Terms::default() }, END);
     responder.receive(b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04").unwrap();

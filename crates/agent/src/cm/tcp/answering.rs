@@ -74,7 +74,7 @@ impl Manager {
     pub(in crate::cm) fn close_end(&mut self, name: u32) {
         let tcp = &mut self.mail.tcp;
         let Some(end) = tcp.ends.remove(&name) else { return };
-        tcp.forget_deadline(Key::Id(name));
+        tcp.deadlines.forget(Key::Id(name));
         match end {
             // Closing a socket ends its watch.
             End::Listening(_) | End::Asking { .. } => {}

@@ -1,7 +1,6 @@
 //! The passive side until the program decides: LISTEN, new connections, their requests. Adds to
 //! [`Manager`].
 
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 
 use abi::Errno;
@@ -12,8 +11,9 @@ use iwarp::Responder;
 use iwarp::negotiation::Asked;
 use rustix::event::epoll::{self, EventFlags};
 
-use super::sockets::{self, FRAME_MAX};
-use super::{End, Half, Key, REQUEST_TIME, as_duration, terms};
+use super::halves::Half;
+use super::sockets;
+use super::{End, Key, REQUEST_TIME, Tcp, as_duration};
 use crate::cm::Manager;
 use crate::cm::channel::Event;
 use crate::cm::id::{Id, Stage};
@@ -53,22 +53,17 @@ impl Manager {
     /// Takes new connections of a listener.
     pub(super) fn take_connections(&mut self, name: u32) {
         let deadline = self.now().after(REQUEST_TIME);
-        let Some(End::Listening(listeners)) = self.mail.tcp.ends.get(&name) else { return };
+        let Tcp { ends, spare, .. } = &mut self.mail.tcp;
+        let Some(End::Listening(listeners)) = ends.get(&name) else { return };
         let mut sockets = Vec::new();
         for listener in listeners {
-            for _ in 0..ACCEPTED {
-                match sockets::accept(listener) {
-                    Ok((socket, _)) => sockets.push(socket),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) => {
-                        tracing::debug!(%error, "a TCP connection was not accepted");
-                        break;
-                    }
-                }
-            }
+            let next = || spare.accept(|| sockets::accept(listener), drop);
+            sockets.extend(std::iter::from_fn(next).take(ACCEPTED));
         }
         for socket in sockets {
-            let responder = Box::new(Responder::new(terms(0, 0), as_duration(deadline)));
+            let at = socket.local_addr().ok().and_then(|at| self.locals.on_iwarp(at.ip().to_canonical()));
+            let Some(start_up) = at.and_then(|at| at.iwarp) else { continue };
+            let responder = Box::new(Responder::new(start_up.terms(0, 0), as_duration(deadline)));
             self.mail.tcp.add_half(Half::Starting { socket, responder, listener: name }, deadline);
         }
     }
@@ -76,28 +71,22 @@ impl Manager {
     /// A connection without an id has bytes, or has ended.
     pub(super) fn on_half_socket(&mut self, number: u32) {
         let tcp = &mut self.mail.tcp;
-        let mut bytes = [0; FRAME_MAX + 1];
-        let asked = match tcp.halves.get_mut(&number) {
-            Some(Half::Starting { socket, responder, .. }) => match sockets::peek(socket, &mut bytes) {
-                Ok(None) => return,
-                Ok(Some(0)) | Err(_) => None,
-                Ok(Some(len)) => {
-                    let taken = sockets::consume(socket, len).map(|()| responder.receive(&bytes[..len]));
-                    match taken {
-                        Ok(Ok(Some(asked))) => Some(asked),
-                        Ok(Ok(None)) => return,
-                        Ok(Err(error)) => {
-                            tracing::debug!(%error, "a connection of iWARP is closed");
-                            if let Some(last) = responder.poll_transmit() {
-                                let _ = sockets::send(socket, &last);
-                            }
-                            None
+        let asked = match tcp.halves.get_mut(number) {
+            Some(Half::Starting { socket, responder, .. }) => {
+                match sockets::feed(socket, |bytes| (bytes.len(), responder.receive(bytes))) {
+                    Ok(None | Some(Ok(None))) => return,
+                    Ok(Some(Ok(Some(asked)))) => Some(asked),
+                    Ok(Some(Err(error))) => {
+                        tracing::debug!(%error, "a connection of iWARP is closed");
+                        if let Some(last) = responder.poll_transmit() {
+                            let _ = sockets::send(socket, &last);
                         }
-                        Err(_) => None,
+                        None
                     }
+                    Err(_) => None,
                 }
-            },
-            Some(Half::Leaving(socket)) => match sockets::peek(socket, &mut bytes) {
+            }
+            Some(Half::Leaving(socket)) => match sockets::feed(socket, |bytes| (0, bytes.len())) {
                 Ok(None) => return,
                 _ => None,
             },

@@ -1,17 +1,18 @@
 //! The active side: CONNECT, and the peer's reply. Adds to [`Manager`].
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 
 use abi::ucma::connection::{ConnParam, EventAnswer, UdParam, event};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::{Errno, Refusal};
 use iwarp::negotiation::Answer;
-use iwarp::{Agreement, Initiator};
+use iwarp::{Agreement, Error, Initiator};
+use protocol::Time;
 use rustix::event::epoll::{self, EventFlags};
 
-use super::sockets::{self, FRAME_MAX};
-use super::{End, Key, REPLY_TIME, as_duration, terms};
+use super::sockets;
+use super::{End, Key, REPLY_TIME, as_duration};
 use crate::cm::Manager;
 use crate::cm::channel::Event;
 use crate::cm::connecting::given;
@@ -22,6 +23,8 @@ use crate::refusal::{Outcome, by_system, refuse};
 /// How a request has ended without a connection: the event and its status.
 type Failure = (u32, Errno);
 
+const REJECTED: Failure = (event::REJECTED, Errno::ECONNRESET);
+
 impl Manager {
     /// Begins to connect an id whose route is resolved.
     pub(in crate::cm) fn connect_by_tcp(&mut self, name: u32, param: &ConnParam) -> Outcome<()> {
@@ -30,7 +33,7 @@ impl Manager {
         let (Some(Sockaddr::Ip(from)), Some(Sockaddr::Ip(to))) = (id.local, id.remote) else {
             return refuse(Errno::EINVAL, format!("id {name:#x} needs IP addresses: iWARP has no others"));
         };
-        let terms = terms(param.responder_resources, param.initiator_depth);
+        let terms = id.start_up().unwrap_or_default().terms(param.responder_resources, param.initiator_depth);
         let initiator = Initiator::new(terms, given(param), as_duration(deadline))
             .map_err(|error| Refusal::new(Errno::EINVAL, format!("id {name:#x}: {error}")))?;
         let mut source = from;
@@ -40,17 +43,29 @@ impl Manager {
             id.local = Some(Sockaddr::Ip(source));
         }
         (id.qpn, id.stage) = (param.qp_num, Stage::Connecting);
+        self.request(name, socket, initiator, deadline, false).map_err(by_system)
+    }
+
+    /// Sends a request as soon as TCP is connected.
+    fn request(
+        &mut self,
+        name: u32,
+        socket: TcpStream,
+        initiator: Initiator,
+        until: Time,
+        again: bool,
+    ) -> io::Result<()> {
         let (tcp, key) = (&mut self.mail.tcp, Key::Id(name));
-        tcp.watch(&socket, key, EventFlags::OUT).map_err(by_system)?;
-        tcp.deadlines.insert((deadline, key));
-        tcp.ends.insert(name, End::Asking { socket, initiator: Box::new(initiator), sent: false });
+        tcp.watch(&socket, key, EventFlags::OUT)?;
+        tcp.deadlines.set(key, until);
+        tcp.ends.insert(name, End::Asking { socket, initiator: Box::new(initiator), sent: false, again });
         Ok(())
     }
 
     /// The socket of a request is ready.
     pub(super) fn on_reply_bytes(&mut self, name: u32) {
         let tcp = &mut self.mail.tcp;
-        let Some(End::Asking { socket, initiator, sent }) = tcp.ends.get_mut(&name) else { return };
+        let Some(End::Asking { socket, initiator, sent, .. }) = tcp.ends.get_mut(&name) else { return };
         if !*sent {
             let connected = socket.take_error().and_then(|error| error.map_or(Ok(()), Err));
             let asked = connected.and_then(|()| {
@@ -63,39 +78,58 @@ impl Manager {
             }
             return;
         }
-        let mut bytes = [0; FRAME_MAX];
         loop {
-            let len = match sockets::peek(socket, &mut bytes) {
+            let answer = sockets::feed(socket, |bytes| match initiator.receive(bytes) {
+                Ok((taken, answer)) => (taken, Ok(answer)),
+                Err(error) => (0, Err(error)),
+            });
+            match answer {
                 Ok(None) => return,
-                Ok(Some(0)) => {
-                    let why = initiator.closed().to_string();
-                    return self.no_connection(name, (event::REJECTED, Errno::ECONNRESET), &[], &why);
+                Ok(Some(Ok(None))) => {}
+                Ok(Some(Ok(Some(Answer::Accepted(agreement, private))))) => {
+                    return self.agreed(name, &agreement, &private);
                 }
-                Ok(Some(len)) => len,
-                Err(error) => return self.not_connected(name, &error),
-            };
-            match initiator.receive(&bytes[..len]) {
-                Ok((taken, answer)) => {
-                    if let Err(error) = sockets::consume(socket, taken) {
-                        return self.not_connected(name, &error);
-                    }
-                    match answer {
-                        None => {}
-                        Some(Answer::Accepted(agreement, private)) => return self.agreed(name, &agreement, &private),
-                        Some(Answer::Rejected(private)) => {
-                            let why = "the peer's program rejects it";
-                            return self.no_connection(name, (event::REJECTED, Errno::ECONNRESET), &private, why);
-                        }
-                    }
+                Ok(Some(Ok(Some(Answer::Rejected(private))))) => {
+                    let why = "the peer's program rejects it";
+                    return self.no_connection(name, REJECTED, &private, why);
                 }
-                Err(error) => {
-                    if let Some(last) = initiator.poll_transmit() {
-                        let _ = sockets::send(socket, &last);
-                    }
-                    return self.no_connection(name, (event::CONNECT_ERROR, Errno::EINVAL), &[], &error.to_string());
-                }
+                Ok(Some(Err(error))) => return self.wrong_reply(name, &error),
+                Err(error) => return self.closed_without_reply(name, &error),
             }
         }
+    }
+
+    /// The reply is invalid, or does not fit the request.
+    fn wrong_reply(&mut self, name: u32, error: &Error) {
+        if self.asks_again(name) {
+            return;
+        }
+        if let Some(End::Asking { socket, initiator, .. }) = self.mail.tcp.ends.get_mut(&name)
+            && let Some(last) = initiator.poll_transmit()
+        {
+            let _ = sockets::send(socket, &last);
+        }
+        self.no_connection(name, (event::CONNECT_ERROR, Errno::EINVAL), &[], &error.to_string());
+    }
+
+    /// The peer has closed the connection, or has reset it.
+    fn closed_without_reply(&mut self, name: u32, error: &io::Error) {
+        if !self.asks_again(name) {
+            self.no_connection(name, REJECTED, &[], &format!("the peer ends the connection without a reply: {error}"));
+        }
+    }
+
+    /// Connects again in revision 1 of MPA, if that may be what the peer needs.
+    fn asks_again(&mut self, name: u32) -> bool {
+        let Some(id) = self.ids.get(name) else { return false };
+        let (Some(Sockaddr::Ip(mut from)), Some(Sockaddr::Ip(to))) = (id.local, id.remote) else { return false };
+        let until = self.mail.tcp.deadlines.of(Key::Id(name)).unwrap_or_default();
+        let Some(End::Asking { initiator, .. }) = self.mail.tcp.ends.get(&name) else { return false };
+        let Some(initiator) = initiator.in_revision_1(as_duration(until)) else { return false };
+        self.close_end(name);
+        from.set_port(0);
+        let asks = sockets::begin(from, to).and_then(|socket| self.request(name, socket, initiator, until, true));
+        asks.is_ok()
     }
 
     /// The peer accepts.
@@ -123,6 +157,10 @@ impl Manager {
 
     /// TCP does not connect, or the connection broke.
     fn not_connected(&mut self, name: u32, error: &io::Error) {
+        if let Some(End::Asking { again: true, .. }) = self.mail.tcp.ends.get(&name) {
+            // The first try was connected, so its end is what the program is told.
+            return self.closed_without_reply(name, error);
+        }
         let errno = error.raw_os_error().map_or(Errno::ECONNRESET, Errno);
         let kind = match errno {
             Errno::ECONNREFUSED | Errno::ECONNRESET => event::REJECTED,

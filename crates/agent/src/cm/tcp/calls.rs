@@ -64,6 +64,6 @@ impl Manager {
 
     /// Whether an id of the call's channel is on an iWARP device.
     fn goes_by_tcp(&mut self, call: &Call<'_>, name: u32) -> Outcome<bool> {
-        Ok(self.id(call, name)?.attachment.is_some_and(|at| at.is_iwarp))
+        Ok(self.id(call, name)?.start_up().is_some())
     }
 }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, recv, socket_with};
 
 /// The longest start-up frame.
-pub(super) const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVATE;
+const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVATE;
 
 /// Begins to connect.
 pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
@@ -31,26 +31,26 @@ pub(super) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The next connection.
-pub(super) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    let (socket, from) = listener.accept()?;
+pub(super) fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (socket, _) = listener.accept()?;
     socket.set_nonblocking(true)?;
     socket.set_nodelay(true)?;
-    Ok((socket, from))
+    Ok(socket)
 }
 
-/// What has arrived, without taking it. 0 bytes are the peer's end, and `None` means nothing yet.
-pub(super) fn peek(socket: &TcpStream, bytes: &mut [u8]) -> io::Result<Option<usize>> {
-    match recv(socket, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((_, len)) => Ok(Some(len)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Takes bytes that were peeked at.
-pub(super) fn consume(mut socket: &TcpStream, len: usize) -> io::Result<()> {
+/// Passes what has arrived to `with`, which says how many bytes it takes; the other bytes stay in
+/// the socket. `None` means that nothing has arrived. The peer's end is an error.
+pub(super) fn feed<T>(mut socket: &TcpStream, with: impl FnOnce(&[u8]) -> (usize, T)) -> io::Result<Option<T>> {
     let mut bytes = [0; FRAME_MAX + 1];
-    socket.read_exact(bytes.get_mut(..len).ok_or(ErrorKind::InvalidInput)?)
+    let len = match recv(socket, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => return Err(ErrorKind::UnexpectedEof.into()),
+        Ok((_, len)) => len,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let (taken, result) = with(&bytes[..len]);
+    socket.read_exact(bytes.get_mut(..taken).ok_or(ErrorKind::InvalidInput)?)?;
+    Ok(Some(result))
 }
 
 /// Sends a start-up frame, or the Terminate message behind it. A new socket has room for both.

@@ -1,0 +1,234 @@
+//! The peer of an iWARP connection: its start-up frames, then its FPDUs, some with a right CRC.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use iwarp::rdmap::Atomic;
+use iwarp::startup::{Frame, Kind};
+use iwarp::{
+    Agreement, Config, Event, Fault, Initiator, Memory, Operation, PostError, Receive, Request, Responder, Role, Rtr,
+    Stag, State, Stream, Terms, Transmit, fpdu,
+};
+
+use crate::Feed;
+
+/// The only region that the peer may access, and the lengths of it and of each buffer.
+const REGION: Stag = Stag(0x1100);
+const LEN: usize = 256;
+/// Requests in each queue.
+const DEPTH: usize = 4;
+const LATE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(bytes: &[u8]) {
+    start_up(bytes);
+    let mut feed = Feed(bytes);
+    let flags = feed.byte();
+    let is = |bit: u8| flags & bit != 0;
+    let agreement = Agreement {
+        role: if is(1) { Role::Initiator } else { Role::Responder },
+        revision: 2,
+        crc: is(2),
+        sends_markers: is(4),
+        receives_markers: is(8),
+        ird: 2,
+        ord: 2,
+        rtr: [None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)][usize::from(flags >> 4) % 4],
+    };
+    let config = Config { depth: DEPTH, ..Config::default() };
+    let mut peer = fpdu::Sender::new(agreement.crc, agreement.receives_markers);
+    let stream = Stream::new(&agreement, config, Duration::ZERO);
+    let mut end = End { stream, memory: Arena::default(), posted: 0, open: BTreeSet::new(), is_closed: false };
+    while !feed.is_empty() {
+        end.step(&mut feed, &mut peer);
+    }
+    end.finish();
+}
+
+/// Start-up frames: a parsed frame is emitted unchanged, and no state machine panics.
+fn start_up(bytes: &[u8]) {
+    for kind in [Kind::Request, Kind::Reply] {
+        if let Ok(Some((frame, len))) = Frame::parse(kind, bytes) {
+            let again = frame.emit().expect("it was parsed");
+            assert_eq!(Frame::parse(kind, &again), Ok(Some((frame, len))));
+        }
+    }
+    let terms = Terms::default();
+    let mut initiator = Initiator::new(terms, b"", LATE).expect("no private data");
+    let mut responder = Responder::new(terms, LATE);
+    for piece in bytes.chunks(1 + bytes.len() / 3) {
+        let _ = initiator.receive(piece);
+        if let Ok(Some(_)) = responder.receive(piece) {
+            let _ = responder.accept(2, 2, b"");
+        }
+    }
+    assert!(initiator.poll_transmit().is_some_and(|last| last.len() < 600));
+}
+
+/// One end of a stream, and its program.
+struct End {
+    stream: Stream,
+    memory: Arena,
+    posted: u64,
+    /// Work requests that have not completed.
+    open: BTreeSet<u64>,
+    is_closed: bool,
+}
+
+impl End {
+    fn step(&mut self, feed: &mut Feed<'_>, peer: &mut fpdu::Sender) {
+        match feed.byte() % 8 {
+            0..3 => {
+                let len = usize::from(feed.byte()).max(2);
+                let segment = feed.take(len);
+                let mut out = vec![0; peer.room(segment.len())];
+                let framed = peer.frame(&mut out, segment, 0, |_, _| Ok::<_, ()>(()));
+                let len = framed.expect("nothing is fetched");
+                self.receive(&out[..len]);
+            }
+            3 => {
+                let len = usize::from(feed.byte());
+                self.receive(feed.take(len));
+            }
+            4 => self.post(feed),
+            5 => self.transmit(),
+            6 => self.memory.receives = (self.memory.receives + 1).min(DEPTH),
+            _ => match feed.byte() % 8 {
+                0 => self.stream.receive_end(),
+                1 => self.stream.close(Duration::ZERO),
+                2 => self.stream.handle_timeout(LATE),
+                3 => self.stream.lost(),
+                _ => {}
+            },
+        }
+        self.heed();
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.stream.receive(Duration::ZERO, bytes, &mut self.memory);
+        self.heed();
+    }
+
+    fn post(&mut self, feed: &mut Feed<'_>) {
+        let (stag, to) = (Stag(feed.word()), feed.word().into());
+        let operation = match feed.byte() % 4 {
+            0 => Operation::Send { invalidate: None, solicited: false },
+            1 => Operation::Write { stag, to, immediate: None },
+            2 => Operation::Read { source: stag, source_to: to, sink: REGION, sink_to: 0 },
+            _ => Operation::Local,
+        };
+        let request = Request { work: self.posted, operation, len: feed.byte().into(), fence: feed.byte() & 1 != 0 };
+        match self.stream.post(request) {
+            Ok(()) => assert!(self.open.insert(self.posted) && self.open.len() <= DEPTH, "the queue has room"),
+            Err(error) => assert!(error != PostError::Full || self.open.len() == DEPTH, "the queue is not full"),
+        }
+        self.posted += 1;
+    }
+
+    fn transmit(&mut self) {
+        let mut out = vec![0; self.stream.room()];
+        // Nothing arrives meanwhile, so what there is to send is bounded.
+        for _ in 0..100 {
+            match self.stream.poll_transmit(LATE, &mut out, &mut self.memory) {
+                Transmit::Bytes(len) => assert!(len > 0 && len <= out.len()),
+                _ => return,
+            }
+            self.heed();
+        }
+        panic!("it sends for ever");
+    }
+
+    fn heed(&mut self) {
+        while let Some(event) = self.stream.poll_event() {
+            assert!(!self.is_closed, "{event:?} after the end");
+            match event {
+                Event::Completed { work, .. } => assert!(self.open.remove(&work), "{work} completes once"),
+                Event::Closed(_) => self.is_closed = true,
+                Event::Received(received) => assert!(received.len as usize <= LEN),
+                _ => {}
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        self.stream.abort();
+        self.heed();
+        assert!(self.is_closed && self.stream.state() == State::Closed && self.open.is_empty(), "{:?}", self.open);
+    }
+}
+
+/// A region of [`LEN`] bytes, and so many bytes for each buffer.
+struct Arena {
+    region: [u8; LEN],
+    receives: usize,
+    taken: u64,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self { region: [0; LEN], receives: 0, taken: 0 }
+    }
+}
+
+fn inside(offset: u32, len: usize) {
+    assert!(offset as usize + len <= LEN, "{len} bytes at {offset} of a buffer");
+}
+
+impl Arena {
+    fn part(&mut self, stag: Stag, to: u64, len: usize) -> Result<&mut [u8], Fault> {
+        if stag != REGION {
+            return Err(Fault::Stag);
+        }
+        let at = usize::try_from(to).map_err(|_| Fault::Bounds)?;
+        self.region.get_mut(at..).and_then(|rest| rest.get_mut(..len)).ok_or(Fault::Bounds)
+    }
+}
+
+impl Memory for Arena {
+    fn gather(&mut self, _: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        inside(offset, out.len());
+        Ok(())
+    }
+
+    fn scatter(&mut self, _: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        inside(offset, data.len());
+        Ok(())
+    }
+
+    fn execute(&mut self, _: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        self.receives = self.receives.checked_sub(1)?;
+        self.taken += 1;
+        Some(Receive { id: self.taken, len: LEN as u32 })
+    }
+
+    fn fill(&mut self, receive: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
+        assert!(receive <= self.taken);
+        inside(offset, data.len());
+        Ok(())
+    }
+
+    fn write(&mut self, stag: Stag, to: u64, data: &[u8]) -> Result<(), Fault> {
+        self.part(stag, to, data.len()).map(|part| part.copy_from_slice(data))
+    }
+
+    fn readable(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), Fault> {
+        self.part(stag, to, len as usize).map(drop)
+    }
+
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let part = self.part(stag, to, out.len()).expect("it was checked");
+        out.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn atomic(&mut self, stag: Stag, to: u64, _: &Atomic) -> Result<u64, Fault> {
+        self.part(stag, to, 8).map(|_| 0)
+    }
+
+    fn invalidate(&mut self, _: Stag) -> Result<(), Fault> {
+        Err(Fault::Invalidate)
+    }
+}
