@@ -13,7 +13,7 @@ use softhca_suite::{Room, User};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The files that are executed or loaded.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "bin/softhca",
     "lib/softhca/libibverbs.so.1.18.0",
     "lib/softhca/librdmacm.so.1.5.0",
