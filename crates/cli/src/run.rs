@@ -76,15 +76,9 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let extras = Extras { sockets: run.sockets, shared_memory: shared_memory.is_some() };
     preload::check(&library, extras)?;
     let mut command = command(run, extras, &library, &run_dir, &reasons);
-    if let Some(value) = &shared_memory {
-        command.env(shared_memory::VARIABLE, value);
-    }
-    if let Some(findings) = &findings {
-        command.env(engine::lint::VARIABLE, findings.file());
-    }
-    if let Some(faults) = faults {
-        command.env(abi::fault::VARIABLE, faults);
-    }
+    command.envs(shared_memory.map(|value| (shared_memory::VARIABLE, value)));
+    command.envs(findings.as_ref().map(|findings| (engine::lint::VARIABLE, findings.file())));
+    command.envs(faults.map(|faults| (abi::fault::VARIABLE, faults)));
     let file = Program::find(&run.command[0]);
     let unreached = file.unreached();
     if let Some(finding) = unreached.first().filter(|_| !run.quiet) {
