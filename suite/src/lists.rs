@@ -83,8 +83,8 @@ macro_rules! perftest_list {
 }
 
 /// perftest's tests of all message sizes, from 2 bytes to 8 MiB. They are slow: for each size, each
-/// side measures the processor's clock for 0.2 s. Between hosts, two links are enough for each MTU and
-/// each family to meet each size; the pingpongs validate every byte of all sizes on all links.
+/// side measures the processor's clock for 0.2 s. Between hosts, two links are enough for each MTU
+/// and each family to meet each size; the pingpongs validate every byte of all sizes on all links.
 #[macro_export]
 macro_rules! perftest_sizes_list {
     ($each:ident) => {

@@ -1,5 +1,5 @@
-//! A TCP proxy that cuts the bytes of its connections into pieces of random lengths, and passes some
-//! pieces on late. TCP allows any segments, so no program may notice. The principal type is
+//! A TCP proxy that cuts the bytes of its connections into pieces of random lengths, and passes
+//! some pieces on late. TCP allows any segments, so no program may notice. The principal type is
 //! [`Slicer`].
 
 use std::io::{Read, Write};

@@ -1,9 +1,9 @@
 //! `cargo xtask dist`: makes the folder that users copy. Nothing in it depends on its place.
 //!
 //! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself. This folder contains the
-//! three C libraries, the two preloaded libraries, and `rsocket/librspreload.so`. The command makes the new
-//! folder beside the old one and then replaces the old one in one step, so that running programs
-//! never see half of it.
+//! three C libraries, the two preloaded libraries, and `rsocket/librspreload.so`. The command makes
+//! the new folder beside the old one and then replaces the old one in one step, so that running
+//! programs never see half of it.
 
 use std::fs;
 use std::io;

@@ -34,7 +34,8 @@ pub(crate) fn choice() -> Choice {
     if wanted == Choice::OFF || is_watched() || commits_strictly() { Choice::OFF } else { wanted }
 }
 
-/// Whether a sanitizer or valgrind watches the memory, with an account of its own. Direct access is not possible there anyway.
+/// Whether a sanitizer or valgrind watches the memory, with an account of its own. Direct access is
+/// not possible there anyway.
 fn is_watched() -> bool {
     let preloads = |value: &[u8]| value.windows(9).any(|part| part == b"vgpreload");
     let sanitizers = [

@@ -1,7 +1,7 @@
 //! Connected mode: for which neighbours there is a connection, and packets that wait for one. RFC
-//! 4755. Not how a connection is made, and not those that peers have made: an interface sends on the
-//! connections that it has made itself, and receives on the others.
-//! Principal type: [`Connections`].
+//! 4755. Not how a connection is made, and not those that peers have made: an interface sends on
+//! the connections that it has made itself, and receives on the others. Principal type:
+//! [`Connections`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! The programs and their options. In their lines, {gid} is the index of the side's own address in
 //! the GID table. {port} is a free TCP port. {server} is the server's address of the case's family.
 //! {meet} is the server's IPv4 address, for the exchange over TCP. {own} is the side's own IPv4
-//! address. {program} is the suite's program: `everyopcode`, or `refusals` for iWARP. The principal type is [`Case`].
+//! address. {program} is the suite's program: `everyopcode`, or `refusals` for iWARP. The principal
+//! type is [`Case`].
 
 use super::siw::StartUp;
 

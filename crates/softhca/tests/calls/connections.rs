@@ -339,7 +339,8 @@ fn a_service_is_found_by_gid() {
     }
 }
 
-/// The service is that of the queue pairs. A listener of one service rejects requests for the other.
+/// The service is that of the queue pairs. A listener of one service rejects requests for the
+/// other.
 #[test]
 fn an_unreliable_connection_is_made_by_gid() {
     let fabric = Fabric::two_hosts().expect("a fabric");
