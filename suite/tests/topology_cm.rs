@@ -117,19 +117,22 @@ fn nodes_are_hosts_of_their_own() {
     assert!(outcome.errors.contains("no adapter of the topology has the address"), "{}", outcome.told());
 }
 
-/// Members on two nodes of a switch, in a group of the subnet manager.
+/// Members on one switch and on two, in a group of the subnet manager. The sender joins last, sends
+/// and leaves at once.
 #[test]
 fn mckey_meets_in_a_group_of_the_subnet_manager() {
     let room = room(User::Nobody);
     let group = ["mckey", "-m", "239.1.2.3", "-C", "10"];
-    let mut receiver = serve(&room, "H4", &group);
-    let mut sender = room.start(room.on("H1", &[&group[..], &["-s"]].concat())).expect("it starts");
     let groups = || room.finish(room.on("H2", &["saquery", "-g"])).ok().map(|outcome| outcome.output);
     let is_there = || groups()?.contains("ff12:4001:ffff::f01:203").then_some(());
-    wait::until(HANG, "the group", is_there).expect("it is there");
-    sender.wait(HANG).expect("it ends").expect_success();
-    receiver.wait(HANG).expect("it ends").expect_success();
-    wait::until(HANG, "the group to end", || (!groups()?.contains("4001")).then_some(())).expect("it ends");
+    for node in ["H4", "H3"] {
+        let mut receiver = serve(&room, node, &group);
+        wait::until(HANG, "the group", is_there).expect("it is there");
+        let sender = room.on("H1", &[&group[..], &["-s"]].concat());
+        room.finish(sender).expect("it ends").expect_success();
+        receiver.wait(HANG).expect("it ends").expect_success();
+        wait::until(HANG, "the group to end", || (!groups()?.contains("4001")).then_some(())).expect("it ends");
+    }
 }
 
 /// Without a path, the subnet manager has no record, and programs get RDMA_CM_EVENT_ROUTE_ERROR. A

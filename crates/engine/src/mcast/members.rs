@@ -75,6 +75,9 @@ impl Qp {
     /// # Errors
     /// EINVAL if it is not attached.
     pub fn detach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        // A program that leaves a group detaches first, and then the subnet manager removes the
+        // group's routes.
+        self.send_off();
         let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
         self.engine().call(&request::legacy(command::DETACH_MCAST, &body, 0))?;
         if let Some(members) = self.engine().groups.members.write().get_mut(group) {
