@@ -127,8 +127,8 @@ pub(crate) struct Run {
     /// Send the program's TCP and UDP traffic over RDMA (rsocket(7)). Both sides need it
     #[arg(short, long)]
     pub(crate) sockets: bool,
-    /// Make the program's large memory shared memory, so that peers of the same user access it
-    /// directly, as fast as memory. Memory stays as before otherwise (docs/shared-memory.md)
+    /// Make the program's large memory shared, so that WRITE, READ and atomics of the same user's
+    /// programs access it directly. Fork and large allocations get slower (docs/shared-memory.md)
     #[arg(long)]
     pub(crate) shared_memory: bool,
     /// Run a server and a client: softhca run --pair -- SERVER ARGS -- CLIENT ARGS

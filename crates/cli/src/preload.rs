@@ -1,6 +1,6 @@
 //! The environment for libraries that a program loads before all others (`LD_PRELOAD`): the path
-//! redirector, and on request the library that replaces sockets by rsockets, and the one whose
-//! memory is shared from birth.
+//! redirector, and on request the library that replaces sockets by rsockets, and the library that
+//! makes large memory shared.
 //!
 //! This module only sets the variables of a command; [`crate::run`] starts the program. If the
 //! build tree has no redirector, programs run without it. The principal function is [`add`].
@@ -26,7 +26,7 @@ const SHARED_MEMORY: &str = "libsofthca_shared.so";
 pub(crate) struct Extras {
     /// Sockets over RDMA.
     pub(crate) sockets: bool,
-    /// Memory that is shared from birth.
+    /// Large memory is shared memory.
     pub(crate) shared_memory: bool,
 }
 

@@ -1,6 +1,5 @@
-//! `softhca run --shared-memory`: whether a program's large memory is shared from birth. The
-//! variable of the environment says the same for a whole session. The principal function is
-//! [`wanted`].
+//! `softhca run --shared-memory`: whether a program's large memory is shared. The environment
+//! variable does the same for every `softhca run`. The principal function is [`wanted`].
 
 use std::ffi::{OsStr, OsString};
 

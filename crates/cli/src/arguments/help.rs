@@ -28,7 +28,8 @@ Environment:
   SOFTHCA_LOG     Log level on standard error: error, warn, info, debug, trace.
   SOFTHCA_SHARED_MEMORY
                   1: as softhca run --shared-memory. A number of bytes from 4096
-                  on: the same, for memory of at least this size. 0: off.
+                  on: the same, for memory of at least this size. 0: as if not
+                  set (docs/shared-memory.md).
   NO_COLOR        No colours on a terminal.";
 
 pub(super) const DOCTOR: &str = "\
@@ -53,7 +54,7 @@ Examples:
   softhca run --pair --sockets -- iperf3 -s -1 -- iperf3 -c 127.0.0.1
       Sockets over RDMA, for programs that know nothing of it.
   softhca run --pair --shared-memory -- ib_write_lat -- ib_write_lat 127.0.0.1
-      Direct access to the programs' memory (docs/shared-memory.md).
+      Large memory is shared: WRITE, READ and atomics access it directly.
   softhca run --link-layer infiniband -- ibv_rc_pingpong
       A port with a LID: the program needs no GID index.
   softhca run --address 127.0.0.2 -- ./server

@@ -24,7 +24,7 @@ Examples:
   softhca sm --node H1 --routing up-down --root 0x2c9000000001
   softhca sm --node H1 --partitions partitions.conf --lids lids.txt
   softhca sm --node H1 --qos qos.conf
-      Service levels and virtual lanes, as in opensm's options:
+      Service levels and virtual lanes. The file has lines like these:
       qos_sl2vl 0,1,2,3,4,5,6,7,0,1,2,3,4,5,6,7
       qos_vlarb_low 0:64,1:128
 
@@ -53,14 +53,14 @@ pub(crate) struct Sm {
     /// Partitions, in the form of opensm's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
-    /// Service levels and virtual lanes: max_vls, high_limit, sl2vl, vlarb_high and
-    /// vlarb_low, as in opensm's options
+    /// Service levels and virtual lanes: qos_max_vls, qos_high_limit, qos_sl2vl,
+    /// qos_vlarb_high and qos_vlarb_low, in the form of opensm's options
     #[arg(long, value_name = "FILE")]
     qos: Option<PathBuf>,
-    /// Packet life time of paths: 4.096 us x 2^N
+    /// Packet life time in path records: 4.096 us x 2^N
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u8).range(0..=31))]
     packet_life: u8,
-    /// Subnet timeout of ports, which is the time between their traps: 4.096 us x 2^N
+    /// Subnet timeout of ports, the least time between their traps: 4.096 us x 2^N
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u8).range(0..=31))]
     subnet_timeout: u8,
     /// Keep the LIDs of ports in this file
