@@ -123,7 +123,7 @@ impl Room {
         self
     }
 
-    /// Runs every program in this room with memory that is shared from birth.
+    /// Runs every program in this room with large memory that is shared.
     #[must_use]
     pub fn with_shared_memory(mut self) -> Self {
         self.shared_memory = true;

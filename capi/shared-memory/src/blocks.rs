@@ -28,7 +28,7 @@ fn make_shared(size: usize, align: usize) -> Option<usize> {
     None
 }
 
-/// The block at an address that the program has, if it is from here.
+/// The shared block that begins at an address.
 #[inline]
 pub(crate) fn find(address: usize) -> Option<Span> {
     let is_possible = address.is_multiple_of(PAGE) && front::may_hold(&(address..address.saturating_add(1)));
@@ -79,7 +79,7 @@ fn grow(block: &Span, length: usize) -> Option<usize> {
     moved
 }
 
-/// Copies what a block has to a new block of zeros of at least its size. Holes stay holes.
+/// Copies the data of a block to a new block of zeros of at least its size. Holes stay holes.
 pub(crate) fn copy(block: &Span, to: usize) {
     let mut at = block.start;
     while let Some(piece) = memory().table.first(&(at..block.end)) {

@@ -1,13 +1,13 @@
-//! Which memory is shared from birth: the decisions, from the numbers of a request alone.
-//! Principal type: [`Choice`].
+//! Which memory is shared from its allocation on: the decisions, which depend only on the numbers
+//! of a request. Principal type: [`Choice`].
 
 use libc::c_int;
 
 /// The size of a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// The least size of shared memory without a choice of the user: from this size on, malloc of the
-/// C library makes a mapping for each block, too.
+/// The least size of shared memory, if the user has chosen no other. From this size on, malloc of
+/// the C library also makes a mapping for each block.
 const USUAL: usize = 128 * 1024;
 
 /// Flags of mmap(2) with which anonymous private memory may become shared. `MAP_FIXED` is not one

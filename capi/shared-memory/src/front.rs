@@ -31,8 +31,8 @@ static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static READY: AtomicBool = AtomicBool::new(false);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the next functions are known. The first caller makes it so. Before that, the next
-/// functions must not be called: their look-up may be what calls.
+/// Whether the next functions are known. The first caller looks them up. Until they are known, they
+/// must not be called, because the look-up itself may be the caller.
 #[inline]
 pub(crate) fn is_ready() -> bool {
     READY.load(Ordering::Acquire) || begin()
@@ -50,8 +50,8 @@ fn begin() -> bool {
     true
 }
 
-/// Reads the user's choice. Before the C library has set the environment up, there is none yet; the
-/// library's constructor calls this again.
+/// Reads the user's choice. It is not known before the C library has set up the environment, so
+/// this library's constructor calls this again.
 pub(crate) fn choose() {
     LEAST.store(crate::surroundings::choice().least, Ordering::Relaxed);
 }

@@ -1,13 +1,14 @@
-//! `libsofthca_shared.so`: memory that is shared from birth. `softhca run --shared-memory` puts it
-//! into `LD_PRELOAD`. Large blocks of `malloc`, and large anonymous private mappings, then come
-//! from sealed memfds, mapped shared. So a peer of the same user can be granted direct access to
-//! them. To the program, they look like private memory.
+//! `libsofthca_shared.so`: memory that is shared from its allocation on. `softhca run
+//! --shared-memory` puts the library into `LD_PRELOAD`. Large blocks of `malloc`, and large
+//! anonymous private mappings, then come from sealed memfds, mapped shared. So a peer of the same
+//! user can be granted direct access to them. To the program, they look like private memory.
 //!
-//! Each function of the C library that allocates or maps memory, or that forks, is replaced here
-//! under its own name. Small requests, and everything that is not from here, go to the next
-//! function of that name. [`choice`] decides what is shared, and [`table`] knows the memory; both
-//! are pure. [`front`] has the state. [`heap`] and [`entry`] are the entries from C. [`pages`] asks
-//! the kernel. `docs/decisions/0032-shared-from-birth.md` gives the reasons.
+//! This library replaces each function of the C library that allocates or maps memory, or that
+//! forks, under its own name. Small requests, and requests for memory that this library has not
+//! made, go to the next function of that name. [`choice`] decides what is shared, and [`table`]
+//! records the memory; both are pure. [`front`] has the state. [`heap`] and [`entry`] are the
+//! entries from C. [`pages`] calls the kernel. `docs/decisions/0032-shared-from-birth.md` gives the
+//! reasons.
 //!
 //! Rules for every function: it never panics, uses no allocated memory and no thread-local
 //! variables, and leaves `errno` as the C library would. Nothing here calls the C library's `mmap`,

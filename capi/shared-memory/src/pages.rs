@@ -71,7 +71,7 @@ pub(crate) fn share(span: &Span, file_length: usize, block: usize) -> Option<Pie
         close(&file);
         return None;
     }
-    // A child by clone(2), which nobody has made copies for, gets nothing.
+    // A child of the system call clone(2), for which this library makes no copies, gets nothing.
     // SAFETY: the advice changes only what a forked child gets.
     let _ = unsafe { rustix::mm::madvise(pointer(span.start), span.len(), Advice::LinuxDontFork) };
     Some(Piece {

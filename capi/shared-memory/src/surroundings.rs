@@ -10,8 +10,8 @@ use crate::choice::Choice;
 /// The environment variable. `softhca run --shared-memory` sets it.
 const VARIABLE: &[u8] = b"SOFTHCA_SHARED_MEMORY";
 
-/// The address of a function, or 0 if no library has it. `dlsym` would say so in a text, and the
-/// look-up of its translation takes locks of the C library, which this library's caller can have.
+/// The address of a function, or 0 if no library has it. `dlsym` would translate an error message,
+/// and the translation takes locks of the C library that this library's caller may hold.
 macro_rules! address_of {
     ($name:literal) => {{
         let address: usize;
@@ -34,8 +34,7 @@ pub(crate) fn choice() -> Choice {
     if wanted == Choice::OFF || is_watched() || commits_strictly() { Choice::OFF } else { wanted }
 }
 
-/// Whether a sanitizer or valgrind watches the memory, with an account of its own. Direct access is
-/// not possible there anyway.
+/// Whether a sanitizer or valgrind tracks the memory. Direct access is not possible there anyway.
 fn is_watched() -> bool {
     let preloads = |value: &[u8]| value.windows(9).any(|part| part == b"vgpreload");
     let sanitizers = [

@@ -1,6 +1,6 @@
 //! What an iWARP device shows of itself, as Linux's siw driver does, and how its connections begin
-//! ([`StartUp`]). Not its connections
-//! ([`crate::cm`]). The device itself is a [`crate::device::Device`].
+//! ([`StartUp`]). The connections are in [`crate::cm`]. The device itself is a
+//! [`crate::device::Device`].
 
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, cap};
 use iwarp::startup::RtrSet;
@@ -51,7 +51,8 @@ impl StartUp {
         }
     }
 
-    /// The terms of a connection whose program serves and has outstanding so many READs.
+    /// The terms of a connection whose program serves `responder_resources` READs at a time, and
+    /// has at most `initiator_depth` READs outstanding.
     pub(crate) fn terms(&self, responder_resources: u8, initiator_depth: u8) -> Terms {
         Terms {
             revision: self.revision,

@@ -267,8 +267,8 @@ impl Qp {
     }
 
     /// Opens the routes for waiting datagrams now, because adapters send all posted requests.
-    /// Called before a datagram QP is destroyed or leaves a group. Bounded, because each message may
-    /// go to another peer.
+    /// Called before a datagram QP is destroyed or leaves a group. Bounded, because each message
+    /// may go to another peer.
     pub(crate) fn send_off(&self) {
         let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
         for _ in 0..MOST_LANES_OPENED {

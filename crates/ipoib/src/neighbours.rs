@@ -40,14 +40,14 @@ struct Neighbour {
     held: VecDeque<Vec<u8>>,
 }
 
-/// What a neighbour's message says of where it is.
+/// What a neighbour's message says about its link-layer address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) ip: IpAddr,
     pub(crate) link: LinkAddress,
     /// It has asked for an address of this host: an unknown neighbour is added.
     pub(crate) asks: bool,
-    /// It says so to everybody, unasked: its port may have another LID.
+    /// It has announced the address to all hosts, without a request: its port may have another LID.
     pub(crate) announces: bool,
 }
 
@@ -101,7 +101,7 @@ impl Neighbours {
         self.held.push(&mut neighbour.held, packet)
     }
 
-    /// A neighbour has said where it is.
+    /// A neighbour has sent its link-layer address.
     pub(crate) fn learn(&mut self, told: Told, now: Time, steps: &mut Vec<Step>) {
         let Told { ip, link, asks, announces } = told;
         let Some(neighbour) = self.table.get_mut(&ip) else {
@@ -131,7 +131,7 @@ impl Neighbours {
         }
     }
 
-    /// Asks for the path to a port, if no other neighbour has it.
+    /// Asks for the path to a port, unless another neighbour at this port already has the path.
     fn find_path(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<Step>) {
         let is_known = |one: &Neighbour| matches!(one.state, State::Known { link: known, .. } if known == link);
         if self.table.values().any(is_known) {
@@ -147,8 +147,8 @@ impl Neighbours {
         steps.extend(self.held.take(&mut neighbour.held).map(|packet| Step::Send(link, packet)));
     }
 
-    /// The neighbours at this link-layer address may have another one by now, because it refuses
-    /// connections. Asks everybody, not more often than [`ASK`].
+    /// The neighbours at this link-layer address may have another address by now, because the port
+    /// refuses or ends connections. Asks all hosts for them, at most once in [`ASK`] each.
     pub(crate) fn doubt(&mut self, link: &LinkAddress, now: Time, steps: &mut Vec<Step>) {
         for (ip, neighbour) in &mut self.table {
             let is_there = matches!(&neighbour.state, State::Known { link: known, .. } if known == link);

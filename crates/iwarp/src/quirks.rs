@@ -20,8 +20,8 @@ pub struct Quirks {
     /// The responder may choose a ready-to-receive message that was not offered. siw chooses a
     /// WRITE if only a SEND was offered.
     pub any_rtr: bool,
-    /// A responder sends before the initiator has. siw does not ask for the peer-to-peer model, and
-    /// takes FPDUs from its reply on.
+    /// A responder may send before the initiator has sent. As initiator, siw does not ask for the
+    /// peer-to-peer model, but accepts FPDUs as soon as it has the reply.
     pub responder_first: bool,
     /// A Terminate message whose layout is not clear has siw's.
     pub siw_terminate: bool,

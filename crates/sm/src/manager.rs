@@ -46,7 +46,8 @@ use wire::smp::{SmInfo, SmState, Smp};
 const MOST_WAITING: usize = 4096;
 /// One change in the subnet causes several traps. The sweep waits for them.
 const TRAP_DELAY: Duration = Duration::from_millis(10);
-/// How often discovery begins anew: a link that changes all the time does not stop it.
+/// How often discovery begins anew at most, so that a link that changes all the time does not keep
+/// it from ending.
 const MOST_RESTARTS: u32 = 3;
 
 /// The phases of a sweep.
@@ -192,7 +193,7 @@ impl Manager {
         }
     }
 
-    /// Whether the switches have the trees of the groups that were told last.
+    /// Whether the switches have the trees of the groups that the manager was given last.
     #[must_use]
     pub fn trees_are_set(&self) -> bool {
         !self.wishes.changed && !matches!(self.sweep.phase, Phase::Guids | Phase::Multicast)
@@ -284,7 +285,7 @@ impl Manager {
             self.asker.clear();
             self.begin_heavy();
         }
-        // What is lost is set by the next sweep, which waits already.
+        // The next sweep, which is already wanted, sets what these requests have not set.
         let give_up = self.sweep.again && self.sweep.phase > Phase::Handover;
         while let Some(request) = self.asker.expire(self.now, give_up, &mut self.transmit) {
             self.unanswered(&request);
@@ -350,8 +351,8 @@ impl Manager {
         }
     }
 
-    /// The subnet has changed during discovery, and requests are lost, maybe on a link that is cut.
-    /// Discovery begins anew, rather than to repeat them.
+    /// Whether the subnet has changed during discovery, and requests are lost, maybe on a link that
+    /// is cut. Then discovery begins anew, instead of repeating these requests.
     fn loses_its_way(&self) -> bool {
         let changed = self.sweep.phase == Phase::Discover && self.sweep.again;
         changed && self.sweep.restarts < MOST_RESTARTS && self.asker.is_late(self.now)

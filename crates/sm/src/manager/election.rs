@@ -41,7 +41,8 @@ pub(super) struct Role {
     /// Polls without a good answer.
     misses: u32,
     activity: u32,
-    /// A better manager looks for a master. It tells nobody when it is on standby.
+    /// A better manager is in the state DISCOVERING. It sends no message when it becomes STANDBY,
+    /// so only a sweep finds out.
     pub(super) rival: bool,
 }
 

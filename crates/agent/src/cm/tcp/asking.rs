@@ -119,7 +119,7 @@ impl Manager {
         }
     }
 
-    /// Connects again in revision 1 of MPA, if that may be what the peer needs.
+    /// Connects again in revision 1 of MPA, if the peer may not know revision 2.
     fn asks_again(&mut self, name: u32) -> bool {
         let Some(id) = self.ids.get(name) else { return false };
         let (Some(Sockaddr::Ip(mut from)), Some(Sockaddr::Ip(to))) = (id.local, id.remote) else { return false };
@@ -158,7 +158,7 @@ impl Manager {
     /// TCP does not connect, or the connection broke.
     fn not_connected(&mut self, name: u32, error: &io::Error) {
         if let Some(End::Asking { again: true, .. }) = self.mail.tcp.ends.get(&name) {
-            // The first try was connected, so its end is what the program is told.
+            // The first try reached the peer, which closed it. The program is told this.
             return self.closed_without_reply(name, error);
         }
         let errno = error.raw_os_error().map_or(Errno::ECONNRESET, Errno);
