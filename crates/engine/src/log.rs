@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 26] = [
+const ROOTS: [&str; 27] = [
     "abi",
     "agent",
     "bench",
@@ -37,6 +37,7 @@ const ROOTS: [&str; 26] = [
     "shm",
     "sm",
     "softhca",
+    "softhca_shared",
     "subnet",
     "tun",
     "udp",
