@@ -197,11 +197,13 @@ impl Interface {
         self.announce = Some(now + ASK);
     }
 
-    /// The end of [`Event::Resolve`]: whether there is a path.
-    pub fn resolved(&mut self, link: LinkAddress, found: bool, now: Time) {
+    /// The end of [`Event::Resolve`]: whether there is a path. Returns whether it is still wanted; the
+    /// neighbour may have another address by now.
+    pub fn resolved(&mut self, link: LinkAddress, found: bool, now: Time) -> bool {
         let mut steps = Vec::new();
         self.neighbours.resolved(link, found, now, &mut steps);
         self.follow(steps, now);
+        self.neighbours.has(link)
     }
 
     /// The end of [`Event::Join`]: whether the interface is a member now. Returns whether the group

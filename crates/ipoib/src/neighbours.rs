@@ -245,10 +245,15 @@ impl Neighbours {
     }
 
     fn forget_unless_used(&self, link: LinkAddress, steps: &mut Vec<Step>) {
-        let uses = |one: &Neighbour| matches!(one.state, State::Known { link: other, .. } | State::NeedsPath(other) if other == link);
-        if !self.table.values().any(uses) {
+        if !self.has(link) {
             steps.push(Step::Forget(link));
         }
+    }
+
+    /// Whether a neighbour has this link-layer address.
+    pub(crate) fn has(&self, link: LinkAddress) -> bool {
+        let has = |one: &Neighbour| matches!(one.state, State::Known { link: other, .. } | State::NeedsPath(other) if other == link);
+        self.table.values().any(has)
     }
 
     /// Makes room for one more neighbour. Neighbours that are being asked for are not removed.

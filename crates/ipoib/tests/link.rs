@@ -131,6 +131,21 @@ fn a_flood_of_questions_leaves_a_full_table_and_no_more() {
     assert_eq!(net.hosts[0].interface.sizes().0, 0);
 }
 
+/// The neighbour has a new address before the path to the old one is found: nobody keeps that path.
+#[test]
+fn a_path_to_an_address_that_a_neighbour_no_longer_has_is_not_wanted() {
+    let mut net = Net::new(&[&["10.0.0.1"]]);
+    let now = net.now;
+    let interface = &mut net.hosts[0].interface;
+    let links = [0x100, 0x101].map(|qpn| LinkAddress { flags: 0, qpn, gid: [9; 16] });
+    for sender in links {
+        let (sender_ip, target_ip) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let arp = Arp { reply: false, sender, sender_ip, target: [0; 20], target_ip };
+        interface.incoming(&[&EtherType::Arp.header()[..], &arp.bytes()].concat(), now);
+    }
+    assert_eq!(links.map(|link| interface.resolved(link, true, now)), [false, true]);
+}
+
 #[test]
 fn an_address_of_the_host_is_learned_from_nobody() {
     let mut net = Net::new(&[&["10.0.0.1"]]);

@@ -101,7 +101,7 @@ proptest! {
                 }
                 Input::Answer(granted) => for event in std::mem::take(&mut open) {
                     match event {
-                        Event::Resolve(link) => interface.resolved(link, granted, now),
+                        Event::Resolve(link) => drop(interface.resolved(link, granted, now)),
                         Event::Connect(link) => drop(interface.connected(link, granted.then_some(70), now)),
                         Event::Join(mgid, _) => drop(interface.joined(&mgid, granted, now)),
                         _ => {}

@@ -235,7 +235,9 @@ impl<'a> Bridge<'a> {
         if let Err(error) = &found {
             say(format_args!("no path to {link}: {error}"));
         }
-        self.interface.resolved(link, found.is_ok(), self.now());
+        if !self.interface.resolved(link, found.is_ok(), self.now()) {
+            self.link.forget(link);
+        }
     }
 
     /// Joins a group of the manager, or one without a manager.
@@ -304,7 +306,9 @@ impl<'a> Bridge<'a> {
                     self.interface.joined(&mgid, false, self.now());
                 }
                 Some(Answer::Path(link, Some(path))) => self.add_neighbour(link, Some(&path)),
-                Some(Answer::Path(link, None)) => self.interface.resolved(link, false, self.now()),
+                Some(Answer::Path(link, None)) => {
+                    self.interface.resolved(link, false, self.now());
+                }
             }
         }
         Ok(())
