@@ -67,7 +67,10 @@ fn forget(inventory: &mut Inventory, what: What) {
     let (What::Linear(guid, _) | What::Multicast(guid, ..)) = what else { return };
     let Some(switch) = inventory.nodes.get_mut(&guid).and_then(|node| node.switch.as_mut()) else { return };
     match what {
-        What::Linear(_, block) => switch.linear.truncate(usize::from(block) * 64),
+        // The last port that a switch can have. No table names it.
+        What::Linear(_, block) => {
+            switch.linear.iter_mut().skip(usize::from(block) * 64).take(64).for_each(|port| *port = 254);
+        }
         // The row of no group.
         What::Multicast(_, block, _) => {
             switch.multicast.range_mut(block * 32..(block + 1) * 32).for_each(|(_, row)| row.fill(0xff));
