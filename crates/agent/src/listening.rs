@@ -63,9 +63,14 @@ impl Spare {
     pub(crate) fn accept<S>(&mut self, accept: impl Fn() -> io::Result<S>, turn_away: impl FnOnce(S)) -> Option<S> {
         match accept() {
             Ok(socket) => Some(socket),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) if !lacks_descriptor(&error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracing::debug!(%error, "a connection has ended before it was accepted");
+                }
+                None
+            }
             Err(error) => {
-                tracing::warn!(%error, "a connection is turned away");
+                tracing::debug!(%error, "a connection is turned away");
                 drop(self.0.take());
                 if let Ok(socket) = accept() {
                     turn_away(socket);
@@ -75,6 +80,13 @@ impl Spare {
             }
         }
     }
+}
+
+/// Whether the error lasts until descriptors or memory are free again.
+fn lacks_descriptor(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let lasting = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    lasting.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 impl Default for Spare {

@@ -128,8 +128,11 @@ impl Manager {
         let Some(initiator) = initiator.in_revision_1(as_duration(until)) else { return false };
         self.close_end(name);
         from.set_port(0);
-        let asks = sockets::begin(from, to).and_then(|socket| self.request(name, socket, initiator, until, true));
-        asks.is_ok()
+        let Ok(socket) = sockets::begin(from, to) else { return false };
+        if let (Ok(source), Some(id)) = (socket.local_addr(), self.ids.get_mut(name)) {
+            id.local = Some(Sockaddr::Ip(source));
+        }
+        self.request(name, socket, initiator, until, true).is_ok()
     }
 
     /// The peer accepts.
