@@ -77,6 +77,8 @@ pub(crate) struct DirectState {
     /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,
+    /// Asks that were made at the first use of a key.
+    first_asks: u8,
     /// The number of checks to skip, because no check has found a grant so far.
     pause: u32,
     /// Requests that were carried out directly.

@@ -24,6 +24,9 @@ use crate::usermem::guarded::{GuardWord, NotDone};
 /// uses has grown by this factor. If the peer has granted another key, the engine also asks at the
 /// first use.
 const WORTH: u32 = 8;
+/// The most asks at the first use of a key, for each queue pair. A queue pair that uses many keys in
+/// turn would ask all the time.
+const FIRST_ASKS: u8 = 16;
 /// After this many uses of a key, with two asks, the key counts as hopeless.
 const VAIN: u32 = 100;
 /// After that, the engine skips this many checks after each one.
@@ -200,7 +203,9 @@ impl super::DirectState {
             self.pause = PAUSE;
         }
         if *count == 1 {
-            return knows_peer();
+            let asks = self.first_asks < FIRST_ASKS && knows_peer();
+            self.first_asks += u8::from(asks);
+            return asks;
         }
         // At 8, 64, 512 …: an ask may be lost, and a refused grant may be given later.
         count.is_power_of_two() && *count >= WORTH && count.trailing_zeros().is_multiple_of(WORTH.trailing_zeros())
