@@ -222,10 +222,12 @@ impl Qp {
         }
         let engine = self.engine();
         let mut way = (0, self.lane_index);
-        let port;
+        let (port, asked);
         let (dest, next) = {
             let mut inner = self.lock();
             port = inner.attributes.port_num;
+            let Route::Opening(slot) = inner.link.route else { return };
+            asked = slot;
             match inner.link.route {
                 Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
                     (None, Some(inner.queues.sq.read::<DatagramEntry>(slot)))
@@ -255,6 +257,10 @@ impl Qp {
         };
         let mut inner = self.lock();
         let Route::Opening(slot) = inner.link.route else { return };
+        if dest.is_none() && slot != asked {
+            // Another thread has used the result, and the QP waits for its next route.
+            return;
+        }
         inner.link.route = Route::Unknown;
         match opened {
             Ok(Some(lane)) if dest == Some(inner.attributes.dest_qp_num) => self.take_route(&mut inner, lane),

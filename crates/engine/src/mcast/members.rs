@@ -75,6 +75,7 @@ impl Qp {
     /// # Errors
     /// EINVAL if it is not attached.
     pub fn detach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        self.engine().check_process()?;
         // A program that leaves a group detaches first, and then the subnet manager removes the
         // group's routes.
         self.send_off();
