@@ -292,6 +292,40 @@ static void moving(void)
     MUST(munmap(moved, 2 * SIZE) == 0 && munmap(place, 2 * SIZE) == 0);
 }
 
+/* Memory that cannot move within its file, and requests that the kernel refuses. */
+static void moving_protected(void)
+{
+    char rights[5];
+    char *memory = map(SIZE, 0);
+    memset(memory, 4, SIZE);
+    MUST(mprotect(memory, SIZE, PROT_READ) == 0);
+    memory = mremap(memory, SIZE, 64 * SIZE, MREMAP_MAYMOVE);
+    MUST(memory != MAP_FAILED);
+    must_be(memory, SIZE, 4);
+    must_be(memory + SIZE, 63 * SIZE, 0);
+    rights_of(memory, rights);
+    MUST(strncmp(rights, "r--", 3) == 0);
+    /* A part of a mapping. */
+    MUST(mprotect(memory, SIZE / 2, PROT_READ | PROT_WRITE) == 0);
+    memset(memory, 5, SIZE / 2);
+    char *part = mremap(memory, SIZE / 2, SIZE, MREMAP_MAYMOVE);
+    MUST(part != MAP_FAILED);
+    must_be(part, SIZE / 2, 5);
+    must_be(part + SIZE / 2, SIZE / 2, 0);
+    must_be(memory + SIZE / 2, SIZE / 2, 4);
+    /* What the kernel refuses leaves the memory as it is. */
+    char *kept = map(SIZE, 0);
+    memset(kept, 6, SIZE);
+    MUST(mmap(kept, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, -1, 0) == MAP_FAILED && errno == EBADF);
+    MUST(mremap(part, SIZE, SIZE, MREMAP_FIXED, kept) == MAP_FAILED && errno == EINVAL);
+    must_be(kept, SIZE, 6);
+    /* Advice goes on behind addresses without memory. */
+    MUST(munmap(kept, PAGE) == 0);
+    MUST(madvise(kept, 2 * PAGE, MADV_DONTNEED) == -1 && errno == ENOMEM);
+    must_be(kept + PAGE, PAGE, 0);
+    must_be(kept + 2 * PAGE, SIZE - 2 * PAGE, 6);
+}
+
 /* --- forking --- */
 
 static void forking(void)
@@ -560,6 +594,7 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
         { "allocating", allocating }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
+        { "moving_protected", moving_protected },
         { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "threads", threads }, { "limits", limits },
     };
     const char *what = "";

@@ -49,6 +49,11 @@ fn mappings_move_and_grow() {
 }
 
 #[test]
+fn protected_mappings_move_and_refused_requests_change_nothing() {
+    part("moving_protected");
+}
+
+#[test]
 fn a_forked_child_has_a_copy_and_neither_sees_the_others_writes() {
     part("forking");
 }

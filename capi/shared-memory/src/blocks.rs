@@ -1,6 +1,8 @@
 //! Blocks of `malloc` in shared memory: each is a mapping of its own. All addresses are numbers;
 //! the entry makes them pointers. The principal functions are [`make`] and [`resize`].
 
+use rustix::io::Errno;
+
 use crate::choice::{PAGE, file_length, whole_pages};
 use crate::front::{self, memory};
 use crate::pages;
@@ -69,23 +71,28 @@ pub(crate) fn resize(block: &Span, size: usize) -> Resized {
 }
 
 fn grow(block: &Span, length: usize) -> Option<usize> {
-    let piece = memory().lift(block).ok()??;
+    // Held until the piece is back: neither a fork nor the end of another piece of the file may miss it.
+    let mut memory = memory();
+    let piece = memory.lift(block).ok()??;
     let fits = piece.file.is_none_or(|file| piece.offset.saturating_add(length) <= file.length);
     let moved = if fits { pages::remap(block, length).ok() } else { None };
     let start = moved.unwrap_or(block.start);
     let end = if moved.is_some() { start + length } else { block.end };
-    let put = memory().put(Piece { start, end, block: start, ..piece });
+    let put = memory.put(Piece { start, end, block: start, ..piece });
     debug_assert!(put.is_ok(), "a piece was just taken out");
     moved
 }
 
 /// Copies the data of a block to a new block of zeros of at least its size. Holes stay holes.
-pub(crate) fn copy(block: &Span, to: usize) {
+pub(crate) fn copy(block: &Span, to: usize) -> Result<(), Errno> {
     let mut at = block.start;
-    while let Some(piece) = memory().table.first(&(at..block.end)) {
-        pages::copy(&piece, to + (piece.start - block.start));
+    // A function of its own, so that the lock is not held while the data is copied.
+    let next = |at| memory().table.first(&(at..block.end));
+    while let Some(piece) = next(at) {
+        pages::copy(&piece, to + (piece.start - block.start))?;
         at = piece.end;
     }
+    Ok(())
 }
 
 /// The block, or else the piece, around an address.

@@ -77,7 +77,7 @@ intercept! {
         if !forks::is_possible() {
             return refused(libc::ENOMEM);
         }
-        let start = Start { function, argument };
+        let start = Start { function, argument, shares_files: flags & libc::CLONE_FILES != 0 };
         forks::prepare();
         let begin = begin as extern "C" fn(*const Start) -> c_int as usize;
         let process = next(begin, stack, flags, (&raw const start).expose_provenance(), parent, storage, child);
@@ -94,7 +94,7 @@ intercept! {
     /// Gives signal handlers a stack.
     fn sigaltstack(new: *const libc::stack_t, old: usize) -> c_int as next => {
         // SAFETY: NULL, or the caller's description of a stack.
-        if let Some(new) = unsafe { new.as_ref() } {
+        if let Some(new) = unsafe { new.as_ref() }.filter(|new| new.ss_flags & libc::SS_DISABLE == 0) {
             whole_stack(new.ss_sp.addr(), new.ss_size);
         }
         next(new, old)
@@ -105,13 +105,16 @@ intercept! {
 struct Start {
     function: usize,
     argument: usize,
+    /// The descriptors are also the parent's.
+    shares_files: bool,
 }
 
 /// The first function of a process that `clone` has made.
 extern "C" fn begin(start: *const Start) -> c_int {
-    forks::in_child();
-    // SAFETY: this process has a copy of the memory of `clone`, with the value.
-    let Start { function, argument } = unsafe { start.read() };
+    // SAFETY: this process has a copy of the stack of `clone`, with the value. `is_possible` has
+    // checked that this stack is private memory.
+    let Start { function, argument, shares_files } = unsafe { start.read() };
+    forks::in_child_with(shares_files);
     // SAFETY: the caller of `clone` gave the function and its argument.
     let function: unsafe extern "C" fn(usize) -> c_int = unsafe { std::mem::transmute(function) };
     // SAFETY: as above.

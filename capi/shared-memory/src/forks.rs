@@ -63,8 +63,11 @@ pub(crate) extern "C" fn prepare() {
         // Without room, the child does not have the memory.
         let room = |length| pages::map_unreserved(length).unwrap_or(0);
         piece.copy = if piece.at_fork == AtFork::Nothing { 0 } else { room(piece.len()) };
-        if piece.copy != 0 && piece.at_fork == AtFork::Copy {
-            pages::copy(piece, piece.copy);
+        let is_wanted = piece.copy != 0 && piece.at_fork == AtFork::Copy;
+        if is_wanted && pages::copy(piece, piece.copy).is_err() {
+            // A child without the memory notices; one with a part of the data would not.
+            pages::unmap(&(piece.copy..piece.copy + piece.len()));
+            piece.copy = 0;
         }
     }
     FORKER.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
@@ -85,10 +88,15 @@ pub(crate) extern "C" fn in_parent() {
 
 /// After a fork, in the child: moves the copies to their places.
 pub(crate) extern "C" fn in_child() {
+    in_child_with(false);
+}
+
+/// The same. `shares_files`: the descriptors are also the parent's.
+pub(crate) fn in_child_with(shares_files: bool) {
     // SAFETY: the child's only thread is the one that has the lock since `prepare`.
     let Some(mut memory) = (unsafe { (*FORK.0.get()).take() }) else { return };
     for piece in memory.table.pieces().iter().filter(|piece| piece.file.is_some()) {
-        piece.file.iter().for_each(pages::close);
+        piece.file.iter().filter(|_| !shares_files).for_each(pages::close);
         let span = piece.copy..piece.copy + piece.len();
         let is_placed = piece.copy != 0 && pages::move_to(&span, piece.start).is_ok();
         if is_placed && piece.protection != pages::DATA.bits() {
@@ -114,8 +122,11 @@ fn try_make_private(span: &Span) -> Result<(), Full> {
     while let Some(piece) = memory.table.first(&rest) {
         rest.start = piece.end;
         let (Some(_), Ok(copy)) = (piece.file, pages::map_unreserved(piece.len())) else { continue };
+        if pages::copy(&piece, copy).is_err() {
+            pages::unmap(&(copy..copy + piece.len()));
+            continue;
+        }
         let Some((piece, last)) = memory.take(&(piece.start..piece.end))? else { continue };
-        pages::copy(&piece, copy);
         let moved = pages::move_to(&(copy..copy + piece.len()), piece.start);
         debug_assert!(moved.is_ok(), "{moved:?}");
         pages::protect(piece.start, piece.len(), piece.protection);

@@ -91,6 +91,14 @@ impl Memory {
         Ok(Some((piece, last)))
     }
 
+    /// Removes a range that the program has unmapped past the C library. Nothing touches the memory
+    /// there, which may be the program's by now.
+    fn forget(&mut self, span: &Span) {
+        while let Ok(Some((_, last))) = self.take(span) {
+            last.iter().for_each(pages::close);
+        }
+    }
+
     /// Takes the only piece of a range out of the table, to put it elsewhere.
     pub(crate) fn lift(&mut self, span: &Span) -> Result<Option<Piece>, Full> {
         match self.table.first(span) {
@@ -113,17 +121,13 @@ impl Memory {
 /// Makes new private memory shared, if there are descriptors for it.
 pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
     let mut memory = memory();
+    memory.forget(span);
     let most = Descriptors::of(getrlimit(Resource::Nofile).current).most;
     if memory.files >= most || !memory.table.is_roomy() {
         return false;
     }
     let Some(piece) = pages::share(span, file_length, block) else { return false };
     memory.files += 1;
-    // The table is roomy; and the memory is new, so nothing in the table overlaps it, unless the
-    // program has unmapped memory behind the C library's back.
-    while let Ok(Some((_, last))) = memory.take(span) {
-        last.iter().for_each(pages::close);
-    }
     memory.put(piece).is_ok()
 }
 
@@ -140,6 +144,18 @@ pub(crate) fn release(span: &Span) -> Result<(), Full> {
         pages::punch_for_good(&piece);
         last.iter().for_each(pages::close);
     }
+}
+
+/// There is new memory in a range. What the table has there was unmapped past the C library.
+pub(crate) fn forget(span: &Span) {
+    if may_hold(span) {
+        memory().forget(span);
+    }
+}
+
+/// Whether the table has memory in a range.
+pub(crate) fn holds(span: &Span) -> bool {
+    may_hold(span) && memory().table.first(span).is_some()
 }
 
 /// The pages of a range that the program has given, or `None` if the kernel would refuse it.

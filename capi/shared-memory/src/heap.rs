@@ -117,10 +117,10 @@ unsafe fn moved(block: Block, old: usize, size: usize) -> Block {
     let new = unsafe { malloc(size) };
     if !new.is_null() {
         let shared = blocks::find(block.addr()).filter(|_| old <= size && blocks::find(new.addr()).is_some());
-        match shared {
-            Some(shared) => blocks::copy(&shared, new.addr()),
+        let is_copied = shared.is_some_and(|shared| blocks::copy(&shared, new.addr()).is_ok());
+        if !is_copied {
             // SAFETY: both blocks have so many bytes; the new one overlaps nothing.
-            None => unsafe { std::ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), old.min(size)) },
+            unsafe { std::ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), old.min(size)) };
         }
         // SAFETY: the program gives the block up.
         unsafe { free(block) };

@@ -29,10 +29,35 @@ pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_i
         return found;
     }
     let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0;
-    if replaces && span(address, length).is_some_and(|span| release(&span).is_err()) {
-        return refused(libc::ENOMEM);
+    if replaces && let Some(span) = span(address, length).filter(front::holds) {
+        if !is_accepted(&span, flags, &next) {
+            return FAILED;
+        }
+        if release(&span).is_err() {
+            return refused(libc::ENOMEM);
+        }
     }
-    next(flags)
+    let found = next(flags);
+    if found != FAILED
+        && let Some(span) = span(found.cast_unsigned(), length)
+    {
+        front::forget(&span);
+    }
+    found
+}
+
+/// Whether the kernel accepts a mapping over shared memory. If it refuses, the memory must stay as it
+/// is. So the mapping is made elsewhere first. If there is no room elsewhere, that does not decide.
+fn is_accepted(span: &Span, flags: c_int, next: impl Fn(c_int) -> isize) -> bool {
+    if flags & libc::MAP_HUGETLB != 0 {
+        return true;
+    }
+    let tried = next(flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED));
+    if tried == FAILED {
+        return interpose::errno() == libc::ENOMEM;
+    }
+    pages::unmap(&(tried.cast_unsigned()..tried.cast_unsigned() + span.len()));
+    true
 }
 
 /// `munmap`.
@@ -57,6 +82,7 @@ pub(crate) fn protect(address: usize, length: usize, protection: c_int, next: im
 /// shared.
 pub(crate) fn advise(address: usize, length: usize, advice: c_int, next: impl Fn(usize, usize) -> c_int) -> c_int {
     let Some(mut rest) = span(address, length).filter(may_hold) else { return next(address, length) };
+    let mut has_holes = false;
     while !rest.is_empty() {
         let piece = memory().table.first(&rest).filter(|piece| piece.file.is_some() || piece.start != rest.start);
         let part = match piece {
@@ -68,12 +94,14 @@ pub(crate) fn advise(address: usize, length: usize, advice: c_int, next: impl Fn
             Some(piece) => advise_piece(&piece, advice, || next(piece.start, piece.len())),
             None => next(rest.start, part - rest.start),
         };
-        if answer != 0 {
+        if answer != 0 && interpose::errno() != libc::ENOMEM {
             return answer;
         }
+        // As the kernel, which goes on behind addresses without memory.
+        has_holes |= answer != 0;
         rest.start = part;
     }
-    0
+    if has_holes { refused(libc::ENOMEM) } else { 0 }
 }
 
 /// Gives shared memory what the advice means for private memory.
@@ -128,9 +156,12 @@ pub(crate) fn remap(asked: &Move, next: impl Fn(usize, c_int) -> isize) -> isize
         return if is_ours { refused(libc::EINVAL) } else { as_asked() };
     };
     if asked.has(libc::MREMAP_FIXED) {
-        let target = span(asked.new_address, new_length);
-        let apart = target.as_ref().is_none_or(|target| target.end <= old.start || old.end <= target.start);
-        if apart && target.is_some_and(|target| release(&target).is_err()) {
+        // What the kernel refuses, it refuses before it changes anything.
+        let target = span(asked.new_address, new_length).filter(|_| asked.has(libc::MREMAP_MAYMOVE));
+        let Some(target) = target.filter(|target| target.end <= old.start || old.end <= target.start) else {
+            return as_asked();
+        };
+        if release(&target).is_err() {
             return refused(libc::ENOMEM);
         }
     }
@@ -157,22 +188,24 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
     if new_length == old.len() && !moves {
         return old.start.cast_signed();
     }
-    let lifted = memory().table.take_first(&old);
-    let piece = match lifted {
+    // Held until the piece is back: neither a fork nor the end of another piece of the file may miss it.
+    let mut memory = memory();
+    let piece = match memory.table.take_first(&old) {
         Ok(Some(piece)) if piece.start == old.start && piece.end == old.end => piece,
         Ok(found) => {
             // More than one mapping, as for the kernel.
-            found.map(|piece| memory().put(piece));
+            found.map(|piece| memory.put(piece));
             return refused(libc::EFAULT);
         }
         Err(Full) => return refused(libc::ENOMEM),
     };
     let fits = piece.file.is_none_or(|file| {
-        piece.offset + new_length <= file.length && (new_length == old.len() || !memory().table.has(&file))
+        piece.offset + new_length <= file.length && (new_length == old.len() || !memory.table.has(&file))
     });
     if !fits {
-        let put = memory().put(piece);
+        let put = memory.put(piece);
         debug_assert!(put.is_ok(), "a piece was just taken out");
+        drop(memory);
         return copied(asked, &old, new_length);
     }
     let found = if leaves && !asked.has(libc::MREMAP_FIXED) {
@@ -182,7 +215,7 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
     };
     let start = if found == FAILED { old.start } else { found.cast_unsigned() };
     let end = if found == FAILED { old.end } else { start + new_length };
-    let put = memory().put(Piece { start, end, ..piece });
+    let put = memory.put(Piece { start, end, ..piece });
     debug_assert!(put.is_ok(), "a piece was just taken out");
     if found != FAILED && leaves {
         // The old pages are zeros.
@@ -214,11 +247,19 @@ fn copied(asked: &Move, old: &Span, new_length: usize) -> isize {
         Err(error) => return refused(error.raw_os_error()),
     };
     front::make(&new, file_length(new_length), 0);
-    if let Some(piece) = memory().table.first(old) {
-        pages::copy(&piece, new.start);
+    // Not in the head of the `if let`, which would hold the lock to its end.
+    let piece = memory().table.first(old);
+    if let Some(piece) = piece {
+        if let Err(error) = pages::copy(&piece, new.start) {
+            if release(&new).is_ok() {
+                pages::unmap(&new);
+            }
+            return refused(error.raw_os_error());
+        }
+        let change = |new: &mut Piece| (new.protection, new.at_fork) = (piece.protection, piece.at_fork);
+        let _ = memory().table.change(&new, change);
         if piece.protection != pages::DATA.bits() {
             pages::protect(new.start, new_length, piece.protection);
-            let _ = memory().table.change(&new, |new| new.protection = piece.protection);
         }
     }
     if release(old).is_ok() {

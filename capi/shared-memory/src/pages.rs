@@ -194,41 +194,46 @@ pub(crate) fn move_to(span: &Span, address: usize) -> Result<(), Errno> {
 }
 
 /// Copies the data of a piece to new memory of at least its size, which is all zeros. Where the
-/// file has holes, neither is touched.
-pub(crate) fn copy(piece: &Piece, to: usize) {
-    match piece.file.as_ref().and_then(descriptor) {
-        Some(fd) => copy_data(fd, piece, to),
-        None if piece.protection & ProtFlags::READ.bits() != 0 => {
-            // SAFETY: the piece is readable, and the new memory is the caller's; they do not
-            // overlap.
-            unsafe {
-                std::ptr::copy_nonoverlapping(pointer(piece.start).cast::<u8>(), pointer(to).cast(), piece.len())
-            };
+/// file has holes, neither is touched. On an error, the new memory has a part of the data.
+pub(crate) fn copy(piece: &Piece, to: usize) -> Result<(), Errno> {
+    let Some(fd) = piece.file.as_ref().and_then(descriptor) else {
+        let is_readable = piece.protection & ProtFlags::READ.bits() != 0;
+        if !is_readable {
+            protect(piece.start, piece.len(), piece.protection | ProtFlags::READ.bits());
         }
-        // Pages that nobody may read have no data in most cases.
-        None => {}
-    }
+        // SAFETY: the piece is readable, and the new memory is the caller's; they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(pointer(piece.start).cast::<u8>(), pointer(to).cast(), piece.len()) };
+        if !is_readable {
+            protect(piece.start, piece.len(), piece.protection);
+        }
+        return Ok(());
+    };
+    copy_data(fd, piece, to)
 }
 
-fn copy_data(fd: BorrowedFd<'_>, piece: &Piece, to: usize) {
+fn copy_data(fd: BorrowedFd<'_>, piece: &Piece, to: usize) -> Result<(), Errno> {
     let end = piece.offset + piece.len();
     let mut at = piece.offset;
     while at < end {
-        let Ok(data) = rustix::fs::seek(fd, SeekFrom::Data(at as u64)) else { return };
-        let data = data as usize;
-        let Ok(hole) = rustix::fs::seek(fd, SeekFrom::Hole(data as u64)) else { return };
-        let stop = end.min(hole as usize);
+        let data = match rustix::fs::seek(fd, SeekFrom::Data(at as u64)) {
+            Ok(data) => data as usize,
+            // The rest is a hole.
+            Err(Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let stop = end.min(rustix::fs::seek(fd, SeekFrom::Hole(data as u64))? as usize);
         at = data;
         while at < stop {
             let target = pointer(to + (at - piece.offset)).cast::<u8>();
             // SAFETY: inside the caller's new memory, which nothing else uses.
             let room = unsafe { std::slice::from_raw_parts_mut(target, stop - at) };
             match rustix::io::pread(fd, room, at as u64) {
-                Ok(0) => return,
+                Ok(0) => return Err(Errno::IO),
                 Ok(count) => at += count,
                 Err(Errno::INTR) => {}
-                Err(_) => return,
+                Err(error) => return Err(error),
             }
         }
     }
+    Ok(())
 }
