@@ -30,12 +30,27 @@ impl Order {
 }
 
 /// The ranks for up/down. Without roots that are given, the roots are the switches that are
-/// farthest from adapters, or the one in the centre if adapters are everywhere.
+/// farthest from adapters, if all adapters are below each of them. Otherwise there is one root, in
+/// the centre: an adapter below one root only could not reach an adapter below another without
+/// going up after it has gone down.
 pub(crate) fn ranks(graph: &Graph, roots: &[u64]) -> Order {
-    let mut found: Vec<usize> = roots.iter().filter_map(|guid| graph.index.get(guid)).copied().collect();
-    if found.is_empty() {
-        found = find_roots(graph);
+    let given: Vec<usize> = roots.iter().filter_map(|guid| graph.index.get(guid)).copied().collect();
+    if !given.is_empty() {
+        return below(graph, given);
     }
+    let farthest = find_roots(graph);
+    let order = below(graph, farthest.clone());
+    let reaches_all = |root: &usize| {
+        let mut cost = vec![FAR; graph.switches.len()];
+        cost[*root] = 0;
+        search(graph, &mut cost, VecDeque::from([*root]), |from, to| order.is_above(from, to));
+        (0..cost.len()).all(|at| cost[at] != FAR || graph.switches[at].adapters == 0)
+    };
+    if farthest.iter().all(reaches_all) { order } else { below(graph, centre(graph)) }
+}
+
+/// The ranks with these roots.
+fn below(graph: &Graph, mut found: Vec<usize>) -> Order {
     let mut rank = from(graph, &found);
     // A part of the subnet without a root has its own.
     while let Some(at) = rank.iter().position(|rank| *rank == FAR) {
@@ -65,6 +80,11 @@ fn find_roots(graph: &Graph) -> Vec<usize> {
     if top > 0 {
         return (0..heights.len()).filter(|at| heights[*at] == top).collect();
     }
+    centre(graph)
+}
+
+/// The switch whose farthest switch is nearest, if there are switches.
+fn centre(graph: &Graph) -> Vec<usize> {
     let widest = |at: &usize| distances(graph, *at).into_iter().filter(|cost| *cost != FAR).max();
     (0..graph.switches.len()).min_by_key(|at| (widest(at), *at)).into_iter().collect()
 }
