@@ -190,8 +190,8 @@ impl Asker {
         self.waiting.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Sends due requests again, or with `give_up` drops them. Returns the next request that has
-    /// ended without an answer, until there is none.
+    /// Sends due requests again; with `give_up`, drops them instead. Returns one request whose
+    /// retries are exhausted or that was dropped. The caller repeats this until it returns `None`.
     pub(super) fn expire(&mut self, now: Duration, give_up: bool, out: &mut VecDeque<Transmit>) -> Option<Request> {
         loop {
             match self.waiting.poll(now)? {
