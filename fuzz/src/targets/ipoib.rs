@@ -64,7 +64,7 @@ fn send(interface: &mut Interface, bytes: &[u8], now: Time) {
 
 fn follow(interface: &mut Interface, event: Event, what: u8, now: Time) {
     match event {
-        Event::Resolve(link) => interface.resolved(link, what & 0x40 == 0, now),
+        Event::Resolve(link) => drop(interface.resolved(link, what & 0x40 == 0, now)),
         Event::Join(mgid, _) => drop(interface.joined(&mgid, what & 0x80 == 0, now)),
         Event::Connect(link) => drop(interface.connected(link, (what & 0x20 == 0).then_some(65520), now)),
         _ => {}
