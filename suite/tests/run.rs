@@ -259,6 +259,15 @@ fn a_folder_that_was_copied_works() {
 }
 
 #[test]
+fn a_program_ends_with_a_softhca_run_that_is_killed() {
+    let room = Room::new().expect("a room");
+    let run = room.start(room.run(&["sh", "-c", "echo $$; exec sleep 1000"])).expect("it starts");
+    let pid = wait::until(HANG, "the program", || run.output().trim().parse().ok()).expect("it runs");
+    program::send(run.id(), Signal::KILL);
+    wait::until(HANG, "the program to end", || (!process::alive(pid)).then_some(())).expect("it ends");
+}
+
+#[test]
 fn an_agent_that_was_killed_is_replaced() {
     let room = Room::new().expect("a room");
     let first = room.start_agent().expect("an agent");

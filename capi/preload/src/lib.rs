@@ -34,6 +34,7 @@ mod netlink;
 mod next;
 mod open;
 mod packet;
+mod parent;
 mod paths;
 mod root;
 mod socket;
@@ -47,6 +48,7 @@ extern "C" fn loaded() {
     next::NEXT.look_up_all();
     root::learn();
     mads::adopt_inherited();
+    parent::follow();
 }
 
 #[cfg(not(test))]

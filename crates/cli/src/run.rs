@@ -39,6 +39,10 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.
 const NOT_FOUND: u8 = 127;
 
+/// The variable with this process's id. The path redirector ends the program when this process is
+/// killed (`parent.rs` there).
+const PARENT: &str = "SOFTHCA_PARENT";
+
 /// Runs the program and returns the exit code.
 pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
     match attempt(run, host) {
@@ -154,6 +158,7 @@ fn command(run: &Run, extras: Extras, library: &Path, run_dir: &Path, reasons: &
     // The path is absolute, because the program and its children may change their directory.
     command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());
+    command.env(PARENT, std::process::id().to_string());
     command
 }
 
