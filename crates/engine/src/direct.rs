@@ -73,7 +73,7 @@ struct RemoteGrant {
 #[derive(Default)]
 pub(crate) struct DirectState {
     /// Grants from the peer.
-    remote_grants: Vec<Arc<RemoteGrant>>,
+    remote_grants: Vec<RemoteGrant>,
     /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,

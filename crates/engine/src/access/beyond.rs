@@ -8,24 +8,33 @@ use abi::mr::access as right;
 use abi::post::Sge;
 use shm::{Sink, Source};
 
-use super::{Atomic, Use, open};
-use crate::core::Core;
-use crate::extent::{LOCAL_READ, MemoryKind};
+use super::{Atomic, HeldRegion, Use};
+use crate::extent::LOCAL_READ;
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
+/// Where an element lies in this process, with its region held. `None` if it cannot be accessed, or
+/// has no memory.
+#[inline]
+fn place(region: &mut HeldRegion<'_>, pd: u32, right: u32, sge: Sge) -> Option<*mut u8> {
+    region.open(Use { pd, right, qpn: 0 }, (sge.lkey, sge.addr, sge.length as usize)).ok().flatten()
+}
+
 /// Whether the whole list can be read (or written), as far as that is known without an access.
-pub(crate) fn is_sound(core: &Core, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
-    let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
-    let sound = |sge: Sge| {
-        let found = open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length)));
-        sge.length == 0 || found.is_ok_and(|(extent, _)| extent.memory_kind != MemoryKind::Null)
-    };
-    elements.all(sound)
+#[inline]
+pub(crate) fn is_sound(
+    region: &mut HeldRegion<'_>,
+    pd: u32,
+    mut elements: impl Iterator<Item = Sge>,
+    write: bool,
+) -> bool {
+    let right = if write { right::LOCAL_WRITE } else { LOCAL_READ };
+    elements.all(|sge| sge.length == 0 || place(region, pd, right, sge).is_some())
 }
 
 /// Copies the `elements` to the peer's memory at `to`, which has room for all of them.
+#[inline]
 pub(crate) fn gather(
-    core: &Core,
+    region: &mut HeldRegion<'_>,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
@@ -33,9 +42,7 @@ pub(crate) fn gather(
 ) -> Result<(), NotDone> {
     let mut done = 0;
     for sge in elements.filter(|sge| sge.length != 0) {
-        let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
-        let (_held, from) =
-            open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+        let from = place(region, pd, LOCAL_READ, sge).ok_or(NotDone::Fault)?;
         let to = to.part(done, sge.length as usize);
         // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a
         // file that a peer has granted for this. Faults are survived.
@@ -46,8 +53,9 @@ pub(crate) fn gather(
 }
 
 /// Copies the peer's memory at `from` to the `elements`, as many bytes as they have.
+#[inline]
 pub(crate) fn scatter(
-    core: &Core,
+    region: &mut HeldRegion<'_>,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
     guard: GuardWord<'_>,
@@ -55,9 +63,7 @@ pub(crate) fn scatter(
 ) -> Result<(), NotDone> {
     let mut done = 0;
     for sge in elements.filter(|sge| sge.length != 0) {
-        let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
-        let (_held, to) =
-            open(core, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+        let to = place(region, pd, right::LOCAL_WRITE, sge).ok_or(NotDone::Fault)?;
         let from = from.part(done, sge.length as usize);
         // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a
         // file that a peer has granted for this. Faults are survived.

@@ -64,8 +64,7 @@ impl Qp {
             let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
                 return self.count_use(inner, op.rkey, peer);
             };
-            let grant = Arc::clone(&inner.direct.remote_grants[index]);
-            match self.carry(inner, &op, &grant) {
+            match self.carry(inner, &op, &inner.direct.remote_grants[index]) {
                 Carried::Done => {
                     inner.direct.carried += 1;
                     let mtu = inner.mtu_bits();
@@ -99,7 +98,8 @@ impl Qp {
         let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();
         // The response to an atomic may have a larger buffer than needed.
         let fits = inline || room == u64::from(op.length) || (op.operation.is_atomic() && room > u64::from(op.length));
-        if !fits || (!inline && !beyond::is_sound(engine, self.pd, elements(), write)) {
+        let region = &mut HeldRegion::new(engine);
+        if !fits || (!inline && !beyond::is_sound(region, self.pd, elements(), write)) {
             return Carried::Unfit;
         }
         let word = grant.grant_table.word(grant.line * LINE + field::NUMBER);
@@ -115,8 +115,8 @@ impl Qp {
             Operation::Write if inline => {
                 beyond::put(guard, &place, inner.queues.sq.inline(op.slot, op.length as usize))
             }
-            Operation::Write => beyond::gather(engine, self.pd, elements(), guard, &mut place),
-            Operation::Read => beyond::scatter(engine, self.pd, elements(), guard, place.source()),
+            Operation::Write => beyond::gather(region, self.pd, elements(), guard, &mut place),
+            Operation::Read => beyond::scatter(region, self.pd, elements(), guard, place.source()),
             Operation::FetchAdd => {
                 beyond::change(guard, &place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
             }
@@ -138,8 +138,7 @@ impl Qp {
         let Some(value) = before else { return Carried::Done };
         // The atomic has been carried out, even if its response cannot be stored.
         let bytes = value.to_ne_bytes();
-        let scattered = access::scatter(&mut HeldRegion::new(engine), self.pd, elements(), 0, Source::from(&bytes[..]));
-        match scattered {
+        match access::scatter(region, self.pd, elements(), 0, Source::from(&bytes[..])) {
             Ok(()) => Carried::Done,
             Err(refusal) => {
                 self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());

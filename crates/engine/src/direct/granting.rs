@@ -92,7 +92,7 @@ impl Engine {
         if inner.direct.remote_grants.len() >= REMOTE_GRANTS {
             inner.direct.remote_grants.remove(0);
         }
-        inner.direct.remote_grants.push(Arc::new(grant));
+        inner.direct.remote_grants.push(grant);
         inner.direct.pause = 0;
         Ok(())
     }
