@@ -99,6 +99,8 @@ fn a_package_of_somebody_else_has_two_hosts_in_one_test() {
     let target = Path::new(PINGPONG).parent().and_then(Path::parent).expect("it lies in the target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--offline", "--quiet"]).current_dir(&to).env("CARGO_TARGET_DIR", target.join("outside"));
+    // The build takes most of the time, and nobody debugs it.
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     let outcome = room.start(cargo).and_then(|mut cargo| cargo.wait(BUILD)).expect("it ends").expect_success();
     assert!(outcome.output.contains("2 passed"), "{}", outcome.told());
 }
