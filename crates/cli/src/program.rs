@@ -5,6 +5,7 @@
 //! `softhca run` prints what is known before the program starts ([`Program::obstacles`]), and what
 //! explains that it did not start ([`Program::libraries`]). The principal type is [`Program`].
 
+mod blocks;
 mod cache;
 mod elf;
 mod find;

@@ -4,6 +4,7 @@
 //! This module reads one file and decides nothing. [`super::libraries`] finds the files that are
 //! loaded together. The principal type is [`Object`].
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
@@ -13,6 +14,12 @@ use std::path::{Path, PathBuf};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, ImportFlags, Object as _, ObjectSection, ObjectSymbol, ReadCache};
+
+use super::blocks::Blocks;
+
+/// The content of a file.
+type Data = ReadCache<Blocks>;
+type Elf<'a> = ElfFile64<'a, Endianness, &'a Data>;
 
 /// The length of the start of a file that identifies its format.
 const IDENT: u64 = 20;
@@ -45,6 +52,13 @@ pub(super) struct Object {
     pub(super) wants: Vec<Version>,
     /// The versions that the file defines. Empty if its symbols have no versions.
     pub(super) versions: HashSet<String>,
+    pub(super) go: bool,
+    symbols: OnceCell<Symbols>,
+}
+
+/// The symbols of an object.
+#[derive(Debug, Default)]
+pub(super) struct Symbols {
     /// The functions and data that the file needs, each of one version of one library.
     pub(super) imports: Vec<Import>,
     /// The symbols that other files can use, each by its name alone and with its version
@@ -52,7 +66,6 @@ pub(super) struct Object {
     pub(super) exports: HashSet<String>,
     /// Functions of a program that other files cannot use.
     inner: HashSet<String>,
-    pub(super) go: bool,
 }
 
 /// A version that an object needs of a library.
@@ -71,13 +84,25 @@ pub(super) struct Import {
 }
 
 impl Object {
+    /// The symbols. They are read only when they are asked for, because the C library has thousands.
+    /// None if they cannot be read.
+    pub(super) fn symbols(&self) -> &Symbols {
+        self.symbols.get_or_init(|| {
+            let data = File::open(&self.path).and_then(Blocks::new).map(ReadCache::new);
+            data.ok()
+                .and_then(|data| symbols(&Elf::parse(&data).ok()?, self.interpreter.is_some()).ok())
+                .unwrap_or_default()
+        })
+    }
+
     /// Whether the object itself defines a function of this name.
     pub(super) fn defines_function(&self, name: &str) -> bool {
-        self.exports.contains(name) || self.inner.contains(name)
+        let symbols = self.symbols();
+        symbols.exports.contains(name) || symbols.inner.contains(name)
     }
 }
 
-/// Reads a file.
+/// Reads a file, but for its symbols.
 pub(super) fn read(path: &Path) -> Result<Image, String> {
     let mut file = File::open(path).map_err(|error| error.to_string())?;
     let mut ident = Vec::new();
@@ -88,8 +113,8 @@ pub(super) fn read(path: &Path) -> Result<Image, String> {
     if let Some(kind) = foreign(&ident) {
         return Ok(Image::Foreign(kind));
     }
-    let cache = ReadCache::new(file);
-    parse(path, &cache).map_err(|error| format!("invalid ELF file: {error}"))
+    let data = Blocks::new(file).map(ReadCache::new).map_err(|error| error.to_string())?;
+    parse(path, &data).map_err(|error| format!("invalid ELF file: {error}"))
 }
 
 /// The machine that a file is for, if it is another machine.
@@ -109,12 +134,12 @@ fn foreign(ident: &[u8]) -> Option<String> {
     }
 }
 
-fn parse(path: &Path, cache: &ReadCache<File>) -> object::Result<Image> {
-    let file: ElfFile64<'_, Endianness, _> = ElfFile64::parse(cache)?;
+fn parse(path: &Path, data: &Data) -> object::Result<Image> {
+    let file = Elf::parse(data)?;
     let endian = file.endian();
     let mut object = Object { path: path.to_owned(), ..Object::default() };
     for segment in file.elf_program_headers() {
-        if let Some(name) = segment.interpreter(endian, cache)? {
+        if let Some(name) = segment.interpreter(endian, data)? {
             object.interpreter = Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)));
         }
     }
@@ -135,25 +160,20 @@ fn parse(path: &Path, cache: &ReadCache<File>) -> object::Result<Image> {
     if object.interpreter.is_none() && object.soname.is_none() && is_program(&file) {
         return Ok(Image::Static { go: object.go });
     }
-    versions(&file, cache, &mut object)?;
-    symbols(&file, &mut object)?;
+    versions(&file, data, &mut object)?;
     Ok(Image::Dynamic(Box::new(object)))
 }
 
 /// Whether the kernel would start the file. A library has no entry point.
-fn is_program<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>) -> bool {
+fn is_program(file: &Elf<'_>) -> bool {
     let header: &FileHeader64<Endianness> = file.elf_header();
     header.e_type(file.endian()) == elf::ET_EXEC || file.entry() != 0
 }
 
-fn versions<'a>(
-    file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>,
-    cache: &'a ReadCache<File>,
-    object: &mut Object,
-) -> object::Result<()> {
+fn versions<'a>(file: &Elf<'a>, data: &'a Data, object: &mut Object) -> object::Result<()> {
     let (endian, sections) = (file.endian(), file.elf_section_table());
-    if let Some((needs, link)) = sections.gnu_verneed(endian, cache)? {
-        let strings = sections.strings(endian, cache, link)?;
+    if let Some((needs, link)) = sections.gnu_verneed(endian, data)? {
+        let strings = sections.strings(endian, data, link)?;
         for need in needs {
             let (need, all) = need?;
             let library = text(need.file(endian, strings)?);
@@ -166,8 +186,8 @@ fn versions<'a>(
             }
         }
     }
-    if let Some((definitions, link)) = sections.gnu_verdef(endian, cache)? {
-        let strings = sections.strings(endian, cache, link)?;
+    if let Some((definitions, link)) = sections.gnu_verdef(endian, data)? {
+        let strings = sections.strings(endian, data, link)?;
         for definition in definitions {
             let (_, mut names) = definition?;
             if let Some(name) = names.next()? {
@@ -178,28 +198,29 @@ fn versions<'a>(
     Ok(())
 }
 
-fn symbols<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>, object: &mut Object) -> object::Result<()> {
+fn symbols(file: &Elf<'_>, is_program: bool) -> object::Result<Symbols> {
+    let mut symbols = Symbols::default();
     for import in file.imports()? {
         let import = import?;
         let ImportFlags::Elf { version: Some(version), .. } = import.flags() else { continue };
         if !import.is_weak() && !import.library().is_empty() {
             let name = import.name().name().map(text).unwrap_or_default();
-            object.imports.push(Import { library: text(import.library()), name, version: text(version) });
+            symbols.imports.push(Import { library: text(import.library()), name, version: text(version) });
         }
     }
     for export in file.exports()? {
         let export = export?;
         let Some(name) = export.name().name().map(text) else { continue };
         if let object::ExportFlags::Elf { version: Some(version), .. } = export.flags() {
-            object.exports.insert(format!("{name}@{}", text(version)));
+            symbols.exports.insert(format!("{name}@{}", text(version)));
         }
-        object.exports.insert(name);
+        symbols.exports.insert(name);
     }
-    if object.interpreter.is_some() {
+    if is_program {
         let own = file.symbols().filter(|symbol| symbol.is_definition());
-        object.inner.extend(own.filter_map(|symbol| symbol.name_bytes().ok().map(text)));
+        symbols.inner.extend(own.filter_map(|symbol| symbol.name_bytes().ok().map(text)));
     }
-    Ok(())
+    Ok(symbols)
 }
 
 fn text(bytes: &[u8]) -> String {

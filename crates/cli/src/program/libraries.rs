@@ -69,9 +69,10 @@ impl Loaded {
             search: search.collect(),
             cache: cache::read(),
         };
-        loaded.add(&program.path, None);
-        for library in preloaded {
-            loaded.add(library, None);
+        for path in std::iter::once(&program.path).chain(preloaded) {
+            if let Some(object) = library(path) {
+                loaded.add(object, None);
+            }
         }
         let mut next = 0;
         while next < loaded.objects.len() {
@@ -80,10 +81,9 @@ impl Loaded {
                     continue;
                 }
                 match loaded.find(&name, next) {
-                    Some(path) => {
-                        if let Some(at) = loaded.add(&path, Some(next)) {
-                            loaded.names.insert(name, at);
-                        }
+                    Some(object) => {
+                        let at = loaded.add(object, Some(next));
+                        loaded.names.insert(name, at);
                     }
                     None if loaded.missing.iter().any(|(missing, _)| *missing == name) => {}
                     None => loaded.missing.push((name, next)),
@@ -94,22 +94,19 @@ impl Loaded {
         loaded
     }
 
-    /// Loads a file, if the dynamic linker can load it.
-    fn add(&mut self, path: &Path, loader: Option<usize>) -> Option<usize> {
-        let Ok(Image::Dynamic(object)) = elf::read(path) else { return None };
+    fn add(&mut self, object: Object, loader: Option<usize>) -> usize {
         let at = self.objects.len();
         if let Some(soname) = &object.soname {
             self.names.entry(soname.clone()).or_insert(at);
         }
-        self.objects.push(Node { object: *object, loader });
-        Some(at)
+        self.objects.push(Node { object, loader });
+        at
     }
 
-    /// The file for a library name that the object `by` needs.
-    fn find(&self, name: &str, by: usize) -> Option<PathBuf> {
-        let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Image::Dynamic(_)));
+    /// The library of a name that the object `by` needs.
+    fn find(&self, name: &str, by: usize) -> Option<Object> {
         if name.contains('/') {
-            return Some(PathBuf::from(expanded(name, &self.objects[by].object))).filter(fits);
+            return library(&PathBuf::from(expanded(name, &self.objects[by].object)));
         }
         let asks = &self.objects[by].object;
         let mut folders = Vec::new();
@@ -128,9 +125,9 @@ impl Loaded {
         }
         folders.extend(self.search.iter().cloned());
         folders.extend(listed(asks, |object| object.runpath.as_ref()));
-        let first = folders.iter().map(|folder| folder.join(name)).find(fits);
-        let usual = || SYSTEM_FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(fits);
-        first.or_else(|| self.cache.get(name).cloned().filter(fits)).or_else(usual)
+        let first = folders.iter().find_map(|folder| library(&folder.join(name)));
+        let usual = || SYSTEM_FOLDERS.iter().find_map(|folder| library(&Path::new(folder).join(name)));
+        first.or_else(|| library(self.cache.get(name)?)).or_else(usual)
     }
 
     fn missing(&self) -> Vec<Finding> {
@@ -209,18 +206,20 @@ impl Loaded {
     /// ends when it calls one.
     fn symbols(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for Node { object, .. } in &self.objects {
+        let calls_ours = |node: &&Node| node.object.needed.iter().any(|library| OURS.contains(&library.as_str()));
+        for Node { object, .. } in self.objects.iter().filter(calls_ours) {
             let nobody_has = |import: &&Import| {
                 let Import { library, name, version } = *import;
                 let ours = OURS.contains(&library.as_str());
                 let versioned = format!("{name}@{version}");
                 let has = |node: &Node| {
-                    let all = &node.object.exports;
+                    let all = &node.object.symbols().exports;
                     all.contains(&versioned) || node.object.versions.is_empty() && all.contains(name.as_str())
                 };
                 ours && !self.objects.iter().any(has)
             };
             let missing: Vec<String> = object
+                .symbols()
                 .imports
                 .iter()
                 .filter(nobody_has)
@@ -240,6 +239,14 @@ impl Loaded {
             }
         }
         findings
+    }
+}
+
+/// A file that the dynamic linker can load.
+fn library(path: &Path) -> Option<Object> {
+    match elf::read(path) {
+        Ok(Image::Dynamic(object)) => Some(*object),
+        _ => None,
     }
 }
 
