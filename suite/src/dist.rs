@@ -4,6 +4,7 @@
 //! The suite never builds the programs. The principal type is [`Dist`].
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -67,6 +68,13 @@ impl Dist {
     /// The library that makes programs' large memory shared.
     pub fn shared_memory(&self) -> PathBuf {
         self.folder.join("lib/softhca/libsofthca_shared.so")
+    }
+
+    /// This folder, if every user can enter it. Otherwise a copy at another place, which must not
+    /// exist yet. The build tree may be in a home directory that other users cannot enter.
+    pub fn for_every_user(&self, place: &Path) -> io::Result<Self> {
+        let is_open = |folder: &Path| folder.metadata().is_ok_and(|data| data.permissions().mode() & 0o001 != 0);
+        if self.folder.canonicalize()?.ancestors().all(is_open) { Ok(self.clone()) } else { self.copy_to(place) }
     }
 
     /// Copies the folder to another place, which must not exist yet. That a copied softhca works is

@@ -81,9 +81,8 @@ impl Room {
         fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
         let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
         if let Some(number) = user.number() {
-            // The build tree may be in a home directory that other users cannot enter.
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
-            dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
+            dist = dist.for_every_user(&folder.path().join("dist")).map_err(told)?;
             chown(folder.path().join("run"), Some(number), Some(number)).map_err(told)?;
         }
         Ok(Self {
@@ -102,7 +101,7 @@ impl Room {
         let told = |error: std::io::Error| format!("a room cannot be made: {error}");
         let mut room = Self::of(User::Me)?;
         fs::set_permissions(room.folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
-        room.dist = room.dist.copy_to(&room.folder.path().join("dist")).map_err(told)?;
+        room.dist = room.dist.for_every_user(&room.folder.path().join("dist")).map_err(told)?;
         let file = room.folder.path().join("agent.toml");
         fs::write(&file, config).map_err(told)?;
         let outcome = room.finish(room.softhca(&["agent", "--system", "--config", &file.display().to_string()]))?;
