@@ -138,11 +138,82 @@ static void allocating(void)
     }
     MUST(posix_memalign(&aligned[0], 3, SIZE) == EINVAL);
     /* What is freed is given back, with its descriptor. */
+    malloc_trim(0);
     MUST(descriptors() == before);
     long kib = shared_kib();
     block = malloc(64 * SIZE);
     memset(block, 6, 64 * SIZE);
     free(block);
+    MUST(shared_kib() <= kib);
+}
+
+/* Freed blocks are used again, and a bounded number of them is kept. */
+static void reusing(void)
+{
+    long kib = shared_kib();
+    /* Small and large blocks that were written come back as zeros if the program wants zeros. */
+    for (size_t size = SIZE / 4; size <= 16 * SIZE; size *= 4) {
+        char *block = must_be_shared(malloc(size)), *again;
+        memset(block, 1, size);
+        free(block);
+        again = must_be_shared(malloc(size - 100));
+        MUST(is_private || again == block);
+        free(again);
+        again = must_be_shared(calloc(size, 1));
+        MUST(is_private || again == block);
+        must_be(again, size, 0);
+        memset(again, 2, size);
+        free(again);
+    }
+    /* A child has no block that its parent has freed. It frees what its parent has allocated. */
+    char *block = must_be_shared(malloc(SIZE));
+    memset(block, 3, SIZE);
+    pid_t child = fork();
+    if (child == 0) {
+        char *own = must_be_shared(malloc(4 * SIZE));
+        memset(own, 4, 4 * SIZE);
+        must_be(block, SIZE, 3);
+        free(block);
+        free(own);
+        own = must_be_shared(calloc(4, SIZE));
+        must_be(own, 4 * SIZE, 0);
+        _exit(0);
+    }
+    must_succeed(child);
+    must_be(block, SIZE, 3);
+    free(block);
+    child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        char *own = malloc(SIZE);
+        memset(own, 5, SIZE);
+        free(own);
+        _exit(0);
+    }
+    must_succeed(child);
+    /* Protected and locked blocks. */
+    if (!is_private) {
+        block = must_be_shared(aligned_alloc(PAGE, SIZE));
+        MUST(mprotect(block, SIZE, PROT_READ) == 0);
+        free(block);
+    }
+    block = must_be_shared(aligned_alloc(PAGE, SIZE));
+    memset(block, 6, SIZE);
+    MUST(mlock(block, SIZE) == 0);
+    free(block);
+    block = must_be_shared(calloc(1, SIZE));
+    must_be(block, SIZE, 0);
+    free(block);
+    /* Many blocks: most of their memory, and most of their descriptors, go back. */
+    enum { MANY = 200 };
+    static char *blocks[MANY];
+    for (int i = 0; i < MANY; i++) {
+        blocks[i] = must_be_shared(malloc(SIZE));
+        memset(blocks[i], 7, SIZE);
+    }
+    for (int i = 0; i < MANY; i++) free(blocks[i]);
+    MUST(shared_kib() <= kib + (33 << 10));
+    MUST(descriptors() <= 64 + 8);
+    malloc_trim(0);
     MUST(shared_kib() <= kib);
 }
 
@@ -593,7 +664,7 @@ static int crash(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
-        { "allocating", allocating }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
+        { "allocating", allocating }, { "reusing", reusing }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
         { "moving_protected", moving_protected },
         { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "threads", threads }, { "limits", limits },
     };

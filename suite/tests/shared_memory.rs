@@ -29,6 +29,11 @@ fn blocks_grow_shrink_and_go_back_to_the_machine() {
 }
 
 #[test]
+fn freed_blocks_are_used_again_and_only_some_are_kept() {
+    part("reusing");
+}
+
+#[test]
 fn more_blocks_than_descriptors_leave_the_program_its_descriptors() {
     part("crowd");
 }

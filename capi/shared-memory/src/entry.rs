@@ -47,6 +47,9 @@ intercept! {
     fn mprotect(address: usize, length: usize, protection: c_int) -> c_int as next =>
         mappings::protect(address, length, protection, || next(address, length, protection));
 
+    /// Gives freed memory back to the machine.
+    fn malloc_trim(pad: usize) -> c_int as next => c_int::from(crate::freed::give_up()) | next(pad);
+
     /// Forks. The handlers do the rest.
     fn fork() -> c_int as next =>
         if is_ready() && forks::is_possible() { next() } else { refused(libc::ENOMEM) };

@@ -103,7 +103,11 @@ pub(crate) fn in_child_with(shares_files: bool) {
             pages::protect(piece.start, piece.len(), piece.protection);
         }
     }
+    if !shares_files {
+        memory.cache.kept().iter().filter_map(|kept| kept.piece.file.as_ref()).for_each(pages::close);
+    }
     memory.become_private();
+    crate::owner::own();
     FORKER.store(0, Ordering::Relaxed);
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::cache::Cache;
 use crate::choice::{Choice, Descriptors, PAGE};
 use crate::lock::{Held, Lock};
 use crate::pages;
@@ -13,13 +14,15 @@ use crate::table::{File, Full, Piece, Span, Table};
 /// The most pieces of shared memory: twice the most files.
 const PIECES: usize = 2048;
 
-/// The table, and the number of its files.
+/// The memory of the program, and what it has freed.
 pub(crate) struct Memory {
     pub(crate) table: Table<PIECES>,
-    files: usize,
+    pub(crate) cache: Cache,
+    /// The number of files of both.
+    pub(crate) files: usize,
 }
 
-static MEMORY: Lock<Memory> = Lock::new(Memory { table: Table::new(), files: 0 });
+static MEMORY: Lock<Memory> = Lock::new(Memory { table: Table::new(), cache: Cache::new(), files: 0 });
 
 /// The lowest and the highest address that the table has ever had. Most calls of the program are
 /// about other addresses, and take no lock.
@@ -43,8 +46,11 @@ fn begin() -> bool {
     if BEGUN.swap(1, Ordering::Relaxed) != 0 {
         return READY.load(Ordering::Acquire);
     }
-    crate::next::NEXT.look_up_all();
+    // Before everything else. The look-up may be the first to call another allocator, which then
+    // registers its own handlers: they must be behind these.
     crate::forks::register();
+    crate::next::NEXT.look_up_all();
+    crate::owner::own();
     choose();
     READY.store(true, Ordering::Release);
     true
@@ -111,6 +117,7 @@ impl Memory {
     /// `malloc` stay in the table.
     pub(crate) fn become_private(&mut self) {
         self.files = 0;
+        self.cache.clear();
         self.table.keep(|piece| piece.block != 0);
         for piece in self.table.pieces_mut() {
             (piece.file, piece.copy) = (None, 0);
@@ -120,13 +127,17 @@ impl Memory {
 
 /// Makes new private memory shared, if there are descriptors for it.
 pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
+    let descriptors = Descriptors::of(getrlimit(Resource::Nofile).current);
     let mut memory = memory();
     memory.forget(span);
-    let most = Descriptors::of(getrlimit(Resource::Nofile).current).most;
-    if memory.files >= most || !memory.table.is_roomy() {
+    memory.cache.limit(descriptors.most);
+    if memory.files >= descriptors.most {
+        crate::freed::give_up_oldest(&mut memory);
+    }
+    if memory.files >= descriptors.most || !memory.table.is_roomy() {
         return false;
     }
-    let Some(piece) = pages::share(span, file_length, block) else { return false };
+    let Some(piece) = pages::share(span, file_length, block, &descriptors) else { return false };
     memory.files += 1;
     memory.put(piece).is_ok()
 }
@@ -143,6 +154,9 @@ pub(crate) fn release(span: &Span) -> Result<(), Full> {
         // Without the lock: it can take long.
         pages::punch_for_good(&piece);
         last.iter().for_each(pages::close);
+        if (piece.start, piece.end) == (span.start, span.end) {
+            return Ok(());
+        }
     }
 }
 

@@ -14,6 +14,7 @@ interpose::functions!(
     valloc,
     pvalloc,
     malloc_usable_size,
+    malloc_trim,
     // Mapping.
     mmap,
     mmap64,

@@ -1,0 +1,103 @@
+//! Freed blocks: which are kept for the next allocation, and how they are given back to the machine.
+//! The principal functions are [`keep`] and [`reuse`].
+
+use crate::blocks::Content;
+use crate::cache::{Kept, LARGEST, Surplus};
+use crate::front::{Memory, memory};
+use crate::lock::Held;
+use crate::owner::is_owner;
+use crate::pages;
+use crate::table::{AtFork, Piece, Span};
+
+/// Keeps a block of the table that the program frees. `false`: it is not a block to keep, and stays
+/// in the table.
+pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
+    let whole = memory.table.first(block).filter(|piece| (piece.start, piece.end) == (block.start, block.end));
+    let is_plain = |piece: &Piece| piece.file.is_some() && piece.protection == pages::DATA.bits();
+    if !whole.is_some_and(|piece| is_plain(&piece)) || block.len() > LARGEST || !memory.cache.is_open() || !is_owner() {
+        return false;
+    }
+    // A whole piece is taken without a split.
+    let Ok(Some((piece, last))) = memory.take(block) else { return false };
+    if last.is_none() {
+        // A part of the file is mapped elsewhere.
+        let put = memory.put(piece);
+        debug_assert!(put.is_ok(), "a piece was just taken out");
+        return false;
+    }
+    memory.files += 1;
+    let piece = Piece { at_fork: AtFork::Copy, ..piece };
+    let oldest = memory.cache.put(Kept { piece, since: pages::now(), is_full: true });
+    if let Some(oldest) = oldest {
+        give_back(memory, &oldest);
+    }
+    true
+}
+
+/// A kept block that fits a request. The program gets it.
+pub(crate) fn reuse(length: usize, align: usize, content: Content) -> Option<usize> {
+    if !is_owner() {
+        return None;
+    }
+    let mut memory = memory();
+    let kept = memory.cache.take(length, align)?;
+    // The program may have closed all descriptors: a new block has one that can be granted.
+    if !pages::is_open(&kept.piece) || memory.put(kept.piece).is_err() {
+        give_back(&mut memory, &kept);
+        return None;
+    }
+    drop(memory);
+    if kept.is_full && content == Content::Zeros {
+        pages::clear(&kept.piece);
+    }
+    Some(kept.piece.start)
+}
+
+/// Gives back what exceeds a bound of the cache.
+pub(crate) fn tidy(mut held: Held<'_, Memory>) {
+    while is_owner()
+        && let Some(surplus) = held.cache.surplus(pages::now())
+    {
+        match surplus {
+            Surplus::Block(kept) => give_back(&mut held, &kept),
+            Surplus::Data(kept) => {
+                drop(held);
+                // Without the lock: it can take long.
+                let is_empty = pages::punch_for_good(&kept.piece);
+                held = memory();
+                let oldest = if is_empty { held.cache.put(Kept { is_full: false, ..kept }) } else { Some(kept) };
+                if let Some(oldest) = oldest {
+                    give_back(&mut held, &oldest);
+                }
+            }
+        }
+    }
+}
+
+/// Gives all kept blocks back. Returns whether there were any.
+pub(crate) fn give_up() -> bool {
+    let mut memory = memory();
+    let any = !memory.cache.kept().is_empty();
+    while give_up_oldest(&mut memory) {}
+    any
+}
+
+/// Gives the oldest kept block back, for its descriptor.
+pub(crate) fn give_up_oldest(memory: &mut Memory) -> bool {
+    let oldest = memory.cache.pop();
+    oldest.iter().for_each(|kept| give_back(memory, kept));
+    oldest.is_some()
+}
+
+/// Gives a block back that the cache no longer has.
+fn give_back(memory: &mut Memory, kept: &Kept) {
+    memory.files -= 1;
+    if !is_owner() {
+        return;
+    }
+    if kept.is_full {
+        pages::punch_for_good(&kept.piece);
+    }
+    kept.piece.file.iter().for_each(pages::close);
+    pages::unmap(&(kept.piece.start..kept.piece.end));
+}
