@@ -74,6 +74,11 @@ fn a_thread_and_a_process_on_a_stack_from_malloc_work_and_fork() {
 }
 
 #[test]
+fn a_coroutine_on_a_stack_from_malloc_forks() {
+    part("coroutines");
+}
+
+#[test]
 fn a_forked_childs_memory_stands_still_while_threads_of_its_parent_write() {
     part("threads");
 }

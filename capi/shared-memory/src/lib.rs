@@ -29,5 +29,6 @@ mod mappings;
 mod next;
 mod owner;
 mod pages;
+mod stack;
 mod surroundings;
 mod table;

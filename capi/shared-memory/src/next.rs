@@ -26,6 +26,8 @@ interpose::functions!(
     fork,
     _Fork,
     clone,
+    daemon,
+    forkpty,
     // Stacks.
     pthread_attr_setstack,
     sigaltstack,
