@@ -212,7 +212,7 @@ static void reusing(void)
         memset(blocks[i], 7, SIZE);
     }
     for (int i = 0; i < MANY; i++) free(blocks[i]);
-    MUST(shared_kib() <= kib + (33 << 10));
+    MUST(shared_kib() <= kib + (65 << 10));
     MUST(descriptors() <= 64 + 8);
     malloc_trim(0);
     MUST(shared_kib() <= kib);

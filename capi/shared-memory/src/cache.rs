@@ -9,9 +9,10 @@ use crate::table::{Piece, UNUSED};
 
 /// The most blocks.
 const MOST: usize = 64;
-/// The most data of all full blocks. This is also the size from which on the C library always
-/// returns a freed block to the machine.
-pub(crate) const FULL: usize = 32 << 20;
+/// The most data of all full blocks, and of one of them. The C library also keeps at most so much of
+/// what was freed.
+const FULL: usize = 64 << 20;
+const LARGEST_FULL: usize = FULL / 2;
 /// The most addresses of all blocks.
 const ADDRESSES: usize = 1 << 30;
 /// A larger block is not kept.
@@ -96,7 +97,7 @@ impl Cache {
             self.kept().iter().filter(|kept| wanted(kept)).map(|kept| kept.piece.len()).sum()
         };
         let is_much = total(|kept| kept.is_full) > FULL;
-        let is_over = |kept: &Kept| kept.piece.len() > FULL || now.saturating_sub(kept.since) > AGE;
+        let is_over = |kept: &Kept| kept.piece.len() > LARGEST_FULL || now.saturating_sub(kept.since) > AGE;
         let mut full = self.kept().iter().enumerate().filter(|(_, kept)| kept.is_full);
         let oldest = full.clone().next().filter(|_| is_much);
         if let Some((at, _)) = full.find(|(_, kept)| is_over(kept)).or(oldest) {
@@ -153,15 +154,18 @@ mod tests {
 
     #[test]
     fn data_beyond_the_bound_and_old_data_are_given_back_the_oldest_first() {
-        let blocks = [full(0, 20 * MIB, 0), full(64 * MIB, 40 * MIB, 1), full(128 * MIB, 20 * MIB, 2)];
+        let sizes = [30, 40, 30, 20];
+        let blocks: Vec<_> = (0..4).map(|at| full(at << 30, sizes[at] * MIB, at as u64)).collect();
         let mut cache = cache(&blocks);
-        assert_eq!(cache.surplus(2), Some(Surplus::Data(blocks[1])), "too large to be full at all");
-        assert_eq!(cache.surplus(2), Some(Surplus::Data(blocks[0])));
-        assert_eq!(cache.surplus(2), None);
+        assert_eq!(cache.surplus(3), Some(Surplus::Data(blocks[1])), "too large to be full at all");
+        assert_eq!(cache.surplus(3), Some(Surplus::Data(blocks[0])));
+        assert_eq!(cache.surplus(3), None);
         assert_eq!(cache.surplus(2 + AGE), None);
         assert_eq!(cache.surplus(3 + AGE), Some(Surplus::Data(blocks[2])));
         let empty = Kept { is_full: false, ..blocks[2] };
         assert_eq!(cache.put(empty), None);
+        assert_eq!(cache.surplus(3 + AGE), None);
+        assert_eq!(cache.surplus(u64::MAX), Some(Surplus::Data(blocks[3])));
         assert_eq!(cache.surplus(u64::MAX), None, "empty blocks may grow old");
     }
 

@@ -171,14 +171,10 @@ pub(crate) fn punch_for_good(piece: &Piece) -> bool {
     done.is_ok()
 }
 
-/// Makes data of the caller's zeros: what is small by writing them, because the pages are needed
-/// again at once, and the rest by giving its pages back.
+/// Writes zeros. That is much faster than new pages.
 pub(crate) fn clear(piece: &Piece) {
-    const SMALL: usize = 1 << 20;
-    if piece.len() <= SMALL || punch(piece).is_err() {
-        // SAFETY: the piece belongs to the caller, and may be written.
-        unsafe { std::ptr::write_bytes(pointer(piece.start).cast::<u8>(), 0, piece.len()) };
-    }
+    // SAFETY: the piece belongs to the caller, and may be written.
+    unsafe { std::ptr::write_bytes(pointer(piece.start).cast::<u8>(), 0, piece.len()) };
 }
 
 /// Whether the descriptor of a piece is still the file's.
