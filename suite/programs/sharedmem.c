@@ -470,6 +470,7 @@ static void forking(void)
     must_be(wiped, SIZE, 1);
     MUST(must_be_shared(block) && must_be_shared(memory));
     free(block);
+    free(absent_block);
 }
 
 /* Memory that handlers of fork change: before it for both, after it for one each. */

@@ -17,9 +17,12 @@ fn part(name: &str) {
     for user in [User::Me, User::Nobody] {
         let room = Room::of(user).expect("a room");
         let program = built(&room, "sharedmem");
-        room.finish_run(&[&program, "-p", "-m", name]).expect("it ends").expect_success();
-        let outcome = room.finish(room.softhca(&["run", "--shared-memory", "--", &program, "-m", name]));
-        outcome.expect("it ends").expect_success();
+        for words in [
+            &["--private-memory", "--", &program, "-p", "-m", name][..],
+            &["--shared-memory", "--", &program, "-m", name],
+        ] {
+            room.finish(room.softhca(&[&["run"], words].concat())).expect("it ends").expect_success();
+        }
     }
 }
 
@@ -170,6 +173,30 @@ fn python_forks_with_large_memory() {
                 assert os.waitpid(child, 0)[1] == 0 and data[0][0] == ord('p')\n\
                 assert subprocess.run(['true']).returncode == 0\n";
     room.finish_run(&["/usr/bin/python3", "-c", text]).expect("it ends").expect_success();
+}
+
+#[test]
+fn the_configuration_asks_for_it_and_the_variable_and_the_options_decide() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("agent.toml");
+    std::fs::write(&file, "shared_memory = true").expect("a file");
+    let room = Room::new().expect("a room").with_agent(&["--config", file.to_str().expect("text")]).expect("an agent");
+    let program = built(&room, "sharedmem");
+    for (variable, option, is_shared) in [
+        (None, None, true),
+        (Some("0"), None, false),
+        (Some("0"), Some("--shared-memory"), true),
+        (Some("1"), None, true),
+        (Some("1"), Some("--private-memory"), false),
+        (None, Some("--private-memory"), false),
+    ] {
+        let words: Vec<&str> = ["run"].into_iter().chain(option).chain(["--", &program, "-m", "limits"]).collect();
+        let mut command = room.softhca(&words);
+        command.args((!is_shared).then_some("-p"));
+        command.env_remove("SOFTHCA_SHARED_MEMORY").envs(variable.map(|value| ("SOFTHCA_SHARED_MEMORY", value)));
+        let said = room.finish(command).expect("it ends");
+        assert!(said.succeeded(), "{variable:?} {option:?}: {}", said.told());
+    }
 }
 
 #[test]
