@@ -1,6 +1,7 @@
 //! `softhca run --shared-memory`: large memory of a program is shared memory, and the program does
 //! not notice. Peers of the same user access it directly. The programs are
-//! `programs/sharedmem.c`, whose parts are the tests here, and `programs/direct.c`.
+//! `programs/sharedmem.c`, whose parts are the tests here, `programs/ownmalloc.c`, and
+//! `programs/direct.c`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -140,6 +141,13 @@ fn sanitizers_and_valgrind_get_private_memory() {
     assert!(gcc.expect("gcc").success());
     let sanitized = sanitized.to_str().expect("a plain path");
     room.finish_run(&[sanitized, "-p", "-m", "forking"]).expect("it ends").expect_success();
+}
+
+#[test]
+fn a_program_with_its_own_allocator_and_threads_forks() {
+    let room = Room::new().expect("a room").with_shared_memory();
+    let program = built(&room, "ownmalloc");
+    room.finish_run(&[&program]).expect("it ends").expect_success();
 }
 
 #[test]

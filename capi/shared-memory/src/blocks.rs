@@ -4,18 +4,10 @@
 use rustix::io::Errno;
 
 use crate::choice::{PAGE, file_length, whole_pages};
+use crate::freed::Content;
 use crate::front::{self, memory};
 use crate::table::{Piece, Span};
 use crate::{freed, pages};
-
-/// What a new block has in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// Anything.
-    Any,
-    /// Zeros.
-    Zeros,
-}
 
 /// A new block, if the user wants it to be shared and it can be.
 #[inline]
@@ -35,7 +27,7 @@ fn make_new(length: usize, align: usize) -> Option<usize> {
     let whole_length = length.checked_add(align - PAGE)?;
     let whole = pages::map(whole_length).or_else(|error| {
         // The address space may be limited.
-        if freed::give_up() { pages::map(whole_length) } else { Err(error) }
+        if front::give_up() { pages::map(whole_length) } else { Err(error) }
     });
     let whole = whole.ok()?;
     let start = whole.next_multiple_of(align);

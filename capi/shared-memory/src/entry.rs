@@ -49,7 +49,7 @@ intercept! {
         mappings::protect(address, length, protection, || next(address, length, protection));
 
     /// Gives freed memory back to the machine.
-    fn malloc_trim(pad: usize) -> c_int as next => c_int::from(crate::freed::give_up()) | next(pad);
+    fn malloc_trim(pad: usize) -> c_int as next => c_int::from(crate::front::give_up()) | next(pad);
 
     /// Forks. The handlers do the rest.
     fn fork() -> c_int as next => forking(next);

@@ -1,13 +1,21 @@
 //! Freed blocks: which are kept for the next allocation, and how they are given back to the machine.
 //! The principal functions are [`keep`] and [`reuse`].
 
-use crate::blocks::Content;
 use crate::cache::{Kept, LARGEST, Surplus};
 use crate::front::{Memory, memory};
 use crate::lock::Held;
 use crate::owner::is_owner;
 use crate::pages;
 use crate::table::{AtFork, Piece, Span};
+
+/// What a new block has in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Anything.
+    Any,
+    /// Zeros.
+    Zeros,
+}
 
 /// Keeps a block of the table that the program frees. `false`: it is not a block to keep, and stays
 /// in the table.
@@ -29,7 +37,7 @@ pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
     let piece = Piece { at_fork: AtFork::Copy, ..piece };
     let oldest = memory.cache.put(Kept { piece, since: pages::now(), is_full: true });
     if let Some(oldest) = oldest {
-        give_back(memory, &oldest);
+        memory.give_back(&oldest);
     }
     true
 }
@@ -43,7 +51,7 @@ pub(crate) fn reuse(length: usize, align: usize, content: Content) -> Option<usi
     let kept = memory.cache.take(length, align)?;
     // The program may have closed all descriptors: a new block has one that can be granted.
     if !pages::is_open(&kept.piece) || memory.put(kept.piece).is_err() {
-        give_back(&mut memory, &kept);
+        memory.give_back(&kept);
         return None;
     }
     drop(memory);
@@ -59,7 +67,7 @@ pub(crate) fn tidy(mut held: Held<'_, Memory>) {
         && let Some(surplus) = held.cache.surplus(pages::now())
     {
         match surplus {
-            Surplus::Block(kept) => give_back(&mut held, &kept),
+            Surplus::Block(kept) => held.give_back(&kept),
             Surplus::Data(kept) => {
                 drop(held);
                 // Without the lock: it can take long.
@@ -67,37 +75,9 @@ pub(crate) fn tidy(mut held: Held<'_, Memory>) {
                 held = memory();
                 let oldest = if is_empty { held.cache.put(Kept { is_full: false, ..kept }) } else { Some(kept) };
                 if let Some(oldest) = oldest {
-                    give_back(&mut held, &oldest);
+                    held.give_back(&oldest);
                 }
             }
         }
     }
-}
-
-/// Gives all kept blocks back. Returns whether there were any.
-pub(crate) fn give_up() -> bool {
-    let mut memory = memory();
-    let any = !memory.cache.kept().is_empty();
-    while give_up_oldest(&mut memory) {}
-    any
-}
-
-/// Gives the oldest kept block back, for its descriptor.
-pub(crate) fn give_up_oldest(memory: &mut Memory) -> bool {
-    let oldest = memory.cache.pop();
-    oldest.iter().for_each(|kept| give_back(memory, kept));
-    oldest.is_some()
-}
-
-/// Gives a block back that the cache no longer has.
-fn give_back(memory: &mut Memory, kept: &Kept) {
-    memory.files -= 1;
-    if !is_owner() {
-        return;
-    }
-    if kept.is_full {
-        pages::punch_for_good(&kept.piece);
-    }
-    kept.piece.file.iter().for_each(pages::close);
-    pages::unmap(&(kept.piece.start..kept.piece.end));
 }

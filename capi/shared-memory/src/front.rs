@@ -3,9 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use libc::c_int;
 use rustix::process::{Resource, getrlimit};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Kept};
 use crate::choice::{Choice, Descriptors, PAGE};
 use crate::lock::{Held, Lock};
 use crate::pages;
@@ -31,6 +32,9 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
+/// Whether mappings of the program are shared, and not only blocks.
+static SHARES_MAPPINGS: AtomicBool = AtomicBool::new(false);
+
 static READY: AtomicBool = AtomicBool::new(false);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
@@ -51,6 +55,7 @@ fn begin() -> bool {
     crate::forks::register();
     crate::next::NEXT.look_up_all();
     crate::owner::own();
+    SHARES_MAPPINGS.store(!crate::surroundings::has_other_allocator(), Ordering::Relaxed);
     choose();
     READY.store(true, Ordering::Release);
     true
@@ -66,6 +71,11 @@ pub(crate) fn choose() {
 #[inline]
 pub(crate) fn choice() -> Choice {
     Choice { least: LEAST.load(Ordering::Relaxed) }
+}
+
+/// Whether a new mapping is to be shared.
+pub(crate) fn wants_mapping(length: usize, protection: c_int, flags: c_int) -> bool {
+    is_ready() && choice().wants_mapping(length, protection, flags) && SHARES_MAPPINGS.load(Ordering::Relaxed)
 }
 
 /// Waits for the table.
@@ -113,6 +123,26 @@ impl Memory {
         }
     }
 
+    /// Gives the oldest freed block back. Returns whether there was one.
+    fn give_up_oldest(&mut self) -> bool {
+        let oldest = self.cache.pop();
+        oldest.iter().for_each(|kept| self.give_back(kept));
+        oldest.is_some()
+    }
+
+    /// Gives a freed block back that the cache no longer has.
+    pub(crate) fn give_back(&mut self, kept: &Kept) {
+        self.files -= 1;
+        if !crate::owner::is_owner() {
+            return;
+        }
+        if kept.is_full {
+            pages::punch_for_good(&kept.piece);
+        }
+        kept.piece.file.iter().for_each(pages::close);
+        pages::unmap(&(kept.piece.start..kept.piece.end));
+    }
+
     /// Forgets all files, in a forked child. The pieces become private memory; only those of
     /// `malloc` stay in the table.
     pub(crate) fn become_private(&mut self) {
@@ -125,6 +155,14 @@ impl Memory {
     }
 }
 
+/// Gives all freed blocks back. Returns whether there were any.
+pub(crate) fn give_up() -> bool {
+    let mut memory = memory();
+    let any = !memory.cache.kept().is_empty();
+    while memory.give_up_oldest() {}
+    any
+}
+
 /// Makes new private memory shared, if there are descriptors for it.
 pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
     let descriptors = Descriptors::of(getrlimit(Resource::Nofile).current);
@@ -132,7 +170,7 @@ pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
     memory.forget(span);
     memory.cache.limit(descriptors.most);
     if memory.files >= descriptors.most {
-        crate::freed::give_up_oldest(&mut memory);
+        memory.give_up_oldest();
     }
     if memory.files >= descriptors.most || !memory.table.is_roomy() {
         return false;

@@ -5,8 +5,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::with_exposed_provenance_mut as pointer;
 
-use crate::blocks::{self, Content, Resized};
+use crate::blocks::{self, Resized};
 use crate::choice::PAGE;
+use crate::freed::Content;
 use crate::front::is_ready;
 use crate::next::Function;
 use crate::{early, front};
