@@ -23,7 +23,6 @@ fn make_shared(size: usize, align: usize, content: Content) -> Option<usize> {
 
 #[cold]
 fn make_new(length: usize, align: usize) -> Option<usize> {
-    freed::tidy(memory());
     let whole_length = length.checked_add(align - PAGE)?;
     let whole = pages::map(whole_length).or_else(|error| {
         // The address space may be limited.
@@ -62,9 +61,8 @@ fn free_shared(address: usize) -> bool {
         freed::tidy(memory);
         return true;
     }
-    drop(memory);
     // A table that cannot be split keeps the memory. Blocks are split only by mprotect(2).
-    if front::release(&block).is_ok() {
+    if front::release_held(memory, &block).is_ok() {
         pages::unmap(&block);
     }
     true

@@ -42,13 +42,16 @@ pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
     true
 }
 
-/// A kept block that fits a request. The program gets it.
+/// A kept block that fits a request. The program gets it. If there is none, the cache becomes tidy.
 pub(crate) fn reuse(length: usize, align: usize, content: Content) -> Option<usize> {
-    if !is_owner() {
+    if length > LARGEST || !is_owner() {
         return None;
     }
     let mut memory = memory();
-    let kept = memory.cache.take(length, align)?;
+    let Some(kept) = memory.cache.take(length, align) else {
+        tidy(memory);
+        return None;
+    };
     // The program may have closed all descriptors: a new block has one that can be granted.
     if !pages::is_open(&kept.piece) || memory.put(kept.piece).is_err() {
         memory.give_back(&kept);

@@ -183,11 +183,14 @@ pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
 /// Removes a range from the table and gives its memory back to the machine. The caller unmaps it,
 /// or maps something else there. Fails if the table cannot be split so.
 pub(crate) fn release(span: &Span) -> Result<(), Full> {
-    if !may_hold(span) {
-        return Ok(());
-    }
+    if may_hold(span) { release_held(memory(), span) } else { Ok(()) }
+}
+
+/// The same, for a caller that has the lock.
+pub(crate) fn release_held(mut held: Held<'_, Memory>, span: &Span) -> Result<(), Full> {
     loop {
-        let taken = memory().take(span)?;
+        let taken = held.take(span)?;
+        drop(held);
         let Some((piece, last)) = taken else { return Ok(()) };
         // Without the lock: it can take long.
         pages::punch_for_good(&piece);
@@ -195,6 +198,7 @@ pub(crate) fn release(span: &Span) -> Result<(), Full> {
         if (piece.start, piece.end) == (span.start, span.end) {
             return Ok(());
         }
+        held = memory();
     }
 }
 
