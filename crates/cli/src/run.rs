@@ -74,10 +74,10 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
     let configured = || agent.ask("status").map(|status| status["shared_memory"] == true);
     let memory = shared_memory::wanted(run.memory(), env::var_os(shared_memory::VARIABLE).as_deref(), configured)?;
-    let extras = Extras { sockets: run.sockets, shared_memory: shared_memory::is_shared(&memory) };
+    let extras = Extras { sockets: run.sockets, shared_memory: shared_memory::is_shared(memory.as_deref()) };
     preload::check(&library, extras)?;
     let mut command = command(run, extras, &library, &run_dir, &reasons);
-    command.env(shared_memory::VARIABLE, memory);
+    command.envs(memory.map(|value| (shared_memory::VARIABLE, value)));
     command.envs(findings.as_ref().map(|findings| (engine::lint::VARIABLE, findings.file())));
     command.envs(faults.map(|faults| (abi::fault::VARIABLE, faults)));
     let file = Program::find(&run.command[0]);

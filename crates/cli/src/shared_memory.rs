@@ -14,31 +14,33 @@ const PAGE: u64 = 4096;
 const PRIVATE: &str = "0";
 const USUAL: &str = "1";
 
-/// The value of the variable for the program. `option`: what the command line asks for. `configured`:
-/// what the agent's configuration asks for.
+/// The value of the variable for the program, or `None` if nobody has decided. Then the memory is
+/// private. `option`: what the command line asks for. `configured`: what the agent's configuration
+/// asks for.
 pub(crate) fn wanted(
     option: Option<bool>,
     variable: Option<&OsStr>,
     configured: impl FnOnce() -> Result<bool, String>,
-) -> Result<OsString, String> {
+) -> Result<Option<OsString>, String> {
     let value = variable.filter(|value| !value.is_empty());
     let number = value.map(|value| number(value).map(|number| (number, value))).transpose()?;
     let is_shared = match (option, number) {
         (Some(option), _) => option,
         (None, Some((number, _))) => number != 0,
-        (None, None) => configured()?,
+        (None, None) if configured()? => true,
+        (None, None) => return Ok(None),
     };
     let value = match number {
         _ if !is_shared => PRIVATE.into(),
         Some((PAGE.., value)) => value.to_owned(),
         _ => USUAL.into(),
     };
-    Ok(value)
+    Ok(Some(value))
 }
 
 /// Whether a value of [`wanted`] asks for shared memory.
-pub(crate) fn is_shared(value: &OsStr) -> bool {
-    value != PRIVATE
+pub(crate) fn is_shared(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| value != PRIVATE)
 }
 
 /// Parses the variable.
@@ -59,23 +61,26 @@ mod tests {
     #[test]
     fn the_options_decide_before_the_variable_and_the_variable_before_the_configuration() {
         let wanted = |option, variable: Option<&str>, configured| {
-            wanted(option, variable.map(OsStr::new), || Ok(configured)).map(|value| value.into_string().expect("text"))
+            wanted(option, variable.map(OsStr::new), || Ok(configured))
+                .map(|value| value.map(|value| value.into_string().expect("text")))
         };
         for (option, variable, configured, expected) in [
-            (None, None, false, "0"),
-            (None, None, true, "1"),
-            (None, Some(""), true, "1"),
-            (None, Some("0"), true, "0"),
-            (None, Some("1"), false, "1"),
-            (None, Some("65536"), false, "65536"),
-            (Some(true), None, false, "1"),
-            (Some(true), Some("0"), false, "1"),
-            (Some(true), Some("65536"), false, "65536"),
-            (Some(false), Some("65536"), true, "0"),
-            (Some(false), None, true, "0"),
+            (None, None, false, None),
+            (None, None, true, Some("1")),
+            (None, Some(""), true, Some("1")),
+            (None, Some("0"), true, Some("0")),
+            (None, Some("1"), false, Some("1")),
+            (None, Some("65536"), false, Some("65536")),
+            (Some(true), None, false, Some("1")),
+            (Some(true), Some("0"), false, Some("1")),
+            (Some(true), Some("65536"), false, Some("65536")),
+            (Some(false), Some("65536"), true, Some("0")),
+            (Some(false), None, true, Some("0")),
         ] {
-            assert_eq!(wanted(option, variable, configured).as_deref(), Ok(expected), "{option:?} {variable:?}");
-            assert_eq!(is_shared(OsStr::new(expected)), expected != "0");
+            let found = wanted(option, variable, configured);
+            assert_eq!(found.as_ref().map(Option::as_deref), Ok(expected), "{option:?} {variable:?}");
+            let is_one = expected.is_some_and(|value| value != "0");
+            assert_eq!(is_shared(expected.map(OsStr::new)), is_one);
         }
         assert!(wanted(Some(true), Some("yes"), false).expect_err("no number").contains("must be 0, 1"));
         assert!(wanted(None, Some("100"), false).is_err());
