@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include "common.h"
 
 enum { PAGE = 4096, SIZE = 1 << 20 };
@@ -138,11 +139,82 @@ static void allocating(void)
     }
     MUST(posix_memalign(&aligned[0], 3, SIZE) == EINVAL);
     /* What is freed is given back, with its descriptor. */
+    malloc_trim(0);
     MUST(descriptors() == before);
     long kib = shared_kib();
     block = malloc(64 * SIZE);
     memset(block, 6, 64 * SIZE);
     free(block);
+    MUST(shared_kib() <= kib);
+}
+
+/* Freed blocks are used again, and a bounded number of them is kept. */
+static void reusing(void)
+{
+    long kib = shared_kib();
+    /* Small and large blocks that were written come back as zeros if the program wants zeros. */
+    for (size_t size = SIZE / 4; size <= 16 * SIZE; size *= 4) {
+        char *block = must_be_shared(malloc(size)), *again;
+        memset(block, 1, size);
+        free(block);
+        again = must_be_shared(malloc(size - 100));
+        MUST(is_private || again == block);
+        free(again);
+        again = must_be_shared(calloc(size, 1));
+        MUST(is_private || again == block);
+        must_be(again, size, 0);
+        memset(again, 2, size);
+        free(again);
+    }
+    /* A child has no block that its parent has freed. It frees what its parent has allocated. */
+    char *block = must_be_shared(malloc(SIZE));
+    memset(block, 3, SIZE);
+    pid_t child = fork();
+    if (child == 0) {
+        char *own = must_be_shared(malloc(4 * SIZE));
+        memset(own, 4, 4 * SIZE);
+        must_be(block, SIZE, 3);
+        free(block);
+        free(own);
+        own = must_be_shared(calloc(4, SIZE));
+        must_be(own, 4 * SIZE, 0);
+        _exit(0);
+    }
+    must_succeed(child);
+    must_be(block, SIZE, 3);
+    free(block);
+    child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        char *own = malloc(SIZE);
+        memset(own, 5, SIZE);
+        free(own);
+        _exit(0);
+    }
+    must_succeed(child);
+    /* Protected and locked blocks. */
+    if (!is_private) {
+        block = must_be_shared(aligned_alloc(PAGE, SIZE));
+        MUST(mprotect(block, SIZE, PROT_READ) == 0);
+        free(block);
+    }
+    block = must_be_shared(aligned_alloc(PAGE, SIZE));
+    memset(block, 6, SIZE);
+    MUST(mlock(block, SIZE) == 0);
+    free(block);
+    block = must_be_shared(calloc(1, SIZE));
+    must_be(block, SIZE, 0);
+    free(block);
+    /* Many blocks: most of their memory, and most of their descriptors, go back. */
+    enum { MANY = 200 };
+    static char *blocks[MANY];
+    for (int i = 0; i < MANY; i++) {
+        blocks[i] = must_be_shared(malloc(SIZE));
+        memset(blocks[i], 7, SIZE);
+    }
+    for (int i = 0; i < MANY; i++) free(blocks[i]);
+    MUST(shared_kib() <= kib + (65 << 10));
+    MUST(descriptors() <= 64 + 8);
+    malloc_trim(0);
     MUST(shared_kib() <= kib);
 }
 
@@ -332,6 +404,7 @@ static void forking(void)
 {
     char *block = must_be_shared(malloc(SIZE)), *memory = map(SIZE, 0), *hole = map(64 * SIZE, 0);
     char *guarded = map(SIZE, 0), *wiped = map(SIZE, 0), *absent = map(SIZE, 0);
+    char *absent_block = must_be_shared(aligned_alloc(PAGE, SIZE));
     int to_child[2], to_parent[2];
     char byte;
     memset(block, 1, SIZE);
@@ -341,13 +414,14 @@ static void forking(void)
     memset(wiped, 1, SIZE);
     MUST(madvise(wiped, SIZE, MADV_WIPEONFORK) == 0);
     MUST(madvise(absent, SIZE, MADV_DONTFORK) == 0);
+    if (!is_private) MUST(madvise(absent_block, SIZE, MADV_DONTFORK) == 0);
     MUST(pipe(to_child) == 0 && pipe(to_parent) == 0);
     long kib = shared_kib();
     int own = descriptors();
     pid_t child = fork();
     MUST(child >= 0);
     if (child == 0) {
-        MUST(is_private || descriptors() == own - 6);
+        MUST(is_private || descriptors() == own - 7);
         MUST(read(to_child[0], &byte, 1) == 1);
         must_be(block, SIZE, 1);
         must_be(memory, SIZE, 1);
@@ -358,6 +432,12 @@ static void forking(void)
         MUST(strncmp(rights, "---", 3) == 0);
         rights_of(absent, rights);
         MUST(strcmp(rights, "none") == 0);
+        /* A block that is absent keeps its addresses until it is freed. */
+        rights_of(absent_block, rights);
+        MUST(is_private || strncmp(rights, "---", 3) == 0);
+        if (!is_private) free(absent_block);
+        rights_of(absent_block, rights);
+        MUST(is_private || strcmp(rights, "none") == 0);
         memset(block, 3, SIZE);
         memset(memory, 3, SIZE);
         /* The child's memory can do what its parent's can. */
@@ -390,6 +470,7 @@ static void forking(void)
     must_be(wiped, SIZE, 1);
     MUST(must_be_shared(block) && must_be_shared(memory));
     free(block);
+    free(absent_block);
 }
 
 /* Memory that handlers of fork change: before it for both, after it for one each. */
@@ -485,6 +566,69 @@ static void stacks(void)
     MUST(!is_shared(stack));
     MUST(pthread_create(&thread, &attributes, forks_itself, memory) == 0 && pthread_join(thread, NULL) == 0);
     free(stack);
+}
+
+/* --- coroutines: on a stack that the program has allocated itself --- */
+
+static ucontext_t outside, inside;
+static char *shared_data;
+static int child_of_coroutine;
+
+/* Works in the parent, and in a child that goes on behind the fork. */
+static void must_have_copies(pid_t child, char *local)
+{
+    MUST(child >= 0);
+    if (child == 0) {
+        must_be(shared_data, SIZE, 1);
+        must_be(local, 5000, 8);
+        memset(shared_data, 2, SIZE);
+        memset(local, 9, 5000);
+        /* Both stacks are the child's own. */
+        child_of_coroutine = 1;
+        swapcontext(&inside, &outside);
+        _exit(3);
+    }
+    memset(local, 8, 5000);
+    must_succeed(child);
+    must_be(shared_data, SIZE, 1);
+    must_be(local, 5000, 8);
+}
+
+static void coroutine(void)
+{
+    char local[5000];
+    memset(local, 8, sizeof local);
+    if (!is_private) must_be_shared(local);
+    must_have_copies(fork(), local);
+    must_have_copies(_Fork(), local);
+    int terminal;
+    must_have_copies(forkpty(&terminal, NULL, NULL, NULL), local);
+    char *stack = malloc(SIZE);
+    must_succeed(clone(cloned, stack + SIZE, SIGCHLD, shared_data));
+    free(stack);
+    MUST(system("true") == 0);
+    pid_t child = vfork();
+    if (child == 0) _exit(0);
+    must_succeed(child);
+    swapcontext(&inside, &outside);
+    FAIL("nobody comes back");
+}
+
+static void coroutines(void)
+{
+    shared_data = must_be_shared(malloc(SIZE));
+    memset(shared_data, 1, SIZE);
+    char *stacks[] = { must_be_shared(malloc(SIZE)), map(SIZE, 0), map(SIZE, 0) };
+    /* A part of a mapping with a guard page. */
+    MUST(mprotect(stacks[2], PAGE, PROT_NONE) == 0);
+    for (int i = 0; i < 3; i++) {
+        MUST(getcontext(&inside) == 0);
+        inside.uc_stack.ss_sp = stacks[i] + PAGE;
+        inside.uc_stack.ss_size = SIZE - PAGE;
+        makecontext(&inside, coroutine, 0);
+        MUST(swapcontext(&outside, &inside) == 0);
+        if (child_of_coroutine) _exit(0);
+    }
 }
 
 /* Threads write while others fork. Each word that a thread writes is a pair of equal halves, and a
@@ -593,9 +737,9 @@ static int crash(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
-        { "allocating", allocating }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
+        { "allocating", allocating }, { "reusing", reusing }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
         { "moving_protected", moving_protected },
-        { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "threads", threads }, { "limits", limits },
+        { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "coroutines", coroutines }, { "threads", threads }, { "limits", limits },
     };
     const char *what = "";
     for (int option; (option = getopt(argc, argv, "m:p")) != -1;) {

@@ -1,6 +1,7 @@
 //! `softhca run --shared-memory`: large memory of a program is shared memory, and the program does
 //! not notice. Peers of the same user access it directly. The programs are
-//! `programs/sharedmem.c`, whose parts are the tests here, and `programs/direct.c`.
+//! `programs/sharedmem.c`, whose parts are the tests here, `programs/ownmalloc.c`, and
+//! `programs/direct.c`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,15 +18,23 @@ fn part(name: &str) {
     for user in [User::Me, User::Nobody] {
         let room = Room::of(user).expect("a room");
         let program = built(&room, "sharedmem");
-        room.finish_run(&[&program, "-p", "-m", name]).expect("it ends").expect_success();
-        let outcome = room.finish(room.softhca(&["run", "--shared-memory", "--", &program, "-m", name]));
-        outcome.expect("it ends").expect_success();
+        for words in [
+            &["--private-memory", "--", &program, "-p", "-m", name][..],
+            &["--shared-memory", "--", &program, "-m", name],
+        ] {
+            room.finish(room.softhca(&[&["run"], words].concat())).expect("it ends").expect_success();
+        }
     }
 }
 
 #[test]
 fn blocks_grow_shrink_and_go_back_to_the_machine() {
     part("allocating");
+}
+
+#[test]
+fn freed_blocks_are_used_again_and_only_some_are_kept() {
+    part("reusing");
 }
 
 #[test]
@@ -66,6 +75,11 @@ fn handlers_of_fork_and_other_ways_to_make_a_process_find_the_right_memory() {
 #[test]
 fn a_thread_and_a_process_on_a_stack_from_malloc_work_and_fork() {
     part("stacks");
+}
+
+#[test]
+fn a_coroutine_on_a_stack_from_malloc_forks() {
+    part("coroutines");
 }
 
 #[test]
@@ -130,6 +144,13 @@ fn sanitizers_and_valgrind_get_private_memory() {
 }
 
 #[test]
+fn a_program_with_its_own_allocator_and_threads_forks() {
+    let room = Room::new().expect("a room").with_shared_memory();
+    let program = built(&room, "ownmalloc");
+    room.finish_run(&[&program]).expect("it ends").expect_success();
+}
+
+#[test]
 fn a_core_dump_has_the_memory() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim() != "core" {
@@ -160,6 +181,30 @@ fn python_forks_with_large_memory() {
                 assert os.waitpid(child, 0)[1] == 0 and data[0][0] == ord('p')\n\
                 assert subprocess.run(['true']).returncode == 0\n";
     room.finish_run(&["/usr/bin/python3", "-c", text]).expect("it ends").expect_success();
+}
+
+#[test]
+fn the_configuration_asks_for_it_and_the_variable_and_the_options_decide() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("agent.toml");
+    std::fs::write(&file, "shared_memory = true").expect("a file");
+    let room = Room::new().expect("a room").with_agent(&["--config", file.to_str().expect("text")]).expect("an agent");
+    let program = built(&room, "sharedmem");
+    for (variable, option, is_shared) in [
+        (None, None, true),
+        (Some("0"), None, false),
+        (Some("0"), Some("--shared-memory"), true),
+        (Some("1"), None, true),
+        (Some("1"), Some("--private-memory"), false),
+        (None, Some("--private-memory"), false),
+    ] {
+        let words: Vec<&str> = ["run"].into_iter().chain(option).chain(["--", &program, "-m", "limits"]).collect();
+        let mut command = room.softhca(&words);
+        command.args((!is_shared).then_some("-p"));
+        command.env_remove("SOFTHCA_SHARED_MEMORY").envs(variable.map(|value| ("SOFTHCA_SHARED_MEMORY", value)));
+        let said = room.finish(command).expect("it ends");
+        assert!(said.succeeded(), "{variable:?} {option:?}: {}", said.told());
+    }
 }
 
 #[test]

@@ -65,7 +65,10 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-interpose", &[""]),
     ("softhca-rspreload", &[""]),
     ("softhca-preload", &[""]),
-    ("softhca-shared-memory", &["early", "entry", "forks", "heap", "lock", "next", "pages", "surroundings"]),
+    (
+        "softhca-shared-memory",
+        &["early", "entry", "forks", "heap", "lock", "next", "owner", "pages", "stack", "surroundings"],
+    ),
 ];
 
 /// Packages without clock, socket, thread or random source. Time and randomness are arguments.

@@ -4,25 +4,35 @@
 use rustix::io::Errno;
 
 use crate::choice::{PAGE, file_length, whole_pages};
+use crate::freed::Content;
 use crate::front::{self, memory};
-use crate::pages;
 use crate::table::{Piece, Span};
+use crate::{freed, pages};
 
-/// A new block of zeros, if the user wants it to be shared and it can be.
+/// A new block, if the user wants it to be shared and it can be.
 #[inline]
-pub(crate) fn make(size: usize, align: usize) -> Option<usize> {
-    if front::choice().wants_block(size, align) { make_shared(size, align) } else { None }
+pub(crate) fn make(size: usize, align: usize, content: Content) -> Option<usize> {
+    if front::choice().wants_block(size, align) { make_shared(size, align, content) } else { None }
+}
+
+fn make_shared(size: usize, align: usize, content: Content) -> Option<usize> {
+    let length = whole_pages(size)?;
+    let align = align.max(PAGE);
+    freed::reuse(length, align, content).or_else(|| make_new(length, align))
 }
 
 #[cold]
-fn make_shared(size: usize, align: usize) -> Option<usize> {
-    let length = whole_pages(size)?;
-    let align = align.max(PAGE);
-    let whole = pages::map(length.checked_add(align - PAGE)?).ok()?;
+fn make_new(length: usize, align: usize) -> Option<usize> {
+    let whole_length = length.checked_add(align - PAGE)?;
+    let whole = pages::map(whole_length).or_else(|error| {
+        // The address space may be limited.
+        if front::give_up() { pages::map(whole_length) } else { Err(error) }
+    });
+    let whole = whole.ok()?;
     let start = whole.next_multiple_of(align);
     let block = start..start + length;
     pages::unmap(&(whole..block.start));
-    pages::unmap(&(block.end..whole + length + (align - PAGE)));
+    pages::unmap(&(block.end..whole + whole_length));
     if front::make(&block, file_length(length), start) {
         return Some(start);
     }
@@ -37,12 +47,25 @@ pub(crate) fn find(address: usize) -> Option<Span> {
     if is_possible { memory().table.block(address) } else { None }
 }
 
-/// Frees a block.
-pub(crate) fn free(block: &Span) {
-    // A table that cannot be split keeps the memory. Blocks are split only by mprotect(2).
-    if front::release(block).is_ok() {
-        pages::unmap(block);
+/// Frees the shared block that begins at an address. `false`: there is none.
+#[inline]
+pub(crate) fn free(address: usize) -> bool {
+    let is_possible = address.is_multiple_of(PAGE) && front::may_hold(&(address..address.saturating_add(1)));
+    is_possible && free_shared(address)
+}
+
+fn free_shared(address: usize) -> bool {
+    let mut memory = memory();
+    let Some(block) = memory.table.block(address) else { return false };
+    if freed::keep(&mut memory, &block) {
+        freed::tidy(memory);
+        return true;
     }
+    // A table that cannot be split keeps the memory. Blocks are split only by mprotect(2).
+    if front::release_held(memory, &block).is_ok() {
+        pages::unmap(&block);
+    }
+    true
 }
 
 /// What `realloc` can do with a block.

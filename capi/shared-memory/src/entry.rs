@@ -11,6 +11,7 @@ use crate::forks;
 use crate::front::{is_ready, span};
 use crate::mappings::{self, Move};
 use crate::next::Function;
+use crate::stack;
 
 intercept! {
     /// Maps memory.
@@ -47,22 +48,31 @@ intercept! {
     fn mprotect(address: usize, length: usize, protection: c_int) -> c_int as next =>
         mappings::protect(address, length, protection, || next(address, length, protection));
 
+    /// Gives freed memory back to the machine.
+    fn malloc_trim(pad: usize) -> c_int as next => c_int::from(crate::front::give_up()) | next(pad);
+
     /// Forks. The handlers do the rest.
-    fn fork() -> c_int as next =>
-        if is_ready() && forks::is_possible() { next() } else { refused(libc::ENOMEM) };
+    fn fork() -> c_int as next => forking(next);
 
     /// Forks without handlers.
     fn _Fork() -> c_int as next =>
         if forks::is_under_way() {
             next()
-        } else if is_ready() && forks::is_possible() {
-            forks::prepare();
-            let child = next();
-            if child == 0 { forks::in_child() } else { forks::in_parent() }
-            child
         } else {
-            refused(libc::ENOMEM)
+            forking(move || {
+                forks::prepare();
+                let child = next();
+                if child == 0 { forks::in_child() } else { forks::in_parent() }
+                child
+            })
         };
+
+    /// Goes to the background: the parent ends, and the child goes on.
+    fn daemon(stays: c_int, keeps: c_int) -> c_int as next => forking(move || next(stays, keeps));
+
+    /// Forks, with a terminal for the child.
+    fn forkpty(place: usize, name: usize, terminal: usize, window: usize) -> c_int as next =>
+        forking(move || next(place, name, terminal, window));
 
     /// Starts a process or a thread. A process of its own gets copies.
     fn clone(
@@ -74,15 +84,14 @@ intercept! {
         if let Some(block) = crate::blocks::around(stack.wrapping_sub(1)) {
             forks::make_private(&block);
         }
-        if !forks::is_possible() {
-            return refused(libc::ENOMEM);
-        }
-        let start = Start { function, argument, shares_files: flags & libc::CLONE_FILES != 0 };
-        forks::prepare();
-        let begin = begin as extern "C" fn(*const Start) -> c_int as usize;
-        let process = next(begin, stack, flags, (&raw const start).expose_provenance(), parent, storage, child);
-        forks::in_parent();
-        process
+        forking(move || {
+            let start = Start { function, argument, shares_files: flags & libc::CLONE_FILES != 0 };
+            forks::prepare();
+            let begin = begin as extern "C" fn(*const Start) -> c_int as usize;
+            let process = next(begin, stack, flags, (&raw const start).expose_provenance(), parent, storage, child);
+            forks::in_parent();
+            process
+        })
     };
 
     /// Gives a new thread a stack.
@@ -101,6 +110,12 @@ intercept! {
     };
 }
 
+/// Runs a function that forks, if the child can have copies.
+fn forking(fork: impl FnOnce() -> c_int) -> c_int {
+    let child = if is_ready() && forks::is_possible() { stack::on_private(fork) } else { None };
+    child.unwrap_or_else(|| refused(libc::ENOMEM))
+}
+
 /// What the program wants a process to begin with.
 struct Start {
     function: usize,
@@ -111,8 +126,8 @@ struct Start {
 
 /// The first function of a process that `clone` has made.
 extern "C" fn begin(start: *const Start) -> c_int {
-    // SAFETY: this process has a copy of the stack of `clone`, with the value. `is_possible` has
-    // checked that this stack is private memory.
+    // SAFETY: this process has a copy of the stack of `clone`, with the value. That stack is private
+    // memory.
     let Start { function, argument, shares_files } = unsafe { start.read() };
     forks::in_child_with(shares_files);
     // SAFETY: the caller of `clone` gave the function and its argument.

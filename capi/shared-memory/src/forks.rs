@@ -40,15 +40,9 @@ pub(crate) fn is_under_way() -> bool {
 }
 
 /// Whether the copies will have room. `false`: the fork fails with ENOMEM, as the kernel's would.
-/// It also fails if the calling thread's stack is shared memory, which the child would not have.
 pub(crate) fn is_possible() -> bool {
-    let here = 0_u8;
-    let here = (&raw const here).addr();
     let memory = memory();
     let pieces = memory.table.pieces().iter().filter(|piece| piece.file.is_some());
-    if pieces.clone().any(|piece| (piece.start..piece.end).contains(&here)) {
-        return false;
-    }
     let total: usize = pieces.filter(|piece| piece.at_fork != AtFork::Nothing).map(Piece::len).sum();
     total == 0 || pages::map_unreserved(total).map(|start| pages::unmap(&(start..start + total))).is_ok()
 }
@@ -102,8 +96,17 @@ pub(crate) fn in_child_with(shares_files: bool) {
         if is_placed && piece.protection != pages::DATA.bits() {
             pages::protect(piece.start, piece.len(), piece.protection);
         }
+        if !is_placed && piece.block != 0 {
+            // The child may free the block. Until then, nothing else may have its addresses.
+            let _ = pages::map_at(&(piece.start..piece.end));
+            pages::protect(piece.start, piece.len(), 0);
+        }
+    }
+    if !shares_files {
+        memory.cache.kept().iter().filter_map(|kept| kept.piece.file.as_ref()).for_each(pages::close);
     }
     memory.become_private();
+    crate::owner::own();
     FORKER.store(0, Ordering::Relaxed);
 }
 

@@ -3,8 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use libc::c_int;
 use rustix::process::{Resource, getrlimit};
 
+use crate::cache::{Cache, Kept};
 use crate::choice::{Choice, Descriptors, PAGE};
 use crate::lock::{Held, Lock};
 use crate::pages;
@@ -13,13 +15,15 @@ use crate::table::{File, Full, Piece, Span, Table};
 /// The most pieces of shared memory: twice the most files.
 const PIECES: usize = 2048;
 
-/// The table, and the number of its files.
+/// The memory of the program, and what it has freed.
 pub(crate) struct Memory {
     pub(crate) table: Table<PIECES>,
-    files: usize,
+    pub(crate) cache: Cache,
+    /// The number of files of both.
+    pub(crate) files: usize,
 }
 
-static MEMORY: Lock<Memory> = Lock::new(Memory { table: Table::new(), files: 0 });
+static MEMORY: Lock<Memory> = Lock::new(Memory { table: Table::new(), cache: Cache::new(), files: 0 });
 
 /// The lowest and the highest address that the table has ever had. Most calls of the program are
 /// about other addresses, and take no lock.
@@ -27,6 +31,9 @@ static LOW: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Whether mappings of the program are shared, and not only blocks.
+static SHARES_MAPPINGS: AtomicBool = AtomicBool::new(false);
 
 static READY: AtomicBool = AtomicBool::new(false);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -43,8 +50,12 @@ fn begin() -> bool {
     if BEGUN.swap(1, Ordering::Relaxed) != 0 {
         return READY.load(Ordering::Acquire);
     }
-    crate::next::NEXT.look_up_all();
+    // Before everything else. The look-up may be the first to call another allocator, which then
+    // registers its own handlers: they must be behind these.
     crate::forks::register();
+    crate::next::NEXT.look_up_all();
+    crate::owner::own();
+    SHARES_MAPPINGS.store(!crate::surroundings::has_other_allocator(), Ordering::Relaxed);
     choose();
     READY.store(true, Ordering::Release);
     true
@@ -60,6 +71,11 @@ pub(crate) fn choose() {
 #[inline]
 pub(crate) fn choice() -> Choice {
     Choice { least: LEAST.load(Ordering::Relaxed) }
+}
+
+/// Whether a new mapping is to be shared.
+pub(crate) fn wants_mapping(length: usize, protection: c_int, flags: c_int) -> bool {
+    is_ready() && choice().wants_mapping(length, protection, flags) && SHARES_MAPPINGS.load(Ordering::Relaxed)
 }
 
 /// Waits for the table.
@@ -107,10 +123,31 @@ impl Memory {
         }
     }
 
+    /// Gives the oldest freed block back. Returns whether there was one.
+    fn give_up_oldest(&mut self) -> bool {
+        let oldest = self.cache.pop();
+        oldest.iter().for_each(|kept| self.give_back(kept));
+        oldest.is_some()
+    }
+
+    /// Gives a freed block back that the cache no longer has.
+    pub(crate) fn give_back(&mut self, kept: &Kept) {
+        self.files -= 1;
+        if !crate::owner::is_owner() {
+            return;
+        }
+        if kept.is_full {
+            pages::punch_for_good(&kept.piece);
+        }
+        kept.piece.file.iter().for_each(pages::close);
+        pages::unmap(&(kept.piece.start..kept.piece.end));
+    }
+
     /// Forgets all files, in a forked child. The pieces become private memory; only those of
     /// `malloc` stay in the table.
     pub(crate) fn become_private(&mut self) {
         self.files = 0;
+        self.cache.clear();
         self.table.keep(|piece| piece.block != 0);
         for piece in self.table.pieces_mut() {
             (piece.file, piece.copy) = (None, 0);
@@ -118,15 +155,27 @@ impl Memory {
     }
 }
 
+/// Gives all freed blocks back. Returns whether there were any.
+pub(crate) fn give_up() -> bool {
+    let mut memory = memory();
+    let any = !memory.cache.kept().is_empty();
+    while memory.give_up_oldest() {}
+    any
+}
+
 /// Makes new private memory shared, if there are descriptors for it.
 pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
+    let descriptors = Descriptors::of(getrlimit(Resource::Nofile).current);
     let mut memory = memory();
     memory.forget(span);
-    let most = Descriptors::of(getrlimit(Resource::Nofile).current).most;
-    if memory.files >= most || !memory.table.is_roomy() {
+    memory.cache.limit(descriptors.most);
+    if memory.files >= descriptors.most {
+        memory.give_up_oldest();
+    }
+    if memory.files >= descriptors.most || !memory.table.is_roomy() {
         return false;
     }
-    let Some(piece) = pages::share(span, file_length, block) else { return false };
+    let Some(piece) = pages::share(span, file_length, block, &descriptors) else { return false };
     memory.files += 1;
     memory.put(piece).is_ok()
 }
@@ -134,15 +183,22 @@ pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
 /// Removes a range from the table and gives its memory back to the machine. The caller unmaps it,
 /// or maps something else there. Fails if the table cannot be split so.
 pub(crate) fn release(span: &Span) -> Result<(), Full> {
-    if !may_hold(span) {
-        return Ok(());
-    }
+    if may_hold(span) { release_held(memory(), span) } else { Ok(()) }
+}
+
+/// The same, for a caller that has the lock.
+pub(crate) fn release_held(mut held: Held<'_, Memory>, span: &Span) -> Result<(), Full> {
     loop {
-        let taken = memory().take(span)?;
+        let taken = held.take(span)?;
+        drop(held);
         let Some((piece, last)) = taken else { return Ok(()) };
         // Without the lock: it can take long.
         pages::punch_for_good(&piece);
         last.iter().for_each(pages::close);
+        if (piece.start, piece.end) == (span.start, span.end) {
+            return Ok(());
+        }
+        held = memory();
     }
 }
 

@@ -7,6 +7,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 
 use crate::blocks::{self, Resized};
 use crate::choice::PAGE;
+use crate::freed::Content;
 use crate::front::is_ready;
 use crate::next::Function;
 use crate::{early, front};
@@ -34,7 +35,7 @@ pub(crate) unsafe extern "C" fn malloc(size: usize) -> Block {
     if !is_ready() {
         return early::allocate(size, 1);
     }
-    blocks::make(size, 1).map_or_else(|| next!(malloc(size): fn(usize) -> Block), pointer)
+    blocks::make(size, 1, Content::Any).map_or_else(|| next!(malloc(size): fn(usize) -> Block), pointer)
 }
 
 /// Allocates zeros.
@@ -46,7 +47,7 @@ pub(crate) unsafe extern "C" fn calloc(count: usize, size: usize) -> Block {
     if !is_ready() {
         return count.checked_mul(size).map_or(std::ptr::null_mut(), |size| early::allocate(size, 1));
     }
-    let made = count.checked_mul(size).and_then(|size| blocks::make(size, 1));
+    let made = count.checked_mul(size).and_then(|size| blocks::make(size, 1, Content::Zeros));
     made.map_or_else(|| next!(calloc(count, size): fn(usize, usize) -> Block), pointer)
 }
 
@@ -56,8 +57,8 @@ pub(crate) unsafe extern "C" fn calloc(count: usize, size: usize) -> Block {
 /// As for the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn free(block: Block) {
-    if let Some(block) = blocks::find(block.addr()) {
-        return blocks::free(&block);
+    if blocks::free(block.addr()) {
+        return;
     }
     // Memory of the first calls is not freed. Before the next function is known, there is no other.
     if early::size_of(block).is_none() && is_ready() {
@@ -113,11 +114,13 @@ pub(crate) unsafe extern "C" fn realloc(block: Block, size: usize) -> Block {
 /// # Safety
 /// The block is the program's, and has `old` bytes.
 unsafe fn moved(block: Block, old: usize, size: usize) -> Block {
+    let shared = blocks::find(block.addr()).filter(|_| old <= size);
+    let zeros = shared.as_ref().and_then(|_| blocks::make(size, 1, Content::Zeros));
     // SAFETY: takes a number.
-    let new = unsafe { malloc(size) };
+    let new = zeros.map_or_else(|| unsafe { malloc(size) }, pointer);
     if !new.is_null() {
-        let shared = blocks::find(block.addr()).filter(|_| old <= size && blocks::find(new.addr()).is_some());
-        let is_copied = shared.is_some_and(|shared| blocks::copy(&shared, new.addr()).is_ok());
+        let source = shared.filter(|_| zeros.is_some());
+        let is_copied = source.is_some_and(|source| blocks::copy(&source, new.addr()).is_ok());
         if !is_copied {
             // SAFETY: both blocks have so many bytes; the new one overlaps nothing.
             unsafe { std::ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), old.min(size)) };
@@ -134,7 +137,7 @@ unsafe fn moved(block: Block, old: usize, size: usize) -> Block {
 /// # Safety
 /// The block is the next allocator's, and has `old` bytes.
 unsafe fn moved_to_shared(block: Block, old: usize, size: usize) -> Block {
-    let Some(new) = blocks::make(size, 1) else { return std::ptr::null_mut() };
+    let Some(new) = blocks::make(size, 1, Content::Any) else { return std::ptr::null_mut() };
     let new: Block = pointer(new);
     // SAFETY: both blocks have so many bytes; the new one overlaps nothing.
     unsafe { std::ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), old.min(size)) };
@@ -161,7 +164,7 @@ fn aligned(size: usize, align: usize, next: impl FnOnce() -> Block) -> Block {
     if !is_ready() {
         return early::allocate(size, align);
     }
-    let made = if align.is_power_of_two() { blocks::make(size, align) } else { None };
+    let made = if align.is_power_of_two() { blocks::make(size, align, Content::Any) } else { None };
     made.map_or_else(next, pointer)
 }
 
@@ -209,7 +212,7 @@ pub(crate) unsafe extern "C" fn pvalloc(size: usize) -> Block {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn posix_memalign(place: *mut Block, align: usize, size: usize) -> c_int {
     let is_valid = align.is_power_of_two() && align.is_multiple_of(size_of::<usize>());
-    let made = if is_valid && is_ready() { blocks::make(size, align) } else { None };
+    let made = if is_valid && is_ready() { blocks::make(size, align, Content::Any) } else { None };
     let Some(made) = made else {
         return next!(posix_memalign(place, align, size): fn(*mut Block, usize, usize) -> c_int);
     };

@@ -5,9 +5,9 @@
 //!
 //! This library replaces each function of the C library that allocates or maps memory, or that
 //! forks, under its own name. Small requests, and requests for memory that this library has not
-//! made, go to the next function of that name. [`choice`] decides what is shared, and [`table`]
-//! records the memory; both are pure. [`front`] has the state. [`heap`] and [`entry`] are the
-//! entries from C. [`pages`] calls the kernel. `docs/decisions/0032-shared-from-birth.md` gives the
+//! made, go to the next function of that name. [`choice`] decides what is shared, [`table`] records
+//! the memory, and [`cache`] keeps freed blocks; all three are pure. [`front`] has the state.
+//! [`heap`] and [`entry`] are the entries from C. [`pages`] calls the kernel. `docs/decisions/0032-shared-from-birth.md` gives the
 //! reasons.
 //!
 //! Rules for every function: it never panics, uses no allocated memory and no thread-local
@@ -16,15 +16,19 @@
 #![cfg_attr(test, allow(dead_code, reason = "a test program keeps the C library's own functions"))]
 
 mod blocks;
+mod cache;
 mod choice;
 mod early;
 mod entry;
 mod forks;
+mod freed;
 mod front;
 mod heap;
 mod lock;
 mod mappings;
 mod next;
+mod owner;
 mod pages;
+mod stack;
 mod surroundings;
 mod table;

@@ -17,7 +17,7 @@ const DONTNEED_LOCKED: c_int = 24;
 /// `mmap`. `next` takes the flags.
 pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_int) -> isize) -> isize {
     let (address, protection, flags) = asked;
-    if front::is_ready() && front::choice().wants_mapping(length, protection, flags) {
+    if front::wants_mapping(length, protection, flags) {
         let present = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED);
         let found = next(flags & !present);
         if let Some(span) = span(found.cast_unsigned(), length).filter(|_| found != FAILED) {

@@ -14,6 +14,7 @@ interpose::functions!(
     valloc,
     pvalloc,
     malloc_usable_size,
+    malloc_trim,
     // Mapping.
     mmap,
     mmap64,
@@ -25,6 +26,8 @@ interpose::functions!(
     fork,
     _Fork,
     clone,
+    daemon,
+    forkpty,
     // Stacks.
     pthread_attr_setstack,
     sigaltstack,

@@ -37,6 +37,17 @@ pub(crate) fn map_unreserved(length: usize) -> Result<usize, Errno> {
     Ok(address.expose_provenance())
 }
 
+/// A new private page that is zeros in each forked child.
+pub(crate) fn map_wiped() -> Result<usize, Errno> {
+    let page = map(crate::choice::PAGE)?;
+    // SAFETY: the advice changes only what a forked child gets.
+    let advised = unsafe { rustix::mm::madvise(pointer(page), crate::choice::PAGE, Advice::LinuxWipeOnFork) };
+    if advised.is_err() {
+        unmap(&(page..page + crate::choice::PAGE));
+    }
+    advised.map(|()| page)
+}
+
 /// New private memory at an address where no memory is.
 pub(crate) fn map_at(span: &Span) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
@@ -59,8 +70,8 @@ pub(crate) fn unmap(span: &Span) {
 ///
 /// The private memory comes first because the kernel then checks what it would check without this
 /// library: limits on the address space, and overcommit.
-pub(crate) fn share(span: &Span, file_length: usize, block: usize) -> Option<Piece> {
-    let file = make_file(file_length.max(span.len()))?;
+pub(crate) fn share(span: &Span, file_length: usize, block: usize, descriptors: &Descriptors) -> Option<Piece> {
+    let file = make_file(file_length.max(span.len()), descriptors.from)?;
     // SAFETY: the descriptor is open.
     let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
     let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -86,8 +97,8 @@ pub(crate) fn share(span: &Span, file_length: usize, block: usize) -> Option<Pie
     })
 }
 
-/// A memfd whose length is sealed, with a high descriptor.
-fn make_file(length: usize) -> Option<File> {
+/// A memfd whose length is sealed, with a descriptor from a number on.
+fn make_file(length: usize, from: i32) -> Option<File> {
     // Beyond this limit, the kernel would send a signal.
     getrlimit(Resource::Fsize).current.is_none_or(|limit| length as u64 <= limit).then_some(())?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -95,7 +106,6 @@ fn make_file(length: usize) -> Option<File> {
         .or_else(|_| rustix::fs::memfd_create(c"softhca-memory", flags))
         .ok()?;
     let sealed = seal(&made, length).ok();
-    let from = Descriptors::of(getrlimit(Resource::Nofile).current).from;
     let high = sealed.and_then(|stat| Some((stat, rustix::io::fcntl_dupfd_cloexec(&made, from).ok()?)));
     discard(made);
     let (stat, fd) = high?;
@@ -149,14 +159,33 @@ pub(crate) fn punch(piece: &Piece) -> Result<(), Errno> {
 }
 
 /// Gives the memory of a piece back before it is unmapped. A peer that has the file mapped could
-/// keep the memory otherwise.
-pub(crate) fn punch_for_good(piece: &Piece) {
-    if piece.file.is_some() && punch(piece) == Err(Errno::INVAL) {
+/// keep the memory otherwise. Returns whether the pages are now zeros, and not locked.
+pub(crate) fn punch_for_good(piece: &Piece) -> bool {
+    let done = if piece.file.is_some() { punch(piece) } else { Ok(()) };
+    if done == Err(Errno::INVAL) {
         // The pages are locked into memory.
         // SAFETY: the pages are about to be unmapped, which unlocks them anyway.
         let _ = unsafe { rustix::mm::munlock(pointer(piece.start), piece.len()) };
         let _ = punch(piece);
     }
+    done.is_ok()
+}
+
+/// Writes zeros. That is much faster than new pages.
+pub(crate) fn clear(piece: &Piece) {
+    // SAFETY: the piece belongs to the caller, and may be written.
+    unsafe { std::ptr::write_bytes(pointer(piece.start).cast::<u8>(), 0, piece.len()) };
+}
+
+/// Whether the descriptor of a piece is still the file's.
+pub(crate) fn is_open(piece: &Piece) -> bool {
+    piece.file.as_ref().and_then(descriptor).is_some()
+}
+
+/// The time in milliseconds.
+pub(crate) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    time.tv_sec.cast_unsigned() * 1000 + time.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 /// Sets the protection of pages.

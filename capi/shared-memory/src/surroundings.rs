@@ -1,11 +1,12 @@
-//! What decides in this process whether memory is shared: the environment, and what else is in the
+//! What decides in this process which memory is shared: the environment, and what else is in the
 //! process. The principal function is [`choice`].
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::choice::Choice;
+use crate::next::Function;
 
 /// The environment variable. `softhca run --shared-memory` sets it.
 const VARIABLE: &[u8] = b"SOFTHCA_SHARED_MEMORY";
@@ -32,6 +33,27 @@ macro_rules! address_of {
 pub(crate) fn choice() -> Choice {
     let wanted = environment(VARIABLE, Choice::parse).unwrap_or(Choice::OFF);
     if wanted == Choice::OFF || is_watched() || commits_strictly() { Choice::OFF } else { wanted }
+}
+
+/// Whether `malloc` of the program is neither this library's nor the C library's, or calls such a one.
+/// It makes small blocks from mappings. A forked child needs some of them, such as the C library's
+/// streams, before it has copies of shared mappings.
+pub(crate) fn has_other_allocator() -> bool {
+    type Malloc = unsafe extern "C" fn(usize) -> *mut std::ffi::c_void;
+    // SAFETY: a C string; the name exists, so no error is made.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    // SAFETY: the type is the one that the C library's manual gives.
+    let next = unsafe { Function::malloc.next::<Malloc>() };
+    let library = |address: usize| {
+        let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: writes the description of the library that has the address, if there is one.
+        let is_found = unsafe { libc::dladdr(std::ptr::with_exposed_provenance(address), found.as_mut_ptr()) };
+        // SAFETY: all zeros are a valid value.
+        (is_found != 0).then(|| unsafe { found.assume_init() }.dli_fbase.addr())
+    };
+    let this_library = library(has_other_allocator as fn() -> bool as usize);
+    let c_library = library(libc::sigfillset as unsafe extern "C" fn(*mut libc::sigset_t) -> c_int as usize);
+    library(first.expose_provenance()) != this_library || next.and_then(|next| library(next as usize)) != c_library
 }
 
 /// Whether a sanitizer or valgrind tracks the memory. Direct access is not possible there anyway.

@@ -67,7 +67,8 @@ impl Piece {
     }
 }
 
-const UNUSED: Piece =
+/// An entry without memory.
+pub(crate) const UNUSED: Piece =
     Piece { start: 0, end: 0, file: None, offset: 0, block: 0, protection: 0, at_fork: AtFork::Copy, copy: 0 };
 
 /// The table has no room for another piece.

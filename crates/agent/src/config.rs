@@ -49,6 +49,9 @@ pub struct Config {
     /// The numbers of users who may send and receive management datagrams (`/dev/infiniband/umad0`,
     /// `issm0`), besides root and the agent's own user.
     pub mad_users: Vec<u32>,
+    /// `softhca run` gives programs shared memory, unless its options or the environment say
+    /// otherwise.
+    pub shared_memory: bool,
     /// The fabric to which the devices are connected. Without one, no link leads from their ports.
     #[serde(skip)]
     pub topology: Option<Topology>,
@@ -244,6 +247,7 @@ impl Default for Config {
             idle_exit: None,
             system_guid: None,
             mad_users: Vec::new(),
+            shared_memory: false,
             topology: None,
             subnet_manager: true,
             tunnel: None,
@@ -481,7 +485,7 @@ mod tests {
         assert_eq!(format!("{:?}", example.devices[0].limits), format!("{:?}", Limits::default()));
         assert_eq!(example.devices[0].name, "softhca0");
         assert_eq!(example.devices[0].ports.len(), 1);
-        assert_eq!((example.addresses.len(), example.wire), (0, Wire::Udp));
+        assert_eq!((example.addresses.len(), example.wire, example.shared_memory), (0, Wire::Udp, false));
         assert_eq!(example.devices[0].ports[0].link_layer, LinkLayer::Ethernet);
     }
 
@@ -513,6 +517,7 @@ mod tests {
             ("[[devices]]\n[devices.limits]\nmax_qp = 0", "max_qp"),
             ("[[devices]]\n[devices.limits]\nmax_qpp = 1", "max_qpp"),
             ("idle_exit = -1", "idle_exit"),
+            ("shared_memory = 1", "shared_memory"),
             ("addresses = ['here']", "address"),
             ("addresses = ['0.0.0.0']", "addresses"),
             ("addresses = ['224.0.0.1']", "addresses"),

@@ -30,6 +30,7 @@ pub(crate) fn status(world: &World) -> Value {
         "uid": rustix::process::geteuid().as_raw(),
         "system": world.users.apart,
         "addresses": world.addresses,
+        "shared_memory": world.users.shared_memory,
         "version": env!("CARGO_PKG_VERSION"),
         "devices": world.devices.iter().count(),
         "contexts": world.contexts.len(),

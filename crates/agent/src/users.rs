@@ -91,6 +91,8 @@ pub fn part(most: u32) -> u32 {
 pub struct Users {
     /// Whether the agent serves many users and keeps them apart.
     pub apart: bool,
+    /// Whether `softhca run` gives programs shared memory, unless the user decides otherwise.
+    pub(crate) shared_memory: bool,
     /// What each user holds.
     pub all: BTreeMap<u32, User>,
     /// How much memory of clients the agent may have mapped.
@@ -123,6 +125,7 @@ impl Users {
     pub fn new(apart: bool) -> Self {
         Self {
             apart,
+            shared_memory: false,
             all: BTreeMap::new(),
             mapped: Mapped::default(),
             mads: BTreeSet::new(),
@@ -140,6 +143,11 @@ impl Users {
     /// Lets these users send and receive MADs.
     pub(crate) fn with_mads(mut self, users: &[u32]) -> Self {
         self.mads.extend(users);
+        self
+    }
+
+    pub(crate) fn with_shared_memory(mut self, shared: bool) -> Self {
+        self.shared_memory = shared;
         self
     }
 

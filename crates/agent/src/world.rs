@@ -134,7 +134,7 @@ impl World {
             ended: Ended::default(),
             relays: Relays::new()?,
             closers: Closers::default(),
-            users: Users::new(config.system).with_mads(&config.mad_users),
+            users: Users::new(config.system).with_mads(&config.mad_users).with_shared_memory(config.shared_memory),
             pending: PendingContexts::default(),
             removed: Vec::new(),
             offers_again: false,

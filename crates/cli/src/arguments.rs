@@ -128,9 +128,13 @@ pub(crate) struct Run {
     #[arg(short, long)]
     pub(crate) sockets: bool,
     /// Make the program's large memory shared, so that WRITE, READ and atomics of the same user's
-    /// programs access it directly. Fork and large allocations get slower (docs/shared-memory.md)
-    #[arg(long)]
+    /// programs access it directly. Fork gets slower (docs/shared-memory.md)
+    #[arg(long, overrides_with = "private_memory")]
     pub(crate) shared_memory: bool,
+    /// Leave the program's memory private, also if SOFTHCA_SHARED_MEMORY or the agent's
+    /// configuration asks for shared memory
+    #[arg(long, overrides_with = "shared_memory")]
+    pub(crate) private_memory: bool,
     /// Run a server and a client: softhca run --pair -- SERVER ARGS -- CLIENT ARGS
     #[arg(long)]
     pub(crate) pair: bool,
@@ -140,6 +144,13 @@ pub(crate) struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND", value_hint = PROGRAM)]
     pub(crate) command: Vec<OsString>,
+}
+
+impl Run {
+    /// Whether the options ask for shared memory, or for private memory.
+    pub(crate) fn memory(&self) -> Option<bool> {
+        (self.shared_memory || self.private_memory).then_some(self.shared_memory)
+    }
 }
 
 #[derive(Debug, Args)]

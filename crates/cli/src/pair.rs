@@ -232,6 +232,7 @@ fn options(run: &Run, host: &Host) -> Vec<OsString> {
             (run.strict, "--strict"),
             (run.sockets, "--sockets"),
             (run.shared_memory, "--shared-memory"),
+            (run.private_memory, "--private-memory"),
         ]
         .iter()
         .filter(|(set, _)| *set)

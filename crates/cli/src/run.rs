@@ -76,11 +76,12 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
     let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
-    let shared_memory = shared_memory::wanted(run.shared_memory, env::var_os(shared_memory::VARIABLE).as_deref())?;
-    let extras = Extras { sockets: run.sockets, shared_memory: shared_memory.is_some() };
+    let configured = || agent.ask("status").map(|status| status["shared_memory"] == true);
+    let memory = shared_memory::wanted(run.memory(), env::var_os(shared_memory::VARIABLE).as_deref(), configured)?;
+    let extras = Extras { sockets: run.sockets, shared_memory: shared_memory::is_shared(memory.as_deref()) };
     preload::check(&library, extras)?;
     let mut command = command(run, extras, &library, &run_dir, &reasons);
-    command.envs(shared_memory.map(|value| (shared_memory::VARIABLE, value)));
+    command.envs(memory.map(|value| (shared_memory::VARIABLE, value)));
     command.envs(findings.as_ref().map(|findings| (engine::lint::VARIABLE, findings.file())));
     command.envs(faults.map(|faults| (abi::fault::VARIABLE, faults)));
     let file = Program::find(&run.command[0]);

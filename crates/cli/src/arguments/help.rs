@@ -28,8 +28,8 @@ Environment:
   SOFTHCA_LOG     Log level on standard error: error, warn, info, debug, trace.
   SOFTHCA_SHARED_MEMORY
                   1: as softhca run --shared-memory. A number of bytes from 4096
-                  on: the same, for memory of at least this size. 0: as if not
-                  set (docs/shared-memory.md).
+                  on: the same, for memory of at least this size. 0: as
+                  --private-memory (docs/shared-memory.md).
   NO_COLOR        No colours on a terminal.";
 
 pub(super) const DOCTOR: &str = "\
