@@ -241,11 +241,11 @@ fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
         sides[index].room.start(sides[index].on(&node, &group)).expect("it starts")
     };
     let mut members = [member(1), member(2)];
-    let members_are_there = || {
-        let listed = sides[0].room.finish(sides[0].on("H1", &["saquery", "-m"])).ok()?.output;
-        (listed.matches("ff12:4001:ffff::f01:203").count() >= 2).then_some(())
-    };
-    wait::until(HANG, "the members", members_are_there).expect("they are there");
+    for side in &sides[1..] {
+        let groups = || side.room.json(&["show", "--json"]).ok()?["groups"].as_array().cloned();
+        let is_member = || (!groups()?.is_empty()).then_some(());
+        wait::until(HANG, "the member", is_member).expect("it is attached");
+    }
     const COPIES: [(&str, &str); 2] = [("3", "PortMulticastRcvPkts"), ("4", "PortMulticastXmitPkts")];
     let before = COPIES.map(|(port, member)| counted(port, member));
     let sender = sides[0].on("H1", &[&group[..], &["-s"]].concat());
