@@ -5,6 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use softhca_suite::namespace::Namespace;
+use softhca_suite::program::send;
 use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, wait};
 
 /// The addresses of the two interfaces.
@@ -188,7 +189,12 @@ fn end(mut program: Program) {
 
 #[test]
 fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
-    for (layer, options) in [("ethernet", &[][..]), ("ethernet", &["--connected"]), ("infiniband", &[])] {
+    for (layer, options, kind) in [
+        ("ethernet", &[][..], None),
+        ("ethernet", &["--connected"], Some("\"RC\"")),
+        ("ethernet", &["--connected=uc"], Some("\"UC\"")),
+        ("infiniband", &[], None),
+    ] {
         let Some(hosts) = Hosts::joined(2300, User::Me).expect("two namespaces") else { return };
         let hosts = hosts.with_agents(&["--link-layer", layer]).expect("agents");
         let (room, namespace) = (hosts.left.room(), hosts.left.namespace());
@@ -196,8 +202,9 @@ fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
             (Side { room, namespace }, Side { room: hosts.right.room(), namespace: hosts.right.namespace() });
         let interfaces = [left.interface(0, options), right.interface(1, options)];
         talk(left, right);
-        let connections = room.show("qp").expect("the queue pairs").to_string().matches("\"RC\"").count();
-        assert_eq!(connections > 0, options == ["--connected"], "{connections}");
+        let queue_pairs = room.show("qp").expect("the queue pairs").to_string();
+        let found: Vec<&str> = ["\"RC\"", "\"UC\""].into_iter().filter(|kind| queue_pairs.contains(kind)).collect();
+        assert_eq!(found, kind.into_iter().collect::<Vec<_>>(), "{queue_pairs}");
         left.refuses(&[], "the network interface ib0 exists already");
         left.refuses(&["--interface", "ib1", "--pkey", "0x8001"], "its partitions are 0xffff");
         // The addresses of the interface are no GIDs, and its MTU is not that of the port.
@@ -302,6 +309,51 @@ fn three_nodes_get_one_copy_of_a_group_and_a_partition_is_for_its_members() {
         }
     }
     all.into_iter().for_each(end);
+}
+
+/// Sends a number each 20 ms on a stream, and expects it back. Prints how many have come.
+const TICKING: &str = "\
+import itertools, socket, sys, time
+peer = socket.create_connection((sys.argv[1], 7000))
+peer.settimeout(60)
+for number in itertools.count():
+    sent = number.to_bytes(8)
+    peer.sendall(sent)
+    assert peer.recv(8, socket.MSG_WAITALL) == sent
+    print(f'{number} have come', flush=True)
+    time.sleep(0.02)
+";
+
+/// The master of two managers is killed while a stream goes on. The second one takes over, and a
+/// new interface joins the groups there.
+#[test]
+fn streams_go_on_and_interfaces_are_made_when_another_manager_takes_over() {
+    let namespaces: Vec<Namespace> = (0..3).map_while(|_| Namespace::new().expect("a namespace")).collect();
+    let [here, there, late] = namespaces.as_slice() else { return };
+    let room = Room::of(User::Me).expect("a room").with_topology(THREE, &["--no-subnet-manager"]).expect("an agent");
+    let sides = [here, there, late].map(|namespace| Side { room: &room, namespace });
+    let manager = |node: &str, priority: &str, words: &str| {
+        let options = ["sm", "--node", node, "--priority", priority, "--poll", "1"];
+        let mut program = room.start(room.softhca(&options)).expect("it starts");
+        program.wait_for_words(words, HANG).expect("it says so");
+        program
+    };
+    let master = manager("H3", "5", "subnet up");
+    let mut second = manager("H2", "4", "standby");
+    let interfaces = [sides[0].interface(0, &["--node", "H1"]), sides[1].interface(1, &["--node", "H2"])];
+    let _server = sides[0].ready(SERVER, IPV4[0]);
+    let mut stream = room.start(sides[1].python(TICKING, IPV4[0])).expect("it starts");
+    stream.wait_for_words("20 have come", HANG).expect("it goes");
+    send(master.id(), Signal::KILL);
+    second.wait_for_words("subnet up", HANG).expect("it takes over");
+    let words = ["ipoib", "--node", "H3", "--ip", "10.1.0.3/24"];
+    let mut new = room.start(sides[2].inside(&room.softhca(&words))).expect("it starts");
+    new.wait_for_words(" is up", HANG).expect("the interface is up");
+    let _server = sides[2].ready(SERVER, "10.1.0.3");
+    assert_eq!(sides[0].says(CLIENT, "10.1.0.3"), "all came back");
+    let count = stream.output().lines().count();
+    stream.wait_for_words(&format!("{} have come", count + 20), HANG).expect("it goes on");
+    interfaces.into_iter().chain([new]).for_each(end);
 }
 
 /// A user without rights has a network of its own, in which it is root, with a second host in it.

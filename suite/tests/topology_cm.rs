@@ -166,7 +166,7 @@ fn without_a_path_there_is_a_route_error() {
 
 /// Programs that find each other over TCP, and then connect by LID.
 #[test]
-fn qperf_and_ucx_run_through_three_switches() {
+fn qperf_ucx_and_libfabric_run_through_three_switches() {
     let room = room(User::Nobody);
     let ucx = |node: &str| format!("UCX_NET_DEVICES={node}:1");
     let (ucx1, ucx3) = (ucx("H1"), ucx("H3"));
@@ -191,6 +191,11 @@ fn qperf_and_ucx_run_through_three_switches() {
     let server = ["env", &ucx3, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p];
     let client = ["env", &ucx1, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p, H3, "-t", "tag_bw", "-n", "500"];
     over_tcp(&server, &client, &port, true);
+    // Datagrams: the endpoints name themselves by LID and queue pair.
+    let fabric = ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", "50"];
+    let server = [&fabric[..], &["-B", &p]].concat();
+    let told = over_tcp(&server, &[&fabric[..], &["-P", &p, H3]].concat(), &port, true);
+    assert!(told.contains("4k      50"), "{told}");
 }
 
 /// Two adapters on two switches, each with two ports.

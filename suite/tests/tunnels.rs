@@ -1,7 +1,8 @@
-//! Tests a subnet on two hosts: two agents, each with a topology, and a link between them. The
-//! hosts are network namespaces.
+//! Tests a subnet on several hosts: each has an agent with a topology, and a link to the next one.
+//! The hosts are network namespaces.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -9,36 +10,42 @@ use softhca_suite::namespace::Namespace;
 use softhca_suite::program::send;
 use softhca_suite::{HANG, Program, Room, wait};
 
-/// One host: a switch with an adapter, and a link to the switch of the other host.
+/// One host: a switch with an adapter, and links to the switches of the hosts beside it.
 struct Side {
     room: Room,
     options: Vec<String>,
     // The namespace is declared after the room, so that the room's agent ends first.
     _namespace: Namespace,
+    /// The bridge between the hosts.
+    _network: Arc<Namespace>,
 }
 
-/// The hosts 10.9.0.1, with H1 at S1, and 10.9.0.2, with H2 at S2. `None` without root.
-fn sides(mtu: u32, options: [&[&str]; 2]) -> Option<[Side; 2]> {
-    let (one, other) = (Namespace::new().expect("a namespace")?, Namespace::new().expect("a namespace")?);
-    one.join("eth0", &other, "eth0").expect("joined");
-    for (number, namespace) in [(1, &one), (2, &other)] {
+/// The hosts 10.9.0.1, with H1 at S1, 10.9.0.2, with H2 at S2, and so on, on one network. `S1[3]`
+/// leads to `S2[3]`, `S2[4]` to `S3[4]`. `None` without root.
+fn sides<const N: usize>(mtu: u32, options: [&[&str]; N]) -> Option<[Side; N]> {
+    let network = Arc::new(Namespace::new().expect("a namespace")?);
+    network.script("ip link add br0 type bridge; ip link set br0 up").expect("a bridge");
+    let side = |index: usize| {
+        let (namespace, number) = (Namespace::new().expect("a namespace")?, index + 1);
+        let port = format!("port{number}");
+        namespace.join("eth0", &network, &port).expect("joined");
         let script = format!("ip addr add 10.9.0.{number}/24 dev eth0; ip link set eth0 mtu {mtu} up");
         namespace.script(&script).expect("an interface");
-    }
-    let side = |namespace: Namespace, number: u8, options: &[&str]| {
+        network.script(&format!("ip link set {port} mtu {mtu} master br0 up")).expect("a port");
         let room = Room::new().expect("a room").entered_by(&namespace.entrance());
-        let (file, peer) = (room.folder().join("subnet.topo"), 3 - number);
-        let text = format!(
-            "Switch 8 \"S{number}\"\n[1] \"H{number}\"[1]\n[3] \"@10.9.0.{peer}/S{peer}\"[3]\n\nHca 1 \"H{number}\"\n"
-        );
+        let file = room.folder().join("subnet.topo");
+        let link = |port: usize, peer: usize| format!("[{port}] \"@10.9.0.{peer}/S{peer}\"[{port}]\n");
+        let before = if index > 0 { link(number + 1, number - 1) } else { String::new() };
+        let after = if number < N { link(number + 2, number + 1) } else { String::new() };
+        let text = format!("Switch 8 \"S{number}\"\n[1] \"H{number}\"[1]\n{before}{after}\nHca 1 \"H{number}\"\n");
         std::fs::write(&file, text).expect("written");
         let file = file.display().to_string();
-        let words = [&["--topology", &file], options].concat();
+        let words = [&["--topology", &file], options[index]].concat();
         let room = room.with_agent(&words).expect("an agent");
         let options = words.into_iter().map(str::to_owned).collect();
-        Side { room, options, _namespace: namespace }
+        Some(Side { room, options, _namespace: namespace, _network: Arc::clone(&network) })
     };
-    Some([side(one, 1, options[0]), side(other, 2, options[1])])
+    (0..N).map(side).collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
 impl Side {
@@ -87,16 +94,17 @@ fn is_active(state: &Value) -> bool {
     state == "ACTIVE"
 }
 
-/// Waits until both links and both adapters are active.
+/// Waits until all links and adapters are active. Returns the LIDs of the adapters.
 #[track_caller]
-fn wait_until_up(sides: &[Side; 2]) -> [u64; 2] {
-    let lid = |side: &Side, number: u8| {
-        side.wait_for(&format!("S{number}"), 3, "state", is_active);
+fn wait_until_up<const N: usize>(sides: &[Side; N]) -> [u64; N] {
+    std::array::from_fn(|index| {
+        let (side, number) = (&sides[index], index + 1);
+        let links = [index + 2, index + 3].into_iter().filter(|port| (3..N + 2).contains(port));
+        links.for_each(|port| drop(side.wait_for(&format!("S{number}"), port as u8, "state", is_active)));
         let node = format!("H{number}");
         side.wait_for(&node, 1, "state", is_active);
         side.port(&node, 1, "lid").as_u64().unwrap_or(0)
-    };
-    [lid(&sides[0], 1), lid(&sides[1], 2)]
+    })
 }
 
 /// Runs opensm until the subnet is up. It continues to manage the subnet.
@@ -138,15 +146,18 @@ fn a_manager_on_one_host_brings_up_the_subnet_of_both() {
     wait_until_up(&sides);
 }
 
-/// Starts a server on H1, and a client on H2 that connects to it. The client is last.
-fn start_pair([here, there]: &[Side; 2], words: &[&str]) -> (Program, Program) {
+/// Starts a server on H1, and a client on the adapter of the last host that connects to it. The
+/// client is last.
+fn start_pair<const N: usize>(sides: &[Side; N], words: &[&str]) -> (Program, Program) {
+    let (here, there) = (&sides[0], &sides[N - 1]);
     let port = softhca_suite::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [words, &["-p", &number]].concat();
     let server = here.room.start(here.on("H1", &words)).expect("it starts");
     let listens = softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens.expect("it listens");
-    let client = there.room.start(there.on("H2", &[&words[..], &["10.9.0.1"]].concat())).expect("it starts");
+    let node = format!("H{N}");
+    let client = there.room.start(there.on(&node, &[&words[..], &["10.9.0.1"]].concat())).expect("it starts");
     (server, client)
 }
 
@@ -194,4 +205,52 @@ fn opensm_manages_the_subnet_of_both_hosts_with_the_mtu_of_the_network() {
     assert!(sides[1].said("H2", &["ibnetdiscover"]).contains("\"S1\""));
     manager.signal(Signal::TERM);
     manager.wait(HANG).expect("it ends");
+}
+
+/// Packets pass the switches of the host between, whose ports count them, and so do copies of
+/// multicast packets, which the agents carry.
+#[test]
+fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
+    let leaves = ["--no-subnet-manager"];
+    let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
+    wait_until_up(&sides);
+    let switch = sides[1].port("S2", 0, "lid").as_u64().unwrap_or(0).to_string();
+    let counted = |port: &str, member: &str| {
+        let told = sides[1].said("H2", &["perfquery", "-x", &switch, port]);
+        let found = told.lines().find_map(|line| line.strip_prefix(member)?.rsplit('.').next()?.parse::<u64>().ok());
+        found.unwrap_or_else(|| panic!("{member}: {told}"))
+    };
+    const BOTH_WAYS: [(&str, &str); 4] = [
+        ("3", "PortUnicastRcvPkts"),
+        ("4", "PortUnicastXmitPkts"),
+        ("4", "PortUnicastRcvPkts"),
+        ("3", "PortUnicastXmitPkts"),
+    ];
+    for words in [&["ibv_rc_pingpong", "-n", "1000", "-c"][..], &["ibv_ud_pingpong", "-n", "1000"]] {
+        let before = BOTH_WAYS.map(|(port, member)| counted(port, member));
+        must_succeed(start_pair(&sides, words));
+        for ((port, member), before) in BOTH_WAYS.into_iter().zip(before) {
+            let grown = || (counted(port, member) >= before + 1000).then_some(());
+            wait::until(HANG, &format!("{member} of S2[{port}]"), grown).expect("it is counted");
+        }
+    }
+
+    let group = ["mckey", "-m", "239.1.2.3", "-C", "10"];
+    let member = |index: usize| {
+        let node = format!("H{}", index + 1);
+        sides[index].room.start(sides[index].on(&node, &group)).expect("it starts")
+    };
+    let mut members = [member(1), member(2)];
+    for side in &sides[1..] {
+        let groups = || side.room.json(&["show", "--json"]).ok()?["groups"].as_array().cloned();
+        let is_member = || (!groups()?.is_empty()).then_some(());
+        wait::until(HANG, "the member", is_member).expect("it is attached");
+    }
+    const COPIES: [(&str, &str); 2] = [("3", "PortMulticastRcvPkts"), ("4", "PortMulticastXmitPkts")];
+    let before = COPIES.map(|(port, member)| counted(port, member));
+    let sender = sides[0].on("H1", &[&group[..], &["-s"]].concat());
+    sides[0].room.finish(sender).expect("it ends").expect_success();
+    members.iter_mut().for_each(|member| drop(member.wait(HANG).expect("it ends").expect_success()));
+    let after = COPIES.map(|(port, member)| counted(port, member));
+    assert_eq!(after, before.map(|count| count + 10), "each packet once");
 }

@@ -96,13 +96,15 @@ pub(crate) unsafe extern "C" fn leave(id: *mut CmId, address: *const c_void) -> 
         let group = found.ok_or_else(|| refuse!(EADDRNOTAVAIL, "the rdma_cm_id has not joined {address}"))?;
         // SAFETY: taken from the list, so no other thread leaves it.
         let membership = unsafe { &*group };
-        let (handle, attached) = {
+        let (handle, joined) = {
             let inner = membership.inner.lock();
-            (inner.handle, inner.attached)
+            (inner.handle, inner.joined)
         };
         let qp = get!(object.c(), qp);
-        if let Some((gid, lid)) = attached.filter(|_| !qp.is_null()) {
-            // SAFETY: the id's own QP. If the QP is no longer attached, it has left already.
+        if let Some((gid, lid)) = joined.filter(|_| !qp.is_null()) {
+            // Detaching also sends off what the QP has posted. If the QP only sends, or is no longer
+            // attached, it is refused.
+            // SAFETY: the id's own QP.
             unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, lid) };
         }
         let left = match handle {

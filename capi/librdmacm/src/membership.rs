@@ -29,15 +29,15 @@ pub(crate) struct Membership {
 pub(crate) struct Inner {
     /// The agent's handle of the membership.
     pub(crate) handle: Option<Multicast>,
-    /// The group and LID that the QP is attached to.
-    pub(crate) attached: Option<(Gid, u16)>,
+    /// The group and its LID, once it is joined.
+    pub(crate) joined: Option<(Gid, u16)>,
 }
 
 impl Membership {
     /// Makes a membership that the agent does not know yet, and names it.
     pub(crate) fn create(id: *mut CmId, context: *const c_void, address: Address, send_only: bool) -> (*mut Self, u64) {
         let cookie = registry::fresh();
-        let inner = Mutex::new(Inner { handle: None, attached: None });
+        let inner = Mutex::new(Inner { handle: None, joined: None });
         let new = Self { id, context, cookie, address, send_only, completed: AtomicU32::new(0), inner };
         let new = Box::into_raw(Box::new(new));
         registry::name_group(cookie, new);
@@ -54,17 +54,19 @@ impl Membership {
         self.completed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Completes the join: the QP receives the group's datagrams from now on.
+    /// Completes the join: the QP receives the group's datagrams from now on, unless it only sends.
     pub(crate) fn joined(&self, event: &Event, object: &IdObject) -> Outcome<()> {
         let ah = event.ud().ah;
         let qp = get!(object.c(), qp);
-        if qp.is_null() || self.send_only || event.status != 0 {
+        if qp.is_null() || event.status != 0 {
             return Ok(());
         }
         let group = (Gid(ah.dgid), ah.dlid);
-        // SAFETY: the id's own QP.
-        done(unsafe { verbs::ibv_attach_mcast(qp, &raw const group.0, group.1) })?;
-        self.inner.lock().attached = Some(group);
+        if !self.send_only {
+            // SAFETY: the id's own QP.
+            done(unsafe { verbs::ibv_attach_mcast(qp, &raw const group.0, group.1) })?;
+        }
+        self.inner.lock().joined = Some(group);
         Ok(())
     }
 

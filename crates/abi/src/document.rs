@@ -105,6 +105,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("QP states", "qp_state, cur_qp_state", qp::state::ALL),
     ("QP attributes", "ModifyQp.attr_mask, QueryQp.attr_mask", qp::attr::ALL),
     ("Path migration states", "path_mig_state", qp::migration::ALL),
+    ("Flags of multicast groups", "McastResolveAnswer.flags", private::mcast_flags::ALL),
     ("QP create flags", "ExCreateQp.create_flags", qp::create_flags::ALL),
     ("QP kinds", "QpOut.kind", stream::qp_kind::ALL),
     ("Flags of streams", "StreamOut.flags", stream::stream_flags::ALL),

@@ -78,13 +78,15 @@ record! {
     }
 
     /// MCAST_RESOLVE (194), answer.
-    pub struct McastResolveAnswer[264] {
+    pub struct McastResolveAnswer[268] {
         /// The board's `mcast_epoch` for which the answer holds.
         0 => epoch: u32,
         /// Number of all engines, also if it is above `first` + `max`.
         4 => count: u32,
         /// The engines from index `first` on. Their order is valid for one epoch.
         8 => engines: [u32; 64],
+        /// See `mcast_flags`.
+        264 => flags: u32,
     }
 
     /// PATH_RESOLVE (201), request: which packets from a port of this device pass the switches to
@@ -200,6 +202,12 @@ record! {
 }
 
 constants! {
+    /// `McastResolveAnswer::flags`.
+    pub mod mcast_flags: u32 {
+        /// Packets also reach links to other agents. The engine gives them to the agent (TO_GROUP).
+        LEAVES = 1,
+    }
+
     /// `Push::kind`.
     pub mod push: u32 {
         /// Another engine has opened a lane to this one.

@@ -3,8 +3,9 @@
 //!
 //! A *wire lane* is an ordinary lane between the agent (side A) and one engine (side B). Its
 //! records are [`Arrival`]s in both directions: datagrams that the agent received for the engine,
-//! and datagrams that the engine received for other engines. The crate `wire` parses the datagrams.
-//! The board shows which addresses have the wire.
+//! datagrams that the engine received for other engines, and multicast datagrams that the engine
+//! sends to other agents of its InfiniBand subnet. The crate `wire` parses the datagrams. The board
+//! shows which addresses have the wire.
 
 use crate::layout::Record;
 
@@ -36,8 +37,13 @@ record! {
         16 => from: [u8; 16],
         /// Destination address as a GID; of a multicast datagram, the group.
         32 => to: [u8; 16],
-        /// 0.
-        48 => reserved: u32,
+        /// Of TO_GROUP: the LID of the group. Of DATAGRAMS to a group that came over the links of
+        /// the subnet: the sender's LID. Otherwise 0.
+        48 => lid: u16,
+        /// Of TO_GROUP: the service level. Otherwise 0.
+        50 => sl: u8,
+        /// Of TO_GROUP: the sender's port, from 1. Otherwise 0.
+        51 => port: u8,
     }
 
     /// WIRE_OPEN (197), request: the engine asks for datagrams from other hosts.
@@ -97,6 +103,9 @@ constants! {
     pub mod arrival_kind: u8 {
         /// Datagrams to port 4791.
         DATAGRAMS = 1,
+        /// Multicast datagrams of this engine, for ports of other agents in its subnet. The agent
+        /// sends them over the links of the subnet. They have the form of datagrams to port 4791.
+        TO_GROUP = 2,
     }
 
     /// `Arrival::flags`.
@@ -160,12 +169,14 @@ mod tests {
             bulk: 64,
             from: [0xa1; 16],
             to: [0xb2; 16],
-            reserved: 0,
+            lid: 0xc003,
+            sl: 5,
+            port: 1,
         };
         let mut bytes = vec![1, 1, 2, 64, 0x14, 4, 1, 0xc0, 0x28, 8, 0, 0, 64, 0, 0, 0];
         bytes.extend([0xa1; 16]);
         bytes.extend([0xb2; 16]);
-        bytes.extend([0; 4]);
+        bytes.extend([3, 0xc0, 5, 1]);
         assert_eq!(arrival.bytes(), bytes);
         assert_eq!(Arrival::read(&bytes), Some(arrival));
         assert_eq!(inline_max(300), 248);

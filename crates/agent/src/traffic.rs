@@ -87,12 +87,16 @@ impl World {
         let qp = self.tables.qps.find(owner, handle)?;
         let attributes = qp.attributes_now();
         let from = (device, attributes.port_num);
-        if qp.service == Service::Ud || qp.block.read(word::LANE) == ON_WIRE {
+        let Dest { dlid, sl, is_global, dgid, .. } = attributes.dest;
+        let on_wire = qp.block.read(word::LANE) == ON_WIRE;
+        if qp.service == Service::Ud || on_wire && !self.tables.paths.matter {
             return Some(Flow::of_port(from));
         }
         let pkey = self.pkey_at(from, attributes.pkey_index);
+        if on_wire {
+            return Some(Flow { from, to: None, dlid, sl, pkey, mtu: 0 });
+        }
         let mtu = mtu_bytes(attributes.path_mtu).unwrap_or(0);
-        let Dest { dlid, sl, is_global, dgid, .. } = attributes.dest;
         // The address is the GID, or the LID if there is no GRH.
         let has = |port: &Port| match is_global {
             0 => port.lid.is_some_and(|lid| lid.all().contains(&dlid)),

@@ -21,6 +21,7 @@ pub(crate) mod receivers;
 #[cfg(test)]
 mod tests;
 pub(crate) mod thread;
+pub(crate) mod to_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -85,7 +86,7 @@ impl Wire {
         Ok(Self {
             mode: config.wire,
             apart: config.system,
-            forwarder: Arc::new(Forwarder::new(board, Inlet::new(Arc::clone(capture_hook))?, Arc::clone(capture_hook))),
+            forwarder: Arc::new(Forwarder::new(board, capture_hook)?),
             intake,
             receivers: Receivers::default(),
             stale: true,

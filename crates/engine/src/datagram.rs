@@ -15,7 +15,7 @@ use crate::board::Place;
 use crate::cell::{Origin, Path, RunHeaders};
 use crate::faults::packets::Towards;
 use crate::flows::Key;
-use crate::mcast::{GroupPath, is_group};
+use crate::mcast::{GroupPath, Reached, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
 use crate::paths::Class;
@@ -43,8 +43,13 @@ enum DatagramRoute {
     Long(u32, Place),
     /// A lane has to be opened first.
     Opening,
-    /// The lanes to the members of this agent; the members elsewhere get copies over the wire.
-    Group(Vec<Arc<Lane>>, Place),
+    /// The lanes to the members of this agent. The members elsewhere get copies over the wire, or
+    /// through the agent if the datagram leaves its part of the subnet.
+    Group {
+        lanes: Vec<Arc<Lane>>,
+        place: Place,
+        leaves: bool,
+    },
     Lane(Arc<Lane>, Place),
     Host(Arc<Flow>),
 }
@@ -154,14 +159,16 @@ impl Qp {
                 Ok(Datagram::Waits)
             }
             // A member whose lane is full misses this datagram, as on a network.
-            DatagramRoute::Group(lanes, place) => {
+            DatagramRoute::Group { lanes, place, leaves } => {
                 let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
                 let sent = if local? { Datagram::Sent } else { Datagram::Lost };
-                if sent == Datagram::Sent {
+                // What the agent sends on is counted there, at all links.
+                if sent == Datagram::Sent && !leaves {
                     self.count_datagram(inner, run, entry, (Place::default(), 0));
                 }
                 // Without a flow, the group has only members of this agent.
-                if let Ok(flow) = self.flow_of(inner, entry) {
+                let mlid = if leaves { entry.lid } else { 0 };
+                if let Ok(flow) = self.flow_of(inner, entry, mlid) {
                     let put = self.send_to_host(inner, &flow, run, entry);
                     follow(leaving, flow);
                     put?;
@@ -174,7 +181,7 @@ impl Qp {
                 let put = if may_go { self.send_to_host(inner, &flow, run, entry) } else { Ok(()) };
                 follow(leaving, flow);
                 if may_go && put.is_ok() {
-                    inner.traffic.sent(1, run.len, run.opcode.headers_len(), 31);
+                    self.count_datagram(inner, run, entry, (Place::default(), 0));
                 }
                 put.map(|()| if may_go { Datagram::Sent } else { Datagram::Waits })
             }
@@ -223,12 +230,14 @@ impl Qp {
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
-            let Some(engines) = engine.group_engines(&GroupPath::of(entry, inner.attributes.port_num)) else {
+            let Some(Reached { engines, leaves }) =
+                engine.group_reached(&GroupPath::of(entry, inner.attributes.port_num))
+            else {
                 return if hopeless { DatagramRoute::None(Cause::Nobody, unknown) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
             return if hopeless || lanes.len() == engines.len() {
-                DatagramRoute::Group(lanes, place)
+                DatagramRoute::Group { lanes, place, leaves }
             } else {
                 DatagramRoute::Opening
             };
@@ -246,7 +255,7 @@ impl Qp {
                     return DatagramRoute::None(Cause::NoPath, unknown);
                 }
                 None => {
-                    return match self.flow_of(inner, entry) {
+                    return match self.flow_of(inner, entry, 0) {
                         Ok(flow) => DatagramRoute::Host(flow),
                         Err(no_flow) => {
                             self.complain(inner, &entry.dgid, &no_flow);
@@ -296,9 +305,9 @@ impl Qp {
         self.engine().drop_packet(cause, dropped);
     }
 
-    /// The flow to another host, or to a group's members on other hosts.
-    fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoFlow> {
-        let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
+    /// The flow to another host, or to a group's members on other hosts. `mlid`: see [`Vector`].
+    fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry, mlid: u16) -> Result<Arc<Flow>, NoFlow> {
+        let vector = Vector { mlid, ..Vector::of_datagram(entry, inner.attributes.port_num, self.qpn()) };
         if let Some((known, flow)) = &inner.ud.last_flow
             && *known == vector
             && self.engine().holds(flow)

@@ -13,8 +13,17 @@ use parking_lot::RwLock;
 use crate::memory::DatagramEntry;
 
 type Gid = [u8; 16];
-/// An epoch, and the engines that had members in it.
-type Answered = (u32, Arc<[u32]>);
+/// An epoch, and where datagrams went in it.
+type Answered = (u32, Reached);
+
+/// Where the datagrams of a path go.
+#[derive(Clone)]
+pub(crate) struct Reached {
+    /// The engines of this agent with members.
+    pub(crate) engines: Arc<[u32]>,
+    /// They also reach links to other agents of the subnet.
+    pub(crate) leaves: bool,
+}
 
 /// What decides which members a datagram reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,7 +47,7 @@ impl GroupPath {
 pub(crate) struct Groups {
     /// QPs of this engine, by group.
     members: RwLock<HashMap<Gid, Vec<u32>>>,
-    /// Engines with members, and the epoch for which the list is valid.
+    /// Where datagrams go, and the epoch for which that is valid.
     engines: RwLock<HashMap<GroupPath, Answered>>,
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod reply_pattern;
 pub(crate) mod scheduler;
+pub(crate) mod to_agent;
 pub(crate) mod unanswered;
 pub(crate) mod uniform_traffic;
 pub(crate) mod window;
@@ -116,7 +117,7 @@ impl<Q> Net<Q> {
         if let Some(inbox) = self.inbox() {
             inbox.forget_sockets();
             if let Some(lease) = &inbox.lease {
-                lease.release(number, &inbox.agent);
+                lease.release(number, inbox.agent.notifier());
             }
         }
         self.flows.write().clear();

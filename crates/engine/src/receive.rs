@@ -15,7 +15,7 @@ use abi::queue::{context_page, qp as word};
 use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use shm::{Sink, Source};
-use wire::Syndrome;
+use wire::{Qpn, Syndrome};
 
 use crate::access::{self, Atomic, Flushed, HeldRegion, Refusal, Use};
 use crate::cell::Packet;
@@ -133,7 +133,9 @@ impl Qp {
             return self.refuse(inner, packet, origin);
         }
         let sender_counts = || self.service != Service::Ud || self.engine().board.has_paths();
-        if matches!(origin, Origin::Host { .. }) || !sender_counts() {
+        // Copies that the agent brings have been counted on the links of the subnet.
+        let is_copy = || packet.headers.dest_qp == Qpn::MULTICAST && self.engine().board.has_paths();
+        if matches!(origin, Origin::Host { .. }) && !is_copy() || !sender_counts() {
             inner.traffic.received(1, payload.len() as u32, packet.headers.len());
         }
         if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {

@@ -246,9 +246,9 @@ impl Qp {
         let opened = match (dest, &next) {
             (Some(_), _) => engine.open_lane(owner, lane_index).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => {
-                engine.resolve_group(GroupPath::of(entry, port)).and_then(|engines| {
+                engine.resolve_group(GroupPath::of(entry, port)).and_then(|reached| {
                     // All lanes are tried, so that every reachable engine gets its copy.
-                    let opened = engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
+                    let opened = reached.engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
                     opened.fold(Ok(()), Result::and).map(|()| None)
                 })
             }

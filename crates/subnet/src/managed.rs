@@ -65,6 +65,7 @@ use crate::fabric::{Delivery, End, Fabric, Kind, NodeId};
 use crate::frame::Frame;
 use crate::rate::Time;
 use crate::state::Logical;
+use crate::tunnel::passed::Passed;
 use crate::tunnel::reach::Reached;
 use mad::node::Node;
 use mad::sma::Event;
@@ -117,6 +118,16 @@ pub enum Output {
         peer: SocketAddr,
         /// The datagram.
         bytes: Vec<u8>,
+    },
+    /// The peers of links to other agents want to know what programs have sent past the tunnels.
+    /// The owner counts it ([`Managed::pass`]). It concerns no end port.
+    Count,
+    /// Packets of programs that have come in past the tunnel of a link.
+    Passed {
+        /// The end of the link that stands for the other agent.
+        far: End,
+        /// What they are.
+        passed: Vec<Passed>,
     },
     /// What packets reach that leave by a link to another agent has changed.
     Reach {

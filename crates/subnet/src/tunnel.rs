@@ -23,12 +23,14 @@
 //! by itself, so that both ends train together.
 
 mod message;
+pub mod passed;
 pub mod reach;
 
 pub use message::{HEADER, Hello, Message, Offer};
 
 use crate::frame::Frame;
 use crate::rate::{MICROSECOND, Mtu, Time};
+use passed::Passed;
 use reach::{Parts, Reached};
 use wire::vcrc;
 
@@ -87,6 +89,8 @@ pub enum Received {
     Packet(Frame),
     /// What packets reach that leave by the tunnel. `None`: as before.
     Reach(Option<Vec<Reached>>),
+    /// Packets that programs have sent past the tunnel, and that have come in here.
+    Passed(Vec<Passed>),
 }
 
 /// One end of a tunnel.
@@ -164,6 +168,19 @@ impl Tunnel {
         }
     }
 
+    /// What packets reach that leave by the tunnel, as far as the peer has said so.
+    pub fn reached(&self) -> impl Iterator<Item = &Reached> {
+        self.parts.all()
+    }
+
+    /// The datagrams that tell the peer what programs have sent past the tunnel.
+    #[must_use]
+    pub fn passed(&self, passed: &[Passed]) -> Vec<Vec<u8>> {
+        let to_bytes =
+            |peer: Peer| passed::bodies(passed).map(|body| Message::Passed(&body).to_bytes(peer.cookie)).collect();
+        self.peer.map(to_bytes).unwrap_or_default()
+    }
+
     /// Whether the peer has not said yet what packets reach there.
     #[must_use]
     pub fn knows_nothing(&self) -> bool {
@@ -186,6 +203,7 @@ impl Tunnel {
             }
             Message::Bye => Ok(Received::Link(self.lose())),
             Message::Reach(body) => Ok(Received::Reach(self.parts.take(body))),
+            Message::Passed(body) => Ok(Received::Passed(passed::parse(body).ok_or(Ignored::Malformed)?)),
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(bytes: &[u8]) {
         let body = feed.take(length);
         let whole = match body.split_first() {
             Some((kind, rest)) if time & 1 == 1 => {
-                [b"IBtu\x01", &[*kind][..], &[0; 2], &OWN.to_be_bytes(), rest].concat()
+                [b"IBtu\x02", &[*kind][..], &[0; 2], &OWN.to_be_bytes(), rest].concat()
             }
             _ => body.to_vec(),
         };

@@ -8,12 +8,12 @@ use std::net::Ipv6Addr;
 
 use abi::Errno;
 use abi::mcast::AttachMcast;
-use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
+use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer, mcast_flags};
 use protocol::Service;
 
 use super::{Answer, Call, find, find_mut};
 use crate::ids::ContextId;
-use crate::objects::groups::{Gid, is_multicast};
+use crate::objects::groups::{At, Gid, is_multicast};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -80,6 +80,17 @@ fn changed(world: &mut World, gid: &Gid) {
     world.board.bump_mcast();
 }
 
+impl World {
+    /// The members of a group: each one's context and port.
+    pub(crate) fn members(&self, gid: &Gid) -> impl Iterator<Item = (ContextId, At)> {
+        self.tables.groups.members(gid).map(|(context, qp)| {
+            let device = self.contexts.get(&context).map_or(usize::MAX, |context| context.device);
+            let port = self.tables.qps.find(context, qp).map_or(0, |qp| qp.attributes.port_num);
+            (context, (device, port))
+        })
+    }
+}
+
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let McastResolve { gid, max, first, port, lid, sl, .. } = call.body()?;
@@ -90,21 +101,20 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
     }
     let from = (world.context(call.context)?.device, port);
+    let members: Vec<_> = world.members(&gid).collect();
     let Some(reach) = world.tables.paths.tree(&(from, lid, sl)) else {
         return refuse(Errno::EAGAIN, "the ports that the group reaches are being found; ask again");
     };
-    let reached = world.tables.groups.members(&gid).filter(|(context, qp)| {
-        let device = world.contexts.get(context).map_or(usize::MAX, |context| context.device);
-        let port = world.tables.qps.find(*context, *qp).map_or(0, |qp| qp.attributes.port_num);
-        reach.has((device, port))
-    });
-    let members: BTreeSet<_> = reached.map(|(context, _)| context).collect();
+    let leaves = reach.leaves() && world.wire.is_on();
+    let reached = members.into_iter().filter(|(_, port)| reach.has(*port));
+    let engines: BTreeSet<_> = reached.map(|(context, _)| context).collect();
     let mut answer = McastResolveAnswer {
         epoch: world.board.mcast_epoch(),
-        count: members.len() as u32,
+        count: engines.len() as u32,
+        flags: if leaves { mcast_flags::LEAVES } else { 0 },
         ..bytemuck::Zeroable::zeroed()
     };
-    for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(members.into_iter().skip(first as usize)) {
+    for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(engines.into_iter().skip(first as usize)) {
         *slot = engine.0;
     }
     Ok(call.answer(&answer))

@@ -140,9 +140,10 @@ impl Mads {
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
                     Output::Link { end, state } => self.follow_link(world, end, state),
                     Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
+                    Output::Count => self.count_traffic(world),
+                    Output::Passed { far, passed } => self.count_passed(far, &passed),
                     Output::Reach { far, peer, reached } => self.learn_reach(far, peer, reached),
-                    // Programs' packets pass over lanes where the model would let them.
-                    Output::Packet(_) => {}
+                    Output::Packet(delivery) => self.deliver_copy(world, &delivery),
                 }
             }
             let asks = self.run_manager();

@@ -15,7 +15,7 @@ use super::travel::port_of;
 use super::way::PortId;
 use crate::ids::ContextId;
 use crate::objects::groups::At;
-use crate::objects::paths::{Known, Path, Paths, Ports, Question, TreeQuestion};
+use crate::objects::paths::{Known, Path, Paths, Question, Tree, TreeQuestion};
 use crate::world::World;
 
 impl Mads {
@@ -46,6 +46,11 @@ impl Mads {
         let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.shown != Some(fabric.managed.epoch())) else {
             return;
         };
+        if world.tables.paths.trees.values().any(|known| fabric.is_stale(known)) {
+            // What was sent until now took the old ways.
+            self.count_traffic(world);
+        }
+        let Some(fabric) = &mut self.fabric else { return };
         if fabric.shown.is_none() {
             world.tables.paths.matter = true;
             world.board.show_that_paths_matter();
@@ -103,7 +108,7 @@ impl Fabric {
     }
 
     /// Whether an answer may have changed. One without nodes is about a port that was not there.
-    fn is_stale<T>(&self, known: &Known<T>) -> bool {
+    pub(super) fn is_stale<T>(&self, known: &Known<T>) -> bool {
         known.nodes.is_empty() || known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
     }
 
@@ -148,13 +153,15 @@ impl Fabric {
         Probe { dlid, grh, ..Probe::default() }
     }
 
-    /// The ports that multicast packets reach.
-    fn find_tree(&self, (from, mlid, sl): &TreeQuestion) -> Known<Ports> {
+    /// What multicast packets reach.
+    fn find_tree(&self, (from, mlid, sl): &TreeQuestion) -> Known<Tree> {
         let fabric = self.managed.fabric();
         let start = self.ends.get(&PortId { device: from.0, port: from.1 });
-        let tree = start.map(|start| fabric.resolve_multicast(*start, *mlid, *sl)).unwrap_or_default();
-        let ports = tree.ends.into_iter().filter_map(|end| self.port_at(end)).map(at);
-        Known { answer: ports.collect(), nodes: tree.nodes.into_iter().collect(), epoch: self.managed.epoch() }
+        let copies = start.map(|start| fabric.resolve_multicast(*start, *mlid, *sl)).unwrap_or_default();
+        let leaves = copies.ends.iter().any(|end| self.managed.leads_out(*end));
+        let ports = copies.ends.iter().filter_map(|end| self.port_at(*end)).map(at).collect();
+        let nodes = copies.nodes.iter().copied().collect();
+        Known { answer: Tree { ports, leaves, copies }, nodes, epoch: self.managed.epoch() }
     }
 
     fn name(&self, end: End) -> String {

@@ -42,7 +42,7 @@ impl Fabric {
             // Where several links lead to the LID, one carries it: that of the own tables.
             let leads = self.ends.values().any(|start| self.way_out(*start, far, reached.lid).is_some());
             let Some(slot) = self.remotes.slot(reached.lid).filter(|_| leads) else { continue };
-            changed |= world.board.show_remote(slot, reached.lid, &gid_of(peer.ip()));
+            changed |= world.board.show_remote(slot, reached.lid, &gid_of(reached.address.unwrap_or(peer.ip())));
             paths.insert(slot, (far, reached));
         }
         let slots: Vec<u32> = self.remotes.slots.values().copied().collect();

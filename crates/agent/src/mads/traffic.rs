@@ -5,13 +5,15 @@ use mad::counters::Counter::{
     self, DiscardsInactive, MulticastReceivePackets, MulticastXmitPackets, ReceiveData, ReceivePackets,
     UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitDiscards, XmitPackets,
 };
+use subnet::fabric::tree::Tree;
 use subnet::fabric::{End, Hop, NoPath, Path, Probe};
+use subnet::tunnel::passed::Passed;
 use subnet::{Cause, Managed};
 
 use super::Mads;
 use super::way::PortId;
 use crate::objects::groups::At;
-use crate::objects::traffic::{Counted, FLOWS, Flow, Sum};
+use crate::objects::traffic::{Counted, FLOWS, Flow, MOST, Sum};
 use crate::world::World;
 
 /// The counters of what a port sends, and of what it receives: data, packets, unicast packets.
@@ -28,12 +30,32 @@ impl Mads {
         for (flow, counted) in world.take_traffic() {
             self.count(&flow, &counted);
             if counted.datagrams != Sum::default() {
-                self.count_datagrams(&flow, counted.datagrams);
+                self.count_datagrams(world, &flow, counted.datagrams);
             }
             if counted.lost != Sum::default() {
                 self.count_lost(world, &flow, counted.lost);
             }
         }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.managed.tell_passed();
+        }
+    }
+
+    /// Packets of programs have come in past the tunnel of a link: counts them at the ports of
+    /// switches. The port that receives them counts them by itself.
+    pub(super) fn count_passed(&mut self, far: End, passed: &[Passed]) {
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        for one in passed {
+            let sum = Sum { packets: one.packets.min(MOST), words: one.words.min(MOST) };
+            let probe = Probe { dlid: one.dlid, sl: one.sl, ..Probe::default() };
+            let (path, lost) = net.fabric().trace(far, &probe);
+            count_at_hops(net, &path.hops, sum);
+            match lost {
+                Some(NoPath { end, cause }) => net.add_drops(end, cause, sum.packets),
+                None => pass(net, &path, &probe, sum),
+            }
+        }
+        net.tell_passed();
     }
 
     /// The paths of devices have changed: adds what was lost before, and looks what is lost from
@@ -52,7 +74,7 @@ impl Mads {
     fn count(&mut self, flow: &Flow, Counted { sent, received, .. }: &Counted) {
         self.count_at(flow.from, XMIT, *sent);
         self.count_at(flow.from, RECEIVE, *received);
-        let Some(to) = flow.to else { return };
+        let Some(to) = flow.to else { return self.count_to_host(flow, *sent) };
         self.count_at(to, RECEIVE, *sent);
         self.count_at(to, XMIT, *received);
         let (Some((start, there)), Some(stop)) = (self.probe(flow), self.end(to)) else { return };
@@ -71,27 +93,46 @@ impl Mads {
         count_at_hops(net, &way_back, *received);
     }
 
+    /// Counts packets of a connection to another agent of the subnet.
+    fn count_to_host(&mut self, flow: &Flow, sum: Sum) {
+        let Some((start, probe)) = self.probe(flow).filter(|_| flow.dlid != 0) else { return };
+        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        if let Ok(path) = net.resolve_to(start, &probe) {
+            count_at_hops(net, &path.hops, sum);
+            pass(net, &path, &probe, sum);
+        }
+    }
+
     /// Counts packets without a path at the ports that they pass, and where they are dropped.
     fn count_lost(&mut self, world: &World, flow: &Flow, sum: Sum) {
         let Some((start, probe)) = self.probe(flow) else { return self.count_lost_at_port(world, flow.from, sum) };
         let known = self.blocked.get(&flow.short()).cloned();
         let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
         if probe.is_multicast() {
-            return count_copies(net, start, &probe, sum);
+            let copies = net.fabric().trace_multicast(start, &probe);
+            return count_copies(net, copies, sum);
         }
         let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
         count_way(net, start, (&path, lost), sum);
     }
 
     /// Counts datagrams at all ports on their way.
-    fn count_datagrams(&mut self, flow: &Flow, sum: Sum) {
+    fn count_datagrams(&mut self, world: &World, flow: &Flow, sum: Sum) {
         let Some((start, probe)) = self.probe(flow) else { return self.count_at(flow.from, XMIT, sum) };
-        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        let Some(fabric) = &mut self.fabric else { return };
         if probe.is_multicast() {
-            return count_copies(net, start, &probe, sum);
+            // The tables may have changed since, for example because the group is gone.
+            let known = world.tables.paths.trees.get(&(flow.from, probe.dlid, probe.sl));
+            let before = known.filter(|known| fabric.is_stale(known)).map(|known| known.answer.copies.clone());
+            let copies = before.unwrap_or_else(|| fabric.managed.fabric().trace_multicast(start, &probe));
+            return count_copies(&mut fabric.managed, copies, sum);
         }
+        let net = &mut fabric.managed;
         match net.fabric().trace(start, &probe) {
-            (path, None) => count_way(net, start, (&path, None), sum),
+            (path, None) => {
+                count_way(net, start, (&path, None), sum);
+                pass(net, &path, &probe, sum);
+            }
             // Their path is gone by now.
             (_, Some(_)) => add(net, start, XMIT, sum),
         }
@@ -155,9 +196,15 @@ fn count_way(net: &mut Managed, start: End, (path, lost): (&Path, Option<NoPath>
     }
 }
 
+/// The packets of a path may leave by a link to another agent, which then counts them, too.
+fn pass(net: &mut Managed, path: &Path, probe: &Probe, sum: Sum) {
+    if sum != Sum::default() {
+        net.pass(path.end, Passed { dlid: probe.dlid, sl: probe.sl, packets: sum.packets, words: sum.words });
+    }
+}
+
 /// Counts multicast packets: one copy for each link of the tree.
-fn count_copies(net: &mut Managed, start: End, probe: &Probe, sum: Sum) {
-    let copies = net.fabric().trace_multicast(start, probe);
+fn count_copies(net: &mut Managed, copies: Tree, sum: Sum) {
     for (egress, ingress) in copies.links {
         add(net, egress, XMIT_COPIES, sum);
         add(net, ingress, RECEIVE_COPIES, sum);

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use subnet::NodeId;
+use subnet::fabric::tree::Tree as Copies;
 
 use super::groups::{At, Gid};
 use crate::ids::ContextId;
@@ -55,8 +56,16 @@ pub(crate) struct Known<T> {
     pub(crate) epoch: u64,
 }
 
-/// The ports that a group reaches.
-pub(crate) type Ports = BTreeSet<At>;
+/// What packets of a sender to a group reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// Ports of this agent.
+    pub(crate) ports: BTreeSet<At>,
+    /// Links to other agents, too.
+    pub(crate) leaves: bool,
+    /// The ways of the copies.
+    pub(crate) copies: Copies,
+}
 
 /// What engines have asked, and the answers.
 #[derive(Debug, Default)]
@@ -64,7 +73,7 @@ pub(crate) struct Paths {
     /// There are switches. Without them all packets pass.
     pub(crate) matter: bool,
     pub(crate) known: BTreeMap<ContextId, BTreeMap<Question, Known<Path>>>,
-    pub(crate) trees: BTreeMap<TreeQuestion, Known<Ports>>,
+    pub(crate) trees: BTreeMap<TreeQuestion, Known<Tree>>,
     asked: Vec<(ContextId, Question)>,
     asked_trees: Vec<TreeQuestion>,
 }
@@ -83,13 +92,13 @@ impl Paths {
     /// reaches all. `None`: it is being found, ask again.
     pub(crate) fn tree(&mut self, question: &TreeQuestion) -> Option<Reach<'_>> {
         if !self.matter {
-            return Some(Reach { from: question.0, ports: None });
+            return Some(Reach { from: question.0, tree: None });
         }
         let known = self.trees.get(question);
         if known.is_none() && self.asked_trees.len() < ASKED {
             self.asked_trees.push(*question);
         }
-        known.map(|known| Reach { from: question.0, ports: Some(&known.answer) })
+        known.map(|known| Reach { from: question.0, tree: Some(&known.answer) })
     }
 
     /// Whether questions wait.
@@ -115,7 +124,7 @@ impl Paths {
 
     /// Keeps the tree of a group. Returns false if there were too many, and all of them are
     /// forgotten.
-    pub(crate) fn keep_tree(&mut self, question: TreeQuestion, known: Known<Ports>) -> bool {
+    pub(crate) fn keep_tree(&mut self, question: TreeQuestion, known: Known<Tree>) -> bool {
         let has_room = self.trees.len() < TREES || self.trees.contains_key(&question);
         if !has_room {
             self.trees.clear();
@@ -131,17 +140,22 @@ impl Paths {
     }
 }
 
-/// The ports that packets of one sender to a group reach.
+/// What packets of one sender to a group reach.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach<'a> {
     from: At,
-    ports: Option<&'a Ports>,
+    tree: Option<&'a Tree>,
 }
 
 impl Reach<'_> {
     /// Whether they reach a port.
     pub(crate) fn has(&self, to: At) -> bool {
-        self.from == to || self.ports.is_none_or(|ports| ports.contains(&to))
+        self.from == to || self.tree.is_none_or(|tree| tree.ports.contains(&to))
+    }
+
+    /// Whether they reach links to other agents.
+    pub(crate) fn leaves(&self) -> bool {
+        self.tree.is_some_and(|tree| tree.leaves)
     }
 }
 
@@ -188,7 +202,8 @@ mod tests {
         assert!(paths.tree(&((0, 1), 0xc001, 2)).is_some_and(|reach| reach.has((7, 1))), "no switches");
         paths.matter = true;
         assert!(paths.tree(&((0, 1), 0xc001, 2)).is_none());
-        let tree = Known { answer: Ports::from([(1, 1)]), nodes: Vec::new(), epoch: 1 };
+        let answer = Tree { ports: [(1, 1)].into(), ..Tree::default() };
+        let tree = Known { answer, nodes: Vec::new(), epoch: 1 };
         assert!(paths.keep_tree(((0, 1), 0xc001, 2), tree));
         let reach = paths.tree(&((0, 1), 0xc001, 2)).expect("it is known");
         assert!(reach.has((1, 1)) && reach.has((0, 1)) && !reach.has((2, 1)));

@@ -16,7 +16,7 @@ use crate::ids::ContextId;
 /// sender's port only.
 pub(crate) const FLOWS: usize = 4096;
 /// The most that one look at a queue pair adds. A program can write any value to its queue memory.
-const MOST: u64 = 1 << 48;
+pub(crate) const MOST: u64 = 1 << 48;
 
 /// Packets, and words of 4 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

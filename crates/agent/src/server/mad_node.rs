@@ -65,6 +65,7 @@ impl MadNode {
         let tunnels = TunnelSocket::open(world, config, &mut mads)?;
         if let Some(tunnels) = &tunnels {
             poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
+            poller.watch(world.wire.forwarder().to_groups().as_fd(), Token::Tunnels, EventFlags::IN)?;
         }
         Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }

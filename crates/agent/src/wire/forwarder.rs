@@ -8,6 +8,7 @@
 //! engines check the ICRC. The principal type is [`Forwarder`].
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +20,8 @@ use parking_lot::{Mutex, RwLock};
 use shm::region::Region;
 use wire::icrc::Envelope;
 
-use super::link::{Delivery, Link};
+use super::link::{Delivery, FromEngine, Link};
+use super::to_groups::ToGroups;
 use crate::management::Inlet;
 use crate::objects::groups::is_multicast;
 
@@ -76,6 +78,8 @@ pub struct Forwarder {
     engines: RwLock<Engines>,
     /// Datagrams for the agent itself.
     inlet: Arc<Inlet>,
+    /// Multicast datagrams of engines, for the links of the subnet.
+    to_groups: ToGroups,
     drops: Counters,
     /// Captures datagrams that are lost here, because no engine captures them.
     capture_hook: Arc<CaptureHook>,
@@ -157,8 +161,15 @@ enum Destination {
 
 impl Forwarder {
     /// Creates a forwarder without engines. `board` says which engine owns which QPN.
-    pub(crate) fn new(board: Arc<Region>, inlet: Inlet, capture_hook: Arc<CaptureHook>) -> Self {
-        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default(), capture_hook }
+    pub(crate) fn new(board: Arc<Region>, capture_hook: &Arc<CaptureHook>) -> io::Result<Self> {
+        Ok(Self {
+            board,
+            engines: RwLock::default(),
+            inlet: Arc::new(Inlet::new(Arc::clone(capture_hook))?),
+            to_groups: ToGroups::new()?,
+            drops: Counters::default(),
+            capture_hook: Arc::clone(capture_hook),
+        })
     }
 
     /// The queue of datagrams for QP 1.
@@ -277,11 +288,25 @@ impl Forwarder {
         self.engines.write().own = own;
     }
 
-    /// Forwards the packets that an engine has read for others. Returns true if there may be more.
-    pub(crate) fn take_misdelivered(&self, engine: u32, buffer: &mut [u8]) -> bool {
+    /// Forwards the packets that an engine has read for others or sends to groups. Returns true if
+    /// there may be more.
+    pub(crate) fn take_records(&self, engine: u32, buffer: &mut [u8]) -> bool {
         let engines = self.engines.read();
         let Some(link) = engines.links.get(&engine) else { return false };
-        link.take_misdelivered(engine, buffer, |incoming| self.forward(&engines, incoming))
+        link.take_records(engine, buffer, |record| match record {
+            FromEngine::Misdelivered(incoming) => self.forward(&engines, &incoming),
+            FromEngine::ToGroup(head, bytes) => self.to_groups.push(engine, &head, bytes),
+        })
+    }
+
+    /// Brings one datagram of a group to an engine. Without room there, it is lost.
+    pub(crate) fn deliver_to(&self, engine: u32, arrival: &Arrival, datagram: &[u8]) {
+        self.hand_on(&self.engines.read(), Some(Destination::Engine(engine)), arrival, datagram);
+    }
+
+    /// The multicast datagrams for the links of the subnet.
+    pub(crate) fn to_groups(&self) -> &ToGroups {
+        &self.to_groups
     }
 
     fn forward(&self, engines: &Engines, incoming: &Incoming<'_>) {

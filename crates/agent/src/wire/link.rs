@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 1 << 20;
 /// both bits set.
 const ECN: u8 = 3;
 /// Maximum number of records that are taken from one engine before the next engine is served.
-const MISDELIVERED: usize = 64;
+const RECORDS: usize = 64;
 
 /// The agent's end of a wire lane.
 #[derive(Debug)]
@@ -66,6 +66,14 @@ pub(crate) enum Waker {
     Eventfd(Notifier),
     /// Through a message on its push socket, which never blocks.
     Push(Arc<Socket>),
+}
+
+/// A record of an engine.
+pub(crate) enum FromEngine<'a> {
+    /// Packets of other engines, which it has read from the agent's sockets.
+    Misdelivered(Incoming<'a>),
+    /// Multicast datagrams for the links of the subnet.
+    ToGroup(Arrival, &'a [u8]),
 }
 
 /// What an engine gets for its end.
@@ -166,21 +174,16 @@ impl Link {
         !self.sender.lock().waiting.is_empty()
     }
 
-    /// Takes the misdelivered packets of the engine, up to a fair number of records. Returns true
-    /// if there may be more.
-    pub(crate) fn take_misdelivered(
-        &self,
-        engine: u32,
-        buffer: &mut [u8],
-        mut hand_on: impl FnMut(&Incoming<'_>),
-    ) -> bool {
-        if !self.is_shared() {
+    /// Takes what the engine has put on the lane, up to a fair number of records. Returns true if
+    /// there may be more.
+    pub(crate) fn take_records(&self, engine: u32, buffer: &mut [u8], mut hand_on: impl FnMut(FromEngine<'_>)) -> bool {
+        if self.is_broken() {
             return false;
         }
         let mut rx = self.receiver.lock();
         let mut taken = 0;
-        while taken < MISDELIVERED {
-            match misdelivered(&mut rx, buffer, &mut hand_on) {
+        while taken < RECORDS {
+            match next_record(&mut rx, buffer, self.shared, &mut hand_on) {
                 Ok(true) => taken += 1,
                 Ok(false) => break,
                 Err(Broken) => {
@@ -197,7 +200,7 @@ impl Link {
             rx.ring.clear_waiting();
             self.waker.wake();
         }
-        taken == MISDELIVERED
+        taken == RECORDS
     }
 
     fn is_broken(&self) -> bool {
@@ -313,12 +316,19 @@ impl Sender {
     }
 }
 
-/// Forwards the next record, if there is one.
-fn misdelivered(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&Incoming<'_>)) -> Result<bool, Broken> {
+/// Forwards the next record, if there is one. An engine that may not read the agent's sockets has
+/// nothing to give back.
+fn next_record(
+    rx: &mut LaneRx,
+    buffer: &mut [u8],
+    shared: bool,
+    hand_on: &mut impl FnMut(FromEngine<'_>),
+) -> Result<bool, Broken> {
     let mut record = [0; RECORD_MAX];
     let Some(len) = rx.ring.pop(&mut record)? else { return Ok(false) };
     let arrival = Arrival::read(&record[..len]).ok_or(Broken)?;
-    if arrival.kind != arrival_kind::DATAGRAMS {
+    let is_for_group = arrival.kind == arrival_kind::TO_GROUP;
+    if !is_for_group && (arrival.kind != arrival_kind::DATAGRAMS || !shared) {
         return Err(Broken);
     }
     let bytes = if arrival.flags & arrival_flags::BULK != 0 {
@@ -330,7 +340,11 @@ fn misdelivered(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&In
     } else {
         record[Arrival::LAYOUT.size..len].get(..arrival.len as usize).ok_or(Broken)?
     };
-    hand_on(&Incoming {
+    if is_for_group {
+        hand_on(FromEngine::ToGroup(arrival, bytes));
+        return Ok(true);
+    }
+    hand_on(FromEngine::Misdelivered(Incoming {
         from: arrival.from,
         from_port: arrival.from_port,
         to: arrival.to,
@@ -338,6 +352,6 @@ fn misdelivered(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&In
         hop_limit: arrival.hop_limit,
         segment: usize::from(arrival.segment),
         bytes,
-    });
+    }));
     Ok(true)
 }

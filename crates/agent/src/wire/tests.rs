@@ -15,7 +15,8 @@ use abi::wire::{Arrival, arrival_flags, arrival_kind};
 use proptest::prelude::*;
 use shm::{LANE_LEN, Notifier, RECORD_MAX, Region, Side, WakeWord};
 
-use super::link::{Delivery, Link, Waker};
+use super::Incoming;
+use super::link::{Delivery, FromEngine, Link, Waker};
 
 use crate::config::Config;
 use crate::gids::HostAddress;
@@ -199,7 +200,10 @@ proptest! {
         for record in records {
             let _ = tx.ring.push(&record);
             let mut taken = 0;
-            link.take_misdelivered(1, &mut buffer, |incoming| taken += 1 + incoming.bytes.len());
+            link.take_records(1, &mut buffer, |record| {
+                let (FromEngine::Misdelivered(Incoming { bytes, .. }) | FromEngine::ToGroup(_, bytes)) = record;
+                taken += 1 + bytes.len();
+            });
             prop_assert!(taken <= 1 + 64 * 1024);
             prop_assert!(link.is_shared() || link.deliver(1, &Arrival::default(), &[0; 16]) == Delivery::Lost);
         }

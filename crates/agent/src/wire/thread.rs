@@ -48,7 +48,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
     let mut buffer = vec![0; BUFFER];
     let mut events = Vec::new();
     let mut listens = true;
-    // Engines that have more misdelivered packets than were taken.
+    // Engines that have more records than were taken.
     let mut left: Vec<u32> = Vec::new();
     while !intake.is_stopping() {
         let timeout = if left.is_empty() { lease.pause() } else { Some(Duration::ZERO) };
@@ -65,7 +65,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         // The lease holder may have written misdelivered packets without a notification yet, so its
         // lane is also read.
         engines.extend(lease.holder().filter(|holder| !engines.contains(holder)));
-        left = engines.into_iter().filter(|engine| forwarder.take_misdelivered(*engine, &mut buffer)).collect();
+        left = engines.into_iter().filter(|engine| forwarder.take_records(*engine, &mut buffer)).collect();
 
         let mut read = Ok(());
         if news.datagrams && lease.holder().is_none() {

@@ -91,7 +91,7 @@ impl Ear {
         let mut record = [0; RECORD_MAX];
         let len = self.rx.ring.pop(&mut record).expect("the agent keeps to the rules")?;
         let arrival = Arrival::read(&record[..len]).expect("whole");
-        assert_eq!((arrival.kind, arrival.reserved), (arrival_kind::DATAGRAMS, 0));
+        assert_eq!((arrival.kind, arrival.lid, arrival.port), (arrival_kind::DATAGRAMS, 0, 0));
         let mut bytes = vec![0; arrival.len as usize];
         if arrival.flags & arrival_flags::BULK != 0 {
             assert!(self.rx.bulk.take(arrival.bulk, &mut bytes));

@@ -1,30 +1,27 @@
 //! Attaches QPs to multicast groups, and asks the agent which engines have members. Adds to
 //! [`Engine`] and [`Qp`].
 
-use std::sync::Arc;
-
 use abi::command::number as command;
 use abi::mcast::AttachMcast;
-use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
+use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer, mcast_flags};
 
-use super::{Gid, GroupPath};
+use super::{Gid, GroupPath, Reached};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::qp::Qp;
 use crate::request;
 
 impl Engine {
-    /// Engines with members of a group that packets on a path reach, if they are known for the
-    /// current epoch.
-    pub(crate) fn group_engines(&self, path: &GroupPath) -> Option<Arc<[u32]>> {
+    /// Where packets to a group go on a path, if it is known for the current epoch.
+    pub(crate) fn group_reached(&self, path: &GroupPath) -> Option<Reached> {
         let known = self.groups.engines.read();
-        known.get(path).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
+        known.get(path).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, reached)| reached.clone())
     }
 
     /// Asks the agent which engines have members of a group that packets on a path reach. Repeats
     /// the request if one answer has no room for all of them, and starts again if the members have
     /// changed meanwhile.
-    pub(crate) fn resolve_group(&self, path: GroupPath) -> Result<Arc<[u32]>> {
+    pub(crate) fn resolve_group(&self, path: GroupPath) -> Result<Reached> {
         let (mut engines, mut epoch) = (Vec::new(), None);
         loop {
             let body = McastResolve {
@@ -46,9 +43,9 @@ impl Engine {
             let left = (answer.count as usize).saturating_sub(engines.len());
             engines.extend(answer.engines.iter().take(left));
             if left <= MCAST_ENGINES_MAX {
-                let engines: Arc<[u32]> = engines.into();
-                self.groups.engines.write().insert(path, (answer.epoch, Arc::clone(&engines)));
-                return Ok(engines);
+                let reached = Reached { engines: engines.into(), leaves: answer.flags & mcast_flags::LEAVES != 0 };
+                self.groups.engines.write().insert(path, (answer.epoch, reached.clone()));
+                return Ok(reached);
             }
         }
     }

@@ -25,6 +25,9 @@ pub(crate) struct Datagrams {
     pub(crate) hop_limit: u8,
     /// The length of each but the last.
     pub(crate) segment: usize,
+    /// The sender's LID, if they came over the links of a subnet, where each has a GRH; otherwise
+    /// 0.
+    pub(crate) slid: u16,
 }
 
 impl From<&Arrival> for Datagrams {
@@ -36,6 +39,7 @@ impl From<&Arrival> for Datagrams {
             traffic_class: arrival.traffic_class,
             hop_limit: arrival.hop_limit,
             segment: usize::from(arrival.segment),
+            slid: arrival.lid,
         }
     }
 }
@@ -48,7 +52,7 @@ impl Datagrams {
             IpAddr::V6(v6) => v6.octets(),
         };
         let Received { traffic_class, hop_limit, segment, .. } = *received;
-        Self { from, from_port: received.from.port(), to: *to, traffic_class, hop_limit, segment }
+        Self { from, from_port: received.from.port(), to: *to, traffic_class, hop_limit, segment, slid: 0 }
     }
 
     /// The record of these datagrams on a wire lane, with `len` bytes.
@@ -158,7 +162,7 @@ mod tests {
     }
 
     fn datagrams(from: u8, from_port: u16) -> Datagrams {
-        Datagrams { from: [from; 16], to: [9; 16], from_port, traffic_class: 0, hop_limit: 0, segment: 0 }
+        Datagrams { from: [from; 16], to: [9; 16], from_port, traffic_class: 0, hop_limit: 0, segment: 0, slid: 0 }
     }
 
     #[test]

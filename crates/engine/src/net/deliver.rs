@@ -118,18 +118,19 @@ impl<'a> Packets<'a> {
         tracing::trace!("from {}: {headers}", address(self.datagrams.from));
         let head = headers.len();
         let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or((Cause::Padding, (0, 0)))?;
-        let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
+        let Datagrams { from, to, traffic_class, hop_limit, slid, .. } = *self.datagrams;
         let is_datagram = headers.opcode.has_deth();
         let device = self.engine.device();
-        let slid = if is_datagram { self.engine.board.lid_of_sender(device, &from, &to) } else { None };
-        let grh = (is_datagram && !(slid.is_some() && hop_limit == NO_GRH)).then(|| {
+        let by_link = slid != 0;
+        let lid = if is_datagram && !by_link { self.engine.board.lid_of_sender(device, &from, &to) } else { None };
+        let grh = (is_datagram && (by_link || lid.is_none() || hop_limit != NO_GRH)).then(|| {
             let behind = (UDP + inside.len() + ICRC) as u16;
             let mut grh = [0; wire::grh::LEN];
             Network::between(from, to, traffic_class, 0, hop_limit, behind).emit(&mut grh);
             grh
         });
         let packet = Packet {
-            path: Path { device: device as u8, port: 1, slid: slid.unwrap_or(0), ..Path::default() },
+            path: Path { device: device as u8, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
             src_qp: headers.deth.src_qp,
             headers,
             grh,

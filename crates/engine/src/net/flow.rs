@@ -31,6 +31,9 @@ pub(crate) struct Vector {
     pub(crate) sl: u8,
     pub(crate) hop_limit: u8,
     pub(crate) port_index: u32,
+    /// The LID of the group, if the agent sends the packets on over the links of the subnet;
+    /// otherwise 0.
+    pub(crate) mlid: u16,
 }
 
 impl Vector {
@@ -44,6 +47,7 @@ impl Vector {
             sl: dest.sl,
             hop_limit: dest.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
+            mlid: 0,
         }
     }
 
@@ -57,6 +61,7 @@ impl Vector {
             sl: entry.sl,
             hop_limit: entry.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
+            mlid: 0,
         }
     }
 }

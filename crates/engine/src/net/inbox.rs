@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::command::number as command;
 use abi::errno::Errno;
-use abi::layout::Record;
-use abi::wire::{Arrival, LEASE_PAGE_LEN, WireOpen, WireOut, arrival_flags, inline_max, open_flags};
+use abi::wire::{LEASE_PAGE_LEN, WireOpen, WireOut, open_flags};
 use arc_swap::ArcSwap;
-use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side};
+use shm::{Glance, LANE_LEN, LaneRx, Notifier, RECORD_MAX, Side};
 
 use crate::core::Core;
 use crate::error::{Result, by_system, refusal};
@@ -24,6 +23,7 @@ use crate::lock::Mutex;
 use crate::net::connected_receiver::ConnectedReceiver;
 use crate::net::datagrams::{Datagrams, Origins};
 use crate::net::lease::ReceiveLease;
+use crate::net::to_agent::ToAgent;
 use crate::net::uniform_traffic::UniformTraffic;
 use crate::request;
 
@@ -40,9 +40,8 @@ pub(crate) struct Inbox<Q> {
     /// `position`, up to which the records have been read.
     glance: Glance,
     position: AtomicU32,
-    /// The lane back to the agent.
-    misdelivered: Mutex<LaneTx>,
-    pub(crate) agent: Notifier,
+    /// The way to the agent.
+    pub(crate) agent: Arc<ToAgent>,
     /// The right to read the agent's sockets, if the agent grants it to engines at all.
     pub(crate) lease: Option<ReceiveLease>,
     sockets: ArcSwap<Vec<Shared>>,
@@ -100,7 +99,7 @@ impl<Q> Inbox<Q> {
         let mut next = || fds.next().ok_or_else(|| refusal(Errno::EIO, "WIRE_OPEN came without its descriptors"));
         let region = shm::Region::map(next()?.as_fd(), LANE_LEN).map_err(by_system)?;
         let (misdelivered, rx) = shm::ends(Arc::new(region), Side::B);
-        let agent = Notifier::from(next()?);
+        let agent = Arc::new(ToAgent::new(misdelivered, Notifier::from(next()?)));
         let lease = match out.flags & open_flags::SHARED {
             0 => None,
             _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN).map_err(by_system)?)),
@@ -123,7 +122,6 @@ impl<Q> Inbox<Q> {
                 streak: 0,
                 bytes: 0,
             }),
-            misdelivered: Mutex::new(misdelivered),
             agent,
             lease,
             sockets: ArcSwap::default(),
@@ -174,30 +172,7 @@ impl<Q> Inbox<Q> {
     /// Gives packets of another engine back to the agent. Returns false if there is no room; then
     /// they are lost, as on a network.
     pub(crate) fn give_back(&self, datagrams: &Datagrams, bytes: &[u8]) -> bool {
-        let given = self.push_misdelivered(datagrams, bytes).is_some();
-        if given {
-            self.agent.notify();
-        }
-        given
-    }
-
-    fn push_misdelivered(&self, datagrams: &Datagrams, bytes: &[u8]) -> Option<()> {
-        const HEAD: usize = size_of::<Arrival>();
-        let mut arrival = datagrams.arrival(bytes.len());
-        let mut record = [0; RECORD_MAX];
-        let mut misdelivered = self.misdelivered.lock();
-        if bytes.len() <= inline_max(RECORD_MAX) {
-            record[..HEAD].copy_from_slice(arrival.bytes());
-            record[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
-            return misdelivered.ring.push(&record[..HEAD + bytes.len()]).ok();
-        }
-        let slot = misdelivered.bulk.put(bytes).ok()??;
-        (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
-        let pushed = misdelivered.ring.push(arrival.bytes());
-        if pushed.is_err() {
-            misdelivered.bulk.cancel(slot);
-        }
-        pushed.ok()
+        self.agent.push(datagrams.arrival(bytes.len()), bytes)
     }
 }
 

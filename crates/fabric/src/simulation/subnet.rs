@@ -155,7 +155,11 @@ impl Links {
                 self.change(end, change);
             }
             // A simulated subnet is whole: no link leads to another agent.
-            Output::Tunnel { .. } | Output::Reach { .. } | Output::Seen { .. } => {}
+            Output::Tunnel { .. }
+            | Output::Reach { .. }
+            | Output::Count
+            | Output::Passed { .. }
+            | Output::Seen { .. } => {}
         }
     }
 

@@ -7,8 +7,10 @@ use super::{Managed, Output};
 use crate::fabric::{Delivery, End, Fabric};
 use crate::rate::{MICROSECOND, Mtu, Time};
 use crate::state::{Logical, Physical};
-use crate::tunnel::reach::Reached;
+use crate::tunnel::passed::Passed;
+use crate::tunnel::reach::{MOST_TUNNELS, Reached};
 use crate::tunnel::{self, Change, HELLO, Ignored, Offer, Received, Tunnel};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// A link to a port of another agent.
@@ -24,8 +26,13 @@ pub(super) struct Outward {
     pub(super) tunnel: Option<Tunnel>,
     /// The own port will go down, and not by itself.
     pub(super) follows: bool,
+    /// Packets and words that programs have sent past the tunnel, and of which the peer does not
+    /// know yet, by LID and service level.
+    pub(super) passed: BTreeMap<(u16, u8), (u64, u64)>,
 }
 
+/// The most LIDs and service levels whose packets are counted for a peer at once.
+const MOST_PASSED: usize = 1024;
 /// How long changes of paths are collected before they are sent to the peers.
 const COLLECT: Time = 10_000 * MICROSECOND;
 
@@ -56,6 +63,12 @@ impl Managed {
     /// The ports with links to other agents, each with the address of that agent.
     pub fn tunnels(&self) -> impl Iterator<Item = (End, SocketAddr)> + '_ {
         self.tunnels.all.iter().map(|outward| (outward.near, outward.peer))
+    }
+
+    /// Whether this end of a link stands for a port of another agent.
+    #[must_use]
+    pub fn leads_out(&self, end: End) -> bool {
+        self.tunnels.all.iter().any(|outward| outward.far == end)
     }
 
     /// Opens the tunnel of a port, which can send packets of this MTU. Nobody may guess `cookie`.
@@ -91,8 +104,13 @@ impl Managed {
             Received::Link(change) => self.change_tunnel(index, change),
             // A packet that the link drops is lost, as any.
             Received::Packet(frame) => drop(self.fabric.inject(far, frame)),
-            Received::Reach(Some(reached)) => self.outputs.push(Output::Reach { far, peer: from, reached }),
+            Received::Reach(Some(reached)) => {
+                self.outputs.push(Output::Reach { far, peer: from, reached });
+                // It may also be reached from the other tunnels.
+                self.timers.insert((now + COLLECT, Timer::Reach));
+            }
             Received::Reach(None) => {}
+            Received::Passed(passed) => self.outputs.push(Output::Passed { far, passed }),
         }
         self.send_hellos(index);
         Ok(())
@@ -112,6 +130,30 @@ impl Managed {
         self.timers.insert((now + HELLO, Timer::Tunnel(index)));
         self.change_tunnel(index, change);
         self.tunnel_follows(index);
+        if index == 0 {
+            self.outputs.push(Output::Count);
+        }
+    }
+
+    /// Programs have sent packets past the tunnel of a link, from this fabric or through it. The
+    /// peer learns it with [`Managed::tell_passed`].
+    pub fn pass(&mut self, far: End, Passed { dlid, sl, packets, words }: Passed) {
+        let Some((_, outward)) = self.tunnels.find(|outward| outward.far == far) else { return };
+        if outward.passed.len() < MOST_PASSED || outward.passed.contains_key(&(dlid, sl)) {
+            let sum = outward.passed.entry((dlid, sl)).or_default();
+            *sum = (sum.0.saturating_add(packets), sum.1.saturating_add(words));
+        }
+    }
+
+    /// Tells the peers what has passed since the last time.
+    pub fn tell_passed(&mut self) {
+        for outward in self.tunnels.all.iter_mut().filter(|outward| !outward.passed.is_empty()) {
+            let passed = std::mem::take(&mut outward.passed).into_iter();
+            let passed: Vec<Passed> =
+                passed.map(|((dlid, sl), (packets, words))| Passed { dlid, sl, packets, words }).collect();
+            let datagrams = outward.tunnel.as_ref().map(|tunnel| tunnel.passed(&passed)).unwrap_or_default();
+            self.outputs.extend(datagrams.into_iter().map(|bytes| Output::Tunnel { peer: outward.peer, bytes }));
+        }
     }
 
     /// The far end of the link follows the peer's port.
@@ -171,7 +213,8 @@ impl Managed {
         self.tunnels.told = Some(self.fabric.epoch());
         for index in 0..self.tunnels.all.len() {
             let far = self.tunnels.all[index].far;
-            let reached = self.reached_from(far);
+            let mut reached = self.reached_from(far);
+            reached.extend(self.reached_through(index));
             if let Some(tunnel) = &mut self.tunnels.all[index].tunnel {
                 tunnel.set_reach(&reached);
             }
@@ -192,9 +235,36 @@ impl Managed {
             let (levels, path) = self.fabric.service_levels(far, lid).ok().filter(|(_, path)| path.end == end)?;
             let keys = self.port(end)?.pkeys.iter().copied();
             let pkeys = keys.filter(|key| *key != 0 && self.fabric.partition_passes(&path, *key)).collect();
-            Some(Reached { lid, levels, mtu: path.mtu, pkeys })
+            Some(Reached { lid, levels, mtu: path.mtu, pkeys, address: None, tunnels: 0 })
         })
         .collect()
+    }
+
+    /// The LIDs of other agents that packets reach which come in by a tunnel and leave by another
+    /// one.
+    fn reached_through(&self, index: usize) -> Vec<Reached> {
+        let far = self.tunnels.all[index].far;
+        let others = self.tunnels.all.iter().filter(|other| other.far != far);
+        let known = others.flat_map(|other| {
+            let reached = other.tunnel.iter().flat_map(Tunnel::reached);
+            reached.map(move |reached| (other, reached))
+        });
+        known
+            .filter(|(_, reached)| reached.tunnels < MOST_TUNNELS)
+            .filter_map(|(other, reached)| {
+                let passage = self.fabric.service_levels(far, reached.lid).ok();
+                let (levels, path) = passage.filter(|(_, path)| path.end == other.far)?;
+                let keys = reached.pkeys.iter().copied();
+                Some(Reached {
+                    lid: reached.lid,
+                    levels: levels & reached.levels,
+                    mtu: path.mtu.min(reached.mtu),
+                    pkeys: keys.filter(|key| self.fabric.partition_passes(&path, *key)).collect(),
+                    address: Some(reached.address.unwrap_or(other.peer.ip())),
+                    tunnels: reached.tunnels + 1,
+                })
+            })
+            .collect()
     }
 
     fn send_hellos(&mut self, index: usize) {
@@ -224,5 +294,5 @@ pub(super) fn outward(fabric: &mut Fabric, node: &str, near: End, link: &mad::to
     let far = End { node: fabric.add_outside(link.peer_port), port: link.peer_port };
     let peer = SocketAddr::new(outside.address, outside.udp_port.unwrap_or(tunnel::UDP_PORT));
     let names = [format!("{node}[{}]", near.port).into(), format!("{}[{}]", outside.node, link.peer_port).into()];
-    Some(Outward { near, far, peer, names, tunnel: None, follows: false })
+    Some(Outward { near, far, peer, names, tunnel: None, follows: false, passed: BTreeMap::new() })
 }

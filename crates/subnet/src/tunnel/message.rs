@@ -10,6 +10,7 @@
 //!  hello:   sender cookie (8), restarts (4), widths, speeds, MTU, 1 if the port is on,
 //!           the sender's port and the receiver's port: each a length (1) and a text
 //!  reach:   a part of what packets reach that come by the tunnel ([`super::reach`])
+//!  passed:  packets that programs have sent past the tunnel ([`super::passed`])
 //!  packet:  a packet of a link, from its LRH to its VCRC
 //!  bye:     nothing
 //! ```
@@ -21,7 +22,7 @@ use crate::rate::{Codes, Mtu};
 /// The bytes before the body.
 pub const HEADER: usize = 16;
 const MAGIC: [u8; 4] = *b"IBtu";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The fields of a hello before its names.
 const HELLO: usize = 16;
 /// The longest name of a port in a hello.
@@ -31,6 +32,7 @@ const KIND_HELLO: u8 = 1;
 const KIND_PACKET: u8 = 2;
 const KIND_BYE: u8 = 3;
 const KIND_REACH: u8 = 4;
+const KIND_PASSED: u8 = 5;
 
 /// What a port can be on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub enum Message<'a> {
     Bye,
     /// A part of what packets reach that come by the tunnel.
     Reach(&'a [u8]),
+    /// Packets that programs have sent past the tunnel.
+    Passed(&'a [u8]),
 }
 
 impl<'a> Message<'a> {
@@ -91,6 +95,7 @@ impl<'a> Message<'a> {
             KIND_HELLO if hops == 0 => Message::Hello(Hello::parse(body)?),
             KIND_PACKET => Message::Packet { hops, bytes: body },
             KIND_REACH if hops == 0 => Message::Reach(body),
+            KIND_PASSED if hops == 0 => Message::Passed(body),
             KIND_BYE if hops == 0 && body.is_empty() => Message::Bye,
             _ => return None,
         };
@@ -105,13 +110,14 @@ impl<'a> Message<'a> {
             Message::Packet { hops, .. } => (KIND_PACKET, *hops),
             Message::Bye => (KIND_BYE, 0),
             Message::Reach(_) => (KIND_REACH, 0),
+            Message::Passed(_) => (KIND_PASSED, 0),
         };
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, kind, hops, 0]);
         out.extend(receiver.to_be_bytes());
         match self {
             Message::Hello(hello) => hello.emit(&mut out),
-            Message::Packet { bytes, .. } | Message::Reach(bytes) => out.extend(*bytes),
+            Message::Packet { bytes, .. } | Message::Reach(bytes) | Message::Passed(bytes) => out.extend(*bytes),
             Message::Bye => {}
         }
         out

@@ -1,12 +1,14 @@
-//! What of a fabric packets reach that come in by a tunnel: LIDs, each with the service levels and
-//! P_Keys that pass. So the peer knows the second part of its paths. Principal types: [`Reached`],
-//! [`Parts`].
+//! What packets reach that come in by a tunnel: LIDs of this fabric, and those behind its other
+//! tunnels, each with the service levels and P_Keys that pass. So the peer knows the rest of its
+//! paths. Principal types: [`Reached`], [`Parts`].
 //!
 //! ```text
-//!  part, parts, then for each LID:  LID (2), levels (2), MTU, number of keys, keys (2 each)
+//!  part, parts, then for each LID:
+//!    LID (2), levels (2), MTU, tunnels, address (16, or zeros), number of keys, keys (2 each)
 //! ```
 
 use crate::rate::Mtu;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// The most LIDs that are kept of a peer.
 pub const MOST: usize = 256;
@@ -16,6 +18,8 @@ const PART: usize = 1024;
 const MOST_PARTS: u8 = 96;
 /// The most keys of a LID.
 const MOST_KEYS: usize = 128;
+/// The most tunnels on a path. What says more goes round in a circle of agents.
+pub const MOST_TUNNELS: u8 = 16;
 
 /// A LID that packets from a tunnel reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,10 @@ pub struct Reached {
     pub mtu: Mtu,
     /// The keys of the port there with which packets pass.
     pub pkeys: Vec<u16>,
+    /// The address of the agent that has the LID. `None`: the agent that says this.
+    pub address: Option<IpAddr>,
+    /// How many tunnels follow until that agent.
+    pub tunnels: u8,
 }
 
 impl Reached {
@@ -35,19 +43,29 @@ impl Reached {
         let keys = self.pkeys.get(..MOST_KEYS).unwrap_or(&self.pkeys);
         out.extend(self.lid.to_be_bytes());
         out.extend(self.levels.to_be_bytes());
-        out.extend([self.mtu as u8, keys.len() as u8]);
+        out.extend([self.mtu as u8, self.tunnels]);
+        let address = self.address.map_or(Ipv6Addr::UNSPECIFIED, |address| match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        });
+        out.extend(address.octets());
+        out.push(keys.len() as u8);
         out.extend(keys.iter().flat_map(|key| key.to_be_bytes()));
     }
 
     fn parse(bytes: &[u8]) -> Option<(Reached, &[u8])> {
-        let ([a, b, c, d, mtu, count], rest) = bytes.split_first_chunk()?;
+        let ([a, b, c, d, mtu, tunnels], rest) = bytes.split_first_chunk()?;
+        let (address, rest) = rest.split_first_chunk::<16>()?;
+        let (count, rest) = rest.split_first()?;
         let (keys, rest) = rest.split_at_checked(2 * usize::from(*count))?;
-        if usize::from(*count) > MOST_KEYS {
+        if usize::from(*count) > MOST_KEYS || *tunnels > MOST_TUNNELS {
             return None;
         }
         let pkeys = keys.as_chunks().0.iter().map(|key| u16::from_be_bytes(*key)).collect();
         let (lid, levels) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
-        Some((Reached { lid, levels, mtu: Mtu::from_code(*mtu)?, pkeys }, rest))
+        let address = Ipv6Addr::from(*address);
+        let address = (!address.is_unspecified()).then(|| IpAddr::V6(address).to_canonical());
+        Some((Reached { lid, levels, mtu: Mtu::from_code(*mtu)?, pkeys, address, tunnels: *tunnels }, rest))
     }
 }
 
@@ -79,6 +97,11 @@ impl Parts {
         self.0.is_empty()
     }
 
+    /// All that the peer reaches, as far as it has said so.
+    pub fn all(&self) -> impl Iterator<Item = &Reached> {
+        self.0.iter().flatten().take(MOST)
+    }
+
     /// Takes a body. Returns all that the peer reaches, if this has changed, or `None` for a body
     /// that is malformed or says nothing new.
     pub fn take(&mut self, body: &[u8]) -> Option<Vec<Reached>> {
@@ -99,7 +122,7 @@ impl Parts {
             return None;
         }
         *place = entries;
-        Some(self.0.iter().flatten().take(MOST).cloned().collect())
+        Some(self.all().cloned().collect())
     }
 }
 
@@ -110,11 +133,19 @@ mod tests {
 
     fn reached() -> impl Strategy<Value = Reached> {
         let keys = proptest::collection::vec(any::<u16>(), 0..40);
-        (any::<u16>(), any::<u16>(), 1..=5_u8, keys).prop_map(|(lid, levels, mtu, pkeys)| Reached {
+        let address = prop_oneof![
+            Just(None),
+            (1..=u32::MAX).prop_map(|v4| Some(IpAddr::V4(v4.into()))),
+            Just(Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
+        ];
+        let path = (1..=5_u8, 0..=MOST_TUNNELS, address);
+        (any::<u16>(), any::<u16>(), path, keys).prop_map(|(lid, levels, (mtu, tunnels, address), pkeys)| Reached {
             lid,
             levels,
             mtu: Mtu::from_code(mtu).unwrap(),
             pkeys,
+            address,
+            tunnels,
         })
     }
 

@@ -73,7 +73,14 @@ fn an_idle_tunnel_stays_up_and_a_silent_peer_is_gone() {
 #[test]
 fn an_end_says_what_its_fabric_reaches_when_it_changes_and_to_a_new_peer() {
     let [mut one, mut other] = up();
-    let reached = vec![Reached { lid: 5, levels: 0xffff, mtu: Mtu::B1024, pkeys: vec![0xffff, 0x8001] }];
+    let reached = vec![Reached {
+        lid: 5,
+        levels: 0xffff,
+        mtu: Mtu::B1024,
+        pkeys: vec![0xffff, 0x8001],
+        address: None,
+        tunnels: 0,
+    }];
     one.set_reach(&reached);
     let bytes = one.poll_transmit(1).expect("a datagram");
     assert_eq!(one.poll_transmit(1), None, "once");

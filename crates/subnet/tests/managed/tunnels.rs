@@ -243,7 +243,7 @@ fn packets_of_programs_cross_when_managers_have_made_the_link_active() {
         }
     }
     assert_eq!(pair.nets[0].resolve(from, 9, 0).unwrap().end, out, "the path leads out of this fabric");
-    let reached = Reached { lid: 9, levels: 0xffff, mtu: Mtu::B2048, pkeys: vec![0xffff] };
+    let reached = Reached { lid: 9, levels: 0xffff, mtu: Mtu::B2048, pkeys: vec![0xffff], address: None, tunnels: 0 };
     assert_eq!(pair.reached[0], [reached], "what the other agent says");
     pair.nets[0].inject(from, data(8, 9, 0xffff)).unwrap();
     let arrived = pair.run(SECOND / 100);

@@ -14,7 +14,8 @@ use crate::net::FLOWS;
 use crate::net::batch::{Batch, Target};
 use crate::net::peer::Peer;
 use crate::net::port::{FIRST, Port};
-use crate::network::{address, scope};
+use crate::net::to_agent::ToGroup;
+use crate::network::{Outlet, address, scope};
 use crate::qp::Qp;
 
 impl Engine {
@@ -42,6 +43,9 @@ impl Engine {
         let (port_num, index) = (u32::from(vector.port_num), u32::from(vector.sgid_index));
         let source = self.board.gid(self.device(), port_num, index).filter(|gid| gid != &[0; 16]);
         let source = source.ok_or(NoFlow::NoSource(vector.sgid_index))?;
+        if vector.mlid != 0 {
+            return self.find_flow_to_agent(vector, source, epoch);
+        }
         if self.board.gid_wire(self.device(), port_num, index) == 0 {
             // Index 0 is made from the port's GUID, not from an address.
             return Err(if index == 0 { NoFlow::NotAnAddress(source) } else { NoFlow::NotReceiving(source) });
@@ -71,6 +75,24 @@ impl Engine {
             envelope: Envelope::new(&source, &vector.dgid, port.outlet.port()),
             port,
             peer: self.net_peer(vector.dgid),
+            epoch,
+            complained: AtomicBool::new(false),
+        })
+    }
+
+    /// The flow of a group whose packets the agent sends on.
+    fn find_flow_to_agent(&self, vector: &Vector, source: [u8; 16], epoch: u32) -> Result<Flow<Qp>, NoFlow> {
+        let inbox = self.net.inbox().ok_or(NoFlow::NotReceiving(source))?;
+        let outlet = ToGroup::new(Arc::clone(&inbox.agent), source, vector);
+        let Vector { dgid, traffic_class, sl, hop_limit, .. } = *vector;
+        let batch = Mutex::new(Batch::with_capture_hook(Arc::clone(&self.net.capture_hook), source));
+        let to = SocketAddr::new(address(dgid), udp::PORT);
+        Ok(Flow {
+            source,
+            target: Target { to, traffic_class, sl, hop_limit, interface: 0 },
+            envelope: Envelope::new(&source, &dgid, outlet.port()),
+            port: Arc::new(Port { outlet: Arc::new(outlet), batch }),
+            peer: self.net_peer(dgid),
             epoch,
             complained: AtomicBool::new(false),
         })

@@ -107,7 +107,7 @@ impl Engine {
             }
             if !held {
                 reception.uniform.forget();
-                lease.want(self, &inbox.agent, (ringed > 0 || self.waker.is_watching()) && inbox.has_hot());
+                lease.want(self, inbox.agent.notifier(), (ringed > 0 || self.waker.is_watching()) && inbox.has_hot());
             } else if ringed < BATCH {
                 let read = self.take_sockets(inbox, &mut reception, if polled { 1 } else { BATCH });
                 if read > 0 {
@@ -139,7 +139,7 @@ impl Engine {
             && lease.is_ours(self)
             && let Some(_reception) = inbox.reception.try_lock()
         {
-            lease.rest(self, &inbox.agent);
+            lease.rest(self, inbox.agent.notifier());
         }
     }
 
@@ -150,7 +150,7 @@ impl Engine {
             reception.rx.ring.publish();
             if reception.rx.ring.peer_waiting() {
                 reception.rx.ring.clear_waiting();
-                inbox.agent.notify();
+                inbox.agent.notifier().notify();
             }
         }
         taken
@@ -264,7 +264,7 @@ impl Engine {
         if self.is_foreign(reception, &datagrams.from) {
             let misdelivered = self.deliver(reception, &datagrams, received.len, polled && received.len < BURST);
             if misdelivered > 0 {
-                lease.note_misdelivered(self, &inbox.agent, misdelivered);
+                lease.note_misdelivered(self, inbox.agent.notifier(), misdelivered);
             }
         }
         Some(received.from)
