@@ -287,6 +287,29 @@ fn a_first_fpdu_is_held_back_towards_siw() {
 }
 
 #[test]
+fn an_end_is_held_back_after_the_last_message_of_siw() {
+    let config = Config { quirks: Quirks::SIW, ..Config::default() };
+    let (mut one, mut two) = pair_with(4, None, config);
+    let arrived = Duration::from_secs(1);
+    two.ram.post_receive(1, 10);
+    let hello = first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"));
+    two.stream.receive(arrived, &hello, &mut two.ram);
+    assert_eq!(two.stream.poll_timeout(), None, "nothing ends yet");
+    two.stream.close(arrived);
+    let held = arrived + Quirks::SIW.hold_end;
+    assert_eq!(two.stream.poll_timeout(), Some(held));
+    let mut out = vec![0; two.stream.room()];
+    let early = held - Duration::from_nanos(1);
+    assert_eq!(two.stream.end_wait(early), Some(Duration::from_nanos(1)));
+    assert_eq!(two.stream.poll_transmit(early, &mut out, &mut two.ram), Transmit::Nothing);
+    two.stream.handle_timeout(held);
+    assert_eq!(two.stream.poll_transmit(held, &mut out, &mut two.ram), Transmit::Finish);
+    // A stream that has received nothing ends at once.
+    one.stream.close(arrived);
+    assert_eq!(one.stream.poll_transmit(arrived, &mut out, &mut one.ram), Transmit::Finish);
+}
+
+#[test]
 fn a_short_buffer_is_refused() {
     let (mut one, _) = pair();
     post(&mut one, 1, write(0), b"x");
