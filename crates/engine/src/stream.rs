@@ -94,7 +94,7 @@ impl Qp {
     /// Sends until there is nothing to send or the socket is full, and handles the events.
     fn drive(&self, inner: &mut Inner, live: &mut Live) {
         let mut left = QUANTUM;
-        loop {
+        while !live.is_broken {
             // Old output may have left no room for more.
             let had_output = !live.output.is_empty();
             let sent = self.fill_output(inner, live);
@@ -105,10 +105,7 @@ impl Qp {
                     break;
                 }
                 Err(_) => {
-                    live.output.clear();
-                    live.stream.lost();
-                    live.end = None;
-                    self.heed_events(inner, live);
+                    self.on_send_error(inner, live);
                     break;
                 }
             }
@@ -128,6 +125,18 @@ impl Qp {
             serving::end_direction(&live.socket, end);
         }
         self.engine().net.streams.watch(self.qpn(), live);
+    }
+
+    /// The peer has closed or reset the connection. Messages that it sent before may still be in
+    /// the socket, and the program gets them first.
+    #[cold]
+    fn on_send_error(&self, inner: &mut Inner, live: &mut Live) {
+        live.output.clear();
+        (live.end, live.is_full, live.is_broken) = (None, false, true);
+        if live.peer_ended {
+            live.stream.lost();
+            self.heed_events(inner, live);
+        }
     }
 
     /// Writes FPDUs to the output. Returns their bytes.

@@ -13,13 +13,13 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
 use abi::stream::{StreamOut, StreamTake, stream_flags};
-use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
+use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream, Transmit};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
 
 use super::output::Output;
 use super::part::Receives;
-use super::{Live, MULPDU, duration};
+use super::{Live, MULPDU, duration, serving};
 use crate::control::Answer;
 use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
@@ -67,6 +67,7 @@ impl Qp {
             interest: EventFlags::IN | EventFlags::RDHUP,
             is_full: false,
             peer_ended: false,
+            is_broken: false,
             ord: out.ord,
             receives: Receives::default(),
         };
@@ -127,7 +128,11 @@ impl Qp {
         part.locals.clear();
         let Some(mut live) = part.live.take() else { return };
         let _ = live.output.flush(&live.socket);
-        let _ = rustix::net::shutdown(&live.socket, rustix::net::Shutdown::Write);
+        if let Some(wait) = live.stream.end_wait(duration(self.engine().now())) {
+            std::thread::sleep(wait);
+        }
+        serving::end_direction(&live.socket, Transmit::Finish);
+        serving::discard_arrived(&live.socket);
         self.engine().net.streams.forget(&live.socket);
     }
 }

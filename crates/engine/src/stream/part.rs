@@ -33,6 +33,8 @@ pub(super) struct Live<R> {
     pub(super) is_full: bool,
     /// The peer has closed its direction.
     pub(super) peer_ended: bool,
+    /// The socket sends no more. What has arrived before is still read.
+    pub(super) is_broken: bool,
     /// READs that may be outstanding.
     pub(super) ord: u16,
     pub(super) receives: Receives<R>,

@@ -23,6 +23,9 @@ use crate::request;
 const BUFFER: usize = 256 * 1024;
 /// Reads of one socket before others get their turn.
 const READS: u32 = 4;
+/// Bytes that are dropped at once, and how often, before a socket is closed.
+const DISCARDED: usize = 16 * 1024;
+const DISCARDS: u32 = 64;
 /// Sockets that are served in one round.
 const READY: usize = 64;
 
@@ -32,6 +35,17 @@ pub(super) fn end_direction(socket: &OwnedFd, end: Transmit) {
         let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     } else {
         let _ = shutdown(socket, Shutdown::Write);
+    }
+}
+
+/// Reads and drops what has arrived. If a socket is closed with bytes to read, the kernel resets
+/// the connection, and the peer does not get what was sent last.
+pub(super) fn discard_arrived(socket: &OwnedFd) {
+    let mut bytes = [0; DISCARDED];
+    for _ in 0..DISCARDS {
+        if !matches!(recv(socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC), Ok((_, 1..))) {
+            return;
+        }
     }
 }
 
@@ -126,7 +140,7 @@ impl Qp {
             let now = duration(self.engine().now());
             if len == 0 {
                 live.peer_ended = true;
-                live.stream.receive_end();
+                if live.is_broken { live.stream.lost() } else { live.stream.receive_end() }
                 self.heed_events(inner, live);
                 return true;
             }
