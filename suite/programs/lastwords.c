@@ -3,6 +3,7 @@
  * It stops itself as soon as it is connected. When it is continued, it sends a message first, and
  * then takes the peer's message. It exits with 0 if it gets that message. */
 #include "cm.h"
+#include <signal.h>
 
 static struct rdma_cm_id *connects(struct rdma_event_channel *channel, char *room, size_t len)
 {
