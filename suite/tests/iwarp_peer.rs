@@ -32,7 +32,7 @@ fn accepted(room: &Room, name: &str) -> (Program, TcpStream) {
 }
 
 #[test]
-fn a_message_before_the_end_arrives_although_the_next_send_fails() {
+fn iw_lost_a_message_before_the_end_arrives_although_the_next_send_fails() {
     let room = room();
     let (mut client, mut socket) = accepted(&room, "lastwords");
     let pid = client.inner("lastwords", HANG).expect("it runs");

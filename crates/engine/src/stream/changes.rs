@@ -18,7 +18,7 @@ use protocol::State;
 use rustix::event::epoll::EventFlags;
 
 use super::output::Output;
-use super::part::Receives;
+use super::part::{Addresses, Receives};
 use super::{Live, MULPDU, duration, serving};
 use crate::control::Answer;
 use crate::error::{Result, by_system, refusal};
@@ -59,15 +59,20 @@ impl Qp {
         let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };
         let stream = Stream::new(&agreement(&out), config, duration(self.engine().now()));
         self.engine().net.streams.add(self.qpn(), &socket).map_err(by_system)?;
+        let addresses = Addresses::of(&socket);
         let live = Live {
             stream,
             socket,
+            addresses,
             output: Output::new(),
             end: None,
             interest: EventFlags::IN | EventFlags::RDHUP,
             is_full: false,
             peer_ended: false,
             is_broken: false,
+            stalls_until: None,
+            sent: 0,
+            received: 0,
             ord: out.ord,
             receives: Receives::default(),
         };
@@ -127,11 +132,11 @@ impl Qp {
         part.posted.clear();
         part.locals.clear();
         let Some(mut live) = part.live.take() else { return };
-        let _ = live.output.flush(&live.socket);
+        let _ = live.output.flush(&live.socket, &mut live.sent);
         if let Some(wait) = live.stream.end_wait(duration(self.engine().now())) {
             std::thread::sleep(wait);
         }
-        serving::end_direction(&live.socket, Transmit::Finish);
+        self.end_direction(&live, Transmit::Finish);
         serving::discard_arrived(&live.socket);
         self.engine().net.streams.forget(&live.socket);
     }
