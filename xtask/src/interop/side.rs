@@ -17,6 +17,9 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// The first TCP port. Each case has its own port.
 const PORT: usize = 18_600;
 
+/// Where the peer keeps the process id of its program.
+const PID: &str = "/tmp/softhca-program.pid";
+
 /// How often a case is tried whose client comes too early, and the distance of the ports of two
 /// tries.
 const TRIES: usize = 10;
@@ -98,7 +101,13 @@ impl<'a> Lab<'a> {
         let client =
             client.wait(LIMIT).map_err(|late| format!("{}; {}", one_line(&late), last_line(&server.everything())))?;
         match case.ending {
-            Ending::Both if is_early(case, &client) => return Err(EARLY.to_owned()),
+            Ending::Both if is_early(case, &client) => {
+                // The peer runs only a few programs at a time.
+                if serves == Serves::Peer {
+                    self.peer.ask(self.room, &format!("kill $(cat {PID})"))?;
+                }
+                return Err(EARLY.to_owned());
+            }
             Ending::Both => {}
             Ending::Says(words) if client.everything().contains(words) => return Ok(()),
             Ending::Says(_) => {
@@ -135,7 +144,7 @@ impl<'a> Lab<'a> {
     fn start(&self, side: Serves, line: &str) -> Result<Program, String> {
         let command = match side {
             Serves::Here => self.room.run(&line.split_whitespace().collect::<Vec<_>>()),
-            Serves::Peer => self.peer.command(&format!("timeout {} {line}", LIMIT.as_secs())),
+            Serves::Peer => self.peer.command(&format!("echo $$ >{PID}; exec timeout {} {line}", LIMIT.as_secs())),
         };
         self.room.start(command)
     }
