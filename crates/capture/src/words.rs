@@ -13,7 +13,7 @@ use wire::probe::{self, Probe};
 use wire::{Headers, Opcode, Qpn};
 
 use crate::link::Link;
-use crate::packet::{End, Packet, Path};
+use crate::packet::{End, Packet, Path, Tcp};
 
 pub(crate) mod streams;
 
@@ -105,25 +105,12 @@ pub fn json(packet: &Packet) -> Value {
         "peer": known(lane.is_some(), to),
         "from": packet.from.to_string(),
         "to": packet.to.to_string(),
-        "link": packet.link.map(|link| json!({
-            "slid": link.slid,
-            "dlid": link.dlid,
-            "sl": link.sl,
-            "vl": link.vl,
-            "grh": link.flow_label.is_some(),
-        })),
+        "link": packet.link.map(lids),
         "src_qp": (packet.src_qp != 0).then_some(packet.src_qp),
         "dest_qp": packet.dest_qp(),
         "transport": opcode.map(transport),
         "opcode": opcode.map(|opcode| opcode.operation.to_string()).or_else(|| streams::opcode(packet)),
-        "tcp": packet.tcp.map(|tcp| json!({
-            "from_port": packet.from_port,
-            "to_port": tcp.to_port,
-            "end": tcp.end.map(|end| match end {
-                End::Finish => "fin",
-                End::Reset => "reset",
-            }),
-        })),
+        "tcp": packet.tcp.map(|tcp| segment(packet, &tcp)),
         "opcode_number": packet.bytes.first(),
         "psn": headers.map(|headers| headers.psn.value()),
         "ack_req": headers.map(|headers| headers.ack_req),
@@ -141,6 +128,19 @@ pub fn json(packet: &Packet) -> Value {
         })),
         "text": line(packet),
     })
+}
+
+fn lids(link: Link) -> Value {
+    let Link { slid, dlid, sl, vl, flow_label, .. } = link;
+    json!({"slid": slid, "dlid": dlid, "sl": sl, "vl": vl, "grh": flow_label.is_some()})
+}
+
+fn segment(packet: &Packet, tcp: &Tcp) -> Value {
+    let end = tcp.end.map(|end| match end {
+        End::Finish => "fin",
+        End::Reset => "reset",
+    });
+    json!({"from_port": packet.from_port, "to_port": tcp.to_port, "end": end})
 }
 
 fn transport(opcode: Opcode) -> String {
