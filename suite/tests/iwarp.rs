@@ -105,7 +105,7 @@ fn pair(room: &Room, listens: &str, calls: &str) -> (Server, Program) {
 }
 
 #[test]
-fn a_rejection_brings_its_private_data() {
+fn iw_reject_brings_its_private_data() {
     let room = room();
     let (_server, mut client) = pair(&room, "reject", "established");
     said(&mut client, "RDMA_CM_EVENT_REJECTED status -104 private not today");
@@ -124,7 +124,7 @@ fn nobody_listening_is_a_rejection() {
 }
 
 #[test]
-fn a_disconnect_reaches_both_sides() {
+fn iw_close_a_disconnect_reaches_both_sides() {
     let room = room();
     let (mut server, mut client) = pair(&room, "accept", "disconnect");
     for side in [&mut server.program, &mut client] {
@@ -148,7 +148,7 @@ fn a_killed_peer_is_a_disconnected_peer() {
 }
 
 #[test]
-fn the_reasons_name_layer_type_and_code_of_a_terminate_message() {
+fn iw_terminate_reasons_name_layer_type_and_code() {
     for (request, reason) in [
         ("write", "DDP, tagged buffer: the STag is invalid (1/1/0x0)"),
         ("send", "DDP, untagged buffer: no receive is posted for the message (1/2/0x2)"),
@@ -167,6 +167,31 @@ fn the_reasons_name_layer_type_and_code_of_a_terminate_message() {
         assert!(server.contains(&format!("ended the stream: {reason}")), "{server}");
         assert!(client.contains(&format!("got a Terminate message: {reason}")), "{client}");
     }
+}
+
+#[test]
+fn show_qp_has_the_tcp_connection_of_both_sides() {
+    let room = room();
+    let (mut server, mut client) = pair(&room, "accept", "established");
+    said(&mut server.program, "RDMA_CM_EVENT_ESTABLISHED status 0");
+    said(&mut client, "RDMA_CM_EVENT_ESTABLISHED status 0");
+    // The initiator's ready-to-receive message arrives.
+    let mut rows = Vec::new();
+    softhca_suite::wait::until(HANG, "a message", || {
+        rows = room.json(&["show", "qp", "--json"]).ok()?["qps"].as_array()?.clone();
+        rows.iter().any(|row| row["stream"]["received_bytes"].as_u64() > Some(0)).then_some(())
+    })
+    .expect("it is counted");
+    let [one, other] = [0, 1].map(|row| &rows[row]["stream"]);
+    assert_eq!((&one["local"], &one["remote"]), (&other["remote"], &other["local"]), "{rows:?}");
+    let at = format!("127.0.0.1:{}", server.port());
+    assert_eq!([one, other].iter().filter(|stream| stream["local"] == at.as_str()).count(), 1, "{rows:?}");
+    for stream in [one, other] {
+        assert_eq!((&stream["state"], &stream["revision"], &stream["crc"]), (&"open".into(), &2.into(), &true.into()));
+    }
+    assert_eq!((&one["sent_bytes"], &one["received_bytes"]), (&other["received_bytes"], &other["sent_bytes"]));
+    let text = room.finish(room.softhca(&["show", "qp"])).expect("it ends").expect_success().output;
+    assert!(text.contains(&format!("TCP {at} > ")) && text.contains("MPA revision 2, CRC"), "{text}");
 }
 
 #[test]
@@ -191,7 +216,7 @@ fn devices_show_what_siw_shows() {
 }
 
 #[test]
-fn only_the_connection_manager_connects() {
+fn iw_connect_only_the_manager_connects() {
     let room = room();
     let outcome = room.finish(room.run(&["ibv_ud_pingpong"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("RC QPs only"), "{}", outcome.told());
@@ -215,7 +240,7 @@ fn sliced(server: &str, client: &str, seed: u64) {
 }
 
 #[test]
-fn messages_cross_a_proxy_that_cuts_segments_anywhere() {
+fn iw_stream_messages_cross_a_proxy_that_cuts_segments_anywhere() {
     for seed in 1..4 {
         sliced("rping -s -a ADDRESS -p PORT -C 30 -S 9000 -V", "rping -c -a ADDRESS -p PORT -C 30 -S 9000 -V", seed);
     }

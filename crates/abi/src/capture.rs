@@ -24,7 +24,7 @@ record! {
         28 => peer_pid: u32,
         /// The QP that it comes from, 0 where that is not known.
         32 => src_qp: u32,
-        /// DROP: the QP that it is for.
+        /// DROP, and packets with `record_flag::TCP`: the QP that it is for.
         36 => dest_qp: u32,
         /// DROP: the packet's PSN.
         40 => psn: u32,
@@ -34,9 +34,9 @@ record! {
         48 => from: [u8; 16],
         /// Destination address as a GID.
         64 => to: [u8; 16],
-        /// UDP source port.
+        /// UDP or TCP source port.
         80 => from_port: u16,
-        /// IPv4 identification.
+        /// IPv4 identification; with `record_flag::TCP` the destination port.
         82 => id: u16,
         /// Traffic class (IPv4: TOS).
         84 => traffic_class: u8,
@@ -110,6 +110,15 @@ constants! {
         LINK = 2,
         /// On an InfiniBand link: the packet has a GRH, with the addresses of the record.
         GLOBAL = 4,
+        /// The bytes are a part of the byte stream of a TCP connection: iWARP. `kept` and `len`
+        /// may be 0.
+        TCP = 8,
+        /// With `TCP`: the sender's direction ends behind the bytes.
+        FIN = 16,
+        /// With `TCP`: the connection is reset.
+        RESET = 32,
+        /// With `TCP`: the bytes begin inside of a frame.
+        INSIDE = 64,
     }
 
     /// Bits of `LaneOut::side` of a CAPTURE push.

@@ -242,6 +242,8 @@ constants! {
         FROZEN = 48,
         /// The path migration state (see `qp::migration`), and `QP_PATHS_SWAPPED`.
         MIGRATION = 52,
+        /// The state of the stream of a QP of iWARP (see `stream::state`).
+        STREAM = 56,
         /// Packets sent, u64: as on a link with the path MTU. This word and the next three count
         /// for the port, and no target of XRC has them.
         SENT_PACKETS = 64,
@@ -257,6 +259,10 @@ constants! {
         LOST_PACKETS = 96,
         /// Words of 4 bytes of these packets, u64.
         LOST_WORDS = 104,
+        /// Bytes of FPDUs that the socket of a stream has taken, u64.
+        STREAM_SENT = 112,
+        /// Bytes of FPDUs that the socket of a stream has given, u64.
+        STREAM_RECEIVED = 120,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.

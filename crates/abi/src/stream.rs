@@ -51,6 +51,22 @@ constants! {
         SIW = 16,
     }
 
+    /// The state of a stream, in the control line of its QP.
+    pub mod state: u32 {
+        /// There is no stream yet.
+        NONE = 0,
+        /// The responder waits for the initiator's first FPDU.
+        WAITING = 1,
+        /// Both sides send and receive.
+        OPEN = 2,
+        /// This side waits for the peer's end.
+        CLOSING = 3,
+        /// A Terminate message ends the stream.
+        TERMINATE = 4,
+        /// The stream is over.
+        CLOSED = 5,
+    }
+
     /// `QpOut::kind`.
     pub mod qp_kind: u32 {
         /// Its packets go over lanes and UDP.

@@ -9,6 +9,7 @@ use std::net::Ipv6Addr;
 use abi::device::mtu_bytes;
 use abi::qp::state as qp_state;
 use abi::queue::{ON_WIRE, cq as cq_word, qp as qp_word, srq as srq_word};
+use abi::stream::{StreamOut, state, stream_flags};
 use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
@@ -19,6 +20,7 @@ use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
 use crate::objects::Qp;
 use crate::rundir::node;
+use crate::streams::Taken;
 use crate::table::Kind;
 use crate::wire::Wire;
 use crate::world::World;
@@ -282,6 +284,34 @@ fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option
     })
 }
 
+/// The TCP connection of a QP of iWARP.
+fn stream(qp: &Qp, taken: &Taken) -> Value {
+    let StreamOut { flags, ird, ord, revision, .. } = taken.agreed;
+    let has = |flag: u32| flags & flag != 0;
+    let address = |index: usize| taken.addresses.map(|both| both[index].to_string());
+    json!({
+        "local": address(0),
+        "remote": address(1),
+        "state": match qp.block.read(qp_word::STREAM) {
+            state::WAITING => "waiting",
+            state::OPEN => "open",
+            state::CLOSING => "closing",
+            state::TERMINATE => "terminate",
+            state::CLOSED => "closed",
+            _ => "none",
+        },
+        "initiator": has(stream_flags::INITIATOR),
+        "revision": revision,
+        "crc": has(stream_flags::CRC),
+        "sends_markers": has(stream_flags::SENDS_MARKERS),
+        "receives_markers": has(stream_flags::RECEIVES_MARKERS),
+        "ird": ird,
+        "ord": ord,
+        "sent_bytes": qp.block.read64(qp_word::STREAM_SENT),
+        "received_bytes": qp.block.read64(qp_word::STREAM_RECEIVED),
+    })
+}
+
 fn one_qp(world: &World, device: usize, qp: &Qp) -> Value {
     let word = |at: usize| qp.block.read(at);
     let state = qp.state() as u8;
@@ -289,6 +319,7 @@ fn one_qp(world: &World, device: usize, qp: &Qp) -> Value {
     let lane = word(qp_word::LANE);
     let attributes = qp.attributes_now();
     let dest = lids::directed(&world.devices, device, &attributes.dest);
+    let taken = world.wire.streams().taken(qp.qpn);
     json!({
         "qpn": qp.qpn,
         "type": qp.service.to_string(),
@@ -309,10 +340,12 @@ fn one_qp(world: &World, device: usize, qp: &Qp) -> Value {
         "sgid_index": dest.sgid_index,
         "groups": qp.groups.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect::<Vec<_>>(),
         "path": match lane {
+            0 if taken.is_some() => "tcp".to_owned(),
             0 => "none".to_owned(),
             ON_WIRE => "wire".to_owned(),
             lane => format!("lane {lane}"),
         },
+        "stream": taken.map(|taken| stream(qp, &taken)),
         "peer": world.contexts.get(&peer).map(|context| {
             json!({ "context": peer.0, "pid": context.peer.pid, "comm": context.peer.comm })
         }),

@@ -2,10 +2,12 @@
 //! take them. The principal type is [`Streams`].
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use abi::stream::StreamOut;
 use parking_lot::Mutex;
+use rustix::net::{SocketAddrAny, getpeername, getsockname};
 
 /// A connection that an engine may take.
 #[derive(Debug)]
@@ -14,6 +16,24 @@ pub(crate) struct Offer {
     pub(crate) socket: OwnedFd,
     /// What both sides have agreed on.
     pub(crate) agreed: StreamOut,
+}
+
+/// What is shown of a connection that an engine has taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// The addresses of this side and of the peer; `None` if the peer has already left.
+    pub(crate) addresses: Option<[SocketAddr; 2]>,
+    /// What both sides have agreed on.
+    pub(crate) agreed: StreamOut,
+}
+
+impl Taken {
+    fn of(offer: &Offer) -> Self {
+        let address = |at: Option<SocketAddrAny>| at.and_then(|at| SocketAddr::try_from(at).ok());
+        let local = address(getsockname(&offer.socket).ok());
+        let remote = address(getpeername(&offer.socket).ok().flatten());
+        Self { addresses: local.zip(remote).map(|(local, remote)| [local, remote]), agreed: offer.agreed }
+    }
 }
 
 /// What an engine has done with a connection.
@@ -33,6 +53,8 @@ pub(crate) struct Streams(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     offers: BTreeMap<u32, Offer>,
+    /// The connections that engines have taken, as long as their ids exist.
+    taken: BTreeMap<u32, Taken>,
     news: Vec<StreamNews>,
 }
 
@@ -44,7 +66,9 @@ impl Streams {
 
     /// Closes the connection of a QP, if no engine has taken it.
     pub(crate) fn withdraw(&self, qpn: u32) {
-        self.0.lock().offers.remove(&qpn);
+        let mut state = self.0.lock();
+        state.offers.remove(&qpn);
+        state.taken.remove(&qpn);
     }
 
     /// Whether a connection waits for a QP.
@@ -56,8 +80,14 @@ impl Streams {
     pub(crate) fn take(&self, qpn: u32) -> Option<Offer> {
         let mut state = self.0.lock();
         let offer = state.offers.remove(&qpn)?;
+        state.taken.insert(qpn, Taken::of(&offer));
         state.news.push(StreamNews::Taken(qpn));
         Some(offer)
+    }
+
+    /// The connection that the engine of a QP has taken.
+    pub(crate) fn taken(&self, qpn: u32) -> Option<Taken> {
+        self.0.lock().taken.get(&qpn).copied()
     }
 
     /// Notes that the connection of a QP has ended.

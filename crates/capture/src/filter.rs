@@ -134,7 +134,11 @@ impl Node {
                 packet.link.zip(lid).is_some_and(|(link, lid)| side.holds(&lid, &link.slid, &link.dlid))
             }
             Self::Device(name) => packet.device.as_deref() == Some(name),
-            Self::Opcode(name) => operation().is_some_and(|opcode| is_called(&opcode.to_string(), name)),
+            Self::Opcode(name) => {
+                let stream = || crate::words::streams::opcode(packet);
+                let opcode = operation().map(|opcode| opcode.to_string()).or_else(stream);
+                opcode.is_some_and(|opcode| is_called(&opcode, name))
+            }
             Self::Lane(wanted) => match packet.path {
                 Path::Lane { lane, .. } => wanted.is_none_or(|wanted| wanted == lane),
                 _ => false,

@@ -1,5 +1,6 @@
 //! Builds an Ethernet frame around a packet. Packets of InfiniBand links have other headers
-//! ([`crate::link`]). The principal function is [`frame()`].
+//! ([`crate::link`]), and bytes of iWARP get TCP's ([`crate::segment`]). The principal function is
+//! [`frame()`].
 //!
 //! A packet from a socket or a lane has no Ethernet header. Its MAC addresses here are made from
 //! its IP addresses, and are marked as locally administered. The IP and UDP headers are as they
@@ -15,19 +16,43 @@ use crate::packet::Packet;
 const PORT: u16 = 4791;
 /// Bytes of an Ethernet and of a UDP header.
 const ETHERNET: usize = 14;
-const UDP: usize = 8;
+const UDP_LEN: usize = 8;
 /// The hop limit if no program has set one.
 const HOPS: u8 = 64;
 
-/// The frame around a packet, as far as the packet was kept, and the length of the whole frame.
+/// A transport protocol: its number, and where its header has the checksum.
+pub(crate) type Transport = (u8, usize);
+const UDP: Transport = (17, 6);
+/// The transport of iWARP.
+pub(crate) const TCP: Transport = (6, 16);
+
+/// The frame around a packet of RoCEv2, as far as the packet was kept, and the length of the whole
+/// frame.
 #[must_use]
 pub fn frame(packet: &Packet) -> (Vec<u8>, usize) {
-    let (from, to) = (gid(packet.from), gid(packet.to));
+    let len = UDP_LEN + packet.len;
+    let mut datagram = Vec::with_capacity(UDP_LEN + packet.bytes.len());
+    for word in [packet.from_port, PORT, len as u16, 0] {
+        datagram.extend(word.to_be_bytes());
+    }
+    datagram.extend_from_slice(&packet.bytes);
+    around(packet, (packet.from, packet.to), UDP, datagram, len)
+}
+
+/// The frame around a datagram or segment between two addresses of a packet. `len` is the length of
+/// the whole datagram or segment.
+pub(crate) fn around(
+    packet: &Packet,
+    (from, to): (IpAddr, IpAddr),
+    transport: Transport,
+    mut inner: Vec<u8>,
+    len: usize,
+) -> (Vec<u8>, usize) {
     let hops = if packet.hop_limit == 0 { HOPS } else { packet.hop_limit };
-    let udp_len = (UDP + packet.len) as u16;
-    let mut network = Network::between(from, to, packet.traffic_class, 0, hops, udp_len);
-    if let Network::V4(ip) = &mut network {
-        ip.id = packet.id;
+    let mut network = Network::between(gid(from), gid(to), packet.traffic_class, 0, hops, len as u16);
+    match &mut network {
+        Network::V4(ip) => (ip.id, ip.protocol) = (packet.id, transport.0),
+        Network::V6(ip) => ip.next_header = transport.0,
     }
     let mut header = [0; NETWORK];
     network.emit(&mut header);
@@ -35,18 +60,16 @@ pub fn frame(packet: &Packet) -> (Vec<u8>, usize) {
         Network::V4(_) => (0x0800, &header[20..]),
         Network::V6(_) => (0x86dd, &header),
     };
-    let mut bytes = Vec::with_capacity(ETHERNET + NETWORK + UDP + packet.bytes.len());
-    bytes.extend(mac(packet.to));
-    bytes.extend(mac(packet.from));
+    let sum = checksum((from, to), transport, &inner, len);
+    inner[transport.1..transport.1 + 2].copy_from_slice(&sum.to_be_bytes());
+    let mut bytes = Vec::with_capacity(ETHERNET + NETWORK + inner.len());
+    bytes.extend(mac(to));
+    bytes.extend(mac(from));
     bytes.extend(kind.to_be_bytes());
     bytes.extend(ip);
-    for word in [packet.from_port, PORT, udp_len] {
-        bytes.extend(word.to_be_bytes());
-    }
-    bytes.extend(checksum(packet, &from, &to, udp_len).to_be_bytes());
     let headers = bytes.len();
-    bytes.extend_from_slice(&packet.bytes);
-    (bytes, headers + packet.len)
+    bytes.extend(inner);
+    (bytes, headers + len)
 }
 
 /// An address as a GID.
@@ -76,23 +99,23 @@ fn mac(ip: IpAddr) -> [u8; 6] {
     }
 }
 
-/// The UDP checksum. If the packet was not kept as a whole, the checksum is unknown. Over IPv6 it
-/// must not be 0.
-fn checksum(packet: &Packet, from: &[u8; 16], to: &[u8; 16], udp_len: u16) -> u16 {
-    if !packet.is_whole() {
-        return if packet.from.is_ipv4() && packet.to.is_ipv4() { 0 } else { 0xffff };
+/// The checksum of a datagram or segment, whose field for it is 0. If not all bytes were kept, the
+/// checksum is unknown. UDP over IPv6 must not have 0.
+fn checksum((from, to): (IpAddr, IpAddr), transport: Transport, inner: &[u8], len: usize) -> u16 {
+    let is_v4 = from.is_ipv4() && to.is_ipv4();
+    if inner.len() != len {
+        return if is_v4 { 0 } else { 0xffff };
     }
     // The prefix of mapped IPv4 addresses adds the same to the sums of both addresses, so the sum
     // covers only the addresses themselves.
-    let skipped = if packet.from.is_ipv4() && packet.to.is_ipv4() { 12 } else { 0 };
-    let words = [packet.from_port, PORT, udp_len, udp_len, 17].into_iter().map(u64::from).sum::<u64>();
-    let sum = words + sum(&from[skipped..]) + sum(&to[skipped..]) + sum(&packet.bytes);
-    let mut folded = sum;
+    let skipped = if is_v4 { 12 } else { 0 };
+    let words = u64::from(transport.0) + u64::from(len as u16);
+    let mut folded = words + sum(&gid(from)[skipped..]) + sum(&gid(to)[skipped..]) + sum(inner);
     while folded > 0xffff {
         folded = (folded & 0xffff) + (folded >> 16);
     }
     match !(folded as u16) {
-        0 => 0xffff,
+        0 if transport == UDP => 0xffff,
         checksum => checksum,
     }
 }

@@ -73,6 +73,43 @@ impl fmt::Display for Path {
     }
 }
 
+/// How the direction of a TCP connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The sender sends no more.
+    Finish,
+    /// The connection is reset.
+    Reset,
+}
+
+/// What a packet of iWARP has besides its bytes, which are a part of the byte stream of a TCP
+/// connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Destination port.
+    pub to_port: u16,
+    /// The direction ends behind the bytes.
+    pub end: Option<End>,
+    /// The bytes begin inside of a frame.
+    pub inside: bool,
+    /// The QP that the bytes are for, or 0 if it is unknown.
+    pub dest_qp: u32,
+}
+
+impl Tcp {
+    /// What a record says of it. `None`: the packet is none of iWARP.
+    fn of(record: &CaptureRecord) -> Option<Self> {
+        let has = |flag: u16| record.flags & flag != 0;
+        let end = match () {
+            () if has(record_flag::RESET) => Some(End::Reset),
+            () if has(record_flag::FIN) => Some(End::Finish),
+            () => None,
+        };
+        let (to_port, inside, dest_qp) = (record.id, has(record_flag::INSIDE), record.dest_qp);
+        has(record_flag::TCP).then_some(Self { to_port, end, inside, dest_qp })
+    }
+}
+
 /// A captured packet, or the record of a dropped packet that was not captured.
 #[derive(Clone, Debug)]
 pub struct Packet {
@@ -82,15 +119,17 @@ pub struct Packet {
     pub device: Option<Arc<str>>,
     /// The port of the device; 0 if it is unknown.
     pub port: u8,
-    /// The InfiniBand link. `None`: the packet is one of RoCEv2.
+    /// The InfiniBand link. `None`: the packet is one of RoCEv2, or of iWARP.
     pub link: Option<Link>,
+    /// The TCP segment. `None`: the packet is none of iWARP.
+    pub tcp: Option<Tcp>,
     /// Its path.
     pub path: Path,
     /// Source address.
     pub from: IpAddr,
     /// Destination address.
     pub to: IpAddr,
-    /// UDP source port.
+    /// UDP or TCP source port.
     pub from_port: u16,
     /// IPv4 identification.
     pub id: u16,
@@ -100,7 +139,7 @@ pub struct Packet {
     pub hop_limit: u8,
     /// The sending QP, or 0 if it is unknown. A packet does not contain it.
     pub src_qp: u32,
-    /// The bytes from the BTH to the ICRC, as far as they were kept. Empty: only the drop is known.
+    /// The bytes from the BTH to the ICRC, or the bytes of a TCP segment, as far as they were kept.
     pub bytes: Vec<u8>,
     /// The length of the whole packet.
     pub len: usize,
@@ -130,11 +169,12 @@ impl Packet {
             device: device(&record),
             port: record.port,
             link: Link::of(&record),
+            tcp: Tcp::of(&record),
             path: path(&record),
             from: Ipv6Addr::from(record.from).to_canonical(),
             to: Ipv6Addr::from(record.to).to_canonical(),
             from_port: record.from_port,
-            id: record.id,
+            id: if Tcp::of(&record).is_some() { 0 } else { record.id },
             traffic_class: record.traffic_class,
             hop_limit: record.hop_limit,
             src_qp: record.src_qp,
@@ -160,7 +200,7 @@ impl Packet {
                     psn: record.psn,
                     opcode: record.opcode,
                 });
-                (packet.bytes, packet.len) = (Vec::new(), 0);
+                (packet.bytes, packet.len, packet.tcp) = (Vec::new(), 0, None);
             }
             _ => return None,
         }
@@ -179,6 +219,12 @@ impl Packet {
         }
     }
 
+    /// Whether there is a packet. Otherwise only its drop is known.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        !self.bytes.is_empty() || self.tcp.is_some()
+    }
+
     /// Whether the whole packet was kept.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -188,6 +234,9 @@ impl Packet {
     /// The headers, if this is a transport packet.
     #[must_use]
     pub fn headers(&self) -> Option<Headers> {
+        if self.tcp.is_some() {
+            return None;
+        }
         Headers::parse(&self.bytes).ok()
     }
 
@@ -202,13 +251,17 @@ impl Packet {
 
     /// Removes the payload.
     pub fn strip(&mut self) {
-        let headers = self.headers().map_or(SHORTEST, |headers| headers.len());
+        let shortest = if self.tcp.is_some() { iwarp::startup::HEADER_LEN } else { SHORTEST };
+        let headers = self.headers().map_or(shortest, |headers| headers.len());
         self.bytes.truncate(headers);
     }
 
     /// The destination QP. `None` if this is not a transport packet.
     #[must_use]
     pub fn dest_qp(&self) -> Option<u32> {
+        if let Some(tcp) = &self.tcp {
+            return Some(tcp.dest_qp);
+        }
         match &self.dropped {
             Some(dropped) if self.bytes.is_empty() => Some(dropped.dest_qp),
             _ => self.bytes.get(5..8).map(|qpn| u32::from_be_bytes([0, qpn[0], qpn[1], qpn[2]])),
@@ -247,6 +300,7 @@ impl Packet {
     pub(crate) fn is_what(&self, dropped: &DropRecord) -> bool {
         let psn = self.bytes.get(9..12).map(|psn| u32::from_be_bytes([0, psn[0], psn[1], psn[2]]));
         self.dropped.is_none()
+            && self.tcp.is_none()
             && !self.bytes.is_empty()
             && self.dest_qp().unwrap_or(0) == dropped.dest_qp
             && psn.unwrap_or(0) == dropped.psn
@@ -275,6 +329,7 @@ pub(crate) fn path_of(record: &CaptureRecord, own: &Process, others: impl FnOnce
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::Segments;
     use crate::{Filter, frame, words};
 
     /// Whatever bytes a program writes, they are shown or ignored, and they send no control codes
@@ -292,7 +347,7 @@ mod tests {
                         len,
                         kept,
                         words: 2,
-                        flags: (len % 8) as u16,
+                        flags: (len % 128) as u16,
                         mtu: (kept % 7) as u8,
                         cause: kept,
                         path: len,
@@ -307,8 +362,10 @@ mod tests {
                         let said = [words::line(&packet), words::lines(&packet, false), packet.comment()].concat();
                         assert!(!said.contains('\u{1b}'), "{said}");
                         assert!(words::json(&packet).is_object());
-                        let (bytes, len) = frame(&packet);
-                        assert!(bytes.len() <= len);
+                        let frames = Segments::default().frames(&packet, 1, None);
+                        for (bytes, len) in frames.into_iter().chain([frame(&packet)]) {
+                            assert!(bytes.len() <= len);
+                        }
                         for (bytes, len) in packet.link.iter().flat_map(|link| link.frames(&packet)) {
                             assert!(bytes.len() <= len);
                         }

@@ -19,7 +19,8 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::{DataLink, Endianness, PcapError};
 
 use crate::frame::frame;
-use crate::packet::{Packet, Path};
+use crate::packet::{Packet, Path, Tcp};
+use crate::segment::Segments;
 use crate::session::Port;
 
 /// The direction, in the flags of a packet.
@@ -47,6 +48,7 @@ pub struct PcapNg<W: Write> {
     interfaces: Vec<Interface>,
     /// The maximal length of a packet; 0 means no limit.
     most: u32,
+    segments: Segments,
 }
 
 /// An interface of the file.
@@ -69,7 +71,7 @@ impl<W: Write> PcapNg<W> {
         // The length of the section is not known yet. The default value says so.
         let section = SectionHeaderBlock { endianness: Endianness::Little, options, ..SectionHeaderBlock::default() };
         let to = PcapNgWriter::with_section_header(to, section).map_err(told)?;
-        let mut file = Self { to, interfaces: Vec::new(), most };
+        let mut file = Self { to, interfaces: Vec::new(), most, segments: Segments::default() };
         for Port { device, number, infiniband } in ports {
             let several = ports.iter().filter(|other| other.device == *device).count() > 1;
             let name = if several { format!("{device}/{number}") } else { device.clone() };
@@ -129,15 +131,16 @@ impl<W: Write> PcapNg<W> {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&mut self, packet: &Packet) -> io::Result<bool> {
-        if packet.bytes.is_empty() {
+        if !packet.is_there() {
             return Ok(false);
         }
         let interface_id = self.interface(packet)? as u32;
-        let frames = match &packet.link {
-            Some(link) => {
+        let frames = match (&packet.link, packet.tcp) {
+            (_, Some(Tcp { to_port, end, .. })) => self.segments.frames(packet, to_port, end),
+            (Some(link), None) => {
                 link.frames(packet).into_iter().map(|(bytes, len)| recorded(packet.time, &bytes, len)).collect()
             }
-            None => vec![frame(packet)],
+            (None, None) => vec![frame(packet)],
         };
         for (bytes, len) in frames {
             let mut options = vec![EnhancedPacketOption::Comment(packet.comment().into())];

@@ -6,8 +6,9 @@
 //! for [`HOLD`]. Programs join a capture one after the other. Packets from before all programs have
 //! joined are left out, because they would show only one side of a conversation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -87,6 +88,8 @@ pub struct Session {
     programs: HashMap<u32, Process>,
     /// The peers of queue pairs on the wire, from the queue pairs' own packets: by engine and QP.
     peers: HashMap<(u32, u32), u32>,
+    /// The directions of TCP connections whose senders are captured: source and destination.
+    sent: HashSet<[(IpAddr, u16); 2]>,
     held: Vec<Packet>,
     /// When all programs had joined, and the number of lost packets before that. Older packets are
     /// left out.
@@ -136,6 +139,7 @@ impl Session {
             rings: Vec::new(),
             programs: HashMap::new(),
             peers: HashMap::new(),
+            sent: HashSet::new(),
             held: Vec::new(),
             since: u64::MAX,
             lost_before: 0,
@@ -208,7 +212,7 @@ impl Session {
         self.read_all(BUNCH);
         let (old, young) = std::mem::take(&mut self.held).into_iter().partition(|packet| packet.time <= until);
         self.held = young;
-        Ok(in_order(old))
+        Ok(self.without_copies(old))
     }
 
     /// The remaining packets: everything that has been written so far.
@@ -216,7 +220,27 @@ impl Session {
         // A program that has just ended may not be known yet.
         let _ = self.ask_for_news();
         self.read_all(usize::MAX);
-        in_order(std::mem::take(&mut self.held))
+        let rest = std::mem::take(&mut self.held);
+        self.without_copies(rest)
+    }
+
+    /// The packets in order. Bytes of TCP that were shown where they left are not shown again where
+    /// they arrive: in a file they would be retransmissions.
+    fn without_copies(&mut self, packets: Vec<Packet>) -> Vec<Packet> {
+        let mut packets = in_order(packets);
+        packets.retain(|packet| {
+            let Some(tcp) = &packet.tcp else { return true };
+            let flow = [(packet.from, packet.from_port), (packet.to, tcp.to_port)];
+            if !matches!(packet.path, Path::Out(_)) {
+                return !self.sent.contains(&flow);
+            }
+            if self.sent.len() >= PEERS {
+                self.sent.clear();
+            }
+            self.sent.insert(flow);
+            true
+        });
+        packets
     }
 
     fn ask_for_news(&mut self) -> Result<(), Error> {
@@ -288,7 +312,7 @@ impl Session {
                     Some(_) if seen_elsewhere => {}
                     Some(mut packet) => {
                         name_sender(&mut packet, ring.engine, peers);
-                        match (packet.time < *since, packet.bytes.is_empty()) {
+                        match (packet.time < *since, !packet.is_there()) {
                             (true, _) => {}
                             (false, true) => drops.push(packet),
                             (false, false) => held.push(packet),

@@ -13,7 +13,9 @@ use wire::probe::{self, Probe};
 use wire::{Headers, Opcode, Qpn};
 
 use crate::link::Link;
-use crate::packet::{Packet, Path};
+use crate::packet::{End, Packet, Path, Tcp};
+
+pub(crate) mod streams;
 
 /// Bytes of payload in one row.
 const ROW: usize = 16;
@@ -43,6 +45,10 @@ pub fn lines(packet: &Packet, payload: bool) -> String {
                 "    GRH  {from} > {to}, traffic class {class:#04x}, flow label {label:#x}, hop limit {hops}"
             );
         }
+    } else if let Some(tcp) = &packet.tcp {
+        let (port, to) = (packet.from_port, tcp.to_port);
+        let _ = writeln!(text, "    IP   {} > {}", packet.from, packet.to);
+        let _ = writeln!(text, "    TCP  {port} > {to}, {} bytes", packet.len);
     } else if !packet.bytes.is_empty() {
         let (class, port) = (packet.traffic_class, packet.from_port);
         let _ =
@@ -58,7 +64,7 @@ pub fn lines(packet: &Packet, payload: bool) -> String {
     if !said.is_empty() {
         let _ = writeln!(text, "    {}", said.trim_start_matches([' ', ';']));
     }
-    let (bytes, _) = packet.payload();
+    let bytes = if packet.tcp.is_some() { &packet.bytes } else { packet.payload().0 };
     for (at, row) in bytes.chunks(ROW).enumerate().filter(|_| payload) {
         let hex: String = row.iter().map(|byte| format!("{byte:02x} ")).collect();
         let letter = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
@@ -99,17 +105,12 @@ pub fn json(packet: &Packet) -> Value {
         "peer": known(lane.is_some(), to),
         "from": packet.from.to_string(),
         "to": packet.to.to_string(),
-        "link": packet.link.map(|link| json!({
-            "slid": link.slid,
-            "dlid": link.dlid,
-            "sl": link.sl,
-            "vl": link.vl,
-            "grh": link.flow_label.is_some(),
-        })),
+        "link": packet.link.map(lids),
         "src_qp": (packet.src_qp != 0).then_some(packet.src_qp),
         "dest_qp": packet.dest_qp(),
         "transport": opcode.map(transport),
-        "opcode": opcode.map(|opcode| opcode.operation.to_string()),
+        "opcode": opcode.map(|opcode| opcode.operation.to_string()).or_else(|| streams::opcode(packet)),
+        "tcp": packet.tcp.map(|tcp| segment(packet, &tcp)),
         "opcode_number": packet.bytes.first(),
         "psn": headers.map(|headers| headers.psn.value()),
         "ack_req": headers.map(|headers| headers.ack_req),
@@ -127,6 +128,19 @@ pub fn json(packet: &Packet) -> Value {
         })),
         "text": line(packet),
     })
+}
+
+fn lids(link: Link) -> Value {
+    let Link { slid, dlid, sl, vl, flow_label, .. } = link;
+    json!({"slid": slid, "dlid": dlid, "sl": sl, "vl": vl, "grh": flow_label.is_some()})
+}
+
+fn segment(packet: &Packet, tcp: &Tcp) -> Value {
+    let end = tcp.end.map(|end| match end {
+        End::Finish => "fin",
+        End::Reset => "reset",
+    });
+    json!({"from_port": packet.from_port, "to_port": tcp.to_port, "end": end})
 }
 
 fn transport(opcode: Opcode) -> String {
@@ -150,8 +164,12 @@ fn who(packet: &Packet) -> String {
     let qp =
         |qpn: Option<u32>| qpn.filter(|qpn| *qpn != 0).map_or_else(|| "?".to_owned(), |qpn| Qpn::new(qpn).to_string());
     let (src, dest) = (qp(Some(packet.src_qp)), qp(packet.dest_qp()));
-    if packet.bytes.is_empty() {
+    if !packet.is_there() {
         return format!("QP {src} > QP {dest}");
+    }
+    if let Some(tcp) = &packet.tcp {
+        let Packet { from, to, from_port, .. } = packet;
+        return format!("{from} port {from_port} QP {src} > {to} port {} QP {dest}", tcp.to_port);
     }
     match packet.link {
         Some(Link { slid, dlid, .. }) => format!("LID {slid} QP {src} > LID {dlid} QP {dest}"),
@@ -169,6 +187,9 @@ fn qps(packet: &Packet) -> String {
 
 /// The content: headers and payload.
 fn what(packet: &Packet) -> String {
+    if let Some(tcp) = &packet.tcp {
+        return streams::what(packet, tcp);
+    }
     if packet.bytes.is_empty() {
         let opcode = packet.dropped.and_then(|dropped| Opcode::from_u8(dropped.opcode as u8));
         let psn = packet.dropped.map_or(0, |dropped| dropped.psn);

@@ -33,6 +33,7 @@ fn packet(operation: O, len: usize, link: Link) -> Packet {
         device: Some("H1".into()),
         port: 1,
         link: Some(link),
+        tcp: None,
         path: Path::Inside(Process::default()),
         from: "fe80::1".parse().unwrap(),
         to: "fe80::2".parse().unwrap(),

@@ -35,6 +35,7 @@ fn packet(headers: Headers, payload: &[u8], ips: [&str; 2]) -> Packet {
         device: Some("softhca0".into()),
         port: 1,
         link: None,
+        tcp: None,
         path: Path::Lane { lane: 3, from: process(123, "client"), to: process(456, "") },
         from,
         to,

@@ -125,7 +125,7 @@ impl Capturing<'_> {
             return Ok(());
         }
         for mut packet in packets {
-            self.seen += u64::from(!packet.bytes.is_empty());
+            self.seen += u64::from(packet.is_there());
             let here = self.wanted.interface.as_ref().is_none_or(|wanted| packet.device.as_deref() == Some(wanted));
             if !here || !self.filter.wants(&packet) {
                 continue;

@@ -37,7 +37,7 @@ pub(crate) fn run(host: &Host, json: bool, paths: bool, kind: Option<Kind>) -> R
                 crate::json::document(member(kind), readable(Value::Array(rows)))?
             } else {
                 let paths = if paths && kind == Kind::Qp { paths_in_words(&rows) } else { String::new() };
-                lines(kind, &rows) + &left_out + &paths
+                lines(kind, &rows) + &left_out + &streams_in_words(&rows) + &paths
             }
         }
     })
@@ -196,6 +196,29 @@ fn lines(kind: Kind, rows: &[Value]) -> String {
     table::columns(&heading, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
+/// The TCP connections of queue pairs of iWARP.
+fn streams_in_words(rows: &[Value]) -> String {
+    let connected = rows.iter().filter(|row| row["stream"].is_object());
+    let told = connected.map(|row| {
+        let (number, stream) = (cell("qpn", &row["qpn"]), &row["stream"]);
+        let text = |member: &str| cell(member, &stream[member]);
+        let with = |member: &str, word: &str| if stream[member] == true { format!(", {word}") } else { String::new() };
+        format!(
+            "QP {number}: TCP {} > {}, {}, MPA revision {}{}{}{}, {} bytes sent, {} received\n",
+            text("local"),
+            text("remote"),
+            text("state"),
+            text("revision"),
+            with("crc", "CRC"),
+            with("sends_markers", "sends markers"),
+            with("receives_markers", "receives markers"),
+            text("sent_bytes"),
+            text("received_bytes"),
+        )
+    });
+    told.collect()
+}
+
 /// The paths of connections through the switches of a topology.
 fn paths_in_words(rows: &[Value]) -> String {
     let connected = rows.iter().filter(|row| row["subnet_path"].is_object());
@@ -252,6 +275,19 @@ mod tests {
         assert!(text.starts_with("\nQP 0x102: H1[1] -> H2[1], LID 5, SL 0\n  S1: in by port 1"), "{text}");
         assert!(text.ends_with("  packets end at S2[1]: no route\n"), "{text}");
         assert_eq!(super::paths_in_words(&rows(&self::contexts(), Kind::Qp)), "");
+    }
+
+    #[test]
+    fn a_connection_of_iwarp_has_its_tcp_addresses() {
+        let mut contexts = contexts();
+        contexts[0]["qps"][0]["stream"] = json!({"local": "192.0.2.1:7471", "remote": "192.0.2.2:40000",
+            "state": "open", "revision": 2, "crc": true, "sends_markers": false, "receives_markers": false,
+            "sent_bytes": 24, "received_bytes": 52});
+        let text = super::streams_in_words(&rows(&contexts, Kind::Qp));
+        let expected =
+            "QP 0x102: TCP 192.0.2.1:7471 > 192.0.2.2:40000, open, MPA revision 2, CRC, 24 bytes sent, 52 received\n";
+        assert_eq!(text, expected);
+        assert_eq!(super::streams_in_words(&rows(&self::contexts(), Kind::Qp)), "");
     }
 
     #[test]

@@ -139,7 +139,8 @@ impl CaptureHook {
     #[cold]
     pub fn packet(&self, about: &CaptureRecord, bytes: &[u8], words: &str) {
         let is_out = matches!(about.path, path::LANE_OUT | path::WIRE_OUT);
-        let noted = if is_out { self.noted(bytes) } else { None };
+        let is_tcp = about.flags & record_flag::TCP != 0;
+        let noted = if is_out && !is_tcp { self.noted(bytes) } else { None };
         let words = noted.as_deref().unwrap_or(words);
         let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let time = if about.time == 0 { clock::since_1970() } else { about.time };

@@ -9,19 +9,24 @@
 
 mod changes;
 mod events;
+mod faults;
 mod memory;
 mod output;
 pub(crate) mod part;
 mod serving;
+mod shown;
 pub(crate) mod sockets;
 
 use std::time::Duration;
 
+use abi::queue::qp as word;
+use abi::stream::state;
 use iwarp::stream::work;
 use iwarp::{Stag, Transmit};
 use protocol::{Operation, SendOp, Time};
 
 use crate::qp::{Inner, Qp, Receive};
+use faults::Harm;
 use memory::Access;
 use output::Flushed;
 
@@ -57,11 +62,12 @@ impl Qp {
 
     /// Keeps a stream until both directions have ended.
     fn put_live_back(&self, inner: &mut Inner, live: Box<Live>) {
+        show_state(inner, &live);
         let over = live.stream.state() == iwarp::State::Closed && live.output.is_empty() && live.end.is_none();
         if over {
             return self.engine().net.streams.forget(&live.socket);
         }
-        if let Some(at) = live.stream.poll_timeout() {
+        if let Some(at) = [live.stream.poll_timeout(), live.stalls_until].into_iter().flatten().min() {
             self.look_again(inner, Time(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
         }
         if let Some(part) = &mut inner.link.stream {
@@ -94,21 +100,21 @@ impl Qp {
     /// Sends until there is nothing to send or the socket is full, and handles the events.
     fn drive(&self, inner: &mut Inner, live: &mut Live) {
         let mut left = QUANTUM;
-        loop {
+        while !live.is_broken && !self.stalls(live) {
             // Old output may have left no room for more.
             let had_output = !live.output.is_empty();
             let sent = self.fill_output(inner, live);
-            match live.output.flush(&live.socket) {
+            if self.stalls(live) {
+                break;
+            }
+            match live.output.flush(&live.socket, &mut live.sent) {
                 Ok(Flushed::All) => live.is_full = false,
                 Ok(Flushed::Full) => {
                     live.is_full = true;
                     break;
                 }
                 Err(_) => {
-                    live.output.clear();
-                    live.stream.lost();
-                    live.end = None;
-                    self.heed_events(inner, live);
+                    self.on_send_error(inner, live);
                     break;
                 }
             }
@@ -125,23 +131,50 @@ impl Qp {
         if live.output.is_empty()
             && let Some(end) = live.end.take()
         {
-            serving::end_direction(&live.socket, end);
+            self.end_direction(live, end);
         }
         self.engine().net.streams.watch(self.qpn(), live);
+    }
+
+    /// Whether a fault rule holds the output back.
+    fn stalls(&self, live: &mut Live) -> bool {
+        live.stalls_until = live.stalls_until.filter(|until| duration(self.engine().now()) < *until);
+        live.stalls_until.is_some()
+    }
+
+    /// The peer has closed or reset the connection. Messages that it sent before may still be in
+    /// the socket, and the program gets them first.
+    #[cold]
+    fn on_send_error(&self, inner: &mut Inner, live: &mut Live) {
+        live.output.clear();
+        (live.end, live.is_full, live.is_broken) = (None, false, true);
+        if live.peer_ended {
+            live.stream.lost();
+            self.heed_events(inner, live);
+        }
     }
 
     /// Writes FPDUs to the output. Returns their bytes.
     fn fill_output(&self, inner: &mut Inner, live: &mut Live) -> usize {
         let now = duration(self.engine().now());
         let mut sent = 0;
-        while live.end.is_none() {
-            let Live { stream, output, receives, .. } = live;
+        while live.end.is_none() && live.stalls_until.is_none() {
+            let Live { stream, output, receives, addresses, stalls_until, .. } = live;
             let Some(room) = output.room(stream.room()) else { break };
             let mut access = Access { qp: self, inner, receives };
             match stream.poll_transmit(now, room, &mut access) {
                 Transmit::Bytes(len) => {
+                    let port = inner.attributes.port_num;
+                    let is_ruled = self.engine().faults.is_on();
+                    let harm = if is_ruled { self.harm(port, addresses, &mut room[..len]) } else { Harm::default() };
+                    self.show_fpdu(addresses, &room[..len], &harm.words);
+                    if harm.resets {
+                        stream.abort();
+                        continue;
+                    }
                     output.add(len);
                     sent += len;
+                    *stalls_until = harm.until;
                 }
                 Transmit::Nothing | Transmit::Full => break,
                 end => live.end = Some(end),
@@ -150,6 +183,21 @@ impl Qp {
         }
         self.heed_events(inner, live);
         sent
+    }
+}
+
+/// Shows the agent the state of a stream, and how much it has carried.
+fn show_state(inner: &Inner, live: &Live) {
+    let state = match live.stream.state() {
+        iwarp::State::Waiting => state::WAITING,
+        iwarp::State::Open => state::OPEN,
+        iwarp::State::Closing => state::CLOSING,
+        iwarp::State::Terminate => state::TERMINATE,
+        iwarp::State::Closed => state::CLOSED,
+    };
+    inner.store(word::STREAM, state);
+    if let Some(view) = &inner.view {
+        view.write(word::STREAM_SENT, &[live.sent, live.received]);
     }
 }
 

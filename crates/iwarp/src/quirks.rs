@@ -12,6 +12,10 @@ pub struct Quirks {
     /// How long an initiator holds its first FPDU back after the reply. siw overlooks an FPDU that
     /// arrives just after its reply, until more data arrives.
     pub hold_first_fpdu: Duration,
+    /// How long this side waits after the peer's last bytes before it closes its direction. If the
+    /// end arrives while siw still sends, siw completes that work request with an error although
+    /// all of its bytes have left.
+    pub hold_end: Duration,
     /// How long a responder that rejects waits for the peer to close. siw loses the private data of
     /// a reply if the connection ends just behind it.
     pub linger_after_reject: Duration,
@@ -31,6 +35,7 @@ impl Quirks {
     /// Those of the siw driver of Linux.
     pub const SIW: Quirks = Quirks {
         hold_first_fpdu: Duration::from_millis(20),
+        hold_end: Duration::from_millis(20),
         linger_after_reject: Duration::from_secs(1),
         short_private_data: true,
         any_rtr: true,

@@ -114,6 +114,8 @@ pub struct Stream {
     response_next: bool,
     /// Nothing is sent before this time.
     hold: Option<Duration>,
+    /// This side's end is not sent before this time.
+    hold_end: Option<Duration>,
     /// When the stream ends without the peer's end.
     deadline: Option<Duration>,
 }
@@ -148,6 +150,7 @@ impl Stream {
             end: None,
             response_next: false,
             hold: hold.map(|hold| now + hold),
+            hold_end: None,
             deadline: None,
         }
     }
@@ -156,6 +159,12 @@ impl Stream {
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether the next byte of the peer begins an FPDU.
+    #[must_use]
+    pub fn is_between(&self) -> bool {
+        self.receiver.is_between()
     }
 
     /// Whether all work requests are done and all requests of the peer are answered.
@@ -203,7 +212,16 @@ impl Stream {
         if written > 0 {
             return Transmit::Bytes(written);
         }
+        if self.end_wait(now).is_some() {
+            return Transmit::Nothing;
+        }
         self.end.take().unwrap_or(Transmit::Nothing)
+    }
+
+    /// How long the owner must still wait before it closes its direction.
+    #[must_use]
+    pub fn end_wait(&self, now: Duration) -> Option<Duration> {
+        self.hold_end?.checked_sub(now).filter(|wait| !wait.is_zero())
     }
 
     fn next_fpdu(&mut self, now: Duration, out: &mut [u8], memory: &mut impl Memory) -> usize {
@@ -238,6 +256,9 @@ impl Stream {
 
     /// Takes bytes of the peer.
     pub fn receive(&mut self, now: Duration, mut bytes: &[u8], memory: &mut impl Memory) {
+        if !self.config.quirks.hold_end.is_zero() {
+            self.hold_end = Some(now + self.config.quirks.hold_end);
+        }
         while matches!(self.state, State::Waiting | State::Open | State::Closing) {
             let Stream { receiver, requester, responder, events, config, .. } = self;
             let segment = match receiver.next(&mut bytes) {
@@ -307,11 +328,13 @@ impl Stream {
     /// When [`Stream::handle_timeout`] is due, or [`Stream::poll_transmit`] has something to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        [self.hold, self.deadline].into_iter().flatten().min()
+        let hold_end = self.hold_end.filter(|_| self.end.is_some());
+        [self.hold, hold_end, self.deadline].into_iter().flatten().min()
     }
 
     /// Ends a stream whose peer does not close in time.
     pub fn handle_timeout(&mut self, now: Duration) {
+        self.hold_end = self.hold_end.filter(|hold| now < *hold);
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.terminate = None;
             self.finish(Close::TimedOut, Some(Transmit::Reset));
@@ -347,7 +370,8 @@ impl Stream {
             return;
         }
         self.state = State::Closed;
-        (self.end, self.deadline, self.hold) = (end, None, None);
+        (self.end, self.deadline) = (end, None);
+        (self.hold, self.hold_end) = (None, None);
         self.responder.flush(Status::Flushed, &mut self.events);
         self.requester.flush(None, &mut self.events);
         self.events.push_back(Event::Closed(close));

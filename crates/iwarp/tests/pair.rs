@@ -110,7 +110,7 @@ fn every_operation_arrives() {
 }
 
 #[test]
-fn a_responder_waits_for_the_first_fpdu() {
+fn iw_first_a_responder_waits_for_the_first_fpdu() {
     let (mut one, mut two) = pair();
     one.ram.post_receive(1, 10);
     post(&mut two, 1, SEND, b"early");
@@ -123,7 +123,7 @@ fn a_responder_waits_for_the_first_fpdu() {
 }
 
 #[test]
-fn a_ready_to_receive_message_is_seen_by_no_program() {
+fn iw_rtr_is_seen_by_no_program() {
     for rtr in [Rtr::Send, Rtr::Write, Rtr::Read] {
         let (mut one, mut two) = pair_with(0, Some(rtr), Config::default());
         one.ram.post_receive(1, 10);
@@ -138,7 +138,7 @@ fn a_ready_to_receive_message_is_seen_by_no_program() {
 }
 
 #[test]
-fn a_write_behind_a_read_completes_behind_it() {
+fn iw_order_a_write_behind_a_read_completes_behind_it() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, read(0), &[0; 4000]);
     post(&mut one, 2, write(0), b"overtakes");
@@ -149,7 +149,7 @@ fn a_write_behind_a_read_completes_behind_it() {
 }
 
 #[test]
-fn a_fence_and_the_ord_hold_requests_back() {
+fn iw_fence_and_ord_hold_requests_back() {
     let (mut one, mut two) = pair_with(2, None, Config::default());
     for work in 1..=3 {
         post(&mut one, work, read(0), &[0; 8]);
@@ -198,7 +198,7 @@ fn posts_are_refused_when_they_cannot_be_sent() {
 }
 
 #[test]
-fn a_graceful_close_ends_both_sides() {
+fn iw_close_a_graceful_one_ends_both_sides() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, write(0), b"x");
     exchange(&mut one, &mut two);
@@ -210,7 +210,7 @@ fn a_graceful_close_ends_both_sides() {
 }
 
 #[test]
-fn responses_are_sent_before_the_end() {
+fn iw_close_responses_are_sent_before_the_end() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, read(0), &[0; 4000]);
     one.transmit();
@@ -235,7 +235,7 @@ fn a_close_with_work_left_aborts() {
 }
 
 #[test]
-fn an_end_while_work_is_outstanding_is_a_loss() {
+fn iw_lost_an_end_while_work_is_outstanding() {
     let (mut one, _) = pair();
     post(&mut one, 1, read(0), &[0; 8]);
     one.transmit();
@@ -244,7 +244,7 @@ fn an_end_while_work_is_outstanding_is_a_loss() {
 }
 
 #[test]
-fn an_end_inside_of_a_message_is_a_loss() {
+fn iw_lost_an_end_inside_of_a_message() {
     let (_, mut two) = pair();
     two.ram.post_receive(1, 100);
     two.receive(&first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"))[..20]);
@@ -287,6 +287,29 @@ fn a_first_fpdu_is_held_back_towards_siw() {
 }
 
 #[test]
+fn an_end_is_held_back_after_the_last_message_of_siw() {
+    let config = Config { quirks: Quirks::SIW, ..Config::default() };
+    let (mut one, mut two) = pair_with(4, None, config);
+    let arrived = Duration::from_secs(1);
+    two.ram.post_receive(1, 10);
+    let hello = first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"));
+    two.stream.receive(arrived, &hello, &mut two.ram);
+    assert_eq!(two.stream.poll_timeout(), None, "nothing ends yet");
+    two.stream.close(arrived);
+    let held = arrived + Quirks::SIW.hold_end;
+    assert_eq!(two.stream.poll_timeout(), Some(held));
+    let mut out = vec![0; two.stream.room()];
+    let early = held - Duration::from_nanos(1);
+    assert_eq!(two.stream.end_wait(early), Some(Duration::from_nanos(1)));
+    assert_eq!(two.stream.poll_transmit(early, &mut out, &mut two.ram), Transmit::Nothing);
+    two.stream.handle_timeout(held);
+    assert_eq!(two.stream.poll_transmit(held, &mut out, &mut two.ram), Transmit::Finish);
+    // A stream that has received nothing ends at once.
+    one.stream.close(arrived);
+    assert_eq!(one.stream.poll_transmit(arrived, &mut out, &mut one.ram), Transmit::Finish);
+}
+
+#[test]
 fn a_short_buffer_is_refused() {
     let (mut one, _) = pair();
     post(&mut one, 1, write(0), b"x");
@@ -321,7 +344,7 @@ fn refused(segment: &[u8]) -> (Reason, bool) {
 }
 
 #[test]
-fn each_mistake_of_a_peer_has_its_reason() {
+fn iw_terminate_each_mistake_of_a_peer_has_its_reason() {
     let request = |first, offset, payload: &[u8]| untagged(first, 0x41, 1, 1, offset, payload);
     let cases = [
         (untagged(0x42, 0x43, 0, 1, 0, b""), Reason::UntaggedVersion, true),
@@ -360,7 +383,7 @@ fn each_mistake_of_a_peer_has_its_reason() {
 }
 
 #[test]
-fn a_send_without_a_receive_ends_the_stream() {
+fn iw_no_receive_a_send_ends_the_stream() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, SEND, b"hello");
     exchange(&mut one, &mut two);
@@ -372,7 +395,7 @@ fn a_send_without_a_receive_ends_the_stream() {
 }
 
 #[test]
-fn a_wrong_crc_ends_the_stream_and_delivers_nothing() {
+fn iw_crc_a_wrong_one_ends_the_stream_and_delivers_nothing() {
     let (_, mut two) = pair();
     two.ram.post_receive(1, 16);
     let mut bytes = first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"));
@@ -385,7 +408,7 @@ fn a_wrong_crc_ends_the_stream_and_delivers_nothing() {
 }
 
 #[test]
-fn more_reads_than_the_ird_end_the_stream() {
+fn iw_ird_more_reads_end_the_stream() {
     let (_, mut two) = pair();
     for msn in 1..=5 {
         assert_ne!(two.stream.state(), State::Terminate);
@@ -397,7 +420,7 @@ fn more_reads_than_the_ird_end_the_stream() {
 }
 
 #[test]
-fn a_refused_read_gets_the_reason_as_its_status() {
+fn iw_read_refused_gets_the_reason_as_its_status() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, write(0), b"done");
     post(&mut one, 2, read(0), &[0; 8]);

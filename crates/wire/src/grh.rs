@@ -39,7 +39,7 @@ pub struct Grh {
     pub dgid: [u8; 16],
 }
 
-/// The IPv4 header of a RoCEv2 packet, without options.
+/// The IPv4 header of a packet, without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
     /// DSCP and ECN.
@@ -50,6 +50,8 @@ pub struct Ipv4 {
     pub id: u16,
     /// Time to live.
     pub ttl: u8,
+    /// What follows: [`NEXT_HEADER_UDP`], or 6 for TCP.
+    pub protocol: u8,
     /// Source address.
     pub source: Ipv4Addr,
     /// Destination address.
@@ -107,6 +109,7 @@ impl Ipv4 {
             total_len: be16(bytes, IPV4_AT + 2),
             id: be16(bytes, IPV4_AT + 4),
             ttl: bytes[IPV4_AT + 8],
+            protocol: bytes[IPV4_AT + 9],
             source: Ipv4Addr::from(be32(bytes, IPV4_AT + 12)),
             destination: Ipv4Addr::from(be32(bytes, IPV4_AT + 16)),
         })
@@ -121,7 +124,7 @@ impl Ipv4 {
         put16(header, 4, self.id);
         put16(header, 6, 0x4000); // do not fragment
         header[8] = self.ttl;
-        header[9] = NEXT_HEADER_UDP;
+        header[9] = self.protocol;
         header[12..16].copy_from_slice(&self.source.octets());
         header[16..20].copy_from_slice(&self.destination.octets());
         let sum: u32 = (0..10).map(|word| u32::from(be16(header, 2 * word))).sum();
@@ -149,6 +152,7 @@ impl Network {
                 total_len: payload_len.saturating_add(20),
                 id: 0,
                 ttl: hop_limit,
+                protocol: NEXT_HEADER_UDP,
                 source,
                 destination,
             }),

@@ -12,10 +12,12 @@
 
 mod answering;
 mod arriving;
+mod askers;
 mod asking;
 mod calls;
 mod deadlines;
 mod halves;
+mod shown;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ use crate::listening::Spare;
 use crate::poller::new_epoll;
 use crate::streams::Streams;
 use crate::world::World;
+use askers::{Asker, Askers};
 use deadlines::Deadlines;
 use halves::{Half, Halves};
 
@@ -88,6 +91,8 @@ enum End {
         sent: bool,
         /// It is the second try, in revision 1 of MPA.
         again: bool,
+        /// It counts for its user.
+        asker: Asker,
     },
     /// The program decides.
     Asked {
@@ -109,6 +114,7 @@ pub(crate) struct Tcp {
     /// By id.
     ends: BTreeMap<u32, End>,
     halves: Halves,
+    askers: Askers,
     /// For the case that no descriptor is left.
     spare: Spare,
     /// The id of each QP.
@@ -123,6 +129,7 @@ impl Tcp {
             streams: Arc::clone(streams),
             ends: BTreeMap::new(),
             halves: Halves::default(),
+            askers: Askers::default(),
             spare: Spare::default(),
             by_qpn: BTreeMap::new(),
             deadlines: Deadlines::default(),

@@ -19,16 +19,32 @@ use crate::special::Special;
 impl Faults<Qp> {
     /// Decides what happens to a packet, and reports the fault.
     pub(super) fn decide(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> Verdict {
+        let (verdict, armed) = self.decided(engine, facts, headers);
+        if let Some(armed) = armed
+            && engine.is_capturing()
+        {
+            engine.show_fault(&armed, facts, &verdict, headers);
+        }
+        verdict
+    }
+
+    /// Decides what happens to a frame of an iWARP connection, and reports the fault. Returns also
+    /// the words for captures.
+    #[cold]
+    pub(crate) fn decide_frame(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> (Verdict, String) {
+        let (verdict, armed) = self.decided(engine, facts, what);
+        (verdict, armed.map_or_else(String::new, |armed| words(&armed)))
+    }
+
+    fn decided(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> (Verdict, Option<Arc<Armed>>) {
         let rules = self.rules.load();
         let verdict = decide::decide(&rules, facts, engine.now().0);
         rules.iter().filter(|armed| armed.is_for(facts)).for_each(|armed| self.count(armed));
-        if let Some(armed) = verdict.by.and_then(|by| rules.get(by)) {
-            engine.injected(armed, facts, headers);
-            if engine.is_capturing() {
-                engine.show_fault(armed, facts, &verdict, headers);
-            }
+        let armed = verdict.by.and_then(|by| rules.get(by)).cloned();
+        if let Some(armed) = &armed {
+            engine.injected(armed, facts, what);
         }
-        verdict
+        (verdict, armed)
     }
 
     /// Whether a request must find no receive request.

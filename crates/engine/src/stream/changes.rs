@@ -13,13 +13,13 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
 use abi::stream::{StreamOut, StreamTake, stream_flags};
-use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
+use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream, Transmit};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
 
 use super::output::Output;
-use super::part::Receives;
-use super::{Live, MULPDU, duration};
+use super::part::{Addresses, Receives};
+use super::{Live, MULPDU, duration, serving};
 use crate::control::Answer;
 use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
@@ -59,14 +59,20 @@ impl Qp {
         let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };
         let stream = Stream::new(&agreement(&out), config, duration(self.engine().now()));
         self.engine().net.streams.add(self.qpn(), &socket).map_err(by_system)?;
+        let addresses = Addresses::of(&socket);
         let live = Live {
             stream,
             socket,
+            addresses,
             output: Output::new(),
             end: None,
             interest: EventFlags::IN | EventFlags::RDHUP,
             is_full: false,
             peer_ended: false,
+            is_broken: false,
+            stalls_until: None,
+            sent: 0,
+            received: 0,
             ord: out.ord,
             receives: Receives::default(),
         };
@@ -126,8 +132,12 @@ impl Qp {
         part.posted.clear();
         part.locals.clear();
         let Some(mut live) = part.live.take() else { return };
-        let _ = live.output.flush(&live.socket);
-        let _ = rustix::net::shutdown(&live.socket, rustix::net::Shutdown::Write);
+        let _ = live.output.flush(&live.socket, &mut live.sent);
+        if let Some(wait) = live.stream.end_wait(duration(self.engine().now())) {
+            std::thread::sleep(wait);
+        }
+        self.end_direction(&live, Transmit::Finish);
+        serving::discard_arrived(&live.socket);
         self.engine().net.streams.forget(&live.socket);
     }
 }

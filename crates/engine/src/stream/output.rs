@@ -51,11 +51,14 @@ impl Output {
         self.end += len;
     }
 
-    /// Gives the socket as much as it takes.
-    pub(super) fn flush(&mut self, socket: &OwnedFd) -> io::Result<Flushed> {
+    /// Gives the socket as much as it takes, and counts it.
+    pub(super) fn flush(&mut self, socket: &OwnedFd, count: &mut u64) -> io::Result<Flushed> {
         while !self.is_empty() {
             match send(socket, &self.bytes[self.begin..self.end], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => self.begin += sent,
+                Ok(sent) => {
+                    self.begin += sent;
+                    *count += sent as u64;
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(Flushed::Full),
                 Err(error) => return Err(error.into()),

@@ -2,11 +2,14 @@
 //! stream has not completed. Principal type: [`StreamPart`]. `R` is a receive request.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use iwarp::Transmit;
 use protocol::{Operation, SendOp};
 use rustix::event::epoll::EventFlags;
+use rustix::net::{SocketAddrAny, getpeername, getsockname};
 
 use super::output::Output;
 use crate::post_error::PostCause;
@@ -24,6 +27,7 @@ pub(crate) struct StreamPart<R> {
 pub(super) struct Live<R> {
     pub(super) stream: iwarp::Stream,
     pub(super) socket: OwnedFd,
+    pub(super) addresses: Addresses,
     pub(super) output: Output,
     /// How to end the sending direction behind the output.
     pub(super) end: Option<Transmit>,
@@ -33,6 +37,13 @@ pub(super) struct Live<R> {
     pub(super) is_full: bool,
     /// The peer has closed its direction.
     pub(super) peer_ended: bool,
+    /// The socket sends no more. What has arrived before is still read.
+    pub(super) is_broken: bool,
+    /// A fault rule holds the output back until this time.
+    pub(super) stalls_until: Option<Duration>,
+    /// Bytes that the socket has taken and given.
+    pub(super) sent: u64,
+    pub(super) received: u64,
     /// READs that may be outstanding.
     pub(super) ord: u16,
     pub(super) receives: Receives<R>,
@@ -74,6 +85,28 @@ impl<R> StreamPart<R> {
 impl<R> Default for StreamPart<R> {
     fn default() -> Self {
         Self { posted: VecDeque::new(), locals: VecDeque::new(), live: None }
+    }
+}
+
+/// The addresses of a stream's connection. An IPv4 address is a mapped one.
+#[derive(Clone, Copy)]
+pub(super) struct Addresses {
+    pub(super) local: ([u8; 16], u16),
+    pub(super) remote: ([u8; 16], u16),
+}
+
+impl Addresses {
+    /// The addresses of a socket. Zeros stand for those that are not known: the connection may be
+    /// gone already.
+    pub(super) fn of(socket: &OwnedFd) -> Self {
+        let plain = |at: Option<SocketAddrAny>| {
+            let at = at.and_then(|at| SocketAddr::try_from(at).ok());
+            at.map_or(([0; 16], 0), |at| match at.ip() {
+                IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), at.port()),
+                IpAddr::V6(ip) => (ip.octets(), at.port()),
+            })
+        };
+        Self { local: plain(getsockname(socket).ok()), remote: plain(getpeername(socket).ok().flatten()) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use abi::capture::{path, record_flag};
 use abi::command::number as command;
 use abi::stream::StreamEnd;
 use iwarp::Transmit;
@@ -23,15 +24,20 @@ use crate::request;
 const BUFFER: usize = 256 * 1024;
 /// Reads of one socket before others get their turn.
 const READS: u32 = 4;
+/// Bytes that are dropped at once, and how often, before a socket is closed.
+const DISCARDED: usize = 16 * 1024;
+const DISCARDS: u32 = 64;
 /// Sockets that are served in one round.
 const READY: usize = 64;
 
-/// Ends the sending direction of a connection, or the whole connection.
-pub(super) fn end_direction(socket: &OwnedFd, end: Transmit) {
-    if end == Transmit::Reset {
-        let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-    } else {
-        let _ = shutdown(socket, Shutdown::Write);
+/// Reads and drops what has arrived. If a socket is closed with bytes to read, the kernel resets
+/// the connection, and the peer does not get what was sent last.
+pub(super) fn discard_arrived(socket: &OwnedFd) {
+    let mut bytes = [0; DISCARDED];
+    for _ in 0..DISCARDS {
+        if !matches!(recv(socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC), Ok((_, 1..))) {
+            return;
+        }
     }
 }
 
@@ -81,6 +87,17 @@ impl Engine {
 }
 
 impl Qp {
+    /// Ends the sending direction of a connection, or the whole connection.
+    pub(super) fn end_direction(&self, live: &Live, end: Transmit) {
+        let flag = if end == Transmit::Reset { record_flag::RESET } else { record_flag::FIN };
+        self.show_stream(&live.addresses, path::WIRE_OUT, flag, &[]);
+        if end == Transmit::Reset {
+            let _ = sockopt::set_socket_linger(&live.socket, Some(Duration::ZERO));
+        } else {
+            let _ = shutdown(&live.socket, Shutdown::Write);
+        }
+    }
+
     /// The socket is ready: reads and sends.
     fn on_ready(self: &Arc<Self>, buffer: &mut [u8]) {
         let mut inner = self.lock();
@@ -116,6 +133,7 @@ impl Qp {
                 Ok((len, _)) => len,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return round > 0,
                 Err(_) => {
+                    self.show_stream(&live.addresses, path::WIRE_IN, record_flag::RESET, &[]);
                     live.peer_ended = true;
                     live.output.clear();
                     live.stream.lost();
@@ -124,12 +142,20 @@ impl Qp {
                 }
             };
             let now = duration(self.engine().now());
+            live.received += len as u64;
             if len == 0 {
+                self.show_stream(&live.addresses, path::WIRE_IN, record_flag::FIN, &[]);
                 live.peer_ended = true;
-                live.stream.receive_end();
+                if live.is_broken {
+                    live.stream.lost()
+                } else {
+                    live.stream.receive_end()
+                }
                 self.heed_events(inner, live);
                 return true;
             }
+            let inside = if live.stream.is_between() { 0 } else { record_flag::INSIDE };
+            self.show_stream(&live.addresses, path::WIRE_IN, inside, &buffer[..len]);
             // A queue pair in error takes nothing more; it only waits for the peer's end.
             if inner.state != State::Err {
                 let Live { stream, receives, .. } = live;

@@ -5,6 +5,7 @@ use abi::ucma::connection::ConnParam;
 use abi::{Errno, Refusal};
 use iwarp::Error;
 
+use super::shown::LEAVES;
 use super::{End, Key, sockets};
 use crate::cm::Manager;
 use crate::cm::connecting::given;
@@ -36,6 +37,7 @@ impl Manager {
             }
         };
         sockets::send(&socket, &reply).map_err(by_system)?;
+        self.show_frame(name, &socket, LEAVES, &reply);
         if let Some(id) = self.ids.get_mut(name) {
             id.qpn = param.qp_num;
         }
@@ -46,7 +48,7 @@ impl Manager {
     /// The program rejects a request.
     pub(in crate::cm) fn reject_by_tcp(&mut self, name: u32, private: &[u8]) -> Outcome<()> {
         match self.mail.tcp.ends.remove(&name) {
-            Some(End::Asked { socket, mut responder }) => self.send_away(socket, &mut responder, private),
+            Some(End::Asked { socket, mut responder }) => self.send_away(name, socket, &mut responder, private),
             end => {
                 self.mail.tcp.ends.extend(end.map(|end| (name, end)));
                 return refuse(Errno::EINVAL, format!("id {name:#x} has nothing to reject"));
@@ -78,7 +80,7 @@ impl Manager {
         match end {
             // Closing a socket ends its watch.
             End::Listening(_) | End::Asking { .. } => {}
-            End::Asked { socket, mut responder } => self.send_away(socket, &mut responder, &[]),
+            End::Asked { socket, mut responder } => self.send_away(name, socket, &mut responder, &[]),
             End::Agreed { qpn, .. } => {
                 tcp.streams.withdraw(qpn);
                 if tcp.by_qpn.get(&qpn) == Some(&name) {

@@ -12,6 +12,7 @@ use iwarp::negotiation::Asked;
 use rustix::event::epoll::{self, EventFlags};
 
 use super::halves::Half;
+use super::shown::{ARRIVED, LEAVES};
 use super::sockets;
 use super::{End, Key, REQUEST_TIME, Tcp, as_duration};
 use crate::cm::Manager;
@@ -70,16 +71,23 @@ impl Manager {
 
     /// A connection without an id has bytes, or has ended.
     pub(super) fn on_half_socket(&mut self, number: u32) {
-        let tcp = &mut self.mail.tcp;
-        let asked = match tcp.halves.get_mut(number) {
+        let asked = match self.mail.tcp.halves.get_mut(number) {
             Some(Half::Starting { socket, responder, .. }) => {
-                match sockets::feed(socket, |bytes| (bytes.len(), responder.receive(bytes))) {
+                let mut arrived = Vec::new();
+                let result = sockets::feed(socket, |bytes| {
+                    arrived.extend_from_slice(bytes);
+                    (bytes.len(), responder.receive(bytes))
+                });
+                let last = responder.poll_transmit();
+                self.show_starting(number, ARRIVED, &arrived);
+                match result {
                     Ok(None | Some(Ok(None))) => return,
                     Ok(Some(Ok(Some(asked)))) => Some(asked),
                     Ok(Some(Err(error))) => {
                         tracing::debug!(%error, "a connection of iWARP is closed");
-                        if let Some(last) = responder.poll_transmit() {
-                            let _ = sockets::send(socket, &last);
+                        if let (Some(half), Some(last)) = (self.mail.tcp.halves.get(number), last) {
+                            let _ = sockets::send(half.socket(), &last);
+                            self.show_starting(number, LEAVES, &last);
                         }
                         None
                     }
@@ -92,8 +100,18 @@ impl Manager {
             },
             None => return,
         };
-        if let (Some(Half::Starting { socket, responder, listener }), Some(asked)) = (tcp.remove_half(number), asked) {
+        if let (Some(Half::Starting { socket, responder, listener }), Some(asked)) =
+            (self.mail.tcp.remove_half(number), asked)
+        {
             self.introduce_by_tcp(listener, socket, responder, &asked);
+        }
+    }
+
+    fn show_starting(&self, number: u32, path: u32, bytes: &[u8]) {
+        if let Some(Half::Starting { socket, listener, .. }) = self.mail.tcp.halves.get(number)
+            && !bytes.is_empty()
+        {
+            self.show_frame(*listener, socket, path, bytes);
         }
     }
 
@@ -101,9 +119,9 @@ impl Manager {
     fn introduce_by_tcp(&mut self, listener: u32, socket: TcpStream, mut responder: Box<Responder>, asked: &Asked) {
         let (Ok(local), Ok(remote)) = (socket.local_addr(), socket.peer_addr()) else { return };
         let Some(id) = self.request_of(listener, local, remote) else {
-            return self.send_away(socket, &mut responder, &[]);
+            return self.send_away(listener, socket, &mut responder, &[]);
         };
-        let Some(name) = self.add(id) else { return self.send_away(socket, &mut responder, &[]) };
+        let Some(name) = self.add(id) else { return self.send_away(listener, socket, &mut responder, &[]) };
         let Some(uid) = self.ids.get_mut(listener).map(|listener| {
             listener.backlog -= 1;
             listener.uid
@@ -144,11 +162,13 @@ impl Manager {
         Some(id)
     }
 
-    /// Rejects a request, and gives the peer time to read why.
-    pub(super) fn send_away(&mut self, socket: TcpStream, responder: &mut Responder, private: &[u8]) {
+    /// Rejects a request, and gives the peer time to read why. `name` is its id, or the listener.
+    pub(super) fn send_away(&mut self, name: u32, socket: TcpStream, responder: &mut Responder, private: &[u8]) {
         let Ok((reply, _)) = responder.reject(private) else { return };
         let _ = epoll::delete(&self.mail.tcp.epoll, &socket);
         if sockets::send(&socket, &reply).is_ok() && socket.shutdown(std::net::Shutdown::Write).is_ok() {
+            self.show_frame(name, &socket, LEAVES, &reply);
+            self.show_end(name, &socket);
             let deadline = self.now().after(super::LINGER);
             self.mail.tcp.add_half(Half::Leaving(socket), deadline);
         }

@@ -11,6 +11,8 @@ use iwarp::{Agreement, Error, Initiator};
 use protocol::Time;
 use rustix::event::epoll::{self, EventFlags};
 
+use super::askers::{self, Asker};
+use super::shown::{ARRIVED, LEAVES};
 use super::sockets;
 use super::{End, Key, REPLY_TIME, as_duration};
 use crate::cm::Manager;
@@ -34,6 +36,14 @@ impl Manager {
             return refuse(Errno::EINVAL, format!("id {name:#x} needs IP addresses: iWARP has no others"));
         };
         let terms = id.start_up().unwrap_or_default().terms(param.responder_resources, param.initiator_depth);
+        let user = self.channels.get(&id.channel).map_or(0, |owner| owner.channel.peer.uid);
+        let Some(asker) = self.mail.tcp.askers.add(user, askers::MOST) else {
+            let most = askers::MOST;
+            return refuse(
+                Errno::EAGAIN,
+                format!("id {name:#x}: {most} connections of user {user} wait for their peers"),
+            );
+        };
         let initiator = Initiator::new(terms, given(param), as_duration(deadline))
             .map_err(|error| Refusal::new(Errno::EINVAL, format!("id {name:#x}: {error}")))?;
         let mut source = from;
@@ -43,7 +53,7 @@ impl Manager {
             id.local = Some(Sockaddr::Ip(source));
         }
         (id.qpn, id.stage) = (param.qp_num, Stage::Connecting);
-        self.request(name, socket, initiator, deadline, false).map_err(by_system)
+        self.request(name, socket, initiator, (deadline, false), asker).map_err(by_system)
     }
 
     /// Sends a request as soon as TCP is connected.
@@ -52,37 +62,59 @@ impl Manager {
         name: u32,
         socket: TcpStream,
         initiator: Initiator,
-        until: Time,
-        again: bool,
+        (until, again): (Time, bool),
+        asker: Asker,
     ) -> io::Result<()> {
         let (tcp, key) = (&mut self.mail.tcp, Key::Id(name));
         tcp.watch(&socket, key, EventFlags::OUT)?;
         tcp.deadlines.set(key, until);
-        tcp.ends.insert(name, End::Asking { socket, initiator: Box::new(initiator), sent: false, again });
+        tcp.ends.insert(name, End::Asking { socket, initiator: Box::new(initiator), sent: false, again, asker });
         Ok(())
     }
 
     /// The socket of a request is ready.
     pub(super) fn on_reply_bytes(&mut self, name: u32) {
+        let Some(End::Asking { sent, .. }) = self.mail.tcp.ends.get(&name) else { return };
+        if *sent { self.take_reply(name) } else { self.send_request(name) }
+    }
+
+    /// TCP is connected, or is not.
+    fn send_request(&mut self, name: u32) {
         let tcp = &mut self.mail.tcp;
         let Some(End::Asking { socket, initiator, sent, .. }) = tcp.ends.get_mut(&name) else { return };
-        if !*sent {
-            let connected = socket.take_error().and_then(|error| error.map_or(Ok(()), Err));
-            let asked = connected.and_then(|()| {
-                sockets::send(socket, &initiator.poll_transmit().unwrap_or_default())?;
-                Ok(epoll::modify(&tcp.epoll, &*socket, Key::Id(name).data(), EventFlags::IN | EventFlags::RDHUP)?)
-            });
-            *sent = true;
-            if let Err(error) = asked {
-                self.not_connected(name, &error);
-            }
-            return;
+        let request = initiator.poll_transmit().unwrap_or_default();
+        let connected = socket.take_error().and_then(|error| error.map_or(Ok(()), Err));
+        let asked = connected.and_then(|()| {
+            sockets::send(socket, &request)?;
+            Ok(epoll::modify(&tcp.epoll, &*socket, Key::Id(name).data(), EventFlags::IN | EventFlags::RDHUP)?)
+        });
+        *sent = true;
+        if let Err(error) = asked {
+            return self.not_connected(name, &error);
         }
-        loop {
+        self.show_asking(name, LEAVES, &request);
+    }
+
+    fn show_asking(&self, name: u32, path: u32, bytes: &[u8]) {
+        if let Some(End::Asking { socket, .. }) = self.mail.tcp.ends.get(&name) {
+            self.show_frame(name, socket, path, bytes);
+        }
+    }
+
+    /// Reads the reply.
+    fn take_reply(&mut self, name: u32) {
+        while let Some(End::Asking { socket, initiator, .. }) = self.mail.tcp.ends.get_mut(&name) {
+            let mut arrived = Vec::new();
             let answer = sockets::feed(socket, |bytes| match initiator.receive(bytes) {
-                Ok((taken, answer)) => (taken, Ok(answer)),
+                Ok((taken, answer)) => {
+                    arrived.extend_from_slice(&bytes[..taken]);
+                    (taken, Ok(answer))
+                }
                 Err(error) => (0, Err(error)),
             });
+            if !arrived.is_empty() {
+                self.show_asking(name, ARRIVED, &arrived);
+            }
             match answer {
                 Ok(None) => return,
                 Ok(Some(Ok(None))) => {}
@@ -126,13 +158,14 @@ impl Manager {
         let until = self.mail.tcp.deadlines.of(Key::Id(name)).unwrap_or_default();
         let Some(End::Asking { initiator, .. }) = self.mail.tcp.ends.get(&name) else { return false };
         let Some(initiator) = initiator.in_revision_1(as_duration(until)) else { return false };
-        self.close_end(name);
+        let Some(End::Asking { asker, .. }) = self.mail.tcp.ends.remove(&name) else { return false };
+        self.mail.tcp.deadlines.forget(Key::Id(name));
         from.set_port(0);
         let Ok(socket) = sockets::begin(from, to) else { return false };
         if let (Ok(source), Some(id)) = (socket.local_addr(), self.ids.get_mut(name)) {
             id.local = Some(Sockaddr::Ip(source));
         }
-        self.request(name, socket, initiator, until, true).is_ok()
+        self.request(name, socket, initiator, (until, true), asker).is_ok()
     }
 
     /// The peer accepts.

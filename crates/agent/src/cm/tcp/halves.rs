@@ -49,6 +49,10 @@ impl Halves {
         Some((self.last, &self.by_number.entry(self.last).insert_entry((peer, half)).into_mut().1))
     }
 
+    pub(super) fn get(&self, number: u32) -> Option<&Half> {
+        self.by_number.get(&number).map(|(_, half)| half)
+    }
+
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Half> {
         self.by_number.get_mut(&number).map(|(_, half)| half)
     }
