@@ -272,7 +272,8 @@ mod tests {
     fn ipv4_fields_and_checksum_are_right_for_every_identification() {
         let (source, destination) = (Ipv4Addr::new(255, 250, 240, 12), Ipv4Addr::new(255, 251, 241, 11));
         for id in 0..=u16::MAX {
-            let network = Network::V4(Ipv4 { tos: 0xb9, total_len: 0x1234, id, ttl: 63, source, destination });
+            let (ttl, protocol) = (63, NEXT_HEADER_UDP);
+            let network = Network::V4(Ipv4 { tos: 0xb9, total_len: 0x1234, id, ttl, protocol, source, destination });
             let mut out = [0xaa; LEN];
             network.emit(&mut out);
             assert_eq!((out[21], be16(&out, 22), be16(&out, 24), out[28]), (0xb9, 0x1234, id, 63));
