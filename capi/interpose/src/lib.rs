@@ -1,7 +1,7 @@
 //! What a preloaded library needs to replace functions of the C library: for each name, the next
 //! function, which may belong to the C library or to another preloaded library. [`functions!`]
-//! lists the names, and [`intercept!`] makes the replacing functions. The principal type is
-//! [`Next`]. This file does not decide what a replacement does.
+//! lists the names, [`intercept!`] makes the replacing functions, and [`when_loaded!`] runs a block
+//! when the library is loaded. The principal type is [`Next`]. This file does not decide what a replacement does.
 //!
 //! Functions are looked up when the library is loaded, because the look-up takes a lock that a
 //! signal handler must not take. If another library's constructor calls a function earlier, this
@@ -71,7 +71,7 @@ impl<const N: usize> Next<N> {
 }
 
 /// Makes the type `Function` with one variant for each name, whose `next` is the next function of
-/// that name. Also makes `NEXT`, the table of all of them.
+/// that name. Also makes `NEXT`, the table of all of them, and a test that the C library has them.
 #[macro_export]
 macro_rules! functions {
     ($($name:ident),+ $(,)?) => {
@@ -100,6 +100,30 @@ macro_rules! functions {
                 unsafe { NEXT.get(self as usize) }
             }
         }
+
+        #[cfg(test)]
+        mod all_functions {
+            #[test]
+            fn this_c_library_has_them_all() {
+                super::NEXT.look_up_all();
+                assert_eq!(super::NEXT.missing().next(), None);
+            }
+        }
+    };
+}
+
+/// Runs a block when the library is loaded.
+#[macro_export]
+macro_rules! when_loaded {
+    ($body:block) => {
+        #[cfg(not(test))]
+        extern "C" fn loaded() $body
+
+        #[cfg(not(test))]
+        #[used]
+        // SAFETY: the loader calls the functions in this section, which contains one address.
+        #[unsafe(link_section = ".init_array")]
+        static LOADED: extern "C" fn() = loaded;
     };
 }
 

@@ -42,17 +42,9 @@ mod stat;
 mod tree_walk;
 mod wildcard;
 
-/// Runs when the library is loaded.
-#[cfg(not(test))]
-extern "C" fn loaded() {
+interpose::when_loaded!({
     next::NEXT.look_up_all();
     root::learn();
     mads::adopt_inherited();
     parent::follow();
-}
-
-#[cfg(not(test))]
-#[used]
-// SAFETY: the loader calls the functions in this section, which contains one address.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
+});

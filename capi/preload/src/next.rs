@@ -88,14 +88,3 @@ interpose::functions!(
     fcntl,
     fcntl64,
 );
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_c_library_has_them_all() {
-        NEXT.look_up_all();
-        assert_eq!(NEXT.missing().next(), None);
-    }
-}

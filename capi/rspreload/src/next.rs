@@ -53,25 +53,4 @@ interpose::functions!(
     __fxstat64,
 );
 
-/// Runs when the library is loaded.
-#[cfg(not(test))]
-extern "C" fn loaded() {
-    NEXT.look_up_all();
-}
-
-#[cfg(not(test))]
-#[used]
-// SAFETY: the loader calls the functions in this section, which contains one address.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_c_library_has_them_all() {
-        NEXT.look_up_all();
-        assert_eq!(NEXT.missing().next(), None);
-    }
-}
+interpose::when_loaded!({ NEXT.look_up_all() });

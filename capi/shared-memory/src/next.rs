@@ -33,27 +33,8 @@ interpose::functions!(
     sigaltstack,
 );
 
-/// Runs when the library is loaded.
-#[cfg(not(test))]
-extern "C" fn loaded() {
+interpose::when_loaded!({
     if crate::front::is_ready() {
         crate::front::choose();
     }
-}
-
-#[cfg(not(test))]
-#[used]
-// SAFETY: the loader calls the functions in this section, which contains one address.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_c_library_has_them_all() {
-        NEXT.look_up_all();
-        assert_eq!(NEXT.missing().next(), None);
-    }
-}
+});

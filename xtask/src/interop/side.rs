@@ -77,10 +77,9 @@ impl<'a> Lab<'a> {
         if case.loss > 0 {
             self.peer.lose(self.room, case.loss)?;
         }
-        let ports = (first..).step_by(PORTS).take(TRIES);
-        let result = ports.fold(Err(EARLY.to_owned()), |result, port| {
-            if result.as_ref().is_err_and(|why| why == EARLY) { self.pair(case, serves, port) } else { result }
-        });
+        let mut results = (first..).step_by(PORTS).take(TRIES).map(|port| self.pair(case, serves, port));
+        let is_early = |result: &Result<(), String>| result.as_ref().is_err_and(|why| why == EARLY);
+        let result = results.find(|result| !is_early(result)).unwrap_or_else(|| Err(EARLY.to_owned()));
         if case.loss > 0 {
             let lost = self.peer.lost(self.room);
             self.peer.lose(self.room, 0)?;
