@@ -76,7 +76,7 @@ fn segment(
     let mut segment = Vec::with_capacity(HEADER + bytes.len());
     segment.extend([from.1, to.1].map(u16::to_be_bytes).concat());
     segment.extend([number, acknowledged].map(u32::to_be_bytes).concat());
-    segment.extend([HEADER as u8 / 4 << 4, flags]);
+    segment.extend([(HEADER as u8 / 4) << 4, flags]);
     segment.extend(u16::MAX.to_be_bytes());
     // The checksum, which `around` fills in, and the urgent pointer.
     segment.extend([0; 4]);
