@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -216,6 +217,57 @@ static void reusing(void)
     MUST(descriptors() <= 64 + 8);
     malloc_trim(0);
     MUST(shared_kib() <= kib);
+}
+
+/* The number of the file behind an address. */
+static unsigned long file_of(const void *address)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    unsigned long start, end, file, found = 0;
+    MUST(maps);
+    while (fgets(line, sizeof line, maps)) {
+        MUST(sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start, &end, &file) == 3);
+        if ((unsigned long)address >= start && (unsigned long)address < end) found = file;
+    }
+    fclose(maps);
+    return found;
+}
+
+/* What the engine does before a peer gets the file. */
+static void grant(unsigned long file)
+{
+    struct stat found;
+    int fd = 0;
+    while (fd < 65536 && (fstat(fd, &found) != 0 || found.st_ino != file)) fd++;
+    MUST(fd < 65536 && fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL) == 0);
+}
+
+/* Blocks whose file a peer may keep, and blocks with pages that are unlike others, are not used again. */
+static void not_reused(void)
+{
+    for (int how = 0; how < 5; how++) {
+        char *block = must_be_shared(aligned_alloc(PAGE, SIZE));
+        memset(block, 1, SIZE);
+        unsigned long file = file_of(block);
+        if (how == 1 && !is_private) grant(file);
+        if (how == 2) MUST(mlock(block, PAGE) == 0);
+        if (how == 3) MUST(madvise(block, PAGE, MADV_DONTDUMP) == 0);
+        if (how == 4) MUST(pkey_mprotect(block, PAGE, PROT_READ | PROT_WRITE, -1) == 0);
+        free(block);
+        block = must_be_shared(aligned_alloc(PAGE, SIZE));
+        MUST(is_private || (file_of(block) == file) == (how == 0));
+        free(block);
+    }
+    /* A block that was hardly used stays sparse when it becomes zeros. */
+    long kib = shared_kib();
+    for (int i = 0; i < 3; i++) {
+        char *block = must_be_shared(calloc(16, SIZE));
+        must_be(block + 8 * SIZE, PAGE, 0);
+        block[8 * SIZE] = 1;
+        MUST(shared_kib() <= kib + 4096);
+        free(block);
+    }
 }
 
 /* More allocations than there are descriptors for. */
@@ -737,7 +789,7 @@ static int crash(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
-        { "allocating", allocating }, { "reusing", reusing }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
+        { "allocating", allocating }, { "reusing", reusing }, { "not_reused", not_reused }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
         { "moving_protected", moving_protected },
         { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "coroutines", coroutines }, { "threads", threads }, { "limits", limits },
     };

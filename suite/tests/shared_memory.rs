@@ -38,6 +38,11 @@ fn freed_blocks_are_used_again_and_only_some_are_kept() {
 }
 
 #[test]
+fn freed_blocks_that_were_granted_or_have_unusual_pages_are_not_used_again() {
+    part("not_reused");
+}
+
+#[test]
 fn more_blocks_than_descriptors_leave_the_program_its_descriptors() {
     part("crowd");
 }

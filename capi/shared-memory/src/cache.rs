@@ -46,20 +46,23 @@ pub(crate) struct Cache {
     len: usize,
     /// The most blocks that the limit of descriptors allows.
     most: usize,
+    /// The most addresses that the limit of the address space allows.
+    addresses: usize,
 }
 
 impl Cache {
     pub(crate) const fn new() -> Self {
-        Self { kept: [Kept { piece: UNUSED, since: 0, is_full: false }; MOST], len: 0, most: 0 }
+        Self { kept: [Kept { piece: UNUSED, since: 0, is_full: false }; MOST], len: 0, most: 0, addresses: ADDRESSES }
     }
 
     pub(crate) fn kept(&self) -> &[Kept] {
         &self.kept[..self.len]
     }
 
-    /// A quarter of the files may be those of freed blocks.
-    pub(crate) fn limit(&mut self, files: usize) {
+    /// A quarter of the files may be those of freed blocks, and a sixteenth of the address space.
+    pub(crate) fn limit(&mut self, files: usize, space: Option<u64>) {
         self.most = (files / 4).min(MOST);
+        self.addresses = space.map_or(ADDRESSES, |space| ADDRESSES.min((space / 16) as usize));
     }
 
     /// Whether there may be blocks at all.
@@ -103,7 +106,7 @@ impl Cache {
         if let Some((at, _)) = full.find(|(_, kept)| is_over(kept)).or(oldest) {
             return Some(Surplus::Data(self.remove(at)));
         }
-        let is_crowded = self.len > self.most || total(|_| true) > ADDRESSES;
+        let is_crowded = self.len > self.most || total(|_| true) > self.addresses;
         if is_crowded { self.pop().map(Surplus::Block) } else { None }
     }
 
@@ -132,7 +135,7 @@ mod tests {
 
     fn cache(blocks: &[Kept]) -> Cache {
         let mut cache = Cache::new();
-        cache.limit(1024);
+        cache.limit(1024, None);
         assert!(blocks.iter().all(|kept| cache.put(*kept).is_none()));
         cache
     }
@@ -175,7 +178,7 @@ mod tests {
         let mut cache = cache(&blocks);
         assert_eq!(cache.surplus(0), None);
         assert_eq!(cache.put(full(MOST << 30, MIB, 0)), Some(blocks[0]));
-        cache.limit(4 * (MOST - 1));
+        cache.limit(4 * (MOST - 1), None);
         assert_eq!(cache.surplus(0), Some(Surplus::Block(blocks[1])));
         assert_eq!(cache.surplus(0), None);
         cache.clear();
@@ -183,7 +186,10 @@ mod tests {
         assert!(huge.iter().all(|kept| cache.put(*kept).is_none()));
         assert_eq!(cache.surplus(0), Some(Surplus::Block(huge[0])));
         assert_eq!(cache.surplus(0), None);
-        cache.limit(3);
+        cache.limit(1024, Some(48 * LARGEST as u64));
+        assert_eq!(cache.surplus(0), Some(Surplus::Block(huge[1])));
+        assert_eq!(cache.surplus(0), None);
+        cache.limit(3, None);
         assert!(!cache.is_open());
         assert!((0..4).all(|_| cache.surplus(0).is_some()) && cache.kept().is_empty());
     }

@@ -48,6 +48,25 @@ intercept! {
     fn mprotect(address: usize, length: usize, protection: c_int) -> c_int as next =>
         mappings::protect(address, length, protection, || next(address, length, protection));
 
+    /// Sets the protection of memory, and its key.
+    fn pkey_mprotect(address: usize, length: usize, protection: c_int, key: c_int) -> c_int as next => {
+        let answer = mappings::protect(address, length, protection, || next(address, length, protection, key));
+        mappings::mark(address, length);
+        answer
+    };
+
+    /// Locks memory.
+    fn mlock(address: usize, length: usize) -> c_int as next => {
+        mappings::mark(address, length);
+        next(address, length)
+    };
+
+    /// Locks memory, perhaps only what is present.
+    fn mlock2(address: usize, length: usize, flags: c_int) -> c_int as next => {
+        mappings::mark(address, length);
+        next(address, length, flags)
+    };
+
     /// Gives freed memory back to the machine.
     fn malloc_trim(pad: usize) -> c_int as next => c_int::from(crate::front::give_up()) | next(pad);
 

@@ -21,7 +21,7 @@ pub(crate) enum Content {
 /// in the table.
 pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
     let whole = memory.table.first(block).filter(|piece| (piece.start, piece.end) == (block.start, block.end));
-    let is_plain = |piece: &Piece| piece.file.is_some() && piece.protection == pages::DATA.bits();
+    let is_plain = |piece: &Piece| piece.is_plain && piece.file.is_some() && piece.protection == pages::DATA.bits();
     if !whole.is_some_and(|piece| is_plain(&piece)) || block.len() > LARGEST || !memory.cache.is_open() || !is_owner() {
         return false;
     }
@@ -53,7 +53,7 @@ pub(crate) fn reuse(length: usize, align: usize, content: Content) -> Option<usi
         return None;
     };
     // The program may have closed all descriptors: a new block has one that can be granted.
-    if !pages::is_open(&kept.piece) || memory.put(kept.piece).is_err() {
+    if !pages::is_reusable(&kept.piece) || memory.put(kept.piece).is_err() {
         memory.give_back(&kept);
         return None;
     }

@@ -54,6 +54,8 @@ fn begin() -> bool {
     // registers its own handlers: they must be behind these.
     crate::forks::register();
     crate::next::NEXT.look_up_all();
+    // The first look at the clock calls `dlsym`, which must not happen with the table's lock held.
+    let _ = pages::now();
     crate::owner::own();
     SHARES_MAPPINGS.store(!crate::surroundings::has_other_allocator(), Ordering::Relaxed);
     choose();
@@ -168,7 +170,7 @@ pub(crate) fn make(span: &Span, file_length: usize, block: usize) -> bool {
     let descriptors = Descriptors::of(getrlimit(Resource::Nofile).current);
     let mut memory = memory();
     memory.forget(span);
-    memory.cache.limit(descriptors.most);
+    memory.cache.limit(descriptors.most, getrlimit(Resource::As).current);
     if memory.files >= descriptors.most {
         memory.give_up_oldest();
     }

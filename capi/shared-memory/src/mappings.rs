@@ -13,10 +13,17 @@ use interpose::refused;
 const FAILED: isize = -1;
 
 const DONTNEED_LOCKED: c_int = 24;
+const GUARD_INSTALL: c_int = 102;
 
 /// `mmap`. `next` takes the flags.
 pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_int) -> isize) -> isize {
     let (address, protection, flags) = asked;
+    let next = |flags| {
+        let found = next(flags);
+        // Freed blocks may have the addresses that the program's limit allows.
+        let is_short = found == FAILED && interpose::errno() == libc::ENOMEM;
+        if is_short && front::give_up() { next(flags) } else { found }
+    };
     if front::wants_mapping(length, protection, flags) {
         let present = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED);
         let found = next(flags & !present);
@@ -30,7 +37,7 @@ pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_i
     }
     let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0;
     if replaces && let Some(span) = span(address, length).filter(front::holds) {
-        if !is_accepted(&span, flags, &next) {
+        if !is_accepted(&span, flags, next) {
             return FAILED;
         }
         if release(&span).is_err() {
@@ -71,11 +78,25 @@ pub(crate) fn unmap(address: usize, length: usize, next: impl FnOnce() -> c_int)
 /// `mprotect`: the table needs the protection for a forked child's copy.
 pub(crate) fn protect(address: usize, length: usize, protection: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let answer = next();
-    if let Some(span) = span(address, length).filter(|span| answer == 0 && may_hold(span)) {
-        // If the table is full, the child's copy has the old protection.
-        let _ = memory().table.change(&span, |piece| piece.protection = protection.cast_unsigned());
+    if let Some(span) = span(address, length).filter(may_hold) {
+        let mut memory = memory();
+        let change = |piece: &mut Piece| piece.protection = protection.cast_unsigned();
+        // The kernel may have changed a part before it failed. If the table is full, the child's copy
+        // has the old protection.
+        if answer != 0 || memory.table.change(&span, change).is_err() {
+            memory.table.mark(&span);
+        }
     }
     answer
+}
+
+/// The program gives pages a property that only unmapping takes away.
+pub(crate) fn mark(address: usize, length: usize) {
+    let first = address / PAGE * PAGE;
+    let Some(end) = address.checked_add(length) else { return };
+    if let Some(span) = span(first, end - first).filter(may_hold) {
+        memory().table.mark(&span);
+    }
 }
 
 /// `madvise`. `next` takes the address and the length, because a range can have parts that are not
@@ -125,7 +146,12 @@ fn advise_piece(piece: &Piece, advice: c_int, next: impl FnOnce() -> c_int) -> c
         libc::MADV_DOFORK => at_fork(Some(AtFork::Nothing), AtFork::Copy),
         libc::MADV_WIPEONFORK => at_fork(None, AtFork::Zeros),
         libc::MADV_KEEPONFORK => at_fork(Some(AtFork::Zeros), AtFork::Copy),
-        _ => next(),
+        _ => {
+            if matches!(advice, libc::MADV_MERGEABLE | libc::MADV_DONTDUMP | GUARD_INSTALL) {
+                mark(piece.start, piece.len());
+            }
+            next()
+        }
     }
 }
 

@@ -22,6 +22,9 @@ interpose::functions!(
     mremap,
     madvise,
     mprotect,
+    pkey_mprotect,
+    mlock,
+    mlock2,
     // Forking.
     fork,
     _Fork,

@@ -93,6 +93,7 @@ pub(crate) fn share(span: &Span, file_length: usize, block: usize, descriptors: 
         block,
         protection: DATA.bits(),
         at_fork: crate::table::AtFork::Copy,
+        is_plain: true,
         copy: 0,
     })
 }
@@ -114,7 +115,8 @@ fn make_file(length: usize, from: i32) -> Option<File> {
 
 fn seal(file: &OwnedFd, length: usize) -> Result<rustix::fs::Stat, Errno> {
     rustix::fs::ftruncate(file, length as u64)?;
-    rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    // The engine adds `SEAL` when it grants the file to a peer.
+    rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW)?;
     rustix::fs::fstat(file)
 }
 
@@ -171,15 +173,32 @@ pub(crate) fn punch_for_good(piece: &Piece) -> bool {
     done.is_ok()
 }
 
-/// Writes zeros. That is much faster than new pages.
+/// Writes zeros where the file has data. That is much faster than new pages.
 pub(crate) fn clear(piece: &Piece) {
-    // SAFETY: the piece belongs to the caller, and may be written.
-    unsafe { std::ptr::write_bytes(pointer(piece.start).cast::<u8>(), 0, piece.len()) };
+    let fd = piece.file.as_ref().and_then(descriptor);
+    let end = piece.offset + piece.len();
+    let mut at = piece.offset;
+    while at < end {
+        let data = match fd.map(|fd| rustix::fs::seek(fd, SeekFrom::Data(at as u64))) {
+            Some(Ok(data)) => end.min(data as usize),
+            // The rest is a hole.
+            Some(Err(Errno::NXIO)) => return,
+            _ => at,
+        };
+        let hole = fd.and_then(|fd| rustix::fs::seek(fd, SeekFrom::Hole(data as u64)).ok());
+        let stop = hole.map_or(end, |hole| end.min(hole as usize)).max(data);
+        let place = pointer(piece.start + (data - piece.offset)).cast::<u8>();
+        // SAFETY: inside the piece, which belongs to the caller and may be written.
+        unsafe { std::ptr::write_bytes(place, 0, stop - data) };
+        at = stop.max(data + 1);
+    }
 }
 
-/// Whether the descriptor of a piece is still the file's.
-pub(crate) fn is_open(piece: &Piece) -> bool {
-    piece.file.as_ref().and_then(descriptor).is_some()
+/// Whether the descriptor of a piece is still the file's, and no peer was ever given the file. A
+/// peer may keep it, and must not see what the program does with other memory.
+pub(crate) fn is_reusable(piece: &Piece) -> bool {
+    let seals = piece.file.as_ref().and_then(descriptor).and_then(|fd| rustix::fs::fcntl_get_seals(fd).ok());
+    seals.is_some_and(|seals| !seals.contains(SealFlags::SEAL))
 }
 
 /// The time in milliseconds.

@@ -45,6 +45,8 @@ pub(crate) struct Piece {
     /// The protection, as for mprotect(2).
     pub(crate) protection: u32,
     pub(crate) at_fork: AtFork,
+    /// The pages have only properties that this table knows.
+    pub(crate) is_plain: bool,
     /// The address of the child's copy while the process forks, otherwise 0.
     pub(crate) copy: usize,
 }
@@ -68,8 +70,17 @@ impl Piece {
 }
 
 /// An entry without memory.
-pub(crate) const UNUSED: Piece =
-    Piece { start: 0, end: 0, file: None, offset: 0, block: 0, protection: 0, at_fork: AtFork::Copy, copy: 0 };
+pub(crate) const UNUSED: Piece = Piece {
+    start: 0,
+    end: 0,
+    file: None,
+    offset: 0,
+    block: 0,
+    protection: 0,
+    at_fork: AtFork::Copy,
+    is_plain: true,
+    copy: 0,
+};
 
 /// The table has no room for another piece.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,6 +105,14 @@ impl<const N: usize> Table<N> {
     /// Every piece. The caller keeps the order of the addresses.
     pub(crate) fn pieces_mut(&mut self) -> &mut [Piece] {
         &mut self.pieces[..self.len]
+    }
+
+    /// Marks the pieces in a range, and splits none: pages of them have properties that the table
+    /// does not know.
+    pub(crate) fn mark(&mut self, span: &Span) {
+        let first = self.first_behind(span.start);
+        let pieces = self.pieces_mut()[first..].iter_mut();
+        pieces.take_while(|piece| piece.start < span.end).for_each(|piece| piece.is_plain = false);
     }
 
     /// Whether there is room for new memory. The last quarter of the table is for pieces that are

@@ -111,7 +111,7 @@ pub fn json(packet: &Packet) -> Value {
         "transport": opcode.map(transport),
         "opcode": opcode.map(|opcode| opcode.operation.to_string()).or_else(|| streams::opcode(packet)),
         "tcp": packet.tcp.map(|tcp| segment(packet, &tcp)),
-        "opcode_number": packet.bytes.first(),
+        "opcode_number": packet.bytes.first().filter(|_| packet.tcp.is_none()),
         "psn": headers.map(|headers| headers.psn.value()),
         "ack_req": headers.map(|headers| headers.ack_req),
         "solicited": headers.map(|headers| headers.solicited),

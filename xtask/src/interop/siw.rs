@@ -81,7 +81,10 @@ pub(super) fn all() -> Vec<Case> {
         case(at, "{program} -a {server} -p {port} -l reject", "{program} -a {server} -p {port} -c established");
     all.push(Case { ending: Ending::Says("REJECTED status -104 private not today"), ..reject });
     for start_up in &OTHERS {
-        all.push(rping(start_up));
+        // rping's server takes its depth of READs from the request, and revision 1 has none there.
+        if start_up.theirs.1 > 1 {
+            all.push(rping(start_up));
+        }
         all.extend(["ib_send_bw -n 20", "ib_read_lat -n 50"].map(|line| perftest(start_up, line)));
     }
     all

@@ -10,7 +10,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
+
 const PAGE: u64 = 4096;
+/// The files of `libsofthca_shared.so` (`capi/shared-memory`). It uses a file for other memory later,
+/// unless the file is marked.
+const SHARED_FROM_BIRTH: &str = "/memfd:softhca-memory";
 /// The type of tmpfs (statfs(2)).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -93,14 +98,27 @@ pub(super) fn find(addr: u64, len: u64, writable: bool) -> Option<Backing> {
 /// A new open file description of a mapping's file, independent of the program's own.
 fn open(mapping: &Mapping<'_>, writable: bool) -> Option<OwnedFd> {
     let open = |path: &Path| {
-        let mut how = OpenOptions::new();
-        how.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
-        how.open(path).ok().filter(|file| is_of(file, mapping))
+        if mapping.path.starts_with(SHARED_FROM_BIRTH) {
+            mark(&reopen(path, true, mapping)?)?;
+        }
+        reopen(path, writable, mapping)
     };
     // Only privileged processes may open this link. It certainly refers to the mapping's file.
     let direct = open(Path::new(&format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end)));
     let file = direct.or_else(|| by_path(mapping).and_then(open)).or_else(|| by_descriptor(mapping, &open))?;
     (is_tmpfs(&file) && file.metadata().is_ok_and(|data| data.is_file())).then(|| file.into())
+}
+
+fn reopen(path: &Path, writable: bool, mapping: &Mapping<'_>) -> Option<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
+    how.open(path).ok().filter(|file| is_of(file, mapping))
+}
+
+/// Marks a file as granted, for good: seals its seals. The peer may keep it.
+fn mark(file: &File) -> Option<()> {
+    let is_marked = || fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SEAL));
+    (is_marked() || fcntl_add_seals(file, SealFlags::SEAL).is_ok() || is_marked()).then_some(())
 }
 
 /// Whether an access to the file's memory never waits.
