@@ -102,8 +102,8 @@ pub(crate) unsafe extern "C" fn leave(id: *mut CmId, address: *const c_void) -> 
         };
         let qp = get!(object.c(), qp);
         if let Some((gid, lid)) = joined.filter(|_| !qp.is_null()) {
-            // Detaching also sends off what the QP has posted. If the QP only sends, or is no longer
-            // attached, it is refused.
+            // This also sends off what the QP has posted. It is refused if the QP only sends, or is
+            // no longer attached.
             // SAFETY: the id's own QP.
             unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, lid) };
         }

@@ -78,7 +78,7 @@ record! {
     }
 
     /// MCAST_RESOLVE (194), answer.
-    pub struct McastResolveAnswer[268] {
+    pub struct McastResolveAnswer[272] {
         /// The board's `mcast_epoch` for which the answer holds.
         0 => epoch: u32,
         /// Number of all engines, also if it is above `first` + `max`.
@@ -87,6 +87,8 @@ record! {
         8 => engines: [u32; 64],
         /// See `mcast_flags`.
         264 => flags: u32,
+        /// 0.
+        268 => reserved: u32,
     }
 
     /// PATH_RESOLVE (201), request: which packets from a port of this device pass the switches to

@@ -91,13 +91,13 @@ fn lane_open() {
 #[test]
 fn mcast_resolve() {
     check(&Row {
-        answer: format!("???????? 01000000 01000000 {}", "00".repeat(252)),
-        room: 264,
+        answer: format!("???????? 01000000 01000000 {}", "00".repeat(260)),
+        room: 272,
         ..Row::new(32, |client| {
             let qp = client.make(Kind::UdQp);
             client.done(&format!("1e000000 0800 0000 ff12000000000000 {:0>16} {qp} 0000 0000", "abc"));
             format!(
-                "c2000080 0400 2100 0100000000000000 0000 0000 00000000 ff12000000000000 {:0>16} 01000000 00000000 01000000 00000000",
+                "c2000080 0400 2200 0100000000000000 0000 0000 00000000 ff12000000000000 {:0>16} 01000000 00000000 01000000 00000000",
                 "abc"
             )
             .into()
@@ -105,10 +105,10 @@ fn mcast_resolve() {
     });
     let mut client = Client::alone();
     let ask = |gid: &str, max: &str| {
-        format!("c2000080 0400 2100 0100000000000000 0000 0000 00000000 {gid} {max} 00000000 01000000 00000000")
+        format!("c2000080 0400 2200 0100000000000000 0000 0000 00000000 {gid} {max} 00000000 01000000 00000000")
     };
     let nobody = client.done(&ask("ff12000000000000 0000000000000def", "40000000"));
-    compare(&nobody.bytes, &format!("???????? {}", "00".repeat(260)));
+    compare(&nobody.bytes, &format!("???????? {}", "00".repeat(268)));
     client.refused(&ask("ff12000000000000 0000000000000def", "41000000").into(), EINVAL, "more than 64");
     client.refused(&ask("fe80000000000000 02000000000000b1", "40000000").into(), EINVAL, "no multicast GID");
 }

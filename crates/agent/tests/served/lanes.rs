@@ -203,7 +203,7 @@ fn groups_know_the_engines_of_their_members() {
     let mut gid = [0; 16];
     (gid[0], gid[15]) = (0xff, 7);
     let resolve =
-        extended(number::MCAST_RESOLVE, &McastResolve { gid, max: 64, port: 1, ..McastResolve::default() }, 264, 0);
+        extended(number::MCAST_RESOLVE, &McastResolve { gid, max: 64, port: 1, ..McastResolve::default() }, 272, 0);
     let mut clients: Vec<Client> = (0..3).map(|_| agent.client()).collect();
     let engines: Vec<u32> = clients.iter_mut().map(|client| client.hello().0).collect();
     for client in &mut clients[..2] {
