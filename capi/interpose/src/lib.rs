@@ -1,7 +1,8 @@
 //! What a preloaded library needs to replace functions of the C library: for each name, the next
 //! function, which may belong to the C library or to another preloaded library. [`functions!`]
 //! lists the names, [`intercept!`] makes the replacing functions, and [`when_loaded!`] runs a block
-//! when the library is loaded. The principal type is [`Next`]. This file does not decide what a replacement does.
+//! when the library is loaded. The principal type is [`Next`]. This file does not decide what a
+//! replacement does.
 //!
 //! Functions are looked up when the library is loaded, because the look-up takes a lock that a
 //! signal handler must not take. If another library's constructor calls a function earlier, this

@@ -1,6 +1,7 @@
-//! Blocks that the program has freed, kept for its next allocations: each stays mapped and keeps its
-//! file. A kept block is *full* while its pages may have data. It is *empty* when the machine has the
-//! pages back. Pure: nothing here touches the memory or the files. Principal type: [`Cache`].
+//! Blocks that the program has freed, kept for its next allocations: each stays mapped and keeps
+//! its file. A kept block is *full* while its pages may have data. It is *empty* when the machine
+//! has the pages back. Pure: nothing here touches the memory or the files. Principal type:
+//! [`Cache`].
 //!
 //! Everything is bounded: the number of blocks, their addresses, the data of full blocks, and the
 //! time for which a block is full. [`Cache::surplus`] says what exceeds a bound.
@@ -9,8 +10,8 @@ use crate::table::{Piece, UNUSED};
 
 /// The most blocks.
 const MOST: usize = 64;
-/// The most data of all full blocks, and of one of them. The C library also keeps at most so much of
-/// what was freed.
+/// The most data of all full blocks, and of one of them. The C library also keeps at most so much
+/// of what was freed.
 const FULL: usize = 64 << 20;
 const LARGEST_FULL: usize = FULL / 2;
 /// The most addresses of all blocks.
@@ -80,7 +81,8 @@ impl Cache {
     }
 
     /// Takes the smallest block that is large enough, unless it would waste more than a quarter of
-    /// what is asked for. Of equal ones, the newest: its pages may still be in the processor's cache.
+    /// what is asked for. Of equal ones, the newest: its pages may still be in the processor's
+    /// cache.
     pub(crate) fn take(&mut self, length: usize, align: usize) -> Option<Kept> {
         let most = length + length / 4;
         let fits = |piece: &Piece| (length..=most).contains(&piece.len()) && piece.start.is_multiple_of(align);

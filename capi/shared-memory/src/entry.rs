@@ -145,8 +145,8 @@ struct Start {
 
 /// The first function of a process that `clone` has made.
 extern "C" fn begin(start: *const Start) -> c_int {
-    // SAFETY: this process has a copy of the stack of `clone`, with the value. That stack is private
-    // memory.
+    // SAFETY: this process has a copy of the stack of `clone`, with the value. That stack is
+    // private memory.
     let Start { function, argument, shares_files } = unsafe { start.read() };
     forks::in_child_with(shares_files);
     // SAFETY: the caller of `clone` gave the function and its argument.

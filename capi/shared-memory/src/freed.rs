@@ -1,5 +1,5 @@
-//! Freed blocks: which are kept for the next allocation, and how they are given back to the machine.
-//! The principal functions are [`keep`] and [`reuse`].
+//! Freed blocks: which are kept for the next allocation, and how they are given back to the
+//! machine. The principal functions are [`keep`] and [`reuse`].
 
 use crate::cache::{Kept, LARGEST, Surplus};
 use crate::front::{Memory, memory};

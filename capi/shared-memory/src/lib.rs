@@ -7,8 +7,8 @@
 //! forks, under its own name. Small requests, and requests for memory that this library has not
 //! made, go to the next function of that name. [`choice`] decides what is shared, [`table`] records
 //! the memory, and [`cache`] keeps freed blocks; all three are pure. [`front`] has the state.
-//! [`heap`] and [`entry`] are the entries from C. [`pages`] calls the kernel. `docs/decisions/0032-shared-from-birth.md` gives the
-//! reasons.
+//! [`heap`] and [`entry`] are the entries from C. [`pages`] calls the kernel.
+//! `docs/decisions/0032-shared-from-birth.md` gives the reasons.
 //!
 //! Rules for every function: it never panics, uses no allocated memory and no thread-local
 //! variables, and leaves `errno` as the C library would. Nothing here calls the C library's `mmap`,

@@ -53,8 +53,9 @@ pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_i
     found
 }
 
-/// Whether the kernel accepts a mapping over shared memory. If it refuses, the memory must stay as it
-/// is. So the mapping is made elsewhere first. If there is no room elsewhere, that does not decide.
+/// Whether the kernel accepts a mapping over shared memory. If it refuses, the memory must stay as
+/// it is. So the mapping is made elsewhere first. If there is no room elsewhere, that does not
+/// decide.
 fn is_accepted(span: &Span, flags: c_int, next: impl Fn(c_int) -> isize) -> bool {
     if flags & libc::MAP_HUGETLB != 0 {
         return true;
@@ -81,8 +82,8 @@ pub(crate) fn protect(address: usize, length: usize, protection: c_int, next: im
     if let Some(span) = span(address, length).filter(may_hold) {
         let mut memory = memory();
         let change = |piece: &mut Piece| piece.protection = protection.cast_unsigned();
-        // The kernel may have changed a part before it failed. If the table is full, the child's copy
-        // has the old protection.
+        // The kernel may have changed a part before it failed. If the table is full, the child's
+        // copy has the old protection.
         if answer != 0 || memory.table.change(&span, change).is_err() {
             memory.table.mark(&span);
         }
@@ -214,7 +215,8 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
     if new_length == old.len() && !moves {
         return old.start.cast_signed();
     }
-    // Held until the piece is back: neither a fork nor the end of another piece of the file may miss it.
+    // Held until the piece is back: neither a fork nor the end of another piece of the file may
+    // miss it.
     let mut memory = memory();
     let piece = match memory.table.take_first(&old) {
         Ok(Some(piece)) if piece.start == old.start && piece.end == old.end => piece,

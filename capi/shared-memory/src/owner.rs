@@ -1,7 +1,7 @@
 //! Whether this process has the memory that its table says it has. A child that was made with the
 //! system call clone(2) inherits the table without the memory. The kernel clears one page in every
-//! child (`MADV_WIPEONFORK`); the handler of a fork that has copied the memory marks the page again.
-//! The principal function is [`is_owner`].
+//! child (`MADV_WIPEONFORK`); the handler of a fork that has copied the memory marks the page
+//! again. The principal function is [`is_owner`].
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 

@@ -1,7 +1,7 @@
-//! Runs a function on a private stack. A forked child needs its stack from its first instruction on,
-//! before any handler can give it a copy of shared memory. So a fork from a stack in shared memory,
-//! such as a coroutine's that `malloc` has made, runs on another stack. It returns to the caller's
-//! when the child has its copy. The principal function is [`on_private`].
+//! Runs a function on a private stack. A forked child needs its stack from its first instruction
+//! on, before any handler can give it a copy of shared memory. So a fork from a stack in shared
+//! memory, such as a coroutine's that `malloc` has made, runs on another stack. It returns to the
+//! caller's when the child has its copy. The principal function is [`on_private`].
 
 use crate::choice::PAGE;
 use crate::front::{may_hold, memory};

@@ -35,9 +35,9 @@ pub(crate) fn choice() -> Choice {
     if wanted == Choice::OFF || is_watched() || commits_strictly() { Choice::OFF } else { wanted }
 }
 
-/// Whether `malloc` of the program is neither this library's nor the C library's, or calls such a one.
-/// It makes small blocks from mappings. A forked child needs some of them, such as the C library's
-/// streams, before it has copies of shared mappings.
+/// Whether `malloc` of the program is neither this library's nor the C library's, or calls such a
+/// one. It makes small blocks from mappings. A forked child needs some of them, such as the C
+/// library's streams, before it has copies of shared mappings.
 pub(crate) fn has_other_allocator() -> bool {
     type Malloc = unsafe extern "C" fn(usize) -> *mut std::ffi::c_void;
     // SAFETY: a C string; the name exists, so no error is made.

@@ -84,8 +84,8 @@ pub(super) struct Import {
 }
 
 impl Object {
-    /// The symbols. They are read only when they are asked for, because the C library has thousands.
-    /// None if they cannot be read.
+    /// The symbols. They are read only when they are asked for, because the C library has
+    /// thousands. None if they cannot be read.
     pub(super) fn symbols(&self) -> &Symbols {
         self.symbols.get_or_init(|| {
             let data = File::open(&self.path).and_then(Blocks::new).map(ReadCache::new);

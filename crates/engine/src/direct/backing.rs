@@ -13,8 +13,8 @@ use std::path::Path;
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
 
 const PAGE: u64 = 4096;
-/// The files of `libsofthca_shared.so` (`capi/shared-memory`). It uses a file for other memory later,
-/// unless the file is marked.
+/// The files of `libsofthca_shared.so` (`capi/shared-memory`). It uses a file for other memory
+/// later, unless the file is marked.
 const SHARED_FROM_BIRTH: &str = "/memfd:softhca-memory";
 /// The type of tmpfs (statfs(2)).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
