@@ -193,6 +193,6 @@ mod tests {
         assert_eq!(cache.surplus(0), None);
         cache.limit(3, None);
         assert!(!cache.is_open());
-        assert!((0..4).all(|_| cache.surplus(0).is_some()) && cache.kept().is_empty());
+        assert!((0..3).all(|_| cache.surplus(0).is_some()) && cache.kept().is_empty());
     }
 }
