@@ -19,9 +19,12 @@ use super::travel::{find_port, port_of};
 use super::way::PortId;
 use crate::device::Port;
 use crate::ids::ContextId;
+use crate::objects::groups::is_multicast;
 use crate::wire::to_groups::GroupDatagram;
 use crate::world::World;
 
+/// The LIDs of groups (IBA 4.1.3).
+const MULTICAST_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
 /// The UDP source port in the ICRC of a copy.
 const SOURCE_PORT: u16 = 0xc000;
 
@@ -51,13 +54,11 @@ impl Mads {
         let (port, end) = (port_of(world, at)?, *self.fabric.as_ref()?.ends.get(&at)?);
         let body = bytes.get(..bytes.len().checked_sub(icrc::LEN)?)?;
         let headers = Headers::parse(body).ok()?;
-        let is_datagram = headers.opcode.transport == Transport::Ud
-            && matches!(headers.opcode.operation, Operation::SendOnly | Operation::SendOnlyImm);
         let owner = board::owner(headers.deth.src_qp.value());
         let is_own = world.board.view().word(owner).load(Ordering::Acquire) == *engine
             && has_gid(port, &head.from)
-            && port.pkeys.index_of(headers.pkey).is_some();
-        if !is_datagram || headers.dest_qp != Qpn::MULTICAST || !is_own {
+            && port.pkeys.entries().contains(&headers.pkey);
+        if !is_own || !is_to_group(&headers) || !is_multicast(&head.to) || !MULTICAST_LIDS.contains(&head.lid) {
             return None;
         }
         let grh = Grh {
@@ -87,6 +88,11 @@ impl Mads {
         let Some((packet, _)) = inside.filter(|_| find_port(world, |port| has_gid(port, &grh.sgid)).is_none()) else {
             return;
         };
+        // Another agent may send anything. An engine would give back a packet for another QP, and a
+        // connection would take the sender's GID for its peer's.
+        if !is_multicast(&grh.dgid) || !Headers::parse(packet).is_ok_and(|headers| is_to_group(&headers)) {
+            return;
+        }
         let sealed = [packet, &Envelope::new(&grh.sgid, &grh.dgid, SOURCE_PORT).icrc(0, packet)].concat();
         let arrival = Arrival {
             kind: arrival_kind::DATAGRAMS,
@@ -116,6 +122,13 @@ fn frame_of(lrh: lrh::Header, header: &Grh, body: &[u8]) -> Option<Frame> {
     header.emit(&mut global);
     let icrc = icrc::link::icrc(&[&head[..], &global, body].concat())?;
     Frame::new(lrh, [&global[..], body, &icrc].concat()).ok()
+}
+
+/// Whether this is a datagram to the members of a group.
+fn is_to_group(headers: &Headers) -> bool {
+    headers.opcode.transport == Transport::Ud
+        && matches!(headers.opcode.operation, Operation::SendOnly | Operation::SendOnlyImm)
+        && headers.dest_qp == Qpn::MULTICAST
 }
 
 fn has_gid(port: &Port, gid: &[u8; 16]) -> bool {

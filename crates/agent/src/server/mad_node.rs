@@ -65,7 +65,9 @@ impl MadNode {
         let tunnels = TunnelSocket::open(world, config, &mut mads)?;
         if let Some(tunnels) = &tunnels {
             poller.watch(tunnels.as_fd(), Token::Tunnels, EventFlags::IN)?;
-            poller.watch(world.wire.forwarder().to_groups().as_fd(), Token::Tunnels, EventFlags::IN)?;
+            let to_groups = world.wire.forwarder().to_groups();
+            poller.watch(to_groups.as_fd(), Token::Tunnels, EventFlags::IN)?;
+            to_groups.open();
         }
         Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
     }

@@ -246,7 +246,10 @@ impl Forwarder {
 
     /// Removes an engine.
     pub(crate) fn remove(&self, engine: u32) -> Option<Link> {
-        self.engines.write().links.remove(&engine)
+        // With the lock, because the wire thread adds to the queue while it reads the engines.
+        let mut engines = self.engines.write();
+        self.to_groups.forget(engine);
+        engines.links.remove(&engine)
     }
 
     /// Whether an engine has its wire lane.

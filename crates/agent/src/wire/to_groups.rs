@@ -2,16 +2,18 @@
 //! them from the engines' lanes; the agent's thread sends them over the links of the fabric
 //! ([`crate::mads`]). The principal type is [`ToGroups`].
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::wire::Arrival;
 use parking_lot::Mutex;
 use shm::Notifier;
 
 /// Maximum number of datagrams of one engine that wait. Further ones are lost.
-const WAITING_MAX: usize = 256;
+const WAITING_MAX: usize = 64;
 /// The longest datagram: 4096 bytes, its headers and its ICRC.
 const LONGEST: usize = 4096 + 64;
 
@@ -30,19 +32,42 @@ pub(crate) struct GroupDatagram {
 /// engine in turn.
 #[derive(Debug)]
 pub(crate) struct ToGroups {
-    waiting: Mutex<BTreeMap<u32, VecDeque<GroupDatagram>>>,
+    waiting: Mutex<Waiting>,
     notifier: Notifier,
+    /// Somebody takes the datagrams: there are links to other agents.
+    is_open: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By engine. No queue is empty.
+    queues: BTreeMap<u32, VecDeque<GroupDatagram>>,
+    /// The engine that was served last.
+    last: u32,
 }
 
 impl ToGroups {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { waiting: Mutex::default(), notifier: Notifier::new()? })
+        Ok(Self { waiting: Mutex::default(), notifier: Notifier::new()?, is_open: AtomicBool::new(false) })
+    }
+
+    /// From now on, somebody takes the datagrams. Before, they are lost.
+    pub(crate) fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    /// An engine has ended.
+    pub(crate) fn forget(&self, engine: u32) {
+        self.waiting.lock().queues.remove(&engine);
     }
 
     /// Adds the datagrams of a record.
     pub(crate) fn push(&self, engine: u32, head: &Arrival, bytes: &[u8]) {
-        let mut waiting = self.waiting.lock();
-        let queue = waiting.entry(engine).or_default();
+        if !self.is_open.load(Ordering::Relaxed) {
+            return;
+        }
+        let queues = &mut self.waiting.lock().queues;
+        let queue = queues.entry(engine).or_default();
         let was_empty = queue.is_empty();
         for bytes in bytes.chunks(usize::from(head.segment).max(1)).filter(|bytes| bytes.len() <= LONGEST) {
             if queue.len() >= WAITING_MAX {
@@ -54,7 +79,7 @@ impl ToGroups {
             self.notifier.notify();
         }
         if queue.is_empty() {
-            waiting.remove(&engine);
+            queues.remove(&engine);
         }
     }
 
@@ -63,12 +88,19 @@ impl ToGroups {
     pub(crate) fn take_some(&self, most: usize) -> Vec<GroupDatagram> {
         self.notifier.drain();
         let (mut waiting, mut taken) = (self.waiting.lock(), Vec::new());
-        while taken.len() < most && !waiting.is_empty() {
-            let left = most - taken.len();
-            taken.extend(waiting.values_mut().take(left).filter_map(VecDeque::pop_front));
-            waiting.retain(|_, queue| !queue.is_empty());
+        let Waiting { queues, last } = &mut *waiting;
+        while taken.len() < most {
+            let behind = queues.range(last.saturating_add(1)..).next();
+            let Some(engine) = behind.or(queues.first_key_value()).map(|(engine, _)| *engine) else { break };
+            if let Entry::Occupied(mut queue) = queues.entry(engine) {
+                taken.extend(queue.get_mut().pop_front());
+                if queue.get().is_empty() {
+                    queue.remove();
+                }
+            }
+            *last = engine;
         }
-        if !waiting.is_empty() {
+        if !queues.is_empty() {
             self.notifier.notify();
         }
         taken
@@ -90,6 +122,9 @@ mod tests {
     fn an_engine_that_floods_delays_no_other_and_loses_only_its_own() {
         let groups = ToGroups::new().expect("a queue");
         let head = Arrival { segment: 20, ..Arrival::default() };
+        groups.push(1, &head, &[1; 20]);
+        assert!(groups.take_some(1).is_empty(), "nobody takes them yet");
+        groups.open();
         groups.push(1, &head, &[1; 20 * (WAITING_MAX + 5)]);
         groups.push(2, &head, &[2; 50]);
         let first = groups.take_some(4);
@@ -97,7 +132,12 @@ mod tests {
             first.iter().map(|one| (one.engine, one.bytes.len())).collect::<Vec<_>>(),
             [(1, 20), (2, 20), (1, 20), (2, 20)]
         );
+        groups.push(3, &head, &[3; 20]);
+        assert_eq!(groups.take_some(1)[0].engine, 3, "its turn is next");
+        groups.push(4, &head, &[4; 20]);
+        groups.forget(4);
         let rest = groups.take_some(usize::MAX);
+        assert!(rest.iter().all(|one| one.engine != 4));
         assert_eq!(rest.iter().filter(|one| one.engine == 1).count(), WAITING_MAX - 2);
         assert_eq!(rest.iter().filter(|one| one.engine == 2).map(|one| one.bytes.len()).collect::<Vec<_>>(), [10]);
         groups.push(3, &Arrival::default(), &[]);
