@@ -41,7 +41,8 @@ impl Fabric {
         for (far, peer, reached) in links {
             // Where several links lead to the LID, one carries it: that of the own tables.
             let leads = self.ends.values().any(|start| self.way_out(*start, far, reached.lid).is_some());
-            let Some(slot) = self.remotes.slot(reached.lid).filter(|_| leads) else { continue };
+            // Only such a LID gets an entry, for a peer names what it likes.
+            let Some(slot) = leads.then(|| self.remotes.slot(reached.lid)).flatten() else { continue };
             changed |= world.board.show_remote(slot, reached.lid, &gid_of(reached.address.unwrap_or(peer.ip())));
             paths.insert(slot, (far, reached));
         }

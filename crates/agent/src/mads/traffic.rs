@@ -52,7 +52,7 @@ impl Mads {
             count_at_hops(net, &path.hops, sum);
             match lost {
                 Some(NoPath { end, cause }) => net.add_drops(end, cause, sum.packets),
-                None => pass(net, &path, &probe, sum),
+                None => pass(net, &path, &probe, (sum, one.tunnels.saturating_add(1))),
             }
         }
         net.tell_passed();
@@ -99,7 +99,7 @@ impl Mads {
         let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
         if let Ok(path) = net.resolve_to(start, &probe) {
             count_at_hops(net, &path.hops, sum);
-            pass(net, &path, &probe, sum);
+            pass(net, &path, &probe, (sum, 0));
         }
     }
 
@@ -131,7 +131,7 @@ impl Mads {
         match net.fabric().trace(start, &probe) {
             (path, None) => {
                 count_way(net, start, (&path, None), sum);
-                pass(net, &path, &probe, sum);
+                pass(net, &path, &probe, (sum, 0));
             }
             // Their path is gone by now.
             (_, Some(_)) => add(net, start, XMIT, sum),
@@ -196,10 +196,12 @@ fn count_way(net: &mut Managed, start: End, (path, lost): (&Path, Option<NoPath>
     }
 }
 
-/// The packets of a path may leave by a link to another agent, which then counts them, too.
-fn pass(net: &mut Managed, path: &Path, probe: &Probe, sum: Sum) {
+/// The packets of a path may leave by a link to another agent, which then counts them, too. They
+/// have passed `tunnels` such links before.
+fn pass(net: &mut Managed, path: &Path, probe: &Probe, (sum, tunnels): (Sum, u8)) {
     if sum != Sum::default() {
-        net.pass(path.end, Passed { dlid: probe.dlid, sl: probe.sl, packets: sum.packets, words: sum.words });
+        let (Probe { dlid, sl, .. }, Sum { packets, words }) = (*probe, sum);
+        net.pass(path.end, Passed { dlid, sl, tunnels, packets, words });
     }
 }
 

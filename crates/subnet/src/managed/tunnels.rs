@@ -27,8 +27,8 @@ pub(super) struct Outward {
     /// The own port will go down, and not by itself.
     pub(super) follows: bool,
     /// Packets and words that programs have sent past the tunnel, and of which the peer does not
-    /// know yet, by LID and service level.
-    pub(super) passed: BTreeMap<(u16, u8), (u64, u64)>,
+    /// know yet, by LID, service level and the number of tunnels before.
+    pub(super) passed: BTreeMap<(u16, u8, u8), (u64, u64)>,
 }
 
 /// The most LIDs and service levels whose packets are counted for a peer at once.
@@ -42,6 +42,8 @@ pub(super) struct Tunnels {
     pub(super) all: Vec<Outward>,
     /// The epoch of the paths that the peers know, or will know when the timer has expired.
     told: Option<u64>,
+    /// The timer runs after which the peers are told.
+    collects: bool,
 }
 
 impl Tunnels {
@@ -107,7 +109,7 @@ impl Managed {
             Received::Reach(Some(reached)) => {
                 self.outputs.push(Output::Reach { far, peer: from, reached });
                 // It may also be reached from the other tunnels.
-                self.timers.insert((now + COLLECT, Timer::Reach));
+                self.collect_reach();
             }
             Received::Reach(None) => {}
             Received::Passed(passed) => self.outputs.push(Output::Passed { far, passed }),
@@ -137,10 +139,15 @@ impl Managed {
 
     /// Programs have sent packets past the tunnel of a link, from this fabric or through it. The
     /// peer learns it with [`Managed::tell_passed`].
-    pub fn pass(&mut self, far: End, Passed { dlid, sl, packets, words }: Passed) {
+    pub fn pass(&mut self, far: End, Passed { dlid, sl, tunnels, packets, words }: Passed) {
+        // What has passed more goes round in a circle of agents.
+        if tunnels > MOST_TUNNELS {
+            return;
+        }
         let Some((_, outward)) = self.tunnels.find(|outward| outward.far == far) else { return };
-        if outward.passed.len() < MOST_PASSED || outward.passed.contains_key(&(dlid, sl)) {
-            let sum = outward.passed.entry((dlid, sl)).or_default();
+        let key = (dlid, sl, tunnels);
+        if outward.passed.len() < MOST_PASSED || outward.passed.contains_key(&key) {
+            let sum = outward.passed.entry(key).or_default();
             *sum = (sum.0.saturating_add(packets), sum.1.saturating_add(words));
         }
     }
@@ -148,9 +155,11 @@ impl Managed {
     /// Tells the peers what has passed since the last time.
     pub fn tell_passed(&mut self) {
         for outward in self.tunnels.all.iter_mut().filter(|outward| !outward.passed.is_empty()) {
-            let passed = std::mem::take(&mut outward.passed).into_iter();
-            let passed: Vec<Passed> =
-                passed.map(|((dlid, sl), (packets, words))| Passed { dlid, sl, packets, words }).collect();
+            let passed = std::mem::take(&mut outward.passed).into_iter().map(|(key, (packets, words))| {
+                let (dlid, sl, tunnels) = key;
+                Passed { dlid, sl, tunnels, packets, words }
+            });
+            let passed: Vec<Passed> = passed.collect();
             let datagrams = outward.tunnel.as_ref().map(|tunnel| tunnel.passed(&passed)).unwrap_or_default();
             self.outputs.extend(datagrams.into_iter().map(|bytes| Output::Tunnel { peer: outward.peer, bytes }));
         }
@@ -204,12 +213,20 @@ impl Managed {
     pub(super) fn watch_reach(&mut self) {
         let epoch = Some(self.fabric.epoch());
         if !self.tunnels.all.is_empty() && std::mem::replace(&mut self.tunnels.told, epoch) != epoch {
+            self.collect_reach();
+        }
+    }
+
+    /// Tells the peers soon what they reach here: once for all changes until then.
+    fn collect_reach(&mut self) {
+        if !std::mem::replace(&mut self.tunnels.collects, true) {
             self.timers.insert((self.fabric.now() + COLLECT, Timer::Reach));
         }
     }
 
     /// Tells the peers what their packets reach here.
     pub(super) fn tell_reach(&mut self) {
+        self.tunnels.collects = false;
         self.tunnels.told = Some(self.fabric.epoch());
         for index in 0..self.tunnels.all.len() {
             let far = self.tunnels.all[index].far;

@@ -2,7 +2,8 @@
 //! ports behind it. Principal type: [`Passed`].
 //!
 //! ```text
-//!  for each LID and service level:  LID (2), level, 0, packets (8), words of 4 bytes (8)
+//!  for each LID and service level:
+//!  LID (2), level, tunnels before this one, packets (8), words of 4 bytes (8)
 //! ```
 
 /// The bytes of an entry.
@@ -17,6 +18,8 @@ pub struct Passed {
     pub dlid: u16,
     /// Their service level.
     pub sl: u8,
+    /// The tunnels that they passed before this one.
+    pub tunnels: u8,
     /// How many.
     pub packets: u64,
     /// Words of 4 bytes.
@@ -28,7 +31,7 @@ pub fn bodies(passed: &[Passed]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let emit = |one: &Passed| {
         let mut out = [0; LEN];
         out[..2].copy_from_slice(&one.dlid.to_be_bytes());
-        out[2] = one.sl;
+        (out[2], out[3]) = (one.sl, one.tunnels);
         out[4..12].copy_from_slice(&one.packets.to_be_bytes());
         out[12..].copy_from_slice(&one.words.to_be_bytes());
         out
@@ -44,9 +47,10 @@ pub fn parse(body: &[u8]) -> Option<Vec<Passed>> {
         return None;
     }
     let parse = |entry: &[u8; LEN]| {
-        let [a, b, sl, _, numbers @ ..] = *entry;
+        let [a, b, sl, tunnels, numbers @ ..] = *entry;
         let numbers = u128::from_be_bytes(numbers);
-        Passed { dlid: u16::from_be_bytes([a, b]), sl, packets: (numbers >> 64) as u64, words: numbers as u64 }
+        let (packets, words) = ((numbers >> 64) as u64, numbers as u64);
+        Passed { dlid: u16::from_be_bytes([a, b]), sl, tunnels, packets, words }
     };
     Some(entries.iter().map(parse).collect())
 }
@@ -57,12 +61,12 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_and_nothing_else() {
-        let one = |dlid| Passed { dlid, sl: 3, packets: 1 << 40, words: u64::from(dlid) << 33 };
+        let one = |dlid| Passed { dlid, sl: 3, tunnels: 2, packets: 1 << 40, words: u64::from(dlid) << 33 };
         let all: Vec<Passed> = (1..=120).map(one).collect();
         let bodies: Vec<Vec<u8>> = bodies(&all).collect();
         assert_eq!(bodies.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 400]);
         assert_eq!(bodies.iter().flat_map(|body| parse(body).unwrap()).collect::<Vec<_>>(), all);
-        assert_eq!(bodies[0][..20], [0, 1, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0]);
+        assert_eq!(bodies[0][..20], [0, 1, 3, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0]);
         assert_eq!(parse(&bodies[0][..19]), None);
         assert_eq!(parse(&[16; LEN]), None, "no service level");
         assert_eq!(parse(&[0; LEN * (MOST + 1)]), None, "too many");
