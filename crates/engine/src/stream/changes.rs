@@ -133,12 +133,13 @@ impl Qp {
         part.locals.clear();
         let Some(mut live) = part.live.take() else { return };
         let _ = live.output.flush(&live.socket, &mut live.sent);
+        // First, so that nobody who serves other streams waits for this one.
+        self.engine().net.streams.forget(&live.socket);
         if let Some(wait) = live.stream.end_wait(duration(self.engine().now())) {
             std::thread::sleep(wait);
         }
         self.end_direction(&live, Transmit::Finish);
         serving::discard_arrived(&live.socket);
-        self.engine().net.streams.forget(&live.socket);
     }
 }
 

@@ -82,8 +82,9 @@ impl Manager {
             End::Listening(_) | End::Asking { .. } => {}
             End::Asked { socket, mut responder } => self.send_away(name, socket, &mut responder, &[]),
             End::Agreed { qpn, .. } => {
-                tcp.streams.withdraw(qpn);
+                // A newer id may have the QP number by now.
                 if tcp.by_qpn.get(&qpn) == Some(&name) {
+                    tcp.streams.withdraw(qpn);
                     tcp.by_qpn.remove(&qpn);
                 }
             }
