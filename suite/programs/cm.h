@@ -50,6 +50,19 @@ static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, e
     }
 }
 
+/* An id whose address and route to the peer are resolved. */
+static inline struct rdma_cm_id *routed(struct rdma_event_channel *channel)
+{
+    struct rdma_addrinfo *peer = place(0);
+    struct rdma_cm_id *id;
+    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && rdma_resolve_addr(id, NULL, peer->ai_dst_addr, 2000) == 0);
+    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
+    MUST(rdma_resolve_route(id, 2000) == 0);
+    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    rdma_freeaddrinfo(peer);
+    return id;
+}
+
 static inline struct ibv_qp_init_attr one_of_each(void)
 {
     struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,

@@ -9,12 +9,7 @@ static struct rdma_cm_id *connects(struct rdma_event_channel *channel, char *roo
 {
     struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
     struct ibv_qp_init_attr init = one_of_each();
-    struct rdma_addrinfo *peer = place(0);
-    struct rdma_cm_id *id;
-    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && rdma_resolve_addr(id, NULL, peer->ai_dst_addr, 2000) == 0);
-    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
-    MUST(rdma_resolve_route(id, 2000) == 0);
-    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    struct rdma_cm_id *id = routed(channel);
     MUST(rdma_create_qp(id, NULL, &init) == 0);
     struct ibv_mr *mr = ibv_reg_mr(id->pd, room, len, IBV_ACCESS_LOCAL_WRITE);
     MUST(mr && rdma_post_recv(id, NULL, room, len, mr) == 0);

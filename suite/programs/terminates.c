@@ -26,12 +26,7 @@ static struct rdma_cm_id *listens(struct rdma_event_channel *channel)
 static struct rdma_cm_id *calls(struct rdma_event_channel *channel)
 {
     struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
-    struct rdma_addrinfo *peer = place(0);
-    struct rdma_cm_id *id;
-    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && rdma_resolve_addr(id, NULL, peer->ai_dst_addr, 2000) == 0);
-    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
-    MUST(rdma_resolve_route(id, 2000) == 0);
-    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    struct rdma_cm_id *id = routed(channel);
     create_qp(id);
     MUST(rdma_connect(id, &param) == 0);
     return id;

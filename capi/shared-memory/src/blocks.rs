@@ -47,7 +47,7 @@ pub(crate) fn find(address: usize) -> Option<Span> {
     if is_possible { memory().table.block(address) } else { None }
 }
 
-/// Frees the shared block that begins at an address. `false`: there is none.
+/// Frees the shared block that begins at an address. Returns false if there is no such block.
 #[inline]
 pub(crate) fn free(address: usize) -> bool {
     let is_possible = address.is_multiple_of(PAGE) && front::may_hold(&(address..address.saturating_add(1)));

@@ -42,7 +42,7 @@ pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
     true
 }
 
-/// A kept block that fits a request. The program gets it. If there is none, the cache becomes tidy.
+/// Takes a kept block that fits a request. If none fits, enforces the bounds of the cache.
 pub(crate) fn reuse(length: usize, align: usize, content: Content) -> Option<usize> {
     if length > LARGEST || !is_owner() {
         return None;

@@ -97,7 +97,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// What a record says of it. `None`: the packet is none of iWARP.
+    /// The TCP segment of a record, or `None` if the packet is not one of iWARP.
     fn of(record: &CaptureRecord) -> Option<Self> {
         let has = |flag: u16| record.flags & flag != 0;
         let end = match () {
@@ -121,7 +121,7 @@ pub struct Packet {
     pub port: u8,
     /// The InfiniBand link. `None`: the packet is one of RoCEv2, or of iWARP.
     pub link: Option<Link>,
-    /// The TCP segment. `None`: the packet is none of iWARP.
+    /// The TCP segment, or `None` if the packet is not one of iWARP.
     pub tcp: Option<Tcp>,
     /// Its path.
     pub path: Path,
