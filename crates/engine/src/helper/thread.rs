@@ -22,6 +22,10 @@ use crate::stall::{SHARED_FOR, StallDetector};
 use crate::tsc;
 use crate::watchdog::GAP;
 
+/// A thread that always has work looks for the agent's pushes once in so many rounds: a look is a
+/// system call.
+const ROUNDS_PER_LOOK: u32 = 256;
+
 impl Engine {
     /// The program is about to sleep on an event of that CQ: the thread must handle new packets.
     pub(crate) fn hand_over(&self, who: u32) {
@@ -57,6 +61,7 @@ impl Engine {
         waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         waker.goes_to_work();
         let mut told = true;
+        let mut rounds = 0u32;
         let mut stalls = StallDetector::default();
         let mut idle = IdlePolicy::default();
         while !waker.stop.load(Ordering::Relaxed) {
@@ -78,6 +83,8 @@ impl Engine {
                 continue;
             }
             if self.progress(false) {
+                rounds = rounds.wrapping_add(1);
+                told = rounds.is_multiple_of(ROUNDS_PER_LOOK);
                 if idle.worked() {
                     self.end_restlessness(&mut idle);
                 }
