@@ -223,7 +223,8 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
         check_setters(object.inner.service, request)?;
     }
     let mut batch = queue.send_batch()?;
-    let mark = batch.mark();
+    // A list of one request needs no mark: if the request is refused, nothing was posted.
+    let mark = (list.requests.len() > 1).then(|| batch.mark());
     if (batch.room() as usize) < list.requests.len() {
         let (wanted, room) = (list.requests.len(), batch.room());
         return Err(refuse!(
@@ -249,7 +250,9 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
         let pushed = batch.push(&SendWr { sges, send_flags, ud, bind: request.bind.as_ref(), ..request.head });
         if let Err(errno) = pushed {
             // All or nothing.
-            batch.take_back(mark);
+            if let Some(mark) = mark {
+                batch.take_back(mark);
+            }
             return Err(errno.into());
         }
     }

@@ -7,8 +7,9 @@
 //! revokes it, and `backing.rs` finds memory that can be granted. `docs/decisions/0024-direct.md`
 //! gives the reasons. Principal types: [`Direct`], of an engine, and [`DirectState`], of a QP.
 
+pub(crate) mod at_once;
 mod backing;
-mod carry;
+pub(crate) mod carry;
 mod granting;
 
 use std::collections::HashMap;
@@ -88,6 +89,12 @@ pub(crate) struct DirectState {
 }
 
 impl DirectState {
+    /// Whether the peer has granted anything.
+    #[inline]
+    pub(crate) fn has_grants(&self) -> bool {
+        !self.remote_grants.is_empty()
+    }
+
     fn find(&self, key: u32, engine: u32, dest: u32) -> Option<usize> {
         self.remote_grants.iter().position(|grant| grant.key == key && grant.engine == engine && grant.dest == dest)
     }

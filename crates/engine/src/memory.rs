@@ -226,6 +226,7 @@ pub(crate) struct Ring {
 }
 
 /// Elements of an entry's gather or scatter list.
+#[derive(Clone)]
 pub(crate) struct Elements<'a> {
     ring: &'a Ring,
     index: u32,

@@ -17,6 +17,8 @@ use wire::{Feth, Qpn};
 
 use crate::access;
 use crate::ah::Ah;
+use crate::direct::at_once::AtOnce;
+use crate::direct::carry::LocalData;
 use crate::lock::MutexGuard;
 use crate::memory::{Cqe, DatagramEntry, FREES_SEND, SendBrief};
 use crate::post_error::{PostCause, PostError, WorkQueue};
@@ -98,6 +100,10 @@ const WORD: u32 = 8;
 pub struct SendBatch<'a> {
     pub(crate) qp: &'a Arc<Qp>,
     pub(crate) inner: MutexGuard<'a, Inner>,
+    /// Requests may be taken back, so each one waits for the end of the batch.
+    waits: bool,
+    /// The last request was carried out at once.
+    carried: bool,
 }
 
 /// A position in a batch.
@@ -121,7 +127,7 @@ impl Qp {
         if inner.is_dead() {
             return Err(self.refused_send(0, PostCause::Destroyed));
         }
-        Ok(SendBatch { qp: self, inner })
+        Ok(SendBatch { qp: self, inner, waits: false, carried: false })
     }
 }
 
@@ -148,8 +154,7 @@ impl SendBatch<'_> {
         }
         let length = self.check_length(wr, operation)?;
         let index = self.inner.queues.sq_tail;
-        let dest = self.write_entry(wr, index, length)?;
-        let op = SendOp {
+        let mut op = SendOp {
             slot: index,
             operation,
             length: match operation {
@@ -165,15 +170,68 @@ impl SendBatch<'_> {
             swap_add: if operation == Operation::FetchAdd { wr.compare_add } else { wr.swap },
             solicited: wr.send_flags & send_flags::SOLICITED != 0,
             fence: wr.send_flags & send_flags::FENCE != 0,
-            dest,
+            dest: Destination::default(),
             xrc_srq: wr.xrc_srq & 0xff_ffff,
         };
-        self.add_operation(op)
+        let brief = self.brief(wr, length);
+        let unanswered = match self.carry_at_once(wr, &brief, &op) {
+            AtOnce::Done => return Ok(()),
+            AtOnce::Unfit => None,
+            AtOnce::Unanswered(refusal) => Some(refusal),
+        };
+        op.dest = self.write_entry(wr, index, brief)?;
+        self.add_operation(op)?;
+        if let Some(refusal) = unanswered {
+            self.qp.fail_unanswered(&mut self.inner, &refusal);
+        }
+        Ok(())
+    }
+
+    /// Carries out a request in place of queueing it, if it can be carried out directly and nothing
+    /// is queued before it.
+    #[inline]
+    fn carry_at_once(&mut self, wr: &SendWr<'_>, brief: &SendBrief, op: &SendOp) -> AtOnce {
+        let (qp, inner) = (self.qp, &mut *self.inner);
+        if self.waits || !inner.direct.has_grants() || !inner.requester.is_idle_for(op) {
+            return AtOnce::Unfit;
+        }
+        let data = if !wr.is_inline() {
+            LocalData::Elements(wr.sges.iter().copied())
+        } else if let [element] = wr.sges {
+            LocalData::Program(*element)
+        } else {
+            return AtOnce::Unfit;
+        };
+        let end = qp.carry_one(inner, op, data);
+        if matches!(end, AtOnce::Done) {
+            self.carried = true;
+            let next = inner.queues.sq.advance(op.slot);
+            inner.queues.sq_tail = next;
+            inner.store(word::SQ_TAIL, next);
+            inner.store(word::SQ_HEAD, next);
+            if brief.signaled != 0 {
+                qp.push_completion(inner, brief, op.slot, Status::Success);
+            }
+        }
+        end
+    }
+
+    #[inline]
+    fn brief(&self, wr: &SendWr<'_>, length: u32) -> SendBrief {
+        SendBrief {
+            wr_id: wr.wr_id,
+            length,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(self.qp.signals(wr.send_flags)),
+            inline: u8::from(wr.is_inline()),
+            num_sge: wr.sges.len() as u8,
+        }
     }
 
     /// Adds an operation whose entry is written.
     #[inline]
     pub(crate) fn add_operation(&mut self, op: SendOp) -> Result<(), PostCause> {
+        self.carried = false;
         let inner = &mut *self.inner;
         let index = op.slot;
         if let Some(stream) = inner.link.stream.as_mut().filter(|stream| stream.takes_requests()) {
@@ -228,16 +286,8 @@ impl SendBatch<'_> {
     /// Writes the entry of a request, with its gather list or inline data. Returns the destination
     /// of a datagram.
     #[inline]
-    fn write_entry(&mut self, wr: &SendWr<'_>, index: u32, length: u32) -> Result<Destination, PostCause> {
+    fn write_entry(&mut self, wr: &SendWr<'_>, index: u32, brief: SendBrief) -> Result<Destination, PostCause> {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        let brief = SendBrief {
-            wr_id: wr.wr_id,
-            length,
-            opcode: wr.opcode as u8,
-            signaled: u8::from(qp.signals(wr.send_flags)),
-            inline: u8::from(wr.is_inline()),
-            num_sge: wr.sges.len() as u8,
-        };
         let mut dest = Destination::default();
         if qp.service == Service::Ud {
             let (ah, qpn, qkey) = wr.ud.ok_or(PostCause::NoAddress)?;
@@ -252,7 +302,7 @@ impl SendBatch<'_> {
             inner.queues.sq.write(index, &brief);
         }
         if wr.is_inline() {
-            let room = &mut inner.queues.sq.inline_room(index, length as usize);
+            let room = &mut inner.queues.sq.inline_room(index, brief.length as usize);
             access::inline(wr.sges, room).map_err(|addr| PostCause::InlineFault { addr })?;
         } else {
             for (number, sge) in wr.sges.iter().enumerate() {
@@ -273,9 +323,11 @@ impl SendBatch<'_> {
         self.qp.caps.max_send_wr.saturating_sub(used)
     }
 
-    /// The current position of the batch, for [`SendBatch::take_back`].
+    /// The current position of the batch, for [`SendBatch::take_back`]. All requests that are added
+    /// from now on wait for the end of the batch.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&mut self) -> Mark {
+        self.waits = true;
         Mark { posted: self.inner.requester.posted(), tail: self.inner.queues.sq_tail }
     }
 
@@ -292,12 +344,17 @@ impl SendBatch<'_> {
 
     /// Sends the posted requests.
     pub fn finish(self) {
-        let Self { qp, mut inner } = self;
+        let Self { qp, mut inner, carried, .. } = self;
         if inner.link.on_wire() {
             inner.wire.reply_pattern.post();
         }
         if qp.engine().waker.progress_mode.is_on() {
             return qp.send_in_shared_mode(inner);
+        }
+        if carried {
+            // Nothing was queued before the last request, and nothing is queued now.
+            let Inner { traffic, view, .. } = &mut *inner;
+            return traffic.show(view.as_ref());
         }
         qp.pump(&mut inner);
         let (on_wire, blocked) = (inner.link.on_wire(), inner.link.blocked);
@@ -412,17 +469,22 @@ impl Qp {
         if let Some(lint) = self.lint() {
             lint.send_over(self, index, status, shown);
         }
-        if !shown {
-            return;
+        if shown {
+            self.push_completion(inner, &entry, index, status);
         }
+    }
+
+    /// Writes the completion of a request.
+    #[inline]
+    fn push_completion(&self, inner: &Inner, brief: &SendBrief, index: u32, status: Status) {
         let wc = Wc {
-            wr_id: entry.wr_id,
+            wr_id: brief.wr_id,
             status: status.as_u32(),
-            opcode: completed(u32::from(entry.opcode)),
-            byte_len: if operation(u32::from(entry.opcode), Service::Rc).is_some_and(Operation::is_atomic) {
+            opcode: completed(u32::from(brief.opcode)),
+            byte_len: if operation(u32::from(brief.opcode), Service::Rc).is_some_and(Operation::is_atomic) {
                 8
             } else {
-                entry.length
+                brief.length
             },
             qp_num: self.qpn(),
             ..Wc::default()

@@ -87,6 +87,18 @@ impl Requester {
         (may && !self.is_waiting(now) && self.config.admit(self.service, &op).is_ok()).then_some(op)
     }
 
+    /// Whether `op` could be carried out directly in place of [`Requester::post`]: the queue is
+    /// empty, and nothing disturbs it.
+    #[inline]
+    #[must_use]
+    pub fn is_idle_for(&self, op: &SendOp) -> bool {
+        self.outstanding() == 0
+            && !self.has_unsent()
+            && is_direct_kind(op.operation)
+            && self.is_undisturbed()
+            && self.config.admit(self.service, op).is_ok()
+    }
+
     /// Whether the next request is a WRITE, READ or atomic. If not, both [`Requester::poll_direct`]
     /// and [`Requester::next_direct`] return `None`.
     #[inline]

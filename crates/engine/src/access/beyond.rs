@@ -81,6 +81,16 @@ pub(crate) fn put(guard: GuardWord<'_>, to: &Sink<'_>, from: Source<'_>) -> Resu
     unsafe { guarded::copy(guard, to.start(), from.start(), from.len()) }
 }
 
+/// Copies inline data of a request to the peer's memory, which is as long. The address is the
+/// program's own, so no key is checked.
+#[inline]
+pub(crate) fn put_unkeyed(guard: GuardWord<'_>, to: &Sink<'_>, element: &Sge) -> Result<(), NotDone> {
+    assert_eq!(to.len(), element.length as usize, "the peer's memory and the bytes that go there");
+    let from: *const u8 = std::ptr::with_exposed_provenance(element.addr as usize);
+    // SAFETY: as in `put`; reading the program's memory survives a fault.
+    unsafe { guarded::copy(guard, to.start(), from, to.len()) }
+}
+
 /// Carries out an atomic on an aligned word of the peer; returns the word's old value.
 pub(crate) fn change(guard: GuardWord<'_>, word: &Sink<'_>, what: Atomic) -> Result<u64, NotDone> {
     let is_word = word.len() == size_of::<u64>() && word.start().addr().is_multiple_of(align_of::<u64>());

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::mr::access as right;
+use abi::post::Sge;
 use protocol::{Operation, SendOp, Service, Status};
 use shm::life::ENDED;
 use shm::{Sink, Source};
 
 use super::{Ask, RemoteGrant};
-use crate::access::{self, Atomic, HeldRegion, beyond};
+use crate::access::{self, Atomic, HeldRegion, Refusal, beyond};
 use crate::grant_table::{LIFE, LINE, field};
 use crate::memory::SendBrief;
 use crate::qp::{Inner, Qp, Route};
@@ -32,10 +33,21 @@ const VAIN: u32 = 100;
 /// After that, the engine skips this many checks after each one.
 const PAUSE: u32 = 15;
 
+/// The memory of this process that a request reads or writes.
+pub(crate) enum LocalData<'a, I> {
+    /// Inline data in queue memory.
+    Inline(Source<'a>),
+    /// Inline data where the program has it, without a key.
+    Program(Sge),
+    /// A gather or scatter list.
+    Elements(I),
+}
+
 /// The outcome of a request.
-enum Carried {
+pub(super) enum Carried {
     Done,
-    Failed(Status),
+    /// The atomic has been carried out, but its response cannot be stored.
+    Unanswered(Refusal),
     /// This request does not fit.
     Unfit,
     /// The grant is revoked, or the thread is always interrupted.
@@ -64,14 +76,18 @@ impl Qp {
             let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
                 return self.count_use(inner, op.rkey, peer);
             };
-            match self.carry(inner, &op, &inner.direct.remote_grants[index]) {
+            let entry: SendBrief = inner.queues.sq.read(op.slot);
+            let data = if entry.inline != 0 {
+                LocalData::Inline(inner.queues.sq.inline(op.slot, op.length as usize))
+            } else {
+                LocalData::Elements(inner.queues.sq.elements(op.slot, usize::from(entry.num_sge)))
+            };
+            match self.carry(&op, &inner.direct.remote_grants[index], data) {
                 Carried::Done => {
-                    inner.direct.carried += 1;
-                    let mtu = inner.mtu_bits();
-                    inner.traffic.carried(&op, mtu);
+                    self.count_carried(inner, &op);
                     inner.requester.direct_done(Ok(()));
                 }
-                Carried::Failed(status) => inner.requester.direct_done(Err(status)),
+                Carried::Unanswered(refusal) => self.fail_direct(inner, op.slot, &refusal),
                 Carried::Unfit => return,
                 Carried::Shut => return drop(inner.direct.remote_grants.remove(index)),
             }
@@ -88,18 +104,29 @@ impl Qp {
         }
     }
 
-    fn carry(&self, inner: &Inner, op: &SendOp, grant: &RemoteGrant) -> Carried {
+    /// Counts a request that was carried out.
+    #[inline]
+    pub(super) fn count_carried(&self, inner: &mut Inner, op: &SendOp) {
+        inner.direct.carried += 1;
+        let mtu = inner.mtu_bits();
+        inner.traffic.carried(op, mtu);
+    }
+
+    /// The response to the atomic that the requester has just returned cannot be stored.
+    #[cold]
+    pub(super) fn fail_direct(&self, inner: &mut Inner, slot: u32, refusal: &Refusal) {
+        self.explain(inner, slot, Status::LocProtErr, refusal, refusal.advice());
+        inner.requester.direct_done(Err(Status::LocProtErr));
+    }
+
+    #[inline]
+    pub(super) fn carry<I>(&self, op: &SendOp, grant: &RemoteGrant, data: LocalData<'_, I>) -> Carried
+    where
+        I: Iterator<Item = Sge> + Clone,
+    {
         let Some(mut place) = grant.place(op) else { return Carried::Unfit };
-        let entry: SendBrief = inner.queues.sq.read(op.slot);
-        let engine = self.engine();
-        let elements = || inner.queues.sq.elements(op.slot, usize::from(entry.num_sge));
-        let inline = entry.inline != 0;
-        let write = op.operation != Operation::Write;
-        let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();
-        // The response to an atomic may have a larger buffer than needed.
-        let fits = inline || room == u64::from(op.length) || (op.operation.is_atomic() && room > u64::from(op.length));
-        let region = &mut HeldRegion::new(engine);
-        if !fits || (!inline && !beyond::is_sound(region, self.pd, elements(), write)) {
+        let region = &mut HeldRegion::new(self.engine());
+        if !self.fits(op, &data, region) {
             return Carried::Unfit;
         }
         let word = grant.grant_table.word(grant.line * LINE + field::NUMBER);
@@ -111,13 +138,16 @@ impl Qp {
         }
         let guard = GuardWord { word, number: grant.number, life: grant.grant_table.word(LIFE) };
         let mut before = None;
-        let done = match op.operation {
-            Operation::Write if inline => {
-                beyond::put(guard, &place, inner.queues.sq.inline(op.slot, op.length as usize))
+        let done = match (op.operation, &data) {
+            (Operation::Write, LocalData::Inline(bytes)) => beyond::put(guard, &place, *bytes),
+            (Operation::Write, LocalData::Program(element)) => beyond::put_unkeyed(guard, &place, element),
+            (Operation::Write, LocalData::Elements(list)) => {
+                beyond::gather(region, self.pd, list.clone(), guard, &mut place)
             }
-            Operation::Write => beyond::gather(region, self.pd, elements(), guard, &mut place),
-            Operation::Read => beyond::scatter(region, self.pd, elements(), guard, place.source()),
-            Operation::FetchAdd => {
+            (Operation::Read, LocalData::Elements(list)) => {
+                beyond::scatter(region, self.pd, list.clone(), guard, place.source())
+            }
+            (Operation::FetchAdd, _) => {
                 beyond::change(guard, &place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
             }
             _ => {
@@ -128,23 +158,33 @@ impl Qp {
         // Release: pairs with the granter's acquire. Clears only this grant's number, because
         // another grant may have the line by now.
         let _ = in_use.compare_exchange(grant.number, 0, Ordering::Release, Ordering::Relaxed);
-        match done {
-            Ok(()) => {}
+        match (done, before, data) {
+            (Ok(()), Some(value), LocalData::Elements(list)) => {
+                let bytes = value.to_ne_bytes();
+                let stored = access::scatter(region, self.pd, list, 0, Source::from(&bytes[..]));
+                stored.map_or_else(Carried::Unanswered, |()| Carried::Done)
+            }
+            (Ok(()), ..) => Carried::Done,
             // The grant is useless if its copies never succeed, and it would make each request wait
             // for the one before.
-            Err(NotDone::Revoked | NotDone::Interrupted) => return Carried::Shut,
-            Err(NotDone::Fault) => return Carried::Unfit,
+            (Err(NotDone::Revoked | NotDone::Interrupted), ..) => Carried::Shut,
+            (Err(NotDone::Fault), ..) => Carried::Unfit,
         }
-        let Some(value) = before else { return Carried::Done };
-        // The atomic has been carried out, even if its response cannot be stored.
-        let bytes = value.to_ne_bytes();
-        match access::scatter(region, self.pd, elements(), 0, Source::from(&bytes[..])) {
-            Ok(()) => Carried::Done,
-            Err(refusal) => {
-                self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());
-                Carried::Failed(Status::LocProtErr)
-            }
-        }
+    }
+
+    /// Whether the local memory of a request has the right length, and can be accessed as far as
+    /// that is known.
+    #[inline]
+    fn fits<I>(&self, op: &SendOp, data: &LocalData<'_, I>, region: &mut HeldRegion<'_>) -> bool
+    where
+        I: Iterator<Item = Sge> + Clone,
+    {
+        let is_write = op.operation == Operation::Write;
+        let LocalData::Elements(list) = data else { return is_write };
+        let room: u64 = list.clone().map(|sge| u64::from(sge.length)).sum();
+        // The response to an atomic may have a larger buffer than needed.
+        let fits = room == u64::from(op.length) || (op.operation.is_atomic() && room > u64::from(op.length));
+        fits && beyond::is_sound(region, self.pd, list.clone(), !is_write)
     }
 
     /// A key was used for which there is no grant.

@@ -85,6 +85,49 @@ fn writes_reads_and_atomics_go_direct_and_do_what_they_do() {
 }
 
 #[test]
+fn direct_requests_fill_the_queue_until_a_completion_is_polled() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan { sq_sig_all: false, ..Plan::rc() });
+    let depth = a.qp.caps().max_send_wr;
+    let sges = a.sge(0, 8);
+    until_direct(&a, &SendWr { send_flags: send_flags::SIGNALED, ..write(&b, 0, &sges) });
+    let post = |send_flags| {
+        let mut batch = a.qp.send_batch().expect("a batch");
+        let added = batch.push(&SendWr { send_flags, ..write(&b, 8, &sges) });
+        batch.finish();
+        added.map_err(|error| error.errno())
+    };
+    for round in 0..3u64 {
+        let before = a.qp.carried_directly();
+        a.memory.put_word(0, round + 1);
+        (1..depth).for_each(|_| post(0).expect("room"));
+        assert_eq!(b.memory.word(8), round + 1, "carried out before the next call");
+        assert_eq!(a.qp.carried_directly() - before, u64::from(depth - 1));
+        post(send_flags::SIGNALED).expect("room for the last one");
+        assert_eq!(post(send_flags::SIGNALED), Err(abi::Errno::ENOMEM), "of {depth} requests");
+        assert_eq!(a.sent().status, 0);
+        assert_eq!(a.scq.poll_one().expect("a poll"), None, "one completion for all");
+    }
+}
+
+#[test]
+fn a_list_that_may_be_taken_back_is_carried_out_at_its_end() {
+    let fabric = Fabric::start();
+    let (a, b) = direct_pair(&fabric, &Plan::rc());
+    b.memory.put_word(8, 1);
+    a.memory.put_word(0, 2);
+    let sges = a.sge(0, 8);
+    let mut batch = a.qp.send_batch().expect("a batch");
+    let mark = batch.mark();
+    batch.push(&write(&b, 8, &sges)).expect("room");
+    batch.take_back(mark);
+    batch.push(&write(&b, 16, &sges)).expect("room");
+    batch.finish();
+    assert_eq!(a.sent().status, 0);
+    assert_eq!((b.memory.word(8), b.memory.word(16)), (1, 2));
+}
+
+#[test]
 fn only_whole_pages_inside_the_region_are_reached() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan::rc());
