@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
             abi_check::run(workspace, Some(dist.shared_memory()), false)
         });
     }
-    report.step("unit tests", || step::run(tests(workspace, &["--workspace", "--exclude", "softhca-suite"], false)));
+    report.step("unit tests", || step::run(tests(workspace, Tests::Unit)));
     report.step("doc tests", || cargo(&["test", "--quiet", "--workspace", "--doc"]));
     report.step("loom models", || step::run(loom(workspace)));
     if !quick {
@@ -56,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
         if let (Ok(()), Ok(dist)) = (ready, &laid_out) {
             let _pages = HugePages::reserve();
             report.step("integration suite", || {
-                let mut command = tests(workspace, &["--package", "softhca-suite"], true);
+                let mut command = tests(workspace, Tests::Suite);
                 command.env("SOFTHCA_DIST", dist.folder());
                 step::run(command)
             });
@@ -103,26 +103,35 @@ fn other_release(report: &mut Report, dist: &Dist) {
     }
 }
 
+/// Which tests to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    /// All but the integration suite.
+    Unit,
+    /// The integration suite.
+    Suite,
+}
+
 /// The test runner: cargo-nextest if it is installed (one process for each test, limits for hangs),
-/// otherwise cargo's own. Tests that run programs run in pairs, except for those to which
+/// otherwise cargo's own. Of the suite, several tests run at once, except for those to which
 /// `.config/nextest.toml` gives the machine; with cargo's own runner, they run one at a time.
-fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
+fn tests(workspace: &Workspace, which: Tests) -> Command {
     let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let mut command = if nextest.is_ok_and(|status| status.success()) {
-        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast"]);
-        command.args(packages);
-        command.args(if programs {
-            ["--profile=suite", "--status-level=pass"]
-        } else {
-            ["--test-threads=2", "--status-level=slow"]
+        // Always the whole workspace: for a part of it, cargo would build some crates once more,
+        // with fewer features.
+        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast", "--workspace"]);
+        command.args(match which {
+            Tests::Unit => ["--filterset=not package(softhca-suite)", "--test-threads=3", "--status-level=slow"],
+            Tests::Suite => ["--filterset=package(softhca-suite)", "--profile=suite", "--status-level=pass"],
         });
         command
     } else {
         let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
-        command.args(packages);
-        if programs {
-            command.args(["--", "--test-threads", "1"]);
-        }
+        match which {
+            Tests::Unit => command.args(["--workspace", "--exclude", "softhca-suite"]),
+            Tests::Suite => command.args(["--package", "softhca-suite", "--", "--test-threads", "1"]),
+        };
         command
     };
     command.env("RUST_BACKTRACE", "0");
