@@ -29,9 +29,11 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
             let request = unsafe { &*next };
             let posted = if request.opcode == opcode::BIND_MW {
                 // SAFETY: the caller's list.
-                unsafe { bind(request, datagram) }.and_then(|(request, bind)| {
-                    let request = EngineSend { bind: Some(&bind), ..request };
-                    Ok(batch.push(&request)?)
+                unsafe { bind(request, datagram) }.and_then(|(translated, bind)| {
+                    batch.push(&EngineSend { bind: Some(&bind), ..translated })?;
+                    // SAFETY: with this opcode this member is the valid one.
+                    window::rename(unsafe { request.tail.bind_mw }.mw, bind.rkey);
+                    Ok(())
                 })
             } else {
                 let mut copies = Vec::new();

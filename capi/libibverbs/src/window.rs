@@ -89,6 +89,12 @@ pub(crate) unsafe fn posted(mw: *mut Mw, rkey: u32, info: &MwBindInfo) -> Outcom
     described(&window.inner, rkey, info)
 }
 
+/// Puts the key of a bind that was posted into the program's struct. Its lower 8 bits are the
+/// program's, the others the window's. Adapters differ here; some programs read the key from there.
+pub(crate) fn rename(mw: *mut Mw, rkey: u32) {
+    set!(mw, rkey, get!(mw, rkey) & !0xff | rkey & 0xff);
+}
+
 fn described(window: &EngineMw, rkey: u32, info: &MwBindInfo) -> Outcome<Bind> {
     if info.mr.is_null() && info.length != 0 {
         return Err(refuse!(EINVAL, "a memory window is to be bound to {} bytes of no MR", info.length));

@@ -272,6 +272,10 @@ fn walk(
     (offset, len): (u32, usize),
     mut copy: impl FnMut((u32, u64), Range<usize>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
+    if len == 0 {
+        // Elements of no bytes are not looked at: their key and address mean nothing.
+        return Ok(());
+    }
     let first = elements.next();
     // The common case: all bytes lie in the first element.
     if let Some(first) = first

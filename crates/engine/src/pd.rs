@@ -25,6 +25,12 @@ pub struct Pd {
 }
 
 impl Core {
+    /// Whether the domain belongs to this device.
+    #[must_use]
+    pub fn has_pd(&self, pd: &Pd) -> bool {
+        std::ptr::eq(self, &*pd.core)
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors

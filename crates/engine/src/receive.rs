@@ -443,13 +443,14 @@ impl Qp {
                 Some(status)
             }
             (Ok(()), Some(end)) => {
-                // Invalidate before the acknowledgement: if the key stays valid here, the requester
-                // gets no success (IBA 9.9.6.3, class J).
+                // Invalidate before the acknowledgement. If the key stays valid here, the requester
+                // gets no answer (IBA 9.9.6.3, class J).
                 if let Some(key) = end.invalidate
                     && !self.invalidates(&receive, key)
                 {
                     inner.incoming.receive = Some(receive);
-                    inner.responder.finish(Outcome::Refused(Nak::RemoteAccess));
+                    inner.responder.finish(Outcome::Dropped);
+                    self.tell_peer_of_loss(inner);
                     return Some(Status::RemInvReqErr);
                 }
                 inner.responder.finish(Outcome::Done);

@@ -133,7 +133,7 @@ impl Reason {
                     "the peer's receive buffer is too short for it, or the peer's QP does not serve the operation; the peer's reasons say which"
                 }
                 NakCode::RemoteAccess => {
-                    "check rkey, address and length, and the remote rights of the peer's region and QP, or the key that a SEND invalidates; the peer's reasons say which"
+                    "check rkey, address and length, and the remote rights of the peer's region and QP; the peer's reasons say which"
                 }
                 NakCode::InvalidRd => {
                     "check the number of the XRC SRQ and its XRC domain; the peer's reasons say which"
