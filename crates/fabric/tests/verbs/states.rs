@@ -21,6 +21,23 @@ fn bad(side: &Side) -> [Sge; 1] {
     [Sge::new(side.memory.addr(0), 8, side.mr.lkey() ^ 0xff_ff00)]
 }
 
+/// The peer has acknowledged the SEND before this side fails its own QP, so the SEND has succeeded,
+/// although this side has not polled since.
+#[test]
+fn what_the_peer_has_acknowledged_is_not_flushed() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan::rc());
+    for round in 0..100 {
+        b.recv(1, 0, 8);
+        a.post(&SendWr { sges: &a.sge(0, 8), ..SendWr::default() });
+        assert_eq!(b.received().status, 0);
+        a.to(state::ERR);
+        assert_eq!(a.sent().status, status::SUCCESS, "round {round}");
+        [&a, &b].map(|side| side.to(state::RESET));
+        connect(&a, &b);
+    }
+}
+
 fn assert_empty(side: &Side) {
     assert_eq!(side.scq.poll(&mut [Wc::default()]), Ok(0));
     assert_eq!(side.rcq.poll(&mut [Wc::default()]), Ok(0));
