@@ -1,5 +1,6 @@
-//! Tests the DSCP of service levels (the configuration's `dscp`): on the network, as tcpdump sees
-//! it, and as `softhca devices` shows it. Network namespaces and tcpdump need root.
+//! Tests the DSCP and the priority of service levels (`dscp` and `priority` in the configuration): on
+//! the network, and as `softhca devices` shows it. Network namespaces need root, and so do tcpdump and
+//! nft.
 
 use rustix::process::Signal;
 use softhca_suite::hosts::INTERFACE;
@@ -46,6 +47,47 @@ fn packets_have_the_dscp_of_their_service_level() {
     seen.wait_for_words("class 0x6a", HANG).expect("IPv6 packets of service level 3");
     seen.signal(Signal::INT);
     seen.wait(HANG).expect("it ends");
+}
+
+/// Counts the RoCE packets that a host sends with a priority and with another one.
+fn count(host: &Host, priority: u8) {
+    let rule = |is: &str| format!("udp dport 4791 meta priority {is} 0:{priority} counter;");
+    let [with, without] = [rule("=="), rule("!=")];
+    let table =
+        format!("table inet seen {{ chain output {{ type filter hook output priority 0; {with} {without} }}; }}");
+    host.namespace().script(&format!("nft '{table}'")).expect("counters");
+}
+
+/// What was counted since [`count`]. Takes the counters away.
+fn counted(host: &Host) -> [u64; 2] {
+    let rules = host.namespace().script("nft list table inet seen; nft delete table inet seen").expect("counters");
+    let mut counts = rules.split("counter packets ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok());
+    [counts.next(), counts.next()].map(|count| count.expect("two counters"))
+}
+
+/// The priority of the packets is what the `egress-qos-map` of a VLAN interface maps to a PCP.
+#[test]
+fn packets_have_the_priority_of_their_service_level() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else {
+        return eprintln!("skipped: network namespaces need root");
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("agent.toml");
+    // From the DSCP of service level 1, Linux would make another priority.
+    let table = "[[devices]]\n[[devices.ports]]\ndscp = [0, 8]\npriority = [1, 3, 5]\n";
+    std::fs::write(&file, table).expect("written");
+    let hosts = hosts.with_agents(&["--config", &file.display().to_string()]).expect("agents");
+    let both = [&hosts.left, &hosts.right];
+    for family in [Family::V4, Family::V6] {
+        for (level, priority) in [("0", 1), ("1", 3), ("2", 5), ("3", 0)] {
+            both.iter().for_each(|host| count(host, priority));
+            hosts.must_succeed(family, &["ib_send_lat", "-S", level, "-n", "20"]);
+            // Of both hosts: also the acknowledgements.
+            for [with, without] in both.map(counted) {
+                assert!(with > 0 && without == 0, "{family:?}, {level}: {with} and {without}");
+            }
+        }
+    }
 }
 
 #[test]

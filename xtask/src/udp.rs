@@ -132,6 +132,7 @@ fn push(socket: &Socket, peer: IpAddr, segment: usize, bytes: &[u8]) -> io::Resu
         to,
         traffic_class: 0,
         service_level: 0,
+        priority: None,
         hop_limit: 0,
         segment,
         interface: 0,

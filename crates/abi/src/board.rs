@@ -95,6 +95,10 @@ constants! {
         /// Wire per GID: 0 if this address cannot receive from other hosts now, else the MTU code
         /// of its network interface. GID_EPOCH covers this word.
         WIRE = 2560,
+        /// Priority of each service level on Ethernet: eight in each of two words, the first in the
+        /// lowest four bits: 8 plus the priority, or 0 if Linux chooses it. Each word is valid by
+        /// itself.
+        PRIORITIES = 2816,
     }
 }
 

@@ -80,6 +80,9 @@ impl Board {
             for (word, four) in port.dscp.words().enumerate() {
                 self.store(base + port_word::DSCPS + 4 * word, four);
             }
+            for (word, eight) in port.priority.words().into_iter().enumerate() {
+                self.store(base + port_word::PRIORITIES + 4 * word, eight);
+            }
             self.store(base + port_word::PKEY_LEN, port.pkeys.length() as u32);
             for slot in 0..PKEY_MAX {
                 if let Some(at) = board::pkey(index, number, slot) {

@@ -21,6 +21,7 @@ use crate::dscp::DscpTable;
 use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
+use crate::priority::PriorityTable;
 use crate::rate::Rate;
 use crate::rnic::StartUp;
 use crate::subnet_settings::{SubnetSettings, overlap};
@@ -142,6 +143,8 @@ pub struct PortConfig {
     pub subnet: SubnetSettings,
     /// The DSCP of each service level of an Ethernet port.
     pub dscp: DscpTable,
+    /// The priority of each service level of an Ethernet port.
+    pub priority: PriorityTable,
     /// A subnet manager gives the port its LIDs, and the agent does not. So it is in an agent with
     /// a topology.
     #[serde(skip)]
@@ -289,6 +292,7 @@ impl Default for PortConfig {
             subnet_prefix: None,
             subnet: SubnetSettings::default(),
             dscp: DscpTable::default(),
+            priority: PriorityTable::default(),
             managed: false,
             address: None,
         }
@@ -408,6 +412,9 @@ impl DeviceConfig {
             }
             if port.link_layer == LinkLayer::Infiniband && port.dscp != DscpTable::default() {
                 return refuse(format!("port {}: `dscp` is for `ethernet` ports", index + 1));
+            }
+            if port.link_layer == LinkLayer::Infiniband && port.priority != PriorityTable::default() {
+                return refuse(format!("port {}: `priority` is for `ethernet` ports", index + 1));
             }
             if let Err(error) = port.subnet.check(port.link_layer == LinkLayer::Infiniband) {
                 return refuse(format!("port {}: `subnet`: {error}", index + 1));

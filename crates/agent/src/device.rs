@@ -20,6 +20,7 @@ use crate::identity;
 use crate::lids::Lid;
 use crate::limits::Limits;
 use crate::pkeys::{PKEY_TABLE_LEN, PkeyTable};
+use crate::priority::PriorityTable;
 use crate::rate::Rate;
 use crate::refusal::{Outcome, refuse};
 use crate::rnic::{self, StartUp};
@@ -98,6 +99,8 @@ pub struct Port {
     pub pkeys: PkeyTable,
     /// The DSCP of each service level; all 0 on InfiniBand.
     pub dscp: DscpTable,
+    /// The priority of each service level on Ethernet.
+    pub priority: PriorityTable,
     /// The rate of its link.
     pub rate: Rate,
     /// The rate is configured, so it does not follow the interface.
@@ -391,6 +394,7 @@ impl Port {
             lid: None,
             gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
             pkeys: PkeyTable::new(&config.pkeys, pkeys),
+            priority: config.priority,
             dscp: if config.link_layer == LinkLayer::Ethernet { config.dscp } else { DscpTable::default() },
             rate: config.rate.unwrap_or(Rate::UNKNOWN),
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,

@@ -62,6 +62,7 @@ pub mod pkeys;
 mod poller;
 pub mod port_change;
 mod ports;
+pub mod priority;
 mod proxy;
 pub mod queue_memory;
 pub mod rate;

@@ -205,6 +205,8 @@ pub(crate) struct Addressing {
     /// The other host's address.
     pub(crate) to: [u8; 16],
     pub(crate) traffic_class: u8,
+    /// The priority of its service level; `None`: Linux chooses.
+    pub(crate) priority: Option<u8>,
     pub(crate) hop_limit: u8,
     /// The partition.
     pub(crate) pkey: u16,
@@ -226,7 +228,7 @@ impl Addressing {
     /// The addressing of a datagram that this agent sent to itself.
     pub(crate) fn of(origin: &Origin, link: Option<OnLink>) -> Self {
         let Origin { source, destination, traffic_class, hop_limit, pkey, .. } = *origin;
-        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit, pkey, link }
+        Self { from: source, ifindex: 0, to: destination, traffic_class, priority: None, hop_limit, pkey, link }
     }
 }
 
@@ -301,6 +303,7 @@ impl Outlets {
             to,
             traffic_class: addressing.traffic_class,
             service_level: 0,
+            priority: addressing.priority,
             hop_limit: addressing.hop_limit,
             segment: 0,
             interface: 0,

@@ -145,6 +145,7 @@ pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
         "subnet_timeout": facts.subnet_timeout,
         "init_type_reply": facts.init_type_reply,
         "dscp": (!port.is_infiniband()).then_some(port.dscp),
+        "priority": port.priority,
         "lids": lids_in_words(port),
         "link_layer": link_layer_text(facts.link_layer),
         "max_msg_sz": facts.max_msg_sz,

@@ -121,12 +121,11 @@ impl Program<'_> {
     fn tell(&self, event: &Event) -> Result<(), Failure> {
         let (text, object) = match event {
             Event::Up(up) => {
-                let ms = self.start.elapsed().as_secs_f64() * 1e3;
+                let ms = up.took.as_secs_f64() * 1e3;
                 (
                     format!("{up}, {ms:.1} ms, {} datagrams", self.sent),
                     json!({ "event": "up", "switches": up.switches, "adapters": up.adapters, "errors": up.errors,
-                        "sweeps": up.sweeps,
-                        "ms": ms, "datagrams": self.sent }),
+                        "sweeps": up.sweeps, "ms": ms, "datagrams": self.sent }),
                 )
             }
             Event::State(state) => {

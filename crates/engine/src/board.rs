@@ -92,6 +92,12 @@ impl Board {
         traffic_class(dscps[sl % 4], asked)
     }
 
+    /// The priority of packets that leave by a port with this service level; `None`: Linux chooses.
+    pub(crate) fn priority(&self, from: Place, sl: u8) -> Option<u8> {
+        let entry = self.nibble(from, board::port_word::PRIORITIES, sl);
+        (entry & 8 != 0).then_some(entry & 7)
+    }
+
     /// Whether the link layer of a port is InfiniBand.
     pub(crate) fn is_infiniband(&self, place: Place) -> bool {
         let at = board::port(place.device, place.port).map(|at| at + board::port_word::LINK_LAYER);
@@ -100,8 +106,13 @@ impl Board {
 
     /// The virtual lane of a service level at a port.
     pub(crate) fn virtual_lane(&self, place: Place, sl: u8) -> u8 {
+        self.nibble(place, board::port_word::LANES, sl)
+    }
+
+    /// The four bits of a service level in a table of a port.
+    fn nibble(&self, place: Place, table: usize, sl: u8) -> u8 {
         let sl = usize::from(sl & SL_MAX);
-        let at = board::port(place.device, place.port).map(|at| at + board::port_word::LANES + sl / 8 * 4);
+        let at = board::port(place.device, place.port).map(|at| at + table + sl / 8 * 4);
         (at.map_or(0, |at| self.word(at)) >> (4 * (sl % 8)) & 0xf) as u8
     }
 

@@ -4,6 +4,7 @@ use crate::config::Engine;
 use crate::inventory::PortId;
 use crate::lids::LidMap;
 use std::fmt;
+use std::time::Duration;
 use wire::notice::Notice;
 use wire::smp::SmState;
 
@@ -41,6 +42,8 @@ pub struct Up {
     pub sent: u64,
     /// The sweeps since the caller was told of one.
     pub sweeps: u32,
+    /// The time from the beginning of this sweep to its end.
+    pub took: Duration,
 }
 
 impl fmt::Display for Up {

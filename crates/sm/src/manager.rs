@@ -98,6 +98,8 @@ struct Sweep {
     restarts: u32,
     /// Something was set that is more than a notice taken.
     changes: bool,
+    /// When this sweep began, or the last one.
+    began: Duration,
     /// When the next sweep or poll begins.
     next: Option<Duration>,
 }
@@ -166,6 +168,7 @@ impl Manager {
                 errors: 0,
                 restarts: 0,
                 changes: false,
+                began: Duration::ZERO,
                 next,
             },
             plan: Plan::default(),
@@ -364,6 +367,10 @@ impl Manager {
     }
 
     fn begin_heavy(&mut self) {
+        // Discovery that begins anew belongs to the same sweep.
+        if self.sweep.phase != Phase::Discover {
+            self.sweep.began = self.now;
+        }
         self.sweep.again = false;
         self.sweep.heavy = false;
         self.sweep.errors = 0;

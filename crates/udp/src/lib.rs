@@ -63,6 +63,10 @@ pub struct Outgoing<'a> {
     pub traffic_class: u8,
     /// The service level, for networks that have one; UDP has none.
     pub service_level: u8,
+    /// The priority (`SO_PRIORITY`), 0 to 6, from which a VLAN interface derives that of the VLAN
+    /// tag. `None`: Linux derives the priority from the traffic class. The datagrams of one socket
+    /// all have a priority, or none of them has.
+    pub priority: Option<u8>,
     /// TTL or hop limit; 0 means 64.
     pub hop_limit: u8,
     /// Length of each segment except the last, which may be shorter. 0, or at least the length of

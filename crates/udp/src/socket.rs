@@ -29,7 +29,7 @@ pub struct Socket {
     /// the last one was used.
     habit: AtomicU32,
     repeats: AtomicU32,
-    /// As `habit`, for hop limit and traffic class, in one number.
+    /// As `habit`, for priority, hop limit and traffic class, in one number.
     marks: AtomicU32,
     marks_repeats: AtomicU32,
 }
@@ -185,13 +185,17 @@ impl Socket {
         }
         let v4 = out.to.is_ipv4();
         let hop_limit = if out.hop_limit == 0 { HOP_LIMIT } else { out.hop_limit };
-        if out.interface != 0 || !self.is_usually_marked(hop_limit, out.traffic_class) {
-            let (level, hops, class) = if v4 {
-                (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS)
-            } else {
-                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, libc::IPV6_TCLASS)
-            };
+        let (level, hops, class) = if v4 {
+            (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS)
+        } else {
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, libc::IPV6_TCLASS)
+        };
+        let is_usual = self.is_usually_marked(hop_limit, out.traffic_class, out.priority);
+        if out.interface != 0 || !is_usual {
             control.push(level, hops, i32::from(hop_limit).to_ne_bytes());
+        }
+        // With this message, an IPv4 datagram would have the priority of its class.
+        if !is_usual {
             control.push(level, class, i32::from(out.traffic_class).to_ne_bytes());
         }
         if out.interface != 0 {
@@ -228,24 +232,32 @@ impl Socket {
     }
 
     /// Whether the kernel sends a datagram to one host with this hop limit and traffic class
-    /// without control messages: they are the last ones that were used often enough in a row.
-    fn is_usually_marked(&self, hop_limit: u8, class: u8) -> bool {
-        let marks = u16::from_be_bytes([hop_limit, class]);
-        if u32::from(marks) == self.marks.load(Ordering::Relaxed) {
+    /// without control messages: they are the last ones that were used often enough in a row. With
+    /// a priority they are set at once, because older kernels have no control message for it.
+    fn is_usually_marked(&self, hop_limit: u8, class: u8, priority: Option<u8>) -> bool {
+        let marks = u32::from_be_bytes([0, priority.map_or(0, |priority| priority + 1), hop_limit, class]);
+        if marks == self.marks.load(Ordering::Relaxed) {
             return true;
         }
-        if becomes_habit(&self.marks_repeats, marks) {
+        let mut is_set = false;
+        if priority.is_some() || becomes_habit(&self.marks_repeats, u16::from_be_bytes([hop_limit, class])) {
             let (level, hops_option, class_option) = match self.local.ip() {
                 IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS),
                 IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS),
             };
             let set = |option, value: u8| sys::set(self.as_fd(), level, option, &i32::from(value));
             let done = set(hops_option, hop_limit).and_then(|()| set(class_option, class));
+            // An IPv4 class changes the priority too, so this is the last.
+            let done = done.and_then(|()| match priority {
+                Some(priority) => sys::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::from(priority)),
+                None => Ok(()),
+            });
             // After a partial failure the defaults are unknown, so each call sends all control
             // messages.
-            self.marks.store(if done.is_ok() { marks.into() } else { u32::MAX }, Ordering::Relaxed);
+            self.marks.store(if done.is_ok() { marks } else { u32::MAX }, Ordering::Relaxed);
+            is_set = priority.is_some() && done.is_ok();
         }
-        false
+        is_set
     }
 
     /// Receives a datagram, or several that the kernel merged, into `buffer`, and truncates what

@@ -176,6 +176,7 @@ mod tests {
     use super::*;
     use crate::cm::channel::ChannelId;
     use crate::dscp::DscpTable;
+    use crate::priority::PriorityTable;
     use abi::ucma::port_space;
     use wire::{Psn, Qpn};
 
@@ -204,6 +205,7 @@ mod tests {
             outward_mtu: 3,
             port_mtu: 5,
             dscp: DscpTable::default(),
+            priority: PriorityTable::default(),
             rate: 16,
             lid: 0,
             subnet: None,

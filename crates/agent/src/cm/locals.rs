@@ -17,6 +17,7 @@ use crate::devices::Devices;
 use crate::dscp::DscpTable;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 use crate::pkeys::PkeyTable;
+use crate::priority::PriorityTable;
 use crate::rnic::StartUp;
 
 /// The device, port and GID to which an id is bound.
@@ -38,6 +39,8 @@ pub(crate) struct Attachment {
     pub(crate) port_mtu: u8,
     /// The DSCP of the port's service levels.
     pub(crate) dscp: DscpTable,
+    /// The priority of the port's service levels.
+    pub(crate) priority: PriorityTable,
     /// The rate of the port's link (`enum ibv_rate`).
     pub(crate) rate: u8,
     /// The port's LID, 0 on Ethernet.
@@ -107,6 +110,7 @@ impl Locals {
                     outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
                     port_mtu: port.active_mtu,
                     dscp: port.dscp,
+                    priority: port.priority,
                     rate: port.rate.code(),
                     lid: port.lid.map_or(0, |lid| lid.number),
                     subnet: port.subnet(),

@@ -344,6 +344,7 @@ fn family_of(address: &Sockaddr) -> u16 {
 mod tests {
     use super::*;
     use crate::dscp::DscpTable;
+    use crate::priority::PriorityTable;
 
     fn place(outward_mtu: u8) -> Attachment {
         Attachment {
@@ -355,6 +356,7 @@ mod tests {
             outward_mtu,
             port_mtu: 4,
             dscp: DscpTable::default(),
+            priority: PriorityTable::default(),
             rate: 16,
             lid: 0,
             subnet: None,

@@ -92,11 +92,12 @@ impl Manager {
     /// The addressing of a datagram, or `None` if the source address does not belong to this
     /// agent.
     pub(super) fn addressing(&self, path: &Path) -> Option<Addressing> {
-        let Attachment { gid, ifindex, dscp, .. } = self.locals.with_gid(&path.sgid)?;
+        let Attachment { gid, ifindex, dscp, priority, .. } = self.locals.with_gid(&path.sgid)?;
         let Path { dgid, hop_limit, pkey, .. } = *path;
         let traffic_class = dscp.traffic_class(path.sl, path.traffic_class);
+        let priority = priority.get(path.sl);
         let link = self.link_between(&path.sgid, &dgid, path.sl);
-        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, hop_limit, pkey, link })
+        Some(Addressing { from: gid, ifindex, to: dgid, traffic_class, priority, hop_limit, pkey, link })
     }
 
     /// The link between two InfiniBand ports of this agent.

@@ -138,6 +138,7 @@ impl Mads {
             ifindex: entry.ifindex,
             to,
             traffic_class: datagram.to.traffic_class,
+            priority: None,
             hop_limit,
             pkey,
             link: None,

@@ -73,6 +73,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
         to,
         traffic_class: port.dscp.traffic_class(dest.sl, dest.traffic_class),
         service_level: dest.sl,
+        priority: port.priority.get(dest.sl),
         hop_limit: dest.hop_limit,
         segment: 0,
         interface: 0,

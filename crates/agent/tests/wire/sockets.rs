@@ -326,6 +326,7 @@ fn groups_are_joined_while_they_have_members() {
         to: (group, udp::PORT).into(),
         traffic_class: 0,
         service_level: 0,
+        priority: None,
         hop_limit: 0,
         segment: 0,
         interface: loopback,

@@ -34,6 +34,8 @@ pub(crate) struct Target {
     pub(crate) to: SocketAddr,
     pub(crate) traffic_class: u8,
     pub(crate) sl: u8,
+    /// The priority of the service level at the port; `None`: Linux chooses.
+    pub(crate) priority: Option<u8>,
     pub(crate) hop_limit: u8,
     /// For multicast groups: the interface.
     pub(crate) interface: u32,
@@ -308,6 +310,7 @@ impl Batch {
             to: target.to,
             traffic_class: target.traffic_class,
             service_level: target.sl,
+            priority: target.priority,
             hop_limit: target.hop_limit,
             segment: if self.count > 1 { self.segment } else { 0 },
             interface: target.interface,
@@ -380,7 +383,14 @@ mod tests {
     }
 
     fn target(port: u16) -> Target {
-        Target { to: SocketAddr::from(([10, 0, 0, 2], port)), traffic_class: 0, sl: 0, hop_limit: 64, interface: 0 }
+        Target {
+            to: SocketAddr::from(([10, 0, 0, 2], port)),
+            traffic_class: 0,
+            sl: 0,
+            priority: None,
+            hop_limit: 64,
+            interface: 0,
+        }
     }
 
     fn headers(psn: u32) -> Headers {

@@ -138,7 +138,8 @@ impl Manager {
             };
             let (switches, adapters) = (count(true), count(false));
             let (engine, errors, sent) = (self.plan.engine, self.sweep.errors, self.asker.sent);
-            self.told.swept(Up { switches, adapters, engine, errors, sent, sweeps: 1 }, self.sweep.changes);
+            let took = self.now.saturating_sub(self.sweep.began);
+            self.told.swept(Up { switches, adapters, engine, errors, sent, sweeps: 1, took }, self.sweep.changes);
             self.tell_what_is_due();
         }
         self.changed();

@@ -32,7 +32,7 @@ impl Told {
     pub(super) fn swept(&mut self, up: Up, changes: bool) {
         let before = self.next.map_or(0, |next| next.sweeps);
         let last = self.next.or(self.up.map(|(up, _)| up));
-        let is_known = last.is_some_and(|last| Up { sent: up.sent, sweeps: up.sweeps, ..last } == up);
+        let is_known = last.is_some_and(|last| Up { sent: up.sent, sweeps: up.sweeps, took: up.took, ..last } == up);
         if changes || before > 0 || !is_known {
             self.next = Some(Up { sweeps: before.saturating_add(1), ..up });
         }

@@ -91,6 +91,22 @@ fn the_second_sweep_sets_nothing() {
 }
 
 #[test]
+fn the_time_of_a_sweep_is_its_own() {
+    let mut net = Net::up(SMALL, Config::default());
+    net.run(5 * SECOND);
+    net.managed.cut(net.end("S1", 7));
+    net.settle();
+    let ups = net.sites[0].events.iter().filter_map(|event| match event {
+        Event::Up(up) => Some(up.took),
+        _ => None,
+    });
+    let took: Vec<_> = ups.collect();
+    assert!(took.len() >= 2, "{took:?}");
+    // The time of the simulation, and no request was lost.
+    assert!(took.iter().all(|took| !took.is_zero() && took.as_secs() == 0), "{took:?}");
+}
+
+#[test]
 fn a_lost_datagram_is_sent_again() {
     let mut net = Net::new(SMALL);
     let from = net.end("S1", 7);

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use wire::icrc::Envelope;
 
 use super::{Flow, NoFlow, Vector};
+use crate::board::Place;
 use crate::engine::Engine;
 use crate::lock::Mutex;
 use crate::net::FLOWS;
@@ -69,6 +70,7 @@ impl Engine {
                 to: to_socket,
                 traffic_class: vector.traffic_class,
                 sl: vector.sl,
+                priority: self.board.priority(Place { device: self.device(), port: port_num }, vector.sl),
                 hop_limit: vector.hop_limit,
                 interface: if to.is_multicast() { ifindex } else { 0 },
             },
@@ -89,7 +91,7 @@ impl Engine {
         let to = SocketAddr::new(address(dgid), udp::PORT);
         Ok(Flow {
             source,
-            target: Target { to, traffic_class, sl, hop_limit, interface: 0 },
+            target: Target { to, traffic_class, sl, priority: None, hop_limit, interface: 0 },
             envelope: Envelope::new(&source, &dgid, outlet.port()),
             port: Arc::new(Port { outlet: Arc::new(outlet), batch }),
             peer: self.net_peer(dgid),
