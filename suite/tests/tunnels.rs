@@ -37,7 +37,8 @@ fn sides<const N: usize>(mtu: u32, options: [&[&str]; N]) -> Option<[Side; N]> {
         let link = |port: usize, peer: usize| format!("[{port}] \"@10.9.0.{peer}/S{peer}\"[{port}]\n");
         let before = if index > 0 { link(number + 1, number - 1) } else { String::new() };
         let after = if number < N { link(number + 2, number + 1) } else { String::new() };
-        let text = format!("Switch 8 \"S{number}\"\n[1] \"H{number}\"[1]\n{before}{after}\nHca 1 \"H{number}\"\n");
+        let (switch, adapter) = (format!("Switch 8 \"S{number}\"\n[1] \"H{number}\""), format!("Hca 1 \"H{number}\""));
+        let text = format!("{switch}[1]\n{before}{after}\n{adapter}\n# address 127.9.9.{number}\n");
         std::fs::write(&file, text).expect("written");
         let file = file.display().to_string();
         let words = [&["--topology", &file], options[index]].concat();
@@ -253,4 +254,43 @@ fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
     members.iter_mut().for_each(|member| drop(member.wait(HANG).expect("it ends").expect_success()));
     let after = COPIES.map(|(port, member)| counted(port, member));
     assert_eq!(after, before.map(|count| count + 10), "each packet once");
+}
+
+/// Nodes have the addresses of the files of all hosts, also behind the host between. A request that
+/// nobody expects is turned away.
+#[test]
+fn programs_on_two_hosts_connect_by_the_addresses_of_their_nodes() {
+    let leaves = ["--no-subnet-manager"];
+    let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
+    wait_until_up(&sides);
+    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let p = port.number().to_string();
+    let client = |index: usize, words: &[&str]| {
+        let node = format!("H{}", index + 1);
+        sides[index].room.finish(sides[index].on(&node, words)).expect("it ends")
+    };
+    // The agents have told each other their addresses when this one is turned away.
+    let turned_away = || {
+        let told = client(2, &["rping", "-c", "-a", "127.9.9.1", "-p", &p, "-C", "1"]).everything();
+        told.contains("RDMA_CM_EVENT_REJECTED").then_some(())
+    };
+    wait::until(HANG, "the address of H1", turned_away).expect("it is known");
+    let [(ping, pings), (send, sends)] = [
+        (&["rping", "-s", "-C", "10"][..], &["rping", "-c", "-C", "10", "-a", "127.9.9.1"][..]),
+        (&["ib_send_bw", "-R", "-n", "1000"], &["ib_send_bw", "-R", "-n", "1000", "127.9.9.1"]),
+    ];
+    for (server, words) in [(ping, pings), (send, sends)] {
+        for index in [1, 2] {
+            let side = &sides[0];
+            let command = side.on("H1", &[server, &["-p", &p]].concat());
+            let mut server = side.room.start(command).expect("it starts");
+            let listens = || {
+                let ids = side.room.manager_ids().ok()?;
+                ids.iter().any(|id| id["stage"] == "listening").then_some(())
+            };
+            wait::until(HANG, "the server", listens).expect("it listens");
+            client(index, &[words, &["-p", &p]].concat()).expect_success();
+            server.wait(HANG).expect("it ends").expect_success();
+        }
+    }
 }

@@ -399,6 +399,7 @@ impl Manager {
     /// Handles a change of addresses or GIDs.
     pub(crate) fn follow_addresses(&mut self, world: &World) {
         self.locals = Locals::new(&world.host, &world.addresses, world.wire.is_external(), &world.devices);
+        self.locals.elsewhere.clone_from(&world.tables.paths.elsewhere);
         self.mail.outlets.forget();
         let gone: Vec<u32> = self
             .ids

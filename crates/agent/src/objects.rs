@@ -3,6 +3,7 @@
 //! the objects that refer to it.
 
 pub mod domains;
+pub(crate) mod elsewhere;
 pub mod groups;
 pub(crate) mod paths;
 pub mod tables;

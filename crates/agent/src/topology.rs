@@ -9,6 +9,7 @@ use std::path::Path;
 use mad::topology::{Node, Topology};
 use subnet::NodeId;
 use subnet::managed::{Managed, Unbuildable};
+use subnet::tunnel::reach::is_of_one_port;
 use wire::smp::NodeType;
 
 use crate::config::{
@@ -55,7 +56,7 @@ pub(crate) fn adapters(
     let nodes = || topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
     let mut taken = BTreeSet::new();
     for address in nodes().flat_map(|node| &node.addresses) {
-        if address.is_unspecified() || address.is_multicast() || *address == Ipv4Addr::LOCALHOST {
+        if !is_of_one_port(*address) {
             return Err(ConfigError::Value(format!("the topology: {address} is no address of one adapter")));
         }
         if !taken.insert(*address) {

@@ -16,6 +16,7 @@ use wire::pkey;
 use crate::devices::Devices;
 use crate::dscp::DscpTable;
 use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
+use crate::objects::elsewhere::Elsewhere;
 use crate::pkeys::PkeyTable;
 use crate::priority::PriorityTable;
 use crate::rnic::StartUp;
@@ -86,6 +87,8 @@ pub(crate) struct Locals {
     pkeys: BTreeMap<(usize, u8), PkeyTable>,
     /// The addresses of the nodes of a topology, with their ports.
     pub(super) nodes: BTreeMap<IpAddr, (usize, u8)>,
+    /// The ports of other agents' nodes.
+    pub(super) elsewhere: Elsewhere,
     /// The host's addresses that belong to this agent.
     own: BTreeSet<(IpAddr, u32)>,
     /// Whether 127.0.0.0/8 and ::1 belong to this agent.
@@ -135,7 +138,8 @@ impl Locals {
             own.extend(named.iter().map(|ip| (*ip, there(ip))));
         }
         let loopback = elsewhere || !named.iter().any(IpAddr::is_loopback);
-        Self { attachments, pkeys, nodes, own, loopback, is_named: !named.is_empty() }
+        let elsewhere = Elsewhere::default();
+        Self { attachments, pkeys, nodes, elsewhere, own, loopback, is_named: !named.is_empty() }
     }
 
     /// Whether an address belongs to this agent.

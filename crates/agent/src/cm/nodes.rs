@@ -40,6 +40,8 @@ impl Manager {
             Some(place) => locals.at_port(*place),
             None => own.map(|(_, at)| at),
         };
+        // An own node comes first.
+        let target = target.map(|at| at.gid).or_else(|| locals.elsewhere.gid(ip));
         if target.is_none() && !ip.is_multicast() {
             return none();
         }
@@ -51,7 +53,7 @@ impl Manager {
         if attachment.fabric.is_none_or(|fabric| !fabric.is_active) {
             return refuse(Errno::ENETUNREACH, format!("the port with the address {source} is not active"));
         }
-        let target = target.map_or_else(|| subnet::mgid(ip, attachment.pkey, true), |at| at.gid);
+        let target = target.unwrap_or_else(|| subnet::mgid(ip, attachment.pkey, true));
         Ok(Finding::Done(Found { source, attachment, target }))
     }
 }

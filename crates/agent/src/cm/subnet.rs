@@ -26,8 +26,11 @@ impl Manager {
     /// Sends a message through the switches. A path without LIDs, as that of an answer without a
     /// connection, leads to the port with its GID.
     pub(super) fn send_into_fabric(&mut self, at: &Attachment, path: &Path, mad: &Mad, told: &Told<'_>) {
-        let known = self.locals.with_gid(&path.dgid).map_or(0, |to| to.lid);
-        let lid = if path.dlid == 0 { known } else { path.dlid };
+        let known = || match self.locals.with_gid(&path.dgid) {
+            Some(to) => to.lid,
+            None => self.locals.elsewhere.lid(&path.dgid).unwrap_or(0),
+        };
+        let lid = if path.dlid == 0 { known() } else { path.dlid };
         let outward = Outward {
             from: PortId { device: at.device, port: at.port },
             path_bits: if path.slid == 0 { 0 } else { (path.slid.wrapping_sub(at.lid) & 0x7f) as u8 },

@@ -63,6 +63,8 @@ impl Fabric {
             if self.managed.attach(end).is_ok() {
                 self.ends.insert(at, end);
                 self.ports.insert(end, at);
+                let address = device.port(port.into()).ok().and_then(|port| port.address);
+                address.into_iter().for_each(|ip| self.managed.set_address(end, ip));
             }
         }
     }
@@ -201,7 +203,9 @@ impl Mads {
         if *dest_qp == 1 && wire::mad::Header::of(mad).class == CLASS_CM {
             let sender = find_port(world, |port| port.lid.is_some_and(|lid| lid.all().contains(slid)));
             let gid = |port: Option<&crate::device::Port>| port?.gids.entry(0).map(|entry| entry.gid);
-            let ends = (gid(sender.and_then(|at| port_of(world, at))), gid(Some(port)));
+            let elsewhere = || self.fabric.as_ref()?.remotes.gid(*slid);
+            let from = gid(sender.and_then(|at| port_of(world, at))).or_else(elsewhere);
+            let ends = (from, gid(Some(port)));
             if let (Some(from), Some(to)) = ends {
                 self.results.for_manager.extend(inner(from, to, *pkey, mad));
             }

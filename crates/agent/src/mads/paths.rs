@@ -65,6 +65,11 @@ impl Mads {
         if fabric.show_remotes(world) {
             world.announce_ports();
         }
+        let elsewhere = fabric.remotes.all().collect();
+        if world.tables.paths.elsewhere != elsewhere {
+            world.tables.paths.elsewhere = elsewhere;
+            self.results.ports_changed = true;
+        }
         if trees_changed {
             world.board.bump_mcast();
         }

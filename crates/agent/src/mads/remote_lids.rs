@@ -18,6 +18,16 @@ pub(super) struct Remotes {
 }
 
 impl Remotes {
+    /// What the agents have said of each LID.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Reached> {
+        self.links.values().flat_map(|(_, all)| all)
+    }
+
+    /// The GID of the port that has a LID.
+    pub(super) fn gid(&self, lid: u16) -> Option<[u8; 16]> {
+        self.all().find(|one| one.lid == lid).map(|one| one.gid)
+    }
+
     /// The entry of a LID. `None`: too many LIDs have been seen, and all still have paths.
     pub(super) fn slot(&mut self, lid: u16) -> Option<u32> {
         if let Some(slot) = self.slots.get(&lid) {
@@ -31,7 +41,7 @@ impl Remotes {
 
     /// The entry of a LID that no agent names any more.
     fn reclaim(&mut self) -> Option<u32> {
-        let named = |lid: &u16| self.links.values().flat_map(|(_, all)| all).any(|one| one.lid == *lid);
+        let named = |lid: &u16| self.all().any(|one| one.lid == *lid);
         let unnamed = self.slots.keys().copied().find(|lid| !named(lid))?;
         self.slots.remove(&unnamed)
     }

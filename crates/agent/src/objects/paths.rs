@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use subnet::NodeId;
 use subnet::fabric::tree::Tree as Copies;
 
+use super::elsewhere::Elsewhere;
 use super::groups::{At, Gid};
 use crate::ids::ContextId;
 
@@ -74,6 +75,8 @@ pub(crate) struct Paths {
     pub(crate) matter: bool,
     pub(crate) known: BTreeMap<ContextId, BTreeMap<Question, Known<Path>>>,
     pub(crate) trees: BTreeMap<TreeQuestion, Known<Tree>>,
+    /// The ports of other agents.
+    pub(crate) elsewhere: Elsewhere,
     asked: Vec<(ContextId, Question)>,
     asked_trees: Vec<TreeQuestion>,
 }

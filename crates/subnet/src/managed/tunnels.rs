@@ -11,7 +11,7 @@ use crate::tunnel::passed::Passed;
 use crate::tunnel::reach::{MOST_TUNNELS, Reached};
 use crate::tunnel::{self, Change, HELLO, Ignored, Offer, Received, Tunnel};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A link to a port of another agent.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ const COLLECT: Time = 10_000 * MICROSECOND;
 #[derive(Debug, Default)]
 pub(super) struct Tunnels {
     pub(super) all: Vec<Outward>,
+    /// The IP addresses of own ports, which the peers learn.
+    addresses: BTreeMap<End, IpAddr>,
     /// The epoch of the paths that the peers know, or will know when the timer has expired.
     told: Option<u64>,
     /// The timer runs after which the peers are told.
@@ -71,6 +73,11 @@ impl Managed {
     #[must_use]
     pub fn leads_out(&self, end: End) -> bool {
         self.tunnels.all.iter().any(|outward| outward.far == end)
+    }
+
+    /// The connection manager finds a port by this IP address. Other agents learn it.
+    pub fn set_address(&mut self, end: End, ip: IpAddr) {
+        self.tunnels.addresses.insert(end, ip);
     }
 
     /// Opens the tunnel of a port, which can send packets of this MTU. Nobody may guess `cookie`.
@@ -246,13 +253,15 @@ impl Managed {
         let lids = ends.into_iter().flat_map(|end| {
             let identity = self.fabric.port(end).map(|port| &port.settings().identity);
             let range = identity.map_or(0..0, |own| own.lid..own.lid.saturating_add(1 << own.lmc.min(7)));
-            range.map(move |lid| (end, lid))
+            let gid = identity.map_or([0; 16], |own| own.gid());
+            range.map(move |lid| (end, lid, gid))
         });
-        lids.filter_map(|(end, lid)| {
+        lids.filter_map(|(end, lid, gid)| {
             let (levels, path) = self.fabric.service_levels(far, lid).ok().filter(|(_, path)| path.end == end)?;
             let keys = self.port(end)?.pkeys.iter().copied();
             let pkeys = keys.filter(|key| *key != 0 && self.fabric.partition_passes(&path, *key)).collect();
-            Some(Reached { lid, levels, mtu: path.mtu, pkeys, address: None, tunnels: 0 })
+            let ip = self.tunnels.addresses.get(&end).copied();
+            Some(Reached { lid, levels, mtu: path.mtu, pkeys, address: None, tunnels: 0, gid, ip })
         })
         .collect()
     }
@@ -279,6 +288,8 @@ impl Managed {
                     pkeys: keys.filter(|key| self.fabric.partition_passes(&path, *key)).collect(),
                     address: Some(reached.address.unwrap_or(other.peer.ip())),
                     tunnels: reached.tunnels + 1,
+                    gid: reached.gid,
+                    ip: reached.ip,
                 })
             })
             .collect()

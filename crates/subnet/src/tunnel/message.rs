@@ -22,7 +22,7 @@ use crate::rate::{Codes, Mtu};
 /// The bytes before the body.
 pub const HEADER: usize = 16;
 const MAGIC: [u8; 4] = *b"IBtu";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The fields of a hello before its names.
 const HELLO: usize = 16;
 /// The longest name of a port in a hello.

@@ -4,11 +4,12 @@
 //!
 //! ```text
 //!  part, parts, then for each LID:
-//!    LID (2), levels (2), MTU, tunnels, address (16, or zeros), number of keys, keys (2 each)
+//!    LID (2), levels (2), MTU, tunnels, address of the agent (16, or zeros),
+//!    GID of the port (16), IP address of the port (16, or zeros), number of keys, keys (2 each)
 //! ```
 
 use crate::rate::Mtu;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The most LIDs that are kept of a peer.
 pub const MOST: usize = 256;
@@ -36,6 +37,30 @@ pub struct Reached {
     pub address: Option<IpAddr>,
     /// How many tunnels follow until that agent.
     pub tunnels: u8,
+    /// The GID of the port that has the LID.
+    pub gid: [u8; 16],
+    /// The IP address by which the connection manager finds this port.
+    pub ip: Option<IpAddr>,
+}
+
+fn octets(ip: Option<IpAddr>) -> [u8; 16] {
+    let ip = ip.map_or(Ipv6Addr::UNSPECIFIED, |ip| match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    });
+    ip.octets()
+}
+
+fn ip(octets: [u8; 16]) -> Option<IpAddr> {
+    let ip = Ipv6Addr::from(octets);
+    (!ip.is_unspecified()).then(|| IpAddr::V6(ip).to_canonical())
+}
+
+/// Whether an IP address can be that of one port.
+#[must_use]
+pub fn is_of_one_port(ip: IpAddr) -> bool {
+    let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    !ip.is_unspecified() && !ip.is_multicast() && !localhost.contains(&ip)
 }
 
 impl Reached {
@@ -44,18 +69,16 @@ impl Reached {
         out.extend(self.lid.to_be_bytes());
         out.extend(self.levels.to_be_bytes());
         out.extend([self.mtu as u8, self.tunnels]);
-        let address = self.address.map_or(Ipv6Addr::UNSPECIFIED, |address| match address {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        });
-        out.extend(address.octets());
+        out.extend([octets(self.address), self.gid, octets(self.ip)].as_flattened());
         out.push(keys.len() as u8);
         out.extend(keys.iter().flat_map(|key| key.to_be_bytes()));
     }
 
     fn parse(bytes: &[u8]) -> Option<(Reached, &[u8])> {
         let ([a, b, c, d, mtu, tunnels], rest) = bytes.split_first_chunk()?;
-        let (address, rest) = rest.split_first_chunk::<16>()?;
+        let (address, rest) = rest.split_first_chunk()?;
+        let (gid, rest) = rest.split_first_chunk()?;
+        let (own, rest) = rest.split_first_chunk()?;
         let (count, rest) = rest.split_first()?;
         let (keys, rest) = rest.split_at_checked(2 * usize::from(*count))?;
         if usize::from(*count) > MOST_KEYS || *tunnels > MOST_TUNNELS {
@@ -63,9 +86,9 @@ impl Reached {
         }
         let pkeys = keys.as_chunks().0.iter().map(|key| u16::from_be_bytes(*key)).collect();
         let (lid, levels) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
-        let address = Ipv6Addr::from(*address);
-        let address = (!address.is_unspecified()).then(|| IpAddr::V6(address).to_canonical());
-        Some((Reached { lid, levels, mtu: Mtu::from_code(*mtu)?, pkeys, address, tunnels: *tunnels }, rest))
+        let (address, own) = (ip(*address), ip(*own).filter(|own| is_of_one_port(*own)));
+        let mtu = Mtu::from_code(*mtu)?;
+        Some((Reached { lid, levels, mtu, pkeys, address, tunnels: *tunnels, gid: *gid, ip: own }, rest))
     }
 }
 
@@ -139,13 +162,22 @@ mod tests {
             Just(Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
         ];
         let path = (1..=5_u8, 0..=MOST_TUNNELS, address);
-        (any::<u16>(), any::<u16>(), path, keys).prop_map(|(lid, levels, (mtu, tunnels, address), pkeys)| Reached {
+        let port = (
+            any::<[u8; 16]>(),
+            proptest::option::of(
+                any::<IpAddr>().prop_filter("one port", |ip| is_of_one_port(*ip) && ip.to_canonical() == *ip),
+            ),
+        );
+        let values = (any::<u16>(), any::<u16>(), path, port, keys);
+        values.prop_map(|(lid, levels, (mtu, tunnels, address), (gid, ip), pkeys)| Reached {
             lid,
             levels,
             mtu: Mtu::from_code(mtu).unwrap(),
             pkeys,
             address,
             tunnels,
+            gid,
+            ip,
         })
     }
 
@@ -162,6 +194,13 @@ mod tests {
                 prop_assert_eq!(known.unwrap_or(list.clone()), list.clone());
                 prop_assert!(bodies(&list).iter().all(|body| parts.take(body).is_none()), "nothing new");
             }
+        }
+
+        #[test]
+        fn an_address_that_is_of_no_single_port_is_not_believed(mut one in reached(), which in 0..3_usize) {
+            one.ip = Some([IpAddr::V4(Ipv4Addr::LOCALHOST), [224, 0, 0, 1].into(), Ipv6Addr::LOCALHOST.into()][which]);
+            let told = Parts::default().take(&bodies(&[one.clone()])[0]);
+            prop_assert_eq!(told, Some(vec![Reached { ip: None, ..one }]));
         }
 
         #[test]

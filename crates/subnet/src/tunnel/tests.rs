@@ -80,6 +80,8 @@ fn an_end_says_what_its_fabric_reaches_when_it_changes_and_to_a_new_peer() {
         pkeys: vec![0xffff, 0x8001],
         address: None,
         tunnels: 0,
+        gid: [7; 16],
+        ip: Some([10, 0, 0, 5].into()),
     }];
     one.set_reach(&reached);
     let bytes = one.poll_transmit(1).expect("a datagram");
