@@ -15,7 +15,8 @@
 //!
 //! CRCs are used if either side asks for them. Each side says whether it wants markers in what it
 //! receives. The initiator never has more READs outstanding than the responder serves, and the
-//! other way round.
+//! other way round. Frames without enhanced fields do not say how many that is. Then each side
+//! serves at least [`PLAIN_DEPTH`], and the program sees that number in the request.
 
 use crate::error::Error;
 use crate::fpdu;
@@ -24,6 +25,10 @@ use crate::startup::{Enhanced, Frame, HEADER_LEN, Kind, MOST_PRIVATE, RtrSet, UN
 use crate::stream;
 use crate::terminate::{Reason, Terminate};
 use std::time::Duration;
+
+/// READs and atomics that a peer may have outstanding if the frames do not say how many. RFC 5044
+/// leaves it to the programs, and a program that takes the number from the request needs one.
+pub const PLAIN_DEPTH: u16 = 16;
 
 /// What a side wants and what it can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,11 @@ impl Terms {
             return Err(Error::PrivateLength(private.len()));
         }
         Ok(private.to_vec())
+    }
+
+    /// The IRD of this side if the frames do not say how many READs the peer has outstanding.
+    fn plain_ird(&self) -> u16 {
+        self.raised_ird(PLAIN_DEPTH)
     }
 
     /// The IRD of this side if the peer has `asked` READs outstanding.
@@ -252,7 +262,7 @@ impl Initiator {
             crc: self.request.crc || reply.crc,
             sends_markers: reply.markers,
             receives_markers: self.request.markers,
-            ird: terms.ird,
+            ird: terms.plain_ird(),
             ord: terms.ord,
             rtr: None,
         };
@@ -328,9 +338,10 @@ impl Agreement {
 pub struct Asked {
     /// The revision of MPA.
     pub revision: u8,
-    /// READs and atomics that the initiator serves at a time; 0 if it does not say.
+    /// READs and atomics that the initiator serves at a time; [`PLAIN_DEPTH`] if it does not say.
     pub ird: u16,
-    /// READs and atomics that the initiator has outstanding at most; 0 if it does not say.
+    /// READs and atomics that the initiator has outstanding at most; [`PLAIN_DEPTH`] if it does not
+    /// say.
     pub ord: u16,
     /// The program's private data.
     pub private: Vec<u8>,
@@ -400,7 +411,8 @@ impl Responder {
             self.output = Some(self.reply(&request, true, fields, Vec::new()).emit()?);
             return Err(self.fail(Error::Markers));
         }
-        let fields = request.enhanced.unwrap_or_default();
+        let plain = Enhanced { ird: PLAIN_DEPTH, ord: PLAIN_DEPTH, ..Enhanced::default() };
+        let fields = request.enhanced.unwrap_or(plain);
         let asked =
             Asked { revision: request.revision, ird: fields.ird, ord: fields.ord, private: request.private.clone() };
         self.request = Some(request);
@@ -434,7 +446,7 @@ impl Responder {
             crc: terms.crc || request.crc,
             sends_markers: request.markers,
             receives_markers: terms.markers,
-            ird,
+            ird: terms.plain_ird(),
             ord,
             rtr: None,
         };

@@ -42,6 +42,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use work::{Operation, PostError, Request};
 
+/// How often bytes of the peer may hold the end back; see [`Quirks::hold_end`].
+const HOLDS: u32 = 10;
+
 /// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
@@ -218,6 +221,14 @@ impl Stream {
         self.end.take().unwrap_or(Transmit::Nothing)
     }
 
+    /// Until when bytes that arrive now hold the end back. A peer that never stops sending cannot
+    /// hold an end back for longer than [`HOLDS`] times.
+    fn held_end(&self, now: Duration) -> Duration {
+        let Config { linger, quirks, .. } = self.config;
+        let most = self.deadline.map(|deadline| deadline.saturating_sub(linger) + HOLDS * quirks.hold_end);
+        most.unwrap_or(Duration::MAX).min(now + quirks.hold_end)
+    }
+
     /// How long the owner must still wait before it closes its direction.
     #[must_use]
     pub fn end_wait(&self, now: Duration) -> Option<Duration> {
@@ -257,7 +268,7 @@ impl Stream {
     /// Takes bytes of the peer.
     pub fn receive(&mut self, now: Duration, mut bytes: &[u8], memory: &mut impl Memory) {
         if !self.config.quirks.hold_end.is_zero() {
-            self.hold_end = Some(now + self.config.quirks.hold_end);
+            self.hold_end = Some(self.held_end(now));
         }
         while matches!(self.state, State::Waiting | State::Open | State::Closing) {
             let Stream { receiver, requester, responder, events, config, .. } = self;

@@ -310,6 +310,28 @@ fn an_end_is_held_back_after_the_last_message_of_siw() {
 }
 
 #[test]
+fn a_peer_that_never_stops_sending_does_not_hold_the_end_back_forever() {
+    let config = Config { quirks: Quirks::SIW, ..Config::default() };
+    let (_, mut two) = pair_with(4, None, config);
+    two.stream.close(NOW);
+    let mut sender = fpdu::Sender::new(true, false);
+    let mut out = vec![0; two.stream.room()];
+    for millis in 0.. {
+        let now = Duration::from_millis(millis);
+        let write = tagged(0x40, REGION, BASE, b"more");
+        let mut more = vec![0; sender.room(write.len())];
+        let len = sender.frame(&mut more, &write, 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+        two.stream.receive(now, &more[..len], &mut two.ram);
+        two.stream.handle_timeout(now);
+        if two.stream.poll_transmit(now, &mut out, &mut two.ram) == Transmit::Finish {
+            assert_eq!(now, 10 * Quirks::SIW.hold_end);
+            return;
+        }
+        assert_eq!(two.stream.state(), State::Closing, "at {now:?}");
+    }
+}
+
+#[test]
 fn a_short_buffer_is_refused() {
     let (mut one, _) = pair();
     post(&mut one, 1, write(0), b"x");

@@ -11,7 +11,6 @@
 use std::time::Duration;
 
 use abi::fault::{Direction, Facts, Fate};
-use iwarp::ddp::Header;
 use iwarp::rdmap::Opcode;
 use wire::{Operation, Transport};
 
@@ -29,8 +28,18 @@ pub(super) struct Harm {
     pub(super) words: String,
 }
 
-/// Where the length of an FPDU ends.
+/// Bytes of a marker, and of the length of an FPDU.
+const MARKER: usize = 4;
 const LENGTH: usize = 2;
+
+/// What an FPDU is, and where its segment begins. A marker before the FPDU begins with zeros, and
+/// no FPDU has a length of 0. No marker is inside of the length and the first two bytes of the
+/// segment, because markers are at multiples of 4.
+fn kind(fpdu: &[u8]) -> Option<(Opcode, usize)> {
+    let begin = LENGTH + if fpdu.starts_with(&[0; LENGTH]) { MARKER } else { 0 };
+    let rdmap = fpdu.get(begin + 1)?;
+    Some((Opcode::parse(*rdmap).ok()?, begin))
+}
 
 /// The opcode of RoCE that does the same, by which rules select packets.
 fn opcode(of: Opcode) -> u8 {
@@ -51,8 +60,7 @@ impl Qp {
     #[cold]
     pub(super) fn harm(&self, port: u8, addresses: &Addresses, fpdu: &mut [u8]) -> Harm {
         let engine = self.engine();
-        let rdmap = fpdu.get(LENGTH..).and_then(|segment| Header::parse(segment).ok()).map(|(header, _)| header.rdmap);
-        let Some(kind) = rdmap.and_then(|rdmap| Opcode::parse(rdmap).ok()) else { return Harm::default() };
+        let Some((kind, begin)) = kind(fpdu) else { return Harm::default() };
         let facts = Facts {
             direction: Direction::Out,
             device: engine.device(),
@@ -67,10 +75,35 @@ impl Qp {
         };
         let (verdict, words) = engine.faults.decide_frame(engine, &facts, &format_args!("iWARP {kind}"));
         if let Fate::Damaged(bit) = verdict.fate {
-            let bits = 8 * (fpdu.len() - LENGTH) as u64;
-            let at = 8 * LENGTH + (bit % bits) as usize;
+            let bits = 8 * (fpdu.len() - begin) as u64;
+            let at = 8 * begin + (bit % bits) as usize;
             fpdu[at / 8] ^= 1 << (at % 8);
         }
         Harm { resets: verdict.fate == Fate::Lost, until: verdict.until.map(Duration::from_nanos), words }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_fpdu_is_known_with_and_without_a_marker_before_it() {
+        let mut sender = iwarp::fpdu::Sender::new(true, true);
+        let mut out = [0; 2048];
+        let mut begins = Vec::new();
+        for _ in 0..3 {
+            // The first FPDU has a marker before it, and so has each one that begins at 512 bytes.
+            let segment = [[0xc1, 0x40].as_slice(), &[0; 498]].concat();
+            sender.frame(&mut out, &segment, 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+            let (opcode, begin) = kind(&out).expect("a WRITE");
+            assert_eq!(opcode, Opcode::Write);
+            begins.push(begin);
+        }
+        assert_eq!(begins, [6, 6, 6]);
+        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+        assert_eq!(kind(&out), Some((Opcode::Send, 2)));
+        assert_eq!((kind(&out[..3]), kind(&[0; 8])), (None, None));
     }
 }

@@ -81,11 +81,14 @@ fn an_unknown_depth_changes_nothing() {
 }
 
 #[test]
-fn revision_1_has_the_local_depths() {
+fn revision_1_has_the_local_depths_and_serves_what_a_request_without_a_number_stands_for() {
     let old = |ird, ord| Terms { revision: 1, ird, ord, ..Terms::default() };
-    let (ours, theirs) = meet(old(4, 8), Terms { ird: 2, ord: 16, ..Terms::default() }).unwrap();
-    assert_eq!((ours.ird, ours.ord, theirs.ird, theirs.ord), (4, 8, 2, 16));
+    let (ours, theirs) = meet(old(4, 8), Terms { ird: 20, ord: 16, ..Terms::default() }).unwrap();
+    assert_eq!((ours.ird, ours.ord, theirs.ird, theirs.ord), (PLAIN_DEPTH, 8, 20, 16));
     assert_eq!((ours.revision, theirs.revision), (1, 1));
+    let mut responder = Responder::new(Terms::default(), END);
+    let asked = Asked { revision: 1, ird: PLAIN_DEPTH, ord: PLAIN_DEPTH, private: b"hi".to_vec() };
+    assert_eq!(responder.receive(b"MPA ID Req Frame\x40\x01\0\x02hi"), Ok(Some(asked)));
 }
 
 #[test]

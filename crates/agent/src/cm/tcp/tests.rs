@@ -124,6 +124,16 @@ fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() 
 }
 
 #[test]
+fn a_request_of_revision_1_shows_depths_that_a_program_can_take_over() {
+    let mut host = host();
+    let (_, at) = host.tcp_listener();
+    let mut socket = TcpStream::connect(at).expect("it listens");
+    socket.write_all(b"MPA ID Req Frame\x40\x01\0\0").expect("sent");
+    let asked = host.tcp_event().param.as_conn();
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (16, 16));
+}
+
+#[test]
 fn a_rejected_peer_gets_the_private_data() {
     let mut host = host();
     let (_, at) = host.tcp_listener();
