@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use abi::device::port_state;
+use mad::counters::Counter::{self, MulticastReceivePackets, MulticastXmitPackets, SwitchRelayErrors};
 use mad::topology::Topology;
+use subnet::switch::Ports;
 
 use super::*;
 use crate::config::Config;
 use crate::ids::{ContextId, Peer};
+use crate::objects::traffic::{Counted, Flow, Sum};
 
 /// The adapters have the indices 0 to 2.
 const ROW: &str = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[3] \"S2\"[3]\n[4] \"S2\"[4]\n\nSwitch 8 \"S2\"\n[1] \"H2\"[1]\n\
@@ -76,6 +79,29 @@ impl Bench {
     fn operate(&mut self, action: impl FnOnce(&mut Fabric)) {
         action(self.mads.fabric.as_mut().expect("it is there"));
         self.mads.settle(&mut self.world);
+    }
+
+    /// Sets the ports of a group at a switch; without ports, the group goes.
+    fn set_group(&mut self, switch: &str, mlid: u16, ports: &[u8]) {
+        let node = self.end(switch, 0).node;
+        let tables = self.mads.fabric.as_mut().and_then(|fabric| fabric.managed.fabric_mut().switch_mut(node));
+        let groups = &mut tables.expect("a switch").multicast;
+        match ports {
+            [] => groups.remove(&mlid),
+            _ => groups.insert(mlid, Ports::of(ports.iter().copied())),
+        };
+    }
+
+    /// The program at H1 sends packets to a group. The agent has not seen their count yet.
+    fn sends(&mut self, mlid: u16, packets: u64) {
+        let flow = Flow { dlid: mlid, pkey: 0xffff, ..Flow::of_port((0, 1)) };
+        let datagrams = Sum { packets, words: 10 * packets };
+        self.world.tables.traffic.add(flow, Counted { datagrams, ..Counted::default() });
+    }
+
+    fn counter(&mut self, name: &str, port: u8, counter: Counter) -> u64 {
+        let end = self.end(name, port);
+        self.mads.fabric.as_mut().expect("it is there").managed.counter(end, counter)
     }
 
     fn end(&self, name: &str, port: u8) -> End {
@@ -166,4 +192,32 @@ fn a_group_is_resolved_when_somebody_asks() {
     let reach = bench.world.tables.paths.tree(&question).expect("it is known");
     assert!(reach.has((0, 1)) && !reach.has((2, 1)), "only the sender itself: nobody has joined");
     assert!(bench.world.tables.paths.tree(&((0, 1), 0xc000, 3)).is_none());
+}
+
+/// Copies that were sent while the group was there took the ways of that time.
+#[test]
+fn copies_to_a_group_that_has_gone_count_at_the_links_that_they_took() {
+    let mut bench = Bench::new(ROW);
+    let mlid = 0xc123;
+    bench.set_group("S1", mlid, &[1, 3]);
+    bench.set_group("S2", mlid, &[2, 3]);
+    bench.operate(|_| ());
+    let question = ((0, 1), mlid, 0);
+    assert!(bench.world.tables.paths.tree(&question).is_none());
+    bench.mads.find_paths(&mut bench.world);
+    assert!(bench.world.tables.paths.tree(&question).expect("it is known").has((2, 1)));
+    bench.sends(mlid, 5);
+    bench.set_group("S1", mlid, &[]);
+    bench.set_group("S2", mlid, &[]);
+    bench.operate(|_| ());
+    let counts = |bench: &mut Bench| {
+        let way = [("H1", 1), ("S1", 3), ("S2", 2)].map(|(name, port)| bench.counter(name, port, MulticastXmitPackets));
+        let ends = [("S1", 1), ("H3", 1)].map(|(name, port)| bench.counter(name, port, MulticastReceivePackets));
+        (way, ends, bench.counter("S1", 1, SwitchRelayErrors))
+    };
+    assert_eq!(counts(&mut bench), ([5; 3], [5; 2], 0));
+    // From now on the first switch drops them.
+    bench.sends(mlid, 2);
+    bench.mads.count_traffic(&mut bench.world);
+    assert_eq!(counts(&mut bench), ([7, 5, 5], [7, 5], 2));
 }
