@@ -241,7 +241,8 @@ impl Requester {
     }
 
     /// Ends all work requests because the stream ends. A READ or atomic that the peer's Terminate
-    /// message names gets the status that the message means.
+    /// message names gets the status that the message means. What is sent but waits for an earlier
+    /// work request is flushed as well: nothing succeeds behind an error.
     pub(super) fn flush(&mut self, refused: Option<&Terminate>, events: &mut VecDeque<Event>) {
         if let Some(msn) = refused.and_then(refused_request)
             && let Some(open) = self.open.iter().find(|open| open.msn == msn)
@@ -252,7 +253,8 @@ impl Requester {
         }
         self.open.clear();
         for posted in &mut self.queue {
-            if !matches!(posted.progress, Progress::Done(_)) {
+            let failed = matches!(posted.progress, Progress::Done(status) if status != Status::Success);
+            if !failed {
                 posted.progress = Progress::Done(Status::Flushed);
             }
         }
