@@ -77,10 +77,10 @@ impl Board {
             self.store(base + port_word::LMC, port.lid.map_or(0, |lid| lid.lmc.into()));
             self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
             self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
-            for (word, four) in port.dscp.words().enumerate() {
+            for (word, four) in port.service_levels.dscp.words().enumerate() {
                 self.store(base + port_word::DSCPS + 4 * word, four);
             }
-            for (word, eight) in port.priority.words().into_iter().enumerate() {
+            for (word, eight) in port.service_levels.priority.words().into_iter().enumerate() {
                 self.store(base + port_word::PRIORITIES + 4 * word, eight);
             }
             self.store(base + port_word::PKEY_LEN, port.pkeys.length() as u32);

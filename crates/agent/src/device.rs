@@ -97,10 +97,8 @@ pub struct Port {
     pub gids: GidTable,
     /// The P_Keys: the partitions of the port.
     pub pkeys: PkeyTable,
-    /// The DSCP of each service level; all 0 on InfiniBand.
-    pub dscp: DscpTable,
-    /// The priority of each service level on Ethernet.
-    pub priority: PriorityTable,
+    /// What the service levels of an Ethernet port mean.
+    pub service_levels: ServiceLevels,
     /// The rate of its link.
     pub rate: Rate,
     /// The rate is configured, so it does not follow the interface.
@@ -109,6 +107,15 @@ pub struct Port {
     pub interfaces: Option<Vec<String>>,
     /// The transport of its device.
     pub transport: Transport,
+}
+
+/// What the service levels of an Ethernet port mean. All 0 on InfiniBand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServiceLevels {
+    /// The DSCP of each.
+    pub dscp: DscpTable,
+    /// The priority of each.
+    pub priority: PriorityTable,
 }
 
 impl Device {
@@ -394,8 +401,10 @@ impl Port {
             lid: None,
             gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
             pkeys: PkeyTable::new(&config.pkeys, pkeys),
-            priority: config.priority,
-            dscp: if config.link_layer == LinkLayer::Ethernet { config.dscp } else { DscpTable::default() },
+            service_levels: ServiceLevels {
+                priority: config.priority,
+                dscp: if config.link_layer == LinkLayer::Ethernet { config.dscp } else { DscpTable::default() },
+            },
             rate: config.rate.unwrap_or(Rate::UNKNOWN),
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),

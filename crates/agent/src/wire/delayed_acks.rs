@@ -71,9 +71,9 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
     }
     socket.send(&Outgoing {
         to,
-        traffic_class: port.dscp.traffic_class(dest.sl, dest.traffic_class),
+        traffic_class: port.service_levels.dscp.traffic_class(dest.sl, dest.traffic_class),
         service_level: dest.sl,
-        priority: port.priority.get(dest.sl),
+        priority: port.service_levels.priority.get(dest.sl),
         hop_limit: dest.hop_limit,
         segment: 0,
         interface: 0,

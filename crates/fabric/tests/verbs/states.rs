@@ -33,7 +33,7 @@ fn what_the_peer_has_acknowledged_is_not_flushed() {
         assert_eq!(b.received().status, 0);
         a.to(state::ERR);
         assert_eq!(a.sent().status, status::SUCCESS, "round {round}");
-        [&a, &b].map(|side| side.to(state::RESET));
+        [&a, &b].into_iter().for_each(|side| side.to(state::RESET));
         connect(&a, &b);
     }
 }
