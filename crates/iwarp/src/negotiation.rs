@@ -26,8 +26,9 @@ use crate::stream;
 use crate::terminate::{Reason, Terminate};
 use std::time::Duration;
 
-/// READs and atomics that a peer may have outstanding if the frames do not say how many. RFC 5044
-/// leaves it to the programs, and a program that takes the number from the request needs one.
+/// READs and atomics that a peer may have outstanding if the frames do not say how many. Frames of
+/// revision 1 (RFC 5044) have no field for it, and a program that takes the number from the request
+/// needs one.
 pub const PLAIN_DEPTH: u16 = 16;
 
 /// What a side wants and what it can do.
