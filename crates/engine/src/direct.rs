@@ -56,7 +56,7 @@ struct Ask {
 }
 
 /// A grant from a peer, mapped.
-struct RemoteGrant {
+pub(crate) struct RemoteGrant {
     /// The granter's engine and QP: the grant is valid for this one connection.
     engine: u32,
     dest: u32,
@@ -74,7 +74,7 @@ struct RemoteGrant {
 #[derive(Default)]
 pub(crate) struct DirectState {
     /// Grants from the peer.
-    remote_grants: Vec<RemoteGrant>,
+    pub(crate) remote_grants: Vec<RemoteGrant>,
     /// Keys that were used without a grant, and how often.
     uses: [(u32, u32); 4],
     next: usize,
@@ -89,12 +89,6 @@ pub(crate) struct DirectState {
 }
 
 impl DirectState {
-    /// Whether the peer has granted anything.
-    #[inline]
-    pub(crate) fn has_grants(&self) -> bool {
-        !self.remote_grants.is_empty()
-    }
-
     fn find(&self, key: u32, engine: u32, dest: u32) -> Option<usize> {
         self.remote_grants.iter().position(|grant| grant.key == key && grant.engine == engine && grant.dest == dest)
     }

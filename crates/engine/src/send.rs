@@ -15,7 +15,7 @@ use protocol::{Destination, Operation, Posted, SendOp, Service, State, Status};
 use wire::feth::selectivity;
 use wire::{Feth, Qpn};
 
-use crate::access;
+use crate::access::{self, Refusal};
 use crate::ah::Ah;
 use crate::direct::at_once::AtOnce;
 use crate::direct::carry::LocalData;
@@ -153,46 +153,31 @@ impl SendBatch<'_> {
             return self.add_local(wr, operation);
         }
         let length = self.check_length(wr, operation)?;
-        let index = self.inner.queues.sq_tail;
-        let mut op = SendOp {
-            slot: index,
-            operation,
-            length: match operation {
-                Operation::Flush => wr.flush.length,
-                _ if operation.is_atomic() => WORD,
-                _ => length,
-            },
-            remote_addr: wr.remote_addr,
-            rkey: wr.rkey,
-            imm: if operation == Operation::SendInv { wr.imm } else { u32::from_be(wr.imm) },
-            feth: wr.flush.feth,
-            compare: wr.compare_add,
-            swap_add: if operation == Operation::FetchAdd { wr.compare_add } else { wr.swap },
-            solicited: wr.send_flags & send_flags::SOLICITED != 0,
-            fence: wr.send_flags & send_flags::FENCE != 0,
-            dest: Destination::default(),
-            xrc_srq: wr.xrc_srq & 0xff_ffff,
-        };
-        let brief = self.brief(wr, length);
-        let unanswered = match self.carry_at_once(wr, &brief, &op) {
-            AtOnce::Done => return Ok(()),
-            AtOnce::Unfit => None,
-            AtOnce::Unanswered(refusal) => Some(refusal),
-        };
-        op.dest = self.write_entry(wr, index, brief)?;
-        self.add_operation(op)?;
-        if let Some(refusal) = unanswered {
-            self.qp.fail_unanswered(&mut self.inner, &refusal);
+        if !self.inner.direct.remote_grants.is_empty() && !self.waits {
+            match self.carry_at_once(wr, operation, length) {
+                AtOnce::Done => return Ok(()),
+                AtOnce::Unfit => {}
+                AtOnce::Unanswered(refusal) => return self.add_unanswered(wr, operation, length, &refusal),
+            }
         }
-        Ok(())
+        self.add_entry(wr, operation, length)
+    }
+
+    /// Adds a request to the queue.
+    #[inline(always)]
+    fn add_entry(&mut self, wr: &SendWr<'_>, operation: Operation, length: u32) -> Result<(), PostCause> {
+        let index = self.inner.queues.sq_tail;
+        let dest = self.write_entry(wr, index, length)?;
+        self.add_operation(send_op(wr, index, operation, length, dest))
     }
 
     /// Carries out a request in place of queueing it, if it can be carried out directly and nothing
-    /// is queued before it.
-    #[inline]
-    fn carry_at_once(&mut self, wr: &SendWr<'_>, brief: &SendBrief, op: &SendOp) -> AtOnce {
+    /// is queued before it. Apart, so that other requests do not pay for it.
+    #[inline(never)]
+    fn carry_at_once(&mut self, wr: &SendWr<'_>, operation: Operation, length: u32) -> AtOnce {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        if self.waits || !inner.direct.has_grants() || !inner.requester.is_idle_for(op) {
+        let op = send_op(wr, inner.queues.sq_tail, operation, length, Destination::default());
+        if !inner.requester.is_idle_for(&op) {
             return AtOnce::Unfit;
         }
         let data = if !wr.is_inline() {
@@ -202,30 +187,33 @@ impl SendBatch<'_> {
         } else {
             return AtOnce::Unfit;
         };
-        let end = qp.carry_one(inner, op, data);
+        let end = qp.carry_one(inner, &op, data);
         if matches!(end, AtOnce::Done) {
             self.carried = true;
             let next = inner.queues.sq.advance(op.slot);
             inner.queues.sq_tail = next;
             inner.store(word::SQ_TAIL, next);
             inner.store(word::SQ_HEAD, next);
+            let brief = qp.brief(wr, length);
             if brief.signaled != 0 {
-                qp.push_completion(inner, brief, op.slot, Status::Success);
+                qp.push_completion(inner, &brief, op.slot, Status::Success);
             }
         }
         end
     }
 
-    #[inline]
-    fn brief(&self, wr: &SendWr<'_>, length: u32) -> SendBrief {
-        SendBrief {
-            wr_id: wr.wr_id,
-            length,
-            opcode: wr.opcode as u8,
-            signaled: u8::from(self.qp.signals(wr.send_flags)),
-            inline: u8::from(wr.is_inline()),
-            num_sge: wr.sges.len() as u8,
-        }
+    /// Adds the atomic of [`AtOnce::Unanswered`], and lets it fail.
+    #[cold]
+    fn add_unanswered(
+        &mut self,
+        wr: &SendWr<'_>,
+        operation: Operation,
+        length: u32,
+        refusal: &Refusal,
+    ) -> Result<(), PostCause> {
+        self.add_entry(wr, operation, length)?;
+        self.qp.fail_unanswered(&mut self.inner, refusal);
+        Ok(())
     }
 
     /// Adds an operation whose entry is written.
@@ -286,8 +274,9 @@ impl SendBatch<'_> {
     /// Writes the entry of a request, with its gather list or inline data. Returns the destination
     /// of a datagram.
     #[inline]
-    fn write_entry(&mut self, wr: &SendWr<'_>, index: u32, brief: SendBrief) -> Result<Destination, PostCause> {
+    fn write_entry(&mut self, wr: &SendWr<'_>, index: u32, length: u32) -> Result<Destination, PostCause> {
         let (qp, inner) = (self.qp, &mut *self.inner);
+        let brief = qp.brief(wr, length);
         let mut dest = Destination::default();
         if qp.service == Service::Ud {
             let (ah, qpn, qkey) = wr.ud.ok_or(PostCause::NoAddress)?;
@@ -302,7 +291,7 @@ impl SendBatch<'_> {
             inner.queues.sq.write(index, &brief);
         }
         if wr.is_inline() {
-            let room = &mut inner.queues.sq.inline_room(index, brief.length as usize);
+            let room = &mut inner.queues.sq.inline_room(index, length as usize);
             access::inline(wr.sges, room).map_err(|addr| PostCause::InlineFault { addr })?;
         } else {
             for (number, sge) in wr.sges.iter().enumerate() {
@@ -368,6 +357,30 @@ impl SendBatch<'_> {
     }
 }
 
+/// A request as the requester keeps it.
+#[inline(always)]
+fn send_op(wr: &SendWr<'_>, slot: u32, operation: Operation, length: u32, dest: Destination) -> SendOp {
+    SendOp {
+        slot,
+        operation,
+        length: match operation {
+            Operation::Flush => wr.flush.length,
+            _ if operation.is_atomic() => WORD,
+            _ => length,
+        },
+        remote_addr: wr.remote_addr,
+        rkey: wr.rkey,
+        imm: if operation == Operation::SendInv { wr.imm } else { u32::from_be(wr.imm) },
+        feth: wr.flush.feth,
+        compare: wr.compare_add,
+        swap_add: if operation == Operation::FetchAdd { wr.compare_add } else { wr.swap },
+        solicited: wr.send_flags & send_flags::SOLICITED != 0,
+        fence: wr.send_flags & send_flags::FENCE != 0,
+        dest,
+        xrc_srq: wr.xrc_srq & 0xff_ffff,
+    }
+}
+
 /// Checks the length of an ATOMIC WRITE and the parameters of a FLUSH.
 fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), PostCause> {
     if operation == Operation::AtomicWrite {
@@ -417,6 +430,19 @@ impl Qp {
     #[inline]
     pub(crate) fn signals(&self, flags: u32) -> bool {
         self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
+    }
+
+    /// The header of the entry of a request.
+    #[inline(always)]
+    fn brief(&self, wr: &SendWr<'_>, length: u32) -> SendBrief {
+        SendBrief {
+            wr_id: wr.wr_id,
+            length,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(self.signals(wr.send_flags)),
+            inline: u8::from(wr.is_inline()),
+            num_sge: wr.sges.len() as u8,
+        }
     }
 
     /// Writes the completions of finished send requests, and ends the queue if a request failed.
