@@ -17,3 +17,12 @@ fn sixty_thousand_queue_pairs_and_a_thousand_groups_of_one_process() {
     outcome.expect_success();
     room.wait_until_empty(LONG).expect("all of it is gone with the process");
 }
+
+#[test]
+fn creates_without_free_descriptors_fail_and_leave_nothing_behind() {
+    let room = Room::new().expect("a room");
+    let program = cprogram::build(&room, "openfiles").expect("it compiles");
+    let outcome = room.start(room.run(&[program.to_str().expect("a plain path")])).expect("it starts").wait(LONG);
+    outcome.expect("it ends").expect_success();
+    room.wait_until_empty(LONG).expect("all of it is gone with the process");
+}

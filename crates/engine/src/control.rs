@@ -5,6 +5,9 @@
 //! the agent's own engines use a channel inside the agent. The layouts of the commands are in the
 //! `abi` crate.
 
+mod spare;
+
+use std::io::ErrorKind;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +19,14 @@ use abi::errno::Errno;
 use abi::open::{MAGIC, Open, OpenAnswer, VERSION};
 use bytemuck::Pod;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::retry_on_intr;
 use shm::socket::Socket;
 
+use self::spare::Spare;
 use crate::error::{Error, Result, by_system, refusal};
 use crate::network::Network;
+use crate::request;
 use crate::simulated::Simulated;
 
 /// The agent's answer: the bytes that a kernel would copy to the program, and descriptors.
@@ -95,6 +102,7 @@ pub struct SocketControl {
 struct Stream {
     sequence: u32,
     buffer: Box<[u8]>,
+    spare: Spare,
 }
 
 impl SocketControl {
@@ -148,7 +156,7 @@ impl SocketControl {
         let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
         let control = Self {
             socket,
-            stream: Mutex::new(Stream { sequence: 0, buffer }),
+            stream: Mutex::new(Stream { sequence: 0, buffer, spare: Spare::default() }),
             closed: AtomicBool::new(false),
             agent: answer.pid,
         };
@@ -194,12 +202,33 @@ impl SocketControl {
     /// Receives the answer to the last command. Between two polls the agent gets the processor, if
     /// it waits for one.
     fn answer(&self, buffer: &mut [u8]) -> std::io::Result<shm::socket::Received> {
-        let polled = shm::spin::spin(LINGER, || match self.socket.try_recv(buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
-            done => Some(done),
-        });
+        let polled = poll(|| self.socket.try_recv(buffer));
         polled.unwrap_or_else(|| self.socket.recv(buffer))
     }
+
+    /// As [`SocketControl::answer`]. `spare` gives its place to the descriptors of the answer.
+    fn answer_with_descriptors(&self, buffer: &mut [u8], spare: &mut Spare) -> std::io::Result<shm::socket::Received> {
+        let mut peek = || self.socket.peek(&mut [0; 1]);
+        let peeked = match poll(&mut peek) {
+            Some(peeked) => peeked,
+            None => {
+                retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None))?;
+                peek()
+            }
+        };
+        if peeked?.has_fds {
+            spare.close();
+        }
+        self.socket.recv(buffer)
+    }
+}
+
+/// Repeats an attempt to read for a while, as long as there is nothing to read.
+fn poll<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> Option<std::io::Result<T>> {
+    shm::spin::spin(LINGER, || match attempt() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        done => Some(done),
+    })
 }
 
 /// The error of every call after the agent has gone.
@@ -219,18 +248,32 @@ fn not_sent(error: &std::io::Error) -> Error {
     )
 }
 
+/// The process has no room for the descriptors of an answer.
+fn too_many_open() -> Error {
+    refusal(
+        Errno::EMFILE,
+        "the agent's descriptors do not fit: this process has too many open files; raise its limit (`ulimit -n`)",
+    )
+}
+
 impl Control for SocketControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         let mut stream = self.stream.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(gone());
         }
-        let Stream { sequence, buffer } = &mut *stream;
+        let Stream { sequence, buffer, spare } = &mut *stream;
+        let brings_descriptors = request::brings_descriptors(request);
+        if brings_descriptors {
+            spare.open(&self.socket).map_err(|_| too_many_open())?;
+        }
         *sequence = sequence.wrapping_add(1);
         let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
         let message = [bytemuck::bytes_of(&envelope), request].concat();
         self.socket.send(&message, fds).map_err(|error| not_sent(&error))?;
-        let received = self.answer(buffer).map_err(|_| gone())?;
+        let received =
+            if brings_descriptors { self.answer_with_descriptors(buffer, spare) } else { self.answer(buffer) };
+        let received = received.map_err(|_| gone())?;
         const HEAD: usize = size_of::<ReplyEnvelope>();
         let message = buffer.get(..received.len).filter(|message| message.len() >= HEAD).ok_or_else(gone)?;
         let (head, bytes) = message.split_at(HEAD);
@@ -246,10 +289,7 @@ impl Control for SocketControl {
             return Err(if quiet { Error::new(errno, reason) } else { refusal(errno, reason) });
         }
         if received.truncated {
-            return Err(refusal(
-                Errno::EMFILE,
-                "the agent's descriptors do not fit: this process has too many open files; raise its limit (`ulimit -n`)",
-            ));
+            return Err(too_many_open());
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
     }

@@ -14,25 +14,47 @@ pub(crate) fn makes(request: &[u8]) -> bool {
         ALLOC_DM, ALLOC_MW, ALLOC_PD, ATTACH_MCAST, CREATE_AH, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ,
         EX_CREATE_CQ, EX_CREATE_QP, OPEN_QP, OPEN_XRCD, REG_MR,
     };
-    let Some(head) = request.first_chunk().map(|head| u32::from_ne_bytes(*head)) else { return false };
-    let number = (head & command::NUMBER) as u8;
-    match head & command::EXTENDED {
-        0 => matches!(
-            number,
-            ALLOC_PD
-                | CREATE_AH
-                | REG_MR
-                | ALLOC_MW
-                | CREATE_CQ
-                | CREATE_QP
-                | ATTACH_MCAST
-                | CREATE_SRQ
-                | OPEN_XRCD
-                | CREATE_XSRQ
-                | OPEN_QP
-        ),
-        _ => matches!(number, EX_CREATE_CQ | EX_CREATE_QP | ALLOC_DM),
+    let Some((number, is_extended)) = number(request) else { return false };
+    if is_extended {
+        return matches!(number, EX_CREATE_CQ | EX_CREATE_QP | ALLOC_DM);
     }
+    matches!(
+        number,
+        ALLOC_PD
+            | CREATE_AH
+            | REG_MR
+            | ALLOC_MW
+            | CREATE_CQ
+            | CREATE_QP
+            | ATTACH_MCAST
+            | CREATE_SRQ
+            | OPEN_XRCD
+            | CREATE_XSRQ
+            | OPEN_QP
+    )
+}
+
+/// Whether the answer to a command may have descriptors of an object that the command makes or
+/// changes. The command must not be executed if they have no room.
+pub(crate) fn brings_descriptors(request: &[u8]) -> bool {
+    use command::number::{
+        ALLOC_DM, CREATE_COMP_CHANNEL, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ, EX_CREATE_CQ, EX_CREATE_QP,
+        IMPORT_DM, LANE_OPEN, MODIFY_SRQ, RESIZE_CQ, STREAM_TAKE, WIRE_OPEN, XRC_ADOPT,
+    };
+    let Some((number, is_extended)) = number(request) else { return false };
+    if is_extended {
+        return matches!(
+            number,
+            EX_CREATE_CQ | EX_CREATE_QP | ALLOC_DM | IMPORT_DM | LANE_OPEN | STREAM_TAKE | WIRE_OPEN | XRC_ADOPT
+        );
+    }
+    matches!(number, CREATE_COMP_CHANNEL | CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ | MODIFY_SRQ | RESIZE_CQ)
+}
+
+/// A command's number, and whether it is an extended command.
+fn number(request: &[u8]) -> Option<(u8, bool)> {
+    let head = request.first_chunk().map(|head| u32::from_ne_bytes(*head))?;
+    Some(((head & command::NUMBER) as u8, head & command::EXTENDED != 0))
 }
 
 /// One of softhca's own commands, with room for `out_len` bytes of answer.
