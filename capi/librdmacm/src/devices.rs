@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::ffi::c_int;
 
 /// `IBV_TRANSPORT_IWARP`.
-const TRANSPORT_IWARP: u32 = 1;
+pub(crate) const TRANSPORT_IWARP: u32 = 1;
 
 /// A device that this process has opened.
 pub(crate) struct Opened {

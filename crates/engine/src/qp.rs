@@ -18,7 +18,7 @@ use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, Que
 use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
 use abi::stream::qp_kind;
 use inner::{Queues, Receiving};
-use protocol::Service;
+use protocol::{Service, State};
 
 use crate::cq::Cq;
 use crate::engine::Engine;
@@ -374,8 +374,11 @@ impl Qp {
         let inner = self.lock();
         // The agent knows the state of a target that another engine serves.
         if !inner.is_dead() || self.target.is_none() {
-            answer.qp_state = inner.state as u8;
-            answer.cur_qp_state = inner.state as u8;
+            // iWARP has one idle state, which all adapters show as INIT.
+            let is_idle = inner.link.stream.is_some() && inner.state == State::Reset;
+            let state = if is_idle { State::Init } else { inner.state };
+            answer.qp_state = state as u8;
+            answer.cur_qp_state = state as u8;
         }
         Ok(answer)
     }

@@ -1,10 +1,17 @@
 //! The 32 bits that travel as immediate data. The upper three bits are the kind of message. The
 //! principal type is [`Message`]. (`docs/rsocket`, "Message Format".)
+//!
+//! iWARP has no immediate data. There, an RDMA WRITE has no message, and a SEND of four bytes
+//! follows it: the message in the byte order of the sender's memory.
 
+use crate::target::Order;
 use crate::violation::Violation;
 
 /// The longest transfer that one message can announce.
 pub const MAX_LENGTH: u32 = 0x1FFF_FFFF;
+
+/// The number of bytes of a message that travels as a SEND.
+pub const SIZE: usize = 4;
 
 /// The meaning of one RDMA WRITE with immediate data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +67,20 @@ impl Message {
         }
     }
 
+    /// The 32 bits in the bytes of a SEND, whose sender's memory has this byte order.
+    ///
+    /// # Errors
+    /// [`Violation::Length`] if `length`, the length of the SEND, is not that of a message.
+    pub fn of_send(bytes: [u8; SIZE], length: u32, order: Order) -> Result<u32, Violation> {
+        if usize::try_from(length) == Ok(SIZE) { Ok(order.u32(bytes)) } else { Err(Violation::Length(length)) }
+    }
+
+    /// The bytes of a SEND from this machine.
+    #[must_use]
+    pub fn to_send(self) -> [u8; SIZE] {
+        Order::NATIVE.of_u32(self.emit())
+    }
+
     /// Encodes the immediate data.
     #[must_use]
     pub fn emit(self) -> u32 {
@@ -102,6 +123,18 @@ mod tests {
         for kind in [1_u32, 2, 3, 5] {
             assert_eq!(Message::parse(kind << 29 | 7), Err(Violation::Reserved(kind << 29 | 7)));
         }
+    }
+
+    #[test]
+    fn a_send_has_the_byte_order_of_its_sender() {
+        let bytes = [0x80, 0x01, 0x00, 0x80];
+        assert_eq!(Message::of_send(bytes, 4, Order::Little), Ok(0x8000_0180));
+        assert_eq!(Message::of_send(bytes, 4, Order::Big), Ok(0x8001_0080));
+        for length in [0, 3, 5] {
+            assert_eq!(Message::of_send(bytes, length, Order::Little), Err(Violation::Length(length)));
+        }
+        let sent = Message::Credits(384).to_send();
+        assert_eq!(Message::of_send(sent, 4, Order::NATIVE), Ok(0x8000_0180));
     }
 
     #[test]

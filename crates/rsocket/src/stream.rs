@@ -5,7 +5,8 @@
 //! tells the stream what it sends, posts the resulting [`Transfer`], and reports completions. Every
 //! message uses one of the peer's receives. Credits limit the messages with data. Messages about
 //! the connection use a few reserved slots. If the peer still has no receive, the queue pair
-//! retries. (`docs/rsocket`; the numbers are rdma-core's.)
+//! retries. iWARP does not retry, so there [`MARGIN`] receives are kept for messages about the
+//! connection. (`docs/rsocket`; the numbers are rdma-core's.)
 
 mod inbox;
 mod work;
@@ -29,6 +30,10 @@ use crate::window::Window;
 pub const ENTRIES: usize = 2;
 /// The number of send queue entries reserved for messages about the connection.
 pub const CONTROL_SLOTS: u16 = 4;
+/// The number of receives that are kept for messages about the connection where a missing receive
+/// ends the connection. A peer that polls no completions gets at most two grants because of the
+/// messages that it has sent, two because of their bytes, and two messages about the end.
+pub const MARGIN: u16 = 8;
 /// The least room in the send ring for starting a message.
 pub const LOW_WATER: u32 = 2048;
 /// The size of the smallest queue.
@@ -66,13 +71,13 @@ impl Sizes {
     }
 }
 
-/// A transfer to post: an RDMA WRITE, mostly with immediate data. The function that returns it
+/// A transfer to post: an RDMA WRITE, mostly with immediate data or followed by a SEND. The function that returns it
 /// describes its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// What the transfer does. [`Work::id`] is the id of the work request.
     pub work: Work,
-    /// The immediate data; `None` for an RDMA WRITE without it.
+    /// The message; `None` for an RDMA WRITE without one.
     pub message: Option<Message>,
     /// The destination in the peer's memory.
     pub address: u64,
@@ -114,6 +119,8 @@ pub struct Stream {
     /// allowed.
     sent: u16,
     allowed: u16,
+    /// How many of the peer's receives are not used for messages with data.
+    margin: u16,
     slots: u16,
     control_slots: u16,
     send_queue: u16,
@@ -146,6 +153,7 @@ impl Stream {
             news: false,
             sent: 0,
             allowed: peer.credits,
+            margin: 0,
             slots,
             control_slots: CONTROL_SLOTS,
             send_queue: sizes.send_queue,
@@ -159,6 +167,19 @@ impl Stream {
             writable: true,
             end: None,
         }
+    }
+
+    /// Keeps [`MARGIN`] of the peer's receives for messages about the connection. The peer grants
+    /// credits when half of them are used, so more than that is not kept.
+    pub fn keep_margin(&mut self) {
+        self.margin = MARGIN.min(self.allowed / 2);
+        self.allowed -= self.margin;
+    }
+
+    /// The byte order of the peer's memory.
+    #[must_use]
+    pub fn peer_order(&self) -> Order {
+        self.peer.order
     }
 
     /// How many bytes can be sent as one message now.
@@ -320,7 +341,7 @@ impl Stream {
         match Message::parse(immediate)? {
             Message::Data(length) => self.inbox.received(length)?,
             Message::Credits(number) => {
-                self.allowed = number;
+                self.allowed = number.wrapping_sub(self.margin);
                 self.news = true;
             }
             Message::IomapUpdated(_) => self.inbox.counted(),
@@ -347,7 +368,7 @@ impl Stream {
                     self.close();
                 }
             }
-            Work::Receive => {}
+            Work::Receive { .. } | Work::Written => {}
         }
         if !well {
             self.fail();

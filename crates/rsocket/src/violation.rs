@@ -8,6 +8,9 @@ pub enum Violation {
     /// A message of a kind that the protocol reserves.
     #[error("its message {0:#010x} is of a kind that the protocol reserves")]
     Reserved(u32),
+    /// A message that travels as a SEND has another length.
+    #[error("it sent {0} bytes as a message, which has 4")]
+    Length(u32),
     /// More messages than it had credits for.
     #[error("it sent more messages than it had credits for")]
     Credits,

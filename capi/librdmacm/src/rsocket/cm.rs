@@ -6,6 +6,7 @@ use super::address::Name;
 use super::verbs::never_waits;
 use super::waiting::borrowed;
 use crate::cma::{CmEvent, CmId, ConnParam, EventChannel, ps, qpt};
+use crate::devices::TRANSPORT_IWARP;
 use crate::entry::Outcome;
 use crate::layout::{Context, Cq, Pd, Qp, QpCap, QpInitAttr, SaPathRec};
 use crate::object::get;
@@ -164,7 +165,7 @@ impl Endpoint {
     /// Makes the id's queue pair.
     pub(crate) fn make_queue(&self, cq: *mut Cq, shape: &Shape) -> Outcome<QpCap> {
         let mut attr = QpInitAttr::zeroed();
-        (attr.send_cq, attr.recv_cq, attr.cap, attr.sq_sig_all) = (cq, cq, shape.cap, 1);
+        (attr.send_cq, attr.recv_cq, attr.cap) = (cq, cq, shape.cap);
         attr.qp_type = if shape.datagrams { qpt::UD } else { qpt::RC };
         // SAFETY: the id is live and has a device; the attributes are complete.
         answered(unsafe { qp::create(self.id, std::ptr::null_mut(), &raw mut attr) })?;
@@ -182,6 +183,8 @@ impl Endpoint {
     pub(crate) fn connect(&self, private: &[u8]) -> Outcome<()> {
         let mut param = Self::param(private);
         (param.flow_control, param.retry_count, param.rnr_retry_count) = (1, 7, 7);
+        // Some iWARP adapters begin a connection with a READ.
+        param.initiator_depth = self.is_iwarp().into();
         // SAFETY: the id is live, and the parameters are complete.
         answered(unsafe { connection::connect(self.id, &raw mut param) })
     }
@@ -256,6 +259,12 @@ impl Endpoint {
     /// The device's context, or NULL before the id has a device.
     pub(crate) fn context(&self) -> *mut Context {
         get!(self.id, verbs)
+    }
+
+    /// Whether the device is an iWARP device. There must be a device.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        let device = get!(self.context(), device);
+        get!(device, transport_type) == TRANSPORT_IWARP
     }
 
     /// The default protection domain of the device.

@@ -7,6 +7,7 @@ use super::cm::{Endpoint, Shape};
 use super::memory::Region;
 use super::settings::Settings;
 use super::verbs::{Access, Completions, Load, Queue};
+use super::words::Words;
 use crate::entry::Outcome;
 use crate::layout::{DeviceAttr, QpCap};
 use crate::verbs;
@@ -14,8 +15,9 @@ use bytemuck::Zeroable;
 use rsocket::connect::Hello;
 use rsocket::iomap::Entry;
 use rsocket::ring::Pieces;
-use rsocket::stream::{ENTRIES, Sizes};
+use rsocket::stream::{ENTRIES, MARGIN, Sizes};
 use rsocket::{Order, Stream, Target};
+use std::ffi::c_int;
 
 /// The least inline size of a queue pair: an entry of an I/O map.
 const LEAST_INLINE: u32 = 32;
@@ -27,6 +29,7 @@ pub(crate) struct Link {
     pub(crate) outbox: Region,
     pub(crate) inbox: Region,
     list: Region,
+    pub(crate) words: Words,
     sizes: Sizes,
     iomap: u16,
     /// Messages up to this length are copied when they are posted.
@@ -40,23 +43,29 @@ impl Link {
         let mut device = DeviceAttr::zeroed();
         // SAFETY: an id's context stays open, and `device` is a local variable.
         verbs::done(unsafe { verbs::ibv_query_device(context, &raw mut device) })?;
-        let sizes = settings.sizes().fitted(u16::try_from(device.max_qp_wr).unwrap_or(u16::MAX));
-        let completions = Completions::new(context, u32::from(sizes.send_queue) + u32::from(sizes.receive_queue))?;
+        // iWARP: a message is a WRITE and a SEND, and some receives are kept.
+        let sends = endpoint.is_iwarp();
+        let most = if sends { device.max_qp_wr / 2 - c_int::from(MARGIN) } else { device.max_qp_wr };
+        let sizes = settings.sizes().fitted(u16::try_from(most.max(0)).unwrap_or(u16::MAX));
+        let max_send_wr = u32::from(sizes.send_queue) * if sends { 2 } else { 1 };
+        let max_recv_wr = u32::from(sizes.receive_queue) + if sends { MARGIN.into() } else { 0 };
+        let completions = Completions::new(context, max_send_wr + max_recv_wr)?;
         let cap = QpCap {
-            max_send_wr: sizes.send_queue.into(),
-            max_recv_wr: sizes.receive_queue.into(),
+            max_send_wr,
+            max_recv_wr,
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline_data: settings.inline.max(LEAST_INLINE),
         };
         let cap = endpoint.make_queue(completions.cq(), &Shape { datagrams: false, cap })?;
-        let whole = || -> Outcome<(Queue, Region, Region, Region)> {
+        let whole = || -> Outcome<(Queue, Words, Region, Region, Region)> {
             let pd = endpoint.pd();
             let list = ENTRIES * Target::SIZE + usize::from(settings.iomap) * Entry::SIZE;
-            let queue = Queue::new(context, endpoint.queue_pair());
-            queue.receive_words(sizes.receive_queue.into())?;
+            let queue = Queue::new(context, endpoint.queue_pair(), sends);
+            let words = Words::new(pd, &queue, max_recv_wr, sends)?;
             Ok((
                 queue,
+                words,
                 Region::new(pd, size(sizes.send_ring), Access::Local)?,
                 Region::new(pd, size(sizes.receive_ring), Access::RemoteWrite)?,
                 Region::new(pd, list, Access::RemoteWrite)?,
@@ -64,8 +73,8 @@ impl Link {
         };
         let inline = settings.inline.min(cap.max_inline_data);
         match whole() {
-            Ok((queue, outbox, inbox, list)) => {
-                Ok(Self { completions, queue, outbox, inbox, list, sizes, iomap: settings.iomap, inline })
+            Ok((queue, words, outbox, inbox, list)) => {
+                Ok(Self { completions, queue, outbox, inbox, list, words, sizes, iomap: settings.iomap, inline })
             }
             Err(refusal) => {
                 endpoint.end_queue();
@@ -86,6 +95,9 @@ impl Link {
     pub(crate) fn stream(&self, peer: &Hello) -> Stream {
         let mut stream = Stream::new(self.sizes, peer);
         stream.set_ring(self.inbox.address(), self.inbox.rkey());
+        if self.queue.sends() {
+            stream.keep_margin();
+        }
         stream
     }
 

@@ -30,6 +30,7 @@ mod vectors;
 mod verbs;
 mod waiting;
 mod watched;
+mod words;
 
 use crate::entry::{Outcome, Refusal};
 

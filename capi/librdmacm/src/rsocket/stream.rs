@@ -208,12 +208,15 @@ impl StreamSocket {
         let (mut seen, mut failed) = (0, 0);
         loop {
             let count = link.completions.poll(&mut room);
-            let mut used = 0;
+            let (mut used, mut words) = (0, [0; BATCH]);
             for wc in room.iter().take(count) {
                 match Work::of(wc.wr_id) {
-                    Some(Work::Receive) if wc.status == 0 => {
+                    Some(Work::Receive { word }) if wc.status == 0 => {
+                        words[used] = word;
                         used += 1;
-                        if let Err(violation) = stream.received(u32::from_be(wc.imm_data)) {
+                        let message = link.words.message(word, wc, stream.peer_order());
+                        if let Err(violation) = message.and_then(|message| stream.received(message)) {
+                            stream.fail();
                             engine::reason!(
                                 "rsocket {}: the connection is given up: of its peer, {violation}",
                                 self.fd()
@@ -221,7 +224,7 @@ impl StreamSocket {
                             failed = libc::EPROTO;
                         }
                     }
-                    Some(Work::Receive) | None => {}
+                    Some(Work::Receive { .. }) | None => {}
                     Some(work) => {
                         if wc.status != 0 && stream.is_up() {
                             failed = libc::ECONNRESET;
@@ -230,7 +233,7 @@ impl StreamSocket {
                     }
                 }
             }
-            if used > 0 && stream.is_up() && link.queue.receive_words(used).is_err() {
+            if used > 0 && stream.is_up() && link.words.post(&link.queue, words.into_iter().take(used)).is_err() {
                 stream.fail();
                 failed = libc::EIO;
             }

@@ -11,6 +11,7 @@ use crate::layout::{
 };
 use crate::verbs::{self, last_error, made};
 use bytemuck::Zeroable;
+use rsocket::Message;
 use rsocket::stream::{Transfer, Work};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -167,11 +168,15 @@ pub(crate) fn never_waits(fd: BorrowedFd<'_>) -> Outcome<()> {
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(super::waiting::refusal)
 }
 
+/// Where a receive puts its data: address, length and key.
+pub(crate) type Place = (u64, u32, u32);
+
 /// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`, `IBV_WR_SEND`.
 const RDMA_WRITE: u32 = 0;
 const RDMA_WRITE_WITH_IMM: u32 = 1;
 const SEND: u32 = 2;
-/// `IBV_SEND_INLINE`.
+/// `IBV_SEND_SIGNALED`, `IBV_SEND_INLINE`.
+const SIGNALED: u32 = 1 << 1;
 const INLINE: u32 = 1 << 3;
 /// `RDMA_UDP_QKEY`.
 const UDP_QKEY: u32 = 0x0123_4567;
@@ -194,6 +199,13 @@ impl Load {
         Self { pieces: [piece, Self::EMPTY.pieces[1]], count: 1, inline: true }
     }
 
+    /// Makes this the data of a work request. It must stay where it is until the request is posted.
+    fn put_into(&mut self, wr: &mut SendWr, flags: u32) {
+        wr.sg_list = self.pieces.as_mut_ptr();
+        wr.num_sge = self.count;
+        wr.send_flags = flags | if self.inline { INLINE } else { 0 };
+    }
+
     /// Pieces of registered memory. An empty second piece is left out.
     pub(crate) fn pieces(key: u32, first: (u64, u32), second: (u64, u32)) -> Self {
         let piece = |(addr, length)| Sge { addr, length, lkey: key };
@@ -206,6 +218,8 @@ pub(crate) struct Queue {
     qp: *mut Qp,
     send: PostSend,
     receive: PostRecv,
+    /// Messages are SENDs, because there is no immediate data.
+    sends: bool,
 }
 
 // SAFETY: any thread may call the functions of a queue pair.
@@ -214,8 +228,8 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// The queue pair of an id. The id must outlive the result.
-    pub(crate) fn new(context: *mut Context, qp: *mut Qp) -> Self {
+    /// The queue pair of an id. The id must outlive the result. `sends`: messages are SENDs.
+    pub(crate) fn new(context: *mut Context, qp: *mut Qp, sends: bool) -> Self {
         // SAFETY: an id's context stays open; libibverbs keeps functions of these signatures there.
         let (send, receive) = unsafe {
             let ops = &raw const (*context).ops;
@@ -224,7 +238,7 @@ impl Queue {
                 std::mem::transmute::<Op, PostRecv>((*ops).post_recv),
             )
         };
-        Self { qp, send, receive }
+        Self { qp, send, receive, sends }
     }
 
     /// The QP number.
@@ -233,14 +247,39 @@ impl Queue {
         unsafe { (*self.qp).qp_num }
     }
 
+    /// Whether messages are SENDs.
+    pub(crate) fn sends(&self) -> bool {
+        self.sends
+    }
+
     /// Posts a transfer of a connection.
     pub(crate) fn transfer(&self, transfer: &Transfer, mut load: Load) -> Outcome<()> {
         let mut wr = SendWr::zeroed();
         wr.wr_id = transfer.work.id();
-        wr.opcode = if transfer.message.is_some() { RDMA_WRITE_WITH_IMM } else { RDMA_WRITE };
-        wr.imm_data = transfer.message.map_or(0, |message| message.emit().to_be());
         wr.wr = WrTarget { rdma: WrRdma { remote_addr: transfer.address, rkey: transfer.key } };
-        self.post(&mut wr, &mut load)
+        match transfer.message {
+            Some(message) if self.sends => return self.write_and_send(wr, &mut load, message),
+            Some(message) => {
+                wr.opcode = RDMA_WRITE_WITH_IMM;
+                wr.imm_data = message.emit().to_be();
+            }
+            None => wr.opcode = RDMA_WRITE,
+        }
+        self.post(&mut wr, &mut load, SIGNALED)
+    }
+
+    /// Posts a WRITE, if there is data, and the SEND of its message.
+    fn write_and_send(&self, mut write: SendWr, load: &mut Load, message: Message) -> Outcome<()> {
+        let bytes = message.to_send();
+        let mut word = Load::inline(bytes.as_ptr(), bytes.len() as u32);
+        let mut send = SendWr::zeroed();
+        (send.wr_id, send.opcode) = (write.wr_id, SEND);
+        if load.count == 0 {
+            return self.post(&mut send, &mut word, SIGNALED);
+        }
+        word.put_into(&mut send, SIGNALED);
+        (write.wr_id, write.opcode, write.next) = (Work::Written.id(), RDMA_WRITE, &raw mut send);
+        self.post(&mut write, load, 0)
     }
 
     /// Sends a datagram.
@@ -249,33 +288,40 @@ impl Queue {
         wr.wr_id = id;
         wr.opcode = SEND;
         wr.wr = WrTarget { ud: WrUd { ah, remote_qpn: qpn, remote_qkey: UDP_QKEY } };
-        self.post(&mut wr, &mut load)
+        self.post(&mut wr, &mut load, SIGNALED)
     }
 
-    fn post(&self, wr: &mut SendWr, load: &mut Load) -> Outcome<()> {
-        wr.sg_list = load.pieces.as_mut_ptr();
-        wr.num_sge = load.count;
-        wr.send_flags = if load.inline { INLINE } else { 0 };
+    /// Posts a request with its data, and the requests that it points to.
+    fn post(&self, wr: &mut SendWr, load: &mut Load, flags: u32) -> Outcome<()> {
+        load.put_into(wr, flags);
         let mut bad = std::ptr::null_mut();
-        // SAFETY: live; the request and its list are complete.
+        // SAFETY: live; the requests and their lists are complete.
         verbs::done(unsafe { (self.send)(self.qp, wr, &raw mut bad) })
     }
 
-    /// Posts receives without buffers, for immediate data.
-    pub(crate) fn receive_words(&self, mut count: usize) -> Outcome<()> {
+    /// Posts receives of messages: their numbers, and buffers for those that come as SENDs.
+    pub(crate) fn receive_words(&self, words: impl Iterator<Item = (u32, Option<Place>)>) -> Outcome<()> {
         const MOST: usize = 32;
-        while count > 0 {
+        let mut words = words.peekable();
+        while words.peek().is_some() {
             let mut list = [RecvWr::zeroed(); MOST];
-            let part = count.min(MOST);
+            let mut pieces = [Load::EMPTY.pieces[0]; MOST];
+            let mut count = 0;
+            for ((wr, piece), (number, place)) in list.iter_mut().zip(&mut pieces).zip(&mut words) {
+                wr.wr_id = Work::Receive { word: number }.id();
+                if let Some((addr, length, lkey)) = place {
+                    *piece = Sge { addr, length, lkey };
+                    (wr.sg_list, wr.num_sge) = (piece, 1);
+                }
+                count += 1;
+            }
             let start = list.as_mut_ptr();
-            for (index, wr) in list.iter_mut().take(part).enumerate() {
-                wr.wr_id = Work::Receive.id();
-                wr.next = if index + 1 < part { start.wrapping_add(index + 1) } else { std::ptr::null_mut() };
+            for (index, wr) in list.iter_mut().take(count - 1).enumerate() {
+                wr.next = start.wrapping_add(index + 1);
             }
             let mut bad = std::ptr::null_mut();
             // SAFETY: live; the list is complete, and each entry but the last points to the next.
             verbs::done(unsafe { (self.receive)(self.qp, start, &raw mut bad) })?;
-            count -= part;
         }
         Ok(())
     }

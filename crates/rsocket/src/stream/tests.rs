@@ -291,6 +291,43 @@ fn one_side_finishes_then_the_other() {
 }
 
 #[test]
+fn a_peer_that_never_polls_has_receives_for_all_messages() {
+    for queue in [16, 20] {
+        let sizes = sizes(8192, 8192, queue, queue);
+        let (mut left, mut right) = (Side::new(sizes, sizes), Side::new(sizes, sizes));
+        left.stream.keep_margin();
+        right.stream.keep_margin();
+        // The right side sends as much as it may, and then polls no more.
+        while right.send(1, true) == 1 {}
+        while carry(&mut right, &mut left) {
+            left.poll();
+            read(&mut left, &mut right, 1);
+            left.poll();
+        }
+        while left.send(1, true) == 1 {}
+        left.control(Control::Shutdown);
+        left.control(Control::Disconnect);
+        while carry(&mut left, &mut right) {}
+        assert!(left.wire.is_empty(), "{} receives", right.receives);
+        // It goes on when the right side polls.
+        settle(&mut left, &mut right);
+        assert!(left.oracle.is_empty());
+    }
+}
+
+#[test]
+fn messages_flow_with_a_margin() {
+    let sizes = sizes(4096, 4096, 16, 16);
+    let (mut left, mut right) = (Side::new(sizes, sizes), Side::new(sizes, sizes));
+    left.stream.keep_margin();
+    for _ in 0..1000 {
+        while left.send(3, true) == 3 {}
+        settle(&mut left, &mut right);
+    }
+    assert!(left.oracle.is_empty() && left.stream.sent > 1000);
+}
+
+#[test]
 fn data_received_before_a_disconnect_can_be_read() {
     let (mut left, mut right) = pair();
     left.send(100, false);

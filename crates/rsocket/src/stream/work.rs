@@ -7,7 +7,10 @@ use crate::message::Control;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// A receive.
-    Receive,
+    Receive {
+        /// The number of its buffer, if it has one.
+        word: u32,
+    },
     /// A message with data.
     Data {
         /// The bytes of the message that are in the send ring.
@@ -24,6 +27,8 @@ pub enum Work {
     Credits,
     /// A message about the connection.
     Control(Control),
+    /// A write whose message follows as a SEND. The SEND is the work that is counted.
+    Written,
 }
 
 const RECEIVE: u64 = 1;
@@ -32,16 +37,18 @@ const DIRECT: u64 = 3;
 const MAP: u64 = 4;
 const CREDITS: u64 = 5;
 const CONTROL: u64 = 6;
+const WRITTEN: u64 = 7;
 
 impl Work {
     /// The number for the work request.
     #[must_use]
     pub fn id(self) -> u64 {
         let (kind, rest) = match self {
-            Self::Receive => (RECEIVE, 0),
+            Self::Receive { word } => (RECEIVE, word),
             Self::Data { ring } => (DATA, ring),
             Self::Direct { ring } => (DIRECT, ring),
             Self::Map => (MAP, 0),
+            Self::Written => (WRITTEN, 0),
             Self::Credits => (CREDITS, 0),
             Self::Control(Control::Disconnect) => (CONTROL, 0),
             Self::Control(Control::Keepalive) => (CONTROL, 1),
@@ -56,10 +63,11 @@ impl Work {
     pub fn of(id: u64) -> Option<Self> {
         let ring = u32::try_from(id & 0xFFFF_FFFF).ok()?;
         Some(match id >> 32 {
-            RECEIVE => Self::Receive,
+            RECEIVE => Self::Receive { word: ring },
             DATA => Self::Data { ring },
             DIRECT => Self::Direct { ring },
             MAP => Self::Map,
+            WRITTEN => Self::Written,
             CREDITS => Self::Credits,
             CONTROL => Self::Control(match ring {
                 0 => Control::Disconnect,
@@ -79,7 +87,9 @@ mod tests {
     #[test]
     fn a_number_for_each_and_back() {
         let all = [
-            Work::Receive,
+            Work::Receive { word: 0 },
+            Work::Receive { word: 391 },
+            Work::Written,
             Work::Data { ring: 0 },
             Work::Data { ring: u32::MAX },
             Work::Direct { ring: 77 },

@@ -72,7 +72,7 @@ impl Path {
         let cap = endpoint.make_queue(completions.cq(), &Shape { datagrams: true, cap })?;
         let whole = || -> Outcome<(Queue, Region, Region, usize)> {
             let bytes = |count: u32| usize::try_from(count).unwrap_or(0) * MAX_SIZE;
-            let queue = Queue::new(context, endpoint.queue_pair());
+            let queue = Queue::new(context, endpoint.queue_pair(), false);
             let outbox = Region::new(endpoint.pd(), bytes(sends), Access::Local)?;
             let inbox = Region::new(endpoint.pd(), bytes(receives) + GRH as usize, Access::Local)?;
             let longest = verbs::port_mtu(context, endpoint.port())?.min(MAX_SIZE);
