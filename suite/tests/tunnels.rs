@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use softhca_suite::namespace::Namespace;
 use softhca_suite::program::send;
-use softhca_suite::{HANG, Program, Room, wait};
+use softhca_suite::{HANG, Program, Room, cprogram, wait};
 
 /// One host: a switch with an adapter, and links to the switches of the hosts beside it.
 struct Side {
@@ -256,8 +256,22 @@ fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
     assert_eq!(after, before.map(|count| count + 10), "each packet once");
 }
 
-/// Nodes have the addresses of the files of all hosts, also behind the host between. A request that
-/// nobody expects is turned away.
+/// The completions of datagrams name the sender's LID and service level, and an address handle made
+/// of them leads back, also behind the host between.
+#[test]
+fn datagrams_of_other_hosts_are_answered_by_lid() {
+    let leaves = ["--no-subnet-manager"];
+    let Some(sides) = sides(1500, [&[], &leaves, &leaves]) else { return };
+    let lids = wait_until_up(&sides);
+    let program = cprogram::build(&sides[0].room, "lids").expect("it compiles").display().to_string();
+    let (mut server, mut client) = start_pair(&sides, &[&program]);
+    let told = client.wait(HANG).expect("it ends").expect_success();
+    assert!(told.output.contains(&format!("LID {} and LID {}", lids[2], lids[0])), "{}", told.told());
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+/// Nodes have the addresses of the files of all hosts, also behind the host between, and GIDs. A
+/// request that nobody expects is turned away.
 #[test]
 fn programs_on_two_hosts_connect_by_the_addresses_of_their_nodes() {
     let leaves = ["--no-subnet-manager"];
@@ -275,22 +289,37 @@ fn programs_on_two_hosts_connect_by_the_addresses_of_their_nodes() {
         told.contains("RDMA_CM_EVENT_REJECTED").then_some(())
     };
     wait::until(HANG, "the address of H1", turned_away).expect("it is known");
-    let [(ping, pings), (send, sends)] = [
-        (&["rping", "-s", "-C", "10"][..], &["rping", "-c", "-C", "10", "-a", "127.9.9.1"][..]),
-        (&["ib_send_bw", "-R", "-n", "1000"], &["ib_send_bw", "-R", "-n", "1000", "127.9.9.1"]),
+    let gid = here_gid(&sides[0]);
+    let by_gid = ["ucmatose", "-P", "ib", "-c", "4", "-f", "gid", "-p", &p];
+    let rows: [(&[&str], &[&str]); 5] = [
+        (&["rping", "-s", "-C", "10", "-p", &p], &["rping", "-c", "-C", "10", "-a", "127.9.9.1", "-p", &p]),
+        (&["ib_send_bw", "-R", "-n", "1000", "-p", &p], &["ib_send_bw", "-R", "-n", "1000", "127.9.9.1", "-p", &p]),
+        (&["ucmatose", "-c", "4", "-p", &p], &["ucmatose", "-c", "4", "-s", "127.9.9.1", "-p", &p]),
+        (&["udaddy", "-c", "4"], &["udaddy", "-c", "4", "-s", "127.9.9.1"]),
+        (&[&by_gid[..], &["-b", &gid]].concat(), &[&by_gid[..], &["-s", &gid]].concat()),
     ];
-    for (server, words) in [(ping, pings), (send, sends)] {
+    for (words, client_words) in rows {
         for index in [1, 2] {
             let side = &sides[0];
-            let command = side.on("H1", &[server, &["-p", &p]].concat());
-            let mut server = side.room.start(command).expect("it starts");
+            let mut server = side.room.start(side.on("H1", words)).expect("it starts");
             let listens = || {
                 let ids = side.room.manager_ids().ok()?;
                 ids.iter().any(|id| id["stage"] == "listening").then_some(())
             };
             wait::until(HANG, "the server", listens).expect("it listens");
-            client(index, &[words, &["-p", &p]].concat()).expect_success();
+            let outcome = client(index, client_words);
+            if !outcome.succeeded() {
+                server.signal(Signal::TERM);
+                let server = server.wait(HANG).expect("it ends");
+                panic!("{}\nthe server: {}", outcome.told(), server.told());
+            }
             server.wait(HANG).expect("it ends").expect_success();
         }
     }
+}
+
+/// The GID of H1, as an address of the family AF_IB.
+fn here_gid(side: &Side) -> String {
+    let told = side.room.finish(side.on("H1", &["cat", "/sys/class/infiniband/H1/ports/1/gids/0"]));
+    told.expect("it ends").expect_success().output.trim().to_owned()
 }

@@ -19,6 +19,7 @@
 
 mod account;
 mod calls;
+mod conflicts;
 mod copies;
 pub(crate) mod fabric;
 mod file;

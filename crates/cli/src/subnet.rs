@@ -101,20 +101,17 @@ pub(crate) fn run(subnet: &Subnet, host: &Host) -> Result<String, Failure> {
             question["at"] = at.as_str().into();
         }
     }
-    let mut answer = Connection::expect(&host.run_dir())?.ask_for(&question)?;
+    let answer = Connection::expect(&host.run_dir())?.ask_for(&question)?;
     if let Some(file) = &subnet.svg {
         std::fs::write(file, picture::svg(&answer["subnet"]))
             .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     if subnet.json {
-        return Ok(match answer["subnet"].take() {
-            Value::Null => crate::json::object(answer)?,
-            nodes => crate::json::document("subnet", nodes)?,
-        });
+        return Ok(crate::json::object(answer)?);
     }
     match &subnet.action {
         None if subnet.svg.is_some() => Ok(String::new()),
-        None => Ok(in_words(&answer["subnet"], subnet.counters)),
+        None => Ok(in_words(&answer["subnet"], subnet.counters) + &conflicts_in_words(&answer["conflicts"])),
         Some(Action::Path { .. }) => match why_not(&answer) {
             Some(why) => Err(Failure { output: switches_in_words(&answer), ..Failure::from(why) }),
             None => Ok(path_in_words(&answer)),
@@ -174,6 +171,21 @@ fn in_words(nodes: &Value, counters: bool) -> String {
     table::columns(&["NODE", "KIND, PEER", "LID", "STATE", "RATE", "ADDRESS"], &rows)
 }
 
+/// The addresses that several ports name.
+fn conflicts_in_words(conflicts: &Value) -> String {
+    let lines = list(conflicts).map(|conflict| {
+        let (kind, address) = match conflict["ip"].as_str() {
+            Some(ip) => ("IP address", ip),
+            None => ("GID", text(&conflict["gid"])),
+        };
+        let (port, other) = (text(&conflict["port"]), text(&conflict["other"]));
+        format!("\n{kind} {address} belongs to {port}; {other} names it too")
+    });
+    let lines: String = lines.collect();
+    let hint = "\nPrograms here reach the first port by it. Give each adapter an address of its own in the files.\n";
+    if lines.is_empty() { lines } else { lines + hint }
+}
+
 /// A path: its switches, or those that packets pass, and where and why they end.
 pub(crate) fn path_in_words(path: &Value) -> String {
     let end = match why_not(path) {
@@ -231,6 +243,16 @@ mod tests {
         assert!(lines[6].ends_with("127.1.0.1"), "{told}");
         assert!(lines[5].ends_with("subnet manager"), "{told}");
         assert!(!in_words(&nodes(), false).contains("xmit"), "{told}");
+    }
+
+    #[test]
+    fn an_address_of_two_ports_is_told_below_the_table() {
+        let conflict = json!([{"ip": "127.1.0.1", "port": "H1[1]", "other": "LID 4 of the agent at 10.9.0.2"}]);
+        let told = conflicts_in_words(&conflict);
+        assert!(told.contains("IP address 127.1.0.1 belongs to H1[1]; LID 4 of the agent at 10.9.0.2 names"), "{told}");
+        let gid = conflicts_in_words(&json!([{"gid": "fe80::1", "port": "a", "other": "b"}]));
+        assert!(gid.starts_with("\nGID fe80::1 belongs to a; b names it too\n"), "{gid}");
+        assert_eq!(conflicts_in_words(&json!([])), "");
     }
 
     #[test]

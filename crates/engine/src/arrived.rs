@@ -78,9 +78,9 @@ impl Qp {
                 wc.dlid_path_bits = path.dlid.to_le_bytes()[0] & self.engine().board.path_bits(place);
                 if let Some(grh) = &packet.grh {
                     wc.wc_flags |= wc_flags::GRH;
-                    // Service levels mean nothing on Ethernet. Common adapters report the kind of
-                    // the 40 bytes here, and UCX relies on it.
-                    if matches!(Network::parse(grh), Ok(Network::V4(_))) {
+                    // Service levels mean nothing on Ethernet, where ports have no LIDs. Common
+                    // adapters report the kind of the 40 bytes here, and UCX relies on it.
+                    if path.slid == 0 && matches!(Network::parse(grh), Ok(Network::V4(_))) {
                         wc.sl = SL_IPV4;
                     }
                 }

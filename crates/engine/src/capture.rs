@@ -26,7 +26,7 @@ use abi::private::LaneOut;
 use abi::reason::{Cause, DropRecord};
 use parking_lot::Mutex;
 use shm::capture_ring::CaptureRingTx;
-use wire::{Headers, Qpn};
+use wire::{Headers, Qpn, lids};
 
 use crate::clock;
 
@@ -154,6 +154,21 @@ impl CaptureHook {
             let kept = &bytes[..bytes.len().min(sink.most)];
             let record = CaptureRecord { kept: kept.len() as u32, ..whole };
             sink.ring.push(&[record.bytes(), kept, words]);
+        }
+    }
+
+    /// Writes a packet of the wire, with its ICRC. A datagram that says its LIDs is shown without
+    /// them, as a packet of the IBA.
+    #[cold]
+    pub(crate) fn wire_packet(&self, about: CaptureRecord, bytes: &[u8]) {
+        let inside = bytes.len().checked_sub(ICRC as usize).map(|len| &bytes[..len]);
+        match inside.and_then(lids::without) {
+            Some((headers, plain)) => {
+                let out = if about.path == path::WIRE_OUT { headers.deth.src_qp.value() } else { about.src_qp };
+                let flags = about.flags | record_flag::UNSEALED;
+                self.packet(&CaptureRecord { src_qp: out, flags, ..about }, &plain, "");
+            }
+            None => self.packet(&about, bytes, ""),
         }
     }
 

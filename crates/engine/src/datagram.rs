@@ -307,7 +307,9 @@ impl Qp {
 
     /// The flow to another host, or to a group's members on other hosts. `mlid`: see [`Vector`].
     fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry, mlid: u16) -> Result<Arc<Flow>, NoFlow> {
-        let vector = Vector { mlid, ..Vector::of_datagram(entry, inner.attributes.port_num, self.qpn()) };
+        let place = Place { device: self.engine().device(), port: inner.attributes.port_num.into() };
+        let lids = self.engine().board.lids_of_datagram(place, entry);
+        let vector = Vector { mlid, lids, ..Vector::of_datagram(entry, inner.attributes.port_num, self.qpn()) };
         if let Some((known, flow)) = &inner.ud.last_flow
             && *known == vector
             && self.engine().holds(flow)

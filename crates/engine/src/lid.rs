@@ -10,8 +10,10 @@
 use abi::board::{self, port_word};
 pub(crate) use abi::lid::NO_GRH;
 use abi::lid::{Subnet, is_unicast};
+use wire::lids;
 
 use crate::board::{Board, Place};
+use crate::memory::DatagramEntry;
 
 /// The GID that a LID stands for, and the index of the source GID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +61,28 @@ impl Board {
         Some(GidRoute { dgid: subnet.gid(lid)?, sgid_index: index })
     }
 
+    /// What a datagram says of its LIDs, if its destination LID is one of another agent of the
+    /// subnet, and that agent is at the destination's address.
+    pub(crate) fn lids_of_datagram(&self, from: Place, entry: &DatagramEntry) -> Option<lids::Header> {
+        let is_there = self.has_paths() && self.remote_gid(entry.lid) == Some(entry.dgid);
+        is_there.then(|| lids::Header {
+            slid: self.lid(from) | u16::from(entry.src_path_bits & self.path_bits(from)),
+            dlid: entry.lid,
+            sl: entry.sl,
+            // An address by LID alone is marked so.
+            is_global: entry.dlid == 0,
+        })
+    }
+
+    /// The port of this device to which a datagram from `from` says that it was sent. `None`: that
+    /// is not true, or its source LID is not one of the agent at this address.
+    pub(crate) fn port_of_lids(&self, device: u32, from: &[u8; 16], said: &lids::Header) -> Option<Place> {
+        if self.remote_gid(said.slid).as_ref() != Some(from) {
+            return None;
+        }
+        self.places().find(|place| place.device == device && self.has_lid(*place, said.dlid))
+    }
+
     /// The LID of the sender of a packet from another host, if `to` is the address of one of this
     /// device's LIDs and the sender is in its subnet.
     pub(crate) fn lid_of_sender(&self, device: u32, from: &[u8; 16], to: &[u8; 16]) -> Option<u16> {
@@ -79,5 +103,76 @@ impl Board {
         let index = self.address_index(place)?;
         let gid = self.gid(place.device, place.port, u32::from(index))?;
         Some((Subnet::around(&gid, self.lid_word(place, port_word::LID_HOSTS))?, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering;
+
+    use abi::board::{BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, remote_word, word};
+    use shm::region::Region;
+
+    use super::*;
+
+    const HERE: [u8; 16] = [1; 16];
+    const THERE: [u8; 16] = [2; 16];
+    const OWN: Place = Place { device: 1, port: 2 };
+
+    /// Port 2 of device 1 has the LIDs 4 and 5. LID 9 is one of the agent at THERE.
+    fn board() -> (Region, Board) {
+        let (region, fd) = Region::create("softhca-test", BOARD_LEN).expect("memory");
+        let store = |at: usize, value: u32| region.word(at).store(value, Ordering::Release);
+        store(word::MAGIC, BOARD_MAGIC);
+        store(word::VERSION, BOARD_VERSION);
+        store(word::DEVICE_COUNT, 2);
+        store(word::HAS_PATHS, 1);
+        let port = board::port(OWN.device, OWN.port).expect("a port");
+        store(port + port_word::LID, 4);
+        store(port + port_word::LMC, 1);
+        let remote = board::remote(3).expect("an entry");
+        region.copy_in(remote + remote_word::GID, &THERE);
+        store(remote + remote_word::LID, 9);
+        let board = Board { region: Region::map_read_only(fd.as_fd(), BOARD_LEN).expect("a view") };
+        (region, board)
+    }
+
+    #[test]
+    fn a_datagram_to_another_agent_of_the_subnet_says_its_lids() {
+        let (region, board) = board();
+        let entry = |lid, dlid, dgid| DatagramEntry { lid, dlid, dgid, sl: 3, src_path_bits: 7, ..Default::default() };
+        let said = lids::Header { slid: 5, dlid: 9, sl: 3, is_global: false };
+        assert_eq!(board.lids_of_datagram(OWN, &entry(9, 9, THERE)), Some(said));
+        assert_eq!(
+            board.lids_of_datagram(OWN, &entry(9, 0, THERE)),
+            Some(lids::Header { is_global: true, ..said }),
+            "with a GRH"
+        );
+        assert_eq!(board.lids_of_datagram(OWN, &entry(9, 0, HERE)), None, "the GID is not the agent's");
+        assert_eq!(board.lids_of_datagram(OWN, &entry(8, 8, THERE)), None, "no agent has this LID");
+        region.word(word::HAS_PATHS).store(0, Ordering::Release);
+        assert_eq!(board.lids_of_datagram(OWN, &entry(9, 9, THERE)), None, "there is no subnet");
+    }
+
+    #[test]
+    fn what_another_agent_says_of_lids_is_checked() {
+        let (_region, board) = board();
+        let said = |slid, dlid| lids::Header { slid, dlid, ..lids::Header::default() };
+        for dlid in [4, 5] {
+            assert_eq!(board.port_of_lids(1, &THERE, &said(9, dlid)), Some(OWN));
+        }
+        for (device, from, slid, dlid) in [
+            (1, HERE, 9, 4),
+            (1, THERE, 8, 4),
+            (1, THERE, 4, 4),
+            (1, THERE, 0, 4),
+            (1, THERE, 9, 6),
+            (1, THERE, 9, 0),
+            (0, THERE, 9, 4),
+            (1, THERE, u16::MAX, u16::MAX),
+        ] {
+            assert_eq!(board.port_of_lids(device, &from, &said(slid, dlid)), None, "{device} {from:?} {slid} {dlid}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use abi::post::Sge;
 use shm::memory::CELL_DATA;
 use shm::{PushError, RECORD_MAX, Sink, Source};
 use wire::icrc::Folding;
+use wire::lids;
 
 use crate::access::{self, HeldRegion, Refusal, Use};
 use crate::cell::{Envelope, Origin, OutgoingRun, Path};
@@ -57,6 +58,9 @@ impl Qp {
         region: &mut HeldRegion<'_>,
     ) -> (u32, Sent) {
         tracing::trace!("to {}: {}, {} packets", flow.target.to.ip(), run.headers.full(0), run.count);
+        if let Some(lids) = flow.lids {
+            return self.put_with_lids(flow, batch, (run, lids), region);
+        }
         let way = (&flow.target, &flow.envelope);
         // What cannot be sent is lost, as on any network.
         let lost = |error: &std::io::Error| flow.complain(error);
@@ -64,6 +68,26 @@ impl Qp {
             self.fill_folding(region, run.from, index * run.len, to, folding)
         });
         (count, filled.map_or_else(Sent::Refused, |()| Sent::Yes))
+    }
+
+    /// Adds a datagram that says its LIDs to the batch for another host.
+    #[cold]
+    fn put_with_lids(
+        &self,
+        flow: &Flow,
+        batch: &mut Batch,
+        (run, lids): (&OutgoingRun<'_>, lids::Header),
+        region: &mut HeldRegion<'_>,
+    ) -> (u32, Sent) {
+        let mut payload = vec![0; run.len as usize];
+        if let Err(refusal) = self.fill(region, run.from, 0, &mut Sink::from(&mut payload[..])) {
+            return (0, Sent::Refused(refusal));
+        }
+        let packet = lids.packet(&run.headers.full(0), &payload).expect("only datagrams have such flows");
+        if let Err(error) = batch.put_bytes(&*flow.port.outlet, (&flow.target, &flow.envelope), &packet) {
+            flow.complain(&error);
+        }
+        (1, Sent::Yes)
     }
 
     /// Puts the packets of a run on a lane.

@@ -26,10 +26,11 @@ mod message;
 pub mod passed;
 pub mod reach;
 
-pub use message::{HEADER, Hello, Message, Offer};
+pub use message::{HEADER, Hello, Message, Offer, other_version};
 
 use crate::frame::Frame;
 use crate::rate::{MICROSECOND, Mtu, Time};
+use message::VERSION;
 use passed::Passed;
 use reach::{Parts, Reached};
 use wire::vcrc;
@@ -69,6 +70,9 @@ pub enum Ignored {
     /// It is no datagram of a tunnel.
     #[error("it is no datagram of a tunnel")]
     Malformed,
+    /// The peer is another release of softhca.
+    #[error("it has version {0} and this agent has version {VERSION}: run the same release of softhca on both hosts")]
+    Version(u8),
     /// It does not have our cookie: from a former peer, or forged.
     #[error("it does not have the cookie of this end")]
     Cookie,

@@ -6,8 +6,8 @@
 //! with literal bytes. If you read [`bth`], you know them all. [`Headers`] is the flat stack of one
 //! packet behind its network header, as the transport uses it. Between hosts a packet ends with its
 //! [`icrc`]. On an InfiniBand link a packet begins with its [`lrh`] and ends with its [`vcrc`], and
-//! [`flow_control`] packets go between the packets. [`probe`] is a packet of softhca's own. A
-//! management datagram ([`mad`]) is the payload of a UD packet. Each class has a module: [`smp`],
+//! [`flow_control`] packets go between the packets. [`probe`] is a packet of softhca's own, and
+//! [`lids`] a header of its own. A management datagram ([`mad`]) is the payload of a UD packet. Each class has a module: [`smp`],
 //! [`sa`], [`perf`], [`vendor`], and [`cm`] for the communication manager. Their attributes are
 //! tables ([`layout`]).
 //!
@@ -33,6 +33,7 @@ pub mod icrc;
 pub mod ieth;
 pub mod immdt;
 pub mod layout;
+pub mod lids;
 pub mod lrh;
 pub mod mad;
 pub mod notice;

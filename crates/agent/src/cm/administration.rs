@@ -131,6 +131,13 @@ impl Manager {
             let data = answer.and_then(|mad| mad.get(sa::DATA..)?.first_chunk::<64>());
             data.map(path_of).ok_or((Errno::EINVAL, String::new()))
         });
+        // The messages of the connection manager have no GRH.
+        let route = match route {
+            Ok(path) if path.hop_limit > 1 && path.sgid[..8] != path.dgid[..8] => {
+                Err((Errno::EHOSTUNREACH, "the connection manager does not connect through routers".to_owned()))
+            }
+            route => route,
+        };
         match route {
             Ok(path) => {
                 let packet_life = id.options.ack_timeout.map_or(path.packet_life, |code| code.saturating_sub(1));

@@ -41,6 +41,7 @@ impl Mads {
             Ok((mut value, changed)) => {
                 if let Some(picture) = value.get_mut("subnet") {
                     self.name_addresses(world, picture);
+                    value["conflicts"] = self.conflicts_for_operator(world);
                 }
                 if changed {
                     self.settle(world);

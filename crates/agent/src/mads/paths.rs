@@ -69,6 +69,7 @@ impl Mads {
         if world.tables.paths.elsewhere != elsewhere {
             world.tables.paths.elsewhere = elsewhere;
             self.results.ports_changed = true;
+            self.log_conflicts(world);
         }
         if trees_changed {
             world.board.bump_mcast();

@@ -1,11 +1,13 @@
 //! What other agents have said of their LIDs, and the LIDs' entries on the board. Who learns and
 //! shows them is in [`super::remotes`]. Principal type: [`Remotes`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use subnet::fabric::End;
 use subnet::tunnel::reach::Reached;
+
+use super::conflicts::Conflict;
 
 /// What other agents have said.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub(super) struct Remotes {
     /// The entry of each LID on the board, which it keeps: connections know the LID's address, and
     /// continue when packets pass again.
     pub(super) slots: BTreeMap<u16, u32>,
+    /// The conflicts that are in the log.
+    pub(super) logged: BTreeSet<Conflict>,
 }
 
 impl Remotes {

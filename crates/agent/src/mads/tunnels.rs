@@ -41,6 +41,9 @@ impl Mads {
                 Ok(()) => self.advance_fabric(world),
                 // A former peer's, or those of a file that names other ports.
                 Err(why @ (Ignored::Cookie | Ignored::Names)) => tracing::debug!(%from, "a tunnel's datagram: {why}"),
+                Err(why @ Ignored::Version(_)) => {
+                    tracing::warn!(%from, "the link to another agent stays down: a datagram came, but {why}")
+                }
                 Err(why) => tracing::info!(%from, "a tunnel's datagram is ignored: {why}"),
             }
         }

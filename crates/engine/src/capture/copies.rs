@@ -55,7 +55,7 @@ impl Engine {
         let path = path::WIRE_IN;
         let about =
             CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.capture.packet(&about, bytes, "");
+        self.capture.wire_packet(about, bytes);
     }
 
     /// A packet has come over a lane.

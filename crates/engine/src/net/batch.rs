@@ -341,7 +341,7 @@ impl Batch {
                 hop_limit: target.hop_limit,
                 ..CaptureRecord::default()
             };
-            self.capture_hook.packet(&about, packet, "");
+            self.capture_hook.wire_packet(about, packet);
         }
         self.owners.renew();
     }

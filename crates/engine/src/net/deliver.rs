@@ -12,7 +12,7 @@ use wire::cnp::{self, Cnp};
 use wire::grh::Network;
 use wire::icrc::Envelope;
 use wire::probe::{self, Probe};
-use wire::{Headers, Opcode, Qpn};
+use wire::{Headers, Opcode, Qpn, lids};
 
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
@@ -114,29 +114,37 @@ impl<'a> Packets<'a> {
             let cnp = inside.try_into().ok().and_then(|bytes| Cnp::parse(bytes).ok());
             return cnp.map(Found::Marked).ok_or((Cause::Headers, (0, 0)));
         }
-        let headers = Headers::parse(inside).map_err(|_| (Cause::Headers, (0, 0)))?;
+        let (headers, said) = match lids::parse(inside).map_err(|_| (Cause::Headers, (0, 0)))? {
+            Some((headers, said)) => (headers, Some(said)),
+            None => (Headers::parse(inside).map_err(|_| (Cause::Headers, (0, 0)))?, None),
+        };
         tracing::trace!("from {}: {headers}", address(self.datagrams.from));
-        let head = headers.len();
+        let head = headers.len() + if said.is_some() { lids::LEN } else { 0 };
         let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or((Cause::Padding, (0, 0)))?;
         let Datagrams { from, to, traffic_class, hop_limit, slid, .. } = *self.datagrams;
         let is_datagram = headers.opcode.has_deth();
         let device = self.engine.device();
         let by_link = slid != 0;
+        let true_lids = said.and_then(|said| Some((said, self.engine.board.port_of_lids(device, &from, &said)?)));
         let lid = if is_datagram && !by_link { self.engine.board.lid_of_sender(device, &from, &to) } else { None };
-        let grh = (is_datagram && (by_link || lid.is_none() || hop_limit != NO_GRH)).then(|| {
-            let behind = (UDP + inside.len() + ICRC) as u16;
+        let is_global = match true_lids {
+            Some((said, _)) => said.is_global,
+            None => is_datagram && (by_link || lid.is_none() || hop_limit != NO_GRH),
+        };
+        let grh = is_global.then(|| {
+            let behind = (UDP + headers.len() + (inside.len() - head) + ICRC) as u16;
             let mut grh = [0; wire::grh::LEN];
             Network::between(from, to, traffic_class, 0, hop_limit, behind).emit(&mut grh);
             grh
         });
-        let packet = Packet {
-            path: Path { device: device as u8, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
-            src_qp: headers.deth.src_qp,
-            headers,
-            grh,
-            len: len as u16,
-            payload: Payload::Inline(head),
+        let path = match true_lids {
+            Some((lids::Header { slid, dlid, sl, .. }, at)) => {
+                Path { device: device as u8, port: at.port as u8, slid, dlid, sl, ..Path::default() }
+            }
+            None => Path { device: device as u8, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
         };
+        let packet =
+            Packet { path, src_qp: headers.deth.src_qp, headers, grh, len: len as u16, payload: Payload::Inline(head) };
         Ok(Found::Packet(packet, &inside[head..head + len]))
     }
 

@@ -13,6 +13,7 @@ use std::{fmt, io};
 
 use abi::qp::Dest;
 use wire::icrc::Envelope;
+use wire::lids;
 
 use crate::memory::DatagramEntry;
 use crate::net::batch::Target;
@@ -34,6 +35,8 @@ pub(crate) struct Vector {
     /// The LID of the group, if the agent sends the packets on over the links of the subnet;
     /// otherwise 0.
     pub(crate) mlid: u16,
+    /// The LIDs that datagrams to another agent of the subnet say.
+    pub(crate) lids: Option<lids::Header>,
 }
 
 impl Vector {
@@ -48,6 +51,7 @@ impl Vector {
             hop_limit: dest.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
             mlid: 0,
+            lids: None,
         }
     }
 
@@ -62,6 +66,7 @@ impl Vector {
             hop_limit: entry.hop_limit,
             port_index: qpn % PORTS_PER_ADDRESS,
             mlid: 0,
+            lids: None,
         }
     }
 }
@@ -108,6 +113,8 @@ pub(crate) struct Flow<Q> {
     pub(crate) envelope: Envelope,
     pub(crate) port: Arc<Port>,
     pub(crate) peer: Arc<Peer<Q>>,
+    /// See [`Vector`].
+    pub(crate) lids: Option<lids::Header>,
     /// The epoch of the tables for which the flow is valid.
     epoch: u32,
     complained: AtomicBool,

@@ -80,6 +80,12 @@ pub(super) fn guid(gid: Gid) -> u64 {
     (u128::from_be_bytes(gid) & u128::from(u64::MAX)) as u64
 }
 
+/// Whether a GID is one of a port in another subnet, which routers may know. The subnet must have a
+/// prefix that routers forward.
+pub(super) fn is_beyond(prefix: u64, gid: Gid) -> bool {
+    prefix != LINK_LOCAL && gid[0] != 0xff && gid[..8] != [0; 8] && !is_of_subnet(prefix, gid)
+}
+
 /// Whether a GID has the prefix of the subnet.
 pub(super) fn is_of_subnet(prefix: u64, gid: Gid) -> bool {
     u64::try_from(u128::from_be_bytes(gid) >> 64).is_ok_and(|own| own == prefix || own == LINK_LOCAL)

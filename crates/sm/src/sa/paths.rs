@@ -2,7 +2,7 @@
 //! ([`super::walk`]). The functions are [`paths`] and [`to_group`].
 
 use super::Config;
-use super::index::Index;
+use super::index::{Index, is_beyond};
 use super::request::{Answer, Records, Refusal, Request, common, pkeys};
 use super::walk::{Way, walk};
 use crate::inventory::{Port, PortId};
@@ -11,9 +11,12 @@ use wire::layout::matches;
 use wire::mad::METHOD_GET;
 use wire::rate_mbps;
 use wire::sa::{McMemberRecord, PathRecord, STATUS_INSUFFICIENT_COMPONENTS, STATUS_INVALID_GID, STATUS_NO_RESOURCES};
+use wire::smp::NodeType;
 
 /// The most pairs of ports that one request makes the manager look at.
 const MOST_PAIRS: usize = 1 << 16;
+/// The hop limit of paths through routers.
+const MOST_HOPS: u8 = 255;
 /// The selector of an exact value.
 pub(super) const EXACTLY: u8 = 2;
 
@@ -39,6 +42,18 @@ fn ends(request: &Request<'_>, index: &Index, gid: Option<Gid>, lid: Option<u16>
     Ok(Ends { ports, lid, gid })
 }
 
+/// The router for the destinations of other subnets. Any of them will do: if another one is nearer,
+/// it sends the packet on to that one.
+fn routers(request: &Request<'_>, gid: Gid, lid: Option<u16>) -> Result<Ends, Refusal> {
+    let ports = request
+        .inventory
+        .end_ports()
+        .filter(|(_, node, port)| node.info.node_type == NodeType::Router as u8 && port.info.lid != 0);
+    let ports = ports.filter(|(id, ..)| lid.is_none_or(|lid| request.inventory.by_lid(lid) == Some(*id)));
+    let first = ports.min_by_key(|(.., port)| port.info.lid).ok_or(Refusal(STATUS_INVALID_GID))?;
+    Ok(Ends { ports: vec![first.0], lid, gid: Some(gid) })
+}
+
 /// Answers PathRecord. A group is a destination too.
 pub(super) fn paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
     let template: PathRecord = request.template();
@@ -51,7 +66,11 @@ pub(super) fn paths(request: &Request<'_>, index: &Index, config: &Config) -> An
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
     }
     let sources = ends(request, index, asked(PathRecord::SGID, template.sgid), lid(PathRecord::SLID, template.slid))?;
-    let targets = ends(request, index, asked(PathRecord::DGID, template.dgid), lid(PathRecord::DLID, template.dlid))?;
+    let (dgid, dlid) = (asked(PathRecord::DGID, template.dgid), lid(PathRecord::DLID, template.dlid));
+    let targets = match dgid.filter(|gid| is_beyond(request.prefix, *gid)) {
+        Some(gid) => routers(request, gid, dlid)?,
+        None => ends(request, index, dgid, dlid)?,
+    };
     if sources.ports.len().saturating_mul(targets.ports.len()) > MOST_PAIRS {
         return Err(Refusal(STATUS_NO_RESOURCES));
     }
@@ -90,6 +109,7 @@ impl Pair<'_> {
             if let Some(mut record) = self.path((source, target), lids) {
                 record.sgid = sources.gid.unwrap_or_else(|| request.gid(source));
                 record.dgid = targets.gid.unwrap_or_else(|| request.gid(target));
+                record.hop_limit = if is_beyond(request.prefix, record.dgid) { MOST_HOPS } else { 0 };
                 records.push(record)?;
             }
         }

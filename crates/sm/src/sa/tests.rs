@@ -152,6 +152,33 @@ fn a_path_has_the_least_of_its_links() {
 }
 
 #[test]
+fn a_path_to_another_subnet_leads_to_a_router() {
+    const OWN: u64 = 0xfec0 << 48 | 1;
+    let mut inventory = inventory();
+    let beyond = PathRecord { sgid: request::gid(OWN, 0x10), dgid: request::gid(OWN + 6, 0x77), ..path(0, 0) };
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, beyond);
+    let config = Config { prefix: OWN, ..Config::default() };
+    let asked = |config: &Config, inventory: &Inventory, mad: &Mad| {
+        let mut sa = Sa::new(config.clone());
+        sa.inventory_changed(inventory, Duration::ZERO);
+        ask::<PathRecord>(&mut sa, inventory, 4, mad)
+    };
+    assert_eq!(asked(&config, &inventory, &mad).0, sa::STATUS_INVALID_GID, "there is no router");
+    inventory.nodes.get_mut(&0x11).unwrap().info.node_type = NodeType::Router as u8;
+    let (status, found) = asked(&config, &inventory, &mad);
+    assert_eq!((status, found.slid, found.dlid, found.hop_limit, found.dgid), (0, 4, 6, 255, beyond.dgid));
+    let inside = PathRecord { dgid: request::gid(OWN, 0x12), ..beyond };
+    let (status, found) = asked(&config, &inventory, &datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, inside));
+    assert_eq!((status, found.dlid, found.hop_limit), (0, 8, 0), "inside of the subnet");
+    let unknown = PathRecord { dgid: request::gid(OWN, 0x99), ..beyond };
+    let unknown = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, unknown);
+    assert_eq!(asked(&config, &inventory, &unknown).0, sa::STATUS_INVALID_GID);
+    let local = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, PathRecord { sgid: gid_of(0x10), ..beyond });
+    let link_local = Config { prefix: PREFIX, ..config };
+    assert_eq!(asked(&link_local, &inventory, &local).0, sa::STATUS_INVALID_GID, "no router forwards such packets");
+}
+
+#[test]
 fn limited_members_have_no_path_to_each_other() {
     let (mut sa, inventory) = sa();
     let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 9, PAIR, path(0x12, 0x13));

@@ -81,6 +81,9 @@ impl Managed {
             self.trap(self.end_port(end), notice);
         }
         self.tunnel_state(end, now);
+        if (before == Logical::Down || now == Logical::Down) && self.is_router(end.node) {
+            self.teach_routers();
+        }
         self.output(end, || Output::Link { end, state: now });
         let is_active = |state| matches!(state, Logical::Active | Logical::ActiveDefer);
         match (is_active(before), is_active(now)) {

@@ -29,6 +29,8 @@ pub(super) struct Outward {
     /// Packets and words that programs have sent past the tunnel, and of which the peer does not
     /// know yet, by LID, service level and the number of tunnels before.
     pub(super) passed: BTreeMap<(u16, u8, u8), (u64, u64)>,
+    /// The version of the peer's datagrams, if that is another one.
+    pub(super) refused: Option<u8>,
 }
 
 /// The most LIDs and service levels whose packets are counted for a peer at once.
@@ -103,13 +105,18 @@ impl Managed {
     /// It does not count.
     pub fn tunnel_arrived(&mut self, from: SocketAddr, bytes: &[u8]) -> Result<(), Ignored> {
         let now = self.fabric.now();
+        if let Some(version) = tunnel::other_version(bytes) {
+            return self.refuse_version(from, version);
+        }
         let is_for = |outward: &Outward| {
             outward.peer == from && outward.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_for(bytes))
         };
         let (index, outward) = self.tunnels.find(is_for).ok_or(Ignored::Names)?;
         let far = outward.far;
         let Some(tunnel) = &mut outward.tunnel else { return Ok(()) };
-        match tunnel.handle(bytes, now)? {
+        let received = tunnel.handle(bytes, now)?;
+        outward.refused = None;
+        match received {
             Received::Link(change) => self.change_tunnel(index, change),
             // A packet that the link drops is lost, as any.
             Received::Packet(frame) => drop(self.fabric.inject(far, frame)),
@@ -123,6 +130,15 @@ impl Managed {
         }
         self.send_hellos(index);
         Ok(())
+    }
+
+    /// A peer may be another release of softhca. That is an error once, until its datagrams count.
+    fn refuse_version(&mut self, from: SocketAddr, version: u8) -> Result<(), Ignored> {
+        let mut refuses = false;
+        for outward in self.tunnels.all.iter_mut().filter(|outward| outward.peer == from) {
+            refuses |= outward.refused.replace(version) != Some(version);
+        }
+        if refuses { Err(Ignored::Version(version)) } else { Ok(()) }
     }
 
     /// Tells all peers that this agent ends.
@@ -322,5 +338,5 @@ pub(super) fn outward(fabric: &mut Fabric, node: &str, near: End, link: &mad::to
     let far = End { node: fabric.add_outside(link.peer_port), port: link.peer_port };
     let peer = SocketAddr::new(outside.address, outside.udp_port.unwrap_or(tunnel::UDP_PORT));
     let names = [format!("{node}[{}]", near.port).into(), format!("{}[{}]", outside.node, link.peer_port).into()];
-    Some(Outward { near, far, peer, names, tunnel: None, follows: false, passed: BTreeMap::new() })
+    Some(Outward { near, far, peer, names, tunnel: None, follows: false, passed: BTreeMap::new(), refused: None })
 }

@@ -22,7 +22,8 @@ use crate::rate::{Codes, Mtu};
 /// The bytes before the body.
 pub const HEADER: usize = 16;
 const MAGIC: [u8; 4] = *b"IBtu";
-const VERSION: u8 = 3;
+/// The version of the datagrams, and of the packets that programs send past the tunnel.
+pub(super) const VERSION: u8 = 4;
 /// The fields of a hello before its names.
 const HELLO: usize = 16;
 /// The longest name of a port in a hello.
@@ -80,6 +81,13 @@ pub enum Message<'a> {
     Reach(&'a [u8]),
     /// Packets that programs have sent past the tunnel.
     Passed(&'a [u8]),
+}
+
+/// The version of a datagram, if that is another one.
+#[must_use]
+pub fn other_version(bytes: &[u8]) -> Option<u8> {
+    let [a, b, c, d, version, ..] = *bytes.first_chunk::<HEADER>()?;
+    ([a, b, c, d] == MAGIC && version != VERSION).then_some(version)
 }
 
 impl<'a> Message<'a> {
@@ -167,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HELLO_BYTES: &[u8] = b"IBtu\x03\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07\
+    const HELLO_BYTES: &[u8] = b"IBtu\x04\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07\
         \x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x02\x03\x1f\x05\x01\x05S1[3]\x05S2[4]";
 
     #[test]

@@ -255,3 +255,17 @@ fn packets_of_programs_cross_when_managers_have_made_the_link_active() {
     pair.run(2 * HELLO);
     assert!(pair.reached[0].is_empty(), "a new agent has no LIDs");
 }
+
+#[test]
+fn a_peer_of_another_release_is_refused_and_reported_once_until_it_is_replaced() {
+    let mut pair = Pair::new();
+    let Some(Output::Tunnel { bytes, .. }) = pair.nets[1].advance(0).into_iter().next() else { panic!("a hello") };
+    let mut old = bytes.clone();
+    old[4] -= 1;
+    assert_eq!(pair.nets[0].tunnel_arrived(address(1), &old), Err(Ignored::Version(old[4])));
+    assert_eq!(pair.nets[0].tunnel_arrived(address(1), &old), Ok(()), "once");
+    assert_eq!(pair.nets[0].tunnel_arrived(address(5), &old), Ok(()), "a stranger is not reported");
+    pair.run(3 * TRAINING);
+    assert_eq!(pair.states(), INIT);
+    assert_eq!(pair.nets[0].tunnel_arrived(address(1), &old), Err(Ignored::Version(old[4])), "again");
+}

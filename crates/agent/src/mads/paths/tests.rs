@@ -182,6 +182,33 @@ fn a_router_joins_two_subnets() {
     bench.run_until(|bench| bench.ask(&global(2)).levels == 0);
 }
 
+/// Three subnets in a row: the hop limit counts the routers, and a link of the second router ends the
+/// path.
+#[test]
+fn paths_lead_through_several_routers() {
+    let mut bench = Bench::new(
+        "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"R1\"[1]\n\nSwitch 4 \"S2\"\n[1] \"R1\"[2]\n[2] \"R2\"[1]\n\n\
+         Switch 4 \"S3\"\n[1] \"R2\"[2]\n[2] \"H3\"[1]\n\nRt 2 \"R1\"\n\nRt 2 \"R2\"\n\nHca 1 \"H1\"\n\nHca 1 \"H3\"\n",
+    );
+    let gids = [0, 1].map(|device| bench.world.devices[device].ports[0].gids.entry(0).expect("a GID").gid);
+    let lids = [("R1", 1), ("R2", 2)].map(|(name, port)| {
+        let end = bench.end(name, port);
+        bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)).expect("a port").lid
+    });
+    let global = |from: usize, hop_limit| {
+        let to = 1 - from;
+        Question { from: (from, 1), to: (to, 1), dlid: lids[from], route: (gids[to], hop_limit, 0) }
+    };
+    bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
+    assert_eq!(bench.ask(&global(1, 3)).levels & 1, 1, "and back");
+    assert_eq!(bench.ask(&global(0, 2)).levels, 0, "there are two routers");
+    let end = bench.end("R2", 2);
+    bench.operate(|fabric| fabric.managed.cut(end));
+    bench.run_until(|bench| bench.ask(&global(0, 3)).levels == 0);
+    bench.operate(|fabric| fabric.managed.mend(end));
+    bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
+}
+
 /// The ports that a group reaches are those of the packets' service level.
 #[test]
 fn a_group_is_resolved_when_somebody_asks() {

@@ -77,6 +77,7 @@ impl Engine {
             envelope: Envelope::new(&source, &vector.dgid, port.outlet.port()),
             port,
             peer: self.net_peer(vector.dgid),
+            lids: vector.lids,
             epoch,
             complained: AtomicBool::new(false),
         })
@@ -95,6 +96,7 @@ impl Engine {
             envelope: Envelope::new(&source, &dgid, outlet.port()),
             port: Arc::new(Port { outlet: Arc::new(outlet), batch }),
             peer: self.net_peer(dgid),
+            lids: None,
             epoch,
             complained: AtomicBool::new(false),
         })
