@@ -85,6 +85,14 @@ impl Receiver {
         self.returned || self.kept.is_empty()
     }
 
+    /// The bytes that complete the FPDU of which some have arrived, as far as its length is known; 0
+    /// between two FPDUs. `None` for a stream with markers, where FPDUs are not cut by their length.
+    #[must_use]
+    pub fn missing(&self) -> Option<usize> {
+        let whole = if self.is_between() { 0 } else { length(&self.kept).map_or(LENGTH_LEN, size) - self.kept.len() };
+        self.markers.is_none().then_some(whole)
+    }
+
     /// The next segment. `bytes` shrinks to the input that is left. `None` if more input is needed;
     /// then `bytes` is empty.
     ///

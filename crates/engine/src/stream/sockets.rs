@@ -67,8 +67,11 @@ impl Streams {
     /// Watches a socket for what its stream waits for.
     pub(super) fn watch<R>(&self, qpn: u32, live: &mut Live<R>) {
         let mut interest = EventFlags::empty();
-        interest.set(EventFlags::IN | EventFlags::RDHUP, !live.peer_ended);
+        let is_held = live.gate.until.is_some();
+        interest.set(EventFlags::IN | EventFlags::RDHUP, !live.peer_ended && !is_held);
         interest.set(EventFlags::OUT, live.is_full);
+        // An end that is not read stays ready. It must not be reported again and again.
+        interest.set(EventFlags::ET, is_held);
         if live.interest != interest
             && let Some(set) = self.epoll.get()
         {

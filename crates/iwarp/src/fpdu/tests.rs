@@ -95,6 +95,17 @@ fn a_cut_fpdu_is_noticed() {
 }
 
 #[test]
+fn the_bytes_that_complete_an_fpdu_are_known() {
+    let mut receiver = Receiver::new(true, false);
+    assert_eq!(receiver.missing(), Some(0));
+    for (piece, missing) in [(&HELLO[..1], 1), (&HELLO[1..2], 30), (&HELLO[2..31], 1), (&HELLO[31..], 0)] {
+        receive(&mut receiver, piece, &[32]).expect("the CRC is right");
+        assert_eq!(receiver.missing(), Some(missing));
+    }
+    assert_eq!(Receiver::new(true, true).missing(), None);
+}
+
+#[test]
 fn mulpdu_follows_the_rfc() {
     assert_eq!((mulpdu(1448, false), mulpdu(1448, true)), (1442, 1430));
     assert_eq!((mulpdu(1461, false), mulpdu(536, false)), (1454, 530));
