@@ -16,6 +16,7 @@
 
 use crate::bytes::be16;
 use crate::terminate::Reason;
+use wire::crc32c;
 
 /// Bytes of the length field.
 const LENGTH_LEN: usize = 2;
@@ -133,7 +134,7 @@ impl Receiver {
     /// The segment of a whole FPDU without markers.
     fn check<'b>(&self, fpdu: &'b [u8]) -> Result<&'b [u8], Reason> {
         let (body, crc) = fpdu.split_at(fpdu.len() - CRC_LEN);
-        if self.crc && crc32c::crc32c(body).to_le_bytes() != *crc {
+        if self.crc && crc32c::of(body).to_le_bytes() != *crc {
             return Err(Reason::MpaCrc);
         }
         Ok(&body[LENGTH_LEN..LENGTH_LEN + usize::from(be16(body, 0))])
@@ -163,7 +164,7 @@ impl Receiver {
             let (taken, rest) = bytes.split_at((end - have).min(MARKER_SPACE - in_space).min(bytes.len()));
             *bytes = rest;
             if have < covered {
-                position.crc = crc32c::crc32c_append(position.crc, taken);
+                position.crc = crc32c::append(position.crc, taken);
             }
             position.at = position.at.wrapping_add(taken.len() as u32);
             self.kept.extend_from_slice(taken);
@@ -191,7 +192,7 @@ impl Position {
         if u32::from(be16(&self.marker, 2)) != distance {
             return Err(Reason::MpaMarker);
         }
-        self.crc = crc32c::crc32c_append(self.crc, &self.marker);
+        self.crc = crc32c::append(self.crc, &self.marker);
         Ok(())
     }
 }
@@ -250,7 +251,7 @@ impl Sender {
         }
         writer.put(&[0; 3][..padding(segment)]);
         writer.before_crc();
-        let crc = if self.crc { crc32c::crc32c(&writer.out[..writer.written]) } else { 0 };
+        let crc = if self.crc { crc32c::of(&writer.out[..writer.written]) } else { 0 };
         writer.put(&crc.to_le_bytes());
         self.markers = writer.markers;
         Ok(writer.written)

@@ -45,7 +45,7 @@ fn known_crcs() {
         (&down, 0x113f_db5c),
     ];
     for (bytes, crc) in vectors {
-        assert_eq!(crc32c::crc32c(bytes), crc, "{bytes:x?}");
+        assert_eq!(crc32c::of(bytes), crc, "{bytes:x?}");
     }
 }
 
@@ -133,7 +133,7 @@ fn a_marker_before_the_crc_is_covered() {
     // Marker, length and 506 bytes of segment end at 512, where the next marker stands.
     let fpdu = frame(&mut sender, &[0xbb; 506], 14);
     assert_eq!((fpdu.len(), &fpdu[512..516]), (520, &[0, 0, 1, 0xfc][..]));
-    assert_eq!(crc32c::crc32c(&fpdu[..516]).to_le_bytes(), fpdu[516..]);
+    assert_eq!(crc32c::of(&fpdu[..516]).to_le_bytes(), fpdu[516..]);
     assert_eq!(receive(&mut Receiver::new(true, true), &fpdu, &[3]).unwrap(), [vec![0xbb; 506]]);
 }
 
