@@ -51,13 +51,15 @@ impl Engine {
             if self.net.idle.load(Ordering::Relaxed) != 0 {
                 self.net.idle.store(0, Ordering::Relaxed);
             }
-        } else if self.net.inbox().is_some_and(Inbox::has_hot) {
+        } else if self.net.has_streams() || self.net.inbox().is_some_and(Inbox::has_hot) {
             // Not an atomic increment: of several pollers some may not count.
             let idle = self.net.idle.load(Ordering::Relaxed) + 1;
             self.net.idle.store(idle % YIELD, Ordering::Relaxed);
             if idle == YIELD {
-                // Packets from other hosts need a processor on their way: for the kernel's threads,
-                // the agent, the remote process. If all processors polled, no packet would arrive.
+                // What comes from other hosts needs a processor on its way: for the kernel's threads,
+                // the agent, the remote process. If all processors polled, nothing would arrive.
+                // Two processes that answer each other may even be on the same processor, where
+                // each would poll for a whole time slice.
                 rustix::thread::sched_yield();
             }
         }

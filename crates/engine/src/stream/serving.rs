@@ -50,7 +50,7 @@ impl Engine {
         let Some(mut buffer) = guard else { return false };
         buffer.resize(BUFFER, 0);
         if !sure
-            && let Some(qp) = self.net.streams.only().and_then(|qpn| self.qps.find(qpn))
+            && let Some(qp) = self.net.streams.hot().and_then(|qpn| self.qps.find(qpn))
             && let Some(worked) = qp.try_socket(&mut buffer)
         {
             return worked;
@@ -62,10 +62,9 @@ impl Engine {
             return false;
         }
         crate::usermem::prepare_thread();
+        self.net.streams.note_ready(&events[..count]);
         for event in &events[..count] {
-            let qpn = event.data.u64() as u32;
-            self.net.streams.note_ready(qpn);
-            if let Some(qp) = self.qps.find(qpn) {
+            if let Some(qp) = self.qps.find(event.data.u64() as u32) {
                 qp.on_ready(&mut buffer);
             }
         }
