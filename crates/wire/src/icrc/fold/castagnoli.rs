@@ -32,12 +32,12 @@ pub(crate) fn fold(register: u32, bytes: &[u8]) -> Option<([u8; LEN], &[u8])> {
 fn fold_strides(register: u32, first: &[u8; STRIDE], strides: &[[u8; STRIDE]]) -> [u8; LEN] {
     let far = both(const { weights_modulo(POLYNOMIAL, 8 * STRIDE as u32) });
     let near = both(const { weights_modulo(POLYNOMIAL, 8 * HALF as u32) });
-    let mut sums = parts(first.as_chunks().0);
+    let mut sums = parts(first);
     // The register is added to the first four bytes.
     sums[0] = _mm256_xor_si256(sums[0], pair([register.into(), 0, 0, 0]));
     for stride in strides {
         fetch_ahead(stride);
-        for (sum, next) in sums.iter_mut().zip(parts(stride.as_chunks().0)) {
+        for (sum, next) in sums.iter_mut().zip(parts(stride)) {
             *sum = add(*sum, far, next);
         }
     }
@@ -49,6 +49,6 @@ fn fold_strides(register: u32, first: &[u8; STRIDE], strides: &[[u8; STRIDE]]) -
     let [a, b] = const { weights_modulo(POLYNOMIAL, 8 * LEN as u32) };
     let lower = _mm256_castsi256_si128(add(sum, pair([a, b, 0, 0]), zero()));
     let folded = _mm_xor_si128(lower, _mm256_extracti128_si256(sum, 1));
-    let halves = [_mm_extract_epi64(folded, 0), _mm_extract_epi64(folded, 1)];
-    std::array::from_fn(|at| halves[at / 8].to_le_bytes()[at % 8])
+    let (low, high) = (_mm_extract_epi64(folded, 0) as u64, _mm_extract_epi64(folded, 1) as u64);
+    (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
 }

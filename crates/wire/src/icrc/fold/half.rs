@@ -60,11 +60,11 @@ pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     let near = both(const { weights(8 * WIDE as u32) });
     let mut sum = begin(register, odd);
     if let Some((stride, strides)) = strides.split_first() {
-        let mut sums = parts(stride.as_chunks().0);
+        let mut sums = parts(stride);
         (sums[0], sums[1]) = (add(sum[0], near, sums[0]), add(sum[1], near, sums[1]));
         for stride in strides {
             fetch_ahead(stride);
-            for (sum, next) in sums.iter_mut().zip(parts(stride.as_chunks().0)) {
+            for (sum, next) in sums.iter_mut().zip(parts(stride)) {
                 *sum = add(*sum, far, next);
             }
         }
@@ -163,8 +163,19 @@ pub(super) fn zero() -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn parts(halves: &[[u8; HALF]]) -> [__m256i; COUNT] {
-    std::array::from_fn(|index| load(&halves[index]))
+pub(super) fn parts(stride: &[u8; STRIDE]) -> [__m256i; COUNT] {
+    // No closure: `array::from_fn` does not have these features, so it would call it.
+    let (halves, _) = stride.as_chunks::<HALF>();
+    [
+        load(&halves[0]),
+        load(&halves[1]),
+        load(&halves[2]),
+        load(&halves[3]),
+        load(&halves[4]),
+        load(&halves[5]),
+        load(&halves[6]),
+        load(&halves[7]),
+    ]
 }
 
 #[inline]
