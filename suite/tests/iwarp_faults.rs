@@ -1,4 +1,5 @@
-//! Fault rules on iWARP: a reset, a changed bit and a delay, each with its effect on both sides.
+//! Fault rules on iWARP, for both directions: a reset, a changed bit and a delay, each with its
+//! effect on both sides.
 
 use softhca_suite::{Family, HANG, Outcome, Room, User};
 
@@ -40,6 +41,31 @@ fn a_lost_packet_resets_the_connection() {
 #[test]
 fn a_delayed_stream_goes_on() {
     let (client, reasons) = rping("delay 20ms");
+    assert!(client.succeeded(), "{}", client.told());
+    says(&client.everything(), "packets were delayed");
+    assert!(!reasons.contains("lost"), "{reasons}");
+}
+
+#[test]
+fn iw_crc_a_bit_that_changes_on_arrival_ends_both_sides_with_its_reason() {
+    let (client, reasons) = rping("corrupt opcode send direction in nth 2");
+    let reason = "MPA, connection: the CRC is wrong (2/0/0x2)";
+    says(&reasons, &format!("ended the stream: {reason}"));
+    says(&reasons, &format!("got a Terminate message: {reason}"));
+    says(&client.everything(), "1 packet was damaged");
+}
+
+#[test]
+fn a_packet_that_is_lost_on_arrival_resets_the_connection() {
+    let (client, reasons) = rping("loss opcode send direction in nth 2");
+    says(&reasons, "the connection was aborted");
+    says(&reasons, "the TCP connection was lost");
+    says(&client.everything(), "1 packet was lost");
+}
+
+#[test]
+fn a_stream_that_is_delayed_on_arrival_goes_on() {
+    let (client, reasons) = rping("delay 20ms direction in");
     assert!(client.succeeded(), "{}", client.told());
     says(&client.everything(), "packets were delayed");
     assert!(!reasons.contains("lost"), "{reasons}");

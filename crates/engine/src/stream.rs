@@ -10,6 +10,7 @@
 mod changes;
 mod events;
 mod faults;
+mod gate;
 mod memory;
 mod output;
 pub(crate) mod part;
@@ -19,6 +20,8 @@ pub(crate) mod sockets;
 
 use std::time::Duration;
 
+use abi::capture::path;
+use abi::fault::Direction;
 use abi::queue::qp as word;
 use abi::stream::state;
 use iwarp::stream::work;
@@ -46,7 +49,12 @@ fn duration(time: Time) -> Duration {
 impl Qp {
     /// Sends what a queue pair of iWARP has to send, and writes its completions.
     pub(crate) fn pump_stream(&self, inner: &mut Inner) {
-        if let Some(mut live) = self.take_live(inner) {
+        let live = self.take_live(inner);
+        self.pump_live(inner, live);
+    }
+
+    fn pump_live(&self, inner: &mut Inner, live: Option<Box<Live>>) {
+        if let Some(mut live) = live {
             self.hand_requests_over(inner, &mut live);
             self.drive(inner, &mut live);
             self.put_live_back(inner, live);
@@ -67,7 +75,8 @@ impl Qp {
         if over {
             return self.engine().net.streams.forget(&live.socket);
         }
-        if let Some(at) = [live.stream.poll_timeout(), live.stalls_until].into_iter().flatten().min() {
+        let times = [live.stream.poll_timeout(), live.stalls_until, live.gate.until];
+        if let Some(at) = times.into_iter().flatten().min() {
             self.look_again(inner, Time(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
         }
         if let Some(part) = &mut inner.link.stream {
@@ -166,8 +175,12 @@ impl Qp {
                 Transmit::Bytes(len) => {
                     let port = inner.attributes.port_num;
                     let is_ruled = self.engine().faults.is_on();
-                    let harm = if is_ruled { self.harm(port, addresses, &mut room[..len]) } else { Harm::default() };
-                    self.show_fpdu(addresses, &room[..len], &harm.words);
+                    let harm = if is_ruled {
+                        self.harm(Direction::Out, port, addresses, &mut room[..len])
+                    } else {
+                        Harm::default()
+                    };
+                    self.show_fpdu(addresses, path::WIRE_OUT, &room[..len], &harm.words);
                     if harm.resets {
                         stream.abort();
                         continue;

@@ -16,6 +16,7 @@
 
 use crate::bytes::be16;
 use crate::terminate::Reason;
+use wire::crc32c;
 
 /// Bytes of the length field.
 const LENGTH_LEN: usize = 2;
@@ -85,6 +86,14 @@ impl Receiver {
         self.returned || self.kept.is_empty()
     }
 
+    /// The bytes that complete the FPDU of which some have arrived, as far as its length is known; 0
+    /// between two FPDUs. `None` for a stream with markers, where FPDUs are not cut by their length.
+    #[must_use]
+    pub fn missing(&self) -> Option<usize> {
+        let whole = if self.is_between() { 0 } else { length(&self.kept).map_or(LENGTH_LEN, size) - self.kept.len() };
+        self.markers.is_none().then_some(whole)
+    }
+
     /// The next segment. `bytes` shrinks to the input that is left. `None` if more input is needed;
     /// then `bytes` is empty.
     ///
@@ -125,7 +134,7 @@ impl Receiver {
     /// The segment of a whole FPDU without markers.
     fn check<'b>(&self, fpdu: &'b [u8]) -> Result<&'b [u8], Reason> {
         let (body, crc) = fpdu.split_at(fpdu.len() - CRC_LEN);
-        if self.crc && crc32c::crc32c(body).to_le_bytes() != *crc {
+        if self.crc && crc32c::of(body).to_le_bytes() != *crc {
             return Err(Reason::MpaCrc);
         }
         Ok(&body[LENGTH_LEN..LENGTH_LEN + usize::from(be16(body, 0))])
@@ -155,7 +164,7 @@ impl Receiver {
             let (taken, rest) = bytes.split_at((end - have).min(MARKER_SPACE - in_space).min(bytes.len()));
             *bytes = rest;
             if have < covered {
-                position.crc = crc32c::crc32c_append(position.crc, taken);
+                position.crc = crc32c::append(position.crc, taken);
             }
             position.at = position.at.wrapping_add(taken.len() as u32);
             self.kept.extend_from_slice(taken);
@@ -183,7 +192,7 @@ impl Position {
         if u32::from(be16(&self.marker, 2)) != distance {
             return Err(Reason::MpaMarker);
         }
-        self.crc = crc32c::crc32c_append(self.crc, &self.marker);
+        self.crc = crc32c::append(self.crc, &self.marker);
         Ok(())
     }
 }
@@ -242,7 +251,7 @@ impl Sender {
         }
         writer.put(&[0; 3][..padding(segment)]);
         writer.before_crc();
-        let crc = if self.crc { crc32c::crc32c(&writer.out[..writer.written]) } else { 0 };
+        let crc = if self.crc { crc32c::of(&writer.out[..writer.written]) } else { 0 };
         writer.put(&crc.to_le_bytes());
         self.markers = writer.markers;
         Ok(writer.written)

@@ -170,6 +170,13 @@ impl Stream {
         self.receiver.is_between()
     }
 
+    /// The bytes of the peer that complete the FPDU of which some have arrived; see
+    /// [`Receiver::missing`].
+    #[must_use]
+    pub fn missing(&self) -> Option<usize> {
+        self.receiver.missing()
+    }
+
     /// Whether all work requests are done and all requests of the peer are answered.
     #[must_use]
     pub fn is_idle(&self) -> bool {

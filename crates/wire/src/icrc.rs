@@ -14,7 +14,7 @@
 //! packet never has a correct ICRC, because DF is covered as well.
 
 mod field;
-mod fold;
+pub(crate) mod fold;
 pub mod link;
 
 pub use fold::{Folding, Width};

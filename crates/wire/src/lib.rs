@@ -23,6 +23,7 @@ pub mod bth;
 pub mod class_port_info;
 pub mod cm;
 pub mod cnp;
+pub mod crc32c;
 pub mod deth;
 mod error;
 pub mod feth;

@@ -17,6 +17,7 @@ use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream, Transmit};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
 
+use super::gate::Gate;
 use super::output::Output;
 use super::part::{Addresses, Receives};
 use super::{Live, MULPDU, duration, serving};
@@ -71,6 +72,7 @@ impl Qp {
             peer_ended: false,
             is_broken: false,
             stalls_until: None,
+            gate: Gate::default(),
             sent: 0,
             received: 0,
             ord: out.ord,

@@ -1,10 +1,11 @@
-//! Faults on demand on streams. A rule sees each FPDU that leaves.
+//! Faults on demand on streams. A rule sees each FPDU that leaves, or that arrives
+//! ([`gate`](super::gate)).
 //!
 //! | kind | what happens |
 //! |---|---|
 //! | loss | TCP would only retransmit, so the connection is reset |
-//! | corrupt | a bit of the FPDU changes, but none of its length: with CRCs, the peer ends the stream |
-//! | delay, bandwidth | the stream sends nothing until the time is over |
+//! | corrupt | a bit of the FPDU changes, but none of its length: with CRCs, the receiver ends the stream |
+//! | delay, bandwidth | the stream sends, or takes, nothing until the time is over |
 //!
 //! The other kinds do nothing here. Adds to [`Qp`].
 
@@ -22,7 +23,7 @@ use crate::qp::Qp;
 pub(super) struct Harm {
     /// The connection is reset instead.
     pub(super) resets: bool,
-    /// The FPDU leaves at this time at the earliest.
+    /// The FPDU leaves, or passes, at this time at the earliest.
     pub(super) until: Option<Duration>,
     /// The words for captures.
     pub(super) words: String,
@@ -56,13 +57,13 @@ fn opcode(of: Opcode) -> u8 {
 }
 
 impl Qp {
-    /// Applies the rules to an FPDU that is about to leave.
+    /// Applies the rules to an FPDU that is about to leave, or that has arrived.
     #[cold]
-    pub(super) fn harm(&self, port: u8, addresses: &Addresses, fpdu: &mut [u8]) -> Harm {
+    pub(super) fn harm(&self, direction: Direction, port: u8, addresses: &Addresses, fpdu: &mut [u8]) -> Harm {
         let engine = self.engine();
         let Some((kind, begin)) = kind(fpdu) else { return Harm::default() };
         let facts = Facts {
-            direction: Direction::Out,
+            direction,
             device: engine.device(),
             port: port.into(),
             peer: addresses.remote.0,

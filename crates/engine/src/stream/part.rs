@@ -11,6 +11,7 @@ use protocol::{Operation, SendOp};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketAddrAny, getpeername, getsockname};
 
+use super::gate::Gate;
 use super::output::Output;
 use crate::post_error::PostCause;
 
@@ -41,6 +42,7 @@ pub(super) struct Live<R> {
     pub(super) is_broken: bool,
     /// A fault rule holds the output back until this time.
     pub(super) stalls_until: Option<Duration>,
+    pub(super) gate: Gate,
     /// Bytes that the socket has taken and given.
     pub(super) sent: u64,
     pub(super) received: u64,

@@ -50,7 +50,7 @@ impl Engine {
         let Some(mut buffer) = guard else { return false };
         buffer.resize(BUFFER, 0);
         if !sure
-            && let Some(qp) = self.net.streams.only().and_then(|qpn| self.qps.find(qpn))
+            && let Some(qp) = self.net.streams.hot().and_then(|qpn| self.qps.find(qpn))
             && let Some(worked) = qp.try_socket(&mut buffer)
         {
             return worked;
@@ -62,10 +62,9 @@ impl Engine {
             return false;
         }
         crate::usermem::prepare_thread();
+        self.net.streams.note_ready(&events[..count]);
         for event in &events[..count] {
-            let qpn = event.data.u64() as u32;
-            self.net.streams.note_ready(qpn);
-            if let Some(qp) = self.qps.find(qpn) {
+            if let Some(qp) = self.qps.find(event.data.u64() as u32) {
                 qp.on_ready(&mut buffer);
             }
         }
@@ -102,11 +101,11 @@ impl Qp {
     /// The socket is ready: reads and sends.
     fn on_ready(self: &Arc<Self>, buffer: &mut [u8]) {
         let mut inner = self.lock();
-        if let Some(mut live) = self.take_live(&mut inner) {
-            self.read_socket(&mut inner, &mut live, buffer);
-            self.put_live_back(&mut inner, live);
+        let mut live = self.take_live(&mut inner);
+        if let Some(live) = &mut live {
+            self.read_socket(&mut inner, live, buffer);
         }
-        self.pump_stream(&mut inner);
+        self.pump_live(&mut inner, live);
     }
 
     /// Reads without knowing whether the socket is ready. Returns whether there was anything to do;
@@ -116,10 +115,10 @@ impl Qp {
         let mut live = self.take_live(&mut inner)?;
         crate::usermem::prepare_thread();
         let worked = self.read_socket(&mut inner, &mut live, buffer);
-        let waits_for_room = live.is_full;
-        self.put_live_back(&mut inner, live);
-        if worked || waits_for_room {
-            self.pump_stream(&mut inner);
+        if worked || live.is_full {
+            self.pump_live(&mut inner, Some(live));
+        } else {
+            self.put_live_back(&mut inner, live);
         }
         Some(worked)
     }
@@ -127,7 +126,7 @@ impl Qp {
     /// Returns whether anything has arrived.
     fn read_socket(&self, inner: &mut Inner, live: &mut Live, buffer: &mut [u8]) -> bool {
         for round in 0..READS {
-            if live.peer_ended {
+            if live.peer_ended || live.gate.until.is_some() {
                 return round > 0;
             }
             let len = match recv(&live.socket, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -137,6 +136,7 @@ impl Qp {
                     self.show_stream(&live.addresses, path::WIRE_IN, record_flag::RESET, &[]);
                     live.peer_ended = true;
                     live.output.clear();
+                    live.gate.clear();
                     live.stream.lost();
                     self.heed_events(inner, live);
                     return true;
@@ -145,6 +145,7 @@ impl Qp {
             let now = duration(self.engine().now());
             live.received += len as u64;
             if len == 0 {
+                self.pass_all(inner, live);
                 self.show_stream(&live.addresses, path::WIRE_IN, record_flag::FIN, &[]);
                 live.peer_ended = true;
                 if live.is_broken {
@@ -154,6 +155,11 @@ impl Qp {
                 }
                 self.heed_events(inner, live);
                 return true;
+            }
+            if self.engine().faults.is_on() || !live.gate.is_empty() {
+                live.gate.add(&buffer[..len]);
+                self.pass_gate(inner, live);
+                continue;
             }
             let inside = if live.stream.is_between() { 0 } else { record_flag::INSIDE };
             self.show_stream(&live.addresses, path::WIRE_IN, inside, &buffer[..len]);
@@ -172,11 +178,12 @@ impl Qp {
 
     /// A timer of a stream may be due.
     pub(crate) fn on_stream_timer(self: &Arc<Self>, inner: &mut Inner, now: Time) {
-        if let Some(mut live) = self.take_live(inner) {
+        let mut live = self.take_live(inner);
+        if let Some(live) = &mut live {
             live.stream.handle_timeout(duration(now));
-            self.heed_events(inner, &mut live);
-            self.put_live_back(inner, live);
+            self.heed_events(inner, live);
+            self.pass_gate(inner, live);
         }
-        self.pump_stream(inner);
+        self.pump_live(inner, live);
     }
 }

@@ -1,7 +1,7 @@
 //! Copies of a stream's bytes for captures. The principal function is [`Qp::show_stream`].
 //!
-//! FPDUs appear one by one when they are handed to the output, and other bytes as the socket gives
-//! them.
+//! FPDUs appear one by one when they are handed to the output, or when fault rules have seen them.
+//! Other bytes appear as the socket gives them.
 
 use abi::capture::{CaptureRecord, path, record_flag};
 
@@ -19,10 +19,10 @@ impl Qp {
         }
     }
 
-    /// Shows an FPDU that leaves, with words about its fault.
-    pub(super) fn show_fpdu(&self, addresses: &Addresses, bytes: &[u8], words: &str) {
+    /// Shows an FPDU, with words about its fault.
+    pub(super) fn show_fpdu(&self, addresses: &Addresses, path: u32, bytes: &[u8], words: &str) {
         if self.engine().is_capturing() {
-            self.copy_stream(addresses, path::WIRE_OUT, 0, (bytes, words));
+            self.copy_stream(addresses, path, 0, (bytes, words));
         }
     }
 

@@ -45,7 +45,7 @@ fn known_crcs() {
         (&down, 0x113f_db5c),
     ];
     for (bytes, crc) in vectors {
-        assert_eq!(crc32c::crc32c(bytes), crc, "{bytes:x?}");
+        assert_eq!(crc32c::of(bytes), crc, "{bytes:x?}");
     }
 }
 
@@ -95,6 +95,17 @@ fn a_cut_fpdu_is_noticed() {
 }
 
 #[test]
+fn the_bytes_that_complete_an_fpdu_are_known() {
+    let mut receiver = Receiver::new(true, false);
+    assert_eq!(receiver.missing(), Some(0));
+    for (piece, missing) in [(&HELLO[..1], 1), (&HELLO[1..2], 30), (&HELLO[2..31], 1), (&HELLO[31..], 0)] {
+        receive(&mut receiver, piece, &[32]).expect("the CRC is right");
+        assert_eq!(receiver.missing(), Some(missing));
+    }
+    assert_eq!(Receiver::new(true, true).missing(), None);
+}
+
+#[test]
 fn mulpdu_follows_the_rfc() {
     assert_eq!((mulpdu(1448, false), mulpdu(1448, true)), (1442, 1430));
     assert_eq!((mulpdu(1461, false), mulpdu(536, false)), (1454, 530));
@@ -122,7 +133,7 @@ fn a_marker_before_the_crc_is_covered() {
     // Marker, length and 506 bytes of segment end at 512, where the next marker stands.
     let fpdu = frame(&mut sender, &[0xbb; 506], 14);
     assert_eq!((fpdu.len(), &fpdu[512..516]), (520, &[0, 0, 1, 0xfc][..]));
-    assert_eq!(crc32c::crc32c(&fpdu[..516]).to_le_bytes(), fpdu[516..]);
+    assert_eq!(crc32c::of(&fpdu[..516]).to_le_bytes(), fpdu[516..]);
     assert_eq!(receive(&mut Receiver::new(true, true), &fpdu, &[3]).unwrap(), [vec![0xbb; 506]]);
 }
 

@@ -53,9 +53,14 @@ impl Packed {
 /// The weights of 128 bits that have `bits` more bits behind them: the factors of their first and
 /// their second half, in the form that the carry-less multiplication takes.
 pub(super) const fn weights(bits: u32) -> [i64; 2] {
+    weights_modulo(POLYNOMIAL, bits)
+}
+
+/// Like [`weights`], modulo another polynomial.
+pub(super) const fn weights_modulo(polynomial: u32, bits: u32) -> [i64; 2] {
     // The product of two reversed numbers is one bit shorter than the reversed product. So each
     // factor has one more bit.
-    [(power(bits + 32) as i64) << 1, (power(bits - 32) as i64) << 1]
+    [(power(polynomial, bits + 32) as i64) << 1, (power(polynomial, bits - 32) as i64) << 1]
 }
 
 /// The register after any number of bytes.
@@ -119,7 +124,11 @@ const fn table(behind: usize) -> [u32; 256] {
 }
 
 const fn times_x(factor: u32) -> u32 {
-    factor >> 1 ^ POLYNOMIAL & (factor & 1).wrapping_neg()
+    times_x_modulo(POLYNOMIAL, factor)
+}
+
+const fn times_x_modulo(polynomial: u32, factor: u32) -> u32 {
+    factor >> 1 ^ polynomial & (factor & 1).wrapping_neg()
 }
 
 const fn product(left: u32, mut right: u32) -> u32 {
@@ -154,11 +163,11 @@ pub(super) const QUOTIENT: i64 = {
 };
 
 /// x to the power of `exponent`.
-const fn power(exponent: u32) -> u32 {
+const fn power(polynomial: u32, exponent: u32) -> u32 {
     let mut result = ONE;
     let mut done = 0;
     while done < exponent {
-        result = times_x(result);
+        result = times_x_modulo(polynomial, result);
         done += 1;
     }
     result

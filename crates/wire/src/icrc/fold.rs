@@ -15,6 +15,7 @@
 
 #![allow(unsafe_code, reason = "wide loads, and functions that only some processors can carry out")]
 
+pub(crate) mod castagnoli;
 mod half;
 mod whole;
 

@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 };
 
 /// Bytes of a register.
-const HALF: usize = WIDE / 2;
+pub(super) const HALF: usize = WIDE / 2;
 /// Registers of four sums.
 const COUNT: usize = STRIDE / HALF;
 /// Registers that fold during a copy.
@@ -60,11 +60,11 @@ pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     let near = both(const { weights(8 * WIDE as u32) });
     let mut sum = begin(register, odd);
     if let Some((stride, strides)) = strides.split_first() {
-        let mut sums = parts(stride.as_chunks().0);
+        let mut sums = parts(stride);
         (sums[0], sums[1]) = (add(sum[0], near, sums[0]), add(sum[1], near, sums[1]));
         for stride in strides {
             fetch_ahead(stride);
-            for (sum, next) in sums.iter_mut().zip(parts(stride.as_chunks().0)) {
+            for (sum, next) in sums.iter_mut().zip(parts(stride)) {
                 *sum = add(*sum, far, next);
             }
         }
@@ -125,7 +125,7 @@ fn eight(words: &[i32; 32], at: usize) -> __m256i {
 /// `next` plus `sum` times its weights.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
-fn add(sum: __m256i, weights: __m256i, next: __m256i) -> __m256i {
+pub(super) fn add(sum: __m256i, weights: __m256i, next: __m256i) -> __m256i {
     let (low, high) = (_mm256_clmulepi64_epi128(sum, weights, 0x00), _mm256_clmulepi64_epi128(sum, weights, 0x11));
     _mm256_xor_si256(_mm256_xor_si256(low, next), high)
 }
@@ -145,26 +145,37 @@ fn reduce_with(last: __m256i, more: __m256i) -> u32 {
 /// The same weights for both parts.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn both([low, high]: [i64; 2]) -> __m256i {
+pub(super) fn both([low, high]: [i64; 2]) -> __m256i {
     pair([low, high, low, high])
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pair([a, b, c, d]: [i64; 4]) -> __m256i {
+pub(super) fn pair([a, b, c, d]: [i64; 4]) -> __m256i {
     _mm256_set_epi64x(d, c, b, a)
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn zero() -> __m256i {
+pub(super) fn zero() -> __m256i {
     _mm256_set1_epi32(0)
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn parts(halves: &[[u8; HALF]]) -> [__m256i; COUNT] {
-    std::array::from_fn(|index| load(&halves[index]))
+pub(super) fn parts(stride: &[u8; STRIDE]) -> [__m256i; COUNT] {
+    // No closure: `array::from_fn` does not have these features, so it would call it.
+    let (halves, _) = stride.as_chunks::<HALF>();
+    [
+        load(&halves[0]),
+        load(&halves[1]),
+        load(&halves[2]),
+        load(&halves[3]),
+        load(&halves[4]),
+        load(&halves[5]),
+        load(&halves[6]),
+        load(&halves[7]),
+    ]
 }
 
 #[inline]

@@ -1,0 +1,174 @@
+//! Bytes that have arrived while fault rules exist. They pass to the stream FPDU by FPDU, so that a
+//! rule sees each FPDU first. Without rules, bytes go from the socket to the stream directly. Adds
+//! to [`Qp`]. Principal type: [`Gate`].
+
+use std::time::Duration;
+
+use abi::capture::{path, record_flag};
+use abi::fault::Direction;
+use protocol::State;
+
+use super::memory::Access;
+use super::{Live, duration};
+use crate::qp::{Inner, Qp};
+
+/// Bytes of the length field of an FPDU.
+const LENGTH: usize = 2;
+
+/// What has arrived and not passed. It holds what was read at once, and an FPDU that has arrived in
+/// part.
+#[derive(Default)]
+pub(super) struct Gate {
+    bytes: Vec<u8>,
+    /// The bytes before have passed.
+    at: usize,
+    /// The rules have seen the first FPDU.
+    is_seen: bool,
+    /// Nothing passes before this time.
+    pub(super) until: Option<Duration>,
+}
+
+/// What passes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// So many bytes of an FPDU whose beginning has passed.
+    Rest(usize),
+    /// A whole FPDU of so many bytes.
+    Fpdu(usize),
+}
+
+impl Gate {
+    pub(super) fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Whether a rule holds everything back.
+    pub(super) fn waits(&mut self, now: Duration) -> bool {
+        self.until = self.until.filter(|until| now < *until);
+        self.until.is_some()
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What passes next, if the stream still misses so many bytes of an FPDU.
+    fn next(&self, missing: usize) -> Option<Next> {
+        let bytes = &self.bytes[self.at..];
+        if missing > 0 {
+            return (!bytes.is_empty()).then(|| Next::Rest(missing.min(bytes.len())));
+        }
+        let len = iwarp::fpdu::size(u16::from_be_bytes(*bytes.first_chunk::<LENGTH>()?).into());
+        (bytes.len() >= len).then_some(Next::Fpdu(len))
+    }
+
+    fn first(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.at..][..len]
+    }
+
+    /// So many bytes have passed.
+    fn passed(&mut self, len: usize) {
+        self.at += len;
+        self.is_seen = false;
+    }
+}
+
+impl Qp {
+    /// Passes bytes that have arrived to the stream, as the rules want it.
+    #[cold]
+    pub(super) fn pass_gate(&self, inner: &mut Inner, live: &mut Live) {
+        let now = duration(self.engine().now());
+        while !live.gate.is_empty() && !live.gate.waits(now) {
+            let is_ruled = self.engine().faults.is_on() && inner.state != State::Err;
+            let Some(missing) = live.stream.missing().filter(|_| is_ruled) else {
+                return self.pass_all(inner, live);
+            };
+            match live.gate.next(missing) {
+                None => return,
+                Some(Next::Rest(len)) => {
+                    self.show_stream(&live.addresses, path::WIRE_IN, record_flag::INSIDE, live.gate.first(len));
+                    self.pass(inner, live, len);
+                }
+                Some(Next::Fpdu(len)) => {
+                    if !live.gate.is_seen && !self.sees(inner, live, len) {
+                        return;
+                    }
+                    if !live.gate.waits(now) {
+                        self.pass(inner, live, len);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets the rules see the first FPDU. Returns false if they have reset the connection.
+    fn sees(&self, inner: &mut Inner, live: &mut Live, len: usize) -> bool {
+        let fpdu = live.gate.first(len);
+        let harm = self.harm(Direction::In, inner.attributes.port_num, &live.addresses, fpdu);
+        self.show_fpdu(&live.addresses, path::WIRE_IN, fpdu, &harm.words);
+        (live.gate.is_seen, live.gate.until) = (true, harm.until);
+        if harm.resets {
+            live.gate.clear();
+            live.stream.abort();
+            self.heed_events(inner, live);
+        }
+        !harm.resets
+    }
+
+    fn pass(&self, inner: &mut Inner, live: &mut Live, len: usize) {
+        let now = duration(self.engine().now());
+        let Live { stream, receives, gate, .. } = live;
+        stream.receive(now, gate.first(len), &mut Access { qp: self, inner, receives });
+        gate.passed(len);
+        self.heed_events(inner, live);
+    }
+
+    /// Passes everything without regard to rules: there are none any more, or no FPDU will be
+    /// whole. A queue pair in error takes nothing.
+    pub(super) fn pass_all(&self, inner: &mut Inner, live: &mut Live) {
+        let len = live.gate.bytes.len() - live.gate.at;
+        if inner.state != State::Err && len > 0 {
+            let inside = if live.stream.is_between() { 0 } else { record_flag::INSIDE };
+            self.show_stream(&live.addresses, path::WIRE_IN, inside, live.gate.first(len));
+            self.pass(inner, live, len);
+        }
+        live.gate.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fpdus_pass_when_they_are_whole() {
+        let mut gate = Gate::default();
+        assert_eq!((gate.next(0), gate.next(5)), (None, None));
+        gate.add(&[0]);
+        assert_eq!((gate.next(0), gate.next(5)), (None, Some(Next::Rest(1))));
+        // 2 bytes of length, 3 bytes, 3 bytes of padding and a CRC.
+        gate.add(&[3, 1, 1, 1, 0, 0, 0, 9, 9, 9]);
+        assert_eq!(gate.next(0), None);
+        gate.add(&[9, 0]);
+        assert_eq!(gate.next(0), Some(Next::Fpdu(12)));
+        gate.is_seen = true;
+        gate.passed(12);
+        assert_eq!((gate.next(0), gate.is_seen, gate.is_empty()), (None, false, false));
+        assert_eq!(gate.next(7), Some(Next::Rest(1)));
+        gate.passed(1);
+        assert!(gate.is_empty());
+    }
+
+    #[test]
+    fn a_gate_is_closed_until_its_time() {
+        let mut gate = Gate { until: Some(Duration::from_millis(5)), ..Gate::default() };
+        assert!(gate.waits(Duration::from_millis(4)) && !gate.waits(Duration::from_millis(5)));
+        assert_eq!(gate.until, None);
+    }
+}
