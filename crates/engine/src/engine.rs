@@ -283,11 +283,13 @@ impl Engine {
         self.helper_work.xrc_events.lock().clear();
         self.deferred.lock().clear();
         self.forget_delayed_packets();
-        for qp in self.qps.all() {
+        let qps = self.qps.all();
+        for qp in &qps {
             self.forget_qp(qp.qpn());
             qp.abandon();
             qp.purge();
         }
+        qps.iter().for_each(|qp| qp.finish_endings());
         // Drops the objects that hold the engine. Otherwise neither side would ever be freed.
         self.net.forget_qps();
         for srq in self.xrc_srqs.all() {

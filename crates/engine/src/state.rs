@@ -77,6 +77,12 @@ impl Qp {
     /// # Errors
     /// As [`Qp::modify`]; EINVAL for a rate beyond the device's.
     pub fn modify_paced(&self, attributes: &ModifyQp, rate: RateLimit) -> Result<()> {
+        self.change(attributes, rate)?;
+        self.finish_endings();
+        Ok(())
+    }
+
+    fn change(&self, attributes: &ModifyQp, rate: RateLimit) -> Result<()> {
         self.engine().check_process()?;
         crate::usermem::prepare_thread();
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };

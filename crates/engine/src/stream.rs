@@ -8,6 +8,7 @@
 //! no thread waits. Principal type: [`part::StreamPart`].
 
 mod changes;
+mod endings;
 mod events;
 mod faults;
 mod gate;
@@ -140,7 +141,7 @@ impl Qp {
         if live.output.is_empty()
             && let Some(end) = live.end.take()
         {
-            self.end_direction(live, end);
+            self.end_socket(&live.socket, &live.addresses, end);
         }
         self.engine().net.streams.watch(self.qpn(), live);
     }

@@ -21,7 +21,7 @@ impl Qp {
             return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
         }
         self.send_off();
-        let _order = self.engine.memory.allocation.lock();
+        let order = self.engine.memory.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
         // Only a multicast group can make the agent refuse.
@@ -33,6 +33,8 @@ impl Qp {
             Err(error) if !self.engine.has_lost(&error) => return Err(error),
             _ => self.leave(),
         }
+        drop(order);
+        self.finish_endings();
         Ok(self.read.asynchronous())
     }
 

@@ -13,14 +13,14 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
 use abi::stream::{StreamOut, StreamTake, stream_flags};
-use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream, Transmit};
+use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
 
 use super::gate::Gate;
 use super::output::Output;
 use super::part::{Addresses, Receives};
-use super::{Live, MULPDU, duration, serving};
+use super::{Live, MULPDU, duration};
 use crate::control::Answer;
 use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
@@ -128,20 +128,15 @@ impl Qp {
     }
 
     /// Drops the stream: the QP is reset, or ends. What was sent goes out as far as the socket
-    /// takes it.
+    /// takes it. When the caller has released its locks, it calls [`Qp::finish_endings`].
     pub(crate) fn drop_stream(&self, inner: &mut Inner) {
         let Some(part) = &mut inner.link.stream else { return };
         part.posted.clear();
         part.locals.clear();
         let Some(mut live) = part.live.take() else { return };
         let _ = live.output.flush(&live.socket, &mut live.sent);
-        // First, so that nobody who serves other streams waits for this one.
         self.engine().net.streams.forget(&live.socket);
-        if let Some(wait) = live.stream.end_wait(duration(self.engine().now())) {
-            std::thread::sleep(wait);
-        }
-        self.end_direction(&live, Transmit::Finish);
-        serving::discard_arrived(&live.socket);
+        self.leave_connection(*live);
     }
 }
 

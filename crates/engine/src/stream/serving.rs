@@ -15,6 +15,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown, sockopt};
 
 use super::memory::Access;
+use super::part::Addresses;
 use super::{Live, duration};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp};
@@ -88,13 +89,13 @@ impl Engine {
 
 impl Qp {
     /// Ends the sending direction of a connection, or the whole connection.
-    pub(super) fn end_direction(&self, live: &Live, end: Transmit) {
+    pub(super) fn end_socket(&self, socket: &OwnedFd, addresses: &Addresses, end: Transmit) {
         let flag = if end == Transmit::Reset { record_flag::RESET } else { record_flag::FIN };
-        self.show_stream(&live.addresses, path::WIRE_OUT, flag, &[]);
+        self.show_stream(addresses, path::WIRE_OUT, flag, &[]);
         if end == Transmit::Reset {
-            let _ = sockopt::set_socket_linger(&live.socket, Some(Duration::ZERO));
+            let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
         } else {
-            let _ = shutdown(&live.socket, Shutdown::Write);
+            let _ = shutdown(socket, Shutdown::Write);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::endings::Endings;
 use super::part::Live;
 use crate::lock::Mutex;
 
@@ -26,6 +27,7 @@ pub(crate) struct Streams {
     pub(super) buffer: Mutex<Vec<u8>>,
     /// Streams whose end the agent does not know yet.
     pub(super) ended: parking_lot::Mutex<Vec<u32>>,
+    pub(super) endings: Endings,
 }
 
 impl Streams {
