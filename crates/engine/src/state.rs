@@ -77,9 +77,9 @@ impl Qp {
     /// # Errors
     /// As [`Qp::modify`]; EINVAL for a rate beyond the device's.
     pub fn modify_paced(&self, attributes: &ModifyQp, rate: RateLimit) -> Result<()> {
-        self.change(attributes, rate)?;
+        let changed = self.change(attributes, rate);
         self.finish_endings();
-        Ok(())
+        changed
     }
 
     fn change(&self, attributes: &ModifyQp, rate: RateLimit) -> Result<()> {
