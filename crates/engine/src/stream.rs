@@ -14,6 +14,7 @@ mod gate;
 mod memory;
 mod output;
 pub(crate) mod part;
+mod passing;
 mod serving;
 mod shown;
 pub(crate) mod sockets;
