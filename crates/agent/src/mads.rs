@@ -19,6 +19,7 @@
 
 mod account;
 mod calls;
+mod conflict;
 mod conflicts;
 mod copies;
 pub(crate) mod fabric;

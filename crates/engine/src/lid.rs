@@ -112,6 +112,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use abi::board::{BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, remote_word, word};
+    use bytemuck::Zeroable;
     use shm::region::Region;
 
     use super::*;
@@ -141,7 +142,8 @@ mod tests {
     #[test]
     fn a_datagram_to_another_agent_of_the_subnet_says_its_lids() {
         let (region, board) = board();
-        let entry = |lid, dlid, dgid| DatagramEntry { lid, dlid, dgid, sl: 3, src_path_bits: 7, ..Default::default() };
+        let entry =
+            |lid, dlid, dgid| DatagramEntry { lid, dlid, dgid, sl: 3, src_path_bits: 7, ..DatagramEntry::zeroed() };
         let said = lids::Header { slid: 5, dlid: 9, sl: 3, is_global: false };
         assert_eq!(board.lids_of_datagram(OWN, &entry(9, 9, THERE)), Some(said));
         assert_eq!(

@@ -1,85 +1,13 @@
-//! Ports of several agents with one IP address or one GID: which port has it, and who else names
-//! it. Each is logged once. Which ports other agents name is in [`super::remotes`]. Adds to
-//! [`Mads`]. Principal type: [`Conflict`].
-
-use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+//! Ports of several agents with one IP address or one GID. Each [`Conflict`] is logged once. Which
+//! ports other agents name is in [`super::remotes`]. Adds to [`Mads`].
 
 use serde_json::{Value, json};
 
 use super::Mads;
+use super::conflict::{Claim, Conflict, MOST, between};
 use super::trace::name;
 use super::travel::{find_port, port_of};
 use crate::world::World;
-
-/// The most conflicts that are listed, and that are logged.
-const MOST: usize = 64;
-
-/// A port that names an IP address and a GID.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Claim {
-    ip: Option<IpAddr>,
-    gid: [u8; 16],
-    /// The LID, and the address of the agent that has it. `None`: a port of this agent.
-    elsewhere: Option<(u16, IpAddr)>,
-    /// The port's name, or its LID and agent.
-    port: String,
-}
-
-/// An address that two ports name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Conflict {
-    kind: &'static str,
-    value: String,
-    /// The port that has it.
-    port: String,
-    /// The port that names it too, and does not get it.
-    other: String,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, value, port, other } = self;
-        let kind = if *kind == "ip" { "the IP address" } else { "the GID" };
-        write!(f, "{kind} {value} belongs to {port}, and {other} names it too, which programs here do not reach by it")
-    }
-}
-
-/// The conflicts between ports, of which the first one gets the address.
-fn between(claims: &[Claim]) -> Vec<Conflict> {
-    let (mut ips, mut gids) = (HashMap::new(), HashMap::new());
-    let mut found = BTreeSet::new();
-    for claim in claims {
-        if let Some((ip, first)) = claim.ip.and_then(|ip| Some((ip, first_of(&mut ips, ip, claim)?)))
-            && first.gid != claim.gid
-        {
-            add(&mut found, ("ip", ip.to_string()), (first, claim));
-        }
-        // A port has several LIDs, and is known by several links.
-        let is_other = |first: &Claim| match (&first.elsewhere, &claim.elsewhere) {
-            (Some((lid, agent)), Some((other_lid, other_agent))) => lid != other_lid && agent != other_agent,
-            (here, there) => here.is_some() != there.is_some(),
-        };
-        if let Some(first) = first_of(&mut gids, claim.gid, claim).filter(|first| is_other(first)) {
-            add(&mut found, ("gid", Ipv6Addr::from(claim.gid).to_string()), (first, claim));
-        }
-    }
-    found.into_iter().collect()
-}
-
-/// The first port with an address, if `claim` is not.
-fn first_of<'a, K: Hash + Eq>(known: &mut HashMap<K, &'a Claim>, key: K, claim: &'a Claim) -> Option<&'a Claim> {
-    let first = *known.entry(key).or_insert(claim);
-    (!std::ptr::eq(first, claim)).then_some(first)
-}
-
-fn add(found: &mut BTreeSet<Conflict>, (kind, value): (&'static str, String), (first, other): (&Claim, &Claim)) {
-    if found.len() < MOST {
-        found.insert(Conflict { kind, value, port: first.port.clone(), other: other.port.clone() });
-    }
-}
 
 impl Mads {
     /// The conflicts between this agent's ports, which come first, and those of other agents.
@@ -118,57 +46,5 @@ impl Mads {
     pub(super) fn conflicts_for_operator(&self, world: &World) -> Value {
         let told = |Conflict { kind, value, port, other }| json!({ (kind): value, "port": port, "other": other });
         self.conflicts(world).into_iter().map(told).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn claim(port: &str, ip: u8, gid: u8, elsewhere: Option<(u16, u8)>) -> Claim {
-        let ip = (ip != 0).then(|| [127, 9, 9, ip].into());
-        Claim {
-            ip,
-            gid: [gid; 16],
-            elsewhere: elsewhere.map(|(lid, agent)| (lid, [10, 0, 0, agent].into())),
-            port: port.to_owned(),
-        }
-    }
-
-    fn told(claims: &[Claim]) -> Vec<String> {
-        between(claims)
-            .into_iter()
-            .map(|Conflict { kind, port, other, .. }| format!("{kind}: {port}, {other}"))
-            .collect()
-    }
-
-    #[test]
-    fn two_ports_with_one_address_conflict_and_the_first_one_has_it() {
-        let [own, a] = [claim("H1", 1, 1, None), claim("a", 2, 2, Some((4, 2)))];
-        assert!(told(&[own.clone(), a.clone()]).is_empty());
-        let same_ip = claim("b", 2, 3, Some((5, 3)));
-        assert_eq!(told(&[own.clone(), a.clone(), same_ip]), ["ip: a, b"]);
-        let own_ip = claim("b", 1, 3, Some((5, 3)));
-        assert_eq!(told(&[own.clone(), a.clone(), own_ip]), ["ip: H1, b"]);
-        let same_gid = claim("b", 3, 2, Some((5, 3)));
-        assert_eq!(told(&[own.clone(), a.clone(), same_gid]), ["gid: a, b"]);
-        let own_gid = claim("b", 3, 1, Some((5, 3)));
-        assert_eq!(told(&[own, a, own_gid]), ["gid: H1, b"]);
-        let text = between(&[claim("a", 2, 2, Some((4, 2))), claim("b", 2, 3, Some((5, 3)))])[0].to_string();
-        assert!(text.starts_with("the IP address 127.9.9.2 belongs to a, and b names it too"), "{text}");
-    }
-
-    #[test]
-    fn one_port_with_several_lids_or_links_is_no_conflict() {
-        let port = |lid, agent| claim("a", 2, 2, Some((lid, agent)));
-        assert!(told(&[port(4, 2), port(5, 2), port(4, 2), port(4, 7)]).is_empty());
-        let nameless = |gid, lid| claim("n", 0, gid, Some((lid, 2)));
-        assert!(told(&[nameless(7, 8), nameless(8, 9)]).is_empty());
-    }
-
-    #[test]
-    fn a_peer_does_not_make_the_list_long() {
-        let claims: Vec<Claim> = (0..=255).map(|number| claim(&number.to_string(), 9, number, Some((1, 2)))).collect();
-        assert_eq!(between(&claims).len(), MOST);
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use subnet::fabric::End;
 use subnet::tunnel::reach::Reached;
 
-use super::conflicts::Conflict;
+use super::conflict::Conflict;
 
 /// What other agents have said.
 #[derive(Debug, Default)]

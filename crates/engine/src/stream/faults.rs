@@ -1,5 +1,5 @@
 //! Faults on demand on streams. A rule sees each FPDU that leaves, or that arrives
-//! ([`gate`](super::gate)).
+//! (`passing.rs`).
 //!
 //! | kind | what happens |
 //! |---|---|

@@ -1,16 +1,8 @@
 //! Bytes that have arrived while fault rules exist. They pass to the stream FPDU by FPDU, so that a
-//! rule sees each FPDU first. Without rules, bytes go from the socket to the stream directly. Adds
-//! to [`Qp`]. Principal type: [`Gate`].
+//! rule sees each FPDU first. Without rules, bytes go from the socket to the stream directly. How
+//! they pass is in `passing.rs`. Principal type: [`Gate`].
 
 use std::time::Duration;
-
-use abi::capture::{path, record_flag};
-use abi::fault::Direction;
-use protocol::State;
-
-use super::memory::Access;
-use super::{Live, duration};
-use crate::qp::{Inner, Qp};
 
 /// Bytes of the length field of an FPDU.
 const LENGTH: usize = 2;
@@ -23,14 +15,14 @@ pub(super) struct Gate {
     /// The bytes before have passed.
     at: usize,
     /// The rules have seen the first FPDU.
-    is_seen: bool,
+    pub(super) is_seen: bool,
     /// Nothing passes before this time.
     pub(super) until: Option<Duration>,
 }
 
 /// What passes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     /// So many bytes of an FPDU whose beginning has passed.
     Rest(usize),
     /// A whole FPDU of so many bytes.
@@ -39,7 +31,7 @@ enum Next {
 
 impl Gate {
     pub(super) fn is_empty(&self) -> bool {
-        self.at == self.bytes.len()
+        self.len() == 0
     }
 
     /// Whether a rule holds everything back.
@@ -59,7 +51,7 @@ impl Gate {
     }
 
     /// What passes next, if the stream still misses so many bytes of an FPDU.
-    fn next(&self, missing: usize) -> Option<Next> {
+    pub(super) fn next(&self, missing: usize) -> Option<Next> {
         let bytes = &self.bytes[self.at..];
         if missing > 0 {
             return (!bytes.is_empty()).then(|| Next::Rest(missing.min(bytes.len())));
@@ -68,77 +60,19 @@ impl Gate {
         (bytes.len() >= len).then_some(Next::Fpdu(len))
     }
 
-    fn first(&mut self, len: usize) -> &mut [u8] {
+    pub(super) fn first(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[self.at..][..len]
     }
 
+    /// How many bytes wait.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
     /// So many bytes have passed.
-    fn passed(&mut self, len: usize) {
+    pub(super) fn passed(&mut self, len: usize) {
         self.at += len;
         self.is_seen = false;
-    }
-}
-
-impl Qp {
-    /// Passes bytes that have arrived to the stream, as the rules want it.
-    #[cold]
-    pub(super) fn pass_gate(&self, inner: &mut Inner, live: &mut Live) {
-        let now = duration(self.engine().now());
-        while !live.gate.is_empty() && !live.gate.waits(now) {
-            let is_ruled = self.engine().faults.is_on() && inner.state != State::Err;
-            let Some(missing) = live.stream.missing().filter(|_| is_ruled) else {
-                return self.pass_all(inner, live);
-            };
-            match live.gate.next(missing) {
-                None => return,
-                Some(Next::Rest(len)) => {
-                    self.show_stream(&live.addresses, path::WIRE_IN, record_flag::INSIDE, live.gate.first(len));
-                    self.pass(inner, live, len);
-                }
-                Some(Next::Fpdu(len)) => {
-                    if !live.gate.is_seen && !self.sees(inner, live, len) {
-                        return;
-                    }
-                    if !live.gate.waits(now) {
-                        self.pass(inner, live, len);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Lets the rules see the first FPDU. Returns false if they have reset the connection.
-    fn sees(&self, inner: &mut Inner, live: &mut Live, len: usize) -> bool {
-        let fpdu = live.gate.first(len);
-        let harm = self.harm(Direction::In, inner.attributes.port_num, &live.addresses, fpdu);
-        self.show_fpdu(&live.addresses, path::WIRE_IN, fpdu, &harm.words);
-        (live.gate.is_seen, live.gate.until) = (true, harm.until);
-        if harm.resets {
-            live.gate.clear();
-            live.stream.abort();
-            self.heed_events(inner, live);
-        }
-        !harm.resets
-    }
-
-    fn pass(&self, inner: &mut Inner, live: &mut Live, len: usize) {
-        let now = duration(self.engine().now());
-        let Live { stream, receives, gate, .. } = live;
-        stream.receive(now, gate.first(len), &mut Access { qp: self, inner, receives });
-        gate.passed(len);
-        self.heed_events(inner, live);
-    }
-
-    /// Passes everything without regard to rules: there are none any more, or no FPDU will be
-    /// whole. A queue pair in error takes nothing.
-    pub(super) fn pass_all(&self, inner: &mut Inner, live: &mut Live) {
-        let len = live.gate.bytes.len() - live.gate.at;
-        if inner.state != State::Err && len > 0 {
-            let inside = if live.stream.is_between() { 0 } else { record_flag::INSIDE };
-            self.show_stream(&live.addresses, path::WIRE_IN, inside, live.gate.first(len));
-            self.pass(inner, live, len);
-        }
-        live.gate.clear();
     }
 }
 
