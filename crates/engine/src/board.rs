@@ -15,7 +15,7 @@ use crate::error::{Result, by_system, refusal};
 
 /// The board, mapped read-only.
 pub(crate) struct Board {
-    region: Region,
+    pub(crate) region: Region,
 }
 
 /// The device and port of a GID.
