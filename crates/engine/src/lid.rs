@@ -77,7 +77,8 @@ impl Board {
     /// The port of this device to which a datagram from `from` says that it was sent. `None`: that
     /// is not true, or its source LID is not one of the agent at this address.
     pub(crate) fn port_of_lids(&self, device: u32, from: &[u8; 16], said: &lids::Header) -> Option<Place> {
-        if self.remote_gid(said.slid).as_ref() != Some(from) {
+        // A port without a LID has LID 0.
+        if !is_unicast(said.dlid) || self.remote_gid(said.slid).as_ref() != Some(from) {
             return None;
         }
         self.places().find(|place| place.device == device && self.has_lid(*place, said.dlid))
