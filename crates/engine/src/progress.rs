@@ -25,10 +25,6 @@ use crate::receive::{Arrival, Origin};
 
 /// Rounds in which a polling program finds nothing, before it yields the processor.
 const YIELD: u32 = 32;
-/// The same on iWARP. The kernel receives for a socket in the time of the sender, so an answer
-/// usually comes earlier. But two processes that answer each other may be on one processor, where
-/// each would poll for a whole time slice.
-const YIELD_TO_STREAMS: u32 = 256;
 
 /// The most rounds of a catch-up.
 const CATCH_UP: u32 = 64;
@@ -55,26 +51,17 @@ impl Engine {
             if self.net.idle.load(Ordering::Relaxed) != 0 {
                 self.net.idle.store(0, Ordering::Relaxed);
             }
-        } else if let Some(rounds) = self.rounds_before_yield() {
+        } else if self.net.inbox().is_some_and(Inbox::has_hot) {
             // Not an atomic increment: of several pollers some may not count.
             let idle = self.net.idle.load(Ordering::Relaxed) + 1;
-            self.net.idle.store(if idle < rounds { idle } else { 0 }, Ordering::Relaxed);
-            if idle >= rounds {
-                // What comes from other hosts needs a processor on its way: for the kernel's threads,
-                // the agent, the remote process. If all processors polled, nothing would arrive.
+            self.net.idle.store(idle % YIELD, Ordering::Relaxed);
+            if idle == YIELD {
+                // Packets from other hosts need a processor on their way: for the kernel's threads,
+                // the agent, the remote process. If all processors polled, no packet would arrive.
                 rustix::thread::sched_yield();
             }
         }
         tells
-    }
-
-    /// The rounds without work after which a polling program yields; `None` if nothing comes from
-    /// other hosts.
-    fn rounds_before_yield(&self) -> Option<u32> {
-        if self.net.inbox().is_some_and(Inbox::has_hot) {
-            return Some(YIELD);
-        }
-        self.net.has_streams().then_some(YIELD_TO_STREAMS)
     }
 
     /// Does all pending work; returns whether there was any. With `sure`, waits for threads that

@@ -143,19 +143,3 @@ fn l11_a_router_port_enforces_partitions() {
     assert_eq!(net.run(), []);
     assert_eq!(net.dropped(end(router, 1), Cause::PartitionIn), 1);
 }
-
-#[test]
-fn l40_a_packet_in_a_circle_of_routers_ends_with_its_hop_limit() {
-    let (mut net, router) = two_subnets();
-    let dgid = u128::from_be_bytes(message(&net, 0, 9).grh().unwrap().dgid);
-    // The router takes itself for the next router.
-    let circle = |port, via| Route { prefix: dgid, len: 128, port, via: Some(via) };
-    net.fabric.router_mut(router).unwrap().routes.push(circle(1, 100));
-    net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
-    assert_eq!(net.run(), []);
-    assert_eq!(net.dropped(end(router, 1), Cause::HopLimit), 1);
-    assert_eq!(net.drops(), 1);
-    let probe = Probe { dlid: 100, grh: message(&net, 0, 9).grh(), ..Probe::default() };
-    let lost = net.fabric.resolve_to(net.hca(0), &probe).unwrap_err();
-    assert_eq!((lost.end, lost.cause), (end(router, 1), Cause::HopLimit));
-}
