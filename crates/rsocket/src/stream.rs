@@ -71,8 +71,8 @@ impl Sizes {
     }
 }
 
-/// A transfer to post: an RDMA WRITE, mostly with immediate data or followed by a SEND. The function that returns it
-/// describes its payload.
+/// A transfer to post: an RDMA WRITE, mostly with immediate data or followed by a SEND. The function
+/// that returns it describes its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// What the transfer does. [`Work::id`] is the id of the work request.

@@ -7,9 +7,9 @@
 //! packet behind its network header, as the transport uses it. Between hosts a packet ends with its
 //! [`icrc`]. On an InfiniBand link a packet begins with its [`lrh`] and ends with its [`vcrc`], and
 //! [`flow_control`] packets go between the packets. [`probe`] is a packet of softhca's own, and
-//! [`lids`] a header of its own. A management datagram ([`mad`]) is the payload of a UD packet. Each class has a module: [`smp`],
-//! [`sa`], [`perf`], [`vendor`], and [`cm`] for the communication manager. Their attributes are
-//! tables ([`layout`]).
+//! [`lids`] a header of its own. A management datagram ([`mad`]) is the payload of a UD packet. Each
+//! class has a module: [`smp`], [`sa`], [`perf`], [`vendor`], and [`cm`] for the communication
+//! manager. Their attributes are tables ([`layout`]).
 //!
 //! Nothing here decides anything: the `protocol` crate decides whether a packet is accepted.
 //! Sources: IBA volume 1, chapters 7 (link), 9 (transport), 12 (communication management), 13

@@ -1,7 +1,7 @@
 //! A datagram that says its LIDs. Between hosts a packet has the IP addresses of the agents, and
 //! no local routing header. If both agents are parts of one subnet, this header takes its place
-//! behind the other headers of a UD packet. Such a packet is none of the IBA: its opcodes are in
-//! the manufacturers' range (IBA 9.2.1), and other adapters drop it. Principal type: [`Header`].
+//! behind the other headers of a UD packet. The IBA does not define such packets: their opcodes are
+//! in the manufacturers' range (IBA 9.2.1), and other adapters drop them. Principal type: [`Header`].
 //!
 //! ```text
 //!      0                   1                   2                   3
@@ -60,7 +60,7 @@ impl Header {
     /// The packet with this header, up to its padding: its ICRC is missing.
     ///
     /// # Errors
-    /// The packet is none of a datagram.
+    /// The packet is not a UD SEND.
     pub fn packet(&self, headers: &Headers, payload: &[u8]) -> Result<Vec<u8>, Error> {
         let opcode = match headers.opcode {
             Opcode { transport: Transport::Ud, operation: Operation::SendOnly } => SEND_ONLY,

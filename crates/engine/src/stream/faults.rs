@@ -4,7 +4,7 @@
 //! | kind | what happens |
 //! |---|---|
 //! | loss | TCP would only retransmit, so the connection is reset |
-//! | corrupt | a bit of the FPDU changes, but none of its length: with CRCs, the receiver ends the stream |
+//! | corrupt | a bit changes, but none of the length: with CRCs, the receiver ends the stream |
 //! | delay, bandwidth | the stream sends, or takes, nothing until the time is over |
 //!
 //! The other kinds do nothing here. Adds to [`Qp`].
