@@ -111,15 +111,15 @@ impl Manager {
         let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
         let attachment = self.addressed(&asked.path)?;
         let node = self.locals.has_nodes().then_some(attachment.device);
-        let space = asked.service >> 16;
         let port = asked.service & 0xffff;
-        let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
+        let header = asked.private.first_chunk::<HEADER_LEN>().map(Header::parse);
+        let is_heard = |spot: Spot| self.ports.listener(asked.service, spot.on(node)).is_some();
+        // Ids have IP addresses or GIDs, and only requests to an IP address come with a header. The
+        // listener tells which it is, because private data may look like a header.
+        let header = match header {
             _ if is_ipoib(asked.service) => None,
-            // In this port space, ids have IP addresses or GIDs. Requests to a GID come without a
-            // header.
-            Some(header) if space == u64::from(port_space::IB) => header.ok().filter(|header| {
-                self.ports.listener(asked.service, Spot::ip(header.destination.to_canonical()).on(node)).is_some()
-            }),
+            Some(Ok(header)) if is_heard(Spot::ip(header.destination.to_canonical())) => Some(header),
+            _ if asked.service >> 16 == u64::from(port_space::IB) || is_heard(Spot::gid(asked.path.sgid)) => None,
             Some(header) => Some(header.map_err(|error| nobody(error.to_string()))?),
             None => None,
         };

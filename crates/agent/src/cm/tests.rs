@@ -26,7 +26,7 @@ use wire::cm::AprStatus;
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use wire::icrc::Envelope;
 
-use super::id::Stage;
+use super::id::{Stage, ib_address};
 use super::{ChannelId, Manager, Outside};
 use crate::asker::Asker;
 use crate::config::{Config, Wire};
@@ -103,10 +103,14 @@ impl Host {
     pub(super) fn listener(&mut self, port: u16) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
-        let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), port).into()).emit();
+        self.listen_at(id, Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), port).into()));
+        id
+    }
+
+    fn listen_at(&mut self, id: u32, address: Sockaddr) {
+        let (addr, addr_size) = address.emit();
         self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
         self.call(command::LISTEN, &Listen { id, backlog: 1 }, 0);
-        id
     }
 
     /// Creates an id whose route is resolved.
@@ -176,6 +180,11 @@ fn asked(second: Option<&str>) -> (Origin, Mad) {
     let mut header = [0; HEADER_LEN];
     let ips = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().expect(ip));
     Header { source_port: 999, source: ips[0], destination: ips[1] }.emit(&mut header);
+    asked_with(second, &header)
+}
+
+/// The same with this private data.
+fn asked_with(second: Option<&str>, private_data: &[u8]) -> (Origin, Mad) {
     let path =
         Path { sgid: gid("10.0.0.9"), dgid: gid("10.0.0.1"), pkey: 0xffff, mtu: 3, hop_limit: 64, ..Path::default() };
     let alternate = second.map(|second| Path { sgid: gid("10.0.0.8"), dgid: gid(second), ..path });
@@ -184,7 +193,7 @@ fn asked(second: Option<&str>) -> (Origin, Mad) {
         path,
         alternate,
         service_id,
-        private_data: &header,
+        private_data,
         ack_timeout: 15,
         qpn: wire::Qpn::new(0x77),
         ..Request::default()
@@ -433,6 +442,24 @@ fn requests_of_another_partition_are_dropped_and_others_name_the_index() {
         let request = build(command::INIT_QP_ATTR, &body, &[], size_of::<QpAttr>());
         let reply = host.manager.serve(&mut host.world, host.channel, &request);
         assert_eq!(reply.status, abi::Errno::EINVAL.to_status(), "{pkeys:x?}");
+    }
+}
+
+/// A listener with a GID gets requests without IP addresses, in every port space.
+#[test]
+fn a_listener_with_a_gid_gets_requests_without_a_header() {
+    for (address, listens) in [(gid("10.0.0.1"), true), ([0; 16], true), (gid("10.0.0.2"), false)] {
+        let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        let id = CreateIdAnswer::read(&host.call(command::CREATE_ID, &body, 4)).expect("whole").id;
+        host.listen_at(id, ib_address(address, 0xffff, PORT.into()));
+        let (origin, mad) = asked_with(None, b"none of the private data is a header of IP addresses");
+        host.manager.deliver(&origin, &mad);
+        host.manager.settle(&host.world);
+        assert_eq!(host.waiting(), usize::from(listens), "{address:x?}");
+        if listens {
+            assert_eq!(host.event().event, event::CONNECT_REQUEST);
+        }
     }
 }
 
