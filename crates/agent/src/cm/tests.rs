@@ -107,7 +107,7 @@ impl Host {
         id
     }
 
-    fn listen_at(&mut self, id: u32, address: Sockaddr) {
+    pub(super) fn listen_at(&mut self, id: u32, address: Sockaddr) {
         let (addr, addr_size) = address.emit();
         self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
         self.call(command::LISTEN, &Listen { id, backlog: 1 }, 0);

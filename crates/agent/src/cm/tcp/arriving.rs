@@ -31,9 +31,10 @@ impl Manager {
     pub(in crate::cm) fn listen_by_tcp(&mut self, name: u32) -> Outcome<()> {
         let Some(id) = self.ids.get(name) else { return refuse(Errno::ENOENT, "the id is gone") };
         let (Some(Sockaddr::Ip(local)), kind::RC) = (id.local, id.kind) else { return Ok(()) };
+        let v6_only = id.options.af_only == Some(true);
         let mut listeners = Vec::new();
         for at in self.locals.listening_addresses(local) {
-            match sockets::listen(at) {
+            match sockets::listen(at, v6_only) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => {
                     let errno = error.raw_os_error().map_or(Errno::EADDRINUSE, Errno);

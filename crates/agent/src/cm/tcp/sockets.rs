@@ -2,17 +2,19 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, recv, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, recv, socket_with, sockopt};
 
 /// The longest start-up frame.
 const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVATE;
 
+/// Connections that the kernel keeps until the agent accepts them.
+const BACKLOG: i32 = 128;
+
 /// Begins to connect.
 pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
-    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(shm::denied::denied("socket"))?;
+    let socket = new(&to)?;
     bind(&socket, &from)?;
     match connect(&socket, &to) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
@@ -23,11 +25,23 @@ pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Listens.
-pub(super) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(at)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+/// Listens. With `v6_only`, an IPv6 socket leaves the port of IPv4 to others.
+pub(super) fn listen(at: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
+    let socket = new(&at)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
+    }
+    bind(&socket, &at)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// A socket of the address's family that never blocks.
+fn new(address: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(socket_with(family, SocketType::STREAM, flags, None).map_err(shm::denied::denied("socket"))?)
 }
 
 /// The next connection.

@@ -1,12 +1,11 @@
 //! The manager of an iWARP device against peers with plain sockets, on loopback.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use abi::layout::Record;
-use abi::ucma::address::Bind;
-use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Listen, Reject, event};
+use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Reject, event};
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{command, port_space};
@@ -48,9 +47,7 @@ impl Host {
     fn tcp_listener(&mut self) -> (u32, SocketAddr) {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         let id = self.tcp_id();
-        let (addr, addr_size) = Sockaddr::Ip(free).emit();
-        self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
-        self.call(command::LISTEN, &Listen { id, backlog: 2 }, 0);
+        self.listen_at(id, Sockaddr::Ip(free));
         (id, free)
     }
 
@@ -268,4 +265,16 @@ fn calls_fail_with_the_event_of_their_cause() {
     let id = host.routed("127.0.0.1", port);
     host.call(command::CONNECT, &Connect { conn_param: param(b""), id, ..Connect::default() }, 0);
     assert_eq!(status(&host.tcp_event()), (event::REJECTED, -111));
+}
+
+/// What tgtd does: one listener for each family on one port.
+#[test]
+fn listeners_of_one_family_each_share_a_port() {
+    let mut host = host();
+    let free = TcpListener::bind("0.0.0.0:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    for at in ["0.0.0.0", "::"] {
+        let id = host.tcp_id();
+        host.manager.ids.get_mut(id).expect("present").options.af_only = Some(true);
+        host.listen_at(id, Sockaddr::Ip((at.parse::<IpAddr>().expect(at), free).into()));
+    }
 }
