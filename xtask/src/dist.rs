@@ -5,10 +5,11 @@
 //! the new folder beside the old one and then replaces the old one in one step, so that running
 //! programs never see half of it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use suite::Dist;
@@ -43,18 +44,43 @@ const PACKAGES: &[&str] = &[
 
 /// Builds in release mode and fills the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
-    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let status = workspace
-        .cargo(&["build", "--release"])
-        .args(packages)
-        .status()
-        .map_err(|error| format!("cargo build: {error}"))?;
-    if !status.success() {
-        return Err("the release build failed".to_owned());
+    Build { cargo: start_cargo(workspace, Stdio::inherit())?, log: None }.finish(workspace)
+}
+
+/// A release build that runs while the caller does other work.
+pub(crate) struct Build {
+    cargo: Child,
+    /// Where its messages are. `None` if the user sees them.
+    log: Option<PathBuf>,
+}
+
+impl Build {
+    /// Starts the build. Link-time optimisation uses one processor for minutes, so other builds may
+    /// run beside it.
+    pub(crate) fn start(workspace: &Workspace) -> Result<Self, String> {
+        let log = workspace.target().join("dist.log");
+        let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        Ok(Self { cargo: start_cargo(workspace, file.into())?, log: Some(log) })
     }
-    let folder = workspace.target().join("dist");
-    lay_out(workspace, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(Dist::at(folder))
+
+    /// Waits for the build, and fills the folder.
+    pub(crate) fn finish(mut self, workspace: &Workspace) -> Result<Dist, String> {
+        let status = self.cargo.wait().map_err(|error| format!("cargo build: {error}"))?;
+        if !status.success() {
+            let messages = self.log.and_then(|log| fs::read_to_string(log).ok()).unwrap_or_default();
+            return Err(format!("{messages}the release build failed"));
+        }
+        let folder = workspace.target().join("dist");
+        lay_out(workspace, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Dist::at(folder))
+    }
+}
+
+fn start_cargo(workspace: &Workspace, messages: Stdio) -> Result<Child, String> {
+    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
+    let mut cargo = workspace.cargo(&["build", "--release"]);
+    cargo.args(packages).stdin(Stdio::null()).stderr(messages);
+    cargo.spawn().map_err(|error| format!("cargo build: {error}"))
 }
 
 fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {

@@ -1,5 +1,8 @@
 //! `cargo xtask test`: everything that must hold. The cheapest checks run first.
 //!
+//! The release build runs beside the checks and the build of the tests, because link-time
+//! optimisation leaves a processor idle. No test runs before all builds have ended.
+//!
 //! Two runs at the same time are safe: cargo locks its own folder, `dist` replaces its folder in
 //! one step, and each test of the integration suite has its own run directory and ports. The
 //! principal function is [`run`].
@@ -24,6 +27,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
         let _ = std::fs::remove_file(file);
     }
     let cargo = |words: &[&str]| step::run(workspace.cargo(words));
+    let release = dist::Build::start(workspace);
     report.step("formatting", || cargo(&["fmt", "--all", "--check"]));
     report.check("tidy", || tidy::run(workspace, false));
     report.check("docs/abi.md is what the tables say", || abi_doc::run(workspace, true));
@@ -31,9 +35,11 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.check("every bug of xtask/planted.toml can be planted", || planted::check(workspace));
     dependencies(&mut report, workspace);
     report.step("clippy", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
+    report.step("build of the tests", || step::run(tests(workspace, Tests::OnlyBuild)));
+    report.step("loom models", || step::run(loom(workspace)));
     let mut laid_out = Err("not built".to_owned());
     report.check("dist", || {
-        laid_out = dist::run(workspace);
+        laid_out = release.and_then(|release| release.finish(workspace));
         laid_out.as_ref().map(|_| ()).map_err(Clone::clone)
     });
     if let Ok(dist) = &laid_out {
@@ -46,7 +52,6 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     }
     report.step("unit tests", || step::run(tests(workspace, Tests::Unit)));
     report.step("doc tests", || cargo(&["test", "--quiet", "--workspace", "--doc"]));
-    report.step("loom models", || step::run(loom(workspace)));
     if !quick {
         let mut ready = Ok(());
         report.check("Debian programs are there", || {
@@ -106,6 +111,8 @@ fn other_release(report: &mut Report, dist: &Dist) {
 /// Which tests to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tests {
+    /// None: they are built.
+    OnlyBuild,
     /// All but the integration suite.
     Unit,
     /// The integration suite.
@@ -120,15 +127,22 @@ fn tests(workspace: &Workspace, which: Tests) -> Command {
     let mut command = if nextest.is_ok_and(|status| status.success()) {
         // Always the whole workspace: for a part of it, cargo would build some crates once more,
         // with fewer features.
-        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast", "--workspace"]);
-        command.args(match which {
-            Tests::Unit => ["--filterset=not package(softhca-suite)", "--test-threads=3", "--status-level=slow"],
-            Tests::Suite => ["--filterset=package(softhca-suite)", "--profile=suite", "--status-level=pass"],
-        });
+        let mut command = workspace.cargo(&["nextest", "run", "--workspace"]);
+        let words: &[&str] = match which {
+            Tests::OnlyBuild => &["--no-run", "--cargo-quiet"],
+            Tests::Unit => {
+                &["--no-fail-fast", "--filterset=not package(softhca-suite)", "--test-threads=3", "--status-level=slow"]
+            }
+            Tests::Suite => {
+                &["--no-fail-fast", "--filterset=package(softhca-suite)", "--profile=suite", "--status-level=pass"]
+            }
+        };
+        command.args(words);
         command
     } else {
         let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
         match which {
+            Tests::OnlyBuild => command.args(["--workspace", "--no-run"]),
             Tests::Unit => command.args(["--workspace", "--exclude", "softhca-suite"]),
             Tests::Suite => command.args(["--package", "softhca-suite", "--", "--test-threads", "1"]),
         };
