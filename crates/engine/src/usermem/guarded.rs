@@ -348,7 +348,13 @@ global_asm!(
     "add rsi, r11",
     "add rdi, r11",
     "jmp 4f",
-    "2:",
+    "2:", // not if `copy::is_close_behind`
+    "mov r10d, edi",
+    "sub r10d, esi",
+    "dec r10d",
+    "and r10d, 4095",
+    "cmp r10d, 63",
+    "jb 1b",
     "mov rcx, r11",
     "rep movsb",
     // Another core may see the last store in halves if it crosses two lines. So this earlier store

@@ -1,7 +1,7 @@
 //! Tests of copies: correct at every length, every fault found on either side, and the order in
 //! which a peer sees the bytes.
 
-use super::super::copy::copy_with_each;
+use super::super::copy::{copy_with_each, is_close_behind};
 use super::super::{Fault, FaultSignal, Side, block_other_signals, copy, install, prepare_thread, stage};
 use super::{PAGE, Pages, truncate};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,7 +20,7 @@ fn every_length_and_alignment_is_copied_and_nothing_else() {
     let (source, destination) = (Pages::new(8), Pages::new(8));
     source.fill(0, 8 * PAGE, pattern);
     for len in (0..=SHORT).chain(LONG) {
-        for (from, to) in [(0, 64), (1, 64), (0, 65), (7, 127), (16, 80), (63, 113)] {
+        for (from, to) in [(0, 64), (1, 64), (0, 65), (7, 127), (16, 80), (63, 113), (0, 16), (2, 3)] {
             destination.fill(0, to + len + 64, |_| 255);
             let (dst, src) = (destination.at(to), source.at(from));
             let check = |name: &str, result: Result<(), Fault>| {
@@ -41,6 +41,15 @@ fn every_length_and_alignment_is_copied_and_nothing_else() {
             assert!(destination.holds(to, len, |at| pattern(at - to + from)), "staged {len}");
         }
     }
+}
+
+#[test]
+fn a_destination_is_close_behind_its_source_for_63_distances_of_a_page() {
+    let source = std::ptr::without_provenance::<u8>(5 * PAGE + 10);
+    let close = |distance: usize| is_close_behind(source.wrapping_add(distance), source);
+    let distances: Vec<usize> = (0..3 * PAGE).filter(|distance| close(*distance)).collect();
+    assert_eq!(distances, (0..3).flat_map(|page| page * PAGE + 1..page * PAGE + 64).collect::<Vec<_>>());
+    assert!(is_close_behind(source.wrapping_sub(2 * PAGE - 16), source), "also before the source");
 }
 
 /// One page with four inaccessible ones on each side.

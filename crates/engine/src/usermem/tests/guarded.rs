@@ -32,6 +32,25 @@ fn every_length_is_copied_and_nothing_else() {
     }
 }
 
+/// Another loop copies to such a destination.
+#[test]
+fn every_length_is_copied_to_close_behind_the_source_modulo_a_page() {
+    super::super::install().unwrap();
+    let word = AtomicU32::new(7);
+    let source: Vec<u8> = (0..2 * PIECE).map(|at| (at * 31 + at / 256) as u8 | 1).collect();
+    for len in (2048..2100).chain([4096, PIECE, PIECE + 20]) {
+        for behind in [1, 16, 63] {
+            let mut to = vec![0u8; len + 2 * PAGE];
+            let begin = (source.as_ptr().addr() + behind).wrapping_sub(to.as_ptr().addr()) % PAGE;
+            let at = to.as_mut_ptr().wrapping_add(begin);
+            // SAFETY: both ranges are the test's and long enough.
+            unsafe { copy(open(&word), at, source.as_ptr(), len) }.unwrap();
+            assert!(to[..begin].iter().chain(&to[begin + len..]).all(|byte| *byte == 0), "{len} {behind}");
+            assert!(to[begin..][..len] == source[..len], "{len} {behind}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_done_after_the_guard_word_changed() {
     let word = AtomicU32::new(0);
