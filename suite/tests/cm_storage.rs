@@ -40,15 +40,23 @@ const TARGET: &str = "iqn.2001-04.com.example:disk";
 /// names as well as the address.
 const INITIATORS: [&str; 2] = ["iqn.2024-01.example:suite", "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq"];
 
-/// Logs in, sends an inquiry, writes two mebibytes, reads them back and compares them. Then checks
-/// the file behind the disk.
 #[test]
 fn an_iser_target_and_its_initiator() {
+    iser(&Room::new().expect("a room"));
+}
+
+#[test]
+fn an_iser_target_and_its_initiator_on_iwarp() {
+    iser(&Room::new().expect("a room").with_agent(&["--transport", "iwarp"]).expect("an agent"));
+}
+
+/// Logs in, sends an inquiry, writes two mebibytes, reads them back and compares them. Then checks
+/// the file behind the disk.
+fn iser(room: &Room) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: tgtd needs root");
         return;
     }
-    let room = Room::new().expect("a room");
     let disk = room.folder().join("disk");
     std::fs::File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a disk");
     let ports = [(); 3].map(|()| Port::reserve().expect("a port"));
@@ -74,7 +82,7 @@ fn an_iser_target_and_its_initiator() {
     let url = format!("iser://127.0.0.1:{iser}/{TARGET}/1");
     let said = room.finish_run(&["iscsi-inq", &url]).expect("it ends").expect_success();
     assert!(said.output.contains("DIRECT_ACCESS"), "{}", said.told());
-    let program = cprogram::build_with(&room, "storage", &["-liscsi"]).expect("it compiles");
+    let program = cprogram::build_with(room, "storage", &["-liscsi"]).expect("it compiles");
     let program = program.to_str().expect("a plain path");
     room.finish_run(&[program, &url, "4096"]).expect("it ends").expect_success();
     let written = std::fs::read(&disk).expect("a disk");
