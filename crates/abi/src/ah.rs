@@ -1,5 +1,7 @@
 //! Address handles: CREATE_AH and DESTROY_AH, and the address vector [`AhAttr`].
 
+use std::net::Ipv6Addr;
+
 pub use wire::rate_mbps;
 
 /// The highest service level: the field has 4 bits (IBA 7.6.5).
@@ -11,6 +13,15 @@ pub const SL_MAX: u8 = 15;
 #[must_use]
 pub const fn traffic_class(dscp: u8, asked: u8) -> u8 {
     if asked >> 2 == 0 { dscp << 2 | asked } else { asked }
+}
+
+/// Whether packets can go from a port's GID to another GID over RoCEv2: both are IPv4 addresses, or
+/// none of them is. A multicast GID fits both. Linux resolves a route before it accepts an address
+/// vector, and refuses two families (`rdma_resolve_ip`).
+#[must_use]
+pub fn can_meet(source: &[u8; 16], dest: &[u8; 16]) -> bool {
+    let [source, dest] = [source, dest].map(|gid| Ipv6Addr::from(*gid).to_canonical());
+    dest.is_multicast() || source.is_ipv4() == dest.is_ipv4()
 }
 
 record! {
@@ -68,5 +79,21 @@ record! {
     pub struct DestroyAh[4] {
         /// Handle of the AH.
         0 => ah_handle: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_two_families_do_not_meet() {
+        let gid = |text: &str| text.parse::<Ipv6Addr>().expect(text).octets();
+        let (four, six) = (gid("::ffff:10.0.0.1"), gid("fe80::1"));
+        assert!(can_meet(&four, &gid("::ffff:10.0.0.2")) && can_meet(&six, &gid("2001:db8::2")));
+        assert!(!can_meet(&four, &six) && !can_meet(&six, &four));
+        for group in ["ff0e::1", "::ffff:239.1.1.1", "ff0e::ffff:239.1.1.1"].map(gid) {
+            assert!(can_meet(&four, &group) && can_meet(&six, &group));
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! route, as if the address had been removed after the change. Principal method:
 //! [`Qp::can_modify_async`].
 
-use abi::ah::{SL_MAX, rate_mbps};
+use abi::ah::{SL_MAX, can_meet, rate_mbps};
 use abi::mr::access;
 use abi::qp::{ModifyQp, attr};
 use protocol::State;
@@ -77,7 +77,10 @@ impl Qp {
                 && new.dest.sl <= SL_MAX
                 && new.dest.src_path_bits == 0
                 && rate_mbps(new.dest.static_rate).is_some()
-                && engine.board.gid(device, port, index).is_some_and(|gid| gid != [0; 16])
+                && engine
+                    .board
+                    .gid(device, port, index)
+                    .is_some_and(|gid| gid != [0; 16] && can_meet(&gid, &new.dest.dgid))
         };
         (!given(attr::PORT | attr::PATH_MTU | attr::AV) || engine.board.is_up(device, port))
             && (!given(attr::PKEY_INDEX) || engine.board.pkey(device, port, new.pkey_index.into()).is_some())

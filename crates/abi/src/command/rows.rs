@@ -161,8 +161,10 @@ const BAD_DM: (Errno, &str) = (Errno::ENOENT, "no such device memory in this con
 const BAD_AH: (Errno, &str) = (Errno::ENOENT, "no such AH in this context");
 const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of ports");
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
-const ADDRESS: (Errno, &str) =
-    (Errno::EINVAL, "address vector without GRH, bad port, source GID index out of range or empty");
+const ADDRESS: (Errno, &str) = (
+    Errno::EINVAL,
+    "address vector without GRH, bad port, source GID index out of range or empty, or an IPv4 address and another one",
+);
 
 const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");
 const START: (Errno, &str) = (Errno::EINVAL, "start and hca_va differ modulo 4096");

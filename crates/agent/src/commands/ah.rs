@@ -1,8 +1,10 @@
 //! Address handles: CREATE_AH, DESTROY_AH, and the rules for address vectors, which MODIFY_QP also
 //! uses. The principal type is [`Ah`].
 
+use std::net::Ipv6Addr;
+
 use abi::Errno;
-use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, SL_MAX, rate_mbps};
+use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, SL_MAX, can_meet, rate_mbps};
 use abi::lid;
 
 use super::pd::{self, no_handle};
@@ -87,7 +89,7 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
         );
     }
     let index = u32::from(attr.sgid_index);
-    if port.gids.entry(index).is_none() {
+    let Some(source) = port.gids.entry(index) else {
         let valid: Vec<String> = port.gids.iter().map(|(index, _)| index.to_string()).collect();
         return refuse(
             Errno::EINVAL,
@@ -97,6 +99,15 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
                 valid.join(", ")
             ),
         );
+    };
+    if !port.is_infiniband() && !can_meet(&source.gid, &attr.dgid) {
+        let [from, to] = [source.gid, attr.dgid].map(Ipv6Addr::from);
+        let text = format!(
+            "{of} leads from {from} (GID index {index} of {} port {number}) to {to}, and only one of them is an IPv4 \
+             address: choose GID indexes of one kind on both sides",
+            device.name
+        );
+        return refuse(Errno::EINVAL, text);
     }
     Ok(())
 }

@@ -247,6 +247,11 @@ fn modify_values_are_checked(fabric: &Fabric) {
     refused(state::INIT, state::RTR, rtr, &|wish| wish.path_mtu = 6);
     refused(state::INIT, state::RTR, rtr, &|wish| wish.dest.is_global = 0);
     refused(state::INIT, state::RTR, rtr, &|wish| wish.dest.sgid_index = 255);
+    // One of source and destination is an IPv4 address.
+    refused(state::INIT, state::RTR, rtr, &|wish| {
+        let is_ipv4 = wish.dest.dgid.starts_with(&[0; 10]);
+        wish.dest.dgid = if is_ipv4 { [0xfe; 16] } else { std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets() };
+    });
     refused(state::INIT, state::RTR, rtr, &|wish| wish.min_rnr_timer = 32);
     refused(state::INIT, state::RTR, rtr, &|wish| wish.max_dest_rd_atomic = 255);
     let rts = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
