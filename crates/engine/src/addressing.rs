@@ -8,7 +8,7 @@ use protocol::Service;
 use wire::grh::Network;
 use wire::{Opcode, Qpn};
 
-use crate::cell::Packet;
+use crate::cell::{Packet, Path};
 use crate::qp::{Inner, Qp};
 use crate::receive::Origin;
 
@@ -60,6 +60,7 @@ impl Qp {
                 Some(Ok(network)) => network.gids().1,
                 _ => return board.have_a_gid_in_common(device, port.into(), packet.path.port.into()),
             },
+            Origin::Host { .. } if !names_port(packet.path, port) => return false,
             Origin::Host { to, .. } => *to,
         };
         let own = (to, board.gid_epoch(), port);
@@ -80,5 +81,23 @@ impl Qp {
         let engine = self.engine();
         let a = &inner.attributes;
         a.alt_port_num == port || engine.board.have_a_gid_in_common(engine.device(), a.port_num.into(), port.into())
+    }
+}
+
+/// Whether a datagram of another host may be for a port, by the LID that it says. A LID is that of
+/// one port, also if two ports share an address.
+fn names_port(path: Path, port: u8) -> bool {
+    path.dlid == 0 || path.port == port
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_to_the_lid_of_a_port_is_for_no_other_port() {
+        let path = |dlid, port| Path { dlid, port, ..Path::default() };
+        assert!(names_port(path(4, 2), 2) && !names_port(path(4, 2), 1));
+        assert!(names_port(path(0, 1), 2), "it says no LID");
     }
 }

@@ -102,7 +102,6 @@ pub struct SocketControl {
 struct Stream {
     sequence: u32,
     buffer: Box<[u8]>,
-    spare: Spare,
 }
 
 impl SocketControl {
@@ -156,7 +155,7 @@ impl SocketControl {
         let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
         let control = Self {
             socket,
-            stream: Mutex::new(Stream { sequence: 0, buffer, spare: Spare::default() }),
+            stream: Mutex::new(Stream { sequence: 0, buffer }),
             closed: AtomicBool::new(false),
             agent: answer.pid,
         };
@@ -207,7 +206,7 @@ impl SocketControl {
     }
 
     /// As [`SocketControl::answer`]. `spare` gives its place to the descriptors of the answer.
-    fn answer_with_descriptors(&self, buffer: &mut [u8], spare: &mut Spare) -> std::io::Result<shm::socket::Received> {
+    fn answer_with_descriptors(&self, buffer: &mut [u8], spare: Spare) -> std::io::Result<shm::socket::Received> {
         let mut peek = || self.socket.peek(&mut [0; 1]);
         let peeked = match poll(&mut peek) {
             Some(peeked) => peeked,
@@ -216,9 +215,8 @@ impl SocketControl {
                 peek()
             }
         };
-        if peeked?.has_fds {
-            spare.close();
-        }
+        peeked?;
+        drop(spare);
         self.socket.recv(buffer)
     }
 }
@@ -249,7 +247,7 @@ fn not_sent(error: &std::io::Error) -> Error {
 }
 
 /// The process has no room for the descriptors of an answer.
-fn too_many_open() -> Error {
+pub(crate) fn too_many_open() -> Error {
     refusal(
         Errno::EMFILE,
         "the agent's descriptors do not fit: this process has too many open files; raise its limit (`ulimit -n`)",
@@ -262,17 +260,17 @@ impl Control for SocketControl {
         if self.closed.load(Ordering::Relaxed) {
             return Err(gone());
         }
-        let Stream { sequence, buffer, spare } = &mut *stream;
-        let brings_descriptors = request::brings_descriptors(request);
-        if brings_descriptors {
-            spare.open(&self.socket).map_err(|_| too_many_open())?;
-        }
+        let Stream { sequence, buffer } = &mut *stream;
+        let spare = request::brings_descriptors(request).then(|| Spare::open(&self.socket)).transpose();
+        let spare = spare.map_err(|_| too_many_open())?;
         *sequence = sequence.wrapping_add(1);
         let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
         let message = [bytemuck::bytes_of(&envelope), request].concat();
         self.socket.send(&message, fds).map_err(|error| not_sent(&error))?;
-        let received =
-            if brings_descriptors { self.answer_with_descriptors(buffer, spare) } else { self.answer(buffer) };
+        let received = match spare {
+            Some(spare) => self.answer_with_descriptors(buffer, spare),
+            None => self.answer(buffer),
+        };
         let received = received.map_err(|_| gone())?;
         const HEAD: usize = size_of::<ReplyEnvelope>();
         let message = buffer.get(..received.len).filter(|message| message.len() >= HEAD).ok_or_else(gone)?;
@@ -288,10 +286,15 @@ impl Control for SocketControl {
             let quiet = matches!(errno, Errno::ENODATA | Errno::EAGAIN);
             return Err(if quiet { Error::new(errno, reason) } else { refusal(errno, reason) });
         }
-        if received.truncated {
+        if !received.truncated {
+            return Ok(Answer { bytes: bytes.to_vec(), fds: received.fds });
+        }
+        // Another thread has opened files just now. Who made an object destroys it again, and
+        // therefore gets the answer without the descriptors.
+        if !request::makes_queue(request) {
             return Err(too_many_open());
         }
-        Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
+        Ok(Answer { bytes: bytes.to_vec(), fds: Vec::new() })
     }
 
     fn tell(&self, request: &[u8]) -> Result<()> {
@@ -307,5 +310,46 @@ impl Control for SocketControl {
         self.closed.store(true, Ordering::Relaxed);
         // This also ends a call that waits for its answer.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use abi::command::number as command;
+    use abi::cq::CreateCq;
+
+    use super::*;
+
+    /// How many descriptors of this process are this socket.
+    fn copies(socket: &Socket) -> usize {
+        let name = |path: &Path| std::fs::read_link(path).ok();
+        let own = name(Path::new(&format!("/proc/self/fd/{}", socket.as_fd().as_raw_fd())));
+        let all = std::fs::read_dir("/proc/self/fd").expect("the descriptors");
+        all.filter_map(|entry| name(&entry.ok()?.path())).filter(|name| Some(name) == own.as_ref()).count()
+    }
+
+    #[test]
+    fn spare_descriptors_are_open_only_while_a_command_runs() {
+        let (socket, agent) = Socket::pair().expect("a connection");
+        let stream = Mutex::new(Stream { sequence: 0, buffer: vec![0; 4096].into_boxed_slice() });
+        let control = SocketControl { socket, stream, closed: AtomicBool::new(false), agent: 0 };
+        let body = CreateCq { response: 1, user_handle: 0, cqe: 1, comp_vector: 0, comp_channel: -1, reserved: 0 };
+        let request = request::legacy(command::CREATE_CQ, &body, 64);
+        for status in [0, Errno::ENOMEM.to_status()] {
+            let answer = std::thread::scope(|scope| {
+                let call = scope.spawn(|| control.call(&request, &[]));
+                let arrived = agent.recv(&mut [0; 4096]).expect("a command");
+                assert!(arrived.len > size_of::<RequestEnvelope>());
+                assert_eq!(copies(&control.socket), 5, "room for the answer's descriptors");
+                let sequence = if status == 0 { 1 } else { 2 };
+                let head = ReplyEnvelope { sequence, status, fds: 0, reserved: 0 };
+                agent.send(bytemuck::bytes_of(&head), &[]).expect("sent");
+                call.join().expect("no panic")
+            });
+            assert_eq!(answer.is_ok(), status == 0);
+            assert_eq!(copies(&control.socket), 1, "also after an answer without descriptors");
+        }
     }
 }

@@ -259,19 +259,31 @@ impl Core {
         self.facts().is_some_and(|facts| u64::from(facts.device_cap_flags) & cap::MW_TYPE_2A != 0)
     }
 
-    /// A call whose answer names queue memory. Maps this memory before the next allocation is
-    /// answered.
+    /// A call that makes an object, and whose answer names its queue memory. Maps this memory before
+    /// the next allocation is answered. If that fails, `undo` gives the command that destroys the
+    /// object at the agent: otherwise nobody could destroy it, and the agent would place other
+    /// objects in memory that is not mapped here.
     pub(crate) fn allocate<T>(
         &self,
         request: &[u8],
         read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
+        undo: impl FnOnce(&T) -> Vec<u8>,
     ) -> Result<(T, View)> {
         let _order = self.memory.allocation.lock();
-        self.allocate_in_turn(request, read)
+        let answer = self.call(request)?;
+        let (out, mapping) = read(&answer)?;
+        match self.memory.queues.view(&mapping, &mut answer.fds.into_iter()) {
+            Ok(view) => Ok((out, view)),
+            Err(error) => {
+                // If the agent is gone, so is the object.
+                let _ = self.tell(&undo(&out));
+                Err(error)
+            }
+        }
     }
 
-    /// As [`Core::allocate`], for a caller that holds [`Memory::allocation`]. That lock comes
-    /// before the lock of every queue.
+    /// As [`Core::allocate`], for an object that exists, and for a caller that holds
+    /// [`Memory::allocation`]. That lock comes before the lock of every queue.
     pub(crate) fn allocate_in_turn<T>(
         &self,
         request: &[u8],

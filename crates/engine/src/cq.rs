@@ -169,20 +169,28 @@ impl Engine {
             reserved: 0,
         };
         let fixed = size_of::<CreateCqAnswer>();
-        let ((answer, out), view) =
-            self.allocate(&request::legacy(command::CREATE_CQ, &body, fixed + size_of::<CqOut>()), |answer| {
+        let ((answer, out), view) = self.allocate(
+            &request::legacy(command::CREATE_CQ, &body, fixed + size_of::<CqOut>()),
+            |answer| {
                 let out: CqOut = answer.get(fixed)?;
                 Ok(((answer.get::<CreateCqAnswer>(0)?, out), out.mapping))
-            })?;
+            },
+            |(answer, _)| destroy(answer.cq_handle),
+        )?;
         let made = Cq::in_domain(Arc::clone(self), answer.cq_handle, &out, view, spec, domain);
         if made.is_err() {
-            let body = DestroyCq { response: 1, cq_handle: answer.cq_handle, reserved: 0 };
             let _order = self.memory.allocation.lock();
             // If the agent is gone, so is the CQ.
-            let _ = self.tell(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()));
+            let _ = self.tell(&destroy(answer.cq_handle));
         }
         made
     }
+}
+
+/// The command that destroys a CQ.
+fn destroy(cq_handle: u32) -> Vec<u8> {
+    let body = DestroyCq { response: 1, cq_handle, reserved: 0 };
+    request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>())
 }
 
 impl Cq {
@@ -503,9 +511,8 @@ impl Cq {
     /// EBUSY while a QP or SRQ uses it.
     pub fn destroy(&self) -> Result<EventCounts> {
         self.engine.check_process()?;
-        let body = DestroyCq { response: 1, cq_handle: self.handle, reserved: 0 };
         let _order = self.engine.memory.allocation.lock();
-        self.engine.give_up(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
+        self.engine.give_up(&destroy(self.handle))?;
         self.leave();
         Ok(EventCounts { completion: self.read.completion(), asynchronous: self.read.asynchronous() })
     }

@@ -65,7 +65,10 @@ impl Core {
         // Copies to and from the program's memory may fault.
         crate::usermem::install().map_err(by_system)?;
         let out: DmOut = answer.get(0)?;
-        let region = map(&answer, out.length)?;
+        let region = map(&answer, out.length).inspect_err(|_| {
+            // Otherwise nobody could free the handle. If the agent is gone, so is the handle.
+            let _ = self.tell(&free(out.dm_handle));
+        })?;
         Ok(Arc::new(Dm { core: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
     }
 }
@@ -140,12 +143,16 @@ impl Dm {
     /// EBUSY while a region is registered on it.
     pub fn free(&self) -> Result<()> {
         self.core.check_process()?;
-        let body = FreeDm { dm_handle: self.handle, reserved: 0 };
-        match self.core.call(&request::private(command::FREE_DM, &body, 0)) {
+        match self.core.call(&free(self.handle)) {
             Err(error) if !self.core.has_lost(&error) => Err(error),
             _ => Ok(()),
         }
     }
+}
+
+/// The command that frees a handle of device memory.
+fn free(dm_handle: u32) -> Vec<u8> {
+    request::private(command::FREE_DM, &FreeDm { dm_handle, reserved: 0 }, 0)
 }
 
 fn missing(host: u64) -> Error {

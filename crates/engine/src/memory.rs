@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use shm::region::Region;
 use shm::{Sink, Source};
 
+use crate::control::too_many_open;
 use crate::error::{Result, by_system, refusal};
 
 /// The regions of one context.
@@ -55,6 +56,7 @@ impl QueueMemory {
                 regions.insert(mapping.region, Arc::downgrade(&region));
                 region
             }
+            (None, None) if mapping.flags & ATTACHED != 0 => return Err(too_many_open()),
             (None, None) => {
                 return Err(refusal(
                     Errno::EIO,

@@ -165,11 +165,14 @@ impl Engine {
             reserved: 0,
         };
         let fixed = size_of::<CreateQpAnswer>();
-        let ((answer, out), view) =
-            self.allocate(&request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()), |answer| {
+        let ((answer, out), view) = self.allocate(
+            &request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()),
+            |answer| {
                 let out: QpOut = answer.get(fixed)?;
-                Ok(((answer.get(0)?, out), out.mapping))
-            })?;
+                Ok(((answer.get::<CreateQpAnswer>(0)?, out), out.mapping))
+            },
+            |(answer, _)| destroy(answer.qp_handle),
+        )?;
         self.adopt_qp(pd, spec, &answer, &out, view)
     }
 
@@ -286,11 +289,16 @@ impl Engine {
 
     /// Destroys a QP at the agent, because its queues got no memory.
     fn give_back_qp(&self, qp_handle: u32) {
-        let body = DestroyQp { response: 1, qp_handle, reserved: 0 };
         let _order = self.memory.allocation.lock();
         // If the agent is gone, so is the QP.
-        let _ = self.tell(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
+        let _ = self.tell(&destroy(qp_handle));
     }
+}
+
+/// The command that destroys a QP.
+pub(crate) fn destroy(qp_handle: u32) -> Vec<u8> {
+    let body = DestroyQp { response: 1, qp_handle, reserved: 0 };
+    request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>())
 }
 
 impl Qp {

@@ -39,16 +39,30 @@ pub(crate) fn makes(request: &[u8]) -> bool {
 pub(crate) fn brings_descriptors(request: &[u8]) -> bool {
     use command::number::{
         ALLOC_DM, CREATE_COMP_CHANNEL, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ, EX_CREATE_CQ, EX_CREATE_QP,
-        IMPORT_DM, LANE_OPEN, MODIFY_SRQ, RESIZE_CQ, STREAM_TAKE, WIRE_OPEN, XRC_ADOPT,
+        IMPORT_DM, IMPORT_MR, LANE_OPEN, MODIFY_SRQ, RESIZE_CQ, STREAM_TAKE, WIRE_OPEN, XRC_ADOPT,
     };
     let Some((number, is_extended)) = number(request) else { return false };
     if is_extended {
         return matches!(
             number,
-            EX_CREATE_CQ | EX_CREATE_QP | ALLOC_DM | IMPORT_DM | LANE_OPEN | STREAM_TAKE | WIRE_OPEN | XRC_ADOPT
+            EX_CREATE_CQ
+                | EX_CREATE_QP
+                | ALLOC_DM
+                | IMPORT_DM
+                | IMPORT_MR
+                | LANE_OPEN
+                | STREAM_TAKE
+                | WIRE_OPEN
+                | XRC_ADOPT
         );
     }
     matches!(number, CREATE_COMP_CHANNEL | CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ | MODIFY_SRQ | RESIZE_CQ)
+}
+
+/// Whether a command makes an object with queue memory.
+pub(crate) fn makes_queue(request: &[u8]) -> bool {
+    use command::number::{CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ};
+    matches!(number(request), Some((CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ, false)))
 }
 
 /// A command's number, and whether it is an extended command.
@@ -60,4 +74,23 @@ fn number(request: &[u8]) -> Option<(u8, bool)> {
 /// One of softhca's own commands, with room for `out_len` bytes of answer.
 pub(crate) fn private<T: Record>(number: u8, body: &T, out_len: usize) -> Vec<u8> {
     command::extended(number, body, out_len, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::dm::ImportMr;
+    use abi::qp::DestroyQp;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_come_for_queues_and_for_memory_of_the_agent() {
+        let imported = private(command::number::IMPORT_MR, &ImportMr { pd_handle: 1, handle: 2 }, 0);
+        assert!(brings_descriptors(&imported) && !makes_queue(&imported));
+        let body = DestroyQp { response: 1, qp_handle: 1, reserved: 0 };
+        let made = legacy(command::number::CREATE_QP, &body, 0);
+        assert!(brings_descriptors(&made) && makes_queue(&made));
+        let destroyed = legacy(command::number::DESTROY_QP, &body, 0);
+        assert!(!brings_descriptors(&destroyed) && !makes_queue(&destroyed));
+    }
 }

@@ -76,6 +76,12 @@ impl Queue {
     }
 }
 
+/// The command that destroys an SRQ.
+pub(crate) fn destroy(srq_handle: u32) -> Vec<u8> {
+    let body = DestroySrq { response: 1, srq_handle, reserved: 0 };
+    request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>())
+}
+
 impl Engine {
     /// Creates a shared receive queue.
     ///
@@ -91,11 +97,14 @@ impl Engine {
             srq_limit: 0,
         };
         let fixed = size_of::<CreateSrqAnswer>();
-        let ((answer, out), view) =
-            self.allocate(&request::legacy(command::CREATE_SRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
+        let ((answer, out), view) = self.allocate(
+            &request::legacy(command::CREATE_SRQ, &body, fixed + size_of::<SrqOut>()),
+            |answer| {
                 let out: SrqOut = answer.get(fixed)?;
-                Ok(((answer.get(0)?, out), out.mapping))
-            })?;
+                Ok(((answer.get::<CreateSrqAnswer>(0)?, out), out.mapping))
+            },
+            |(answer, _)| destroy(answer.srq_handle),
+        )?;
         self.adopt_srq(pd, &answer, &out, view, spec.cookie)
     }
 
@@ -122,10 +131,9 @@ impl Engine {
         let (ring, count) = match sound(pd, out, &view) {
             Ok(found) => found,
             Err(error) => {
-                let body = DestroySrq { response: 1, srq_handle: answer.srq_handle, reserved: 0 };
                 let _order = self.memory.allocation.lock();
                 // If the agent is gone, so is the SRQ.
-                let _ = self.tell(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()));
+                let _ = self.tell(&destroy(answer.srq_handle));
                 return Err(error);
             }
         };
@@ -353,8 +361,7 @@ impl Srq {
     pub fn destroy(&self) -> Result<u32> {
         self.engine.check_process()?;
         let _order = self.engine.memory.allocation.lock();
-        let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
-        self.engine.give_up(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?;
+        self.engine.give_up(&destroy(self.handle))?;
         self.leave();
         Ok(self.read.asynchronous())
     }

@@ -124,11 +124,14 @@ impl Engine {
             cq_handle: cq.handle(),
         };
         let fixed = size_of::<CreateSrqAnswer>();
-        let ((answer, out), view) =
-            self.allocate(&request::legacy(command::CREATE_XSRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
+        let ((answer, out), view) = self.allocate(
+            &request::legacy(command::CREATE_XSRQ, &body, fixed + size_of::<SrqOut>()),
+            |answer| {
                 let out: SrqOut = answer.get(fixed)?;
-                Ok(((answer.get(0)?, out), out.mapping))
-            })?;
+                Ok(((answer.get::<CreateSrqAnswer>(0)?, out), out.mapping))
+            },
+            |(answer, _)| crate::srq::destroy(answer.srq_handle),
+        )?;
         self.make_member(pd, (&answer, &out, view), (xrcd.domain, xrcd.token), cq, spec.cookie)
     }
 
@@ -206,11 +209,14 @@ impl Engine {
     fn ask_for_qp(self: &Arc<Self>, parts: Parts, body: CreateQp) -> Result<Arc<Qp>> {
         let body = CreateQp { response: 1, user_handle: parts.cookie, ..body };
         let fixed = size_of::<CreateQpAnswer>();
-        let ((answer, out), view) =
-            self.allocate(&request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()), |answer| {
+        let ((answer, out), view) = self.allocate(
+            &request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()),
+            |answer| {
                 let out: QpOut = answer.get(fixed)?;
-                Ok(((answer.get(0)?, out), out.mapping))
-            })?;
+                Ok(((answer.get::<CreateQpAnswer>(0)?, out), out.mapping))
+            },
+            |(answer, _)| crate::qp::destroy(answer.qp_handle),
+        )?;
         self.make_qp(parts, &answer, &out, view)
     }
 

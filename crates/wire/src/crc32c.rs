@@ -41,6 +41,28 @@ mod tests {
         }
     }
 
+    /// The CRC bit by bit, by its definition.
+    fn by_definition(before: u32, bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!before, |register, byte| {
+            (0..8).fold(register ^ u32::from(*byte), |register, _| {
+                register >> 1 ^ 0x82f6_3b78 & (register & 1).wrapping_neg()
+            })
+        })
+    }
+
+    #[test]
+    fn every_length_around_a_stride_from_every_alignment() {
+        assert_eq!(by_definition(0, b"123456789"), 0xe306_9283);
+        let bytes: Vec<u8> = (0..2048_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for at in 0..64 {
+            let mut expected = by_definition(at as u32, &bytes[at..at + LONG - 1]);
+            for len in LONG - 1..LONG + 300 {
+                assert_eq!(append(at as u32, &bytes[at..at + len]), expected, "{len} bytes from {at}");
+                expected = by_definition(expected, &bytes[at + len..=at + len]);
+            }
+        }
+    }
+
     #[test]
     fn bytes_are_folded_if_the_processor_can() {
         let can = crate::icrc::Width::all().next().is_some();

@@ -86,6 +86,12 @@ impl fmt::Display for Header {
     }
 }
 
+/// Whether packets with this opcode are datagrams that say their LIDs.
+#[must_use]
+pub const fn is_opcode(opcode: u8) -> bool {
+    matches!(opcode, SEND_ONLY | SEND_ONLY_IMM)
+}
+
 /// Parses the headers of a datagram that says its LIDs. Behind them, after [`Headers::len`] and
 /// [`LEN`] bytes, are payload and padding. `None`: it is another packet.
 ///
@@ -173,6 +179,7 @@ mod tests {
         assert_eq!((parse(&[]), parse(&[0x64; 40])), (Ok(None), Ok(None)));
         let rc = Headers { opcode: Opcode::default(), ..headers() };
         assert_eq!(OWN.packet(&rc, b""), Err(Error::Opcode(0)));
+        assert!(is_opcode(BYTES[0]) && !is_opcode(0x64));
         assert_eq!([SEND_ONLY, SEND_ONLY_IMM].map(Opcode::from_u8), [None, None], "other adapters drop it");
     }
 }

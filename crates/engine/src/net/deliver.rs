@@ -38,6 +38,11 @@ fn destination(packet: &[u8]) -> u32 {
     u32::from_be_bytes([0, packet[5], packet[6], packet[7]])
 }
 
+/// Whether a packet with this opcode is for a QP, and answers nothing.
+fn is_request(opcode: u8) -> bool {
+    lids::is_opcode(opcode) || Opcode::from_u8(opcode).is_some_and(|opcode| !opcode.is_response())
+}
+
 /// A packet whose ICRC is correct.
 enum Found<'a> {
     Packet(Packet, &'a [u8]),
@@ -80,7 +85,7 @@ impl<'a> Packets<'a> {
                 }
                 // Not given back: the agent has no owner for it either.
                 self.show(bytes);
-                if Opcode::from_u8(bytes[0]).is_some_and(|opcode| !opcode.is_response()) {
+                if is_request(bytes[0]) {
                     self.drop(bytes, Cause::NoQp, (0, 0));
                 }
             } else if let Some(fits) = self.envelope.check(bytes, self.id) {
@@ -359,5 +364,16 @@ impl Engine {
         } else if let Some(qp) = self.qps.find(probe.dest_qp.value()) {
             qp.on_probe(&probe, datagrams);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_datagrams_without_a_qp_count_as_dropped() {
+        // A SEND, a datagram, datagrams that say their LIDs; an acknowledgement, a CNP.
+        assert_eq!([0x04, 0x64, 0xd4, 0xd5, 0x11, cnp::OPCODE].map(is_request), [true, true, true, true, false, false]);
     }
 }

@@ -1,13 +1,10 @@
 //! How a QP ends: its last command, and the cleanup that follows when nothing can reach the QP any
 //! more. Adds to [`Qp`].
 
-use abi::command::number as command;
 use abi::errno::Errno;
-use abi::qp::{DestroyQp, DestroyQpAnswer};
 
 use super::{Inner, Qp, Route};
 use crate::error::{Result, refusal};
-use crate::request;
 
 impl Qp {
     /// Destroys the QP; its requests end without completions. Returns how many of its events were
@@ -22,8 +19,7 @@ impl Qp {
         }
         self.send_off();
         let order = self.engine.memory.allocation.lock();
-        let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
-        let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
+        let request = super::destroy(self.handle);
         // Only a multicast group can make the agent refuse.
         let destroyed = match self.engine.groups.has(self.qpn) {
             true => self.engine.call(&request).map(drop),

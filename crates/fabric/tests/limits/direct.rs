@@ -1,7 +1,7 @@
 //! An engine that owns its agent's state: a command is a call of `dispatch` in the same thread,
 //! without sockets. The principal type is [`Solo`].
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::errno::Errno;
@@ -17,10 +17,14 @@ use parking_lot::Mutex;
 /// The state of an agent that no thread runs.
 pub(crate) struct Solo(Arc<Mutex<World>>);
 
+/// What becomes of the descriptors of an answer.
+pub(crate) type Delivery = fn(Vec<OwnedFd>) -> Vec<OwnedFd>;
+
 /// One context of this agent.
 struct Direct {
     world: Arc<Mutex<World>>,
     context: ContextId,
+    delivery: Arc<Mutex<Delivery>>,
 }
 
 impl Solo {
@@ -43,9 +47,15 @@ impl Solo {
 
     /// An engine of a user.
     pub(crate) fn engine_of(&self, uid: u32) -> Arc<Engine> {
+        self.engine_with(uid, &Arc::new(Mutex::new(|fds| fds)))
+    }
+
+    /// An engine of a user that gets descriptors by way of `delivery`.
+    pub(crate) fn engine_with(&self, uid: u32, delivery: &Arc<Mutex<Delivery>>) -> Arc<Engine> {
+        let delivery = Arc::clone(delivery);
         let peer = Peer { pid: 0, uid, comm: String::new() };
         let context = self.0.lock().open(0, 0, peer).expect("a context");
-        Engine::open(Box::new(Direct { world: Arc::clone(&self.0), context })).expect("an engine")
+        Engine::open(Box::new(Direct { world: Arc::clone(&self.0), context, delivery })).expect("an engine")
     }
 }
 
@@ -56,7 +66,7 @@ impl Control for Direct {
         let reply = dispatch(&mut world, self.context, request, fds);
         world.flush(true);
         match reply.status {
-            0 => Ok(Answer { bytes: reply.bytes, fds: reply.fds }),
+            0 => Ok(Answer { bytes: reply.bytes, fds: (self.delivery.lock())(reply.fds) }),
             status => Err(Error::new(Errno(-status), String::from_utf8_lossy(&reply.bytes).into_owned())),
         }
     }

@@ -14,6 +14,7 @@ mod groups;
 mod messages;
 mod queues;
 mod tables;
+mod unmapped;
 
 use abi::errno::Errno;
 use engine::Error;

@@ -132,11 +132,12 @@ impl Managed {
         Ok(())
     }
 
-    /// A peer may be another release of softhca. That is an error once, until its datagrams count.
+    /// A peer may be another release of softhca. That is an error once, until its datagrams count,
+    /// also if it says another version each time.
     fn refuse_version(&mut self, from: SocketAddr, version: u8) -> Result<(), Ignored> {
         let mut refuses = false;
         for outward in self.tunnels.all.iter_mut().filter(|outward| outward.peer == from) {
-            refuses |= outward.refused.replace(version) != Some(version);
+            refuses |= outward.refused.replace(version).is_none();
         }
         if refuses { Err(Ignored::Version(version)) } else { Ok(()) }
     }

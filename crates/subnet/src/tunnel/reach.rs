@@ -9,6 +9,7 @@
 //! ```
 
 use crate::rate::Mtu;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The most LIDs that are kept of a peer.
@@ -63,6 +64,11 @@ pub fn is_of_one_port(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && !localhost.contains(&ip)
 }
 
+/// Whether an agent can have an IP address. Programs send packets to it.
+fn is_of_one_agent(ip: IpAddr) -> bool {
+    !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 impl Reached {
     fn emit(&self, out: &mut Vec<u8>) {
         let keys = self.pkeys.get(..MOST_KEYS).unwrap_or(&self.pkeys);
@@ -81,12 +87,15 @@ impl Reached {
         let (own, rest) = rest.split_first_chunk()?;
         let (count, rest) = rest.split_first()?;
         let (keys, rest) = rest.split_at_checked(2 * usize::from(*count))?;
-        if usize::from(*count) > MOST_KEYS || *tunnels > MOST_TUNNELS {
+        let (address, own) = (ip(*address), ip(*own).filter(|own| is_of_one_port(*own)));
+        if usize::from(*count) > MOST_KEYS
+            || *tunnels > MOST_TUNNELS
+            || address.is_some_and(|address| !is_of_one_agent(address))
+        {
             return None;
         }
         let pkeys = keys.as_chunks().0.iter().map(|key| u16::from_be_bytes(*key)).collect();
         let (lid, levels) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
-        let (address, own) = (ip(*address), ip(*own).filter(|own| is_of_one_port(*own)));
         let mtu = Mtu::from_code(*mtu)?;
         Some((Reached { lid, levels, mtu, pkeys, address, tunnels: *tunnels, gid: *gid, ip: own }, rest))
     }
@@ -120,9 +129,11 @@ impl Parts {
         self.0.is_empty()
     }
 
-    /// All that the peer reaches, as far as it has said so.
+    /// All that the peer reaches, as far as it has said so. If it says several things of a LID, the
+    /// first one counts.
     pub fn all(&self) -> impl Iterator<Item = &Reached> {
-        self.0.iter().flatten().take(MOST)
+        let mut seen = BTreeSet::new();
+        self.0.iter().flatten().filter(move |one| seen.insert(one.lid)).take(MOST)
     }
 
     /// Takes a body. Returns all that the peer reaches, if this has changed, or `None` for a body
@@ -158,7 +169,7 @@ mod tests {
         let keys = proptest::collection::vec(any::<u16>(), 0..40);
         let address = prop_oneof![
             Just(None),
-            (1..=u32::MAX).prop_map(|v4| Some(IpAddr::V4(v4.into()))),
+            (1..0xe000_0000_u32).prop_map(|v4| Some(IpAddr::V4(v4.into()))),
             Just(Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
         ];
         let path = (1..=5_u8, 0..=MOST_TUNNELS, address);
@@ -181,11 +192,46 @@ mod tests {
         })
     }
 
+    /// What is said of several LIDs.
+    fn list() -> impl Strategy<Value = Vec<Reached>> {
+        proptest::collection::vec(reached(), 0..60).prop_map(|mut all| {
+            let mut seen = BTreeSet::new();
+            all.retain(|one| seen.insert(one.lid));
+            all
+        })
+    }
+
+    const ONE: Reached = Reached {
+        lid: 7,
+        levels: 1,
+        mtu: Mtu::B2048,
+        pkeys: Vec::new(),
+        address: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))),
+        tunnels: 1,
+        gid: [3; 16],
+        ip: None,
+    };
+
+    #[test]
+    fn the_first_thing_that_is_said_of_a_lid_counts() {
+        let other = Reached { address: Some([10, 0, 0, 3].into()), ..ONE };
+        assert_eq!(Parts::default().take(&bodies(&[ONE, other])[0]), Some(vec![ONE]));
+    }
+
+    #[test]
+    fn a_group_of_hosts_is_not_believed_to_be_an_agent() {
+        let group = IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+        for address in [[224, 0, 0, 1].into(), Ipv4Addr::BROADCAST.into(), group] {
+            let one = Reached { address: Some(address), ..ONE };
+            assert_eq!(Parts::default().take(&bodies(&[one])[0]), None, "{address}");
+        }
+    }
+
     proptest! {
         #[test]
         fn the_peer_learns_all_that_is_said_and_what_is_no_more(
-            first in proptest::collection::vec(reached(), 0..60),
-            second in proptest::collection::vec(reached(), 0..60),
+            first in list(),
+            second in list(),
         ) {
             let mut parts = Parts::default();
             for list in [first, second] {

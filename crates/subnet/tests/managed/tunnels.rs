@@ -264,6 +264,11 @@ fn a_peer_of_another_release_is_refused_and_reported_once_until_it_is_replaced()
     old[4] -= 1;
     assert_eq!(pair.nets[0].tunnel_arrived(address(1), &old), Err(Ignored::Version(old[4])));
     assert_eq!(pair.nets[0].tunnel_arrived(address(1), &old), Ok(()), "once");
+    let mut older = old.clone();
+    older[4] -= 1;
+    for forged in [&older, &old, &older] {
+        assert_eq!(pair.nets[0].tunnel_arrived(address(1), forged), Ok(()), "a sender does not fill the log");
+    }
     assert_eq!(pair.nets[0].tunnel_arrived(address(5), &old), Ok(()), "a stranger is not reported");
     pair.run(3 * TRAINING);
     assert_eq!(pair.states(), INIT);
