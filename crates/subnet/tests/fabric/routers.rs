@@ -3,7 +3,7 @@
 use crate::net::{Net, end, global};
 use softhca_subnet::fabric::{Hop, Probe};
 use softhca_subnet::router::Route;
-use softhca_subnet::{Cause, NodeId};
+use softhca_subnet::{Cause, End, NodeId};
 use wire::Grh;
 use wire::lrh;
 
@@ -142,4 +142,65 @@ fn l11_a_router_port_enforces_partitions() {
     net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
     assert_eq!(net.run(), []);
     assert_eq!(net.dropped(end(router, 1), Cause::PartitionIn), 1);
+}
+
+/// Three routers in a circle, whose tables lead a subnet that nobody has from each one to the next.
+fn circle() -> (Net, Vec<NodeId>) {
+    let mut net = Net::new(1, 3);
+    let routers: Vec<NodeId> = (0..3).map(|at| net.fabric.add_router(0x9000 + at * 0x100, 2)).collect();
+    net.cable(net.hca(0), end(net.switches[0], 3));
+    for (at, router) in routers.iter().enumerate() {
+        let next = (at + 1) % 3;
+        for (port, switch) in [(1, at), (2, next)] {
+            net.cable(end(*router, port), end(net.switches[switch], port));
+            net.fabric.settings_mut(end(*router, port)).unwrap().identity.lid = 100 + u16::from(port);
+            net.fabric.switch_mut(net.switches[switch]).unwrap().set_route(100 + u16::from(port), port);
+        }
+        let tables = net.fabric.router_mut(*router).unwrap();
+        tables.routes.push(Route { prefix: u128::from(PREFIXES[1]) << 64, len: 64, port: 2, via: Some(101) });
+    }
+    net.fabric.settings_mut(net.hca(0)).unwrap().identity.prefix = PREFIXES[0];
+    net.up();
+    (net, routers)
+}
+
+/// Sends a packet into the circle. Returns where and why it is dropped, and how many routers have
+/// forwarded it.
+fn lost_in_circle(hop_limit: u8) -> (Vec<(End, Cause)>, u64, Cause) {
+    let (mut net, routers) = circle();
+    let sgid = net.fabric.port(net.hca(0)).unwrap().settings().identity.gid();
+    let dgid = (u128::from(PREFIXES[1]) << 64 | 7).to_be_bytes();
+    let grh = Grh { hop_limit, next_header: 0x1b, sgid, dgid, ..Grh::default() };
+    let lrh = lrh::Header { dlid: 101, slid: 1, ..lrh::Header::default() };
+    net.fabric.inject(net.hca(0), global(lrh, grh)).unwrap();
+    assert_eq!(net.run(), []);
+    assert_eq!(net.drops(), 1);
+    let ends = net.switches.iter().chain(&routers).flat_map(|node| (0..=8).map(|port| end(*node, port)));
+    let ports = ends.filter_map(|at| Some((at, net.fabric.port(at)?.counters())));
+    let dropped = ports.flat_map(|(at, counters)| counters.drops().map(move |(cause, _)| (at, cause))).collect();
+    let sent = routers.iter().map(|router| net.fabric.port(end(*router, 2)).unwrap().counters().sent.packets);
+    let probe = Probe { dlid: 101, grh: Some(grh), ..Probe::default() };
+    (dropped, sent.sum(), net.fabric.resolve_to(net.hca(0), &probe).unwrap_err().cause)
+}
+
+/// Every router that forwards the packet takes one of its hop limit. The router that gets it with 1 or
+/// 0 drops it where it comes in.
+#[test]
+fn l40_a_packet_in_a_circle_of_routers_ends_with_its_hop_limit() {
+    let (_, routers) = circle();
+    for hop_limit in [0_u8, 1, 2, 3, 4, 9, 32] {
+        let forwarded = hop_limit.saturating_sub(1);
+        let last = end(routers[usize::from(forwarded) % 3], 1);
+        let expected = (vec![(last, Cause::HopLimit)], u64::from(forwarded), Cause::HopLimit);
+        assert_eq!(lost_in_circle(hop_limit), expected, "hop limit {hop_limit}");
+    }
+}
+
+/// A path has up to 64 switches and routers. What takes more, a switch drops.
+#[test]
+fn l40_a_packet_in_a_circle_of_routers_ends_after_64_nodes() {
+    for hop_limit in [33, 255] {
+        let (dropped, forwarded, cause) = lost_in_circle(hop_limit);
+        assert_eq!((dropped.len(), dropped[0].1, forwarded, cause), (1, Cause::LifeTime, 32, Cause::NoRoute));
+    }
 }
