@@ -51,6 +51,7 @@ pub mod datagram;
 mod guids;
 mod mirror;
 mod operator;
+pub mod routed_groups;
 mod routers;
 mod timers;
 mod tunnels;
@@ -72,7 +73,8 @@ use mad::sma::Event;
 use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use routers::Subnets;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use timers::Timer;
@@ -183,6 +185,12 @@ pub struct Managed {
     counted: HashMap<End, Counters>,
     /// The links to other agents.
     tunnels: Tunnels,
+    /// The ports of routers that are up.
+    subnets: Subnets,
+    /// How often these have changed.
+    router_changes: u64,
+    /// The groups that routers forward, by the prefix of a subnet and the LID there.
+    routed: BTreeMap<(u64, u16), u128>,
     /// What attached ports send and receive is handed out.
     shown: bool,
     outputs: Vec<Output>,
@@ -209,6 +217,9 @@ impl Managed {
             timers: BTreeSet::new(),
             counted,
             tunnels,
+            subnets: Subnets::new(),
+            router_changes: 0,
+            routed: BTreeMap::new(),
             shown: false,
             outputs: Vec::new(),
         })

@@ -11,15 +11,15 @@ use crate::state::Logical;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The port of a router in a subnet.
-#[derive(Clone, Copy, Debug)]
-struct Attached {
-    router: NodeId,
-    port: u8,
-    lid: u16,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attached {
+    pub(super) router: NodeId,
+    pub(super) port: u8,
+    pub(super) lid: u16,
 }
 
 /// The ports of routers, by the prefix of their subnet.
-type Subnets = BTreeMap<u64, Vec<Attached>>;
+pub(super) type Subnets = BTreeMap<u64, Vec<Attached>>;
 
 /// Whether packets for other subnets may go to an end port, or come from it.
 fn is_routed(port: &Port) -> bool {
@@ -33,6 +33,10 @@ impl Managed {
         let ids = (0..self.fabric.len() as u32).map(NodeId);
         let routers: Vec<NodeId> = ids.filter(|id| self.is_router(*id)).collect();
         let subnets = self.subnets_of_routers(&routers);
+        if self.subnets != subnets {
+            self.subnets.clone_from(&subnets);
+            self.router_changes += 1;
+        }
         for id in routers {
             let (routes, neighbours) = (routes(&subnets, id), self.neighbours_of(&subnets, id));
             let known = self.fabric.node(id).map(|node| node.kind());

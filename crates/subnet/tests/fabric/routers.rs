@@ -2,7 +2,8 @@
 
 use crate::net::{Net, end, global};
 use softhca_subnet::fabric::{Hop, Probe};
-use softhca_subnet::router::Route;
+use softhca_subnet::router::{Group, Route};
+use softhca_subnet::switch::Ports;
 use softhca_subnet::{Cause, End, NodeId};
 use wire::Grh;
 use wire::lrh;
@@ -120,17 +121,31 @@ fn l40_a_full_router_stops_the_other_subnet_and_loses_nothing() {
 fn l40_a_multicast_packet_is_routed_to_the_other_subnets_of_its_group() {
     let (mut net, router) = two_subnets();
     let mgid = 0xff15_u128 << 112 | 7;
-    net.fabric.router_mut(router).unwrap().groups.insert(mgid, vec![(1, 0xc005), (2, 0xc006)]);
+    let copies = vec![(1, 0xc005, 0), (2, 0xc006, 3)];
+    net.fabric.router_mut(router).unwrap().groups.insert(mgid, Group { ingress: Ports::of([1, 2]), copies });
     for (side, mlid) in [(0, 0xc005), (1, 0xc006)] {
         let switch = net.fabric.switch_mut(net.switches[side]).unwrap();
-        switch.multicast.insert(mlid, softhca_subnet::switch::Ports::of([1, 2]));
+        switch.multicast.insert(mlid, Ports::of([1, 2]));
     }
     let grh = Grh { dgid: mgid.to_be_bytes(), sgid: [0xfd; 16], hop_limit: 4, ..Grh::default() };
     net.fabric
         .inject(net.hca(0), global(lrh::Header { dlid: 0xc005, slid: 1, ..lrh::Header::default() }, grh))
         .unwrap();
     let delivered = net.run();
-    assert_eq!((delivered.len(), delivered[0].end, delivered[0].frame.lrh.dlid), (1, net.hca(1), 0xc006));
+    assert_eq!((delivered.len(), delivered[0].end), (1, net.hca(1)));
+    assert_eq!((delivered[0].frame.lrh.dlid, delivered[0].frame.lrh.sl), (0xc006, 3));
+    let tree = |hop_limit| {
+        let grh = Some(Grh { hop_limit, ..grh });
+        net.fabric.trace_multicast(net.hca(0), &Probe { dlid: 0xc005, grh, ..Probe::default() })
+    };
+    let (reached, links): (Vec<_>, _) = (tree(4).ends.into_iter().collect(), tree(4).links.len());
+    assert_eq!((reached, links), (vec![net.hca(1)], 4), "two links on each side");
+    let lost = tree(1);
+    assert_eq!((lost.ends.len(), lost.links.len()), (0, 2));
+    assert_eq!(
+        lost.lost.iter().map(|lost| (lost.end, lost.cause)).collect::<Vec<_>>(),
+        [(end(router, 1), Cause::HopLimit)]
+    );
 }
 
 #[test]
