@@ -124,6 +124,22 @@ impl Groups {
         Some((left, self.delete_if_empty(mgid)))
     }
 
+    /// Sets the join states of the members for which `of` holds, and of no others. Returns whether
+    /// anything has changed, and whether the group was deleted; `None` if there is no such group.
+    pub fn set(
+        &mut self,
+        mgid: &Gid,
+        of: impl Fn(PortId) -> bool,
+        states: &BTreeMap<Joiner, u8>,
+    ) -> Option<(bool, bool)> {
+        let group = self.groups.get_mut(mgid)?;
+        let before = group.members.clone();
+        group.members.retain(|who, _| !of(who.port));
+        group.members.extend(states);
+        let changed = before != group.members;
+        Some((changed, self.delete_if_empty(mgid)))
+    }
+
     /// Removes ports that no longer exist. Returns whether there were any, and the groups that were
     /// deleted.
     pub fn retain(&mut self, exists: impl Fn(PortId) -> bool) -> (bool, Vec<Gid>) {

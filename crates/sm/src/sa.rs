@@ -11,12 +11,14 @@ mod multi_paths;
 mod paths;
 mod records;
 mod request;
+mod routers;
 mod services;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use request::Peer;
+pub use routers::Routed;
 
 use crate::groups::{Group, Groups};
 use crate::inventory::{Inventory, Member, PortId};
