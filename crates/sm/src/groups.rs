@@ -56,6 +56,17 @@ impl Group {
     }
 }
 
+/// A group whose scope is larger than the subnet, with members other than routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The group.
+    pub record: McMemberRecord,
+    /// Packets are delivered to some of the members.
+    pub receives: bool,
+    /// Some of the members keep the group alive.
+    pub lives: bool,
+}
+
 /// All groups.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {

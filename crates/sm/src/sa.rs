@@ -18,7 +18,6 @@ mod tests;
 mod walk;
 
 pub use request::Peer;
-pub use routers::Routed;
 
 use crate::groups::{Group, Groups};
 use crate::inventory::{Inventory, Member, PortId};

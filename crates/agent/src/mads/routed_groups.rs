@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use sm::sa::Routed;
+use sm::groups::Routed;
 use subnet::Managed;
 use subnet::managed::routed_groups::{Duty, InSubnet};
 use wire::sa::McMemberRecord;

@@ -1,26 +1,15 @@
 //! The groups whose packets routers forward, and the ports of routers as their members. Not the
-//! choice of these ports, which is the caller's. Principal type: [`Routed`]. Adds to [`Sa`].
+//! choice of these ports, which is the caller's. Adds to [`Sa`].
 
 use super::Sa;
 use super::members::{LINK_LOCAL_SCOPE, cap};
-use crate::groups::{Group, Joiner};
+use crate::groups::{Group, Joiner, Routed};
 use crate::inventory::{Inventory, PortId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::notice::Notice;
 use wire::sa::McMemberRecord;
 use wire::smp::NodeType;
-
-/// A group whose scope is larger than the subnet, with members other than routers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Routed {
-    /// The group.
-    pub record: McMemberRecord,
-    /// Packets are delivered to some of the members.
-    pub receives: bool,
-    /// Some of the members keep the group alive.
-    pub lives: bool,
-}
 
 /// The bits that keep a group alive.
 const KEEPS: u8 = McMemberRecord::FULL | McMemberRecord::SEND_ONLY_FULL;

@@ -5,7 +5,7 @@
 //! type: [`Duty`].
 
 use super::Managed;
-use super::routers::{Attached, Subnets};
+use super::subnets::{Attached, Subnets};
 use crate::fabric::{End, Kind, NodeId};
 use crate::router::Group;
 use crate::switch::Ports;

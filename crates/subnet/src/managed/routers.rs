@@ -4,22 +4,12 @@
 //! and by the next router on a shortest way those behind other routers. Adds to [`Managed`].
 
 use super::Managed;
+use super::subnets::{Attached, Subnets};
 use crate::fabric::{Kind, NodeId};
 use crate::port::{Identity, LINK_LOCAL, Port};
 use crate::router::Route;
 use crate::state::Logical;
 use std::collections::{BTreeMap, VecDeque};
-
-/// The port of a router in a subnet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attached {
-    pub(super) router: NodeId,
-    pub(super) port: u8,
-    pub(super) lid: u16,
-}
-
-/// The ports of routers, by the prefix of their subnet.
-pub(super) type Subnets = BTreeMap<u64, Vec<Attached>>;
 
 /// Whether packets for other subnets may go to an end port, or come from it.
 fn is_routed(port: &Port) -> bool {
