@@ -1,6 +1,7 @@
-/* Two programs in two subnets, which a router joins: datagrams and a reliable connection with a GRH.
- *   -p PORT [HOST], with the LID of the router in the own subnet in ROUTER_LID
- * With a hop limit of 1 nothing passes. */
+/* Two programs in two subnets, which one or more routers join: datagrams and a reliable connection with a GRH.
+ *   -p PORT [HOST], with the LID of the router in the own subnet in ROUTER_LID, and the number of
+ *   routers between the programs in ROUTERS
+ * With a hop limit that is not greater than this number nothing passes. */
 #include "common.h"
 
 enum { SIZE = 3000, GRH = 40, QKEY = 0x4711 };
@@ -8,6 +9,7 @@ enum { SIZE = 3000, GRH = 40, QKEY = 0x4711 };
 struct side { uint32_t rc, ud; union ibv_gid gid; };
 
 static uint16_t router;
+static uint8_t routers;
 
 static struct ibv_ah_attr way_to(union ibv_gid gid, uint8_t hop_limit)
 {
@@ -33,6 +35,7 @@ int main(int argc, char **argv)
 {
     int is_client, fd = rendezvous(argc, argv, &is_client);
     router = (uint16_t)atoi(getenv("ROUTER_LID"));
+    routers = (uint8_t)atoi(getenv("ROUTERS"));
     struct ibv_context *context = open_first();
     struct ibv_pd *pd = ibv_alloc_pd(context);
     struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0), *datagrams = ibv_create_cq(context, 64, NULL, NULL, 0);
@@ -48,7 +51,7 @@ int main(int argc, char **argv)
     MUST(write(fd, &own, sizeof own) == sizeof own && read(fd, &peer, sizeof peer) == sizeof peer);
     MUST(memcmp(own.gid.raw, peer.gid.raw, 8) != 0);
 
-    connect_through_router(rc, peer, 2);
+    connect_through_router(rc, peer, routers + 1);
     MUST(post_receive(rc, mr, (uintptr_t)bytes + 4096, SIZE) == 0);
     char ready = 0;
     MUST(write(fd, &ready, 1) == 1 && read(fd, &ready, 1) == 1);
@@ -72,10 +75,10 @@ int main(int argc, char **argv)
         MUST(bytes[GRH + 999] == (uint8_t)(999 * 7 + !is_client));
     }
 
-    connect_through_router(lost, (struct side){ .rc = peer.rc, .gid = peer.gid }, 1);
+    connect_through_router(lost, (struct side){ .rc = peer.rc, .gid = peer.gid }, routers);
     MUST(post(lost, IBV_WR_SEND, mr, (uintptr_t)bytes + 8192, 8, 0, 0) == 0);
     MUST(next_completion(cq).status == IBV_WC_RETRY_EXC_ERR);
     MUST(write(fd, &ready, 1) == 1 && read(fd, &ready, 1) == 1);
-    printf("the router forwards packets with a GRH\n");
+    printf("routers forward packets with a GRH\n");
     return 0;
 }

@@ -21,6 +21,29 @@ Hca 1 \"H1\"
 Hca 1 \"H2\"
 ";
 
+/// Three subnets in a row.
+const TWO_ROUTERS: &str = "\
+Switch 4 \"S1\"
+[1] \"H1\"[1]
+[2] \"R1\"[1]
+
+Switch 4 \"S2\"
+[1] \"R1\"[2]
+[2] \"R2\"[1]
+
+Switch 4 \"S3\"
+[1] \"R2\"[2]
+[2] \"H2\"[1]
+
+Rt 2 \"R1\"
+
+Rt 2 \"R2\"
+
+Hca 1 \"H1\"
+
+Hca 1 \"H2\"
+";
+
 /// Two switches with so many adapters each.
 fn pair_of_switches(each: usize) -> String {
     let ports = each + 1;
@@ -90,20 +113,77 @@ fn programs_run_on_every_adapter_of_a_large_topology() {
     }
 }
 
+/// Runs `routed.c` on H2 and H1, with their routers' ports and the number of routers between them.
+#[track_caller]
+fn talk_through_routers(room: &Room, ports: [(&str, u64); 2], routers: usize) {
+    let program = cprogram::build(room, "routed").expect("it compiles").display().to_string();
+    let lids = ports.map(|(router, port)| format!("ROUTER_LID={}", lid(room, router, port)));
+    let routers = format!("ROUTERS={routers}");
+    let words = |side: usize| ["env", &lids[side], &routers, &program];
+    let (mut server, mut client) = start_pair(room, ("H2", &words(1)), ("H1", &words(0)));
+    for program in [&mut client, &mut server] {
+        let outcome = program.wait(HANG).expect("it ends").expect_success();
+        assert!(outcome.output.contains("routers forward"), "{}", outcome.told());
+    }
+}
+
+/// A counter of a port.
+fn counter(nodes: &[Value], node: &str, port: u64, name: &str) -> u64 {
+    let node = nodes.iter().find(|known| known["name"] == node).expect("it is there");
+    let mut ports = node["ports"].as_array().into_iter().flatten();
+    ports.find(|known| known["port"] == port).and_then(|port| port["counters"][name].as_u64()).unwrap_or(0)
+}
+
 #[test]
 fn programs_in_two_subnets_talk_through_a_router() {
     let room = room(User::Nobody, ROUTED);
-    let program = cprogram::build(&room, "routed").expect("it compiles").display().to_string();
-    let routers = [1, 2].map(|port| format!("ROUTER_LID={}", lid(&room, "R1", port)));
-    let words = |side: usize| ["env", &routers[side], &program];
-    let (mut server, mut client) = start_pair(&room, ("H2", &words(1)), ("H1", &words(0)));
-    for program in [&mut client, &mut server] {
-        let outcome = program.wait(HANG).expect("it ends").expect_success();
-        assert!(outcome.output.contains("the router forwards"), "{}", outcome.told());
+    talk_through_routers(&room, [("R1", 1), ("R1", 2)], 1);
+    let nodes = nodes(&room);
+    let packets = counter(&nodes, "R1", 2, "xmit_packets");
+    assert!(packets >= 2, "the router's port counts them: {nodes:?}");
+}
+
+/// Each side sends a message of 3000 bytes, which is two packets, through both routers, and gets an
+/// acknowledgement. Nothing passes with a hop limit of 2.
+#[test]
+fn programs_in_two_subnets_talk_through_two_routers_and_a_third_subnet() {
+    let room = room(User::Nobody, TWO_ROUTERS);
+    talk_through_routers(&room, [("R1", 1), ("R2", 2)], 2);
+    let nodes = nodes(&room);
+    for (router, port) in [("R1", 1), ("R1", 2), ("R2", 1), ("R2", 2)] {
+        for (packets, words) in [("xmit_packets", "xmit_data"), ("rcv_packets", "rcv_data")] {
+            let counted = [packets, words].map(|name| counter(&nodes, router, port, name));
+            assert!(counted[0] >= 3 && counted[1] >= 3000 / 4, "{router}[{port}]: {counted:?} of {packets}: {nodes:?}");
+        }
     }
-    let counted = nodes(&room).into_iter().find(|node| node["name"] == "R1").expect("the router");
-    let packets = counted["ports"][1]["counters"]["xmit_packets"].as_u64().unwrap_or(0);
-    assert!(packets >= 2, "the router's port counts them: {counted}");
+}
+
+/// A site-local group: the receiver is behind two routers. With the sender, there are members in two
+/// subnets, so the routers join, also in the third one.
+#[test]
+fn members_of_a_group_meet_through_two_routers() {
+    let room = room(User::Nobody, TWO_ROUTERS);
+    let group = ["mckey", "-m", "ff15:a01b::9", "-C", "10"];
+    let mut receiver = room.start(room.on("H2", &group)).expect("it starts");
+    let joined = || {
+        let told = room.finish(room.on("H2", &["saquery", "-g"])).ok()?.output;
+        told.contains("ff15:a01b::9").then_some(())
+    };
+    wait::until(HANG, "the group", joined).expect("it is there");
+    let sender = room.on("H1", &[&group[..], &["-s"]].concat());
+    room.finish(sender).expect("it ends").expect_success();
+    receiver.wait(HANG).expect("it ends").expect_success();
+    for (asker, node) in [("H1", "R1"), ("H2", "H2")] {
+        let words = ["perfquery", "-x", &lid(&room, node, 1), "1"];
+        let told = room.finish(room.on(asker, &words)).expect("it ends").expect_success().output;
+        let line = told.lines().find(|line| line.contains("MulticastRcvPkts")).expect("a counter");
+        assert!(line.ends_with(".10"), "{node} gets each packet once: {told}");
+    }
+    let left = || {
+        let told = room.finish(room.on("H1", &["saquery", "-g"])).ok()?.output;
+        (!told.contains("ff15:a01b")).then_some(())
+    };
+    wait::until(HANG, "the group to end", left).expect("it ends");
 }
 
 #[test]

@@ -67,8 +67,8 @@ record! {
         20 => first: u32,
         /// Port of the sender, from 1.
         24 => port: u8,
-        /// 0.
-        25 => reserved: u8,
+        /// Hop limit of the packets; routers forward those with more than 1.
+        25 => hop_limit: u8,
         /// LID of the group, to which the packets go; 0 on Ethernet.
         26 => lid: u16,
         /// Service level of the packets.

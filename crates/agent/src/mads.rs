@@ -33,6 +33,7 @@ mod paths;
 mod port;
 mod remote_lids;
 mod remotes;
+mod routed_groups;
 mod shown;
 mod sysfs;
 #[cfg(test)]

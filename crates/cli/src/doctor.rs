@@ -3,8 +3,9 @@
 //!
 //! It changes nothing and starts nothing. Each line is a [`Finding`]. The first lines are what
 //! `softhca run` needs ([`crate::ready`]). Then come the named program ([`crate::program`]) and
-//! other facts ([`checks`]).
+//! other facts ([`checks`], [`addresses`]).
 
+pub(crate) mod addresses;
 mod checks;
 
 use std::ffi::OsStr;
@@ -28,6 +29,7 @@ pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<St
         findings.extend(Program::find(name).told(&folder, &preload::libraries(&folder, Extras::default())));
     }
     findings.extend(checks::all(&surroundings));
+    findings.extend(addresses::conflicts(&surroundings));
     let failed = findings.iter().any(Finding::is_failure);
     let output = if json {
         crate::json::document("findings", json!(findings))?

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::admin::Connection;
+use crate::doctor::addresses;
 use crate::failure::Failure;
 use crate::place::Host;
 use crate::table;
@@ -173,15 +174,7 @@ fn in_words(nodes: &Value, counters: bool) -> String {
 
 /// The addresses that several ports name.
 fn conflicts_in_words(conflicts: &Value) -> String {
-    let lines = list(conflicts).map(|conflict| {
-        let (kind, address) = match conflict["ip"].as_str() {
-            Some(ip) => ("IP address", ip),
-            None => ("GID", text(&conflict["gid"])),
-        };
-        let (port, other) = (text(&conflict["port"]), text(&conflict["other"]));
-        format!("\n{kind} {address} belongs to {port}; {other} names it too")
-    });
-    let lines: String = lines.collect();
+    let lines: String = list(conflicts).map(|conflict| format!("\n{}", addresses::in_words(conflict))).collect();
     let hint = "\nPrograms here reach the first port by it. Give each adapter an address of its own in the files.\n";
     if lines.is_empty() { lines } else { lines + hint }
 }
@@ -249,9 +242,12 @@ mod tests {
     fn an_address_of_two_ports_is_told_below_the_table() {
         let conflict = json!([{"ip": "127.1.0.1", "port": "H1[1]", "other": "LID 4 of the agent at 10.9.0.2"}]);
         let told = conflicts_in_words(&conflict);
-        assert!(told.contains("IP address 127.1.0.1 belongs to H1[1]; LID 4 of the agent at 10.9.0.2 names"), "{told}");
+        assert!(
+            told.contains("IP address 127.1.0.1 belongs to H1[1], and LID 4 of the agent at 10.9.0.2 names"),
+            "{told}"
+        );
         let gid = conflicts_in_words(&json!([{"gid": "fe80::1", "port": "a", "other": "b"}]));
-        assert!(gid.starts_with("\nGID fe80::1 belongs to a; b names it too\n"), "{gid}");
+        assert!(gid.starts_with("\nGID fe80::1 belongs to a, and b names it too\n"), "{gid}");
         assert_eq!(conflicts_in_words(&json!([])), "");
     }
 

@@ -34,12 +34,13 @@ pub(crate) struct GroupPath {
     /// The sender's port.
     port: u8,
     sl: u8,
+    hop_limit: u8,
 }
 
 impl GroupPath {
     /// The path of a datagram.
     pub(crate) const fn of(entry: &DatagramEntry, port: u8) -> Self {
-        Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl }
+        Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl, hop_limit: entry.hop_limit }
     }
 }
 

@@ -56,6 +56,17 @@ impl Group {
     }
 }
 
+/// A group whose scope is larger than the subnet, with members other than routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The group.
+    pub record: McMemberRecord,
+    /// Packets are delivered to some of the members.
+    pub receives: bool,
+    /// Some of the members keep the group alive.
+    pub lives: bool,
+}
+
 /// All groups.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
@@ -122,6 +133,22 @@ impl Groups {
             group.proxies.remove(&who);
         }
         Some((left, self.delete_if_empty(mgid)))
+    }
+
+    /// Sets the join states of the members for which `of` holds, and of no others. Returns whether
+    /// anything has changed, and whether the group was deleted; `None` if there is no such group.
+    pub fn set(
+        &mut self,
+        mgid: &Gid,
+        of: impl Fn(PortId) -> bool,
+        states: &BTreeMap<Joiner, u8>,
+    ) -> Option<(bool, bool)> {
+        let group = self.groups.get_mut(mgid)?;
+        let before = group.members.clone();
+        group.members.retain(|who, _| !of(who.port));
+        group.members.extend(states);
+        let changed = before != group.members;
+        Some((changed, self.delete_if_empty(mgid)))
     }
 
     /// Removes ports that no longer exist. Returns whether there were any, and the groups that were

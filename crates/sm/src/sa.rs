@@ -11,6 +11,7 @@ mod multi_paths;
 mod paths;
 mod records;
 mod request;
+mod routers;
 mod services;
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,10 @@ use crate::event::Event;
 use crate::manager::Manager;
 use crate::partitions::Partition;
 use crate::sa::{self, Peer, Sa};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::mad::Mad;
+use wire::sa::McMemberRecord;
 
 /// A datagram to send: of QP 0 by the manager, or of QP 1 by subnet administration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +28,15 @@ pub struct Service {
     sa: Option<Box<Sa>>,
     events: VecDeque<Event>,
     epoch: u64,
+    /// How often the groups have changed.
+    group_changes: u64,
 }
 
 impl Service {
     /// The service of a manager, which has not begun yet.
     #[must_use]
     pub const fn new(manager: Manager) -> Service {
-        Service { manager, sa: None, events: VecDeque::new(), epoch: 0 }
+        Service { manager, sa: None, events: VecDeque::new(), epoch: 0, group_changes: 0 }
     }
 
     /// The manager.
@@ -46,6 +49,27 @@ impl Service {
     #[must_use]
     pub fn sa(&self) -> Option<&Sa> {
         self.sa.as_deref()
+    }
+
+    /// A number that changes with the groups, their members and the ports of the subnet, and when subnet administration
+    /// begins or ends.
+    #[must_use]
+    pub const fn group_changes(&self) -> u64 {
+        self.group_changes
+    }
+
+    /// Makes ports of routers, by their GUIDs, the members of a group with these join states, and
+    /// no other router. If the group is not there, it is made like `record`. Returns its record;
+    /// `None`: it is not there, or does not fit.
+    pub fn join_routers(
+        &mut self,
+        record: &McMemberRecord,
+        states: &BTreeMap<u64, u8>,
+        now: Duration,
+    ) -> Option<McMemberRecord> {
+        let joined = self.sa.as_mut()?.join_routers(self.manager.inventory(), record, states, now);
+        self.follow(now);
+        joined
     }
 
     /// Begins a heavy sweep as soon as possible.
@@ -102,12 +126,13 @@ impl Service {
     /// Passes between both what concerns the other.
     fn follow(&mut self, now: Duration) {
         if !self.manager.is_up() {
-            self.sa = None;
+            self.group_changes += u64::from(self.sa.take().is_some());
         } else if self.sa.is_none() {
             self.begin(now);
         } else if self.epoch != self.manager.epoch()
             && let Some(sa) = &mut self.sa
         {
+            self.group_changes += 1;
             sa.inventory_changed(self.manager.inventory(), now);
         }
         self.epoch = self.manager.epoch();
@@ -120,7 +145,10 @@ impl Service {
         let Some(sa) = &mut self.sa else { return };
         while let Some(event) = sa.poll_event() {
             match event {
-                sa::Event::GroupsChanged => self.manager.set_groups(sa.groups()),
+                sa::Event::GroupsChanged => {
+                    self.group_changes += 1;
+                    self.manager.set_groups(sa.groups());
+                }
                 sa::Event::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
             }
         }
@@ -144,5 +172,6 @@ impl Service {
             let _ = sa.create_group(inventory, record);
         }
         self.sa = Some(Box::new(sa));
+        self.group_changes += 1;
     }
 }

@@ -51,7 +51,9 @@ pub mod datagram;
 mod guids;
 mod mirror;
 mod operator;
+pub mod routed_groups;
 mod routers;
+mod subnets;
 mod timers;
 mod tunnels;
 
@@ -72,9 +74,10 @@ use mad::sma::Event;
 use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
+use subnets::Subnets;
 use timers::Timer;
 use tunnels::Tunnels;
 use wire::mad::CLASS_SUBN_DIRECTED;
@@ -183,6 +186,12 @@ pub struct Managed {
     counted: HashMap<End, Counters>,
     /// The links to other agents.
     tunnels: Tunnels,
+    /// The ports of routers that are up.
+    subnets: Subnets,
+    /// How often these have changed.
+    router_changes: u64,
+    /// The groups that routers forward, by the prefix of a subnet and the LID there.
+    routed: BTreeMap<(u64, u16), u128>,
     /// What attached ports send and receive is handed out.
     shown: bool,
     outputs: Vec<Output>,
@@ -209,6 +218,9 @@ impl Managed {
             timers: BTreeSet::new(),
             counted,
             tunnels,
+            subnets: Subnets::new(),
+            router_changes: 0,
+            routed: BTreeMap::new(),
             shown: false,
             outputs: Vec::new(),
         })

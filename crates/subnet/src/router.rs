@@ -5,6 +5,7 @@
 
 use crate::counters::Cause;
 use crate::port::LINK_LOCAL;
+use crate::switch::Ports;
 use std::collections::BTreeMap;
 use wire::grh::Grh;
 
@@ -21,6 +22,16 @@ pub struct Route {
     pub via: Option<u16>,
 }
 
+/// The packets of a multicast group. The ports of all routers that have it form a tree of subnets.
+/// So no packet comes back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The ports that packets may come in by. Others drop them.
+    pub ingress: Ports,
+    /// A copy for each egress port. None goes back to the port that the packet came in by.
+    pub copies: Vec<Copy>,
+}
+
 /// The tables of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Router {
@@ -28,8 +39,8 @@ pub struct Router {
     pub routes: Vec<Route>,
     /// The LID of each port of a subnet, by egress port and port GUID.
     pub neighbours: BTreeMap<(u8, u64), u16>,
-    /// Egress ports and multicast LIDs of each multicast GID.
-    pub groups: BTreeMap<u128, Vec<(u8, u16)>>,
+    /// What to do with the packets of each multicast GID.
+    pub groups: BTreeMap<u128, Group>,
     /// The service level for each value of the upper half of the traffic class.
     pub sl_of_class: [u8; 16],
 }
@@ -62,8 +73,8 @@ impl Router {
         let sl = self.sl_of_class[usize::from(grh.traffic_class >> 4)];
         let dgid = u128::from_be_bytes(grh.dgid);
         if grh.dgid[0] == 0xff {
-            let ports = self.groups.get(&dgid).into_iter().flatten().filter(|(port, _)| *port != ingress);
-            let copies: Vec<Copy> = ports.map(|(port, mlid)| (*port, *mlid, sl)).collect();
+            let group = self.groups.get(&dgid).filter(|group| group.ingress.has(ingress)).ok_or(Cause::NoSubnet)?;
+            let copies: Vec<Copy> = group.copies.iter().copied().filter(|(port, ..)| *port != ingress).collect();
             return if copies.is_empty() { Err(Cause::NoSubnet) } else { Ok(copies) };
         }
         let matches = |route: &&Route| {
@@ -100,6 +111,18 @@ mod tests {
         assert_eq!(router.forward(&grh(SUBNET | 7, 2), 1), Ok(vec![(3, 5, 6)]));
         assert_eq!(router.forward(&grh(1, 2), 2), Ok(vec![(1, 9, 6)]));
         assert_eq!(router.forward(&grh(SUBNET | 9, 2), 1), Err(Cause::NoSubnet), "no LID known");
+    }
+
+    #[test]
+    fn l40_a_group_has_ports_to_come_in_by_and_others_to_leave_by() {
+        let mgid = 0xff15_u128 << 112 | 7;
+        let group = Group { ingress: Ports::of([1, 2]), copies: vec![(2, 0xc001, 4), (3, 0xc002, 0)] };
+        let router = Router { groups: BTreeMap::from([(mgid, group)]), ..Router::default() };
+        assert_eq!(router.forward(&grh(mgid, 2), 1), Ok(vec![(2, 0xc001, 4), (3, 0xc002, 0)]));
+        assert_eq!(router.forward(&grh(mgid, 2), 2), Ok(vec![(3, 0xc002, 0)]), "not back");
+        assert_eq!(router.forward(&grh(mgid, 2), 3), Err(Cause::NoSubnet), "not from there");
+        assert_eq!(router.forward(&grh(mgid, 1), 1), Err(Cause::HopLimit));
+        assert_eq!(router.forward(&grh(mgid + 1, 2), 1), Err(Cause::NoSubnet), "another group");
     }
 
     #[test]

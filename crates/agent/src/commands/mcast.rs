@@ -13,7 +13,8 @@ use protocol::Service;
 
 use super::{Answer, Call, find, find_mut};
 use crate::ids::ContextId;
-use crate::objects::groups::{At, Gid, is_multicast};
+use crate::objects::groups::{At, Gid, is_multicast, is_routed};
+use crate::objects::paths::TreeQuestion;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -93,7 +94,7 @@ impl World {
 
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let McastResolve { gid, max, first, port, lid, sl, .. } = call.body()?;
+    let McastResolve { gid, max, first, port, hop_limit, lid, sl, .. } = call.body()?;
     if max as usize > MCAST_ENGINES_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
     }
@@ -102,7 +103,8 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     let from = (world.context(call.context)?.device, port);
     let members: Vec<_> = world.members(&gid).collect();
-    let Some(reach) = world.tables.paths.tree(&(from, lid, sl)) else {
+    let route = if is_routed(&gid) && hop_limit > 1 { (gid, hop_limit) } else { ([0; 16], 0) };
+    let Some(reach) = world.tables.paths.tree(&TreeQuestion { from, mlid: lid, sl, route }) else {
         return refuse(Errno::EAGAIN, "the ports that the group reaches are being found; ask again");
     };
     let leaves = reach.leaves() && world.wire.is_on();

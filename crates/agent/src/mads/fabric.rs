@@ -41,6 +41,8 @@ pub(super) struct Fabric {
     ports: HashMap<End, PortId>,
     /// The epoch of the paths that are shown to engines.
     pub(super) shown: Option<u64>,
+    /// What the groups of routers were found by ([`super::routed_groups`]).
+    pub(super) routed: Vec<u64>,
     /// What other agents have said.
     pub(super) remotes: Remotes,
 }
@@ -50,7 +52,8 @@ impl Fabric {
     pub(super) fn new(topology: &Topology, world: &World) -> Result<Self, Unbuildable> {
         let managed = Managed::new(topology)?;
         let remotes = Remotes::default();
-        let mut fabric = Self { managed, ends: BTreeMap::new(), ports: HashMap::new(), shown: None, remotes };
+        let (ends, ports) = (BTreeMap::new(), HashMap::new());
+        let mut fabric = Self { managed, ends, ports, shown: None, routed: Vec::new(), remotes };
         world.devices.iter().for_each(|device| fabric.attach(device));
         Ok(fabric)
     }
@@ -157,6 +160,7 @@ impl Mads {
 
     /// Lets the agent's own subnet managers do what is due. Returns false if they sent nothing.
     fn run_manager(&mut self) -> bool {
+        self.route_groups();
         let now = self.now();
         let Some(fabric) = &mut self.fabric else { return false };
         self.managers.iter_mut().fold(false, |asks, manager| manager.run(&mut fabric.managed, now) | asks)

@@ -94,6 +94,21 @@ impl OwnManager {
         asks
     }
 
+    /// The prefix of its subnet.
+    pub fn prefix(&self) -> u64 {
+        self.service.manager().config().subnet_prefix
+    }
+
+    /// The manager and subnet administration.
+    pub const fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// The same, to change the members of groups.
+    pub const fn service_mut(&mut self) -> &mut Service {
+        &mut self.service
+    }
+
     /// Gives the manager a datagram that has come out at its port. Returns false if it is for
     /// somebody else.
     pub fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {

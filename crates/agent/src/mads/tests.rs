@@ -52,8 +52,12 @@ impl Bench {
     }
 
     fn open(&mut self, at: PortId) -> Program {
+        self.open_as(at, USER)
+    }
+
+    fn open_as(&mut self, at: PortId, uid: u32) -> Program {
         self.last += 1;
-        let key = self.mads.open(&self.world, self.last, (1, USER), at).expect("it is there");
+        let key = self.mads.open(&self.world, self.last, (1, uid), at).expect("it is there");
         self.ioctl(&key, ioctl::ENABLE_PKEY, &mut []).expect("nothing is registered");
         Program { name: self.last, key }
     }
@@ -399,3 +403,5 @@ fn a_removed_device_ends_its_files() {
     assert_eq!(bench.register(&lost, 1, CLASS_SA, 0), Err(Errno::EIO));
     assert_eq!(bench.register(&kept, 1, CLASS_SA, 0), Ok(0));
 }
+
+mod turns;

@@ -30,7 +30,10 @@ impl Mads {
         let first = || Some(self.fabric.as_ref()?.managed.port_info(self.end(flow.to?)?)?.lid);
         let dlid = if dlid == 0 { first()? } else { dlid };
         let start = self.end(flow.from)?;
-        let grh = flow.to.and_then(|to| self.grh(start, self.end(to)?));
+        let grh = match flow.to {
+            Some(to) => self.end(to).and_then(|to| self.grh(start, to)),
+            None => self.group_grh(start, dlid),
+        };
         Some((start, Probe { dlid, sl, grh, pkey: Some(pkey), payload: mtu as usize }))
     }
 
@@ -39,6 +42,14 @@ impl Mads {
         let fabric = self.fabric.as_ref()?.managed.fabric();
         let [sgid, dgid] = [fabric.port(from)?, fabric.port(to)?].map(|port| port.settings().identity.gid());
         (sgid[..8] != dgid[..8]).then(|| Grh { sgid, dgid, hop_limit: u8::MAX, ..Grh::default() })
+    }
+
+    /// The GRH of packets to a group that routers forward.
+    fn group_grh(&self, from: End, mlid: u16) -> Option<Grh> {
+        let net = &self.fabric.as_ref()?.managed;
+        let dgid = net.routed_group(from, mlid)?.to_be_bytes();
+        let sgid = net.fabric().port(from)?.settings().identity.gid();
+        Some(Grh { sgid, dgid, hop_limit: u8::MAX, ..Grh::default() })
     }
 
     /// The end port of the fabric to which a device's port is attached.

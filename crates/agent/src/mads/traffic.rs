@@ -13,6 +13,7 @@ use subnet::{Cause, Managed};
 use super::Mads;
 use super::way::PortId;
 use crate::objects::groups::At;
+use crate::objects::paths::TreeQuestion;
 use crate::objects::traffic::{Counted, FLOWS, Flow, MOST, Sum};
 use crate::world::World;
 
@@ -122,8 +123,10 @@ impl Mads {
         let Some(fabric) = &mut self.fabric else { return };
         if probe.is_multicast() {
             // The tables may have changed since, for example because the group is gone.
-            let known = world.tables.paths.trees.get(&(flow.from, probe.dlid, probe.sl));
-            let before = known.filter(|known| fabric.is_stale(known)).map(|known| known.answer.copies.clone());
+            let first = TreeQuestion { from: flow.from, mlid: probe.dlid, sl: probe.sl, route: ([0; 16], 0) };
+            let last = TreeQuestion { route: ([u8::MAX; 16], u8::MAX), ..first };
+            let mut known = world.tables.paths.trees.range(first..=last).map(|(_, known)| known);
+            let before = known.rfind(|known| fabric.is_stale(known)).map(|known| known.answer.copies.clone());
             let copies = before.unwrap_or_else(|| fabric.managed.fabric().trace_multicast(start, &probe));
             return count_copies(&mut fabric.managed, copies, sum);
         }

@@ -42,6 +42,12 @@ impl Travelling {
         self.queues.is_empty()
     }
 
+    /// How many of a user are on their way.
+    #[cfg(test)]
+    pub(super) fn waiting(&self, user: u32) -> usize {
+        self.queues.get(&user).map_or(0, VecDeque::len)
+    }
+
     /// Whether a user has too many.
     pub(super) fn is_crowded(&self, user: u32) -> bool {
         self.queues.get(&user).is_some_and(|queue| queue.len() >= CROWD)

@@ -46,8 +46,17 @@ pub(crate) struct Path {
     pub(crate) narrowest: String,
 }
 
-/// The sender's port, the LID of the group, and the service level.
-pub(crate) type TreeQuestion = (At, u16, u8);
+/// A question for what packets to a group reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TreeQuestion {
+    /// The sender's port.
+    pub(crate) from: At,
+    /// The LID of the group.
+    pub(crate) mlid: u16,
+    pub(crate) sl: u8,
+    /// What routers see: the GID of the group, and the hop limit. Zeros: they forward nothing.
+    pub(crate) route: (Gid, u8),
+}
 
 /// An answer, and the nodes and their epoch that it was found by.
 #[derive(Debug)]
@@ -95,13 +104,13 @@ impl Paths {
     /// reaches all. `None`: it is being found, ask again.
     pub(crate) fn tree(&mut self, question: &TreeQuestion) -> Option<Reach<'_>> {
         if !self.matter {
-            return Some(Reach { from: question.0, tree: None });
+            return Some(Reach { from: question.from, tree: None });
         }
         let known = self.trees.get(question);
         if known.is_none() && self.asked_trees.len() < ASKED {
             self.asked_trees.push(*question);
         }
-        known.map(|known| Reach { from: question.0, tree: Some(&known.answer) })
+        known.map(|known| Reach { from: question.from, tree: Some(&known.answer) })
     }
 
     /// Whether questions wait.
@@ -174,6 +183,10 @@ mod tests {
         Known { answer: Path { levels, ..Path::default() }, nodes: Vec::new(), epoch: 1 }
     }
 
+    fn group(sl: u8) -> TreeQuestion {
+        TreeQuestion { from: (0, 1), mlid: 0xc001, sl, route: ([0; 16], 0) }
+    }
+
     #[test]
     fn a_question_waits_for_its_answer_and_ends_with_its_context() {
         let mut paths = Paths::default();
@@ -202,14 +215,14 @@ mod tests {
     #[test]
     fn a_group_reaches_the_ports_of_its_tree() {
         let mut paths = Paths::default();
-        assert!(paths.tree(&((0, 1), 0xc001, 2)).is_some_and(|reach| reach.has((7, 1))), "no switches");
+        assert!(paths.tree(&group(2)).is_some_and(|reach| reach.has((7, 1))), "no switches");
         paths.matter = true;
-        assert!(paths.tree(&((0, 1), 0xc001, 2)).is_none());
+        assert!(paths.tree(&group(2)).is_none());
         let answer = Tree { ports: [(1, 1)].into(), ..Tree::default() };
         let tree = Known { answer, nodes: Vec::new(), epoch: 1 };
-        assert!(paths.keep_tree(((0, 1), 0xc001, 2), tree));
-        let reach = paths.tree(&((0, 1), 0xc001, 2)).expect("it is known");
+        assert!(paths.keep_tree(group(2), tree));
+        let reach = paths.tree(&group(2)).expect("it is known");
         assert!(reach.has((1, 1)) && reach.has((0, 1)) && !reach.has((2, 1)));
-        assert!(paths.tree(&((0, 1), 0xc001, 3)).is_none(), "another service level");
+        assert!(paths.tree(&group(3)).is_none(), "another service level");
     }
 }

@@ -31,6 +31,7 @@ impl Engine {
                 port: path.port,
                 lid: path.lid,
                 sl: path.sl,
+                hop_limit: path.hop_limit,
                 ..McastResolve::default()
             };
             let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());

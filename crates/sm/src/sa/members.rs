@@ -22,7 +22,7 @@ const MOST_OF_PORT: usize = 1024;
 /// A port in this many groups is joined to no further one by others.
 const MOST_BY_PROXY: usize = 512;
 /// The scope of a group in the subnet.
-const LINK_LOCAL_SCOPE: u8 = 2;
+pub(super) const LINK_LOCAL_SCOPE: u8 = 2;
 /// The signature of GIDs that the manager has chosen.
 const CHOSEN: [u8; 2] = [0xa0, 0x1b];
 
@@ -146,6 +146,7 @@ fn creation(
         mgid[12..].copy_from_slice(&number.to_be_bytes());
     }
     let scope = mgid[1] & 0xf;
+    let hop_limit = if request.asks(Record::HOP_LIMIT) { wanted.hop_limit } else { hop_limit(scope) };
     // GIDs that the manager chooses in a subnet are its own to give away.
     let is_reserved = mgid == wanted.mgid && mgid[2..4] == CHOSEN && scope == LINK_LOCAL_SCOPE;
     if mgid[0] != 0xff || !matches!(mgid[1] >> 4, 0 | 1) || scope == 0 || is_reserved {
@@ -160,12 +161,18 @@ fn creation(
         life_selector: EXACTLY,
         life,
         scope,
+        hop_limit,
         pkey: wanted.pkey | 0x8000,
         join_state: 0,
         proxy: false,
         port_gid: [0; 16],
         ..wanted
     })
+}
+
+/// The hop limit of packets to a group whose creator names none.
+const fn hop_limit(scope: u8) -> u8 {
+    if scope > LINK_LOCAL_SCOPE { u8::MAX } else { 0 }
 }
 
 /// Takes bits of a port's membership.

@@ -579,3 +579,5 @@ proptest! {
         }
     }
 }
+
+mod routers;

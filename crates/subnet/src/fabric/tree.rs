@@ -6,6 +6,7 @@ use super::{End, Fabric, Kind, NodeId};
 use crate::counters::Cause;
 use crate::state::Logical;
 use std::collections::BTreeSet;
+use wire::Grh;
 
 /// The ways of the copies of a multicast packet, and what they depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,14 +32,13 @@ impl Fabric {
     /// The ways of the copies of a packet to a multicast LID.
     #[must_use]
     pub fn trace_multicast(&self, from: End, probe: &Probe) -> Tree {
-        let header = probe.header();
         let (mut tree, mut seen, mut leaving) = (Tree::default(), BTreeSet::new(), Vec::new());
         tree.nodes.insert(from.node);
-        if let Some(at) = self.index(from).filter(|_| header.is_multicast()) {
+        if let Some(at) = self.index(from).filter(|_| probe.is_multicast()) {
             let vl = self.ports[at as usize].settings.sl_to_vl.vl(probe.sl);
             self.copy_leaves(at, vl, probe, (&mut leaving, &mut tree));
         }
-        while let Some(at) = leaving.pop() {
+        while let Some((at, probe)) = leaving.pop() {
             let Some(peer) = self.ports[at as usize].peer.filter(|_| seen.insert(at)) else { continue };
             let (port, here) = (&self.ports[peer as usize], self.end(peer));
             tree.nodes.insert(here.node);
@@ -47,35 +47,67 @@ impl Fabric {
                 continue;
             }
             tree.links.push((self.end(at), here));
-            let node = &self.nodes[port.node as usize];
-            let Kind::Switch(switch) = &node.kind else {
-                tree.ends.insert(here);
-                continue;
-            };
-            let egresses = port.lets_in(probe).and_then(|()| switch.forward(&header, port.number, node.ports, false));
-            let egresses = egresses.unwrap_or_else(|cause| {
-                tree.lost.push(NoPath { end: here, cause });
-                crate::switch::Ports::default()
-            });
-            for egress in egresses.iter() {
-                let at = node.first + u32::from(egress);
-                match egress {
-                    0 => drop(tree.ends.insert(self.end(at))),
-                    _ => {
-                        let vl = switch.vl(port.number, egress, probe.sl);
-                        self.copy_leaves(at, vl, probe, (&mut leaving, &mut tree));
-                    }
-                }
+            match self.copies(peer, &probe) {
+                Err(cause) => tree.lost.push(NoPath { end: here, cause }),
+                Ok(copies) => copies.into_iter().for_each(|copy| match copy {
+                    Copied::Here(at) => drop(tree.ends.insert(self.end(at))),
+                    Copied::Onto(at, vl, probe) => self.copy_leaves(at, vl, &probe, (&mut leaving, &mut tree)),
+                }),
             }
         }
         tree
     }
 
+    /// What the node of a port does with a packet that comes in there.
+    fn copies(&self, at: u32, probe: &Probe) -> Result<Vec<Copied>, Cause> {
+        let port = &self.ports[at as usize];
+        let node = &self.nodes[port.node as usize];
+        match (&node.kind, &probe.grh) {
+            (Kind::Switch(switch), _) => {
+                port.lets_in(probe)?;
+                let egresses = switch.forward(&probe.header(), port.number, node.ports, false)?;
+                let copy = |egress: u8| match (node.first + u32::from(egress), egress) {
+                    (at, 0) => Copied::Here(at),
+                    (at, _) => Copied::Onto(at, switch.vl(port.number, egress, probe.sl), *probe),
+                };
+                Ok(egresses.iter().map(copy).collect())
+            }
+            (Kind::Router(router), Some(grh)) => {
+                port.lets_in(probe)?;
+                let copies = router.forward(grh, port.number)?.into_iter();
+                let copies =
+                    copies.filter(|(egress, ..)| (1..=node.ports).contains(egress)).map(|(egress, dlid, sl)| {
+                        let at = node.first + u32::from(egress) - 1;
+                        let grh = Some(Grh { hop_limit: grh.hop_limit - 1, ..*grh });
+                        Copied::Onto(
+                            at,
+                            self.ports[at as usize].settings.sl_to_vl.vl(sl),
+                            Probe { dlid, sl, grh, ..*probe },
+                        )
+                    });
+                Ok(copies.collect())
+            }
+            _ => Ok(vec![Copied::Here(at)]),
+        }
+    }
+
     /// A copy leaves a port, or is dropped there.
-    fn copy_leaves(&self, at: u32, vl: Option<u8>, probe: &Probe, (leaving, tree): (&mut Vec<u32>, &mut Tree)) {
+    fn copy_leaves(
+        &self,
+        at: u32,
+        vl: Option<u8>,
+        probe: &Probe,
+        (leaving, tree): (&mut Vec<(u32, Probe)>, &mut Tree),
+    ) {
         match self.leave(at, vl, probe) {
-            Ok(_) => leaving.push(at),
+            Ok(_) => leaving.push((at, *probe)),
             Err(cause) => tree.lost.push(NoPath { end: self.end(at), cause }),
         }
     }
+}
+
+/// A copy that a node makes: for its own port, or to leave a port on a lane.
+enum Copied {
+    Here(u32),
+    Onto(u32, Option<u8>, Probe),
 }

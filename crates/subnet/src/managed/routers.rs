@@ -4,22 +4,12 @@
 //! and by the next router on a shortest way those behind other routers. Adds to [`Managed`].
 
 use super::Managed;
+use super::subnets::{Attached, Subnets};
 use crate::fabric::{Kind, NodeId};
 use crate::port::{Identity, LINK_LOCAL, Port};
 use crate::router::Route;
 use crate::state::Logical;
 use std::collections::{BTreeMap, VecDeque};
-
-/// The port of a router in a subnet.
-#[derive(Clone, Copy, Debug)]
-struct Attached {
-    router: NodeId,
-    port: u8,
-    lid: u16,
-}
-
-/// The ports of routers, by the prefix of their subnet.
-type Subnets = BTreeMap<u64, Vec<Attached>>;
 
 /// Whether packets for other subnets may go to an end port, or come from it.
 fn is_routed(port: &Port) -> bool {
@@ -33,6 +23,10 @@ impl Managed {
         let ids = (0..self.fabric.len() as u32).map(NodeId);
         let routers: Vec<NodeId> = ids.filter(|id| self.is_router(*id)).collect();
         let subnets = self.subnets_of_routers(&routers);
+        if self.subnets != subnets {
+            self.subnets.clone_from(&subnets);
+            self.router_changes += 1;
+        }
         for id in routers {
             let (routes, neighbours) = (routes(&subnets, id), self.neighbours_of(&subnets, id));
             let known = self.fabric.node(id).map(|node| node.kind());

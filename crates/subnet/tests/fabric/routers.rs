@@ -2,8 +2,9 @@
 
 use crate::net::{Net, end, global};
 use softhca_subnet::fabric::{Hop, Probe};
-use softhca_subnet::router::Route;
-use softhca_subnet::{Cause, NodeId};
+use softhca_subnet::router::{Group, Route};
+use softhca_subnet::switch::Ports;
+use softhca_subnet::{Cause, End, NodeId};
 use wire::Grh;
 use wire::lrh;
 
@@ -120,17 +121,31 @@ fn l40_a_full_router_stops_the_other_subnet_and_loses_nothing() {
 fn l40_a_multicast_packet_is_routed_to_the_other_subnets_of_its_group() {
     let (mut net, router) = two_subnets();
     let mgid = 0xff15_u128 << 112 | 7;
-    net.fabric.router_mut(router).unwrap().groups.insert(mgid, vec![(1, 0xc005), (2, 0xc006)]);
+    let copies = vec![(1, 0xc005, 0), (2, 0xc006, 3)];
+    net.fabric.router_mut(router).unwrap().groups.insert(mgid, Group { ingress: Ports::of([1, 2]), copies });
     for (side, mlid) in [(0, 0xc005), (1, 0xc006)] {
         let switch = net.fabric.switch_mut(net.switches[side]).unwrap();
-        switch.multicast.insert(mlid, softhca_subnet::switch::Ports::of([1, 2]));
+        switch.multicast.insert(mlid, Ports::of([1, 2]));
     }
     let grh = Grh { dgid: mgid.to_be_bytes(), sgid: [0xfd; 16], hop_limit: 4, ..Grh::default() };
     net.fabric
         .inject(net.hca(0), global(lrh::Header { dlid: 0xc005, slid: 1, ..lrh::Header::default() }, grh))
         .unwrap();
     let delivered = net.run();
-    assert_eq!((delivered.len(), delivered[0].end, delivered[0].frame.lrh.dlid), (1, net.hca(1), 0xc006));
+    assert_eq!((delivered.len(), delivered[0].end), (1, net.hca(1)));
+    assert_eq!((delivered[0].frame.lrh.dlid, delivered[0].frame.lrh.sl), (0xc006, 3));
+    let tree = |hop_limit| {
+        let grh = Some(Grh { hop_limit, ..grh });
+        net.fabric.trace_multicast(net.hca(0), &Probe { dlid: 0xc005, grh, ..Probe::default() })
+    };
+    let (reached, links): (Vec<_>, _) = (tree(4).ends.into_iter().collect(), tree(4).links.len());
+    assert_eq!((reached, links), (vec![net.hca(1)], 4), "two links on each side");
+    let lost = tree(1);
+    assert_eq!((lost.ends.len(), lost.links.len()), (0, 2));
+    assert_eq!(
+        lost.lost.iter().map(|lost| (lost.end, lost.cause)).collect::<Vec<_>>(),
+        [(end(router, 1), Cause::HopLimit)]
+    );
 }
 
 #[test]
@@ -142,4 +157,65 @@ fn l11_a_router_port_enforces_partitions() {
     net.fabric.inject(net.hca(0), message(&net, 0, 9)).unwrap();
     assert_eq!(net.run(), []);
     assert_eq!(net.dropped(end(router, 1), Cause::PartitionIn), 1);
+}
+
+/// Three routers in a circle, whose tables lead a subnet that nobody has from each one to the next.
+fn circle() -> (Net, Vec<NodeId>) {
+    let mut net = Net::new(1, 3);
+    let routers: Vec<NodeId> = (0..3).map(|at| net.fabric.add_router(0x9000 + at * 0x100, 2)).collect();
+    net.cable(net.hca(0), end(net.switches[0], 3));
+    for (at, router) in routers.iter().enumerate() {
+        let next = (at + 1) % 3;
+        for (port, switch) in [(1, at), (2, next)] {
+            net.cable(end(*router, port), end(net.switches[switch], port));
+            net.fabric.settings_mut(end(*router, port)).unwrap().identity.lid = 100 + u16::from(port);
+            net.fabric.switch_mut(net.switches[switch]).unwrap().set_route(100 + u16::from(port), port);
+        }
+        let tables = net.fabric.router_mut(*router).unwrap();
+        tables.routes.push(Route { prefix: u128::from(PREFIXES[1]) << 64, len: 64, port: 2, via: Some(101) });
+    }
+    net.fabric.settings_mut(net.hca(0)).unwrap().identity.prefix = PREFIXES[0];
+    net.up();
+    (net, routers)
+}
+
+/// Sends a packet into the circle. Returns where and why it is dropped, and how many routers have
+/// forwarded it.
+fn lost_in_circle(hop_limit: u8) -> (Vec<(End, Cause)>, u64, Cause) {
+    let (mut net, routers) = circle();
+    let sgid = net.fabric.port(net.hca(0)).unwrap().settings().identity.gid();
+    let dgid = (u128::from(PREFIXES[1]) << 64 | 7).to_be_bytes();
+    let grh = Grh { hop_limit, next_header: 0x1b, sgid, dgid, ..Grh::default() };
+    let lrh = lrh::Header { dlid: 101, slid: 1, ..lrh::Header::default() };
+    net.fabric.inject(net.hca(0), global(lrh, grh)).unwrap();
+    assert_eq!(net.run(), []);
+    assert_eq!(net.drops(), 1);
+    let ends = net.switches.iter().chain(&routers).flat_map(|node| (0..=8).map(|port| end(*node, port)));
+    let ports = ends.filter_map(|at| Some((at, net.fabric.port(at)?.counters())));
+    let dropped = ports.flat_map(|(at, counters)| counters.drops().map(move |(cause, _)| (at, cause))).collect();
+    let sent = routers.iter().map(|router| net.fabric.port(end(*router, 2)).unwrap().counters().sent.packets);
+    let probe = Probe { dlid: 101, grh: Some(grh), ..Probe::default() };
+    (dropped, sent.sum(), net.fabric.resolve_to(net.hca(0), &probe).unwrap_err().cause)
+}
+
+/// Every router that forwards the packet takes one of its hop limit. The router that gets it with 1 or
+/// 0 drops it where it comes in.
+#[test]
+fn l40_a_packet_in_a_circle_of_routers_ends_with_its_hop_limit() {
+    let (_, routers) = circle();
+    for hop_limit in [0_u8, 1, 2, 3, 4, 9, 32] {
+        let forwarded = hop_limit.saturating_sub(1);
+        let last = end(routers[usize::from(forwarded) % 3], 1);
+        let expected = (vec![(last, Cause::HopLimit)], u64::from(forwarded), Cause::HopLimit);
+        assert_eq!(lost_in_circle(hop_limit), expected, "hop limit {hop_limit}");
+    }
+}
+
+/// A path has up to 64 switches and routers. What takes more, a switch drops.
+#[test]
+fn l40_a_packet_in_a_circle_of_routers_ends_after_64_nodes() {
+    for hop_limit in [33, 255] {
+        let (dropped, forwarded, cause) = lost_in_circle(hop_limit);
+        assert_eq!((dropped.len(), dropped[0].1, forwarded, cause), (1, Cause::LifeTime, 32, Cause::NoRoute));
+    }
 }

@@ -18,6 +18,10 @@ const ROW: &str = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[3] \"S2\"[3]\n[4] \"S2\"[4]\
 const ROUTED: &str = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"R\"[1]\n\nSwitch 4 \"S2\"\n[1] \"H2\"[1]\n[2] \"R\"[2]\n\n\
      Rt 2 \"R\"\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
 
+/// H1 is the adapter 0, and H3 the adapter 1.
+const THREE_SUBNETS: &str = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"R1\"[1]\n\nSwitch 4 \"S2\"\n[1] \"R1\"[2]\n[2] \"R2\"[1]\n\n\
+     Switch 4 \"S3\"\n[1] \"R2\"[2]\n[2] \"H3\"[1]\n\nRt 2 \"R1\"\n\nRt 2 \"R2\"\n\nHca 1 \"H1\"\n\nHca 1 \"H3\"\n";
+
 /// An agent with a topology, and a program on each adapter.
 struct Bench {
     world: World,
@@ -55,6 +59,41 @@ impl Bench {
             self.mads.on_time(&mut self.world);
             self.mads.take_results();
         }
+    }
+
+    /// A port joins a group at the subnet administration of its subnet, or leaves it.
+    #[track_caller]
+    fn join_group(&mut self, device: usize, mgid: [u8; 16], joins: bool) {
+        use wire::layout::Layout;
+        use wire::mad::{CLASS_SA, Header, METHOD_DELETE, METHOD_SET};
+        use wire::sa::{DATA, McMemberRecord as Record};
+        let port = &self.world.devices[device].ports[0];
+        let (port_gid, lid) = (port.gids.entry(0).expect("a GID").gid, port.lid.expect("a LID").number);
+        let pkey = port.pkeys.entries()[0];
+        let record = Record { mgid, port_gid, qkey: 7, pkey, join_state: Record::FULL, ..Record::default() };
+        let mask = Record::MGID | Record::PORT_GID | Record::JOIN_STATE;
+        let create = Record::QKEY | Record::TRAFFIC_CLASS | Record::PKEY | Record::FLOW_LABEL | Record::SL;
+        let method = if joins { METHOD_SET } else { METHOD_DELETE };
+        let mask = if joins { mask | create } else { mask };
+        let mut mad = [0; 256];
+        wire::sa::Header { component_mask: mask, ..wire::sa::Header::default() }.write(&mut mad);
+        let attribute = Record::ATTRIBUTE;
+        Header { base_version: 1, class: CLASS_SA, class_version: 2, method, attribute, ..Header::default() }
+            .emit_to(&mut mad);
+        record.write(&mut mad[DATA..]);
+        let now = self.mads.now();
+        let peer = sm::sa::Peer { lid, qpn: 1, pkey, ..sm::sa::Peer::default() };
+        let prefix = u64::from_be_bytes(*port_gid.first_chunk().expect("8 bytes"));
+        let manager = self.mads.managers.iter_mut().find(|manager| manager.prefix() == prefix).expect("a manager");
+        manager.service_mut().receive_administration(peer, &mad, now);
+    }
+
+    /// The LID of a group in the subnet of a device.
+    fn mlid(&self, device: usize, mgid: [u8; 16]) -> Option<u16> {
+        let gid = self.world.devices[device].ports[0].gids.entry(0)?.gid;
+        let prefix = u64::from_be_bytes(*gid.first_chunk()?);
+        let sa = self.mads.managers.iter().find(|manager| manager.prefix() == prefix)?.service().sa()?;
+        sa.group(&mgid).map(|group| group.mlid)
     }
 
     fn question(&self, from: usize, to: usize) -> Question {
@@ -186,10 +225,7 @@ fn a_router_joins_two_subnets() {
 /// path.
 #[test]
 fn paths_lead_through_several_routers() {
-    let mut bench = Bench::new(
-        "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"R1\"[1]\n\nSwitch 4 \"S2\"\n[1] \"R1\"[2]\n[2] \"R2\"[1]\n\n\
-         Switch 4 \"S3\"\n[1] \"R2\"[2]\n[2] \"H3\"[1]\n\nRt 2 \"R1\"\n\nRt 2 \"R2\"\n\nHca 1 \"H1\"\n\nHca 1 \"H3\"\n",
-    );
+    let mut bench = Bench::new(THREE_SUBNETS);
     let gids = [0, 1].map(|device| bench.world.devices[device].ports[0].gids.entry(0).expect("a GID").gid);
     let lids = [("R1", 1), ("R2", 2)].map(|(name, port)| {
         let end = bench.end(name, port);
@@ -209,16 +245,54 @@ fn paths_lead_through_several_routers() {
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
 }
 
+fn to_group(mlid: u16, sl: u8, route: ([u8; 16], u8)) -> TreeQuestion {
+    TreeQuestion { from: (0, 1), mlid, sl, route }
+}
+
+/// Members in the first and the last of three subnets. The routers join for them, also in the subnet
+/// between, and leave with them.
+#[test]
+fn a_group_reaches_members_behind_routers() {
+    let mut bench = Bench::new(THREE_SUBNETS);
+    let mut mgid = [0; 16];
+    (mgid[0], mgid[1], mgid[15]) = (0xff, 0x15, 9);
+    let local = {
+        let mut local = mgid;
+        local[1] = 0x12;
+        local
+    };
+    for group in [mgid, local] {
+        [0, 1].iter().for_each(|device| bench.join_group(*device, group, true));
+    }
+    let reaches = |bench: &mut Bench, group: [u8; 16], hops: u8| {
+        let mlid = bench.mlid(0, group)?;
+        let question = to_group(mlid, 0, (group, hops));
+        let found = bench.mads.fabric.as_ref().expect("a fabric").find_tree(&question).answer;
+        assert!(found.copies.links.len() <= 7, "no link twice: {found:?}");
+        Some((found.ports.contains(&(1, 1)), found.copies.ends.len()))
+    };
+    bench.run_until(|bench| reaches(bench, mgid, 3) == Some((true, 1)));
+    assert_eq!(reaches(&mut bench, mgid, 2), Some((false, 0)), "there are two routers");
+    assert_eq!(reaches(&mut bench, local, 3).map(|(reached, _)| reached), Some(false), "link-local");
+    bench.join_group(1, mgid, false);
+    bench.run_until(|bench| matches!(reaches(bench, mgid, 3), Some((false, _))));
+    bench.run_until(|bench| {
+        bench.mads.managers.iter().filter(|it| it.prefix() & 7 > 1).all(|it| {
+            it.service().sa().is_some_and(|sa| sa.groups_of_routers(it.service().manager().inventory()).count() == 0)
+        })
+    });
+}
+
 /// The ports that a group reaches are those of the packets' service level.
 #[test]
 fn a_group_is_resolved_when_somebody_asks() {
     let mut bench = Bench::new(ROW);
-    let question = ((0, 1), 0xc000, 0);
+    let question = to_group(0xc000, 0, ([0; 16], 0));
     assert!(bench.world.tables.paths.tree(&question).is_none());
     bench.mads.find_paths(&mut bench.world);
     let reach = bench.world.tables.paths.tree(&question).expect("it is known");
     assert!(reach.has((0, 1)) && !reach.has((2, 1)), "only the sender itself: nobody has joined");
-    assert!(bench.world.tables.paths.tree(&((0, 1), 0xc000, 3)).is_none());
+    assert!(bench.world.tables.paths.tree(&to_group(0xc000, 3, ([0; 16], 0))).is_none());
 }
 
 /// Copies that were sent while the group was there took the ways of that time.
@@ -229,7 +303,7 @@ fn copies_to_a_group_that_has_gone_count_at_the_links_that_they_took() {
     bench.set_group("S1", mlid, &[1, 3]);
     bench.set_group("S2", mlid, &[2, 3]);
     bench.operate(|_| ());
-    let question = ((0, 1), mlid, 0);
+    let question = to_group(mlid, 0, ([0; 16], 0));
     assert!(bench.world.tables.paths.tree(&question).is_none());
     bench.mads.find_paths(&mut bench.world);
     assert!(bench.world.tables.paths.tree(&question).expect("it is known").has((2, 1)));
