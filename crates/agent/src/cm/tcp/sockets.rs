@@ -41,7 +41,7 @@ pub(super) fn listen(at: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
 fn new(address: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(socket_with(family, SocketType::STREAM, flags, None).map_err(shm::denied::denied("socket"))?)
+    socket_with(family, SocketType::STREAM, flags, None).map_err(shm::denied::denied("socket"))
 }
 
 /// The next connection.
