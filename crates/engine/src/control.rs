@@ -261,8 +261,10 @@ impl Control for SocketControl {
             return Err(gone());
         }
         let Stream { sequence, buffer } = &mut *stream;
-        let spare = request::brings_descriptors(request).then(|| Spare::open(&self.socket)).transpose();
-        let spare = spare.map_err(|_| too_many_open())?;
+        let spare = match request::descriptors(request) {
+            0 => None,
+            count => Some(Spare::open(&self.socket, count).map_err(|_| too_many_open())?),
+        };
         *sequence = sequence.wrapping_add(1);
         let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
         let message = [bytemuck::bytes_of(&envelope), request].concat();
@@ -342,7 +344,7 @@ mod tests {
                 let call = scope.spawn(|| control.call(&request, &[]));
                 let arrived = agent.recv(&mut [0; 4096]).expect("a command");
                 assert!(arrived.len > size_of::<RequestEnvelope>());
-                assert_eq!(copies(&control.socket), 5, "room for the answer's descriptors");
+                assert_eq!(copies(&control.socket), 2, "room for the answer's descriptor");
                 let sequence = if status == 0 { 1 } else { 2 };
                 let head = ReplyEnvelope { sequence, status, fds: 0, reserved: 0 };
                 agent.send(bytemuck::bytes_of(&head), &[]).expect("sent");

@@ -34,29 +34,23 @@ pub(crate) fn makes(request: &[u8]) -> bool {
     )
 }
 
-/// Whether the answer to a command may have descriptors of an object that the command makes or
-/// changes. The command must not be executed if they have no room.
-pub(crate) fn brings_descriptors(request: &[u8]) -> bool {
+/// The most descriptors of one answer that belong to an object: a lane has four.
+const MOST: usize = 4;
+
+/// For how many descriptors of an object, which the command makes or changes, the answer needs room.
+/// The command must not be executed if they have none.
+pub(crate) fn descriptors(request: &[u8]) -> usize {
     use command::number::{
         ALLOC_DM, CREATE_COMP_CHANNEL, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ, EX_CREATE_CQ, EX_CREATE_QP,
         IMPORT_DM, IMPORT_MR, LANE_OPEN, MODIFY_SRQ, RESIZE_CQ, STREAM_TAKE, WIRE_OPEN, XRC_ADOPT,
     };
-    let Some((number, is_extended)) = number(request) else { return false };
-    if is_extended {
-        return matches!(
-            number,
-            EX_CREATE_CQ
-                | EX_CREATE_QP
-                | ALLOC_DM
-                | IMPORT_DM
-                | IMPORT_MR
-                | LANE_OPEN
-                | STREAM_TAKE
-                | WIRE_OPEN
-                | XRC_ADOPT
-        );
+    match number(request) {
+        Some((EX_CREATE_CQ | EX_CREATE_QP, true)) => 1,
+        Some((CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ | MODIFY_SRQ | RESIZE_CQ, false)) => 1,
+        Some((CREATE_COMP_CHANNEL, false)) => 1,
+        Some((ALLOC_DM | IMPORT_DM | IMPORT_MR | LANE_OPEN | STREAM_TAKE | WIRE_OPEN | XRC_ADOPT, true)) => MOST,
+        _ => 0,
     }
-    matches!(number, CREATE_COMP_CHANNEL | CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ | MODIFY_SRQ | RESIZE_CQ)
 }
 
 /// Whether a command makes an object with queue memory.
@@ -86,11 +80,11 @@ mod tests {
     #[test]
     fn descriptors_come_for_queues_and_for_memory_of_the_agent() {
         let imported = private(command::number::IMPORT_MR, &ImportMr { pd_handle: 1, handle: 2 }, 0);
-        assert!(brings_descriptors(&imported) && !makes_queue(&imported));
+        assert!(descriptors(&imported) == MOST && !makes_queue(&imported));
         let body = DestroyQp { response: 1, qp_handle: 1, reserved: 0 };
         let made = legacy(command::number::CREATE_QP, &body, 0);
-        assert!(brings_descriptors(&made) && makes_queue(&made));
+        assert!(descriptors(&made) == 1 && makes_queue(&made));
         let destroyed = legacy(command::number::DESTROY_QP, &body, 0);
-        assert!(!brings_descriptors(&destroyed) && !makes_queue(&destroyed));
+        assert!(descriptors(&destroyed) == 0 && !makes_queue(&destroyed));
     }
 }

@@ -9,19 +9,16 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The most descriptors of one answer that belong to an object: a lane has four.
-const COUNT: usize = 4;
-
 /// Spare descriptors, which end with the value.
-pub(super) struct Spare(#[expect(dead_code, reason = "they are only held")] [OwnedFd; COUNT]);
+pub(super) struct Spare(#[expect(dead_code, reason = "they are only held")] Vec<OwnedFd>);
 
 impl Spare {
-    /// Opens them, as duplicates of `any`.
+    /// Opens `count` of them, as duplicates of `any`.
     ///
     /// # Errors
     /// EMFILE when the process may not open so many.
-    pub(super) fn open(any: impl AsFd) -> io::Result<Self> {
-        let open = || rustix::io::fcntl_dupfd_cloexec(&any, 0);
-        Ok(Self([open()?, open()?, open()?, open()?]))
+    pub(super) fn open(any: impl AsFd, count: usize) -> io::Result<Self> {
+        let open = |_| rustix::io::fcntl_dupfd_cloexec(&any, 0).map_err(io::Error::from);
+        (0..count).map(open).collect::<io::Result<_>>().map(Self)
     }
 }
