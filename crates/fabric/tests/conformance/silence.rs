@@ -253,7 +253,7 @@ fn port_address_between_hosts() {
 /// Two ports may have the same interfaces. Packets to their shared address are then for both ports.
 #[test]
 fn port_address_that_two_ports_have() {
-    let fabric = Fabric::configured("addresses = ['127.0.0.1']\n[[devices]]\n[[devices.ports]]\n[[devices.ports]]\n");
+    let fabric = Fabric::configured("addresses = ['10.0.0.1']\n[[devices]]\n[[devices.ports]]\n[[devices.ports]]\n");
     let gid_of = |side: &Side| side.engine.query_gid(side.plan.port, 1).expect("the address");
     for service in [engine::Service::Rc, engine::Service::Uc] {
         let (a, b) = (

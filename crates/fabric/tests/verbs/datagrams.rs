@@ -114,7 +114,9 @@ fn only_those_who_show_the_key_are_heard(fabric: &Fabric) {
 fn datagrams_to_a_missing_qp_complete_successfully(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
-    let nowhere = ah(&a.pd, [0xfd; 16], a.gid_index());
+    let mut unknown = b.gid();
+    unknown[15] ^= 0x55;
+    let nowhere = ah(&a.pd, unknown, a.gid_index());
     send(&a, &to_b, 0xff_fff0, QKEY, 1);
     send(&a, &nowhere, b.qp.qpn(), QKEY, 1);
     // Without a receive request the message is dropped. A later receive request gets the later
