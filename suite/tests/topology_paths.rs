@@ -163,14 +163,14 @@ fn programs_in_two_subnets_talk_through_two_routers_and_a_third_subnet() {
 #[test]
 fn members_of_a_group_meet_through_two_routers() {
     let room = room(User::Nobody, TWO_ROUTERS);
-    let group = ["mckey", "-m", "ff15:a01b::9", "-C", "10"];
-    let mut receiver = room.start(room.on("H2", &group)).expect("it starts");
+    let group = ["mckey", "-M", "ff15:a01b::9", "-C", "10", "-b"];
+    let mut receiver = room.start(room.on("H2", &[&group[..], &["127.1.0.2"]].concat())).expect("it starts");
     let joined = || {
         let told = room.finish(room.on("H2", &["saquery", "-g"])).ok()?.output;
         told.contains("ff15:a01b::9").then_some(())
     };
     wait::until(HANG, "the group", joined).expect("it is there");
-    let sender = room.on("H1", &[&group[..], &["-s"]].concat());
+    let sender = room.on("H1", &[&group[..], &["127.1.0.1", "-s"]].concat());
     room.finish(sender).expect("it ends").expect_success();
     receiver.wait(HANG).expect("it ends").expect_success();
     for (asker, node) in [("H1", "R1"), ("H2", "H2")] {

@@ -277,6 +277,8 @@ impl Drop for Fabric {
 pub(crate) struct Plan {
     pub(crate) service: Service,
     pub(crate) port: u8,
+    /// The GID index, if it is not the usual one ([`Side::gid_index`]).
+    pub(crate) gid_index: Option<u8>,
     pub(crate) pkey_index: u16,
     pub(crate) memory: usize,
     pub(crate) caps: Caps,
@@ -297,6 +299,7 @@ impl Plan {
         Self {
             service,
             port: 1,
+            gid_index: None,
             pkey_index: 0,
             memory: 64 * 1024,
             caps: Caps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
@@ -494,8 +497,10 @@ impl Side {
     /// The GID index of the side: 0 on one host. Between hosts, the index of the address that other
     /// hosts know.
     pub(crate) fn gid_index(&self) -> u8 {
-        let gid = self.engine.query_gid(self.plan.port, 1).unwrap_or_default();
-        u8::from(gid[0] == 0xfd || gid[12] == 10)
+        self.plan.gid_index.unwrap_or_else(|| {
+            let gid = self.engine.query_gid(self.plan.port, 1).unwrap_or_default();
+            u8::from(gid[0] == 0xfd || gid[12] == 10)
+        })
     }
 
     /// The port's MTU in bytes.

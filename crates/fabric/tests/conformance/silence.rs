@@ -253,17 +253,18 @@ fn port_address_between_hosts() {
 /// Two ports may have the same interfaces. Packets to their shared address are then for both ports.
 #[test]
 fn port_address_that_two_ports_have() {
-    let fabric = Fabric::configured("addresses = ['10.0.0.1']\n[[devices]]\n[[devices.ports]]\n[[devices.ports]]\n");
-    let gid_of = |side: &Side| side.engine.query_gid(side.plan.port, 1).expect("the address");
+    let fabric = Fabric::configured("addresses = ['127.0.0.1']\n[[devices]]\n[[devices.ports]]\n[[devices.ports]]\n");
+    // The address, not the GID of index 0.
+    let plan = |port: u8, plan: Plan| Plan { port, gid_index: Some(1), ..plan };
     for service in [engine::Service::Rc, engine::Service::Uc] {
         let (a, b) = (
-            Side::new(&fabric.engine(), &Plan::new(service)),
-            Side::new(&fabric.engine(), &Plan { port: 2, ..Plan::new(service) }),
+            Side::new(&fabric.engine(), &plan(1, Plan::new(service))),
+            Side::new(&fabric.engine(), &plan(2, Plan::new(service))),
         );
-        assert_eq!(gid_of(&a), gid_of(&b));
+        assert_eq!(a.gid(), b.gid());
         for (side, peer) in [(&a, &b), (&b, &a)] {
             side.init();
-            side.rtr(gid_of(peer), peer.qp.qpn());
+            side.rtr(peer.gid(), peer.qp.qpn());
             side.rts();
         }
         for wr_id in 0..3 {
@@ -272,11 +273,10 @@ fn port_address_that_two_ports_have() {
             assert_eq!((a.sent().status, b.received().wr_id), (0, wr_id));
         }
     }
-    let (a, b) =
-        (Side::new(&fabric.engine(), &Plan::ud()), Side::new(&fabric.engine(), &Plan { port: 2, ..Plan::ud() }));
+    let (a, b) = (Side::new(&fabric.engine(), &plan(1, Plan::ud())), Side::new(&fabric.engine(), &plan(2, Plan::ud())));
     connect(&a, &b);
     b.recv(1, 0, 100);
-    let to_b = ah(&a.pd, gid_of(&b), 1);
+    let to_b = ah(&a.pd, b.gid(), 1);
     a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, 8), ..SendWr::default() });
     assert_eq!((a.sent().status, b.received().byte_len), (0, 48));
 }
