@@ -1,4 +1,5 @@
-/* Two programs in two subnets, which one or more routers join: datagrams and a reliable connection with a GRH.
+/* Two programs in two subnets, which one or more routers join: datagrams and a reliable connection
+ * with a GRH.
  *   -p PORT [HOST], with the LID of the router in the own subnet in ROUTER_LID, and the number of
  *   routers between the programs in ROUTERS
  * With a hop limit that is not greater than this number nothing passes. */

@@ -259,10 +259,10 @@ impl Core {
         self.facts().is_some_and(|facts| u64::from(facts.device_cap_flags) & cap::MW_TYPE_2A != 0)
     }
 
-    /// A call that makes an object, and whose answer names its queue memory. Maps this memory before
-    /// the next allocation is answered. If that fails, `undo` gives the command that destroys the
-    /// object at the agent: otherwise nobody could destroy it, and the agent would place other
-    /// objects in memory that is not mapped here.
+    /// A call that makes an object, and whose answer names its queue memory. Maps this memory
+    /// before the next allocation is answered. If that fails, `undo` gives the command that
+    /// destroys the object at the agent: otherwise nobody could destroy it, and the agent would
+    /// place other objects in memory that is not mapped here.
     pub(crate) fn allocate<T>(
         &self,
         request: &[u8],

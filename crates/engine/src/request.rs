@@ -37,8 +37,8 @@ pub(crate) fn makes(request: &[u8]) -> bool {
 /// The most descriptors of one answer that belong to an object: a lane has four.
 const MOST: usize = 4;
 
-/// For how many descriptors of an object, which the command makes or changes, the answer needs room.
-/// The command must not be executed if they have none.
+/// How many descriptors the answer may have, of an object that the command makes or changes. The
+/// command must not be executed if they have no room.
 pub(crate) fn descriptors(request: &[u8]) -> usize {
     use command::number::{
         ALLOC_DM, CREATE_COMP_CHANNEL, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ, EX_CREATE_CQ, EX_CREATE_QP,

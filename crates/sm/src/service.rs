@@ -51,8 +51,8 @@ impl Service {
         self.sa.as_deref()
     }
 
-    /// A number that changes with the groups, their members and the ports of the subnet, and when subnet administration
-    /// begins or ends.
+    /// A number that changes with the groups, their members and the ports of the subnet, and when
+    /// subnet administration begins or ends.
     #[must_use]
     pub const fn group_changes(&self) -> u64 {
         self.group_changes

@@ -198,8 +198,8 @@ fn lost_in_circle(hop_limit: u8) -> (Vec<(End, Cause)>, u64, Cause) {
     (dropped, sent.sum(), net.fabric.resolve_to(net.hca(0), &probe).unwrap_err().cause)
 }
 
-/// Every router that forwards the packet takes one of its hop limit. The router that gets it with 1 or
-/// 0 drops it where it comes in.
+/// Every router that forwards the packet subtracts one from its hop limit. The router that gets it
+/// with 1 or 0 drops it where it comes in.
 #[test]
 fn l40_a_packet_in_a_circle_of_routers_ends_with_its_hop_limit() {
     let (_, routers) = circle();

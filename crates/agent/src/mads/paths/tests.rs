@@ -221,8 +221,8 @@ fn a_router_joins_two_subnets() {
     bench.run_until(|bench| bench.ask(&global(2)).levels == 0);
 }
 
-/// Three subnets in a row: the hop limit counts the routers, and a link of the second router ends the
-/// path.
+/// Three subnets in a row: the hop limit counts the routers, and a link of the second router ends
+/// the path.
 #[test]
 fn paths_lead_through_several_routers() {
     let mut bench = Bench::new(THREE_SUBNETS);
@@ -249,8 +249,8 @@ fn to_group(mlid: u16, sl: u8, route: ([u8; 16], u8)) -> TreeQuestion {
     TreeQuestion { from: (0, 1), mlid, sl, route }
 }
 
-/// Members in the first and the last of three subnets. The routers join for them, also in the subnet
-/// between, and leave with them.
+/// Members in the first and the last of three subnets. The routers join for them, also in the
+/// subnet between, and leave with them.
 #[test]
 fn a_group_reaches_members_behind_routers() {
     let mut bench = Bench::new(THREE_SUBNETS);
