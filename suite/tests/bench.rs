@@ -1,8 +1,8 @@
 //! Tests `softhca bench` as users type it: every operation, JSON, a plot, another host, and a side
 //! that dies.
 
+use harness::{HANG, Hosts, Room, User, process, wait};
 use serde_json::Value;
-use softhca_suite::{HANG, Hosts, Room, User, process, wait};
 
 #[test]
 fn every_operation_is_measured() {
@@ -36,11 +36,11 @@ fn every_operation_is_measured() {
 fn the_other_side_is_another_host() {
     let hosts = Hosts::loopback(User::Me).expect("two agents");
     let (left, right) = (&hosts.left, &hosts.right);
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = ["bench", "--serve", "--once", "--port", &number];
     let mut server = left.room().start(left.room().softhca(&words)).expect("it starts");
-    softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
+    harness::port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
     let to = format!("{}:{number}", left.rendezvous());
     let told =
         right.room().json(&["bench", "send", "bw", "-s", "8,10000", "-n", "200", "--verify", "--json", "--to", &to]);
@@ -60,7 +60,7 @@ fn a_side_that_dies_is_told() {
             pids.map(|pid| pid as u32).find(|pid| *pid != asks.id() && rows.len() == 2)
         });
         let answers = answers.expect("the other side");
-        softhca_suite::program::send(answers, rustix::process::Signal::KILL);
+        harness::program::send(answers, rustix::process::Signal::KILL);
         let outcome = asks.wait(HANG).expect("it ends");
         assert!(!outcome.succeeded() && outcome.errors.contains("was killed by signal 9"), "{}", outcome.told());
         assert!(!process::alive(answers));

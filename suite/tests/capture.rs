@@ -2,20 +2,15 @@
 //! fault and with the same result as `wire`. Also tests a pipe, the text output, and that other
 //! users' packets stay hidden.
 
-// This file shares the module `tshark` with the tests in `wire_capture`; the module needs this
-// crate.
-extern crate wire as softhca_wire;
-
-#[path = "wire_capture/tshark.rs"]
-mod tshark;
-
 use std::path::{Path, PathBuf};
 
+use harness::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, wait};
 use softhca_wire::icrc::{Envelope, LEN as ICRC};
 use softhca_wire::{Headers, Transport};
+
+use crate::wire_capture::tshark;
 
 /// Number of bytes before the BTH, over IPv4.
 const BEFORE: usize = 14 + 20 + 8;
@@ -179,7 +174,7 @@ fn a_user_sees_own_programs_only() {
     let mut captures = [&alice, &machine].map(|room| start(room, &["--json"]));
     let pair = |there: &Room, here: &Room, words: &[&str]| {
         let sides = Pair::start_different(there, words, here, words).and_then(|mut pair| pair.wait(HANG));
-        softhca_suite::Sides::must_succeed(words, sides);
+        harness::Sides::must_succeed(words, sides);
     };
     pair(&bob, &bob, &["ibv_uc_pingpong", "-g", "0", "-n", "20"]);
     pair(&alice, &bob, &["ibv_rc_pingpong", "-g", "0", "-n", "20"]);

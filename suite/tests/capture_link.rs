@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use harness::{HANG, Program, Room};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Program, Room};
 
 const PAIR: &str = "\
 Switch 8 \"S1\"
@@ -87,11 +87,11 @@ fn said(room: &Room, node: &str, words: &[&str]) -> String {
 
 /// Runs a program of two sides, the server on H2.
 fn pair(room: &Room, words: &[&str]) {
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [words, &["-p", &number]].concat();
     let server = room.start(room.on("H2", &words)).expect("it starts");
-    softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false).expect("it listens");
+    harness::port::wait_for_listener(server.id(), port.number(), HANG, || false).expect("it listens");
     let client = room.on("H1", &[&words[..], &["127.0.0.1"]].concat());
     room.finish(client).expect("it ends").expect_success();
     let mut server = server;
@@ -158,7 +158,7 @@ fn ports_of_infiniband_without_a_topology_are_shown_as_such() {
     let room = Room::new().expect("a room").with_agent(&["--link-layer", "infiniband"]).expect("an agent");
     let file = room.folder().join("link.pcapng");
     let running = capture(&room, &file);
-    softhca_suite::Pair::must_succeed(&room, &["ibv_rc_pingpong", "-n", "10"]);
+    harness::Pair::must_succeed(&room, &["ibv_rc_pingpong", "-n", "10"]);
     room.finish_run(&["perfquery"]).expect("it ends").expect_success();
     stop(running);
     let rows = read(&file);

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use harness::manager::Server;
+use harness::{Family, HANG, Hosts, Outcome, Place, Program, Room, User, cprogram, process, program, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::manager::Server;
-use softhca_suite::{Family, HANG, Hosts, Outcome, Place, Program, Room, User, cprogram, process, program, wait};
 
 /// The name of the program, and of its process.
 const NAME: &str = "refusals";

@@ -1,7 +1,7 @@
 //! Runs the programs of Debian's rdmacm-utils: on one host, between network namespaces and between
 //! two loopback addresses.
 
-use softhca_suite::{Family, Hosts, Place, Room, Sides, User, lists};
+use harness::{Family, Hosts, Place, Room, Sides, User, lists};
 
 #[track_caller]
 fn on_one_host(user: User, family: Family, server: &str, client: &str) {
@@ -63,17 +63,17 @@ macro_rules! addresses {
     };
 }
 
-softhca_suite::manager_list!(hosts);
-softhca_suite::manager_list!(addresses);
+harness::manager_list!(hosts);
+harness::manager_list!(addresses);
 
 /// Tests of datagram rsockets. They begin with UDP, whose source address the kernel chooses.
 /// Between two loopback addresses the kernel chooses 127.0.0.1, which belongs to neither agent.
 mod datagrams {
     use super::{between_addresses, between_namespaces, on_one_host};
-    use softhca_suite::{Family, User};
+    use harness::{Family, User};
 
-    softhca_suite::manager_datagram_list!(hosts);
-    softhca_suite::manager_datagram_list!(addresses);
+    harness::manager_datagram_list!(hosts);
+    harness::manager_datagram_list!(addresses);
 }
 
 /// As many connections at once as real programs have.
@@ -147,7 +147,7 @@ macro_rules! perftests {
     };
 }
 
-softhca_suite::manager_perftest_list!(perftests);
+harness::manager_perftest_list!(perftests);
 
 /// Runs perftest, and repeats it if its client connected too early. After the TCP exchange both
 /// sides go on at once, so the client may connect before its server listens. The client does not

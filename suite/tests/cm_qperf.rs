@@ -6,7 +6,7 @@
 //! RC with the connection manager run on Ethernet ports too. qperf's datagrams have 2048 bytes, and
 //! its path MTU is 2048.
 
-use softhca_suite::{Family, Hosts, Place, Room, User};
+use harness::{Family, Hosts, Place, Room, User};
 
 const RC: &str = "rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat \
                   rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add";

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use softhca_suite::{Family, Hosts, Place, Room, User, cprogram};
+use harness::{Family, Hosts, Place, Room, User, cprogram};
 
 const MEBIBYTE: usize = 1 << 20;
 

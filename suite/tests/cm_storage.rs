@@ -1,8 +1,8 @@
 //! Tests storage over RDMA: Debian's fio with its RDMA engine, and iSER with tgt's target and an
 //! initiator on libiscsi.
 
-use softhca_suite::port::Port;
-use softhca_suite::{Family, HANG, Hosts, Place, Room, User, cprogram, wait};
+use harness::port::Port;
+use harness::{Family, HANG, Hosts, Place, Room, User, cprogram, wait};
 
 const BLOCKS: &str = "--bs=64k --size=16m";
 

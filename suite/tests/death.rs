@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use harness::{HANG, Pair, Room, process, program, wait};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Pair, Room, process, program, wait};
 
 /// perftest uses a timeout of 14 (67 ms) and seven retries. By the standard this takes half a
 /// second. The limit here leaves some seconds more.

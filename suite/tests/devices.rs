@@ -1,8 +1,8 @@
 //! Tests how programs and users see the devices: ibv_devices, ibv_devinfo, ibv_asyncwatch, `softhca
 //! devices`, `softhca show`.
 
+use harness::{HANG, Pair, Room, User, program};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Pair, Room, User, program};
 
 fn rooms() -> Vec<Room> {
     [User::Me, User::Nobody].map(|user| Room::of(user).expect("a room")).into()
@@ -70,7 +70,7 @@ fn show_names_the_path_of_each_queue_pair() {
     let room = Room::new().expect("a room");
     room.start_agent().expect("an agent");
     let _pair = Pair::start(&room, &["ib_write_bw", "-D", "60"]).expect("both start");
-    let rows = softhca_suite::wait::until(HANG, "two connected queue pairs", || {
+    let rows = harness::wait::until(HANG, "two connected queue pairs", || {
         let rows = room.show("qp").expect("shown");
         let ready = rows.as_array()?.iter().filter(|row| row["path"] != "none").count();
         (ready == 2).then_some(rows)

@@ -2,7 +2,7 @@
 //! or withdraws the grant. A program of another user never gets access. The program is
 //! `programs/direct.c`.
 
-use softhca_suite::{HANG, Pair, Room, User, cprogram};
+use harness::{HANG, Pair, Room, User, cprogram};
 
 fn built(room: &Room) -> String {
     cprogram::build(room, "direct").expect("it compiles").to_str().expect("a plain path").to_owned()

@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use softhca_suite::Room;
-use softhca_suite::port::Port;
+use harness::Room;
+use harness::port::Port;
 
 const PROGRAMS: [(&str, &str); 3] = [
     ("pingpong", env!("CARGO_BIN_EXE_rust-pingpong")),

@@ -1,9 +1,9 @@
 //! Tests faults on demand as programs see them: lost packets, a command that fails, a port that
 //! goes down, a refused connection.
 
+use harness::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, cprogram, lists};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, cprogram, lists};
 
 /// Runs a program with a fault rule of its own.
 fn with_fault(room: &Room, rule: &str, words: &[&str]) -> Program {

@@ -5,8 +5,8 @@
 
 use std::process::Command;
 
+use harness::{HANG, Outcome, Pair, Room, cprogram, wait};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Outcome, Pair, Room, cprogram, wait};
 
 /// System calls that softhca needs.
 const NEEDED: [&str; 5] = ["memfd_create", "eventfd2", "epoll_create1", "timerfd_create", "recvmsg"];
@@ -129,7 +129,7 @@ fn without_pidfds_everything_works() {
         let pid = killed.inner("ib_write_bw", HANG).expect("it runs");
         let has_context = || (!room.show("contexts").ok()?.as_array()?.is_empty()).then_some(());
         wait::until(HANG, "a context", has_context).expect("a context");
-        softhca_suite::program::send(pid, Signal::KILL);
+        harness::program::send(pid, Signal::KILL);
         assert_eq!(killed.wait(HANG).expect("it ends").code, 137);
         room.wait_until_empty(HANG).expect("the agent forgets it");
         // `softhca run` forwards signals, and ends when its program ends.

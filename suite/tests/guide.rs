@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
-use softhca_suite::port::Port;
-use softhca_suite::{Room, User};
+use harness::port::Port;
+use harness::{Room, User};
 
 /// A command, and the lines that it prints according to the guide.
 struct Step {

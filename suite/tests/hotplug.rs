@@ -1,7 +1,7 @@
 //! Tests devices that are added to a running agent and removed from it, with programs that list
 //! devices, have them open, or are connected through them.
 
-use softhca_suite::{Family, HANG, Outcome, Pair, Program, Room, User, cprogram};
+use harness::{Family, HANG, Outcome, Pair, Program, Room, User, cprogram};
 
 fn rooms() -> Vec<Room> {
     [User::Me, User::Nobody].map(|user| Room::of(user).expect("a room")).into()

@@ -1,7 +1,7 @@
 //! Tests two processes that share one device, with a small C program: one process imports the
 //! other's objects and is then killed.
 
-use softhca_suite::{HANG, Room, User, cprogram};
+use harness::{HANG, Room, User, cprogram};
 
 #[test]
 fn imported_by_another_process() {

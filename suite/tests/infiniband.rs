@@ -2,7 +2,7 @@
 //! give no GID index. The tests of qperf, which works without a GID index only, are in
 //! `cm_qperf.rs`.
 
-use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram, lists};
+use harness::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram, lists};
 
 const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
 
@@ -233,7 +233,7 @@ macro_rules! rows {
     };
 }
 
-softhca_suite::manager_list!(rows);
+harness::manager_list!(rows);
 
 #[track_caller]
 fn managed(place: Place<'_>) {

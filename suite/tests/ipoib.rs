@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
+use harness::namespace::Namespace;
+use harness::program::send;
+use harness::{HANG, Hosts, Outcome, Program, Room, User, wait};
 use rustix::process::Signal;
-use softhca_suite::namespace::Namespace;
-use softhca_suite::program::send;
-use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, wait};
 
 /// The addresses of the two interfaces.
 const IPV4: [&str; 2] = ["10.1.0.1", "10.1.0.2"];

@@ -1,10 +1,10 @@
 //! iWARP: the programs of rdmacm-utils and perftest on devices that carry RDMA over TCP, on one
 //! host and between network namespaces; how connections fail and end; what the devices show.
 
+use harness::manager::{Place, Server};
+use harness::slicer::Slicer;
+use harness::{Family, HANG, Hosts, Program, Room, Sides, User, cprogram, lists, program};
 use rustix::process::Signal;
-use softhca_suite::manager::{Place, Server};
-use softhca_suite::slicer::Slicer;
-use softhca_suite::{Family, HANG, Hosts, Program, Room, Sides, User, cprogram, lists, program};
 
 const AGENT: &[&str] = &["--transport", "iwarp"];
 
@@ -74,7 +74,7 @@ perftests! {
 
 /// Runs perftest. Its client may call before its server listens, and then it is run again.
 #[track_caller]
-fn perftest(place: softhca_suite::Place<'_>, program: &str) {
+fn perftest(place: harness::Place<'_>, program: &str) {
     const TRIES: usize = 10;
     let client = format!("{program} -p PORT ADDRESS");
     for _ in 0..TRIES {
@@ -117,7 +117,7 @@ fn nobody_listening_is_a_rejection() {
     let (mut server, mut client) = pair(&room, "accept", "disconnect");
     client.wait(HANG).expect("it ends");
     server.program.wait(HANG).expect("it ends");
-    let port = softhca_suite::port::Port::reserve().expect("a port").number().to_string();
+    let port = harness::port::Port::reserve().expect("a port").number().to_string();
     let words = ["rping", "-c", "-a", "127.0.0.1", "-p", &port, "-C", "1"];
     let outcome = room.finish(room.run(&words)).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("REJECTED"), "{}", outcome.told());
@@ -177,7 +177,7 @@ fn show_qp_has_the_tcp_connection_of_both_sides() {
     said(&mut client, "RDMA_CM_EVENT_ESTABLISHED status 0");
     // The initiator's ready-to-receive message arrives.
     let mut rows = Vec::new();
-    softhca_suite::wait::until(HANG, "a message", || {
+    harness::wait::until(HANG, "a message", || {
         rows = room.json(&["show", "qp", "--json"]).ok()?["qps"].as_array()?.clone();
         rows.iter().any(|row| row["stream"]["received_bytes"].as_u64() > Some(0)).then_some(())
     })
@@ -249,7 +249,7 @@ fn iw_stream_messages_cross_a_proxy_that_cuts_segments_anywhere() {
 #[test]
 fn a_router_that_translates_addresses_is_no_obstacle() {
     let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
-    let script = |namespace: &softhca_suite::namespace::Namespace, script: &str| {
+    let script = |namespace: &harness::namespace::Namespace, script: &str| {
         namespace.script(script).unwrap_or_else(|why| panic!("{why}"))
     };
     script(hosts.left.namespace(), "ip address add 198.51.100.2/24 dev eth0");

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use harness::{Family, HANG, Room, User, cprogram};
 use rustix::process::Signal;
-use softhca_suite::{Family, HANG, Room, User, cprogram};
 
 /// What tshark shows of a segment.
 const FIELDS: &[&str] = &[

@@ -1,7 +1,7 @@
 //! Fault rules on iWARP, for both directions: a reset, a changed bit and a delay, each with its
 //! effect on both sides.
 
-use softhca_suite::{Family, HANG, Outcome, Room, User};
+use harness::{Family, HANG, Outcome, Room, User};
 
 /// Runs rping, whose client has a fault rule. Returns what the client says, and all reasons of both
 /// sides.

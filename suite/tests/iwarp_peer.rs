@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use harness::{HANG, Program, Room, User, cprogram, process, program, wait};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::Signal;
-use softhca_suite::{HANG, Program, Room, User, cprogram, process, program, wait};
 
 /// A reply in revision 2 with CRCs, IRD and ORD 4, and no private data.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x50\x02\x00\x04\x00\x04\x00\x04";

@@ -2,9 +2,9 @@
 //! libfabric, and the pyverbs tests. Also programs that need what iWARP does not have: they get an
 //! error at once.
 
-use softhca_suite::port::{self, Port};
-use softhca_suite::pyverbs::{Pyverbs, Verdict, cases};
-use softhca_suite::{Family, HANG, Hosts, Room, Sides, User};
+use harness::port::{self, Port};
+use harness::pyverbs::{Pyverbs, Verdict, cases};
+use harness::{Family, HANG, Hosts, Room, Sides, User};
 
 const AGENT: &[&str] = &["--transport", "iwarp"];
 

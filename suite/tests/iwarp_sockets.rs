@@ -2,7 +2,7 @@
 //! socket programs that know nothing of RDMA. On one host, between network namespaces, and for an
 //! ordinary user.
 
-use softhca_suite::{Family, Hosts, Place, Room, User};
+use harness::{Family, Hosts, Place, Room, User};
 
 const AGENT: &[&str] = &["--transport", "iwarp"];
 

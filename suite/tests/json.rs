@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use harness::{HANG, Pair, Room, cprogram, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{HANG, Pair, Room, cprogram, wait};
 
 /// A section of the page.
 fn section(name: &str) -> String {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use softhca_suite::{Room, cprogram};
+use harness::{Room, cprogram};
 
 /// Every command goes through a socket, and on a busy machine each command may have to wait.
 const LONG: Duration = Duration::from_secs(300);

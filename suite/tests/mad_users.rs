@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use softhca_suite::{HANG, Pair, Room, Sides, User, dist, process};
+use harness::{HANG, Pair, Room, Sides, User, dist, process};
 
 const FLOODER: &str = env!("CARGO_BIN_EXE_mad_flooder");
 const CONFIG: &str = "addresses = ['127.0.0.1']\nmad_users = [65534]\n[[devices]]\n[[devices.ports]]\n\
@@ -70,7 +70,7 @@ fn floods_of_one_user_do_not_stop_the_others() {
     // Killed while it sends.
     let mut killed = guest.start(guest.command(flooder, ["halves", "60"])).expect("it starts");
     killed.wait_for_words("begun", HANG).expect("it begins");
-    softhca_suite::program::send(killed.id(), rustix::process::Signal::KILL);
+    harness::program::send(killed.id(), rustix::process::Signal::KILL);
     killed.wait(HANG).expect("it ends");
     machine.finish(machine.command(flooder, ["victim", "1"])).expect("it ends").expect_success();
     traffic(&machine);
@@ -90,7 +90,7 @@ fn who_serves_what_a_subnet_manager_needs_is_named() {
     let refused = machine.finish(machine.softhca(&["sm", "--once"])).expect("it ends");
     let words = "(mad_flooder) of user 65534 already serves subnet administration (class 0x03) at softhca0/1; end it";
     assert!(!refused.succeeded() && refused.errors.contains(words), "{}", refused.told());
-    softhca_suite::program::send(server.id(), rustix::process::Signal::KILL);
+    harness::program::send(server.id(), rustix::process::Signal::KILL);
     server.wait(HANG).expect("it ends");
     manage(&machine);
 }

@@ -1,9 +1,9 @@
 //! Tests programs that send and receive management datagrams through `/dev/infiniband/umad0`:
 //! libibumad, libibmad and the diagnostics of Debian, unmodified.
 
+use harness::program::send;
+use harness::{HANG, Hosts, Outcome, Program, Room, User, cprogram, process, wait};
 use rustix::process::Signal;
-use softhca_suite::program::send;
-use softhca_suite::{HANG, Hosts, Outcome, Program, Room, User, cprogram, process, wait};
 
 /// A room whose agent has an InfiniBand port.
 fn room(user: User) -> Room {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use softhca_suite::{Dist, Room, cprogram};
+use harness::{Dist, Room, cprogram};
 
 /// A library's list of symbols.
 fn list(library: &str) -> String {

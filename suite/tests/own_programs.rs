@@ -2,8 +2,8 @@
 //! operations on a passive target, vanishing memory, fork, wrong arguments. The programs are in
 //! `programs/`.
 
+use harness::{HANG, Pair, Room, User, cprogram, program, wait};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Pair, Room, User, cprogram, program, wait};
 
 fn built(room: &Room, name: &str) -> String {
     cprogram::build(room, name).expect("it compiles").to_str().expect("a plain path").to_owned()

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use softhca_suite::package::{Packages, block, project};
-use softhca_suite::{Room, User};
+use harness::package::{Packages, block, project};
+use harness::{Room, User};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -1,7 +1,7 @@
 //! Tests `softhca run --pair` with Debian's own programs: servers that listen with TCP, with
 //! rdma_cm, and with rsockets.
 
-use softhca_suite::{HANG, Outcome, Room, port::Port};
+use harness::{HANG, Outcome, Room, port::Port};
 
 fn pair(room: &Room, options: &[&str], server: &[&str], client: &[&str]) -> Outcome {
     let words = [&["run", "--pair"], options, &["--"], server, &["--"], client].concat();

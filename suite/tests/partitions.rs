@@ -1,7 +1,7 @@
 //! Tests ports that belong to several partitions, with unmodified programs on one host and between
 //! hosts.
 
-use softhca_suite::{Family, HANG, Hosts, Pair, Room, Sides, User, lists};
+use harness::{Family, HANG, Hosts, Pair, Room, Sides, User, lists};
 
 /// Index 1 and 2 are the full and the limited member of one partition; index 3 is another
 /// partition.

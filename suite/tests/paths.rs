@@ -1,8 +1,8 @@
 //! Tests the path redirector: programs that insist on /sys/class/infiniband and /dev/infiniband
 //! find them. Nothing else on the host changes for these programs.
 
-use softhca_suite::port::{self, Port};
-use softhca_suite::{HANG, Hosts, Outcome, Pair, Room, User, cprogram, wait};
+use harness::port::{self, Port};
+use harness::{HANG, Hosts, Outcome, Pair, Room, User, cprogram, wait};
 
 fn rooms() -> Vec<Room> {
     [User::Me, User::Nobody].map(|user| Room::of(user).expect("a room")).into()

@@ -3,7 +3,7 @@
 //!
 //! These tests check only that the programs print figures. `cargo xtask bench` judges the figures.
 
-use softhca_suite::{Pair, Room, User, lists};
+use harness::{Pair, Room, User, lists};
 
 #[track_caller]
 fn runs(user: User, words: &[&str]) {
@@ -33,6 +33,6 @@ macro_rules! ordinary_perftests {
     };
 }
 
-softhca_suite::perftest_list!(perftests);
-softhca_suite::perftest_sizes_list!(perftests);
-softhca_suite::perftest_selection!(ordinary_perftests);
+harness::perftest_list!(perftests);
+harness::perftest_sizes_list!(perftests);
+harness::perftest_selection!(ordinary_perftests);

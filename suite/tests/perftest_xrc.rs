@@ -3,8 +3,8 @@
 //! These tests are not in the list that every user runs. The program keeps the files that name its
 //! domains in `/tmp` under fixed names and leaves them there. Other users cannot open these files.
 
-use softhca_suite::lists;
-use softhca_suite::{Family, Hosts, Pair, Room, User};
+use harness::lists;
+use harness::{Family, Hosts, Pair, Room, User};
 
 const TESTS: [&[&str]; 7] = [
     &["ib_send_bw", "-c", "XRC"],

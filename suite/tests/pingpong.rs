@@ -4,8 +4,8 @@
 //! Each test runs as the suite's own user. If this user is root, the test also runs as an ordinary
 //! user.
 
-use softhca_suite::lists::{self, SIZES};
-use softhca_suite::{Pair, Room, User};
+use harness::lists::{self, SIZES};
+use harness::{Pair, Room, User};
 
 #[track_caller]
 fn runs(user: User, words: &[&str]) {
@@ -29,7 +29,7 @@ macro_rules! pingpongs {
     )* };
 }
 
-softhca_suite::pingpong_list!(pingpongs);
+harness::pingpong_list!(pingpongs);
 
 #[track_caller]
 fn sizes(program: &str, more: &[&str], sizes: &[(&str, &str)]) {
@@ -99,7 +99,7 @@ fn ud_sizes_up_to_the_mtu() {
 fn without_a_gid_index_the_reason_says_what_to_add() {
     let room = Room::new().expect("a room");
     let mut pair = Pair::start(&room, &["ibv_rc_pingpong"]).expect("both start");
-    let sides = pair.wait(softhca_suite::HANG).expect("both end");
+    let sides = pair.wait(harness::HANG).expect("both end");
     // The server is the first to connect its queue pair. The client notices when the queue pair
     // goes away.
     for side in [&sides.server, &sides.client] {

@@ -1,8 +1,8 @@
 //! Tests a port with an interface of its own: the events that programs get when the interface is
 //! switched off, loses its carrier, or gets another address.
 
-use softhca_suite::namespace::Namespace;
-use softhca_suite::{HANG, Program, Room, User, wait};
+use harness::namespace::Namespace;
+use harness::{HANG, Program, Room, User, wait};
 
 /// A host whose device has one interface, `near`, with a veth pair to `far`. The folder contains
 /// the configuration.

@@ -2,9 +2,9 @@
 //! the network, and as `softhca devices` shows it. Network namespaces need root, and so do tcpdump and
 //! nft.
 
+use harness::hosts::INTERFACE;
+use harness::{Family, HANG, Host, Hosts, Program, Room, User};
 use rustix::process::Signal;
-use softhca_suite::hosts::INTERFACE;
-use softhca_suite::{Family, HANG, Host, Hosts, Program, Room, User};
 
 const TABLE: &str = "[[devices]]\n[[devices.ports]]\ndscp = [0, 10, 18, 26]\n";
 

@@ -4,8 +4,8 @@
 //! error, or more skipped tests than expected fail this test. docs/conformance.md lists the skipped
 //! tests and the reasons.
 
-use softhca_suite::Room;
-use softhca_suite::pyverbs::{Pyverbs, Verdict};
+use harness::Room;
+use harness::pyverbs::{Pyverbs, Verdict};
 
 /// At least this many of 170 tests pass. Three more pass on machines with huge pages.
 const PASS: usize = 141;

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
+use harness::{Family, HANG, Place, Room, User, wait};
 use serde_json::Value;
-use softhca_suite::{Family, HANG, Place, Room, User, wait};
 
 const RDMA: &str = "/usr/bin/rdma";
 

@@ -2,9 +2,9 @@
 //! run`, in the log, in `softhca show --errors` while the program runs and after it, and by
 //! `softhca_why` in the program itself.
 
+use harness::{HANG, Outcome, Pair, Room, User, cprogram, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{HANG, Outcome, Pair, Room, User, cprogram, wait};
 
 fn built(room: &Room) -> String {
     cprogram::build(room, "why").expect("it compiles").to_str().expect("a plain path").to_owned()
@@ -37,7 +37,7 @@ fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome
     program.wait_for_words("waits", HANG).expect("it has failed");
     says(&shown(&room, "why", false).join("\n"), at_the_end);
     let pid = program.inner("why", HANG).expect("it runs");
-    softhca_suite::program::send(pid, Signal::TERM);
+    harness::program::send(pid, Signal::TERM);
     let outcome = program.wait(HANG).expect("it ends");
     assert_eq!(outcome.code, 143, "{}", outcome.told());
     says(&outcome.output, asked);
@@ -256,8 +256,8 @@ fn reasons_outlive_the_agent() {
     running.wait_for_words("waits", HANG).expect("it has failed");
     let pid = running.inner("why", HANG).expect("it runs");
     let agent = room.agent().expect("an agent");
-    softhca_suite::program::send(agent, Signal::KILL);
-    wait::until(HANG, "the agent's end", || (!softhca_suite::process::alive(agent)).then_some(())).expect("it ends");
+    harness::program::send(agent, Signal::KILL);
+    wait::until(HANG, "the agent's end", || (!harness::process::alive(agent)).then_some(())).expect("it ends");
     let told = || room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success().output;
     let programs = || room.json(&["show", "--errors", "--json"]).expect("it answers")["programs"].clone();
     says(&told(), &["no agent is running", ", ended\n", &format!("process {pid}\n"), "check rkey"]);
@@ -272,7 +272,7 @@ fn reasons_outlive_the_agent() {
     room.start_agent().expect("a new agent");
     says(&told(), &[", ended, from ", "check rkey"]);
     check(&programs());
-    softhca_suite::program::send(pid, Signal::KILL);
+    harness::program::send(pid, Signal::KILL);
     running.wait(HANG).expect("it ends");
 }
 

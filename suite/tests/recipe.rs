@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use softhca_suite::package::{PROJECT, Packages, block, project};
-use softhca_suite::{Outcome, Room, User};
+use harness::package::{PROJECT, Packages, block, project};
+use harness::{Outcome, Room, User};
 
 /// Runs the recipe in a project, with the address of a package.
 fn follow(room: &Room, folder: &Path, address: &str) -> Outcome {

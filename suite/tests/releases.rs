@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use softhca_suite::Room;
+use harness::Room;
 
 #[allow(dead_code, reason = "build scripts use more of it")]
 #[path = "../../capi/libibverbs/releases.rs"]

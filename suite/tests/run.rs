@@ -4,8 +4,8 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use harness::{HANG, Pair, Room, User, process, program, wait};
 use rustix::process::Signal;
-use softhca_suite::{HANG, Pair, Room, User, process, program, wait};
 
 #[test]
 fn the_exit_code_is_the_programs() {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use harness::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram};
 use rustix::process::Signal;
-use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram};
 
 /// The time limit for building all crates once more.
 const BUILD: Duration = Duration::from_secs(900);

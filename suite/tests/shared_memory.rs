@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use softhca_suite::{HANG, Pair, Room, User, cprogram};
+use harness::{HANG, Pair, Room, User, cprogram};
 
 fn built(room: &Room, name: &str) -> String {
     cprogram::build(room, name).expect("it compiles").to_str().expect("a plain path").to_owned()

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use engine::lint::Check;
+use harness::pyverbs::Pyverbs;
+use harness::{HANG, Outcome, Pair, Room, Sides, cprogram};
 use rustix::process::Signal;
-use softhca_suite::pyverbs::Pyverbs;
-use softhca_suite::{HANG, Outcome, Pair, Room, Sides, cprogram};
 
 /// The exit code of `softhca run --strict` if it has found a mistake and the program has ended with
 /// 0.

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use harness::{HANG, Namespace, Pair, Room, User, process, wait};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv, send, socket_with,
 };
-use softhca_suite::{HANG, Namespace, Pair, Room, User, process, wait};
 
 #[test]
 fn loopback_is_enough() {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use harness::program::send;
+use harness::{HANG, Program, Room, User, process, wait};
 use rustix::process::Signal;
-use softhca_suite::program::send;
-use softhca_suite::{HANG, Program, Room, User, process, wait};
 
 /// Three switches in a row, with two links between the first two.
 const ROW: &str = "\
@@ -107,11 +107,11 @@ fn links(text: &str) -> BTreeSet<String> {
 
 /// Starts a server on one node and its client on another. The client is last.
 fn start_pair(room: &Room, (server, client): (&str, &str), words: &[&str]) -> (Program, Program) {
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [words, &["-p", &number]].concat();
     let server = room.start(room.on(server, &words)).expect("it starts");
-    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
     let client = room.start(room.on(client, &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
     (server, client)
@@ -276,11 +276,11 @@ fn programs_reach_each_other_by_lid_once_the_subnet_is_up() {
     assert!(state.contains("PORT_INIT") && !state.contains("H1"), "{state}");
     let mut manager = manage(&room, "H2");
     for words in [&["ibv_rc_pingpong", "-n", "200"][..], &["ibv_ud_pingpong", "-s", "1024", "-n", "200"]] {
-        let port = softhca_suite::port::Port::reserve().expect("a port");
+        let port = harness::port::Port::reserve().expect("a port");
         let number = port.number().to_string();
         let server = [words, &["-p", &number]].concat();
         let mut server = room.start(room.on("H1", &server)).expect("it starts");
-        let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+        let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
         listens().expect("it listens");
         let client = [words, &["-p", &number, "127.0.0.1"]].concat();
         let client = room.finish(room.on("H3", &client)).expect("it ends").expect_success();
@@ -382,11 +382,11 @@ fn datagrams_are_counted_at_switches_and_in_sysfs() {
 #[test]
 fn what_has_no_path_counts_where_it_is_dropped_and_show_says_where() {
     let room = managed_room(User::Nobody);
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = ["ib_write_bw", "-D", "20", "-t", "1", "-u", "14", "-p", &number];
     let server = room.start(room.on("H3", &words)).expect("it starts");
-    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
     let client = room.start(room.on("H1", &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
     let connected = || room.json(&["show", "qp", "--json"]).ok().filter(|shown| shown.to_string().contains("\"hops\""));

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use harness::port::{self, Port};
+use harness::{HANG, Program, Room, User, cprogram, process, wait};
 use rustix::process::Signal;
-use softhca_suite::port::{self, Port};
-use softhca_suite::{HANG, Program, Room, User, cprogram, process, wait};
 
 /// Three switches in a row, with two links between the first two.
 const ROW: &str = "\

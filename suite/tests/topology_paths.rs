@@ -1,8 +1,8 @@
 //! Tests which packets of programs pass the switches and routers of a topology: many adapters, two
 //! subnets, a narrow link, and adapters that come and go.
 
+use harness::{HANG, Program, Room, User, cprogram, wait};
 use serde_json::Value;
-use softhca_suite::{HANG, Program, Room, User, cprogram, wait};
 
 /// Two subnets.
 const ROUTED: &str = "\
@@ -87,11 +87,11 @@ fn lid(room: &Room, node: &str, port: u64) -> String {
 /// Starts a server on one node and its client on another, each with words of its own. The client is
 /// last.
 fn start_pair(room: &Room, server: (&str, &[&str]), client: (&str, &[&str])) -> (Program, Program) {
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [server.1, &["-p", &number]].concat();
     let server = room.start(room.on(server.0, &words)).expect("it starts");
-    let listens = || softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens().expect("it listens");
     let words = [client.1, &["-p", &number, "127.0.0.1"]].concat();
     (server, room.start(room.on(client.0, &words)).expect("it starts"))

@@ -1,7 +1,7 @@
 //! Tests service levels and virtual lanes that `softhca sm --qos` sets: the tables that Debian's
 //! diagnostics read from all ports, and which packets pass.
 
-use softhca_suite::{HANG, Room, User, port};
+use harness::{HANG, Room, User, port};
 
 const TWO: &str = "\
 Switch 8 \"S1\"\n[1] \"H1\"[1]\n[3] \"S2\"[3]\n\nSwitch 8 \"S2\"\n[1] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";

@@ -4,11 +4,11 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use harness::namespace::Namespace;
+use harness::program::send;
+use harness::{HANG, Program, Room, cprogram, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::namespace::Namespace;
-use softhca_suite::program::send;
-use softhca_suite::{HANG, Program, Room, cprogram, wait};
 
 /// One host: a switch with an adapter, and links to the switches of the hosts beside it.
 struct Side {
@@ -79,7 +79,7 @@ impl Side {
     fn kill(&self) {
         let agent = self.room.agent().expect("an agent");
         send(agent, Signal::KILL);
-        let ended = || (!softhca_suite::process::alive(agent)).then_some(());
+        let ended = || (!harness::process::alive(agent)).then_some(());
         wait::until(HANG, "the agent to end", ended).expect("it ends");
     }
 
@@ -151,11 +151,11 @@ fn a_manager_on_one_host_brings_up_the_subnet_of_both() {
 /// client is last.
 fn start_pair<const N: usize>(sides: &[Side; N], words: &[&str]) -> (Program, Program) {
     let (here, there) = (&sides[0], &sides[N - 1]);
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let number = port.number().to_string();
     let words = [words, &["-p", &number]].concat();
     let server = here.room.start(here.on("H1", &words)).expect("it starts");
-    let listens = softhca_suite::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    let listens = harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
     listens.expect("it listens");
     let node = format!("H{N}");
     let client = there.room.start(there.on(&node, &[&words[..], &["10.9.0.1"]].concat())).expect("it starts");
@@ -277,7 +277,7 @@ fn programs_on_two_hosts_connect_by_the_addresses_of_their_nodes() {
     let leaves = ["--no-subnet-manager"];
     let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
     wait_until_up(&sides);
-    let port = softhca_suite::port::Port::reserve().expect("a port");
+    let port = harness::port::Port::reserve().expect("a port");
     let p = port.number().to_string();
     let client = |index: usize, words: &[&str]| {
         let node = format!("H{}", index + 1);

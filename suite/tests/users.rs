@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use harness::port::{self, Port};
+use harness::{HANG, Namespace, Pair, Program, Room, Sides, User, dist, process, program, wait};
 use rustix::process::Signal;
-use softhca_suite::port::{self, Port};
-use softhca_suite::{HANG, Namespace, Pair, Program, Room, Sides, User, dist, process, program, wait};
 
 const ALICE: User = User::Number(64_001);
 const BOB: User = User::Number(64_002);

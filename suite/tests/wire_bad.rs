@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use softhca_suite::{Family, Harm, Hosts, LossyLink, User, cprogram, lists, process, wait};
+use harness::{Family, Harm, Hosts, LossyLink, User, cprogram, lists, process, wait};
 
 const NO_HARM: Harm = Harm { lost: 0.0, held: 0.0, twice: 0.0, spoilt: 0.0 };
 const EVERYTHING: Harm = Harm { lost: 5.0, held: 5.0, twice: 1.0, spoilt: 0.1 };
@@ -91,13 +91,13 @@ fn a_link_goes_and_comes_back() {
         hosts.middle().script(&format!("ip link set {side} down")).expect("down");
         // The client goes on polling, so this waits long enough for packets to be lost.
         let before = used();
-        wait::until(softhca_suite::HANG, "the client to poll in vain", || {
+        wait::until(harness::HANG, "the client to poll in vain", || {
             (used() > before + Duration::from_millis(50)).then_some(())
         })
         .expect("it goes on");
         hosts.middle().script(&format!("ip link set {side} up")).expect("up");
     }
-    let sides = pair.wait(softhca_suite::HANG).expect("they end");
+    let sides = pair.wait(harness::HANG).expect("they end");
     assert!(sides.client.succeeded() && sides.server.succeeded(), "{}{}", sides.client.told(), sides.server.told());
     assert!(link.take_away().expect("a count").of("carried") > 0);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use harness::hosts::INTERFACE;
+use harness::{Family, HANG, Hosts, Pair, Program, Room, User, process, program, wait};
 use rustix::process::Signal;
-use softhca_suite::hosts::INTERFACE;
-use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, process, program, wait};
 
 /// perftest uses a timeout of 14 (67 ms) and seven retries. By the standard this takes half a
 /// second. The limit here leaves some seconds more.

@@ -2,8 +2,8 @@
 //! losing them, and the link goes down and comes back. The programs are Debian's perftest and the
 //! suite's own, unmodified.
 
-use softhca_suite::hosts::INTERFACE;
-use softhca_suite::{Family, HANG, Hosts, Sides, User, cprogram};
+use harness::hosts::INTERFACE;
+use harness::{Family, HANG, Hosts, Sides, User, cprogram};
 
 /// The number of packets that the counter in chain `chain` of the namespace's table `marks` has
 /// seen.

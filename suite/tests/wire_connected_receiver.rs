@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use harness::{Family, HANG, Hosts, Pair, User, process, program, wait};
 use rustix::process::Signal;
-use softhca_suite::{Family, HANG, Hosts, Pair, User, process, program, wait};
 
 const FOR_LONG: [&str; 5] = ["ib_send_lat", "-s", "8", "-D", "120"];
 const OTHERS: [&[&str]; 3] =

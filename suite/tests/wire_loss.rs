@@ -2,7 +2,7 @@
 //! bridge between two namespaces. Reliable operations complete, and data arrives as it was sent.
 //! Each test proves that packets were lost.
 
-use softhca_suite::{Family, Hosts, User, cprogram, lists};
+use harness::{Family, Hosts, User, cprogram, lists};
 
 const PERCENT: u32 = 1;
 

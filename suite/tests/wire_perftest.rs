@@ -5,7 +5,7 @@
 //!
 //! These tests check only that the programs print figures. `cargo xtask bench` judges the figures.
 
-use softhca_suite::{Family, Hosts, User, lists};
+use harness::{Family, Hosts, User, lists};
 
 /// Which family a row uses at an MTU, so that half of the rows use IPv4 at each MTU.
 fn family(mtu: u32, words: &[&str]) -> Family {
@@ -67,6 +67,6 @@ macro_rules! all_sizes {
     ($($rows:tt)*) => { between_namespaces! { sizes_mtu_1500 sizes_mtu_9000 $($rows)* } };
 }
 
-softhca_suite::perftest_list!(one_size);
-softhca_suite::perftest_sizes_list!(all_sizes);
-softhca_suite::perftest_selection!(between_addresses);
+harness::perftest_list!(one_size);
+harness::perftest_sizes_list!(all_sizes);
+harness::perftest_selection!(between_addresses);

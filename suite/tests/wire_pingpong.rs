@@ -2,8 +2,8 @@
 //! They validate every byte. The hosts are network namespaces, at both MTUs and over both families,
 //! or two loopback addresses.
 
-use softhca_suite::lists::{self, SIZES};
-use softhca_suite::{Family, Hosts, User};
+use harness::lists::{self, SIZES};
+use harness::{Family, Hosts, User};
 
 /// The links on which every pingpong runs, each with the user that runs it.
 const LINKS: [(u32, Family, User); 4] = [
@@ -43,7 +43,7 @@ macro_rules! pingpongs {
     )* };
 }
 
-softhca_suite::pingpong_list!(pingpongs);
+harness::pingpong_list!(pingpongs);
 
 /// The program for XRC prints no figures. It says that it has succeeded.
 #[test]

@@ -1,9 +1,9 @@
 //! Runs small C programs of the suite between hosts: one-sided operations, threads, a network that
 //! merges packets from one port, and multicast groups. The programs are in `programs/`.
 
-use softhca_suite::hosts::INTERFACE;
-use softhca_suite::port::{self, Port};
-use softhca_suite::{Family, HANG, Host, Hosts, Program, Sides, User, cprogram};
+use harness::hosts::INTERFACE;
+use harness::port::{self, Port};
+use harness::{Family, HANG, Host, Hosts, Program, Sides, User, cprogram};
 
 fn built(hosts: &Hosts, name: &str) -> String {
     cprogram::build(hosts.left.room(), name).expect("it compiles").to_str().expect("a plain path").to_owned()
@@ -65,8 +65,8 @@ fn meet(host: &Host, family: Family, words: &[&str], waiting: &mut [Waiting]) {
     all.extend(waiting.iter().map(|other| other.place.as_str()));
     let ended = host.room().finish_run(&all).expect("it ends");
     let others: Vec<_> = waiting.iter_mut().map(|other| other.program.wait(HANG).expect("it ends")).collect();
-    let told: String = others.iter().map(softhca_suite::Outcome::told).collect();
-    assert!(ended.succeeded() && others.iter().all(softhca_suite::Outcome::succeeded), "{}{told}", ended.told());
+    let told: String = others.iter().map(harness::Outcome::told).collect();
+    assert!(ended.succeeded() && others.iter().all(harness::Outcome::succeeded), "{}{told}", ended.told());
 }
 
 /// The number of packets that came in through a host's interface, and the number of IPv6 datagrams

@@ -2,8 +2,8 @@
 //! killed, on one host and between hosts. Also runs Debian's XRC pingpong with several clients at
 //! once.
 
-use softhca_suite::port::{self, Port};
-use softhca_suite::{Family, HANG, Hosts, Pair, Room, User, cprogram};
+use harness::port::{self, Port};
+use harness::{Family, HANG, Hosts, Pair, Room, User, cprogram};
 
 fn built(room: &Room) -> String {
     cprogram::build(room, "domain").expect("it compiles").to_str().expect("a plain path").to_owned()

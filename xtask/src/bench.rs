@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use harness::port::{self, Port};
+use harness::{Dist, HANG, Pair, Room, Sides, figures, process, wait};
 use serde::Serialize;
-use suite::port::{self, Port};
-use suite::{Dist, HANG, Pair, Room, Sides, figures, process, wait};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
@@ -202,12 +202,12 @@ fn idle(room: &Room) -> Result<[u128; 3], String> {
     let agent_before = process::cpu_time(agent);
     let mut spent = [0, 0, 0];
     for (place, (stopped, watched)) in [(client, server), (server, client)].into_iter().enumerate() {
-        suite::program::send(stopped, Signal::STOP);
+        harness::program::send(stopped, Signal::STOP);
         settle(watched)?;
         let before = process::cpu_time(watched);
         std::thread::sleep(IDLE);
         spent[place] = difference(before, process::cpu_time(watched));
-        suite::program::send(stopped, Signal::CONT);
+        harness::program::send(stopped, Signal::CONT);
     }
     spent[2] = difference(agent_before, process::cpu_time(agent));
     Ok(spent)

@@ -10,8 +10,8 @@ mod behaviours;
 use std::fmt::Write;
 use std::fs;
 
-use suite::Room;
-use suite::pyverbs::{Case, Pyverbs, Verdict};
+use harness::Room;
+use harness::pyverbs::{Case, Pyverbs, Verdict};
 
 use crate::hugepages::HugePages;
 use crate::workspace::Workspace;

@@ -4,7 +4,7 @@
 //! It tests nothing that `test` does not test better. With it, a person sees softhca work with one
 //! command.
 
-use suite::{Dist, HANG, Pair, Room, Sides, figures};
+use harness::{Dist, HANG, Pair, Room, Sides, figures};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};

@@ -11,8 +11,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use harness::Dist;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use suite::Dist;
 
 use crate::workspace::Workspace;
 

@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use suite::Dist;
+use harness::Dist;
 
 use crate::hugepages::HugePages;
 use crate::workspace::Workspace;

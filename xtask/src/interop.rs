@@ -16,7 +16,7 @@ mod siw;
 use std::path::PathBuf;
 use std::process::Command;
 
-use suite::{Dist, Room, cprogram};
+use harness::{Dist, Room, cprogram};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};

@@ -16,7 +16,7 @@ mod tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use suite::Dist;
+use harness::Dist;
 
 use crate::dist;
 use crate::workspace::Workspace;

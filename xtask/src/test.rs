@@ -9,7 +9,7 @@
 
 use std::process::{Command, Stdio};
 
-use suite::Dist;
+use harness::Dist;
 
 use crate::hugepages::HugePages;
 use crate::report::Report;

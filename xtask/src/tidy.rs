@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-udp", 0),
     ("softhca-interpose", 0),
     ("softhca-tun", 0),
+    ("softhca-plot", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
     ("softhca-mad", 1),
@@ -48,7 +49,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Packages that are not shipped. No shipped package may import them.
-const TOOLS: &[&str] = &["softhca-suite", "softhca-fuzz", "xtask"];
+const TOOLS: &[&str] = &["softhca-suite", "softhca-harness", "softhca-fuzz", "xtask"];
 
 /// Where `unsafe` is allowed: a package and path prefixes in its `src`. An empty prefix means the
 /// whole package.

@@ -3,7 +3,7 @@
 //!
 //! One side asks ([`ask`]), the other side answers ([`answer`]). They talk over a [`Talk`], which
 //! is any socket. A [`Plan`] says what to measure, and the asking side sends it to the other side.
-//! The results are [`Case`]s, one for each size, which [`chart`] and [`plot`] show. All operations
+//! The results are [`Case`]s, one for each size, which [`chart`] and [`svg`] show. All operations
 //! go through the crate `softhca`, as in users' programs.
 //!
 //! This crate is not the command: options, processes and sockets belong to `softhca bench`.
@@ -18,9 +18,9 @@ mod figures;
 mod look;
 mod place;
 mod plan;
-pub mod plot;
 mod session;
 mod stream;
+pub mod svg;
 mod talk;
 mod team;
 mod window;

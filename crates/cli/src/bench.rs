@@ -17,8 +17,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bench::plot::Heading;
-use bench::{Case, Error, Place, Plan, Size, Talk, chart, plot};
+use bench::{Case, Error, Place, Plan, Size, Talk, chart, svg};
+use plot::Heading;
 use serde_json::json;
 use softhca::Context;
 
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     if let Some(file) = &options.plot {
         let title = format!("{} {}, softhca {}", plan.operation, plan.measure, env!("CARGO_PKG_VERSION"));
         let caption = caption(&plan, options.to.as_deref(), busy);
-        let svg = plot::of_run(&Heading { title: &title, caption: &caption }, &plan, &cases)?;
+        let svg = svg::of_run(&Heading { title: &title, caption: &caption }, &plan, &cases)?;
         std::fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     if options.json {

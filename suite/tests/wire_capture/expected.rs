@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::pcap::Captured;
+use super::pcap::Captured;
 use softhca_wire::{Headers, NakCode, Operation, Psn, Syndrome, Transport};
 
 use Operation as O;

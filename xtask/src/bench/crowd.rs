@@ -5,8 +5,8 @@
 //! once, one alone again. The measurement needs root for the namespaces. The principal type is
 //! [`Crowd`].
 
+use harness::{Dist, Family, HANG, Hosts, Room, User, cprogram, figures};
 use serde::Serialize;
-use suite::{Dist, Family, HANG, Hosts, Room, User, cprogram, figures};
 
 /// Number of simultaneous queue pairs.
 const COUNT: &str = "256";

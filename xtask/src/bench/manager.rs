@@ -7,9 +7,9 @@
 
 use std::path::Path;
 
+use harness::port::{self, Port};
+use harness::{Dist, Family, HANG, Room, cprogram, figures};
 use serde::Serialize;
-use suite::port::{self, Port};
-use suite::{Dist, Family, HANG, Room, cprogram, figures};
 
 use super::ratio;
 

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use harness::port::{self, Port};
+use harness::{Dist, HANG, Outcome, Pair, Room, Sides, cprogram, figures};
 use serde::{Deserialize, Serialize};
-use suite::port::{self, Port};
-use suite::{Dist, HANG, Outcome, Pair, Room, Sides, cprogram, figures};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
@@ -242,11 +242,11 @@ impl Bench {
             let words = ["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"];
             let mut pair = Pair::start(&self.room, &words)?;
             let client = pair.client.inner("ibv_rc_pingpong", HANG)?;
-            suite::wait::until(HANG, "an idle pair to be connected", || {
+            harness::wait::until(HANG, "an idle pair to be connected", || {
                 let rows = self.room.show("qp").ok()?;
                 rows.as_array()?.iter().any(|row| row["pid"] == client && row["path"] != "none").then_some(())
             })?;
-            suite::program::send(client, Signal::STOP);
+            harness::program::send(client, Signal::STOP);
             idle.push((pair, client));
         }
         let probes = probes::of(Group::Scale);
@@ -256,7 +256,7 @@ impl Bench {
             series.entry(probes::BESIDE_IDLE.to_owned()).or_default().push(self.figure(plain)?);
         }
         for (pair, client) in &mut idle {
-            suite::program::send(*client, Signal::KILL);
+            harness::program::send(*client, Signal::KILL);
             pair.server.signal(Signal::TERM);
         }
         drop(idle);

@@ -6,10 +6,10 @@
 
 use std::process::Command;
 
+use harness::hosts::INTERFACE;
+use harness::port::{self, Port};
+use harness::{Dist, Family, HANG, Host, Hosts, Room, User, figures};
 use serde::Serialize;
-use suite::hosts::INTERFACE;
-use suite::port::{self, Port};
-use suite::{Dist, Family, HANG, Host, Hosts, Room, User, figures};
 
 use super::ratio;
 use crate::udp::READY;

@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use harness::Dist;
 use serde_json::Value;
-use suite::Dist;
 use tempfile::TempDir;
 
 use super::root::{self, Release};

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use suite::program::{Outcome, Program as Process};
-use suite::pyverbs::{self, Case, Verdict as Tested};
+use harness::program::{Outcome, Program as Process};
+use harness::pyverbs::{self, Case, Verdict as Tested};
 
 use super::programs::{Program, Way};
-use suite::Dist;
+use harness::Dist;
 
 /// The script that enters a release.
 const ENTER: &str = include_str!("enter.sh");

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use suite::Dist;
+use harness::Dist;
 
 use crate::abi_check::{self, releases::Releases};
 use crate::workspace::Workspace;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::process::Command;
 
-use suite::{HANG, Room};
+use harness::{HANG, Room};
 
 /// Bytes of a file in one command.
 const PIECE: usize = 8000;

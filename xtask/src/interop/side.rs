@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use suite::{Outcome, Program, Room, wait};
+use harness::{Outcome, Program, Room, wait};
 
 use super::cases::{Case, Ending, Family, ON_PEER, Ready};
 use super::peer::Peer;

@@ -2,7 +2,7 @@
 //! parameters of the module; on other hosts only the cases with siw's defaults run. The principal
 //! type is [`StartUp`].
 
-use suite::Room;
+use harness::Room;
 
 use super::cases::{Case, Ending, Ready, by_address, v6};
 

@@ -78,7 +78,7 @@ fn lay_out(workspace: &Workspace, release: &Release, tree: &Tree, folder: &Path)
     let told = |error: std::io::Error| format!("cannot lay out the Debian package: {error}");
     let (usr, papers) = (folder.join("usr"), folder.join("usr/share/doc/softhca"));
     fs::create_dir_all(folder).map_err(told)?;
-    suite::dist::copy(&tree.root(), &usr).map_err(told)?;
+    harness::dist::copy(&tree.root(), &usr).map_err(told)?;
     fs::create_dir_all(&papers).map_err(told)?;
     for name in PAPERS {
         fs::remove_file(usr.join(name)).map_err(told)?;

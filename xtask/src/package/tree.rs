@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use suite::Dist;
+use harness::Dist;
 
 use super::Release;
 use super::tool::Tool;
@@ -61,8 +61,8 @@ impl Tree {
     fn fill(&self, workspace: &Workspace, dist: &Dist) -> io::Result<()> {
         let root = self.root();
         fs::create_dir_all(&root)?;
-        suite::dist::copy(&dist.folder().join("bin"), &root.join("bin"))?;
-        suite::dist::copy(&dist.folder().join("lib"), &root.join("lib"))?;
+        harness::dist::copy(&dist.folder().join("bin"), &root.join("bin"))?;
+        harness::dist::copy(&dist.folder().join("lib"), &root.join("lib"))?;
         for name in PAPERS {
             fs::copy(workspace.root().join(name), root.join(name))?;
         }

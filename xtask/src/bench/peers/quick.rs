@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use suite::Dist;
+use harness::Dist;
 
 use super::goals::{self, Want};
 use super::probes::{self, Group, Probe, What};

@@ -7,8 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use bench::Size;
-use bench::plot::{self, Line};
+use plot::{Bytes, Heading, Line};
 
 use super::goals::{self, Goal, Want};
 use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, ucx_name};
@@ -74,7 +73,7 @@ fn section(all: &Figures, runs: usize) -> String {
     text += "UCX is told its transport as the names say, and over shared memory (`UCX_TLS=posix,self`):\n\n";
     for Tuned { tests, size, settings, why } in TUNED {
         let words: Vec<String> = settings.iter().map(|(name, value)| format!("`{name}={value}`")).collect();
-        let _ = writeln!(text, "* for {} of {}: {}: {why}.", tests.join(" and "), Size(*size), words.join(" "));
+        let _ = writeln!(text, "* for {} of {}: {}: {why}.", tests.join(" and "), Bytes(*size), words.join(" "));
     }
     text += "\nEvery figure (µs for latencies, objects, wake-ups; MiB/s for bandwidths; millions in a second for rates; bytes for memory):\n\n";
     text += "| what | median | least | most |\n|---|---|---|---|\n";
@@ -162,13 +161,15 @@ fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
         line("ib_send_lat", &LATENCIES, &|size| format!("ib_send_lat -s {size}")),
         line("UCX, posix", &LATENCIES, &|size| ucx_name(&format!("tag_lat -s {size}"), TRANSPORTS[0])),
     ];
-    let title = format!("two processes, messages of {} and more", Size(LATENCIES[0]));
+    let title = format!("two processes, messages of {} and more", Bytes(LATENCIES[0]));
     [
-        ("performance-bandwidth.svg", plot::lines("bandwidth between two processes", "MiB/s", &bandwidths)),
-        ("performance-latency.svg", plot::lines(&title, "µs, one way", &latencies)),
+        ("performance-bandwidth.svg", "bandwidth between two processes", "MiB/s", &bandwidths[..]),
+        ("performance-latency.svg", &title, "µs, one way", &latencies),
     ]
     .into_iter()
-    .filter_map(|(file, svg)| Some((file, svg.ok()?)))
+    .filter_map(|(file, title, unit, lines)| {
+        Some((file, plot::over_sizes(&Heading { title, caption: &[] }, unit, lines).ok()?))
+    })
     .collect()
 }
 

@@ -96,6 +96,6 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
 fn workspace_target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
     }
 }

@@ -80,5 +80,5 @@ pub fn project(room: &Room) -> Result<PathBuf, String> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

@@ -25,7 +25,7 @@ pub fn build_library(room: &Room, name: &str) -> Result<PathBuf, String> {
 }
 
 fn compile(name: &str, program: &Path, more: &[&str]) -> Result<PathBuf, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../programs").join(name).with_extension("c");
     let output = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror"])
         .arg("-o")

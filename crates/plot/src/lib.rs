@@ -1,10 +1,10 @@
-//! Plots results over the message size as an SVG with logarithmic axes. For the latencies of a
-//! single size, plots its percentiles.
+//! Plots figures over the message size, or over percentiles, as an SVG with logarithmic axes.
 //!
-//! The principal functions are [`of_run`] for a measurement and [`lines`] for figures of any
-//! origin.
+//! It knows no measurement: the caller gives lines and points. The principal functions are
+//! [`over_sizes`] and [`over_percentiles`].
+#![forbid(unsafe_code)]
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 
 use plotters::coord::Shift;
 use plotters::prelude::{
@@ -12,9 +12,6 @@ use plotters::prelude::{
     PathElement, RGBColor, SVGBackend, Text, WHITE,
 };
 use plotters::series::PointSeries;
-
-use crate::figures::{Case, Latency};
-use crate::plan::{Measure, Plan, Size};
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
@@ -56,53 +53,11 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The lines of a measurement. For latencies, these are the median and the 99th percentile.
-#[must_use]
-pub fn of(plan: &Plan, cases: &[Case]) -> Vec<Line> {
-    let line = |name: &str, value: fn(&Case) -> Option<f64>| Line {
-        name: name.to_owned(),
-        points: cases.iter().filter_map(|case| Some((case.size as f64, value(case)?))).collect(),
-    };
-    match plan.measure {
-        Measure::Lat => {
-            vec![line("p50", |case| Some(case.latency_usec?.p50)), line("p99", |case| Some(case.latency_usec?.p99))]
-        }
-        Measure::Bw => vec![line("bandwidth", |case| Some(case.mib_per_second))],
-        Measure::Rate => vec![line("rate", |case| Some(case.million_per_second))],
-    }
-}
-
-/// The unit of a measurement's plot.
-#[must_use]
-pub fn unit(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Lat => "µs",
-        Measure::Bw => "MiB/s",
-        Measure::Rate => "million messages/s",
-    }
-}
-
-/// An SVG with these lines, for figures of any origin.
+/// An SVG of lines over the message size. If there is only one size, its points have labels.
 ///
 /// # Errors
 /// When there is nothing to plot.
-pub fn lines(title: &str, unit: &str, lines: &[Line]) -> Result<String, String> {
-    over_sizes(&Heading { title, caption: &[] }, unit, lines)
-}
-
-/// An SVG of a measurement: lines over the sizes. For the latencies of a single size, a point for
-/// each percentile.
-///
-/// # Errors
-/// When there is nothing to plot.
-pub fn of_run(heading: &Heading<'_>, plan: &Plan, cases: &[Case]) -> Result<String, String> {
-    match cases {
-        [Case { size, latency_usec: Some(latency), .. }] => over_percentiles(heading, *size, latency),
-        _ => over_sizes(heading, unit(plan.measure), &of(plan, cases)),
-    }
-}
-
-fn over_sizes(heading: &Heading<'_>, unit: &str, lines: &[Line]) -> Result<String, String> {
+pub fn over_sizes(heading: &Heading<'_>, unit: &str, lines: &[Line]) -> Result<String, String> {
     let points = || lines.iter().flat_map(|line| &line.points).filter(|point| point.0 > 0.0 && point.1 > 0.0);
     let (left, right) = ends(points().map(|point| point.0)).ok_or("there is nothing to plot")?;
     let (low, high) = ends(points().map(|point| point.1)).ok_or("there is nothing to plot")?;
@@ -120,7 +75,7 @@ fn over_sizes(heading: &Heading<'_>, unit: &str, lines: &[Line]) -> Result<Strin
             .configure_mesh()
             .x_desc("bytes of a message")
             .y_desc(unit)
-            .x_label_formatter(&|bytes| Size(bytes.round() as usize).to_string())
+            .x_label_formatter(&|bytes| Bytes(bytes.round() as usize).to_string())
             .y_label_formatter(&|value| figure(*value, 2))
             .light_line_style(WHITE)
             .draw()
@@ -145,9 +100,11 @@ fn over_sizes(heading: &Heading<'_>, unit: &str, lines: &[Line]) -> Result<Strin
     Ok(svg)
 }
 
-fn over_percentiles(heading: &Heading<'_>, size: usize, latency: &Latency) -> Result<String, String> {
-    let l = latency;
-    let rows = [("min", l.min), ("p50", l.p50), ("p90", l.p90), ("p99", l.p99), ("p99.9", l.p999), ("max", l.max)];
+/// An SVG of the latencies of messages of one size in microseconds: each percentile with its name.
+///
+/// # Errors
+/// When there is nothing to plot.
+pub fn over_percentiles(heading: &Heading<'_>, size: usize, rows: &[(&str, f64)]) -> Result<String, String> {
     let values: Vec<(f64, f64)> =
         rows.iter().enumerate().map(|(place, row)| (place as f64, row.1)).filter(|point| point.1 > 0.0).collect();
     let (low, high) = ends(values.iter().map(|point| point.1)).ok_or("there is nothing to plot")?;
@@ -162,7 +119,7 @@ fn over_percentiles(heading: &Heading<'_>, size: usize, latency: &Latency) -> Re
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .x_desc(format!("percentile, of messages with {}", Size(size)))
+            .x_desc(format!("percentile, of messages with {}", Bytes(size)))
             .y_desc("µs")
             .x_labels(rows.len())
             .x_label_formatter(&name)
@@ -212,6 +169,20 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
+/// A number of bytes as people write it: `8 B`, `4 KiB`, `1 MiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => write!(f, "{} MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => write!(f, "{} KiB", bytes >> 10),
+            bytes => write!(f, "{bytes} B"),
+        }
+    }
+}
+
 /// A figure with this many significant digits. A figure below 1 has this many decimals.
 #[must_use]
 pub fn figure(value: f64, digits: usize) -> String {
@@ -221,55 +192,7 @@ pub fn figure(value: f64, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Heading, Line, figure, lines, of_run};
-    use crate::{Case, Latency, Measure, Operation, Plan};
-
-    fn svg(measure: Measure, sizes: &[usize]) -> String {
-        let latency_usec = (measure == Measure::Lat).then_some(Latency {
-            min: 0.6,
-            p50: 0.7,
-            p90: 0.8,
-            p99: 1.5,
-            p999: 12.0,
-            max: 345.0,
-            mean: 0.9,
-        });
-        let case = |size: &usize| Case {
-            size: *size,
-            operations: 5,
-            seconds: 1.0,
-            latency_usec,
-            mib_per_second: 4567.8 * *size as f64,
-            million_per_second: 0.5,
-        };
-        let cases: Vec<Case> = sizes.iter().map(case).collect();
-        let caption = ["host <here>, 2026-01-31 12:00 UTC".to_owned(), "4 queue pairs, depth 16".to_owned()];
-        let plan = Plan::new(Operation::Write, measure);
-        of_run(&Heading { title: "write", caption: &caption }, &plan, &cases).expect("a plot")
-    }
-
-    #[test]
-    fn a_plot_says_where_when_and_how_it_was_made() {
-        for (measure, sizes) in [(Measure::Bw, &[64, 4096][..]), (Measure::Bw, &[64]), (Measure::Lat, &[64])] {
-            let svg = svg(measure, sizes);
-            for word in ["host &lt;here&gt;", "2026-01-31 12:00 UTC", "4 queue pairs, depth 16"] {
-                assert!(svg.contains(word), "{word} is not in {svg}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_plot_of_one_size_has_its_figures() {
-        let latency = svg(Measure::Lat, &[64]);
-        for word in ["min", "p50", "p99.9", "max", "0.600 µs", "1.50 µs", "345 µs", "64 B"] {
-            assert!(latency.contains(word), "{word} is not in {latency}");
-        }
-        let bandwidth = svg(Measure::Bw, &[1]);
-        for word in ["4568 MiB/s", "1 B", "4 B"] {
-            assert!(bandwidth.contains(word), "{word} is not in {bandwidth}");
-        }
-        assert!(!svg(Measure::Bw, &[1, 64]).contains("4568 MiB/s"));
-    }
+    use super::{Heading, Line, figure, over_sizes};
 
     #[test]
     fn few_digits_count() {
@@ -284,6 +207,7 @@ mod tests {
             name: name.to_owned(),
             points: (3..20).map(|power| f64::from(1 << power)).map(|size| (size, size * factor)).collect(),
         };
+        let lines = |title: &str, unit: &str, lines: &[Line]| over_sizes(&Heading { title, caption: &[] }, unit, lines);
         let svg = lines("a title", "MiB/s", &[line("ours", 2.0), line("theirs", 1.0)]).expect("a plot");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
         for word in ["a title", "MiB/s", "ours", "theirs", "KiB", "<polyline"] {

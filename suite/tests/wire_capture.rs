@@ -3,21 +3,18 @@
 //! must find no fault and parse what softhca meant, and the ICRC must match the separate
 //! computation in [`icrc`]. Network namespaces and tcpdump need root.
 
-// The reader of capture files is in the crate `wire`.
-extern crate wire as softhca_wire;
-
 mod expected;
 mod icrc;
-#[path = "../../../crates/wire/tests/pcap/mod.rs"]
+#[path = "../../crates/wire/tests/pcap/mod.rs"]
 mod pcap;
-mod tshark;
+pub(crate) mod tshark;
 
 use std::path::{Path, PathBuf};
 
 use expected::{Numbers, expect};
+use harness::hosts::INTERFACE;
+use harness::{Family, HANG, Host, Hosts, Program, User, cprogram, wait};
 use rustix::process::Signal;
-use softhca_suite::hosts::INTERFACE;
-use softhca_suite::{Family, HANG, Host, Hosts, Program, User, cprogram, wait};
 
 /// The payload of the last datagram of a capture.
 const MARK: &str = "here ends the capture";

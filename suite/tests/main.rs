@@ -1,0 +1,75 @@
+//! The integration suite: unmodified programs on softhca, each file with one subject. All files are
+//! one program, because linking each of them took longer than most of its tests.
+//! `cargo test --package softhca-suite -- pingpong::` runs the tests of one file.
+
+// By this name the reader of capture files, which is in the crate `wire`, finds it.
+extern crate wire as softhca_wire;
+
+mod bench;
+mod capture;
+mod capture_link;
+mod cm_errors;
+mod cm_programs;
+mod cm_qperf;
+mod cm_sockets;
+mod cm_storage;
+mod death;
+mod devices;
+mod direct;
+mod examples;
+mod faults;
+mod forbidden;
+mod guide;
+mod hotplug;
+mod imports;
+mod infiniband;
+mod instructions;
+mod ipoib;
+mod iwarp;
+mod iwarp_capture;
+mod iwarp_faults;
+mod iwarp_peer;
+mod iwarp_programs;
+mod iwarp_sockets;
+mod json;
+mod limits;
+mod mad_users;
+mod mads;
+mod memcheck;
+mod own_programs;
+mod packages;
+mod pair;
+mod partitions;
+mod paths;
+mod perftest;
+mod perftest_xrc;
+mod pingpong;
+mod port_events;
+mod priorities;
+mod pyverbs;
+mod rdma_tool;
+mod reasons;
+mod recipe;
+mod releases;
+mod run;
+mod rust;
+mod shared_memory;
+mod strict;
+mod surroundings;
+mod topology;
+mod topology_cm;
+mod topology_paths;
+mod topology_qos;
+mod tunnels;
+mod users;
+mod walk;
+mod wire_bad;
+mod wire_capture;
+mod wire_changes;
+mod wire_congestion;
+mod wire_connected_receiver;
+mod wire_loss;
+mod wire_perftest;
+mod wire_pingpong;
+mod wire_programs;
+mod xrc_domains;
