@@ -18,7 +18,7 @@ use crate::flows::Key;
 use crate::mcast::{GroupPath, Reached, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::Class;
+use crate::paths::{Class, Way};
 use crate::put::{Far, Sent};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 
@@ -208,9 +208,18 @@ impl Qp {
         let engine = self.engine();
         let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
         let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
-        let key = Key { dlid, sl: entry.sl, port, pkey_index, lost };
         let headers = run.opcode.headers_len();
-        if dlid == 0 || !engine.board.has_paths() || !engine.flows.count(key, run.len, headers) {
+        let counts = || {
+            // Another host's agent does not know what routers see.
+            let is_elsewhere = lost == 0 && to == Place::default();
+            let from = Place { device: engine.device(), port: port.into() };
+            let route = match is_elsewhere || is_group(&entry.dgid) {
+                true => Default::default(),
+                false => Way::of_datagram(&engine.board, from, to, entry).route,
+            };
+            engine.flows.count(Key { dlid, sl: entry.sl, port, pkey_index, lost, route }, run.len, headers)
+        };
+        if dlid == 0 || !engine.board.has_paths() || !counts() {
             inner.traffic.sent(1, run.len, headers, 31);
         }
     }

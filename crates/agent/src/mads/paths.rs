@@ -145,16 +145,8 @@ impl Fabric {
     /// The address of a question in the model.
     fn target(&self, question: &Question, to: End) -> Probe {
         let first = || self.managed.port_info(to).map_or(0, |info| info.lid);
-        let (dgid, hop_limit, traffic_class) = question.route;
-        let sgid = |end: End| self.managed.fabric().port(end).map(|port| port.settings().identity.gid());
         let from = self.ends.get(&PortId { device: question.from.0, port: question.from.1 });
-        let grh = (dgid != [0; 16]).then(|| Grh {
-            dgid,
-            hop_limit,
-            traffic_class,
-            sgid: from.and_then(|end| sgid(*end)).unwrap_or_default(),
-            ..Grh::default()
-        });
+        let grh = from.and_then(|from| self.grh(*from, &question.route));
         let dlid = if question.dlid == 0 && grh.is_none() { first() } else { question.dlid };
         Probe { dlid, grh, ..Probe::default() }
     }

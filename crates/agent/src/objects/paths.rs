@@ -29,9 +29,11 @@ pub(crate) struct Question {
     pub(crate) to: At,
     /// The destination LID; 0 stands for the first one of the destination.
     pub(crate) dlid: u16,
-    /// What routers see: the destination GID, or zeros; the hop limit; the traffic class.
-    pub(crate) route: (Gid, u8, u8),
+    pub(crate) route: Route,
 }
+
+/// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the subnet.
+pub(crate) type Route = (Gid, u8, u8);
 
 /// What passes on a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
