@@ -138,6 +138,15 @@ record! {
         4 => reserved: u32,
     }
 
+    /// RESIZE_UNDO (202), request; no answer. The client cannot map the memory that RESIZE_CQ or
+    /// MODIFY_SRQ has named: the queue is in its old memory again, which has stayed valid.
+    pub struct ResizeUndo[8] {
+        /// Handle of the queue.
+        0 => handle: u32,
+        /// 0 for a CQ, 1 for an SRQ.
+        4 => is_srq: u32,
+    }
+
     /// GID_ENTRY (196), request.
     pub struct GidEntry[8] {
         /// Port, from 1.
