@@ -73,6 +73,7 @@ int main(int argc, char **argv)
         struct ibv_wc wc = good_completion(datagrams);
         if (wc.opcode != IBV_WC_RECV) continue;
         MUST(wc.byte_len == GRH + 1000 && (wc.wc_flags & IBV_WC_GRH) && memcmp(bytes + 8, peer.gid.raw, 16) == 0);
+        MUST(wc.slid == router);
         MUST(bytes[GRH + 999] == (uint8_t)(999 * 7 + !is_client));
     }
 

@@ -124,8 +124,13 @@ record! {
         8 => pkeys: [u32; 4],
         /// The board's PATH_EPOCH for which the answer holds.
         24 => epoch: u32,
+        /// The LID of the last router on the path, from which packets come to the destination; 0
+        /// without routers.
+        28 => router: u16,
+        /// The service level that this router gives them.
+        30 => router_sl: u8,
         /// 0.
-        28 => reserved: u32,
+        31 => reserved: u8,
         /// The port that sends on that link, such as S1[3]: UTF-8, filled up with zeros.
         32 => narrowest: [u8; 64],
     }

@@ -372,14 +372,13 @@ impl Qp {
             network.emit(&mut grh);
             grh
         });
-        let path = Path {
-            device: place.device as u8,
-            port: place.port as u8,
-            slid: board.lid(Place { device, port }) | u16::from(entry.src_path_bits),
-            dlid: entry.dlid,
-            sl: entry.sl,
-            mtu: 0,
+        // A datagram from another subnet comes from the last router.
+        let known = inner.ud.last_passage.as_ref().filter(|_| board.has_paths() && !is_group(&entry.dgid));
+        let (slid, sl) = match known.map(|(.., passage)| passage.router) {
+            Some((lid @ 1.., sl)) => (lid, sl),
+            _ => (board.lid(Place { device, port }) | u16::from(entry.src_path_bits), entry.sl),
         };
+        let path = Path { device: place.device as u8, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
         let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;
         if sent {
             lane.notify();

@@ -53,6 +53,8 @@ pub(crate) struct Passage {
     pub(crate) mtu: u32,
     pub(crate) mtu_code: u8,
     pub(crate) narrowest: Box<str>,
+    /// The LID of the last router, and the service level from there; zeros without one.
+    pub(crate) router: (u16, u8),
 }
 
 /// What an engine knows of a way.
@@ -113,6 +115,7 @@ impl From<&PathResolveAnswer> for Passage {
             mtu: abi::device::mtu_bytes(mtu_code).unwrap_or(u32::MAX),
             mtu_code,
             narrowest: String::from_utf8_lossy(name).into(),
+            router: (answer.router, answer.router_sl),
         }
     }
 }

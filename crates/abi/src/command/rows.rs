@@ -515,8 +515,8 @@ pub static ROWS: &[Row] = &[
             (Errno::EAGAIN, "the agent looks at the switches' tables: ask again"),
         ]),
     Row::extended(202, "RESIZE_UNDO", "private::resize_undo").request::<private::ResizeUndo>().errors(&[
-        (Errno::EBADF, "no such CQ or SRQ in this context"),
-        (Errno::EINVAL, "it is in the memory in which it was made, or reserved not 0"),
+        (Errno::ENOENT, "no such CQ or SRQ in this context"),
+        (Errno::EINVAL, "it was not resized, or is_srq is neither 0 nor 1"),
     ]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()

@@ -46,6 +46,8 @@ pub(crate) struct Path {
     pub(crate) pkeys: u128,
     /// The port that sends on the link with that MTU.
     pub(crate) narrowest: String,
+    /// The LID of the last router, and the service level that it gives packets; zeros without one.
+    pub(crate) router: (u16, u8),
 }
 
 /// A question for what packets to a group reach.

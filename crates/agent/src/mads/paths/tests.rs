@@ -239,6 +239,8 @@ fn paths_lead_through_several_routers() {
     };
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
     assert_eq!(bench.ask(&global(1, 3)).levels & 1, 1, "and back");
+    let last = [0, 1].map(|from| bench.ask(&global(from, 3)).router.0);
+    assert_eq!(last, [lids[1], lids[0]], "completions have the LID of the router next to the receiver");
     assert_eq!(bench.ask(&global(0, 2)).levels, 0, "there are two routers");
     let end = bench.end("R2", 2);
     bench.operate(|fabric| fabric.managed.cut(end));
