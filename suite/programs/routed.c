@@ -2,7 +2,7 @@
  * with a GRH.
  *   -p PORT [HOST], with the LID of the router in the own subnet in ROUTER_LID, and the number of
  *   routers between the programs in ROUTERS
- * With a hop limit that is not greater than this number nothing passes. */
+ * With a hop limit that is not greater than this number nothing passes: a datagram and a SEND. */
 #include "common.h"
 
 enum { SIZE = 3000, GRH = 40, QKEY = 0x4711 };
@@ -73,8 +73,14 @@ int main(int argc, char **argv)
         struct ibv_wc wc = good_completion(datagrams);
         if (wc.opcode != IBV_WC_RECV) continue;
         MUST(wc.byte_len == GRH + 1000 && (wc.wc_flags & IBV_WC_GRH) && memcmp(bytes + 8, peer.gid.raw, 16) == 0);
+        MUST(wc.slid == router);
         MUST(bytes[GRH + 999] == (uint8_t)(999 * 7 + !is_client));
     }
+
+    attr = way_to(peer.gid, routers);
+    wr.wr.ud.ah = ibv_create_ah(pd, &attr);
+    MUST(wr.wr.ud.ah && ibv_post_send(ud, &wr, &bad) == 0);
+    good_completion(datagrams);
 
     connect_through_router(lost, (struct side){ .rc = peer.rc, .gid = peer.gid }, routers);
     MUST(post(lost, IBV_WR_SEND, mr, (uintptr_t)bytes + 8192, 8, 0, 0) == 0);

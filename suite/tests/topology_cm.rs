@@ -60,7 +60,13 @@ fn serve(room: &Room, node: &str, words: &[&str]) -> Program {
 /// Runs a server on H3 and its client on H1, and ends a server that serves for ever.
 #[track_caller]
 fn meet(room: &Room, server: &[&str], client: &[&str]) {
-    let mut server = serve(room, "H3", server);
+    meet_on(room, "H3", server, client);
+}
+
+/// The same with a server on another node.
+#[track_caller]
+fn meet_on(room: &Room, node: &str, server: &[&str], client: &[&str]) {
+    let mut server = serve(room, node, server);
     let outcome = room.finish(room.on("H1", client)).expect("it ends");
     if !outcome.succeeded() {
         server.signal(Signal::TERM);
@@ -91,6 +97,32 @@ fn programs_of_rdmacm_utils_connect_through_three_switches() {
         both(&["rdma_server"], &["rdma_client", "-s", H3]);
         both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
         both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
+        room.wait_until_all_is_forgotten(HANG).expect("it is empty");
+    }
+}
+
+/// The path of subnet administration leads to a router. The side that listens answers by the router
+/// from which the request came.
+#[test]
+fn programs_connect_through_routers() {
+    const H2: &str = "127.1.0.2";
+    for routers in [1, 2] {
+        let room = Room::of(User::Nobody).expect("a room");
+        let room = room.with_topology(&Room::row_of_routers(routers), &[]).expect("an agent");
+        room.wait_until_active().expect("they are");
+        let (_port, p) = reserve();
+        let both = |server: &[&str], client: &[&str]| {
+            meet_on(&room, "H2", &[server, &["-p", &p]].concat(), &[client, &["-p", &p]].concat());
+        };
+        both(&["rping", "-s", "-C", "10"], &["rping", "-c", "-a", H2, "-C", "10"]);
+        meet_on(&room, "H2", &["udaddy", "-c", "4"], &["udaddy", "-s", H2, "-c", "4"]);
+        both(&["rdma_server"], &["rdma_client", "-s", H2]);
+        both(&["ib_send_bw", "-R", "-n", "500"], &["ib_send_bw", "-R", "-n", "500", H2]);
+        let subnet = room.json(&["subnet", "--json"]).expect("JSON");
+        let nodes = subnet["subnet"].as_array().into_iter().flatten();
+        let last = nodes.filter(|node| node["name"] == format!("R{routers}")).flat_map(|node| node["ports"].as_array());
+        let sent: Vec<_> = last.flatten().filter_map(|port| port["counters"]["xmit_packets"].as_u64()).collect();
+        assert!(matches!(sent[..], [1.., 500..]), "the last router: {sent:?}");
         room.wait_until_all_is_forgotten(HANG).expect("it is empty");
     }
 }

@@ -4,46 +4,6 @@
 use harness::{HANG, Program, Room, User, cprogram, wait};
 use serde_json::Value;
 
-/// Two subnets.
-const ROUTED: &str = "\
-Switch 4 \"S1\"
-[1] \"H1\"[1]
-[2] \"R1\"[1]
-
-Switch 4 \"S2\"
-[1] \"H2\"[1]
-[2] \"R1\"[2]
-
-Rt 2 \"R1\"
-
-Hca 1 \"H1\"
-
-Hca 1 \"H2\"
-";
-
-/// Three subnets in a row.
-const TWO_ROUTERS: &str = "\
-Switch 4 \"S1\"
-[1] \"H1\"[1]
-[2] \"R1\"[1]
-
-Switch 4 \"S2\"
-[1] \"R1\"[2]
-[2] \"R2\"[1]
-
-Switch 4 \"S3\"
-[1] \"R2\"[2]
-[2] \"H2\"[1]
-
-Rt 2 \"R1\"
-
-Rt 2 \"R2\"
-
-Hca 1 \"H1\"
-
-Hca 1 \"H2\"
-";
-
 /// Two switches with so many adapters each.
 fn pair_of_switches(each: usize) -> String {
     let ports = each + 1;
@@ -58,18 +18,8 @@ fn pair_of_switches(each: usize) -> String {
 /// A room whose agent has this topology, once all adapters are active.
 fn room(user: User, text: &str) -> Room {
     let room = Room::of(user).expect("a room").with_topology(text, &[]).expect("an agent");
-    wait_until_active(&room);
+    room.wait_until_active().expect("they are");
     room
-}
-
-#[track_caller]
-fn wait_until_active(room: &Room) {
-    let is_up = || {
-        let nodes = nodes(room);
-        let ports = nodes.iter().filter(|node| node["kind"] == "hca").flat_map(|node| node["ports"].as_array());
-        ports.flatten().all(|port| port["state"] == "ACTIVE" && port["lid"] != 0).then_some(())
-    };
-    wait::until(HANG, "the adapters to be active", is_up).expect("they are");
 }
 
 fn nodes(room: &Room) -> Vec<Value> {
@@ -136,25 +86,35 @@ fn counter(nodes: &[Value], node: &str, port: u64, name: &str) -> u64 {
 
 #[test]
 fn programs_in_two_subnets_talk_through_a_router() {
-    let room = room(User::Nobody, ROUTED);
+    let room = room(User::Nobody, &Room::row_of_routers(1));
     talk_through_routers(&room, [("R1", 1), ("R1", 2)], 1);
     let nodes = nodes(&room);
     let packets = counter(&nodes, "R1", 2, "xmit_packets");
     assert!(packets >= 2, "the router's port counts them: {nodes:?}");
+    for port in [1, 2] {
+        let dropped = counter(&nodes, "R1", port, "rcv_switch_relay_errors");
+        assert!(dropped >= 2, "R1[{port}] drops {dropped} packets whose hop limit is used up: {nodes:?}");
+    }
 }
 
-/// Each side sends a message of 3000 bytes, which is two packets, through both routers, and gets an
-/// acknowledgement. Nothing passes with a hop limit of 2.
+/// Each side sends a message of 3000 bytes, which is two packets, and a datagram of 1000 bytes
+/// through both routers, and gets an acknowledgement. Nothing passes with a hop limit of 2: the
+/// router next to the receiver drops it, and the packets count up to there.
 #[test]
 fn programs_in_two_subnets_talk_through_two_routers_and_a_third_subnet() {
-    let room = room(User::Nobody, TWO_ROUTERS);
+    let room = room(User::Nobody, &Room::row_of_routers(2));
     talk_through_routers(&room, [("R1", 1), ("R2", 2)], 2);
     let nodes = nodes(&room);
     for (router, port) in [("R1", 1), ("R1", 2), ("R2", 1), ("R2", 2)] {
         for (packets, words) in [("xmit_packets", "xmit_data"), ("rcv_packets", "rcv_data")] {
             let counted = [packets, words].map(|name| counter(&nodes, router, port, name));
-            assert!(counted[0] >= 3 && counted[1] >= 3000 / 4, "{router}[{port}]: {counted:?} of {packets}: {nodes:?}");
+            let all = counted[0] >= 4 && counted[1] >= (3000 + 1000) / 4;
+            assert!(all, "{router}[{port}]: {counted:?} of {packets}: {nodes:?}");
         }
+    }
+    for (router, port, drops) in [("R1", 1, false), ("R1", 2, true), ("R2", 1, true), ("R2", 2, false)] {
+        let dropped = counter(&nodes, router, port, "rcv_switch_relay_errors");
+        assert_eq!(dropped >= 2, drops, "{router}[{port}] drops {dropped}: {nodes:?}");
     }
 }
 
@@ -162,7 +122,7 @@ fn programs_in_two_subnets_talk_through_two_routers_and_a_third_subnet() {
 /// subnets, so the routers join, also in the third one.
 #[test]
 fn members_of_a_group_meet_through_two_routers() {
-    let room = room(User::Nobody, TWO_ROUTERS);
+    let room = room(User::Nobody, &Room::row_of_routers(2));
     let group = ["mckey", "-M", "ff15:a01b::9", "-C", "10", "-b"];
     let mut receiver = room.start(room.on("H2", &[&group[..], &["127.1.0.2"]].concat())).expect("it starts");
     let joined = || {
@@ -230,6 +190,6 @@ fn an_adapter_leaves_a_running_subnet_and_comes_back_and_others_have_no_place() 
     );
     room.finish(room.softhca(&["agent", "device", "remove", "H4"])).expect("it ends").expect_success();
     room.finish(room.softhca(&["agent", "device", "add", "H4"])).expect("it ends").expect_success();
-    wait_until_active(&room);
+    room.wait_until_active().expect("they are");
     talk(&room, ("H4", "H1"), &["ibv_rc_pingpong", "-n", "10"]);
 }

@@ -54,6 +54,7 @@ const RECORDS: &[Layout] = &[
     reason::ReasonRecord::LAYOUT,
     reason::DropRecord::LAYOUT,
     queue::DatagramFlow::LAYOUT,
+    queue::DatagramRoute::LAYOUT,
     ucma::ManagerHeader::LAYOUT,
     umad::FileRequest::LAYOUT,
     umad::FileReply::LAYOUT,

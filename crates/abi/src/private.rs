@@ -124,8 +124,13 @@ record! {
         8 => pkeys: [u32; 4],
         /// The board's PATH_EPOCH for which the answer holds.
         24 => epoch: u32,
+        /// The LID of the last router on the path, from which packets come to the destination; 0
+        /// without routers.
+        28 => router: u16,
+        /// The service level that this router gives them.
+        30 => router_sl: u8,
         /// 0.
-        28 => reserved: u32,
+        31 => reserved: u8,
         /// The port that sends on that link, such as S1[3]: UTF-8, filled up with zeros.
         32 => narrowest: [u8; 64],
     }
@@ -136,6 +141,15 @@ record! {
         0 => handle: u32,
         /// 0.
         4 => reserved: u32,
+    }
+
+    /// RESIZE_UNDO (202), request; no answer. The client cannot map the memory that RESIZE_CQ or
+    /// MODIFY_SRQ has named: the queue is in its old memory again, which has stayed valid.
+    pub struct ResizeUndo[8] {
+        /// Handle of the queue.
+        0 => handle: u32,
+        /// 0 for a CQ, 1 for an SRQ.
+        4 => is_srq: u32,
     }
 
     /// GID_ENTRY (196), request.

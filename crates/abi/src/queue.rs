@@ -153,6 +153,20 @@ record! {
     }
 }
 
+record! {
+    /// What routers see of the datagrams of a flow. It is zero for datagrams within the subnet.
+    pub struct DatagramRoute[32] {
+        /// The destination GID.
+        0 => dgid: [u8; 16],
+        /// The hop limit.
+        16 => hop_limit: u8,
+        /// The traffic class.
+        17 => traffic_class: u8,
+        /// 0.
+        18 => reserved: [u8; 14],
+    }
+}
+
 impl DatagramFlow {
     /// Offset of the number of packets.
     pub const PACKETS: usize = 0;
@@ -320,6 +334,9 @@ constants! {
         FAULTS = 40960,
         /// First datagram flow, 512 of 32 bytes each. Places are taken in their order, and kept.
         DATAGRAM_FLOWS = 40960 + crate::fault::page::AREA_LEN,
+        /// First route of a datagram flow (`DatagramRoute`), 512 of 32 bytes each, in the same
+        /// order. The engine writes it before the flow.
+        DATAGRAM_ROUTES = 40960 + crate::fault::page::AREA_LEN + 512 * 32,
     }
 }
 
@@ -347,7 +364,7 @@ pub const CQ_ARMED_NEXT: u32 = 2;
 /// Bytes of the context page.
 pub const CONTEXT_PAGE_LEN: usize = 4096;
 /// Bytes of the context page with the reasons, drops and faults behind it.
-pub const CONTEXT_LEN: usize = context_page::DATAGRAM_FLOWS + DATAGRAM_FLOWS * DATAGRAM_FLOW_LEN;
+pub const CONTEXT_LEN: usize = context_page::DATAGRAM_ROUTES + DATAGRAM_FLOWS * DATAGRAM_ROUTE_LEN;
 /// Reasons behind the context page.
 pub const REASONS: u32 = 64;
 /// Bytes of a reason.
@@ -360,6 +377,8 @@ pub const DROP_LEN: usize = 64;
 pub const DATAGRAM_FLOWS: usize = 512;
 /// Bytes of a datagram flow.
 pub const DATAGRAM_FLOW_LEN: usize = 32;
+/// Bytes of the route of a datagram flow.
+pub const DATAGRAM_ROUTE_LEN: usize = 32;
 /// Records in the context page.
 pub const CONTEXT_RECORDS: u32 = 128;
 /// Bytes of a send queue entry of a connection before its gather entries or inline data; private to
@@ -397,6 +416,8 @@ pub const fn recv_stride(max_sge: u32) -> usize {
 const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= context_page::REASONS_HEAD);
 const _: () = assert!(context_page::REASONS + REASON_LEN * REASONS as usize <= context_page::DROPS);
 const _: () = assert!(context_page::DROPS + DROP_LEN * DROPS <= context_page::FAULTS);
+const _: () =
+    assert!(context_page::DATAGRAM_FLOWS + DATAGRAM_FLOWS * DATAGRAM_FLOW_LEN <= context_page::DATAGRAM_ROUTES);
 const _: () = assert!(CONTEXT_LEN.is_multiple_of(4096));
 
 #[cfg(test)]

@@ -349,6 +349,8 @@ impl Manager {
                 destination: arrived.to,
                 pkey: arrived.pkey(),
                 hop_limit: 64,
+                router: arrived.router.0,
+                sl: arrived.router.1,
                 ..Origin::default()
             };
             self.counts.received += 1;

@@ -69,7 +69,7 @@ fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<P
 fn gives_back(call: &Call<'_>) -> bool {
     let number = call.command.row.number;
     match call.command.is_extended() {
-        true => matches!(number, number::CHANNEL_DESTROY | number::FREE_DM),
+        true => matches!(number, number::CHANNEL_DESTROY | number::FREE_DM | number::RESIZE_UNDO),
         false => matches!(
             number,
             number::DEALLOC_PD
@@ -109,6 +109,7 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
         number::MCAST_RESOLVE => mcast::resolve(world, call),
         number::PATH_RESOLVE => path::resolve(world, call),
         number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
+        number::RESIZE_UNDO => cq::undo_resize(world, call),
         number::GID_ENTRY => device::gid_entry(world, call),
         number::WIRE_OPEN => wire::open(world, call),
         number::WIRE_SOCKETS => wire::sockets(world, call),

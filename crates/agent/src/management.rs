@@ -52,6 +52,9 @@ pub(crate) struct Arrived {
     pub(crate) id: u16,
     /// BTH and DETH, as they arrived.
     pub(crate) head: [u8; HEADERS_LEN],
+    /// The LID of the router that it came from, and its service level; zeros if it came by no
+    /// router of a topology.
+    pub(crate) router: (u16, u8),
     /// The message.
     pub(crate) mad: Mad,
 }
@@ -69,7 +72,7 @@ impl Arrived {
 
     /// The packet as it arrived.
     pub(crate) fn packet(&self) -> [u8; PACKET_LEN] {
-        let Self { from, to, from_port, id, head, mad } = self;
+        let Self { from, to, from_port, id, head, mad, .. } = self;
         sealed(&Envelope::new(from, to, *from_port), *id, head, mad)
     }
 }
@@ -102,7 +105,7 @@ impl Inlet {
                 self.capture_hook.packet(&about, datagram, words);
             }
             match found {
-                Some((id, head, mad)) => self.push(Arrived { from, to, from_port, id, head, mad }),
+                Some((id, head, mad)) => self.push(Arrived { from, to, from_port, id, head, router: (0, 0), mad }),
                 None => useless += 1,
             }
         }

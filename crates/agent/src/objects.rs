@@ -142,8 +142,8 @@ pub struct Cq {
     pub vector: u32,
     /// Its place in queue memory.
     pub block: Block,
-    /// Its places before it was resized; the client may still read there.
-    pub former: Vec<Block>,
+    /// Its places before it was resized, with their entries; the client may still read there.
+    pub former: Vec<(Block, u32)>,
     /// How many send and receive queues complete to it.
     pub users: u32,
 }
@@ -224,8 +224,8 @@ pub struct Srq {
     pub max_sge: u32,
     /// Its place in queue memory.
     pub block: Block,
-    /// Its places before it was resized.
-    pub(crate) former: Vec<Block>,
+    /// Its places before it was resized, with the number of their work requests.
+    pub(crate) former: Vec<(Block, u32)>,
     /// How many QPs receive from it, without the target QPs of its domain.
     pub users: u32,
     /// The additional properties of an XRC SRQ.

@@ -23,8 +23,19 @@ pub(crate) struct Outward {
     pub(crate) lid: u16,
     pub(crate) sl: u8,
     pub(crate) pkey: u16,
+    /// The global route, if the destination is in another subnet.
+    pub(crate) route: Option<Route>,
     pub(crate) mad: Mad,
     pub(crate) kind: Kind,
+}
+
+/// What routers see of a datagram.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) dgid: [u8; 16],
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) flow_label: u32,
 }
 
 /// What an [`Outward`] is.

@@ -122,6 +122,13 @@ impl QueueMemory {
         slab.left += 1;
     }
 
+    /// A place that was left is in use again.
+    pub(crate) fn come_back(&mut self, block: &Block) {
+        let Some(slab) = self.slabs.get_mut(&block.id) else { return };
+        slab.left -= 1;
+        slab.objects += 1;
+    }
+
     /// Frees a place that was left; with the last place its region goes.
     pub fn reclaim(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };

@@ -7,13 +7,17 @@ use abi::Record;
 use abi::ah::SL_MAX;
 use abi::device::mtu_bytes;
 use abi::qp::Dest;
-use abi::queue::{DATAGRAM_FLOW_LEN, DATAGRAM_FLOWS, DatagramFlow, ON_WIRE, context_page, qp as word};
+use abi::queue::{
+    DATAGRAM_FLOW_LEN, DATAGRAM_FLOWS, DATAGRAM_ROUTE_LEN, DatagramFlow, DatagramRoute, ON_WIRE, context_page,
+    qp as word,
+};
 use protocol::Service;
 
 use crate::device::Port;
 use crate::ids::ContextId;
 use crate::objects::Qp;
 use crate::objects::groups::At;
+use crate::objects::paths::Route;
 use crate::objects::traffic::{Counted, Flow, Sum};
 use crate::world::World;
 
@@ -64,14 +68,18 @@ impl World {
         let places = (0..DATAGRAM_FLOWS).map_while(|place| {
             let mut bytes = [0; DATAGRAM_FLOW_LEN];
             events.page().copy_out(context_page::DATAGRAM_FLOWS + place * DATAGRAM_FLOW_LEN, &mut bytes);
-            DatagramFlow::read(&bytes).filter(|flow| flow.packets != 0)
+            let flow = DatagramFlow::read(&bytes).filter(|flow| flow.packets != 0)?;
+            let mut bytes = [0; DATAGRAM_ROUTE_LEN];
+            events.page().copy_out(context_page::DATAGRAM_ROUTES + place * DATAGRAM_ROUTE_LEN, &mut bytes);
+            Some((flow, DatagramRoute::read(&bytes)?))
         });
-        let read = |flow: DatagramFlow| {
+        let read = |(flow, route): (DatagramFlow, DatagramRoute)| {
             let from = (device, flow.port);
             let DatagramFlow { dlid, pkey_index, sl, lost, packets, words, .. } = flow;
             let pkey = self.pkey_at(from, pkey_index);
             let mtu = if lost == 0 { 0 } else { mtu_bytes(lost).unwrap_or(1) };
-            (Flow { from, to: None, dlid, sl: sl & SL_MAX, pkey, mtu }, Sum { packets, words })
+            let route = (route.dgid, route.hop_limit, route.traffic_class);
+            (Flow { from, to: None, dlid, sl: sl & SL_MAX, pkey, mtu, route }, Sum { packets, words })
         };
         places.map(read).collect()
     }
@@ -87,14 +95,14 @@ impl World {
         let qp = self.tables.qps.find(owner, handle)?;
         let attributes = qp.attributes_now();
         let from = (device, attributes.port_num);
-        let Dest { dlid, sl, is_global, dgid, .. } = attributes.dest;
+        let Dest { dlid, sl, is_global, dgid, hop_limit, traffic_class, .. } = attributes.dest;
         let on_wire = qp.block.read(word::LANE) == ON_WIRE;
         if qp.service == Service::Ud || on_wire && !self.tables.paths.matter {
             return Some(Flow::of_port(from));
         }
         let pkey = self.pkey_at(from, attributes.pkey_index);
         if on_wire {
-            return Some(Flow { from, to: None, dlid, sl, pkey, mtu: 0 });
+            return Some(Flow { dlid, sl, pkey, ..Flow::of_port(from) });
         }
         let mtu = mtu_bytes(attributes.path_mtu).unwrap_or(0);
         // The address is the GID, or the LID if there is no GRH.
@@ -102,6 +110,10 @@ impl World {
             0 => port.lid.is_some_and(|lid| lid.all().contains(&dlid)),
             _ => port.gids.iter().any(|(_, entry)| entry.gid == dgid),
         };
-        Some(Flow { from, to: self.devices.port_with(has), dlid, sl, pkey, mtu })
+        let own = self.devices.get(from.0).and_then(|device| device.port(from.1.into()).ok());
+        let own = own.and_then(|port| port.gids.entry(0)).map(|entry| entry.gid).unwrap_or_default();
+        let leaves = is_global != 0 && dgid[..8] != own[..8];
+        let route = if leaves { (dgid, hop_limit, traffic_class) } else { Route::default() };
+        Some(Flow { from, to: self.devices.port_with(has), dlid, sl, pkey, mtu, route })
     }
 }

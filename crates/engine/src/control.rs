@@ -291,9 +291,9 @@ impl Control for SocketControl {
         if !received.truncated {
             return Ok(Answer { bytes: bytes.to_vec(), fds: received.fds });
         }
-        // Another thread has opened files just now. Who made an object destroys it again, and
+        // Another thread has opened files just now. Who made or changed an object undoes this, and
         // therefore gets the answer without the descriptors.
-        if !request::makes_queue(request) {
+        if !request::is_undone(request) {
             return Err(too_many_open());
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: Vec::new() })

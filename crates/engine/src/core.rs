@@ -15,7 +15,7 @@ use abi::device::{
     QueryPortAnswer, cap,
 };
 use abi::errno::Errno;
-use abi::private::{GidEntry, GidEntryAnswer};
+use abi::private::{GidEntry, GidEntryAnswer, ResizeUndo};
 use abi::queue::Mapping;
 use parking_lot::Mutex;
 use protocol::Time;
@@ -270,16 +270,7 @@ impl Core {
         undo: impl FnOnce(&T) -> Vec<u8>,
     ) -> Result<(T, View)> {
         let _order = self.memory.allocation.lock();
-        let answer = self.call(request)?;
-        let (out, mapping) = read(&answer)?;
-        match self.memory.queues.view(&mapping, &mut answer.fds.into_iter()) {
-            Ok(view) => Ok((out, view)),
-            Err(error) => {
-                // If the agent is gone, so is the object.
-                let _ = self.tell(&undo(&out));
-                Err(error)
-            }
-        }
+        self.allocate_in_turn(request, read, |out| Some(undo(out)))
     }
 
     /// As [`Core::allocate`], for an object that exists, and for a caller that holds
@@ -288,11 +279,31 @@ impl Core {
         &self,
         request: &[u8],
         read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
+        undo: impl FnOnce(&T) -> Option<Vec<u8>>,
     ) -> Result<(T, View)> {
         let answer = self.call(request)?;
         let (out, mapping) = read(&answer)?;
-        let view = self.memory.queues.view(&mapping, &mut answer.fds.into_iter())?;
-        Ok((out, view))
+        match self.memory.queues.view(&mapping, &mut answer.fds.into_iter()) {
+            Ok(view) => Ok((out, view)),
+            Err(error) => {
+                // If the agent is gone, so is the object.
+                if let Some(undo) = undo(&out) {
+                    let _ = self.tell(&undo);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`Core::allocate_in_turn`], for a queue that gets other memory. If this memory cannot be
+    /// mapped, the queue stays in the memory that it has, also at the agent.
+    pub(crate) fn move_queue<T>(
+        &self,
+        request: &[u8],
+        read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
+        undo: ResizeUndo,
+    ) -> Result<(T, View)> {
+        self.allocate_in_turn(request, read, |_| Some(request::private(command::RESIZE_UNDO, &undo, 0)))
     }
 
     /// Maps the memory that the answer to another process names.

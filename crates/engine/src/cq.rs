@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
 use abi::errno::Errno;
+use abi::private::ResizeUndo;
 use abi::queue::CqOut;
 use protocol::Time;
 
@@ -475,12 +476,13 @@ impl Cq {
         let ahead = |pd: &Arc<Pd>| pd.lend_ahead((cqe, most), size_of::<Cqe>(), Purpose::Cq);
         let lent = self.domain.as_ref().map(ahead).transpose()?.flatten();
         let body = ResizeCq { response: 1, cq_handle: self.handle, cqe };
-        let (out, view) = self.engine.allocate_in_turn(
+        let (out, view) = self.engine.move_queue(
             &request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()),
             |answer| {
                 let out: CqOut = answer.get(8)?;
                 Ok((out, out.mapping))
             },
+            ResizeUndo { handle: self.handle, is_srq: 0 },
         )?;
         let capacity = check(&out, &view)?;
         // Taken only now: a thread that adds completions must not wait for the agent.

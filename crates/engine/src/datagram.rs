@@ -18,7 +18,7 @@ use crate::flows::Key;
 use crate::mcast::{GroupPath, Reached, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::Class;
+use crate::paths::{Class, Way};
 use crate::put::{Far, Sent};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 
@@ -208,9 +208,18 @@ impl Qp {
         let engine = self.engine();
         let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
         let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
-        let key = Key { dlid, sl: entry.sl, port, pkey_index, lost };
         let headers = run.opcode.headers_len();
-        if dlid == 0 || !engine.board.has_paths() || !engine.flows.count(key, run.len, headers) {
+        let counts = || {
+            // Another host's agent does not know what routers see.
+            let is_elsewhere = lost == 0 && to == Place::default();
+            let from = Place { device: engine.device(), port: port.into() };
+            let route = match is_elsewhere || is_group(&entry.dgid) {
+                true => Default::default(),
+                false => Way::of_datagram(&engine.board, from, to, entry).route,
+            };
+            engine.flows.count(Key { dlid, sl: entry.sl, port, pkey_index, lost, route }, run.len, headers)
+        };
+        if dlid == 0 || !engine.board.has_paths() || !counts() {
             inner.traffic.sent(1, run.len, headers, 31);
         }
     }
@@ -363,14 +372,13 @@ impl Qp {
             network.emit(&mut grh);
             grh
         });
-        let path = Path {
-            device: place.device as u8,
-            port: place.port as u8,
-            slid: board.lid(Place { device, port }) | u16::from(entry.src_path_bits),
-            dlid: entry.dlid,
-            sl: entry.sl,
-            mtu: 0,
+        // A datagram from another subnet comes from the last router.
+        let known = inner.ud.last_passage.as_ref().filter(|_| board.has_paths() && !is_group(&entry.dgid));
+        let (slid, sl) = match known.map(|(.., passage)| passage.router) {
+            Some((lid @ 1.., sl)) => (lid, sl),
+            _ => (board.lid(Place { device, port }) | u16::from(entry.src_path_bits), entry.sl),
         };
+        let path = Path { device: place.device as u8, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
         let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;
         if sent {
             lane.notify();

@@ -16,7 +16,7 @@ use shm::region::Region;
 use shm::{Sink, Source};
 
 use crate::access;
-use crate::control::Answer;
+use crate::control::{Answer, too_many_open};
 use crate::core::Core;
 use crate::error::{Error, Result, by_system, refusal};
 use crate::extent::MemoryKind;
@@ -75,8 +75,7 @@ impl Core {
 
 /// Maps the memfd from an answer.
 pub(crate) fn map(answer: &Answer, length: u64) -> Result<Arc<Region>> {
-    let lacks = || refusal(Errno::EIO, "the agent spoke of device memory without its descriptor");
-    let fd = answer.fds.first().ok_or_else(lacks)?;
+    let fd = answer.fds.first().ok_or_else(too_many_open)?;
     Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX)).map_err(by_system)?))
 }
 

@@ -6,10 +6,13 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use abi::layout::Record;
-use abi::queue::{CONTEXT_LEN, DATAGRAM_FLOW_LEN, DATAGRAM_FLOWS, DatagramFlow, context_page};
+use abi::queue::{
+    CONTEXT_LEN, DATAGRAM_FLOW_LEN, DATAGRAM_FLOWS, DATAGRAM_ROUTE_LEN, DatagramFlow, DatagramRoute, context_page,
+};
 use parking_lot::Mutex;
 
 use crate::memory::View;
+use crate::paths::Route;
 use crate::traffic::Sum;
 
 /// What decides which way datagrams take.
@@ -23,6 +26,8 @@ pub(crate) struct Key {
     pub(crate) pkey_index: u16,
     /// Of lost datagrams: the code of the MTU that they need, which is not 0.
     pub(crate) lost: u8,
+    /// Of unicast datagrams that pass routers.
+    pub(crate) route: Route,
 }
 
 /// The datagrams that one engine has sent.
@@ -49,7 +54,9 @@ impl Flows {
         let (place, sum) = known.entry(key).or_insert((next, Sum::default()));
         let at = context_page::DATAGRAM_FLOWS + *place * DATAGRAM_FLOW_LEN;
         if sum.packets == 0 {
-            let Key { dlid, sl, port, pkey_index, lost } = key;
+            let Key { dlid, sl, port, pkey_index, lost, route: (dgid, hop_limit, traffic_class) } = key;
+            let route = DatagramRoute { dgid, hop_limit, traffic_class, ..DatagramRoute::default() };
+            view.write_bytes(context_page::DATAGRAM_ROUTES + *place * DATAGRAM_ROUTE_LEN, route.bytes());
             view.write_bytes(at, DatagramFlow { dlid, pkey_index, sl, port, lost, ..DatagramFlow::default() }.bytes());
         }
         sum.add(1, len, headers, 31);
@@ -77,5 +84,19 @@ mod tests {
         assert!(flows.count(Key { dlid: 7, ..Key::default() }, 100, 20));
         let flow: DatagramFlow = ours.read(context_page::DATAGRAM_FLOWS + 7 * DATAGRAM_FLOW_LEN);
         assert_eq!((flow.dlid, flow.packets, flow.words), (7, 2, 2 * (8 + 20 + 100 + 4) / 4));
+    }
+
+    #[test]
+    fn datagrams_that_routers_treat_differently_are_different_flows() {
+        let (ours, fd) = Region::create("softhca-test", CONTEXT_LEN).expect("memory");
+        let flows = Flows::new(View::whole(Region::map(fd.as_fd(), CONTEXT_LEN).expect("mapped")));
+        let route = ([9; 16], 3, 0x20);
+        for route in [Route::default(), route, ([9; 16], 2, 0x20), route] {
+            assert!(flows.count(Key { dlid: 7, route, ..Key::default() }, 100, 20));
+        }
+        let second: DatagramFlow = ours.read(context_page::DATAGRAM_FLOWS + DATAGRAM_FLOW_LEN);
+        let shown: DatagramRoute = ours.read(context_page::DATAGRAM_ROUTES + DATAGRAM_ROUTE_LEN);
+        assert_eq!(second.packets, 2);
+        assert_eq!((shown.dgid, shown.hop_limit, shown.traffic_class), route);
     }
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use abi::command::number as command;
 use abi::dm::{Import, ImportContext, ImportContextAnswer, ImportMr, ImportMrAnswer, ImportPdAnswer};
 use abi::errno::Errno;
-use abi::mr::{RegMr, RegMrAnswer};
+use abi::mr::{DeregMr, RegMr, RegMrAnswer};
 use abi::queue::mr_flags;
 
+use crate::control::Answer;
 use crate::core::Core;
 use crate::dm;
 use crate::error::{Result, by_system, refusal};
@@ -56,15 +57,25 @@ impl Pd {
     /// PD. [`Mr::dereg`] releases it.
     ///
     /// # Errors
-    /// EOPNOTSUPP when the memory belongs to another process.
+    /// EOPNOTSUPP when the memory belongs to another process; EMFILE when the process has no room
+    /// for its descriptor.
     pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
         let core = self.core();
         let body = ImportMr { pd_handle: self.handle(), handle };
         let answer = core.call(&request::private(command::IMPORT_MR, &body, size_of::<ImportMrAnswer>()))?;
         let said: ImportMrAnswer = answer.get(0)?;
+        self.adopt_mr(&answer, &said).map_err(|error| {
+            // Otherwise nobody could deregister it. If the agent is gone, so is the MR.
+            let undo = DeregMr { mr_handle: said.mr_handle };
+            let _ = core.tell(&request::legacy(command::DEREG_MR, &undo, 0));
+            refusal(error.errno, format!("MR {handle} of the imported context cannot be used: {}", error.reason))
+        })
+    }
+
+    fn adopt_mr(self: &Arc<Self>, answer: &Answer, said: &ImportMrAnswer) -> Result<Arc<Mr>> {
         let (memory_kind, host, backing) = match said.flags {
             mr_flags::DEVICE => {
-                let region = dm::map(&answer, said.dm_length)?;
+                let region = dm::map(answer, said.dm_length)?;
                 let unsound = || refusal(Errno::EIO, "the agent described an MR beyond its device memory");
                 let place = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
                 let host = place.start().expose_provenance() as u64;

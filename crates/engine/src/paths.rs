@@ -31,10 +31,11 @@ pub(crate) struct Way {
     from: u8,
     to: Place,
     pub(crate) dlid: u16,
-    /// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the
-    /// subnet.
-    route: ([u8; 16], u8, u8),
+    pub(crate) route: Route,
 }
+
+/// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the subnet.
+pub(crate) type Route = ([u8; 16], u8, u8);
 
 /// The headers that do not lead to another path, but decide whether the packet passes.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,8 @@ pub(crate) struct Passage {
     pub(crate) mtu: u32,
     pub(crate) mtu_code: u8,
     pub(crate) narrowest: Box<str>,
+    /// The LID of the last router, and the service level from there; zeros without one.
+    pub(crate) router: (u16, u8),
 }
 
 /// What an engine knows of a way.
@@ -86,7 +89,7 @@ impl Way {
         Self::new(board, (from, to), entry.lid, is_global.then_some(route))
     }
 
-    fn new(board: &Board, (from, to): (Place, Place), dlid: u16, route: Option<([u8; 16], u8, u8)>) -> Self {
+    fn new(board: &Board, (from, to): (Place, Place), dlid: u16, route: Option<Route>) -> Self {
         let own = board.gid(from.device, from.port, 0).unwrap_or_default();
         let route = route.filter(|(dgid, ..)| dgid[..8] != own[..8]).unwrap_or_default();
         Self { from: from.port as u8, to, dlid, route }
@@ -112,6 +115,7 @@ impl From<&PathResolveAnswer> for Passage {
             mtu: abi::device::mtu_bytes(mtu_code).unwrap_or(u32::MAX),
             mtu_code,
             narrowest: String::from_utf8_lossy(name).into(),
+            router: (answer.router, answer.router_sl),
         }
     }
 }

@@ -53,10 +53,20 @@ pub(crate) fn descriptors(request: &[u8]) -> usize {
     }
 }
 
-/// Whether a command makes an object with queue memory.
-pub(crate) fn makes_queue(request: &[u8]) -> bool {
-    use command::number::{CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ};
-    matches!(number(request), Some((CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ, false)))
+/// Whether the caller of a command undoes what the agent has done if the answer comes without its
+/// descriptors.
+pub(crate) fn is_undone(request: &[u8]) -> bool {
+    use command::number::{
+        ALLOC_DM, CREATE_CQ, CREATE_QP, CREATE_SRQ, CREATE_XSRQ, IMPORT_DM, IMPORT_MR, MODIFY_SRQ, RESIZE_CQ,
+        STREAM_TAKE,
+    };
+    match number(request) {
+        Some((number, false)) => {
+            matches!(number, CREATE_CQ | CREATE_QP | CREATE_SRQ | CREATE_XSRQ | RESIZE_CQ | MODIFY_SRQ)
+        }
+        Some((number, true)) => matches!(number, ALLOC_DM | IMPORT_DM | IMPORT_MR | STREAM_TAKE),
+        None => false,
+    }
 }
 
 /// A command's number, and whether it is an extended command.
@@ -80,11 +90,11 @@ mod tests {
     #[test]
     fn descriptors_come_for_queues_and_for_memory_of_the_agent() {
         let imported = private(command::number::IMPORT_MR, &ImportMr { pd_handle: 1, handle: 2 }, 0);
-        assert!(descriptors(&imported) == MOST && !makes_queue(&imported));
+        assert!(descriptors(&imported) == MOST && is_undone(&imported));
         let body = DestroyQp { response: 1, qp_handle: 1, reserved: 0 };
         let made = legacy(command::number::CREATE_QP, &body, 0);
-        assert!(descriptors(&made) == 1 && makes_queue(&made));
+        assert!(descriptors(&made) == 1 && is_undone(&made));
         let destroyed = legacy(command::number::DESTROY_QP, &body, 0);
-        assert!(descriptors(&destroyed) == 0 && !makes_queue(&destroyed));
+        assert!(descriptors(&destroyed) == 0 && !is_undone(&destroyed));
     }
 }

@@ -15,7 +15,7 @@ use abi::queue::{ON_WIRE, qp as word};
 use protocol::Service;
 
 use crate::engine::Engine;
-use crate::error::{Result, by_system};
+use crate::error::{Error, Result, by_system, refusal};
 use crate::mcast::{GroupPath, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
@@ -28,7 +28,11 @@ impl Engine {
     pub(crate) fn open_lane(self: &Arc<Self>, peer: u32, lane_index: u32) -> Result<Arc<Lane>> {
         let request =
             request::private(command::LANE_OPEN, &LaneOpen { engine: peer, lane_index }, size_of::<LaneOut>());
-        let answer = self.call(&request)?;
+        // The agent keeps the lane, so the next attempt gets the same one.
+        let unopened = |error: Error| {
+            refusal(error.errno, format!("the lane to engine {peer} cannot be opened: {}", error.reason))
+        };
+        let answer = self.call(&request).map_err(unopened)?;
         let out: LaneOut = answer.get(0)?;
         let mut far = None;
         if peer == self.number() {

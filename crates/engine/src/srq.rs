@@ -8,9 +8,11 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::Sge;
+use abi::private::ResizeUndo;
 use abi::queue::{RECV_WQE_HEADER, SrqOut, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
+use crate::control::Answer;
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
 use crate::event::{Object, Read};
@@ -317,10 +319,11 @@ impl Srq {
     fn move_to(&self, body: &ModifySrq, most: u32, stride: usize) -> Result<()> {
         let lent = self.pd.lend_ahead((body.max_wr, most), stride, Purpose::Srq)?;
         let request = request::legacy(command::MODIFY_SRQ, body, size_of::<SrqOut>());
-        let (out, view) = self.engine.allocate_in_turn(&request, |answer| {
+        let read = |answer: &Answer| {
             let out: SrqOut = answer.get(0)?;
             Ok((out, out.mapping))
-        })?;
+        };
+        let (out, view) = self.engine.move_queue(&request, read, ResizeUndo { handle: self.handle, is_srq: 1 })?;
         let (mut ring, count) = ring(lie(lent, &view, layout(&out)), &out)?;
         let mut queue = self.queue.lock();
         let queue = &mut *queue;

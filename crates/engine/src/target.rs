@@ -21,6 +21,7 @@ use protocol::{Carried, KEPT, Kept, Open, Outcome, Responder, Standing, State};
 use wire::Psn;
 
 use crate::adopt::part;
+use crate::control::Answer;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::View;
@@ -97,10 +98,11 @@ impl Engine {
         let Some(qp) = self.targets.find(qpn) else { return Ok(()) };
         let body = XrcAdopt { qpn, reserved: 0 };
         let request = request::private(command::XRC_ADOPT, &body, size_of::<XrcAdoptAnswer>());
-        let (told, view) = self.allocate_in_turn(&request, |answer| {
+        let read = |answer: &Answer| {
             let told: XrcAdoptAnswer = answer.get(0)?;
             Ok((told, told.out.mapping))
-        })?;
+        };
+        let (told, view) = self.allocate_in_turn(&request, read, |_| None)?;
         let mut inner = qp.lock();
         qp.begin_serving(&mut inner, &told.attributes, &told.out, view);
         self.qps.insert(qpn, Arc::clone(&qp));

@@ -7,7 +7,7 @@ use crate::counters::Cause;
 use crate::port::LINK_LOCAL;
 use crate::switch::Ports;
 use std::collections::BTreeMap;
-use wire::grh::Grh;
+use wire::grh::{Grh, is_beyond_subnet, multicast_scope};
 
 /// A route to a subnet, or to several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,11 @@ impl Router {
     /// # Errors
     /// The hop limit is used up, or an address is link-local.
     pub fn admits(grh: &Grh) -> Result<(), Cause> {
-        let local = |gid: &[u8; 16]| gid[..8] == LINK_LOCAL.to_be_bytes() || (gid[0] == 0xff && gid[1] & 0xf <= 2);
-        if local(&grh.sgid) || local(&grh.dgid) {
+        let is_local = |gid: &[u8; 16]| match multicast_scope(gid) {
+            Some(scope) => !is_beyond_subnet(scope),
+            None => gid[..8] == LINK_LOCAL.to_be_bytes(),
+        };
+        if is_local(&grh.sgid) || is_local(&grh.dgid) {
             Err(Cause::LinkLocal)
         } else if grh.hop_limit <= 1 {
             Err(Cause::HopLimit)

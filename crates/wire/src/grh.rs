@@ -18,7 +18,23 @@ pub const NEXT_HEADER_IBA: u8 = 0x1b;
 /// The next header, or protocol, value of UDP: RoCEv2.
 pub const NEXT_HEADER_UDP: u8 = 17;
 
+/// The scope of multicast GIDs that are valid in their subnet only. IBA 4.1.1.
+pub const LINK_LOCAL_SCOPE: u8 = 2;
+
 const IPV4_AT: usize = 20;
+
+/// The scope of a multicast GID; `None` for a GID of a port.
+#[must_use]
+pub const fn multicast_scope(gid: &[u8; 16]) -> Option<u8> {
+    if gid[0] == 0xff { Some(gid[1] & 0xf) } else { None }
+}
+
+/// Whether routers may forward packets to multicast GIDs of a scope: it is larger than the subnet.
+/// IBA 4.1.1.
+#[must_use]
+pub const fn is_beyond_subnet(scope: u8) -> bool {
+    scope > LINK_LOCAL_SCOPE
+}
 
 /// The global routing header, which has the layout of an IPv6 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -244,6 +260,14 @@ mod tests {
     }
 
     /// The IPv4 header of a datagram between 10.77.0.12 and 10.77.0.11.
+    #[test]
+    fn only_groups_of_a_larger_scope_leave_the_subnet() {
+        for (text, leaves) in [("ff11::1", false), ("ff12::1", false), ("ff15::1", true), ("ff1e::1", true)] {
+            assert_eq!(multicast_scope(&gid(text)).map(is_beyond_subnet), Some(leaves), "{text}");
+        }
+        assert_eq!(multicast_scope(&gid("fec0:0:0:1::f")), None, "no group");
+    }
+
     #[test]
     fn ipv4_stands_in_the_lower_half() {
         let network = Network::between(gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11"), 0, 7, 64, 96);

@@ -33,4 +33,32 @@ impl Room {
         let changed = || (self.finish(self.softhca(&words)).ok()?.succeeded() == exists).then_some(());
         wait::until(HANG, "the path", changed)
     }
+
+    /// Waits until the ports of all adapters and routers are active.
+    ///
+    /// # Errors
+    /// That takes too long.
+    pub fn wait_until_active(&self) -> Result<(), String> {
+        let are_active = || {
+            let subnet = self.json(&["subnet", "--json"]).ok()?;
+            let nodes = subnet["subnet"].as_array()?.iter().filter(|node| node["kind"] != "switch");
+            let mut ports = nodes.flat_map(|node| node["ports"].as_array()).flatten();
+            ports.all(|port| port["state"] == "ACTIVE" && port["lid"] != 0).then_some(())
+        };
+        wait::until(HANG, "the adapters and routers to be active", are_active)
+    }
+
+    /// A row of subnets with a router between two neighbours. H1 is in the first, and H2 in the last
+    /// one.
+    #[must_use]
+    pub fn row_of_routers(routers: usize) -> String {
+        let switch = |number: usize| {
+            let before = if number == 1 { "\"H1\"[1]".into() } else { format!("\"R{}\"[2]", number - 1) };
+            let after = if number > routers { "\"H2\"[1]".into() } else { format!("\"R{number}\"[1]") };
+            format!("Switch 4 \"S{number}\"\n[1] {before}\n[2] {after}\n\n")
+        };
+        let switches: String = (1..=routers + 1).map(switch).collect();
+        let nodes: String = (1..=routers).map(|number| format!("Rt 2 \"R{number}\"\n\n")).collect();
+        format!("{switches}{nodes}Hca 1 \"H1\"\n\nHca 1 \"H2\"\n")
+    }
 }

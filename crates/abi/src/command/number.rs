@@ -119,6 +119,8 @@ pub const DIRECT_ASK: u8 = 199;
 pub const DIRECT_GRANT: u8 = 200;
 /// Which packets pass the switches to a port.
 pub const PATH_RESOLVE: u8 = 201;
+/// Undo a resize whose memory the client cannot map.
+pub const RESIZE_UNDO: u8 = 202;
 /// Allocate device memory.
 pub const ALLOC_DM: u8 = 208;
 /// Free device memory.

@@ -514,6 +514,10 @@ pub static ROWS: &[Row] = &[
             (Errno::EINVAL, "no ENGINE_HELLO"),
             (Errno::EAGAIN, "the agent looks at the switches' tables: ask again"),
         ]),
+    Row::extended(202, "RESIZE_UNDO", "private::resize_undo").request::<private::ResizeUndo>().errors(&[
+        (Errno::ENOENT, "no such CQ or SRQ in this context"),
+        (Errno::EINVAL, "it was not resized, or is_srq is neither 0 nor 1"),
+    ]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()
         .answer::<dm::DmOut>()

@@ -106,7 +106,7 @@ impl Manager {
         header.transaction = questions.last.into();
         header.emit_to(&mut mad);
         let (from, pkey, kind) = (port_of(at), wire::pkey::DEFAULT, Kind::Question(timeout));
-        if !self.mail.fabric.push(Outward { from, path_bits: 0, lid, sl, pkey, mad, kind }) {
+        if !self.mail.fabric.push(Outward { from, path_bits: 0, lid, sl, pkey, route: None, mad, kind }) {
             return refuse(Errno::ENOMEM, "too many datagrams wait for the switches");
         }
         questions.waiting.insert(questions.last, subject);
@@ -131,13 +131,6 @@ impl Manager {
             let data = answer.and_then(|mad| mad.get(sa::DATA..)?.first_chunk::<64>());
             data.map(path_of).ok_or((Errno::EINVAL, String::new()))
         });
-        // The messages of the connection manager have no GRH.
-        let route = match route {
-            Ok(path) if path.hop_limit > 1 && path.sgid[..8] != path.dgid[..8] => {
-                Err((Errno::EHOSTUNREACH, "the connection manager does not connect through routers".to_owned()))
-            }
-            route => route,
-        };
         match route {
             Ok(path) => {
                 let packet_life = id.options.ack_timeout.map_or(path.packet_life, |code| code.saturating_sub(1));

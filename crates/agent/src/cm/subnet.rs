@@ -10,7 +10,7 @@ use super::Manager;
 use super::locals::Attachment;
 use crate::ids::PortId;
 use crate::management::Told;
-use crate::outward::{Kind, Outward};
+use crate::outward::{Kind, Outward, Route};
 
 impl Manager {
     /// Takes the datagrams for the switches of a topology.
@@ -30,13 +30,18 @@ impl Manager {
             Some(to) => to.lid,
             None => self.locals.elsewhere.lid(&path.dgid).unwrap_or(0),
         };
-        let lid = if path.dlid == 0 { known() } else { path.dlid };
+        let Path { dgid, hop_limit, traffic_class, flow_label, .. } = *path;
+        let is_beyond = at.gid[..8] != dgid[..8];
+        let route = (is_beyond && hop_limit > 1).then_some(Route { dgid, hop_limit, traffic_class, flow_label });
+        // Behind a router, the LID of the port means nothing.
+        let lid = if path.dlid == 0 && !is_beyond { known() } else { path.dlid };
         let outward = Outward {
             from: PortId { device: at.device, port: at.port },
             path_bits: if path.slid == 0 { 0 } else { (path.slid.wrapping_sub(at.lid) & 0x7f) as u8 },
             lid,
             sl: path.sl,
             pkey: path.pkey,
+            route,
             mad: *mad,
             kind: Kind::Message(told.owner),
         };

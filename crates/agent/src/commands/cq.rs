@@ -12,7 +12,7 @@ use abi::cq::{
     CreateCompChannel, CreateCompChannelAnswer, CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq,
     ResizeCqAnswer,
 };
-use abi::private::ChannelDestroy;
+use abi::private::{ChannelDestroy, ResizeUndo};
 use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
 
 use super::pd::no_handle;
@@ -150,10 +150,36 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     world.context(owner)?.memory.leave(&old);
     let cq = find_mut(&mut world.tables.cqs, owner, body.cq_handle, Kind::Cq)?;
-    cq.former.push(std::mem::replace(&mut cq.block, block));
+    cq.former.push((std::mem::replace(&mut cq.block, block), cq.entries));
     cq.entries = entries;
     let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
     Ok(call.answer_with(&ResizeCqAnswer { cqe: entries, reserved: 0 }, &out, fd))
+}
+
+/// RESIZE_UNDO: a CQ or an SRQ is in its last former place again.
+pub fn undo_resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let ResizeUndo { handle, is_srq } = call.body()?;
+    let owner = call.context;
+    let (former, block, size) = match is_srq {
+        0 => {
+            let cq = find_mut(&mut world.tables.cqs, owner, handle, Kind::Cq)?;
+            (cq.former.pop(), &mut cq.block, &mut cq.entries)
+        }
+        1 => {
+            let srq = find_mut(&mut world.tables.srqs, owner, handle, Kind::Srq)?;
+            (srq.former.pop(), &mut srq.block, &mut srq.max_wr)
+        }
+        kind => return refuse(Errno::EINVAL, format!("RESIZE_UNDO: {kind} is not a kind of queue")),
+    };
+    let Some((old, old_size)) = former else {
+        return refuse(Errno::EINVAL, format!("the queue with handle {handle} was not resized"));
+    };
+    *size = old_size;
+    let new = std::mem::replace(block, old.clone());
+    let memory = &mut world.context(owner)?.memory;
+    memory.come_back(&old);
+    memory.release(&new);
+    Ok(Answer::default())
 }
 
 /// DESTROY_CQ.
@@ -190,7 +216,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
     if let Ok(context) = world.context(owner) {
         context.memory.release(&cq.block);
-        for block in &cq.former {
+        for (block, _) in &cq.former {
             context.memory.reclaim(block);
         }
     }

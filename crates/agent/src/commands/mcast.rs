@@ -10,10 +10,11 @@ use abi::Errno;
 use abi::mcast::AttachMcast;
 use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer, mcast_flags};
 use protocol::Service;
+use wire::grh::{is_beyond_subnet, multicast_scope};
 
 use super::{Answer, Call, find, find_mut};
 use crate::ids::ContextId;
-use crate::objects::groups::{At, Gid, is_multicast, is_routed};
+use crate::objects::groups::{At, Gid, is_multicast};
 use crate::objects::paths::TreeQuestion;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
@@ -103,7 +104,8 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     let from = (world.context(call.context)?.device, port);
     let members: Vec<_> = world.members(&gid).collect();
-    let route = if is_routed(&gid) && hop_limit > 1 { (gid, hop_limit) } else { ([0; 16], 0) };
+    let is_routed = multicast_scope(&gid).is_some_and(is_beyond_subnet);
+    let route = if is_routed && hop_limit > 1 { (gid, hop_limit) } else { ([0; 16], 0) };
     let Some(reach) = world.tables.paths.tree(&TreeQuestion { from, mlid: lid, sl, route }) else {
         return refuse(Errno::EAGAIN, "the ports that the group reaches are being found; ask again");
     };

@@ -37,6 +37,8 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         mtu: path.mtu.into(),
         pkeys: std::array::from_fn(|word| (path.pkeys >> (32 * word)) as u32),
         epoch,
+        router: path.router.0,
+        router_sl: path.router.1,
         narrowest,
         ..PathResolveAnswer::default()
     }))

@@ -176,7 +176,7 @@ fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outco
     }
     memory.leave(&old);
     let srq = find_mut(&mut world.tables.srqs, owner, handle, Kind::Srq)?;
-    srq.former.push(std::mem::replace(&mut srq.block, block));
+    srq.former.push((std::mem::replace(&mut srq.block, block), srq.max_wr));
     srq.max_wr = max_wr;
     let out = place(number, mapping, max_wr, stride);
     Ok(Answer { bytes: call.command.reply(&[], out.bytes()), fds: fd.into_iter().collect() })
@@ -221,7 +221,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
     if let Ok(context) = world.context(owner) {
         context.memory.release(&srq.block);
-        for block in &srq.former {
+        for (block, _) in &srq.former {
             context.memory.reclaim(block);
         }
     }

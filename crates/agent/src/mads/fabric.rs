@@ -24,6 +24,7 @@ use super::remote_lids::Remotes;
 use super::travel::{find_port, inner, port_of};
 use super::way::{Datagram, PortId, Way};
 use crate::device::Device;
+use crate::management::Arrived;
 use crate::port_change::PortChange;
 use crate::world::World;
 
@@ -208,11 +209,16 @@ impl Mads {
             let sender = find_port(world, |port| port.lid.is_some_and(|lid| lid.all().contains(slid)));
             let gid = |port: Option<&crate::device::Port>| port?.gids.entry(0).map(|entry| entry.gid);
             let elsewhere = || self.fabric.as_ref()?.remotes.gid(*slid);
-            let from = gid(sender.and_then(|at| port_of(world, at))).or_else(elsewhere);
-            let ends = (from, gid(Some(port)));
-            if let (Some(from), Some(to)) = ends {
-                self.results.for_manager.extend(inner(from, to, *pkey, mad));
-            }
+            let Some(to) = gid(Some(port)) else { return };
+            // The LID of a datagram from another subnet is that of the router.
+            let routed = grh.filter(|grh| grh.sgid[..8] != to[..8]);
+            let from = match routed {
+                Some(grh) => Some(grh.sgid),
+                None => gid(sender.and_then(|at| port_of(world, at))).or_else(elsewhere),
+            };
+            let router = routed.map_or((0, 0), |_| (*slid, *sl));
+            let arrived = from.and_then(|from| inner(from, to, *pkey, mad));
+            self.results.for_manager.extend(arrived.map(|arrived| Arrived { router, ..arrived }));
             return;
         }
         if !self.hand_over(at, *dest_qp, from, mad)

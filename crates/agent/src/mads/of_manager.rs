@@ -12,7 +12,7 @@ use super::Mads;
 use super::port::Owner;
 use super::travel::port_of;
 use super::way::{Datagram, Way};
-use crate::outward::{Answer, Kind, Outward};
+use crate::outward::{Answer, Kind, Outward, Route};
 use crate::world::World;
 
 /// A request is sent again after this time, as often as its time allows.
@@ -26,9 +26,16 @@ impl Mads {
             return;
         }
         for outward in datagrams {
-            let Outward { from: at, path_bits, lid, sl, pkey, mad, kind } = outward;
+            let Outward { from: at, path_bits, lid, sl, pkey, route, mad, kind } = outward;
             let Some(pkey_index) = port_of(world, at).and_then(|port| port.pkeys.index_of(pkey)) else { continue };
             let to = Way { sl, path_bits, pkey_index, ..Way::to_lid(lid, 1) };
+            let to = route.map_or(to, |Route { dgid, hop_limit, traffic_class, flow_label }| Way {
+                gid: dgid,
+                hop_limit,
+                traffic_class,
+                flow_label,
+                ..to
+            });
             match kind {
                 Kind::Message(owner) if !self.travelling.is_crowded(owner) => {
                     self.travelling.push(Datagram { at, qpn: 1, to, mad, owner });

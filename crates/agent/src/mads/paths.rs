@@ -6,7 +6,7 @@
 //! once per piece of work.
 
 use abi::private::{Push, push};
-use subnet::fabric::{End, Passage, Probe};
+use subnet::fabric::{self, End, Kind, Passage, Probe};
 use wire::Grh;
 
 use super::Mads;
@@ -137,24 +137,28 @@ impl Fabric {
                 mtu: path.mtu as u8,
                 pkeys: passing.fold(0, |bits, (slot, _)| bits | 1_u128.checked_shl(slot).unwrap_or(0)),
                 narrowest: self.name(path.narrowest),
+                router: self.last_router(&path, question.route.2).unwrap_or_default(),
             }
         });
         Known { answer: answer.unwrap_or_default(), nodes, epoch }
     }
 
+    /// The LID by which packets of a path and a traffic class leave the last router, and their
+    /// service level from there.
+    fn last_router(&self, path: &fabric::Path, traffic_class: u8) -> Option<(u16, u8)> {
+        let fabric = self.managed.fabric();
+        path.hops.iter().rev().find_map(|hop| {
+            let Kind::Router(router) = fabric.node(hop.node)?.kind() else { return None };
+            let egress = fabric.port(End { node: hop.node, port: hop.egress })?;
+            Some((egress.settings().identity.lid, router.sl_of_class[usize::from(traffic_class >> 4)]))
+        })
+    }
+
     /// The address of a question in the model.
     fn target(&self, question: &Question, to: End) -> Probe {
         let first = || self.managed.port_info(to).map_or(0, |info| info.lid);
-        let (dgid, hop_limit, traffic_class) = question.route;
-        let sgid = |end: End| self.managed.fabric().port(end).map(|port| port.settings().identity.gid());
         let from = self.ends.get(&PortId { device: question.from.0, port: question.from.1 });
-        let grh = (dgid != [0; 16]).then(|| Grh {
-            dgid,
-            hop_limit,
-            traffic_class,
-            sgid: from.and_then(|end| sgid(*end)).unwrap_or_default(),
-            ..Grh::default()
-        });
+        let grh = from.and_then(|from| self.grh(*from, &question.route));
         let dlid = if question.dlid == 0 && grh.is_none() { first() } else { question.dlid };
         Probe { dlid, grh, ..Probe::default() }
     }

@@ -7,9 +7,11 @@ use subnet::fabric::{End, Probe};
 use wire::Grh;
 
 use super::Mads;
+use super::fabric::Fabric;
 use super::way::PortId;
 use crate::ids::ContextId;
 use crate::objects::groups::At;
+use crate::objects::paths::Route;
 use crate::objects::traffic::Flow;
 use crate::world::World;
 
@@ -30,18 +32,9 @@ impl Mads {
         let first = || Some(self.fabric.as_ref()?.managed.port_info(self.end(flow.to?)?)?.lid);
         let dlid = if dlid == 0 { first()? } else { dlid };
         let start = self.end(flow.from)?;
-        let grh = match flow.to {
-            Some(to) => self.end(to).and_then(|to| self.grh(start, to)),
-            None => self.group_grh(start, dlid),
-        };
+        let fabric = self.fabric.as_ref()?;
+        let grh = fabric.grh(start, &flow.route).or_else(|| self.group_grh(start, dlid));
         Some((start, Probe { dlid, sl, grh, pkey: Some(pkey), payload: mtu as usize }))
-    }
-
-    /// The GRH of packets to a port of another subnet.
-    fn grh(&self, from: End, to: End) -> Option<Grh> {
-        let fabric = self.fabric.as_ref()?.managed.fabric();
-        let [sgid, dgid] = [fabric.port(from)?, fabric.port(to)?].map(|port| port.settings().identity.gid());
-        (sgid[..8] != dgid[..8]).then(|| Grh { sgid, dgid, hop_limit: u8::MAX, ..Grh::default() })
     }
 
     /// The GRH of packets to a group that routers forward.
@@ -55,6 +48,14 @@ impl Mads {
     /// The end port of the fabric to which a device's port is attached.
     pub(super) fn end(&self, (device, port): At) -> Option<End> {
         self.fabric.as_ref()?.ends.get(&PortId { device, port }).copied()
+    }
+}
+
+impl Fabric {
+    /// The GRH by which routers forward packets of an end port.
+    pub(super) fn grh(&self, from: End, &(dgid, hop_limit, traffic_class): &Route) -> Option<Grh> {
+        let sgid = self.managed.fabric().port(from).map(|port| port.settings().identity.gid()).unwrap_or_default();
+        (dgid != [0; 16]).then(|| Grh { sgid, dgid, hop_limit, traffic_class, ..Grh::default() })
     }
 }
 

@@ -304,5 +304,6 @@ pub(super) fn port_of(world: &World, at: PortId) -> Option<&Port> {
 pub(super) fn inner(from: [u8; 16], to: [u8; 16], pkey: u16, mad: &Mad) -> Option<Arrived> {
     let from_port = management::SOURCE_PORT;
     let packet = management::emit(&Envelope::new(&from, &to, from_port), pkey, 0, mad)?;
-    Some(Arrived { from, to, from_port, id: 0, head: *packet.first_chunk()?, mad: *mad })
+    let head = *packet.first_chunk()?;
+    Some(Arrived { from, to, from_port, id: 0, head, router: (0, 0), mad: *mad })
 }

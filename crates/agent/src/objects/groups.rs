@@ -77,11 +77,6 @@ impl Groups {
     }
 }
 
-/// Whether routers may forward packets to a group: its scope is larger than the subnet.
-pub(crate) const fn is_routed(gid: &Gid) -> bool {
-    gid[0] == 0xff && gid[1] & 0xf > 2
-}
-
 /// An IPv6 multicast address, or an IPv4 one in its IPv6 form.
 pub fn is_multicast(gid: &Gid) -> bool {
     let address = Ipv6Addr::from(*gid);

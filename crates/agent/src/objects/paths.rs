@@ -29,9 +29,11 @@ pub(crate) struct Question {
     pub(crate) to: At,
     /// The destination LID; 0 stands for the first one of the destination.
     pub(crate) dlid: u16,
-    /// What routers see: the destination GID, or zeros; the hop limit; the traffic class.
-    pub(crate) route: (Gid, u8, u8),
+    pub(crate) route: Route,
 }
+
+/// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the subnet.
+pub(crate) type Route = (Gid, u8, u8);
 
 /// What passes on a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub(crate) struct Path {
     pub(crate) pkeys: u128,
     /// The port that sends on the link with that MTU.
     pub(crate) narrowest: String,
+    /// The LID of the last router, and the service level that it gives packets; zeros without one.
+    pub(crate) router: (u16, u8),
 }
 
 /// A question for what packets to a group reach.

@@ -10,6 +10,7 @@ use subnet::fabric::{NoPath, Path};
 
 use super::Qp;
 use super::groups::At;
+use super::paths::Route;
 use crate::ids::ContextId;
 
 /// Maximum number of flows whose path is remembered. The traffic of others is counted at the
@@ -48,12 +49,13 @@ pub(crate) struct Flow {
     pub(crate) pkey: u16,
     /// Of connections: the path MTU. Of lost datagrams: the MTU that they need.
     pub(crate) mtu: u32,
+    pub(crate) route: Route,
 }
 
 impl Flow {
     /// What leaves a port to destinations that are not known here.
     pub(crate) const fn of_port(from: At) -> Self {
-        Self { from, to: None, dlid: 0, sl: 0, pkey: 0, mtu: 0 }
+        Self { from, to: None, dlid: 0, sl: 0, pkey: 0, mtu: 0, route: ([0; 16], 0, 0) }
     }
 
     /// The same flow for packets of any length.
@@ -163,7 +165,8 @@ mod tests {
         let mut traffic = Traffic::default();
         let one = Counted { sent: Sum { packets: 1, words: 7 }, ..Counted::default() };
         for dlid in 0..FLOWS as u16 + 100 {
-            traffic.add(Flow { from: (0, 1), to: Some((1, 1)), dlid, sl: 3, pkey: 0x8001, mtu: 0 }, one);
+            let flow = Flow { to: Some((1, 1)), dlid, sl: 3, pkey: 0x8001, ..Flow::of_port((0, 1)) };
+            traffic.add(flow, one);
         }
         assert_eq!(traffic.flows.len(), FLOWS + 1);
         let rest = traffic.flows[&Flow::of_port((0, 1))];

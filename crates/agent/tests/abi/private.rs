@@ -140,6 +140,16 @@ fn destroy(channel: &str) -> String {
 }
 
 #[test]
+fn resize_undo() {
+    let undo =
+        |handle: &str, kind: &str| format!("ca000080 0100 0000 0000000000000000 0000 0000 00000000 {handle} {kind}");
+    let mut client = Client::alone();
+    let cq = client.make(Kind::Cq);
+    client.refused(&undo(&cq, "00000000").into(), EINVAL, "it was not resized");
+    client.refused(&undo(&cq, "02000000").into(), EINVAL, "no kind of queue");
+}
+
+#[test]
 fn gid_entry() {
     check(&Row {
         answer: "fe80000000000000 02000000000000b1 00000000 01000000 02000000 ??000000".into(),

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use abi::Errno;
 use abi::ah::{AhAttr, CreateAh};
-use abi::command::{legacy, number};
+use abi::command::{extended, legacy, number};
 use abi::cq::{CreateCq, ResizeCq};
 use abi::device::GetContext;
 use abi::event;
 use abi::layout::Record;
 use abi::mcast::AttachMcast;
 use abi::mr::{RegMr, ReregMr};
+use abi::private::ResizeUndo;
 use abi::qp::{CreateQp, Dest, ModifyQp, QueryQp, QueryQpAnswer, attr, kind, state};
 use abi::queue::{CONTROL_LEN, CqOut, context_page, cq as cq_word};
 use abi::srq::CreateSrq;
@@ -384,6 +385,32 @@ fn a_resized_cq_keeps_its_counts_and_leaves_its_old_place_alone() {
     assert_eq!(new.read(cq_word::PRODUCER), 40);
     cq(&mut world, id);
     assert_eq!(old.read(cq_word::PRODUCER), 40, "the new CQ is elsewhere");
+}
+
+/// The client could not map the new memory, and has not moved the entries.
+#[test]
+fn a_resize_that_is_undone_leaves_the_cq_as_it_was() {
+    let mut world = world();
+    let id = client(&mut world);
+    let cq_handle = cq(&mut world, id);
+    let memory = |world: &World| (world.contexts[&id].memory.regions(), world.contexts[&id].memory.bytes());
+    let place = |world: &World| {
+        let cq = world.tables.cqs.find(id, cq_handle).expect("there");
+        (cq.block.read(cq_word::PRODUCER), cq.entries, cq.former.len())
+    };
+    let cq_block = world.tables.cqs.find(id, cq_handle).expect("there").block.clone();
+    let (before, bytes) = (place(&world), memory(&world));
+    for round in 1..4 {
+        let resize = ResizeCq { response: 1, cq_handle, cqe: 100_000 };
+        assert_eq!(call(&mut world, id, number::RESIZE_CQ, &resize, 64).status, 0);
+        let undo = ResizeUndo { handle: cq_handle, is_srq: 0 };
+        let undo = extended(number::RESIZE_UNDO, &undo, 0, 0);
+        // The client has gone on in its old memory.
+        cq_block.word(cq_word::PRODUCER).store(round, std::sync::atomic::Ordering::Release);
+        assert_eq!(dispatch(&mut world, id, &undo, Vec::new()).status, 0);
+        assert_eq!((place(&world), memory(&world)), ((round, before.1, before.2), bytes));
+        assert_ne!(dispatch(&mut world, id, &undo, Vec::new()).status, 0, "once is enough");
+    }
 }
 
 #[test]

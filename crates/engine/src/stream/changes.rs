@@ -12,7 +12,7 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
-use abi::stream::{StreamOut, StreamTake, stream_flags};
+use abi::stream::{StreamEnd, StreamOut, StreamTake, stream_flags};
 use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
@@ -21,7 +21,7 @@ use super::gate::Gate;
 use super::output::Output;
 use super::part::{Addresses, Receives};
 use super::{Live, MULPDU, duration};
-use crate::control::Answer;
+use crate::control::{Answer, too_many_open};
 use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
 use crate::request;
@@ -44,17 +44,25 @@ impl Qp {
     pub(crate) fn take_stream(&self) -> Result<()> {
         let body = StreamTake { qp_handle: self.handle(), reserved: 0 };
         let given = self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()))?;
-        let mut inner = self.lock();
-        if inner.is_dead() {
-            return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
-        }
-        self.begin_stream(&mut inner, given)
+        let qpn = self.qpn();
+        let begun = {
+            let mut inner = self.lock();
+            if inner.is_dead() {
+                return Err(refusal(Errno::EINVAL, format!("QP {qpn:#x} is destroyed")));
+            }
+            self.begin_stream(&mut inner, given)
+        };
+        begun.map_err(|error| {
+            // The connection has ended with its socket, and the connection manager tells the program.
+            let _ = self.engine().tell(&request::private(command::STREAM_END, &StreamEnd { qpn, reserved: 0 }, 0));
+            refusal(error.errno, format!("QP {qpn:#x} cannot take its connection over: {}", error.reason))
+        })
     }
 
     fn begin_stream(&self, inner: &mut Inner, given: Answer) -> Result<()> {
         let out: StreamOut = given.get(0)?;
         let socket = given.fds.into_iter().next();
-        let socket = socket.ok_or_else(|| refusal(Errno::EIO, "STREAM_TAKE came without the socket"))?;
+        let socket = socket.ok_or_else(too_many_open)?;
         let depth = self.caps.max_send_wr as usize + 2;
         let quirks = if out.flags & stream_flags::SIW != 0 { Quirks::SIW } else { Quirks::default() };
         let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };

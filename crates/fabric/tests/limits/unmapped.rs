@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use abi::errno::Errno;
+use abi::mr::access;
+use abi::srq::attr;
 use engine::{Caps, CqSpec, QpSpec, Service, SrqSpec};
 use parking_lot::Mutex;
 
@@ -13,6 +15,8 @@ use crate::common;
 
 /// Entries for which no region of queue memory has room beside another object.
 const MANY: u32 = 4095;
+/// The same for the requests of an SRQ; a device allows no more.
+const MANY_REQUESTS: u32 = 16_384;
 
 /// The descriptors come, but they cannot be mapped.
 fn damaged(fds: Vec<OwnedFd>) -> Vec<OwnedFd> {
@@ -36,6 +40,57 @@ fn fails_and_works<T>(what: &str, delivery: &Mutex<Delivery>, spoilt: Delivery, 
 
 fn whole(fds: Vec<OwnedFd>) -> Vec<OwnedFd> {
     fds
+}
+
+/// The queue keeps its memory, its size and its entries, and the agent knows it.
+#[test]
+fn a_queue_that_cannot_be_resized_stays_as_it_is() {
+    let solo = Solo::new(&["10.0.0.1"]);
+    for spoilt in [damaged as Delivery, lost] {
+        let delivery: Arc<Mutex<Delivery>> = Arc::new(Mutex::new(whole));
+        let engine = solo.engine_with(0, &delivery);
+        let pd = engine.alloc_pd().expect("a PD");
+        let srq = engine.create_srq(&pd, &SrqSpec { max_wr: 4, max_sge: 1, cookie: 0 }).expect("an SRQ");
+        let cq = common::cq(&engine, 7);
+        for _ in 0..3 {
+            *delivery.lock() = spoilt;
+            let cq_error = cq.resize(MANY * 8).expect_err("its memory cannot be mapped");
+            let srq_error = srq.modify(attr::MAX_WR, MANY_REQUESTS, 0).expect_err("its memory cannot be mapped");
+            *delivery.lock() = whole;
+            assert_eq!([cq_error.errno, srq_error.errno], [srq_error.errno; 2]);
+            assert_eq!(srq.query().expect("known").max_wr, 4, "the agent has the old size");
+            // What is made now is in memory that is mapped.
+            common::cq(&engine, 1).destroy().expect("unused");
+        }
+        assert_eq!(cq.resize(MANY * 8).expect("room"), (MANY * 8).next_power_of_two());
+        srq.modify(attr::MAX_WR, MANY_REQUESTS, 0).expect("room");
+        assert_eq!(srq.query().expect("known").max_wr, MANY_REQUESTS);
+        cq.destroy().expect("unused");
+        srq.destroy().expect("unused");
+    }
+}
+
+/// The agent has made the MR, whose descriptor does not come.
+#[test]
+fn an_imported_mr_without_its_descriptor_leaves_nothing() {
+    let solo = Solo::new(&["10.0.0.1"]);
+    let owner = solo.engine();
+    let pd = owner.alloc_pd().expect("a PD");
+    let dm = owner.alloc_dm(4096, 0).expect("device memory");
+    let mr = pd.reg_dm_mr(&dm, 0, 4096, access::ZERO_BASED).expect("an MR");
+    for spoilt in [damaged as Delivery, lost] {
+        let delivery: Arc<Mutex<Delivery>> = Arc::new(Mutex::new(whole));
+        let engine = solo.engine_with(0, &delivery);
+        engine.import(owner.share()).expect("it is of this device");
+        let imported = engine.import_pd(pd.handle()).expect("it is there");
+        *delivery.lock() = spoilt;
+        let refused = imported.import_mr(mr.handle()).err().expect("it cannot be mapped");
+        assert!(refused.reason.contains(&format!("MR {}", mr.handle())), "{}", refused.reason);
+        *delivery.lock() = whole;
+        // A PD with an MR could not be deallocated.
+        imported.import_mr(mr.handle()).expect("it comes whole").dereg().expect("unused");
+        imported.dealloc().expect("no MR is on it");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::params::Connection;
 use super::state::State;
 use super::{Attribute, Cm, Ece, Reason, TransportType};
 use crate::time::Time;
-use wire::cm::{Data, Message, Rej, Rejected, Req};
+use wire::cm::{Data, Message, PathInfo, Rej, Rejected, Req};
 use wire::mad::{Header, Mad};
 
 impl Cm {
@@ -34,7 +34,7 @@ impl Cm {
         if let Some((reason, info)) = unfit(origin, req) {
             return Err(self.reject_req(origin, header, req.local_comm_id, reason, &info));
         }
-        let facts = facts(req);
+        let facts = facts(origin, req);
         let qpn_key = Key::qpn(facts.remote_qpn.value(), facts.remote_ca_guid, facts.path.dgid);
         if let Some(index) = self.table.find_key(&qpn_key) {
             let dropped = self.reject_req(origin, header, req.local_comm_id, Reason::STALE_CONNECTION, &[]);
@@ -64,7 +64,7 @@ impl Cm {
     fn on_req_again(&mut self, index: u32, origin: &Origin, header: &Header, req: &Req) -> Result<(), Dropped> {
         let message = Attribute::Req;
         let known = &self.table.entry(index).facts;
-        let new = facts(req);
+        let new = facts(origin, req);
         if (known.remote_qpn, known.send_psn, known.service_id) != (new.remote_qpn, new.send_psn, new.service_id) {
             let reason = Reason::DUPLICATE_LOCAL_COMM_ID;
             return Err(self.reject_req(origin, header, req.local_comm_id, reason, &[]));
@@ -118,15 +118,16 @@ fn unfit(origin: &Origin, req: &Req) -> Option<(Reason, Vec<u8>)> {
 }
 
 /// The connection that a REQ describes, as seen by the passive side.
-fn facts(req: &Req) -> Connection {
-    let path = Path::back(&req.primary, req.pkey, req.mtu);
+fn facts(origin: &Origin, req: &Req) -> Connection {
+    let back = |info: &PathInfo| Path::back(&origin.seen_here(info), req.pkey, req.mtu);
+    let path = back(&req.primary);
     Connection {
         state: State::Idle,
         active: false,
         service_id: req.service_id,
         transport: req.transport,
         path,
-        alternate: req.alternate.map(|info| Path::back(&info, req.pkey, req.mtu)),
+        alternate: req.alternate.as_ref().map(back),
         remote_comm_id: req.local_comm_id,
         remote_ca_guid: req.local_ca_guid,
         remote_qpn: req.local_qpn,

@@ -43,10 +43,11 @@ impl Path {
         self.dlid != 0 && self.hop_limit <= 1
     }
 
-    /// The path as our REQ or LAP describes it. RoCE has no LIDs: they are all ones.
+    /// The path as our REQ or LAP describes it. LIDs are all ones on RoCE, which has none, and if
+    /// routers are on the path: our LIDs mean nothing in the peer's subnet (as Linux has it).
     #[must_use]
     pub fn info(&self, ack_timeout: u8) -> PathInfo {
-        let lid = |lid: u16| if lid == 0 { NO_LID } else { lid };
+        let lid = |lid: u16| if self.is_subnet_local() { lid } else { NO_LID };
         PathInfo {
             local_lid: lid(self.slid),
             remote_lid: lid(self.dlid),
@@ -73,6 +74,7 @@ impl Path {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             sl: self.sl,
+            router: 0,
         }
     }
 
@@ -115,15 +117,27 @@ pub struct Origin {
     pub hop_limit: u8,
     /// Service level.
     pub sl: u8,
+    /// The LID of the router that has sent the datagram on in our subnet; 0 if none has.
+    pub router: u16,
 }
 
 impl Origin {
+    /// The path in a REQ as it is in our subnet: if it has routers, the peer names no LIDs, and
+    /// packets go back to the router that the REQ came from.
+    pub(super) fn seen_here(&self, info: &PathInfo) -> PathInfo {
+        if info.subnet_local || info.local_lid != NO_LID || self.router == 0 {
+            return *info;
+        }
+        PathInfo { local_lid: self.router, sl: self.sl, ..*info }
+    }
+
     /// The path back to the sender.
     #[must_use]
     pub fn back(&self) -> Path {
         Path {
             sgid: self.destination,
             dgid: self.source,
+            dlid: self.router,
             flow_label: self.flow_label,
             traffic_class: self.traffic_class,
             hop_limit: 64,

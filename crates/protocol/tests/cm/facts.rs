@@ -139,6 +139,27 @@ fn no_two_transactions_have_one_number_and_the_secret_decides_which() {
     assert_eq!(numbers.len(), 100);
 }
 
+/// LIDs mean nothing in another subnet. The side that asks names none, and the other side answers
+/// by the router that the request came from.
+#[test]
+fn through_routers_each_side_has_the_lid_of_its_own_router() {
+    let mut world = World::new();
+    let path = Path { slid: 5, dlid: 9, hop_limit: 255, ..world.path(A, B) };
+    let request = Request { path, ..world.asking(A, B) };
+    world.hosts[A].cm.request(world.now, &request).unwrap();
+    let sent = outputs(&mut world.hosts[A].cm);
+    let [Output::Send { path: sent_on, mad, .. }] = sent[..] else { panic!("{sent:?}") };
+    let Message::Req(req) = Message::parse(&mad).unwrap().1 else { panic!("a REQ") };
+    let primary = req.primary;
+    assert_eq!((primary.subnet_local, primary.local_lid, primary.remote_lid), (false, 0xffff, 0xffff));
+    assert_eq!(sent_on, path);
+    let origin = Origin { router: 77, sl: 3, ..path.origin() };
+    world.call(B, |cm, now| cm.on_mad(now, &origin, &mad)).unwrap();
+    let back = connection(&world, B, world.incoming(B)).path;
+    assert_eq!((back.dlid, back.sl, back.dgid, back.hop_limit), (77, 3, path.sgid, 255));
+    assert_eq!(origin.back().dlid, 77, "also without a connection");
+}
+
 /// There is no connection whose path could be used.
 #[test]
 fn an_answer_without_a_connection_goes_back_the_way_of_the_message() {

@@ -3,6 +3,7 @@
 
 use super::Partition;
 use wire::cm::Gid;
+use wire::grh::{LINK_LOCAL_SCOPE, is_beyond_subnet};
 use wire::pkey::FULL;
 use wire::sa::McMemberRecord;
 
@@ -12,8 +13,7 @@ const RATE: u8 = 3;
 const LIFE: u8 = 18;
 /// The queue key of the groups of IPoIB.
 const IPOIB_QKEY: u32 = 0x0b1b;
-/// The scope of the subnet, and the hop limit of groups beyond it.
-const LINK_LOCAL: u8 = 2;
+/// The hop limit of groups beyond the subnet.
 const FAR: u8 = 255;
 /// The selector of an exact value.
 const EXACTLY: u8 = 2;
@@ -64,7 +64,7 @@ impl Partition {
         let broadcast = Group { mgid: broadcast(self.pkey), shared: self.shared };
         let all = self.ipoib.then_some(broadcast).into_iter().chain(self.groups.iter().copied());
         all.flat_map(|group| {
-            let scopes = if group.shared.scopes == 0 { 1 << LINK_LOCAL } else { group.shared.scopes };
+            let scopes = if group.shared.scopes == 0 { 1 << LINK_LOCAL_SCOPE } else { group.shared.scopes };
             (1..16).filter(move |scope| scopes & 1 << scope != 0).map(move |scope| self.record(group, scope))
         })
         .collect()
@@ -86,7 +86,7 @@ impl Partition {
             sl: shared.sl.unwrap_or(0),
             traffic_class: shared.traffic_class,
             flow_label: shared.flow_label,
-            hop_limit: if scope == LINK_LOCAL { 0 } else { FAR },
+            hop_limit: if is_beyond_subnet(scope) { FAR } else { 0 },
             scope,
             ..McMemberRecord::default()
         }

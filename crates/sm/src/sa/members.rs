@@ -6,6 +6,7 @@ use super::paths::{EXACTLY, carries, choose_mtu, choose_rate};
 use super::request::{Answer, Refusal, Request, common, gid, pkeys};
 use crate::groups::{Group, Groups, Joiner};
 use crate::inventory::Inventory;
+use wire::grh::{LINK_LOCAL_SCOPE, is_beyond_subnet};
 use wire::layout::matches;
 use wire::rate_mbps;
 use wire::sa::{
@@ -21,8 +22,6 @@ const CREATION: u64 = Record::QKEY | Record::TRAFFIC_CLASS | Record::PKEY | Reco
 const MOST_OF_PORT: usize = 1024;
 /// A port in this many groups is joined to no further one by others.
 const MOST_BY_PROXY: usize = 512;
-/// The scope of a group in the subnet.
-pub(super) const LINK_LOCAL_SCOPE: u8 = 2;
 /// The signature of GIDs that the manager has chosen.
 const CHOSEN: [u8; 2] = [0xa0, 0x1b];
 
@@ -172,7 +171,7 @@ fn creation(
 
 /// The hop limit of packets to a group whose creator names none.
 const fn hop_limit(scope: u8) -> u8 {
-    if scope > LINK_LOCAL_SCOPE { u8::MAX } else { 0 }
+    if is_beyond_subnet(scope) { u8::MAX } else { 0 }
 }
 
 /// Takes bits of a port's membership.

@@ -2,11 +2,12 @@
 //! choice of these ports, which is the caller's. Adds to [`Sa`].
 
 use super::Sa;
-use super::members::{LINK_LOCAL_SCOPE, cap};
+use super::members::cap;
 use crate::groups::{Group, Joiner, Routed};
 use crate::inventory::{Inventory, PortId};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use wire::grh::{is_beyond_subnet, multicast_scope};
 use wire::notice::Notice;
 use wire::sa::McMemberRecord;
 use wire::smp::NodeType;
@@ -19,7 +20,8 @@ const RECEIVES: u8 = McMemberRecord::FULL | McMemberRecord::NON;
 impl Sa {
     /// The groups whose packets routers forward.
     pub fn routed(&self, inventory: &Inventory) -> impl Iterator<Item = Routed> {
-        self.groups.iter().filter(|group| group.record.mgid[1] & 0xf > LINK_LOCAL_SCOPE).filter_map(|group| {
+        let leaves = |group: &&Group| multicast_scope(&group.record.mgid).is_some_and(is_beyond_subnet);
+        self.groups.iter().filter(leaves).filter_map(|group| {
             let others = group.members.iter().filter(|(who, _)| !is_router(inventory, who.port));
             let bits = others.map(|(_, bits)| *bits).reduce(|all, bits| all | bits)?;
             Some(Routed { record: group.record, receives: bits & RECEIVES != 0, lives: bits & KEEPS != 0 })

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use abi::device::port_state;
-use mad::counters::Counter::{self, MulticastReceivePackets, MulticastXmitPackets, SwitchRelayErrors};
+use mad::counters::Counter::{
+    self, MulticastReceivePackets, MulticastXmitPackets, SwitchRelayErrors, UnicastReceivePackets, UnicastXmitPackets,
+};
 use mad::topology::Topology;
 use subnet::switch::Ports;
 
@@ -237,12 +239,60 @@ fn paths_lead_through_several_routers() {
     };
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
     assert_eq!(bench.ask(&global(1, 3)).levels & 1, 1, "and back");
+    let last = [0, 1].map(|from| bench.ask(&global(from, 3)).router.0);
+    assert_eq!(last, [lids[1], lids[0]], "completions have the LID of the router next to the receiver");
     assert_eq!(bench.ask(&global(0, 2)).levels, 0, "there are two routers");
     let end = bench.end("R2", 2);
     bench.operate(|fabric| fabric.managed.cut(end));
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels == 0);
     bench.operate(|fabric| fabric.managed.mend(end));
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
+}
+
+/// Datagrams and packets of a connection: what arrives counts at every port on the way, and what
+/// has too small a hop limit up to the router that drops it, which counts the drop. IBA 16.1.3.5
+/// counts it as PortRcvSwitchRelayErrors: the relay received it and could not forward it.
+#[test]
+fn packets_count_at_every_router_up_to_the_one_that_drops_them() {
+    let mut bench = Bench::new(THREE_SUBNETS);
+    let gid = bench.world.devices[1].ports[0].gids.entry(0).expect("a GID").gid;
+    let router = bench.end("R1", 1);
+    let lid = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(router)).expect("a port").lid;
+    let arrives = Question { from: (0, 1), to: (1, 1), dlid: lid, route: (gid, 3, 0) };
+    bench.run_until(|bench| bench.ask(&arrives).levels & 1 == 1);
+    let counts = |bench: &mut Bench| {
+        let sent = [("H1", 1), ("S1", 2), ("R1", 2), ("S2", 2), ("R2", 2), ("S3", 2)];
+        let received = [("S1", 1), ("R1", 1), ("S2", 1), ("R2", 1), ("S3", 1), ("H3", 1)];
+        let drops = [("R1", 1), ("R2", 1), ("R2", 2)];
+        (
+            sent.map(|(name, port)| bench.counter(name, port, UnicastXmitPackets)),
+            received.map(|(name, port)| bench.counter(name, port, UnicastReceivePackets)),
+            drops.map(|(name, port)| bench.counter(name, port, SwitchRelayErrors)),
+        )
+    };
+    let to = |hop_limit, to| Flow { dlid: lid, pkey: 0xffff, to, route: (gid, hop_limit, 0), ..Flow::of_port((0, 1)) };
+    let sum = Sum { packets: 5, words: 50 };
+    for (flow, counted) in [
+        (to(3, None), Counted { datagrams: sum, ..Counted::default() }),
+        (to(3, Some((1, 1))), Counted { sent: sum, ..Counted::default() }),
+    ] {
+        let before = counts(&mut bench);
+        bench.world.tables.traffic.add(flow, counted);
+        bench.mads.count_traffic(&mut bench.world);
+        let now = counts(&mut bench);
+        assert_eq!((now.0, now.1, now.2), (before.0.map(|it| it + 5), before.1.map(|it| it + 5), [0; 3]), "{flow:?}");
+    }
+    let mut dropped = 0;
+    for flow in [Flow { mtu: 256, ..to(2, None) }, to(2, Some((1, 1)))] {
+        let before = counts(&mut bench);
+        bench.world.tables.traffic.add(flow, Counted { lost: sum, ..Counted::default() });
+        bench.mads.count_traffic(&mut bench.world);
+        let now = counts(&mut bench);
+        dropped += 5;
+        let until =
+            |last: usize, before: [u64; 6]| std::array::from_fn(|at| before[at] + if at < last { 5 } else { 0 });
+        assert_eq!((now.0, now.1, now.2), (until(4, before.0), until(4, before.1), [0, dropped, 0]), "{flow:?}");
+    }
 }
 
 fn to_group(mlid: u16, sl: u8, route: ([u8; 16], u8)) -> TreeQuestion {
