@@ -127,6 +127,19 @@ fn rdma_xclient() {
     }
 }
 
+/// The id of an initiator connects to an id of a target, whose XRC domain is the library's own.
+#[test]
+fn rdma_xclient_with_xrc() {
+    for user in [User::Me, User::Nobody] {
+        on_one_host(user, Family::V4, "rdma_xserver -p PORT -c x", "rdma_xclient -s ADDRESS -p PORT -c x");
+    }
+}
+
+#[test]
+fn rdma_xclient_with_xrc_between_namespaces() {
+    between_namespaces(User::Me, Family::V4, "rdma_xserver -p PORT -c x", "rdma_xclient -s ADDRESS -p PORT -c x");
+}
+
 /// One test for each row and place.
 macro_rules! perftests {
     ($($name:ident: $server:literal => $client:literal;)*) => {

@@ -7,7 +7,7 @@
 
 use crate::channel;
 use crate::entry::{self, Outcome, refuse};
-use crate::layout::{Context, Device, DeviceAttr, Pd};
+use crate::layout::{Context, Device, DeviceAttr, Pd, Xrcd};
 use crate::object::get;
 use crate::verbs::{self, made};
 use bytemuck::Zeroable;
@@ -27,6 +27,8 @@ pub(crate) struct Opened {
     pub(crate) verbs: *mut Context,
     /// The default PD.
     pub(crate) pd: *mut Pd,
+    /// The default XRC domain. NULL until an id needs it.
+    xrcd: Mutex<*mut Xrcd>,
     /// The number of READs and atomics that a QP may have outstanding.
     pub(crate) max_initiator_depth: u8,
     /// The number of READs and atomics that a QP answers at a time.
@@ -35,9 +37,21 @@ pub(crate) struct Opened {
     pub(crate) is_iwarp: bool,
 }
 
-// SAFETY: it is never written after it was made, and every thread may use libibverbs' contexts and
-// PDs.
+// SAFETY: only `xrcd` is written after it was made, under its lock, and every thread may use
+// libibverbs' contexts, PDs and XRC domains.
 unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// The default XRC domain, private to this process.
+    pub(crate) fn xrcd(&self) -> Outcome<*mut Xrcd> {
+        let mut xrcd = self.xrcd.lock();
+        if xrcd.is_null() {
+            // SAFETY: an opened device is never closed.
+            *xrcd = unsafe { verbs::open_private_xrcd(self.verbs) }?;
+        }
+        Ok(*xrcd)
+    }
+}
 
 struct Table {
     /// The process that opened the devices.
@@ -137,6 +151,7 @@ fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static 
             guid: verbs::ibv_get_device_guid(device),
             verbs,
             pd: made(verbs::ibv_alloc_pd(verbs))?,
+            xrcd: Mutex::new(std::ptr::null_mut()),
             max_initiator_depth: depth(attr.max_qp_init_rd_atom),
             max_responder_resources: depth(attr.max_qp_rd_atom),
             is_iwarp: get!(device, transport_type) == TRANSPORT_IWARP,

@@ -77,7 +77,7 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
     if !get!(c, qp).is_null() {
         return Err(refuse!(EINVAL, "the rdma_cm_id has a QP already"));
     }
-    object.device()?;
+    let device = object.device()?;
     if get!(init, comp_mask) & QP_INIT_PD == 0 || get!(init, pd).is_null() {
         set!(init, comp_mask, get!(init, comp_mask) | QP_INIT_PD);
         set!(init, pd, get!(c, pd));
@@ -89,7 +89,8 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
         return Err(refuse!(EINVAL, "the rdma_cm_id has CQs of its own, and others were given"));
     }
     if get!(c, qp_type) == qpt::XRC_RECV && (get!(init, comp_mask) & QP_INIT_XRCD == 0 || get!(init, xrcd).is_null()) {
-        return Err(refuse!(EOPNOTSUPP, "extended reliable connections are not offered"));
+        set!(init, xrcd, device.xrcd()?.cast());
+        set!(init, comp_mask, get!(init, comp_mask) | QP_INIT_XRCD);
     }
     let size = |own: *mut Cq, given: *mut Cq, size: u32| if own.is_null() && given.is_null() { size } else { 0 };
     let send = size(get!(c, send_cq), get!(init, send_cq), get!(init, cap.max_send_wr));
@@ -120,7 +121,8 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
     });
     match built {
         Ok(qp) => {
-            set!(c, pd, get!(qp, pd));
+            // Not the QP's own: an XRC target has none.
+            set!(c, pd, get!(init, pd));
             set!(c, qp, qp);
             Ok(())
         }

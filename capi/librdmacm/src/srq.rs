@@ -55,17 +55,20 @@ unsafe fn build(object: &IdObject, init: *mut SrqInitAttrEx) -> Outcome<()> {
     if get!(init, comp_mask) & SRQ_INIT_TYPE == 0 {
         return Err(refuse!(EINVAL, "rdma_create_srq_ex: comp_mask lacks IBV_SRQ_INIT_ATTR_TYPE"));
     }
-    object.device()?;
+    let device = object.device()?;
     if get!(init, comp_mask) & SRQ_INIT_PD == 0 || get!(init, pd).is_null() {
         set!(init, pd, get!(c, pd));
         set!(init, comp_mask, get!(init, comp_mask) | SRQ_INIT_PD);
     }
     if get!(init, srq_type) == SRQT_XRC {
         if get!(init, comp_mask) & SRQ_INIT_XRCD == 0 || get!(init, xrcd).is_null() {
-            return Err(refuse!(EOPNOTSUPP, "extended reliable connections are not offered"));
+            set!(init, xrcd, device.xrcd()?.cast());
         }
         if get!(init, comp_mask) & SRQ_INIT_CQ == 0 || get!(init, cq).is_null() {
-            create_cqs(object, 0, get!(init, attr.max_wr))?;
+            // The id's QP may have been created before, with the CQ of the id.
+            if get!(c, recv_cq).is_null() {
+                create_cqs(object, 0, get!(init, attr.max_wr))?;
+            }
             set!(init, cq, get!(c, recv_cq));
         }
         set!(init, comp_mask, get!(init, comp_mask) | SRQ_INIT_XRCD | SRQ_INIT_CQ);

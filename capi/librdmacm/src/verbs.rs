@@ -7,7 +7,7 @@
 use crate::entry::{Outcome, Refusal, refuse};
 use crate::layout::{
     AhAttr, CompChannel, Context, Cq, Device, DeviceAttr, Ece, Gid, Op, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, Srq,
-    SrqInitAttr, SrqInitAttrEx, VerbsContext,
+    SrqInitAttr, SrqInitAttrEx, VerbsContext, Xrcd, XrcdInitAttr,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -102,6 +102,24 @@ pub(crate) unsafe fn create_srq_ex(context: *mut Context, attr: *mut SrqInitAttr
         unsafe { create(context, attr) }
     };
     made(srq)
+}
+
+/// `IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS`.
+const XRCD_WHOLE: u32 = 3;
+
+/// `ibv_open_xrcd`, which is inline in `verbs.h`, for a domain that belongs to no file.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe fn open_private_xrcd(context: *mut Context) -> Outcome<*mut Xrcd> {
+    type Open = unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd;
+    let mut attr = XrcdInitAttr { comp_mask: XRCD_WHOLE, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: the caller's promise.
+    let operation = unsafe { extended(context, offset_of!(VerbsContext, open_xrcd)) }?;
+    // SAFETY: libibverbs keeps a function of this signature there.
+    let open = unsafe { std::mem::transmute::<Op, Open>(operation) };
+    // SAFETY: the caller's promise; `attr` is a local variable.
+    made(unsafe { open(context, &raw mut attr) })
 }
 
 /// An operation of the extended context. Fails with EOPNOTSUPP if the context does not have it.

@@ -133,7 +133,7 @@ fn ready_to_receive(base: QpAttr, id: &Id, at: &Attachment, connection: &Connect
         rq_psn: connection.receive_psn.value(),
         ..base
     };
-    if id.kind == kind::RC {
+    if matches!(id.kind, kind::RC | kind::XRC_TGT) {
         answer.qp_attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
         answer.max_dest_rd_atomic = connection.responder_resources;
     }
@@ -142,9 +142,12 @@ fn ready_to_receive(base: QpAttr, id: &Id, at: &Attachment, connection: &Connect
 
 fn ready_to_send(base: QpAttr, id: &Id, connection: &Connection) -> QpAttr {
     let mut answer = QpAttr { qp_attr_mask: attr::STATE | attr::SQ_PSN, sq_psn: connection.send_psn.value(), ..base };
-    if id.kind == kind::RC {
-        answer.qp_attr_mask |= attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+    if matches!(id.kind, kind::RC | kind::XRC_INI | kind::XRC_TGT) {
+        answer.qp_attr_mask |= attr::TIMEOUT;
         answer.timeout = id.options.ack_timeout.unwrap_or(connection.ack_timeout);
+    }
+    if matches!(id.kind, kind::RC | kind::XRC_INI) {
+        answer.qp_attr_mask |= attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
         answer.retry_cnt = connection.retry_count;
         answer.rnr_retry = connection.rnr_retry_count;
         answer.max_rd_atomic = connection.initiator_depth;
@@ -233,6 +236,20 @@ mod tests {
         assert_eq!((rts.sq_psn, rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (5, 17, 7, 6, 3));
         let uc = ask(kind::UC, Some(&known()), state::RTS).expect("known");
         assert_eq!(uc.qp_attr_mask, attr::STATE | attr::SQ_PSN);
+    }
+
+    /// As a kernel says it: a target answers READs and atomics, an initiator starts them, and both
+    /// have a timeout.
+    #[test]
+    fn each_end_of_an_xrc_connection_is_told_what_it_has() {
+        let mask = |kind, next| ask(kind, Some(&known()), next).expect("known").qp_attr_mask;
+        let reach = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+        assert_eq!(mask(kind::XRC_INI, state::RTR), reach);
+        assert_eq!(mask(kind::XRC_TGT, state::RTR), reach | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER);
+        let send = attr::STATE | attr::SQ_PSN | attr::TIMEOUT;
+        let tries = attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        assert_eq!(mask(kind::XRC_INI, state::RTS), send | tries);
+        assert_eq!(mask(kind::XRC_TGT, state::RTS), send);
     }
 
     #[test]

@@ -269,7 +269,11 @@ fn ece_of(record: &EceRecord) -> Ece {
 }
 
 fn transport(kind: u8) -> TransportType {
-    if kind == kind::UC { TransportType::Uc } else { TransportType::Rc }
+    match kind {
+        kind::UC => TransportType::Uc,
+        kind::XRC_INI => TransportType::Xrc,
+        _ => TransportType::Rc,
+    }
 }
 
 /// The refusal of a call that the protocol does not allow in this state.

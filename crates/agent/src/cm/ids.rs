@@ -35,9 +35,9 @@ impl Manager {
             (port_space::TCP, kind::UC) => kind::UC,
             (port_space::TCP, _) => kind::RC,
             (port_space::UDP | port_space::IPOIB, _) => kind::UD,
-            (port_space::IB, kind @ (kind::RC | kind::UC | kind::UD)) => kind,
+            (port_space::IB, kind @ (kind::RC | kind::UC | kind::UD | kind::XRC_INI | kind::XRC_TGT)) => kind,
             (port_space::IB, other) => {
-                return refuse(Errno::EINVAL, format!("QP type {other} is not one of RC, UC and UD"));
+                return refuse(Errno::EINVAL, format!("QP type {other} is not one of RC, UC, UD and XRC"));
             }
             (other, _) => return refuse(Errno::EINVAL, format!("port space {other:#x} is not known")),
         };

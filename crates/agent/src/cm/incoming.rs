@@ -61,6 +61,8 @@ impl Manager {
         let kind = match req.transport {
             TransportType::Rc => kind::RC,
             TransportType::Uc => kind::UC,
+            // The initiator connects, so this side is the target.
+            TransportType::Xrc => kind::XRC_TGT,
             _ => u8::MAX,
         };
         let path = self.core.connection(connection).map(|known| known.path).unwrap_or_default();
