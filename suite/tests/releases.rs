@@ -11,9 +11,9 @@ use harness::Room;
 
 #[allow(dead_code, reason = "build scripts use more of it")]
 #[path = "../../capi/libibverbs/releases.rs"]
-mod releases;
+mod exported;
 
-use releases::Releases;
+use exported::Releases;
 
 /// Runs the compiler, which must succeed.
 #[track_caller]

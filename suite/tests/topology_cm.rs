@@ -122,7 +122,7 @@ fn programs_connect_through_routers() {
         let nodes = subnet["subnet"].as_array().into_iter().flatten();
         let last = nodes.filter(|node| node["name"] == format!("R{routers}")).flat_map(|node| node["ports"].as_array());
         let sent: Vec<_> = last.flatten().filter_map(|port| port["counters"]["xmit_packets"].as_u64()).collect();
-        assert!(matches!(sent[..], [1.., 500..]), "the last router: {sent:?}");
+        assert!(matches!(sent[..], [back, there] if back > 0 && there >= 500), "the last router: {sent:?}");
         room.wait_until_all_is_forgotten(HANG).expect("it is empty");
     }
 }

@@ -15,7 +15,7 @@ pub const VARIABLE: &str = "SOFTHCA_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The prefixes of softhca's module names: its crates, and `softhca::reason` and `softhca::fault`.
-const ROOTS: [&str; 27] = [
+const ROOTS: [&str; 28] = [
     "abi",
     "agent",
     "bench",
@@ -29,6 +29,7 @@ const ROOTS: [&str; 27] = [
     "ipoib",
     "iwarp",
     "mad",
+    "plot",
     "preload",
     "protocol",
     "rdmacm",

@@ -259,7 +259,6 @@ mod tests {
         assert_eq!(grh.to_string(), "fe80::11 -> fe80::12");
     }
 
-    /// The IPv4 header of a datagram between 10.77.0.12 and 10.77.0.11.
     #[test]
     fn only_groups_of_a_larger_scope_leave_the_subnet() {
         for (text, leaves) in [("ff11::1", false), ("ff12::1", false), ("ff15::1", true), ("ff1e::1", true)] {
@@ -268,6 +267,7 @@ mod tests {
         assert_eq!(multicast_scope(&gid("fec0:0:0:1::f")), None, "no group");
     }
 
+    /// The IPv4 header of a datagram between 10.77.0.12 and 10.77.0.11.
     #[test]
     fn ipv4_stands_in_the_lower_half() {
         let network = Network::between(gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11"), 0, 7, 64, 96);

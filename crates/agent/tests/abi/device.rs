@@ -13,7 +13,7 @@ fn get_context() {
     compare(
         &reply.bytes,
         "00000000 04000000 01000000 00000000 \
-         01000000 01000000 0000010000000000 0000000000000000 0000010000000000",
+         01000000 01000000 0040010000000000 0000000000000000 0040010000000000",
     );
     assert_eq!(reply.fds.len(), 2, "the async eventfd and the region of the context page");
     client.refused(&"00000000 0400 0c00 0100000000000000".into(), EINVAL, "a second context");

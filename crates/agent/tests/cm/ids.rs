@@ -33,7 +33,7 @@ fn ids() {
     assert!(!channel.is_readable());
     channel.refused(command::GET_EVENT, &GetEvent { response: 1 }, Errno::EAGAIN);
     channel.refused(command::DESTROY_ID, &DestroyId { response: 1, id, reserved: 0 }, Errno::ENOENT);
-    for (ps, qp_type) in [(0, 2), (7, 2), (port_space::IB, 9), (port_space::IB, 0)] {
+    for (ps, qp_type) in [(0, 2), (7, 2), (port_space::IB, 8), (port_space::IB, 0)] {
         channel.refused(command::CREATE_ID, &CreateId { ps, qp_type, ..CreateId::default() }, Errno::EINVAL);
     }
     let id = channel.create(1, TCP);
