@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(uc.qp_attr_mask, attr::STATE | attr::SQ_PSN);
     }
 
-    /// As a kernel says it: a target answers READs and atomics, an initiator starts them, and both
+    /// A target answers READs and atomics, an initiator starts them, and both
     /// have a timeout.
     #[test]
     fn each_end_of_an_xrc_connection_is_told_what_it_has() {

@@ -44,7 +44,7 @@ impl Path {
     }
 
     /// The path as our REQ or LAP describes it. LIDs are all ones on RoCE, which has none, and if
-    /// routers are on the path: our LIDs mean nothing in the peer's subnet (as Linux has it).
+    /// routers are on the path: our LIDs mean nothing in the peer's subnet.
     #[must_use]
     pub fn info(&self, ack_timeout: u8) -> PathInfo {
         let lid = |lid: u16| if self.is_subnet_local() { lid } else { NO_LID };
