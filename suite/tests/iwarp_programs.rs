@@ -4,7 +4,7 @@
 
 use harness::port::{self, Port};
 use harness::pyverbs::{Pyverbs, Verdict, cases};
-use harness::{Family, HANG, Hosts, Room, Sides, User};
+use harness::{Family, HANG, Hosts, Place, Room, Sides, User};
 
 const AGENT: &[&str] = &["--transport", "iwarp"];
 
@@ -12,35 +12,38 @@ fn room(user: User) -> Room {
     Room::of(user).expect("a room").with_agent(AGENT).expect("an agent")
 }
 
-/// Runs perftest. Its client may call before its server listens, and then it is run again.
+/// Runs a server and its client. Programs that tell the client their port before they listen there
+/// (qperf 0.4.11 does) are run again if the client was too fast.
 #[track_caller]
-fn perftest(program: &str) {
+fn must_meet(place: &Place<'_>, server: &str, client: &str) -> Sides {
     const TRIES: usize = 10;
-    let room = room(User::Nobody);
-    let place = room.place(Family::V4);
     for _ in 0..TRIES {
-        let sides = place.meet(&format!("{program} -p PORT"), &format!("{program} -p PORT ADDRESS"));
-        let sides = sides.unwrap_or_else(|why| panic!("{why}"));
+        let sides = place.meet(server, client).unwrap_or_else(|why| panic!("{why}"));
         if sides.client.succeeded() || !sides.client.everything().contains("refused") {
-            Sides::must_succeed(&[program], Ok(sides));
-            return place.must_be_empty();
+            place.must_be_empty();
+            return Sides::must_succeed(&[client], Ok(sides));
         }
     }
-    panic!("the client has come too early {TRIES} times");
+    panic!("{client}: too early {TRIES} times");
 }
 
+/// perftest's `ib_send_bw -e` is missing: its client waits for a completion event, and none comes
+/// if all that it awaits is the server's credits for more sends.
 #[test]
 fn perftest_with_options() {
     for program in [
         "ib_send_lat -R -a -n 20",
-        "ib_send_bw -R -e",
+        "ib_send_lat -R -e",
+        "ib_write_bw -R -e",
         "ib_send_bw -R -b -q 4 -n 200",
         "ib_write_bw -R -q 16 -l 16 -n 320",
         "ib_write_bw -R -D 2",
         "ib_read_bw -R -b -s 100000 -n 100",
         "ib_atomic_bw -R -n 100",
     ] {
-        perftest(program);
+        let room = room(User::Nobody);
+        let line = format!("{program} -p PORT");
+        must_meet(&room.place(Family::V4), &line, &format!("{line} ADDRESS"));
     }
 }
 
@@ -49,7 +52,7 @@ fn qperf_measures_reliable_connections() {
     let tests = "rc_lat rc_rdma_read_bw rc_rdma_write_poll_lat rc_fetch_add_mr ver_rc_compare_swap";
     let room = room(User::Nobody);
     let client = format!("qperf -lp PORT -cm1 ADDRESS -t 1 {tests}");
-    let sides = room.place(Family::V4).must_meet("qperf -lp PORT", &client);
+    let sides = must_meet(&room.place(Family::V4), "qperf -lp PORT", &client);
     for test in tests.split_whitespace() {
         assert!(sides.client.output.contains(&format!("{test}:\n")), "no {test}: {}", sides.client.told());
     }

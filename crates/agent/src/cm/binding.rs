@@ -19,6 +19,9 @@ use crate::refusal::{Outcome, refuse};
 /// Maximum number of requests that may wait for a listener (Linux's default).
 const BACKLOG_MAX: u32 = 1024;
 
+/// How many ports are tried that other sockets of the host may have.
+const PORT_TRIES: usize = 1024;
+
 impl Manager {
     pub(super) fn bind_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let BindIp { addr, id, .. } = call.command.body();
@@ -33,12 +36,19 @@ impl Manager {
     fn bind_to(&mut self, call: &Call<'_>, name: u32, address: Option<Sockaddr>) -> Outcome<Vec<u8>> {
         let Some(address) = address else { return refuse(Errno::EINVAL, "there is no address to bind to") };
         self.id_in(call, name, &[Stage::Idle])?;
-        self.give_address(call, name, address)?;
+        self.give_address(call, name, address, true)?;
         Ok(Vec::new())
     }
 
-    /// Gives a new id its local address and port.
-    pub(super) fn give_address(&mut self, call: &Call<'_>, name: u32, address: Sockaddr) -> Outcome<()> {
+    /// Gives a new id its local address and port. `may_listen`: a port that the agent chooses must
+    /// be free for TCP, too.
+    pub(super) fn give_address(
+        &mut self,
+        call: &Call<'_>,
+        name: u32,
+        address: Sockaddr,
+        may_listen: bool,
+    ) -> Outcome<()> {
         let privileged = self.owner(call.channel)?.channel.peer.uid == 0;
         let first = self.first_free_port;
         let id = self.id(call, name)?;
@@ -59,7 +69,7 @@ impl Manager {
         let chosen = match wanted {
             // The id names the whole service; its last bits may be 0.
             wanted if named.is_some() => wanted,
-            0 => self.ports.free(upper, spot).ok_or_else(|| {
+            0 => self.choose_port(name, upper, spot, &address, may_listen).ok_or_else(|| {
                 let text = format!("every port of port space {} is in use", space_name(space));
                 Refusal::new(Errno::EADDRNOTAVAIL, text)
             })?,
@@ -76,6 +86,19 @@ impl Manager {
         let id = self.id(call, name)?;
         (id.service, id.local, id.attachment, id.stage) = (Some(service), Some(local), attachment, Stage::Bound);
         Ok(())
+    }
+
+    /// Finds a free port. Of the ports that are free here, other sockets of the host may have some
+    /// ([`Manager::hold_tcp_port`]).
+    fn choose_port(&mut self, name: u32, space: u64, spot: Spot, at: &Sockaddr, may_listen: bool) -> Option<u16> {
+        for _ in 0..PORT_TRIES {
+            let port = self.ports.free(space, spot)?;
+            match at {
+                Sockaddr::Ip(at) if may_listen && !self.hold_tcp_port(name, with_port(*at, port)) => {}
+                _ => return Some(port),
+            }
+        }
+        None
     }
 
     /// Finds the attachment of an own address.
@@ -115,7 +138,7 @@ impl Manager {
         let Listen { id: name, backlog } = call.command.body();
         if self.id(call, name)?.stage == Stage::Idle {
             // As with a socket: any address, any port.
-            self.give_address(call, name, Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))))?;
+            self.give_address(call, name, Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))), true)?;
         }
         let id = self.id_in(call, name, &[Stage::Bound])?;
         let (service, local) = (id.service.unwrap_or_default(), id.local);

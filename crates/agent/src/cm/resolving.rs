@@ -69,7 +69,7 @@ impl Manager {
         self.check_room(call)?;
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         if id.stage == Stage::Idle {
-            self.give_address(call, name, source.unwrap_or_else(|| any_like(&destination)))?;
+            self.give_address(call, name, source.unwrap_or_else(|| any_like(&destination)), false)?;
         }
         let id = self.id(call, name)?;
         let local = id.local;

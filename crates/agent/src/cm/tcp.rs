@@ -83,6 +83,8 @@ impl Key {
 /// What the agent holds for an id.
 #[derive(Debug)]
 enum End {
+    /// The id has a port that the agent chose, and may listen.
+    Bound(#[expect(dead_code, reason = "open sockets hold the port")] Vec<OwnedFd>),
     Listening(Vec<TcpListener>),
     /// The request is sent as soon as TCP is connected.
     Asking {
@@ -202,7 +204,7 @@ impl Manager {
             Some(End::Listening(_)) => self.take_connections(name),
             Some(End::Asking { .. }) => self.on_reply_bytes(name),
             Some(End::Asked { .. }) => self.asker_left(name),
-            Some(End::Agreed { .. }) | None => {}
+            Some(End::Bound(_) | End::Agreed { .. }) | None => {}
         }
     }
 

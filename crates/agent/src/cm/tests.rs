@@ -107,9 +107,13 @@ impl Host {
         id
     }
 
-    pub(super) fn listen_at(&mut self, id: u32, address: Sockaddr) {
+    pub(super) fn bind_at(&mut self, id: u32, address: Sockaddr) {
         let (addr, addr_size) = address.emit();
         self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
+    }
+
+    pub(super) fn listen_at(&mut self, id: u32, address: Sockaddr) {
+        self.bind_at(id, address);
         self.call(command::LISTEN, &Listen { id, backlog: 1 }, 0);
     }
 

@@ -79,7 +79,7 @@ impl Manager {
         tcp.deadlines.forget(Key::Id(name));
         match end {
             // Closing a socket ends its watch.
-            End::Listening(_) | End::Asking { .. } => {}
+            End::Bound(_) | End::Listening(_) | End::Asking { .. } => {}
             End::Asked { socket, mut responder } => self.send_away(name, socket, &mut responder, &[]),
             End::Agreed { qpn, .. } => {
                 // A newer id may have the QP number by now.

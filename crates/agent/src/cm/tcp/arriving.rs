@@ -1,6 +1,7 @@
 //! The passive side until the program decides: LISTEN, new connections, their requests. Adds to
 //! [`Manager`].
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 
 use abi::Errno;
@@ -27,11 +28,33 @@ use crate::refusal::{Outcome, refuse};
 const ACCEPTED: usize = 16;
 
 impl Manager {
+    /// Takes the TCP port that the agent has chosen for an id at every iWARP device with its
+    /// address, until the id listens or ends. Returns false if another socket of the host has it.
+    pub(in crate::cm) fn hold_tcp_port(&mut self, name: u32, local: SocketAddr) -> bool {
+        let Some(id) = self.ids.get(name).filter(|id| id.kind == kind::RC) else { return true };
+        let v6_only = id.options.af_only == Some(true);
+        let mut held = Vec::new();
+        for at in self.locals.listening_addresses(local) {
+            match sockets::hold(at, v6_only) {
+                Ok(socket) => held.push(socket),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => return false,
+                // LISTEN says what is wrong.
+                Err(_) => {}
+            }
+        }
+        if !held.is_empty() {
+            self.mail.tcp.ends.insert(name, End::Bound(held));
+        }
+        true
+    }
+
     /// Listens on the TCP port of an id, on every iWARP device that has its address.
     pub(in crate::cm) fn listen_by_tcp(&mut self, name: u32) -> Outcome<()> {
         let Some(id) = self.ids.get(name) else { return refuse(Errno::ENOENT, "the id is gone") };
         let (Some(Sockaddr::Ip(local)), kind::RC) = (id.local, id.kind) else { return Ok(()) };
         let v6_only = id.options.af_only == Some(true);
+        // What holds the port makes room for the listeners.
+        self.close_end(name);
         let mut listeners = Vec::new();
         for at in self.locals.listening_addresses(local) {
             match sockets::listen(at, v6_only) {

@@ -25,16 +25,26 @@ pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Listens. With `v6_only`, an IPv6 socket leaves the port of IPv4 to others.
+/// Takes a port from all others. With `v6_only`, an IPv6 socket leaves the port of IPv4 to others.
+pub(super) fn hold(at: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
+    bound(at, v6_only, false)
+}
+
+/// Listens, also if connections of an earlier listener still linger at the port.
 pub(super) fn listen(at: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
+    let socket = bound(at, v6_only, true)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+fn bound(at: SocketAddr, v6_only: bool, reuse: bool) -> io::Result<OwnedFd> {
     let socket = new(&at)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseaddr(&socket, reuse)?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
     bind(&socket, &at)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(TcpListener::from(socket))
+    Ok(socket)
 }
 
 /// A socket of the address's family that never blocks.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use abi::layout::Record;
-use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Reject, event};
+use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Listen, Reject, event};
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{command, port_space};
@@ -13,6 +13,7 @@ use iwarp::negotiation::{Answer, Asked};
 use iwarp::{Initiator, Responder, Terms};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::super::ports::Ports;
 use super::super::tests::Host;
 use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, Wire};
@@ -277,4 +278,26 @@ fn listeners_of_one_family_each_share_a_port() {
         host.manager.ids.get_mut(id).expect("present").options.af_only = Some(true);
         host.listen_at(id, Sockaddr::Ip((at.parse::<IpAddr>().expect(at), free).into()));
     }
+}
+
+/// The agent's table of ports does not know what other processes have.
+#[test]
+fn a_chosen_port_is_free_for_tcp_and_stays_the_ids() {
+    let mut host = host();
+    let pair = || {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("bound").port();
+        let next = port.checked_add(1)?;
+        TcpListener::bind(("127.0.0.1", next)).is_ok().then_some((taken, port, next))
+    };
+    let (_taken, port, next) = std::iter::repeat_with(pair).flatten().next().expect("two ports in a row");
+    host.manager.ports = Ports::new(port..=next, next);
+    let id = host.tcp_id();
+    let any = Sockaddr::Ip("127.0.0.1:0".parse().expect("an address"));
+    host.bind_at(id, any);
+    let has = || TcpListener::bind(("127.0.0.1", next)).expect_err("the id has it").kind();
+    assert_eq!(has(), ErrorKind::AddrInUse);
+    host.call(command::LISTEN, &Listen { id, backlog: 1 }, 0);
+    assert_eq!(has(), ErrorKind::AddrInUse);
+    TcpStream::connect(("127.0.0.1", next)).expect("it listens");
 }
