@@ -21,6 +21,7 @@ pub mod path;
 pub mod pd;
 pub mod qp;
 pub mod qp_modify;
+pub mod resize;
 pub mod srq;
 pub mod stream;
 pub mod target;

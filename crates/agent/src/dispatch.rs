@@ -20,7 +20,7 @@ use abi::{Errno, Refusal};
 
 use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, path, pd, qp, qp_modify,
-    srq, stream, target, wire, xrc,
+    resize, srq, stream, target, wire, xrc,
 };
 use crate::foreign::Passed;
 use crate::headroom;
@@ -109,7 +109,7 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
         number::MCAST_RESOLVE => mcast::resolve(world, call),
         number::PATH_RESOLVE => path::resolve(world, call),
         number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
-        number::RESIZE_UNDO => cq::undo_resize(world, call),
+        number::RESIZE_UNDO => resize::undo(world, call),
         number::GID_ENTRY => device::gid_entry(world, call),
         number::WIRE_OPEN => wire::open(world, call),
         number::WIRE_SOCKETS => wire::sockets(world, call),

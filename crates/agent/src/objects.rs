@@ -24,6 +24,9 @@ use crate::queue_memory::Block;
 use groups::Gid;
 use traffic::Counted;
 
+/// The places of a queue before it was resized, with their numbers of entries.
+pub type Former = Vec<(Block, u32)>;
+
 /// One protection domain.
 #[derive(Debug)]
 pub struct Pd {
@@ -142,8 +145,8 @@ pub struct Cq {
     pub vector: u32,
     /// Its place in queue memory.
     pub block: Block,
-    /// Its places before it was resized, with their entries; the client may still read there.
-    pub former: Vec<(Block, u32)>,
+    /// Its places before it was resized.
+    pub former: Former,
     /// How many send and receive queues complete to it.
     pub users: u32,
 }
@@ -224,8 +227,8 @@ pub struct Srq {
     pub max_sge: u32,
     /// Its place in queue memory.
     pub block: Block,
-    /// Its places before it was resized, with the number of their work requests.
-    pub(crate) former: Vec<(Block, u32)>,
+    /// Its places before it was resized.
+    pub(crate) former: Former,
     /// How many QPs receive from it, without the target QPs of its domain.
     pub users: u32,
     /// The additional properties of an XRC SRQ.

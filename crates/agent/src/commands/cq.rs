@@ -5,18 +5,17 @@
 //! and their events. The principal types are [`Channel`] and [`Cq`].
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use abi::Errno;
 use abi::cq::{
     CreateCompChannel, CreateCompChannelAnswer, CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq,
     ResizeCqAnswer,
 };
-use abi::private::{ChannelDestroy, ResizeUndo};
+use abi::private::ChannelDestroy;
 use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
 
 use super::pd::no_handle;
-use super::{Answer, Call, find, find_mut, unused};
+use super::{Answer, Call, find, find_mut, resize, unused};
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::objects::{Channel, Cq};
@@ -37,9 +36,6 @@ pub struct Wanted {
     /// Channel handle or -1.
     pub channel: i32,
 }
-
-/// How many former places a CQ keeps: each resize adds one.
-const FORMER_MAX: usize = 1024;
 
 /// CREATE_COMP_CHANNEL.
 pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
@@ -123,17 +119,13 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
     Ok((handle, out, fd))
 }
 
-/// RESIZE_CQ. The client moves the entries. Its old memory is not reused until the CQ is destroyed.
+/// RESIZE_CQ. The client moves the entries.
 pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ResizeCq = call.body()?;
     let owner = call.context;
     let cq = find(&world.tables.cqs, owner, body.cq_handle, Kind::Cq)?;
     let (number, old) = (cq.number, cq.block.clone());
-    if cq.former.len() >= FORMER_MAX {
-        let text =
-            format!("CQ {number} was resized {FORMER_MAX} times, and keeps the memory of each size; make a new one");
-        return refuse(Errno::ENOMEM, text);
-    }
+    resize::check_former(&cq.former, "CQ", number)?;
     let waiting = old.read(word::PRODUCER).wrapping_sub(old.read(word::CONSUMER));
     let entries = entries_for(body.cqe, world.device_of(owner).limits.max_cqe)?;
     if entries < waiting {
@@ -142,44 +134,12 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             format!("CQ {number} holds {waiting} completions, more than the {entries} entries that are asked for"),
         );
     }
-    shares::room_for_queues(world, owner)?;
-    let Allocation { block, mapping, fd } =
-        world.context(owner)?.memory.allocate(bytes_for(entries)).map_err(by_system)?;
-    for at in (0..CONTROL_LEN).step_by(4) {
-        block.word(at).store(old.read(at), Ordering::Release);
-    }
-    world.context(owner)?.memory.leave(&old);
+    let Allocation { block, mapping, fd } = resize::allocate(world, owner, &old, bytes_for(entries))?;
     let cq = find_mut(&mut world.tables.cqs, owner, body.cq_handle, Kind::Cq)?;
     cq.former.push((std::mem::replace(&mut cq.block, block), cq.entries));
     cq.entries = entries;
     let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
     Ok(call.answer_with(&ResizeCqAnswer { cqe: entries, reserved: 0 }, &out, fd))
-}
-
-/// RESIZE_UNDO: a CQ or an SRQ is in its last former place again.
-pub fn undo_resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let ResizeUndo { handle, is_srq } = call.body()?;
-    let owner = call.context;
-    let (former, block, size) = match is_srq {
-        0 => {
-            let cq = find_mut(&mut world.tables.cqs, owner, handle, Kind::Cq)?;
-            (cq.former.pop(), &mut cq.block, &mut cq.entries)
-        }
-        1 => {
-            let srq = find_mut(&mut world.tables.srqs, owner, handle, Kind::Srq)?;
-            (srq.former.pop(), &mut srq.block, &mut srq.max_wr)
-        }
-        kind => return refuse(Errno::EINVAL, format!("RESIZE_UNDO: {kind} is not a kind of queue")),
-    };
-    let Some((old, old_size)) = former else {
-        return refuse(Errno::EINVAL, format!("the queue with handle {handle} was not resized"));
-    };
-    *size = old_size;
-    let new = std::mem::replace(block, old.clone());
-    let memory = &mut world.context(owner)?.memory;
-    memory.come_back(&old);
-    memory.release(&new);
-    Ok(Answer::default())
 }
 
 /// DESTROY_CQ.
@@ -215,10 +175,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
         channel.users -= 1;
     }
     if let Ok(context) = world.context(owner) {
-        context.memory.release(&cq.block);
-        for (block, _) in &cq.former {
-            context.memory.reclaim(block);
-        }
+        resize::give_back(&mut context.memory, &cq.block, &cq.former);
     }
     world.device_of_mut(owner).count_down(Kind::Cq);
 }

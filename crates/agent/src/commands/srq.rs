@@ -10,7 +10,7 @@ use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifyS
 use abi::{Errno, Refusal};
 
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, find_mut, unused, xrc};
+use super::{Answer, Call, find, find_mut, resize, unused, xrc};
 use crate::ids::ContextId;
 use crate::limits::Limits;
 use crate::objects::{Srq, Xrc};
@@ -155,26 +155,21 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if limit > max_wr {
         return refuse(Errno::EINVAL, format!("SRQ {number}: limit {limit} is above its {max_wr} work requests"));
     }
-    let answer = if resizes { resize(world, call, body.srq_handle, max_wr)? } else { Answer::default() };
+    let answer = if resizes { move_to(world, call, body.srq_handle, max_wr)? } else { Answer::default() };
     let srq = find(&world.tables.srqs, owner, body.srq_handle, Kind::Srq)?;
     srq.block.word(word::LIMIT).store(limit, Ordering::Release);
     Ok(answer)
 }
 
 /// Gives an SRQ a new place with room for `max_wr` work requests.
-fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outcome<Answer> {
+fn move_to(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outcome<Answer> {
     let owner = call.context;
     let srq = find(&world.tables.srqs, owner, handle, Kind::Srq)?;
     let (number, stride, old) = (srq.number, recv_stride(srq.max_sge), srq.block.clone());
+    resize::check_former(&srq.former, "SRQ", number)?;
     let max_wr = max_wr.next_power_of_two();
-    shares::room_for_queues(world, owner)?;
-    let memory = &mut world.context(owner)?.memory;
-    let Allocation { block, mapping, fd } =
-        memory.allocate(CONTROL_LEN + max_wr as usize * stride).map_err(by_system)?;
-    for at in (0..CONTROL_LEN).step_by(4) {
-        block.word(at).store(old.read(at), Ordering::Release);
-    }
-    memory.leave(&old);
+    let len = CONTROL_LEN + max_wr as usize * stride;
+    let Allocation { block, mapping, fd } = resize::allocate(world, owner, &old, len)?;
     let srq = find_mut(&mut world.tables.srqs, owner, handle, Kind::Srq)?;
     srq.former.push((std::mem::replace(&mut srq.block, block), srq.max_wr));
     srq.max_wr = max_wr;
@@ -220,10 +215,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
         world.tables.domains.leave_srq(xrc.domain, srq.number);
     }
     if let Ok(context) = world.context(owner) {
-        context.memory.release(&srq.block);
-        for (block, _) in &srq.former {
-            context.memory.reclaim(block);
-        }
+        resize::give_back(&mut context.memory, &srq.block, &srq.former);
     }
     world.device_of_mut(owner).count_down(Kind::Srq);
 }

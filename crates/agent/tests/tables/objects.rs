@@ -15,7 +15,7 @@ use abi::mr::{RegMr, ReregMr};
 use abi::private::ResizeUndo;
 use abi::qp::{CreateQp, Dest, ModifyQp, QueryQp, QueryQpAnswer, attr, kind, state};
 use abi::queue::{CONTROL_LEN, CqOut, context_page, cq as cq_word};
-use abi::srq::CreateSrq;
+use abi::srq::{CreateSrq, ModifySrq, attr as srq_attr};
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
@@ -410,6 +410,29 @@ fn a_resize_that_is_undone_leaves_the_cq_as_it_was() {
         assert_eq!(dispatch(&mut world, id, &undo, Vec::new()).status, 0);
         assert_eq!((place(&world), memory(&world)), ((round, before.1, before.2), bytes));
         assert_ne!(dispatch(&mut world, id, &undo, Vec::new()).status, 0, "once is enough");
+    }
+}
+
+/// Each resize keeps the memory of the former size, so their number is bounded.
+#[test]
+fn queues_are_not_resized_without_end() {
+    const MOST: usize = 1024;
+    let mut world = world();
+    let id = client(&mut world);
+    let (cq_handle, pd_handle) = (cq(&mut world, id), pd(&mut world, id));
+    let create = CreateSrq { response: 1, pd_handle, max_wr: 1, max_sge: 1, ..CreateSrq::default() };
+    let srq_handle = word(&call(&mut world, id, number::CREATE_SRQ, &create, 64), 0);
+    for round in 0..=MOST as u32 {
+        let resize = ResizeCq { response: 1, cq_handle, cqe: 1 + round % 2 };
+        let cq = call(&mut world, id, number::RESIZE_CQ, &resize, 64);
+        let modify = ModifySrq { srq_handle, attr_mask: srq_attr::MAX_WR, max_wr: 1 + round % 2, srq_limit: 0 };
+        let srq = call(&mut world, id, number::MODIFY_SRQ, &modify, 64);
+        if (round as usize) < MOST {
+            assert_eq!((cq.status, srq.status), (0, 0), "round {round}");
+        } else {
+            assert!(reason(&cq, Errno::ENOMEM).contains("resized 1024 times"));
+            assert!(reason(&srq, Errno::ENOMEM).contains("resized 1024 times"));
+        }
     }
 }
 
