@@ -223,11 +223,14 @@ fn qperf_ucx_and_libfabric_run_through_three_switches() {
     let server = ["env", &ucx3, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p];
     let client = ["env", &ucx1, "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest", "-p", &p, H3, "-t", "tag_bw", "-n", "500"];
     over_tcp(&server, &client, &port, true);
-    // Datagrams: the endpoints name themselves by LID and queue pair.
-    let fabric = ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", "50"];
-    let server = [&fabric[..], &["-B", &p]].concat();
-    let told = over_tcp(&server, &[&fabric[..], &["-P", &p, H3]].concat(), &port, true);
-    assert!(told.contains("4k      50"), "{told}");
+    // Endpoints of datagrams name themselves by LID and queue pair. The others name the address of
+    // the node's IPoIB interface.
+    for (provider, endpoint) in [("verbs", "dgram"), ("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
+        let fabric = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "50"];
+        let server = [&fabric[..], &["-B", &p]].concat();
+        let told = over_tcp(&server, &[&fabric[..], &["-P", &p, H3]].concat(), &port, true);
+        assert!(told.contains("4k      50"), "{provider} {endpoint}: {told}");
+    }
 }
 
 /// Two adapters on two switches, each with two ports.

@@ -162,6 +162,10 @@ impl Answer for c_int {
     const FAILED: Self = -1;
 }
 
+impl Answer for () {
+    const FAILED: Self = ();
+}
+
 impl Answer for isize {
     const FAILED: Self = -1;
 }

@@ -9,8 +9,8 @@
 //! [`entry`] is the only entry: it makes the functions, and gives pointers of the program their own
 //! types.
 //!
-//! The agent also takes the kernel's place for sockets of NETLINK_RDMA ([`netlink`]) and for the
-//! nodes of management datagrams ([`mads`]).
+//! The agent also takes the kernel's place for sockets of NETLINK_RDMA ([`netlink`]), for the nodes
+//! of management datagrams ([`mads`]), and for the interfaces of a topology's node ([`interfaces`]).
 //!
 //! Rules for every function: it allocates only where the C library allocates, takes no lock and
 //! never panics. So a program may call it in a signal handler, in a forked child and before `main`.
@@ -26,6 +26,7 @@ mod counters;
 mod directories;
 mod duplicates;
 mod entry;
+mod interfaces;
 mod links;
 mod mad_file;
 mod mads;

@@ -1,6 +1,6 @@
 //! The functions of the C library that this library replaces: all that take a path, the socket
 //! functions in which a netlink socket differs from a unix socket, the calls on a node of
-//! management datagrams, and those that duplicate a descriptor.
+//! management datagrams, those that duplicate a descriptor, and the list of network interfaces.
 
 interpose::functions!(
     // Opening.
@@ -87,4 +87,7 @@ interpose::functions!(
     dup3,
     fcntl,
     fcntl64,
+    // Network interfaces.
+    getifaddrs,
+    freeifaddrs,
 );

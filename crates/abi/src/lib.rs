@@ -25,6 +25,7 @@ pub mod envelope;
 pub mod errno;
 pub mod event;
 pub mod fault;
+pub mod interfaces;
 pub mod lid;
 pub mod mcast;
 pub mod mr;

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use abi::interfaces;
 use engine::rundir::at;
 
 use crate::device::Device;
@@ -37,6 +38,8 @@ impl NodeViews {
                 let place = home.join(name);
                 symlink(Path::new("../..").join(name), &place).map_err(at("create", &place))?;
             }
+            let place = home.join(interfaces::FILE);
+            fs::write(&place, interfaces_of(device)).map_err(at("write", &place))?;
             Mirror::at(home.join(SYS), devices, Some(device.index))
         });
         views.collect::<io::Result<_>>().map(Self)
@@ -58,6 +61,13 @@ impl NodeViews {
     pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
         self.0.iter().try_for_each(|mirror| mirror.update(devices))
     }
+}
+
+/// Each port with an address has an IPoIB interface.
+fn interfaces_of(device: &Device) -> String {
+    let names: Vec<String> = (0..device.ports.len()).map(|index| format!("ib{index}")).collect();
+    let addresses = names.iter().zip(&device.ports).filter_map(|(name, port)| Some((name.as_str(), port.address?)));
+    interfaces::emit(addresses)
 }
 
 fn folder(path: &Path, everybody: bool) -> io::Result<()> {
@@ -91,7 +101,7 @@ mod tests {
             names
         };
         assert_eq!(names("nodes"), ["H1", "H2"]);
-        assert_eq!(names("nodes/H2"), ["admin", "agent.pid", "rdma_netlink", "sys", "umad", "uverbs1"]);
+        assert_eq!(names("nodes/H2"), ["admin", "agent.pid", "interfaces", "rdma_netlink", "sys", "umad", "uverbs1"]);
         assert_eq!(views.managers(&devices)[1], (1, "nodes/H2/rdma_cm".to_owned()));
         assert_eq!(names("nodes/H2/sys/class/infiniband"), ["H2"]);
         assert_eq!(views.managers(&devices)[1], (1, "nodes/H2/rdma_cm".to_owned()));
