@@ -3,6 +3,8 @@
 //!
 //! Packets of connections are sent in `transmit.rs`. Adds to [`Qp`].
 
+mod group;
+
 use std::sync::Arc;
 
 use abi::reason::{Cause, DropRecord};
@@ -110,7 +112,7 @@ impl Qp {
             if matches!(done, Ok(Datagram::Waits)) {
                 break;
             }
-            inner.ud.unreachable = None;
+            (inner.ud.unreachable, inner.ud.missing) = (None, None);
             match done {
                 Err(refusal) => {
                     self.explain(inner, run.slot, Status::LocProtErr, &refusal, refusal.advice());
@@ -158,12 +160,12 @@ impl Qp {
                 lane.block(self, &self.engine().waker);
                 Ok(Datagram::Waits)
             }
-            // A member whose lane is full misses this datagram, as on a network.
             DatagramRoute::Group { lanes, place, leaves } => {
-                let local = lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, run, entry, place));
-                let sent = if local? { Datagram::Sent } else { Datagram::Lost };
+                if !self.send_to_members(inner, lanes, run, (entry, place), now)? {
+                    return Ok(Datagram::Waits);
+                }
                 // What the agent sends on is counted there, at all links.
-                if sent == Datagram::Sent && !leaves {
+                if !leaves {
                     self.count_datagram(inner, run, entry, (Place::default(), 0));
                 }
                 // Without a flow, the group has only members of this agent.
@@ -173,7 +175,7 @@ impl Qp {
                     follow(leaving, flow);
                     put?;
                 }
-                Ok(sent)
+                Ok(Datagram::Sent)
             }
             DatagramRoute::Host(flow) => {
                 let to = Qpn::new(entry.remote_qpn);

@@ -127,6 +127,9 @@ pub(crate) struct Lane<Q> {
     notified: AtomicU32,
     /// The peer is gone or has written invalid data: nothing is sent or received any more.
     dead: AtomicBool,
+    /// The peer has kept a datagram to a group waiting for too long: such datagrams do not wait for
+    /// it any more.
+    lagging: AtomicBool,
 }
 
 struct Blocked<Q> {
@@ -166,6 +169,7 @@ impl<Q> Lane<Q> {
             peer_wake: Notifier::from(peer_wake),
             notified: AtomicU32::new(0),
             dead: AtomicBool::new(false),
+            lagging: AtomicBool::new(false),
         }))
     }
 
@@ -175,6 +179,16 @@ impl<Q> Lane<Q> {
 
     pub(crate) fn kill(&self) {
         self.dead.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_lagging(&self) -> bool {
+        self.lagging.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lagging(&self, lagging: bool) {
+        if self.is_lagging() != lagging {
+            self.lagging.store(lagging, Ordering::Relaxed);
+        }
     }
 
     /// Whether records seem to have arrived. Only a thread that holds the receiving half knows for

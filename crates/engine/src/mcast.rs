@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use protocol::Time;
 
 use crate::memory::DatagramEntry;
 
@@ -42,6 +43,15 @@ impl GroupPath {
     pub(crate) const fn of(entry: &DatagramEntry, port: u8) -> Self {
         Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl, hop_limit: entry.hop_limit }
     }
+}
+
+/// The members that have not got the current datagram of a QP yet.
+pub(crate) struct Missing<L> {
+    /// The request.
+    pub(crate) slot: u32,
+    pub(crate) lanes: Vec<Arc<L>>,
+    /// When the datagram is lost to them.
+    pub(crate) until: Time,
 }
 
 /// The groups that this engine knows.

@@ -394,7 +394,7 @@ impl Qp {
         inner.link.migration = Migration::default();
         inner.link.route = Route::Unknown;
         // The QP may still be on a lane's list, which does no harm.
-        (inner.link.blocked, inner.ud.unreachable) = (false, None);
+        (inner.link.blocked, inner.ud.unreachable, inner.ud.missing) = (false, None, None);
         inner.xrc.remote_srq = None;
         inner.direct.forget();
         inner.attributes = ModifyQp::default();

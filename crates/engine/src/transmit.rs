@@ -519,6 +519,10 @@ impl Qp {
             // The QP may have waited for an answer long enough.
             inner.link.blocked = false;
         }
+        if inner.ud.missing.is_some() {
+            // The datagram may have waited long enough. If not, the pump sets the timer again.
+            inner.link.blocked = false;
+        }
         if inner.incoming.rnr_grace.until().is_some_and(|until| until <= now) {
             self.end_rnr_grace(&mut inner);
         }

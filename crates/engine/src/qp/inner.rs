@@ -15,6 +15,7 @@ use crate::cq::Cq;
 use crate::direct::DirectState;
 use crate::kept::KeptBytes;
 use crate::lane::Lanes;
+use crate::mcast::Missing;
 use crate::memory::{Cqe, Ring, View};
 use crate::net::flow::Vector;
 use crate::net::reply_pattern::ReplyPattern;
@@ -228,6 +229,8 @@ pub(crate) struct XrcPart {
 pub(crate) struct UdPart {
     /// The request for which no lane could be opened.
     pub(crate) unreachable: Option<u32>,
+    /// The members of a group that the current datagram waits for.
+    pub(crate) missing: Option<Missing<Lane>>,
     /// A destination address of a received datagram, the epoch of the GID tables, and the port
     /// that has the address in this epoch.
     pub(crate) own_gid: Option<([u8; 16], u32, u8)>,

@@ -8,6 +8,7 @@ use abi::command::{extended, legacy, number};
 use abi::cq::{CreateCq, CreateCqAnswer};
 use abi::device::{GetContext, GetContextAnswer};
 use abi::layout::Record;
+use abi::mcast::AttachMcast;
 use abi::pd::{AllocPd, AllocPdAnswer};
 use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut};
 use abi::qp::{CreateQp, CreateQpAnswer, kind};
@@ -21,6 +22,8 @@ pub(crate) struct Stranger {
     control: SocketControl,
     /// The number of a QP that it owns.
     pub(crate) qpn: u32,
+    pd: u32,
+    cq: u32,
     _held: Vec<OwnedFd>,
 }
 
@@ -59,20 +62,33 @@ impl Stranger {
         let pd: AllocPdAnswer = get(&call(legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)));
         let cq = CreateCq { response: 1, cqe: 8, comp_channel: -1, ..CreateCq::default() };
         let cq: CreateCqAnswer = get(&call(legacy(number::CREATE_CQ, &cq, &[], 8 + 56)));
+        let (pd, cq) = (pd.pd_handle, cq.cq_handle);
+        let mut stranger = Self { control, qpn: 0, pd, cq, _held: held };
+        stranger.qpn = stranger.create_qp(kind::RC).qpn;
+        stranger
+    }
+
+    fn create_qp(&self, kind: u8) -> CreateQpAnswer {
         let qp = CreateQp {
             response: 1,
-            pd_handle: pd.pd_handle,
-            send_cq_handle: cq.cq_handle,
-            recv_cq_handle: cq.cq_handle,
+            pd_handle: self.pd,
+            send_cq_handle: self.cq,
+            recv_cq_handle: self.cq,
             max_send_wr: 4,
             max_recv_wr: 4,
             max_send_sge: 1,
             max_recv_sge: 1,
-            qp_type: kind::RC,
+            qp_type: kind,
             ..CreateQp::default()
         };
-        let qp: CreateQpAnswer = get(&call(legacy(number::CREATE_QP, &qp, &[], 32 + 72)));
-        Self { control, qpn: qp.qpn, _held: held }
+        let request = legacy(number::CREATE_QP, &qp, &[], 32 + 72);
+        get(&self.control.call(&request, &[]).expect("an answer"))
+    }
+
+    /// Attaches a datagram QP to a group.
+    pub(crate) fn join(&self, gid: [u8; 16]) {
+        let body = AttachMcast { gid, qp_handle: self.create_qp(kind::UD).qp_handle, mlid: 0, reserved: 0 };
+        self.control.call(&legacy(number::ATTACH_MCAST, &body, &[], 0), &[]).expect("attached");
     }
 
     /// The stranger's end of the lane to `engine`.

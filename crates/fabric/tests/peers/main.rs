@@ -13,6 +13,7 @@ mod direct_ends;
 mod direct_peers;
 mod faults;
 mod faults_apart;
+mod groups;
 mod hostile;
 mod hosts;
 mod leftovers;
