@@ -105,6 +105,11 @@ impl Manager {
     fn place(&self, address: &Sockaddr, node: Option<usize>) -> Outcome<(Spot, Option<Attachment>)> {
         match address {
             Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()).on(node), None)),
+            // As on Linux (`cma_any_addr`), this gives no device. libfabric looks for the devices' own
+            // addresses only then.
+            Sockaddr::Ip(addr) if node.is_some() && addr.ip().is_loopback() && !self.locals.is_of_node(addr.ip()) => {
+                Ok((Spot::ip(addr.ip()).on(node), None))
+            }
             Sockaddr::Ip(addr) => {
                 let ip = addr.ip().to_canonical();
                 match self.locals.find_on(node, ip, scope(addr)) {

@@ -145,7 +145,7 @@ impl Locals {
     /// Whether an address belongs to this agent.
     pub(crate) fn is_own(&self, ip: IpAddr, scope: u32) -> bool {
         if self.has_nodes() {
-            return self.nodes.contains_key(&ip) || ip.is_loopback();
+            return self.is_of_node(ip) || ip.is_loopback();
         }
         let exact = |interface: u32| self.own.contains(&(ip, interface));
         let known = match scope {
@@ -153,6 +153,11 @@ impl Locals {
             scope => exact(scope) || exact(0),
         };
         known || (self.loopback && ip.is_loopback())
+    }
+
+    /// Whether a node of a topology has this address.
+    pub(crate) fn is_of_node(&self, ip: IpAddr) -> bool {
+        self.nodes.contains_key(&ip)
     }
 
     /// The attachment through which an own address is reached.
