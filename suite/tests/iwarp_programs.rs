@@ -34,7 +34,7 @@ fn perftest_with_options() {
     for program in [
         "ib_send_lat -R -a -n 20",
         "ib_send_lat -R -e",
-        "ib_write_bw -R -e",
+        "ib_read_bw -R -e",
         "ib_send_bw -R -b -q 4 -n 200",
         "ib_write_bw -R -q 16 -l 16 -n 320",
         "ib_write_bw -R -D 2",
