@@ -20,8 +20,9 @@ fn must_meet(place: &Place<'_>, server: &str, client: &str) -> Sides {
     for _ in 0..TRIES {
         let sides = place.meet(server, client).unwrap_or_else(|why| panic!("{why}"));
         if sides.client.succeeded() || !sides.client.everything().contains("refused") {
+            let sides = Sides::must_succeed(&[client], Ok(sides));
             place.must_be_empty();
-            return Sides::must_succeed(&[client], Ok(sides));
+            return sides;
         }
     }
     panic!("{client}: too early {TRIES} times");
