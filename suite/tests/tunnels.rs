@@ -1,6 +1,7 @@
 //! Tests a subnet on several hosts: each has an agent with a topology, and a link to the next one.
 //! The hosts are network namespaces.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -73,6 +74,38 @@ impl Side {
     fn wait_for(&self, node: &str, port: u8, member: &str, is: impl Fn(&Value) -> bool) -> Value {
         let found = || Some(self.port(node, port, member)).filter(|value| is(value));
         wait::until(HANG, &format!("{node}[{port}] {member}"), found).expect("it comes")
+    }
+
+    /// A counter of a port of the second host's switch.
+    #[track_caller]
+    fn counted(&self, port: &str, member: &str) -> u64 {
+        let switch = self.port("S2", 0, "lid").as_u64().unwrap_or(0).to_string();
+        let told = self.said("H2", &["perfquery", "-x", &switch, port]);
+        let found = told.lines().find_map(|line| line.strip_prefix(member)?.rsplit('.').next()?.parse().ok());
+        found.unwrap_or_else(|| panic!("{member}: {told}"))
+    }
+
+    /// A process on this side's node that is a member of a group until it has got `datagrams`.
+    #[track_caller]
+    fn member(&self, node: &str, group: &str, datagrams: &str) -> Program {
+        let words = ["mckey", "-m", group, "-C", datagrams];
+        let member = self.room.start(self.on(node, &words)).expect("it starts");
+        let groups = || self.room.json(&["show", "--json"]).ok()?["groups"].as_array().cloned();
+        let is_member = || (!groups()?.is_empty()).then_some(());
+        wait::until(HANG, "the member", is_member).expect("it is attached");
+        member
+    }
+
+    /// Lets a thread of the agent run only when no other thread wants the processor.
+    #[track_caller]
+    fn idle_thread(&self, name: &str) {
+        let tasks = format!("/proc/{}/task", self.room.agent().expect("an agent"));
+        let threads = std::fs::read_dir(tasks).expect("threads").filter_map(|entry| Some(entry.ok()?.path()));
+        let has_name = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|is| is.trim() == name);
+        let thread = threads.into_iter().find(has_name).expect("a thread of this name");
+        let id = thread.file_name().and_then(|id| id.to_str()).expect("a number").to_owned();
+        let changed = Command::new("chrt").args(["--idle", "--pid", "0", &id]).status().expect("chrt");
+        assert!(changed.success(), "{thread:?}");
     }
 
     #[track_caller]
@@ -215,12 +248,7 @@ fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
     let leaves = ["--no-subnet-manager"];
     let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
     wait_until_up(&sides);
-    let switch = sides[1].port("S2", 0, "lid").as_u64().unwrap_or(0).to_string();
-    let counted = |port: &str, member: &str| {
-        let told = sides[1].said("H2", &["perfquery", "-x", &switch, port]);
-        let found = told.lines().find_map(|line| line.strip_prefix(member)?.rsplit('.').next()?.parse::<u64>().ok());
-        found.unwrap_or_else(|| panic!("{member}: {told}"))
-    };
+    let counted = |port: &str, member: &str| sides[1].counted(port, member);
     const BOTH_WAYS: [(&str, &str); 4] = [
         ("3", "PortUnicastRcvPkts"),
         ("4", "PortUnicastXmitPkts"),
@@ -236,24 +264,45 @@ fn the_first_and_the_third_of_three_hosts_reach_each_other_and_their_groups() {
         }
     }
 
-    let group = ["mckey", "-m", "239.1.2.3", "-C", "10"];
-    let member = |index: usize| {
-        let node = format!("H{}", index + 1);
-        sides[index].room.start(sides[index].on(&node, &group)).expect("it starts")
-    };
-    let mut members = [member(1), member(2)];
-    for side in &sides[1..] {
-        let groups = || side.room.json(&["show", "--json"]).ok()?["groups"].as_array().cloned();
-        let is_member = || (!groups()?.is_empty()).then_some(());
-        wait::until(HANG, "the member", is_member).expect("it is attached");
-    }
+    let mut members = [sides[1].member("H2", "239.1.2.3", "10"), sides[2].member("H3", "239.1.2.3", "10")];
     const COPIES: [(&str, &str); 2] = [("3", "PortMulticastRcvPkts"), ("4", "PortMulticastXmitPkts")];
     let before = COPIES.map(|(port, member)| counted(port, member));
-    let sender = sides[0].on("H1", &[&group[..], &["-s"]].concat());
+    let sender = sides[0].on("H1", &["mckey", "-m", "239.1.2.3", "-C", "10", "-s"]);
     sides[0].room.finish(sender).expect("it ends").expect_success();
     members.iter_mut().for_each(|member| drop(member.wait(HANG).expect("it ends").expect_success()));
     let after = COPIES.map(|(port, member)| counted(port, member));
     assert_eq!(after, before.map(|count| count + 10), "each packet once");
+}
+
+/// A datagram that is completed has left: it passes the links although its queue pair is destroyed,
+/// or its process ends, directly after the completion. Meanwhile, the agent's thread that takes the
+/// datagrams of programs hardly gets a processor.
+#[test]
+fn datagrams_to_a_group_outlive_their_queue_pair_and_their_process() {
+    const PROGRAMS: u64 = 3;
+    const ROUNDS: u64 = 50;
+    let leaves = ["--no-subnet-manager"];
+    let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
+    wait_until_up(&sides);
+    let room = &sides[0].room;
+    let program = cprogram::build_with(room, "farewell", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    let mut member = sides[2].member("H3", "239.1.2.4", "1000");
+    let before = sides[1].counted("4", "PortMulticastXmitPkts");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let spin = |_| room.start(room.command("sh", ["-c", "while :; do :; done"])).expect("it starts");
+    let mut spinning: Vec<Program> = (0..processors).map(spin).collect();
+    sides[0].idle_thread("softhca-wire");
+    for _ in 0..PROGRAMS {
+        sides[0].said("H1", &[&program, "-m", "239.1.2.4", "-r", &ROUNDS.to_string(), "-n", "10"]);
+    }
+    for program in &mut spinning {
+        program.signal(Signal::KILL);
+        program.wait(HANG).expect("it ends");
+    }
+    let arrived = || (sides[1].counted("4", "PortMulticastXmitPkts") >= before + PROGRAMS * ROUNDS * 10).then_some(());
+    wait::until(HANG, "the last datagram", arrived).expect("it comes");
+    member.signal(Signal::TERM);
+    member.wait(HANG).expect("it ends");
 }
 
 /// The completions of datagrams name the sender's LID and service level, and an address handle made

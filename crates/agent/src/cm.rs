@@ -306,6 +306,11 @@ impl Manager {
         self.channels.get(&channel).map_or(u32::MAX, |owner| owner.channel.peer.uid)
     }
 
+    /// The process of a channel and its user.
+    pub(crate) fn process_of(&self, channel: ChannelId) -> Option<(u32, u32)> {
+        self.channels.get(&channel).map(|owner| (owner.channel.peer.pid, owner.channel.peer.uid))
+    }
+
     /// Whether a user's channels may hold more events.
     fn has_room_for_events(&self, uid: u32) -> bool {
         let waiting = |share: &Share| share.events.load(Ordering::Relaxed);

@@ -16,6 +16,7 @@ mod passing;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod to_groups;
 mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -259,6 +260,11 @@ impl Server {
 
     /// Carries out what a client sent. Returns true if more of its messages may be there.
     fn do_next(&mut self, id: u32, next: Next<'_>) -> bool {
+        match next {
+            Next::Command { session: Session::Context(context), .. } => self.send_datagrams_of(context),
+            Next::Command { session: Session::Channel(channel), .. } => self.send_datagrams_of_process(channel),
+            Next::Over(_) | Next::Passing => {}
+        }
         let Some(client) = self.clients.get_mut(&id) else { return false };
         let mut goes_on = false;
         let fate = match next {
@@ -363,6 +369,7 @@ impl Server {
     /// Ends a context. If it has too many objects for one piece of work, several pieces end it,
     /// before other work of its user.
     fn close(&mut self, context: ContextId) {
+        self.send_datagrams_of(context);
         self.proxies.forget(context);
         self.registry.by_engine.remove(&context);
         let account = self.account_of_context(context);
@@ -373,6 +380,7 @@ impl Server {
 
     /// Ends an event channel in the same way as [`Server::close`] ends a context.
     fn close_channel(&mut self, channel: ChannelId) {
+        self.send_datagrams_of_process(channel);
         let account = Account::User(self.manager.user_of(channel));
         if !self.manager.close_some(&self.world, channel, PIECE) {
             self.schedule.queue.push_first(account, Work::EndingChannel(channel));

@@ -30,9 +30,9 @@ const SOURCE_PORT: u16 = 0xc000;
 
 impl Mads {
     /// Sends multicast datagrams of programs into the fabric.
-    pub(crate) fn send_to_groups(&mut self, world: &mut World, datagrams: &[GroupDatagram]) {
+    pub(crate) fn send_to_groups(&mut self, world: &mut World, datagrams: impl IntoIterator<Item = GroupDatagram>) {
         for datagram in datagrams {
-            let Some((end, frame)) = self.group_frame(world, datagram) else {
+            let Some((end, frame)) = self.group_frame(world, &datagram) else {
                 tracing::debug!(engine = datagram.engine, "a multicast datagram of an engine is not valid");
                 continue;
             };

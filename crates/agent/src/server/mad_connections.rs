@@ -20,8 +20,6 @@ use crate::listening::accepted;
 use crate::mads::{Opened, PortId};
 use crate::poller::{Token, watch_for};
 
-/// Maximum number of multicast datagrams of programs that leave by tunnels in one piece of work.
-const LEAVING: usize = 32;
 /// More than the longest packet. A packet that fills it is too long.
 const LONGEST: usize = 2 * PIECE;
 
@@ -30,9 +28,8 @@ impl Server {
     pub(super) fn take_tunnelled(&mut self) {
         let Some(socket) = &mut self.mads.tunnels else { return };
         let arrived = socket.receive();
-        let leaving = self.world.wire.forwarder().to_groups().take_some(LEAVING);
         self.mads.mads.take_tunnelled(&mut self.world, &arrived);
-        self.mads.mads.send_to_groups(&mut self.world, &leaving);
+        self.send_to_groups();
         self.follow_mads();
     }
 

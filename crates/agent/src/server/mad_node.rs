@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::foreign::Foreign;
 use crate::mads::Mads;
 use crate::poller::{Poller, Token, watch_for};
+use crate::wire::thread::BUFFER;
 use crate::world::World;
 
 /// What a connection is.
@@ -54,6 +55,8 @@ pub(super) struct MadNode {
     pub(super) mads: Mads,
     /// The socket of links to other agents, if the topology has some.
     pub(super) tunnels: Option<TunnelSocket>,
+    /// The buffer for records of lanes, with such links.
+    pub(super) lane_buffer: Option<Box<[u8]>>,
     pub(super) connections: BTreeMap<u32, MadConnection>,
     pub(super) buffer: Vec<u8>,
 }
@@ -69,7 +72,8 @@ impl MadNode {
             poller.watch(to_groups.as_fd(), Token::Tunnels, EventFlags::IN)?;
             to_groups.open();
         }
-        Ok(Self { mads, tunnels, connections: BTreeMap::new(), buffer: Vec::new() })
+        let lane_buffer = tunnels.as_ref().map(|_| vec![0; BUFFER].into());
+        Ok(Self { mads, tunnels, lane_buffer, connections: BTreeMap::new(), buffer: Vec::new() })
     }
 
     /// Whether nobody is connected.

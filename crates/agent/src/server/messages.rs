@@ -62,6 +62,7 @@ impl Server {
                 let _ = answer.send(opened);
             }
             Message::CallChannel { channel, request, answer } => {
+                self.send_datagrams_of_process(channel);
                 let _ = answer.send(self.manager.serve(&mut self.world, channel, &request));
             }
             Message::CloseChannel(channel) => {
@@ -106,6 +107,7 @@ impl Server {
         fds: Vec<Passed>,
         to: ReplyTo,
     ) -> Option<Reply> {
+        self.send_datagrams_of(context);
         self.mads.mads.find_paths(&mut self.world);
         let reply = match inner {
             true => Some(dispatch(&mut self.world, context, request, fds)),

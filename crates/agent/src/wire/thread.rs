@@ -12,8 +12,8 @@ use super::forwarder::Forwarder;
 use super::intake::Intake;
 use super::lease::ReceiveLease;
 
-/// Bytes of the longest batch that the kernel returns.
-const BUFFER: usize = 64 * 1024;
+/// Bytes of the longest batch that the kernel returns, and of the longest record of a lane.
+pub(crate) const BUFFER: usize = 64 * 1024;
 /// How long the thread leaves the sockets alone after an unexpected error of a system call.
 const FAILED: Duration = Duration::from_millis(100);
 

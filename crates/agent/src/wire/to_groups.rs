@@ -83,6 +83,11 @@ impl ToGroups {
         }
     }
 
+    /// Takes all datagrams of one engine.
+    pub(crate) fn take_of(&self, engine: u32) -> VecDeque<GroupDatagram> {
+        self.waiting.lock().queues.remove(&engine).unwrap_or_default()
+    }
+
     /// Takes up to `most` datagrams, one of each engine after the other. If more wait, the notifier
     /// stays readable.
     pub(crate) fn take_some(&self, most: usize) -> Vec<GroupDatagram> {
