@@ -1,5 +1,5 @@
 //! What a sweep of a subnet manager costs in managed fabrics of 1,000 and 5,000 adapters: `cargo
-//! run --release -p softhca-subnet --example sweep`. With sizes as arguments, it measures these;
+//! run --release -p softhca-subnet --example managed`. With sizes as arguments, it measures these;
 //! the memory is right for the first one of a process only, because the next ones reuse it. The
 //! fabric is a tree of leaf and spine switches, and the manager is the small one of the tests. Not
 //! a test: it prints.
