@@ -32,7 +32,10 @@ static void ends_with(struct pair p, enum ibv_wr_opcode opcode, struct ibv_mr *l
     if (wc.status != status) FAIL("%s instead of %s", ibv_wc_status_str(wc.status), ibv_wc_status_str(status));
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
+    /* Only a query for the state changes what the program sees in the queue pair. */
+    MUST(ibv_query_qp(p.a, &attr, IBV_QP_CAP, &init) == 0 && p.a->state == IBV_QPS_RTS);
     MUST(ibv_query_qp(p.a, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
+    MUST(p.a->state == IBV_QPS_ERR);
     close_pair(p);
 }
 

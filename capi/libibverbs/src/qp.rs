@@ -190,7 +190,9 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, attr: *mut QpAttr, mask: c_in
         };
         // SAFETY: as above.
         unsafe { init.write(initial) };
-        set!(qp, state, u32::from(answer.qp_state));
+        if mask.cast_unsigned() & attr::STATE != 0 {
+            set!(qp, state, u32::from(answer.qp_state));
+        }
         Ok(())
     })
 }
