@@ -282,6 +282,8 @@ fn messages() {
     assert_eq!(errno(&umad.read(&mut room)), libc::EAGAIN);
     assert_eq!(errno(&umad.write(&message(0, SHORT_HEADER, 35))), libc::EINVAL);
     umad.write_all(&message(0, SHORT_HEADER, 36)).unwrap();
+    let mut answer = [rustix::event::PollFd::new(&umad, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut answer, None).unwrap();
     assert_eq!(umad.read(&mut room).unwrap(), SHORT_HEADER + 36);
     control(&umad, ioctl::ENABLE_PKEY, std::ptr::null_mut::<u8>()).unwrap();
     assert_eq!(errno(&umad.write(&message(0, LONG_HEADER, 35))), libc::EINVAL);
