@@ -8,6 +8,8 @@
 //! lane keeps lists of them and never accesses their fields. Principal types: [`Lane`] and
 //! [`Lanes`].
 
+mod patience;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::error::{Result, by_system, refusal};
 use crate::helper::Waker;
 use crate::lock::{Mutex, MutexGuard};
 use crate::pollers::{CqPair, CqPairCell};
+use patience::Patience;
 
 /// The largest packet on a lane: the path MTU of the state machines there.
 pub(crate) const LANE_MTU: u32 = 32 * 1024;
@@ -127,9 +130,8 @@ pub(crate) struct Lane<Q> {
     notified: AtomicU32,
     /// The peer is gone or has written invalid data: nothing is sent or received any more.
     dead: AtomicBool,
-    /// The peer has kept a datagram to a group waiting for too long: such datagrams do not wait for
-    /// it any more.
-    lagging: AtomicBool,
+    /// How long datagrams to groups wait for the peer.
+    pub(crate) patience: Patience,
 }
 
 struct Blocked<Q> {
@@ -169,7 +171,7 @@ impl<Q> Lane<Q> {
             peer_wake: Notifier::from(peer_wake),
             notified: AtomicU32::new(0),
             dead: AtomicBool::new(false),
-            lagging: AtomicBool::new(false),
+            patience: Patience::new(),
         }))
     }
 
@@ -179,16 +181,6 @@ impl<Q> Lane<Q> {
 
     pub(crate) fn kill(&self) {
         self.dead.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_lagging(&self) -> bool {
-        self.lagging.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_lagging(&self, lagging: bool) {
-        if self.is_lagging() != lagging {
-            self.lagging.store(lagging, Ordering::Relaxed);
-        }
     }
 
     /// Whether records seem to have arrived. Only a thread that holds the receiving half knows for

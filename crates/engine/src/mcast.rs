@@ -50,8 +50,8 @@ pub(crate) struct Missing<L> {
     /// The request.
     pub(crate) slot: u32,
     pub(crate) lanes: Vec<Arc<L>>,
-    /// When the datagram is lost to them.
-    pub(crate) until: Time,
+    /// Since when the datagram waits for them.
+    pub(crate) since: Time,
 }
 
 /// The groups that this engine knows.

@@ -1,9 +1,8 @@
 //! Datagrams to a group: a copy for each member of this agent.
 //!
 //! A lane has no switch that could be congested, so a sender that is faster than a member waits for
-//! it. The wait is short and happens once for each member that stops: a program that is stopped
-//! misses datagrams, and does not keep the others from theirs. Copies for other hosts are not sent
-//! here. Adds to [`Qp`].
+//! it. A program that is stopped misses datagrams, and does not keep the others from theirs
+//! ([`Patience`](crate::lane)). Copies for other hosts are not sent here. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -15,9 +14,9 @@ use crate::mcast::Missing;
 use crate::memory::DatagramEntry;
 use crate::qp::{Inner, Lane, Qp};
 
-/// How long a datagram waits for members whose lanes are full, in nanoseconds: longer than a busy
-/// machine keeps a thread from running.
-const PATIENCE: u64 = 200_000_000;
+/// How often a datagram tries members other than the one for which it waits, in nanoseconds. This
+/// is also what such a member may be charged for another one's delay.
+const RETRY: u64 = 2_000_000;
 
 impl Qp {
     /// Sends a datagram to the members of a group on this agent. Returns false if it waits, because
@@ -31,13 +30,18 @@ impl Qp {
         now: Time,
     ) -> Result<bool, Refusal> {
         let missing = inner.ud.missing.take().filter(|missing| missing.slot == run.slot);
-        let mut missing = missing.unwrap_or_else(|| Missing { slot: run.slot, lanes, until: now.after(PATIENCE) });
+        let mut missing = missing.unwrap_or(Missing { slot: run.slot, lanes, since: now });
+        let waited = now.0.saturating_sub(missing.since.0);
         let mut failed = None;
         missing.lanes.retain(|lane| {
             failed.is_none()
                 && match self.send_datagram(inner, lane, run, entry, place) {
                     Ok(true) => {
-                        lane.set_lagging(false);
+                        lane.patience.on_taken(waited);
+                        false
+                    }
+                    Ok(false) if waited >= lane.patience.left() => {
+                        lane.patience.on_lost();
                         false
                     }
                     Ok(false) => !lane.is_dead(),
@@ -50,14 +54,13 @@ impl Qp {
         if let Some(refusal) = failed {
             return Err(refusal);
         }
-        let Some(lane) = missing.lanes.iter().find(|lane| !lane.is_lagging()) else {
+        let left = |lane: &&Arc<Lane>| lane.patience.left();
+        let (Some(least), Some(lane)) = (missing.lanes.iter().min_by_key(left), missing.lanes.iter().max_by_key(left))
+        else {
             return Ok(true);
         };
-        if missing.until <= now {
-            missing.lanes.iter().for_each(|lane| lane.set_lagging(true));
-            return Ok(true);
-        }
-        self.look_again(inner, missing.until);
+        // Room on the one lane is noticed at once, and on the others soon.
+        self.look_again(inner, missing.since.after(least.patience.left()).min(now.after(RETRY)));
         inner.link.blocked = true;
         lane.block(self, &self.engine().waker);
         inner.ud.missing = Some(missing);
