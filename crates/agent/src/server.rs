@@ -261,7 +261,7 @@ impl Server {
     /// Carries out what a client sent. Returns true if more of its messages may be there.
     fn do_next(&mut self, id: u32, next: Next<'_>) -> bool {
         match next {
-            Next::Command { session: Session::Context(context), .. } => self.send_datagrams_of(context),
+            Next::Command { session: Session::Context(context), .. } => drop(self.send_datagrams_of(context)),
             Next::Command { session: Session::Channel(channel), .. } => self.send_datagrams_of_process(channel),
             Next::Over(_) | Next::Passing => {}
         }

@@ -9,6 +9,9 @@ const LEAVING: usize = 32;
 /// How often one engine's lane is emptied for one command. An engine that writes meanwhile does not
 /// hold up the agent.
 const ROUNDS: usize = 4;
+/// With so many datagrams of a process, the lanes of its further engines wait for the wire thread.
+/// So a process with many engines does not hold up the agent either.
+const ENOUGH: usize = 256;
 
 impl Server {
     /// Sends datagrams that wait, of each engine in turn.
@@ -19,23 +22,24 @@ impl Server {
 
     /// Sends the datagrams that a context's engine has put on its lane. They must leave before the
     /// program's next command is carried out, which may destroy the sending queue pair or leave the
-    /// group, and before the context ends.
-    pub(super) fn send_datagrams_of(&mut self, context: ContextId) {
-        let Some(buffer) = &mut self.mads.lane_buffer else { return };
-        let mut is_any = false;
+    /// group, and before the context ends. Returns how many there were.
+    pub(super) fn send_datagrams_of(&mut self, context: ContextId) -> usize {
+        let Some(buffer) = &mut self.mads.lane_buffer else { return 0 };
+        let mut sent = 0;
         for _ in 0..ROUNDS {
             let forwarder = self.world.wire.forwarder();
             let has_more = forwarder.take_records(context.0, buffer);
             let leaving = forwarder.to_groups().take_of(context.0);
-            is_any |= !leaving.is_empty();
+            sent += leaving.len();
             self.mads.mads.send_to_groups(&mut self.world, leaving);
             if !has_more {
                 break;
             }
         }
-        if is_any {
+        if sent > 0 {
             self.follow_mads();
         }
+        sent
     }
 
     /// The same for the engines of the process that has a channel of the connection manager.
@@ -46,8 +50,12 @@ impl Server {
         let Some(process) = self.manager.process_of(channel) else { return };
         let contexts = self.world.contexts.iter();
         let of_process = contexts.filter(|(_, context)| (context.peer.pid, context.peer.uid) == process);
+        let mut sent = 0;
         for context in of_process.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.send_datagrams_of(context);
+            sent += self.send_datagrams_of(context);
+            if sent >= ENOUGH {
+                break;
+            }
         }
     }
 }
