@@ -32,7 +32,8 @@
 #include <unistd.h>
 
 #define MUST(what) do { if (!(what)) { perror(#what); exit(1); } } while (0)
-#define RING ((size_t)1 << 20)
+/* Longer than the second-level cache: a line is written again after it has left the reader's cache. */
+#define RING ((size_t)4 << 20)
 #define PIECE ((size_t)32 << 10)
 #define SPAN 0.25
 enum { CELLS = 64, WARM = 1000, MANY = 200000, FEW = 20000 };

@@ -8,8 +8,8 @@
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
-/// Version of the layout.
-pub const BOARD_VERSION: u32 = 5;
+/// Version of the layout of the board and of lanes.
+pub const BOARD_VERSION: u32 = 6;
 
 constants! {
     /// The board's first words, byte offsets.

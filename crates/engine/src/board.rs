@@ -30,7 +30,9 @@ impl Board {
         let region = Region::map_read_only(fd.as_fd(), BOARD_LEN).map_err(by_system)?;
         let board = Self { region };
         if board.word(word::MAGIC) != BOARD_MAGIC || board.word(word::VERSION) != BOARD_VERSION {
-            return Err(refusal(Errno::EPROTO, "the agent's board is of another version"));
+            const ADVICE: &str =
+                "stop the agent with `softhca agent --stop`, and use a library and an agent of one release";
+            return Err(refusal(Errno::EPROTO, format!("the agent's board is of another version: {ADVICE}")));
         }
         Ok(board)
     }

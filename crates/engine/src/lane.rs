@@ -8,6 +8,7 @@
 //! lane keeps lists of them and never accesses their fields. Principal types: [`Lane`] and
 //! [`Lanes`].
 
+mod load;
 mod patience;
 
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +27,7 @@ use crate::error::{Result, by_system, refusal};
 use crate::helper::Waker;
 use crate::lock::{Mutex, MutexGuard};
 use crate::pollers::{CqPair, CqPairCell};
+use load::{BulkMemory, Load};
 use patience::Patience;
 
 /// The largest packet on a lane: the path MTU of the state machines there.
@@ -34,9 +36,6 @@ pub(crate) const LANE_MTU: u32 = 32 * 1024;
 /// How many lanes two engines may have. Connections use them in turn, so that threads with QPs of
 /// their own often share no producer.
 pub(crate) const LANES_PER_PAIR: u32 = 4;
-
-/// This many bytes take long to copy: tens of microseconds.
-const MUCH: u32 = 512 * 1024;
 
 /// The most notices that wait for room: more than a correct peer can cause. A hostile peer harms
 /// only itself.
@@ -51,29 +50,6 @@ pub(crate) struct Receiver<Q> {
     pub(crate) recent: Option<Arc<Q>>,
     /// A record is copied here before anything in it is checked.
     pub(crate) record: [u8; shm::RECORD_MAX],
-}
-
-/// How much has been put into the bulk area.
-#[derive(Default)]
-pub(crate) struct Load {
-    /// The bulk area has been used since its pages were last given back.
-    bulky: bool,
-    /// Bytes since the helper was last notified.
-    bytes: u32,
-}
-
-impl Load {
-    /// Counts `len` more bytes; returns whether to notify the helper that a thread is busy copying.
-    #[inline]
-    pub(crate) fn add(&mut self, len: u32) -> bool {
-        self.bulky = true;
-        self.bytes += len;
-        let is_much = self.bytes >= MUCH;
-        if is_much {
-            self.bytes = 0;
-        }
-        is_much
-    }
 }
 
 /// The sending half.
@@ -295,7 +271,7 @@ impl<Q> Lane<Q> {
             // A failure would repeat: the program has locked its memory.
             && sender.tx.bulk.give_back().unwrap_or(true)
         {
-            sender.load.bulky = false;
+            sender.load = Load::default();
         }
     }
 
@@ -351,6 +327,7 @@ pub(crate) struct Lanes<Q> {
     routes: Mutex<Routes<Q>>,
     /// How many connections have taken a lane index, by engine.
     taken: Mutex<HashMap<u32, u32>>,
+    bulk_memory: Arc<BulkMemory>,
 }
 
 impl<Q> Lanes<Q> {
@@ -361,7 +338,13 @@ impl<Q> Lanes<Q> {
             seen: std::array::from_fn(|_| Memory(Mutex::new(None))),
             routes: Mutex::new(HashMap::new()),
             taken: Mutex::default(),
+            bulk_memory: Arc::default(),
         }
+    }
+
+    /// The memory of the lanes' bulk rings.
+    pub(crate) fn bulk_memory(&self) -> &Arc<BulkMemory> {
+        &self.bulk_memory
     }
 
     pub(crate) fn list(&self) -> arc_swap::Guard<List<Q>> {
@@ -448,19 +431,5 @@ impl<Q> Lanes<Q> {
     pub(crate) fn clear(&self) {
         self.routes.lock().clear();
         self.set(Vec::new());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_helper_is_told_once_in_many_bytes_and_what_was_used_is_given_back_later() {
-        let mut load = Load::default();
-        assert!(!load.bulky);
-        assert_eq!((0..64).filter(|_| load.add(MUCH / 16)).count(), 4);
-        assert!(load.bulky);
-        assert!(!load.add(MUCH - 1) && load.add(1));
     }
 }

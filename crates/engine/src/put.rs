@@ -183,6 +183,7 @@ impl Qp {
         };
         if load.add(len as u32) {
             self.engine().waker.copied();
+            load.grow(&mut tx.bulk, self.engine().lanes.bulk_memory());
         }
         // The headers first. The push reads them, and would wait for the stores of the payload if
         // these came before (see `Memory::write_cell`).

@@ -5,6 +5,11 @@
 //! Pieces are rounded up to cache lines and released in the order in which they were reserved. A
 //! piece never wraps around the end: the bytes left there are skipped and freed together with the
 //! piece.
+//!
+//! The producer uses only the first [`REACH`] bytes of the ring at first, and skips the rest like
+//! the bytes at the end. With [`BulkTx::grow`] it uses more. This takes memory, but a long ring is
+//! faster: a line is written again only after it has left the consumer's cache. The consumer does
+//! not know how much of the ring is in use.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,9 +18,12 @@ use crate::memory::{Memory, Window, load_bytes, store_bytes};
 use crate::region::{Sink, Source};
 use crate::ring::{BULK, BULK_HEAD, Broken};
 
-/// Maximum length of a piece: half the ring, because then an empty ring has room for it at any
-/// position.
-pub const PIECE_MAX: usize = BULK / 2;
+/// How many bytes of the ring a producer uses at first; a power of two.
+pub const REACH: usize = if cfg!(loom) { BULK / 2 } else { BULK / 8 };
+
+/// Maximum length of a piece: half of what a producer uses at first, because then an empty ring has
+/// room for it at any position.
+pub const PIECE_MAX: usize = REACH / 2;
 
 const SIZE: u32 = BULK as u32;
 const LINE: u32 = 64;
@@ -79,11 +87,23 @@ impl BulkTx {
         self.claims.idle()
     }
 
-    /// Gives the ring's pages back to the system if the ring is idle; returns whether it was.
+    /// How many bytes of the ring are in use: a power of two from [`REACH`] to [`BULK`].
+    pub fn reach(&self) -> usize {
+        self.claims.reach as usize
+    }
+
+    /// Uses twice as many bytes of the ring, if there are more.
+    pub fn grow(&mut self) {
+        self.claims.grow();
+    }
+
+    /// Gives the ring's pages back to the system if the ring is idle, and uses only [`REACH`] bytes
+    /// again. Returns whether it was idle.
     pub fn give_back(&mut self) -> io::Result<bool> {
         if !self.idle() {
             return Ok(false);
         }
+        self.claims.reach = REACH as u32;
         self.bytes.region().punch(self.bytes.start(), BULK)?;
         Ok(true)
     }
@@ -148,6 +168,8 @@ pub(crate) struct Claims<M: Memory = Window> {
     tail: u32,
     /// The consumer's head when it was last read.
     head: u32,
+    /// Pieces end before this offset.
+    reach: u32,
     broken: bool,
 }
 
@@ -157,14 +179,14 @@ impl<M: Memory> Claims<M> {
     }
 
     fn at(control: M, start: u32) -> Self {
-        Self { control, tail: start, head: start, broken: false }
+        Self { control, tail: start, head: start, reach: REACH as u32, broken: false }
     }
 
     pub(crate) fn claim(&mut self, len: usize) -> Result<Option<Claim>, Broken> {
         assert!((1..=PIECE_MAX).contains(&len), "a piece of {len} bytes, 1 to {PIECE_MAX} are allowed");
         let len = round_up(len as u32);
-        let left_at_end = SIZE - self.tail % SIZE;
-        let start = if len <= left_at_end { self.tail } else { self.tail.wrapping_add(left_at_end) };
+        let at = self.tail % SIZE;
+        let start = if at + len <= self.reach { self.tail } else { self.tail.wrapping_add(SIZE - at) };
         let after = start.wrapping_add(len);
         if self.broken || after.wrapping_sub(self.head) > SIZE {
             self.look_at_head()?;
@@ -174,6 +196,10 @@ impl<M: Memory> Claims<M> {
         }
         let before = std::mem::replace(&mut self.tail, after);
         Ok(Some(Claim { offset: start % SIZE, before, after }))
+    }
+
+    pub(crate) fn grow(&mut self) {
+        self.reach = (self.reach * 2).min(SIZE);
     }
 
     pub(crate) fn cancel(&mut self, claim: Claim) {

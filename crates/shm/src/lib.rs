@@ -49,7 +49,7 @@ pub mod spin;
 mod tests;
 pub mod wake_word;
 
-pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
+pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX, REACH};
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
 pub use memory::{poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use notifier::Notifier;

@@ -52,7 +52,7 @@ pub(crate) const DIRECTION_LEN: usize = cell_at(CELLS - 1) + CELL;
 pub(crate) const DIRECTION: usize = HALF;
 
 /// Length of each bulk ring of a lane; a power of two.
-pub const BULK: usize = if cfg!(loom) { 256 } else { 512 * 1024 };
+pub const BULK: usize = if cfg!(loom) { 512 } else { 4096 * 1024 };
 /// In the lane: the first bulk ring.
 pub(crate) const BULK_AT: usize = (DIRECTION + DIRECTION_LEN).next_multiple_of(PAGE);
 /// Length of a lane's region.

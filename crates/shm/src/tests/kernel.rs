@@ -12,6 +12,7 @@ use rustix::io::FdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::lane;
+use crate::bulk::{PIECE_MAX, REACH};
 use crate::lane::{BULK, LANE_LEN, Side, ends};
 use crate::notifier::Notifier;
 use crate::region::Region;
@@ -103,7 +104,7 @@ fn bytes_go_through_the_bulk_ring() {
     let (mut tx, _) = ends(region.clone(), Side::A);
     let (_, mut rx) = ends(region, Side::B);
     let mut last = 0;
-    for (round, len) in [1, 63, 64, 65, 1000, BULK / 2, BULK / 2, BULK / 2, 7].into_iter().enumerate() {
+    for (round, len) in [1, 63, 64, 65, 1000, PIECE_MAX, PIECE_MAX, PIECE_MAX, 7].into_iter().enumerate() {
         let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8).collect();
         let slot = tx.bulk.put(&bytes).unwrap().unwrap();
         last = slot.offset;
@@ -124,12 +125,15 @@ fn idle_bulk_is_given_back() {
     let (mut tx, _) = ends(region.clone(), Side::A);
     let (_, mut rx) = ends(region, Side::B);
     let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks * 512;
-    let slot = tx.bulk.put(&[1; BULK / 2]).unwrap().unwrap();
-    assert!(blocks() >= (BULK / 2) as i64);
+    let slot = tx.bulk.put(&[1; PIECE_MAX]).unwrap().unwrap();
+    assert!(blocks() >= PIECE_MAX as i64);
     assert!(!tx.bulk.give_back().unwrap());
     rx.bulk.release(slot.offset, slot.len);
+    tx.bulk.grow();
+    assert_eq!(tx.bulk.reach(), 2 * REACH);
     assert!(tx.bulk.give_back().unwrap());
-    assert!(blocks() < (BULK / 2) as i64);
+    assert!(blocks() < PIECE_MAX as i64);
+    assert_eq!(tx.bulk.reach(), REACH);
 }
 
 #[test]

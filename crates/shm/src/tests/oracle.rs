@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::bulk::{self, PIECE_MAX};
+use crate::bulk::{self, PIECE_MAX, REACH};
 use crate::memory::{CELL_DATA, Window};
 use crate::region::Region;
 use crate::ring::{self, BULK, CELLS, DIRECTION_LEN, Glance, PushError, RECORD_MAX};
@@ -94,6 +94,7 @@ enum BulkOp {
     /// Releases this many pieces, by releasing the last of them.
     Release(usize),
     Idle,
+    Grow,
 }
 
 fn bulk_op() -> impl Strategy<Value = BulkOp> {
@@ -104,6 +105,7 @@ fn bulk_op() -> impl Strategy<Value = BulkOp> {
         1 => Just(BulkOp::Cancel),
         4 => (1..4_usize).prop_map(BulkOp::Release),
         1 => Just(BulkOp::Idle),
+        1 => Just(BulkOp::Grow),
     ]
 }
 
@@ -120,12 +122,13 @@ fn run_bulk(start: u32, ops: &[BulkOp]) {
     let (mut claims, mut releases) = bulk::used_until(direction(), start);
     let mut pieces: VecDeque<Piece> = VecDeque::new();
     let mut at = start as usize % BULK;
+    let mut reach = REACH;
     for op in ops {
         let used: usize = pieces.iter().map(|piece| piece.uses).sum();
         match *op {
             BulkOp::Reserve(len) => {
                 let lines = len.next_multiple_of(64);
-                let skipped = if at + lines > BULK { BULK - at } else { 0 };
+                let skipped = if at + lines > reach { BULK - at } else { 0 };
                 let claim = claims.claim(len).unwrap();
                 assert_eq!(claim.is_some(), used + skipped + lines <= BULK);
                 assert!(claim.is_some() || used > 0, "an empty ring has room for every piece");
@@ -153,6 +156,10 @@ fn run_bulk(start: u32, ops: &[BulkOp]) {
                 }
             }
             BulkOp::Idle => assert_eq!(claims.idle(), pieces.is_empty()),
+            BulkOp::Grow => {
+                claims.grow();
+                reach = BULK.min(reach * 2);
+            }
         }
     }
 }
