@@ -3,7 +3,7 @@
 //! or two loopback addresses.
 
 use harness::lists::{self, SIZES};
-use harness::{Family, Hosts, User};
+use harness::{Family, HANG, Hosts, User};
 
 /// The links on which every pingpong runs, each with the user that runs it.
 const LINKS: [(u32, Family, User); 4] = [
@@ -111,6 +111,17 @@ fn rc_sizes_at_every_path_mtu() {
             sizes(&hosts, Family::V4, "ibv_rc_pingpong", &["-m", path_mtu], &few);
         }
     }
+}
+
+#[test]
+fn a_path_mtu_above_the_link_s_loses_long_packets_and_no_others() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    sizes(&hosts, Family::V4, "ibv_rc_pingpong", &["-m", "4096"], &[("1", "100"), ("1024", "100")]);
+    let mut pair = hosts.start(Family::V4, &["ibv_rc_pingpong", "-m", "4096", "-s", "4096"]).expect("a pair");
+    let client = pair.client.wait(HANG).expect("an end");
+    assert_ne!(client.code, 0, "{}", client.told());
+    let why = "a path MTU above the port's active MTU has this effect";
+    assert!(client.output.contains("transport retry") && client.errors.contains(why), "{}", client.told());
 }
 
 #[test]

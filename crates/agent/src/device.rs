@@ -454,13 +454,6 @@ impl Port {
         self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(code);
     }
 
-    /// The code of the largest path MTU of a QP. On InfiniBand ports, programs use 2048 without a
-    /// query. So an MTU above that of the interface is accepted there, and the packets are as large
-    /// as the interface allows.
-    pub fn largest_path_mtu(&self) -> u8 {
-        if self.is_infiniband() { self.configured_mtu } else { self.active_mtu }
-    }
-
     /// The type of its GIDs, as the ABI numbers types.
     pub fn gid_type(&self) -> u32 {
         if self.is_infiniband() || !self.has_packets() { gid_type::IB } else { gid_type::ROCE_V2 }

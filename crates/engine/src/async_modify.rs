@@ -69,7 +69,6 @@ impl Qp {
                     && (!given(attr::MAX_DEST_RD_ATOMIC) || u32::from(new.max_dest_rd_atomic) <= responder)
             })
         };
-        let fits = |code: u8| abi::device::mtu_bytes(code).is_some_and(|bytes| bytes <= engine.board.mtu(device, port));
         let leads = || {
             let index = u32::from(new.dest.sgid_index);
             u32::from(new.dest.port_num) == port
@@ -89,7 +88,7 @@ impl Qp {
             && (!given(attr::RETRY_CNT) || new.retry_cnt <= 7)
             && (!given(attr::RNR_RETRY) || new.rnr_retry <= 7)
             && (!given(attr::MIN_RNR_TIMER) || new.min_rnr_timer <= 31)
-            && (!given(attr::PATH_MTU) || fits(new.path_mtu))
+            && (!given(attr::PATH_MTU) || abi::device::mtu_bytes(new.path_mtu).is_some())
             && (!given(attr::AV) || leads())
             && (!depths || deep_enough())
     }

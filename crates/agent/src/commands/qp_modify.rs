@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use abi::ah::AhAttr;
+use abi::device::mtu_bytes;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, RATE_LIMIT_MAX, attr};
 use abi::queue::qp as word;
 use abi::{Errno, Refusal};
@@ -126,15 +127,10 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     {
         return refuse(errno, format!("modify_qp of QP {qpn:#x}: {text}"));
     }
-    if given(attr::PATH_MTU) {
-        let port = device.port(u32::from(port_num)).map_err(named)?;
-        let most = port.largest_path_mtu();
-        if !(1..=most).contains(&wanted.path_mtu) {
-            let asked = wanted.path_mtu;
-            return bad(format!(
-                "path MTU code {asked} is not 1 (256 bytes) to {most}, the most that port {port_num} takes"
-            ));
-        }
+    // More than the interface carries is allowed, as with Soft-RoCE: such packets are lost.
+    if given(attr::PATH_MTU) && mtu_bytes(wanted.path_mtu).is_none() {
+        let asked = wanted.path_mtu;
+        return bad(format!("path MTU code {asked} is not 1 (256 bytes) to 5 (4096 bytes)"));
     }
     let limits = &device.limits;
     let bounded: [(u32, &str, u8, u32); 6] = [

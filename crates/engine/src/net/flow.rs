@@ -125,7 +125,7 @@ impl<Q> Flow<Q> {
     pub(crate) fn complain(&self, error: &io::Error) {
         if !self.complained.swap(true, Ordering::Relaxed) {
             let hint = match error.raw_os_error() {
-                Some(libc::EMSGSIZE | libc::EINVAL) => ": is the path MTU more than the interface carries?",
+                Some(libc::EMSGSIZE | libc::EINVAL) => "; a path MTU above the port's active MTU has this effect",
                 _ => "",
             };
             crate::reason!("packets from {} to {} are lost: {error}{hint}", address(self.source), self.target.to.ip());

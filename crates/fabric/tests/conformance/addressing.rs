@@ -69,7 +69,7 @@ fn v_06_datagrams_need_the_key_of_the_receiver(fabric: &Fabric) {
     assert_eq!(violations(), before + 1);
 }
 
-fn v_08_mtu_codes_go_from_1_to_the_port_s(fabric: &Fabric) {
+fn v_08_mtu_codes_go_from_1_to_5(fabric: &Fabric) {
     let (engine, plan) = (fabric.engine(), Plan::uc());
     let active = engine.query_port(1).expect("an answer").active_mtu;
     assert!((1..=5).contains(&active));
@@ -77,7 +77,7 @@ fn v_08_mtu_codes_go_from_1_to_the_port_s(fabric: &Fabric) {
         let side = Side::new(&engine, &plan);
         side.init();
         let refused = side.qp.modify(&side.rtr_request(side.gid(), side.qp.qpn(), code)).map_err(|error| error.errno);
-        assert_eq!(refused, if (1..=active).contains(&code) { Ok(()) } else { Err(Errno::EINVAL) }, "code {code}");
+        assert_eq!(refused, if (1..=5).contains(&code) { Ok(()) } else { Err(Errno::EINVAL) }, "code {code}");
     }
     let (a, b) = (Side::new(&engine, &Plan::ud()), Side::new(&engine, &Plan::ud()));
     start(&a);
@@ -94,5 +94,5 @@ everywhere! {
     v_03_a_port_without_a_subnet_manager_has_no_lid
     v_04_partitions_are_named_by_index
     v_06_datagrams_need_the_key_of_the_receiver
-    v_08_mtu_codes_go_from_1_to_the_port_s
+    v_08_mtu_codes_go_from_1_to_5
 }
