@@ -22,8 +22,11 @@ use find::Found;
 
 const WHAT: &str = "program";
 
-/// A function of the verbs API. A program defines it itself if libibverbs was linked into it.
+/// A function of the verbs API. A program defines it itself if libibverbs was linked into it. Some
+/// programs define it to load [`LIBRARY`] at the first call, as those with Rust's rdma-mummy-sys.
 const OWN_VERBS: &str = "ibv_get_device_list";
+/// The library of the verbs API.
+const LIBRARY: &str = "libibverbs.so.1";
 
 /// A program that was looked up, and the file that would be started for it.
 #[derive(Debug)]
@@ -159,7 +162,7 @@ fn of_object(path: &Path, object: &Object) -> Vec<Finding> {
             ));
         }
     }
-    if object.defines_function(OWN_VERBS) {
+    if object.defines_function(OWN_VERBS) && !object.has_constant(LIBRARY) {
         let found = format!(
             "{shown} has libibverbs linked in statically (it defines {OWN_VERBS}), and softhca cannot replace it"
         );

@@ -95,6 +95,13 @@ impl Object {
         })
     }
 
+    /// Whether the constants of the object contain a name.
+    pub(super) fn has_constant(&self, name: &str) -> bool {
+        let Ok(data) = File::open(&self.path).and_then(Blocks::new).map(ReadCache::new) else { return false };
+        let constants = Elf::parse(&data).ok().and_then(|file| file.section_by_name(".rodata")?.data().ok());
+        constants.is_some_and(|bytes| bytes.windows(name.len()).any(|bytes| bytes == name.as_bytes()))
+    }
+
     /// Whether the object itself defines a function of this name.
     pub(super) fn defines_function(&self, name: &str) -> bool {
         let symbols = self.symbols();

@@ -231,6 +231,17 @@ fn a_library_that_was_linked_in_is_told() {
 }
 
 #[test]
+fn a_program_that_loads_the_library_itself_is_not_told() {
+    let place = Place::new();
+    let text = "#include <dlfcn.h>\n\
+        void *ibv_get_device_list(int *n) { *n = 0; return dlopen(\"libibverbs.so.1\", RTLD_NOW); }\n\
+        int main(void) { int n; return !ibv_get_device_list(&n); }\n";
+    let program = place.build("loads", text, &["-ldl"]);
+    let (fails, told) = place.doctor(&program);
+    assert!(!fails, "{told:?}");
+}
+
+#[test]
 fn a_missing_library_is_named() {
     let place = Place::new();
     place.build("libgone.so", "int gone(void) { return 0; }\n", &["-shared", "-fPIC", "-Wl,-soname,libgone.so.7"]);
