@@ -58,7 +58,7 @@ impl Default for Limits {
             max_qp: 65_536,
             max_qp_wr: 16_384,
             max_sge: 30,
-            max_inline_data: 256,
+            max_inline_data: 512,
             max_cq: 65_536,
             max_cqe: 4_194_304,
             max_mr: 1_048_576,

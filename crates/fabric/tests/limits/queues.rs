@@ -26,7 +26,7 @@ fn creating_a_queue_pair_beyond_a_limit_is_refused_by_name() {
             QpSpec { service: Service::Rc, send_cq: &cq, recv_cq: &cq, srq: None, caps, sq_sig_all: true, cookie: 2 };
         engine.create_qp(&pd, &spec)
     };
-    let (wr, sge, inline) = (limits.max_qp_wr, limits.max_sge, 256);
+    let (wr, sge, inline) = (limits.max_qp_wr, limits.max_sge, 512);
     let all = Caps { max_send_wr: wr, max_recv_wr: wr, max_send_sge: sge, max_recv_sge: sge, max_inline_data: inline };
     let qp = make(all).expect("everything at once");
     let caps = qp.caps();
@@ -43,7 +43,7 @@ fn creating_a_queue_pair_beyond_a_limit_is_refused_by_name() {
         (Caps { max_recv_wr: wr + 1, ..SMALL }, ["max_recv_wr", "16384"]),
         (Caps { max_send_sge: sge + 1, ..SMALL }, ["max_send_sge", "30"]),
         (Caps { max_recv_sge: sge + 1, ..SMALL }, ["max_recv_sge", "30"]),
-        (Caps { max_inline_data: inline + 1, ..SMALL }, ["max_inline_data", "256"]),
+        (Caps { max_inline_data: inline + 1, ..SMALL }, ["max_inline_data", "512"]),
         (Caps { max_send_wr: u32::MAX, ..SMALL }, ["max_send_wr", "16384"]),
     ] {
         refused(make(caps), Errno::EINVAL, &words);
@@ -108,7 +108,7 @@ fn requests_of_as_many_elements_as_there_may_be() {
     for plan in [Plan::rc(), Plan::uc(), Plan::ud()] {
         let fabric = Fabric::start();
         let limits = fabric.engine().query_device().expect("limits");
-        let (sge, inline) = (limits.max_sge, 256);
+        let (sge, inline) = (limits.max_sge, 512);
         assert!(sge >= 30 && limits.max_sge_rd >= 30);
         let caps =
             Caps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: sge, max_recv_sge: sge, max_inline_data: inline };
@@ -142,13 +142,13 @@ fn requests_of_as_many_elements_as_there_may_be() {
             batch.finish();
             pushed
         };
-        // A caller gets more than 256 bytes of inline data only if the queue's entries have room
+        // A caller gets more than 512 bytes of inline data only if the queue's entries have room
         // for more anyway.
         assert_eq!(at_once(a.qp.caps().max_inline_data + 1).map_err(PostError::errno), Err(Errno::EINVAL));
-        b.recv(2, 0, 300);
+        b.recv(2, 0, 600);
         assert_eq!(at_once(inline), Ok(()));
         assert_eq!((a.sent().status, b.received().byte_len), (0, inline + grh as u32));
-        assert!(b.memory.get(grh, 256) == a.memory.get(0, 256));
+        assert!(b.memory.get(grh, 512) == a.memory.get(0, 512));
         if plan.service != Service::Rc {
             continue;
         }
