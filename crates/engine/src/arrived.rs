@@ -12,7 +12,7 @@ use wire::grh::Network;
 
 use crate::board::Place;
 use crate::cell::{Packet, Path};
-use crate::memory::{Cqe, FREES_RECV, RecvEntry};
+use crate::memory::{Cqe, FREES_RECV, RecvEntry, SOLICITED};
 use crate::qp::{Inner, Qp, Receive};
 
 /// The SL value for "the network header is IPv4", as adapters report it.
@@ -57,7 +57,7 @@ impl Qp {
         datagram: Option<&Packet>,
     ) {
         let mut wc = Wc { wr_id: receive.wr_id, status: status.as_u32(), opcode, qp_num: self.qpn(), ..Wc::default() };
-        let mut solicited = false;
+        let (freed, mut flags) = receive.index.map_or((0, 0), |index| (inner.queues.rq.advance(index), FREES_RECV));
         if let Some((end, path)) = end {
             wc.byte_len = end.byte_len;
             wc.src_qp = inner.attributes.dest_qp_num;
@@ -85,14 +85,15 @@ impl Qp {
                     }
                 }
             }
-            solicited = end.solicited;
+            if end.solicited {
+                flags |= SOLICITED;
+            }
         }
         if let Some(lint) = self.lint() {
             let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
             lint.receive_over(self, inner, receive, bytes, status);
         }
-        let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.queues.rq.advance(index), FREES_RECV));
-        inner.incoming.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
+        inner.incoming.arrived.push(Cqe { wc, timestamp: 0, freed, flags });
         if let Some(member) = inner.xrc.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
             inner.xrc.arrived_at.push(Arc::clone(&member.cq));
         }

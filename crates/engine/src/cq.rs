@@ -22,7 +22,7 @@ use crate::error::{Result, refusal};
 use crate::event::{Object, Read};
 use crate::lint::Lint;
 use crate::lock::Mutex;
-use crate::memory::{Cqe, FREES_SEND, View, Wheel, word};
+use crate::memory::{Cqe, FREES_RECV, FREES_SEND, View, Wheel, word};
 use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
@@ -36,6 +36,13 @@ enum Armed {
     Nothing,
     Solicited,
     Next,
+}
+
+impl Armed {
+    /// Whether the CQ is armed for this completion.
+    fn wants(self, entry: &Cqe) -> bool {
+        self == Self::Next || self == Self::Solicited && entry.is_solicited()
+    }
 }
 
 /// The parameters of `create_cq`.
@@ -123,16 +130,16 @@ impl CqRing {
         self.wheel.between(self.consumer, self.producer)
     }
 
+    /// The unpolled entries, oldest first.
+    fn unpolled(&self) -> impl Iterator<Item = Cqe> {
+        let indexes = std::iter::successors(Some(self.consumer), |&index| Some(self.next(index)));
+        let entries = indexes.take(self.used() as usize).map_while(|index| self.entry(index));
+        entries.map(|(view, at)| view.read(at))
+    }
+
     /// Removes and returns all unpolled entries, oldest first.
     fn drain(&mut self) -> Vec<Cqe> {
-        let mut entries = Vec::with_capacity(self.used() as usize);
-        let mut index = self.consumer;
-        while index != self.producer {
-            if let Some((view, at)) = self.entry(index) {
-                entries.push(view.read(at));
-            }
-            index = self.next(index);
-        }
+        let entries = self.unpolled().collect();
         self.consumer = self.producer;
         entries
     }
@@ -339,25 +346,25 @@ impl Cq {
         let lint = self.lint();
         let mut taken = 0;
         for wc in wcs {
-            let (time, freed, frees) = if ring.consumer != ring.producer {
+            let (time, freed, flags) = if ring.consumer != ring.producer {
                 let Some((view, at)) = ring.entry(ring.consumer) else { break };
                 view.read_to(at, wc);
-                let [time, frees]: [u64; 2] = view.read(at + size_of::<Wc>());
+                let [time, rest]: [u64; 2] = view.read(at + size_of::<Wc>());
                 ring.consumer = ring.next(ring.consumer);
                 // In memory the index comes first.
-                (time, frees as u32, (frees >> 32) as u32)
+                (time, rest as u32, (rest >> 32) as u32)
             } else {
                 let Some(lost) = ring.lost.take() else { break };
                 *wc = lost.wc;
-                (lost.timestamp, lost.freed, lost.frees)
+                (lost.timestamp, lost.freed, lost.flags)
             };
             stamp(time);
             taken += 1;
             if let Some(lint) = lint {
                 lint.polled(self.handle, wc);
             }
-            if frees != 0 {
-                self.set_free(&mut ring, wc.qp_num, freed, frees);
+            if flags & (FREES_SEND | FREES_RECV) != 0 {
+                self.set_free(&mut ring, wc.qp_num, freed, flags);
             }
         }
         self.waiting.store(ring.consumer != ring.producer || ring.lost.is_some(), Ordering::Release);
@@ -367,15 +374,13 @@ impl Cq {
 
     /// Frees the entries of the work queue up to this request (V-61, V-63).
     #[inline]
-    fn set_free(&self, ring: &mut CqRing, qpn: u32, freed: u32, frees: u32) {
+    fn set_free(&self, ring: &mut CqRing, qpn: u32, freed: u32, flags: u32) {
         if ring.recent.as_ref().is_none_or(|(of, _)| *of != qpn) {
             ring.recent = self.engine.queue_uses.find(qpn).map(|queue_use| (qpn, queue_use));
         }
         if let Some((_, queue_use)) = &ring.recent {
-            match frees {
-                FREES_SEND => queue_use.freed_send.store(freed, Ordering::Release),
-                _ => queue_use.freed_recv.store(freed, Ordering::Release),
-            }
+            let queue = if flags & FREES_SEND != 0 { &queue_use.freed_send } else { &queue_use.freed_recv };
+            queue.store(freed, Ordering::Release);
         }
     }
 
@@ -408,7 +413,8 @@ impl Cq {
     }
 
     /// Asks for an event at the next completion, or at the next solicited one. One-shot; never
-    /// weakens an earlier request (V-44).
+    /// weakens an earlier request (V-44). If such a completion waits to be polled, the event comes
+    /// at once, as from ConnectX adapters: programs such as UCX arm and sleep without another poll.
     ///
     /// # Errors
     /// EIO in a process that inherited the CQ over a fork.
@@ -418,6 +424,9 @@ impl Cq {
             let mut ring = self.ring.lock();
             ring.armed = ring.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
             ring.store(word::ARMED, ring.armed as u32);
+            if ring.lost.is_some() || ring.unpolled().any(|entry| ring.armed.wants(&entry)) {
+                self.tell_or_wait(&mut ring);
+            }
         }
         // The program is about to sleep, so the helper thread must watch for packets.
         self.engine.hand_over(self.poller.cq);

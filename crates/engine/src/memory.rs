@@ -408,8 +408,15 @@ pub(crate) struct Cqe {
     /// The work queue's index after this entry's request. A poll frees the entries before this
     /// index.
     pub(crate) freed: u32,
-    /// The queue to free: [`FREES_SEND`], [`FREES_RECV`], or 0 for no queue.
-    pub(crate) frees: u32,
+    /// [`FREES_SEND`], [`FREES_RECV`] or neither, and [`SOLICITED`].
+    pub(crate) flags: u32,
+}
+
+impl Cqe {
+    /// Whether it wakes a program that waits for solicited completions.
+    pub(crate) fn is_solicited(&self) -> bool {
+        self.flags & SOLICITED != 0 || self.wc.status != 0
+    }
 }
 
 // `Cq::take_each` reads the entry by this layout.
@@ -419,6 +426,8 @@ const _: () = assert!(size_of::<Cqe>() == 64 && std::mem::offset_of!(Cqe, freed)
 pub(crate) const FREES_SEND: u32 = 1;
 /// The entry completes a receive request of the QP's own queue.
 pub(crate) const FREES_RECV: u32 = 2;
+/// The sender has solicited the event of this completion.
+pub(crate) const SOLICITED: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -515,9 +515,9 @@ impl Qp {
             qp_num: self.qpn(),
             ..Wc::default()
         };
-        let cqe = Cqe { wc, timestamp: 0, freed: inner.queues.sq.advance(index), frees: FREES_SEND };
+        let cqe = Cqe { wc, timestamp: 0, freed: inner.queues.sq.advance(index), flags: FREES_SEND };
         if let Some(cq) = &self.send_cq {
-            cq.push(&cqe, false);
+            cq.push(&cqe);
         }
     }
 

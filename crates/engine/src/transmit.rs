@@ -115,8 +115,8 @@ impl Qp {
             cq.push_all(&inner.incoming.arrived);
             return inner.incoming.arrived.clear();
         }
-        for ((cqe, solicited), cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
-            cq.push(&cqe, solicited);
+        for (cqe, cq) in inner.incoming.arrived.drain(..).zip(inner.xrc.arrived_at.drain(..)) {
+            cq.push(&cqe);
         }
     }
 

@@ -14,22 +14,21 @@ impl Cq {
     /// Adds an entry. If the queue is full, it is overrun: an error replaces the entry, after all
     /// existing entries. The event, and the failure of the QPs, follow outside of the caller's
     /// locks (V-41).
-    pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
-        self.put(&mut self.ring.lock(), entry, solicited);
+    pub(crate) fn push(&self, entry: &Cqe) {
+        self.put(&mut self.ring.lock(), entry);
     }
 
-    /// Adds entries; the flag says whether an entry is solicited. The entries are copied from their
-    /// place in memory. A value that was just moved would first wait in the store buffer, behind
-    /// all earlier stores, among them a record for the peer.
-    pub(crate) fn push_all(&self, entries: &[(Cqe, bool)]) {
+    /// Adds entries. They are copied from their place in memory. A value that was just moved would
+    /// first wait in the store buffer, behind all earlier stores, among them a record for the peer.
+    pub(crate) fn push_all(&self, entries: &[Cqe]) {
         let mut ring = self.ring.lock();
-        for (entry, solicited) in entries {
-            self.put(&mut ring, entry, *solicited);
+        for entry in entries {
+            self.put(&mut ring, entry);
         }
     }
 
     #[inline]
-    fn put(&self, ring: &mut CqRing, entry: &Cqe, solicited: bool) {
+    fn put(&self, ring: &mut CqRing, entry: &Cqe) {
         if ring.overrun || ring.view.is_none() {
             return;
         }
@@ -49,9 +48,8 @@ impl Cq {
         ring.producer = ring.next(ring.producer);
         ring.store(word::PRODUCER, ring.producer);
         self.waiting.store(true, Ordering::Release);
-        let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
-        if ring.armed >= wanted && !(ring.moderation.is_some() && self.holds_back(ring)) {
-            self.tell(ring);
+        if ring.armed.wants(entry) {
+            self.tell_or_wait(ring);
         }
     }
 
@@ -76,6 +74,13 @@ impl Cq {
             self.tell(ring);
         }
         self.engine.defer(Deferred::Overrun(self.itself.clone()));
+    }
+
+    /// Raises the event for which the CQ was armed, unless it has to wait (CQ moderation).
+    pub(super) fn tell_or_wait(&self, ring: &mut CqRing) {
+        if ring.moderation.is_none() || !self.holds_back(ring) {
+            self.tell(ring);
+        }
     }
 
     /// Raises the event for which the CQ was armed.

@@ -101,8 +101,8 @@ pub(crate) struct Receiving {
     pub(crate) rnr_grace: RnrGraceQueue,
     /// Probes of other hosts that wait for receive requests.
     pub(crate) unanswered: Unanswered,
-    /// Receive completions that are not yet in the CQ, each with whether it is solicited.
-    pub(crate) arrived: Vec<(Cqe, bool)>,
+    /// Receive completions that are not yet in the CQ.
+    pub(crate) arrived: Vec<Cqe>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
 }

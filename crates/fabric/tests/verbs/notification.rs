@@ -55,10 +55,12 @@ fn one_event_for_one_arming() {
     send(&a, &b, 0);
     assert_eq!((b.received().status, taken(&channel)), (0, NONE), "not armed");
 
-    // A completion from before the arming does not count (V-44).
+    // A completion from before the arming counts while it is not polled (V-44).
     send(&a, &b, 0);
     b.rcq.req_notify(false).expect("armed");
-    assert_eq!((b.received().status, taken(&channel)), (0, NONE));
+    assert_eq!((taken(&channel), b.received().status, taken(&channel)), (Ok(11), 0, NONE));
+    b.rcq.req_notify(false).expect("armed");
+    assert_eq!(taken(&channel), NONE, "it was polled");
 
     // The next completion triggers the event, once.
     send(&a, &b, 0);
@@ -82,6 +84,16 @@ fn solicited_only() {
     assert_eq!((b.received().status, taken(&channel)), (0, NONE));
     send(&a, &b, send_flags::SOLICITED);
     assert_eq!((b.received().status, taken(&channel)), (0, Ok(11)));
+
+    // Solicited completions from before the arming count, and others do not.
+    send(&a, &b, 0);
+    b.rcq.req_notify(true).expect("armed");
+    assert_eq!(taken(&channel), NONE);
+    send(&a, &b, send_flags::SOLICITED);
+    assert_eq!(taken(&channel), Ok(11));
+    b.rcq.req_notify(true).expect("armed");
+    assert_eq!(taken(&channel), Ok(11), "the second of two that wait");
+    (0..2).for_each(|_| assert_eq!(b.received().status, 0));
 
     // Arming for solicited completions does not cancel arming for all completions, in either order.
     for order in [[false, true], [true, false]] {
@@ -172,6 +184,7 @@ fn several_queues_on_one_channel() {
         b.scq.req_notify(false).expect("armed");
         if round % 2 == 0 {
             send(&a, &b, 0);
+            assert_eq!(b.received().status, 0);
             expected.push(11);
         }
         a.recv(1, 0, 0);
