@@ -265,14 +265,23 @@ fn libfabric_pingpong_over_datagrams() {
     }
 }
 
-/// UCX connects over UD, so the list names both transports.
+/// UCX connects over UD, so the list names both transports. When it sleeps, it arms the completion
+/// queues and does not poll them again.
 #[test]
 fn ucx_perftest_over_reliable_connections() {
+    const TESTS: [&str; 6] = [
+        "tag_bw -s 65536",
+        "tag_lat -s 8",
+        "tag_bw -s 1048576",
+        "ucp_put_bw -s 4096",
+        "ucp_cswap -s 8",
+        "tag_lat -s 8 -E sleep",
+    ];
     // This version of UCX reads from a completion's service level a value that only one vendor's
     // adapters write there.
     let environment = ["env", "UCX_NET_DEVICES=softhca0:1", "UCX_TLS=rc_verbs,ud_verbs", "ucx_perftest"];
     let room = Room::new().expect("a room");
-    for test in ["tag_bw -s 65536", "tag_lat -s 8", "tag_bw -s 1048576", "ucp_put_bw -s 4096", "ucp_cswap -s 8"] {
+    for test in TESTS {
         let mut words = environment.to_vec();
         words.push("-t");
         words.extend(test.split(' '));

@@ -83,9 +83,24 @@ impl Cq {
         }
     }
 
+    /// Raises the event for which the CQ was armed, if a completion waits for which it is armed and
+    /// which has had no event. Completions behind it may have another one.
+    pub(super) fn tell_of_unpolled(&self, ring: &mut CqRing) {
+        let wanted = ring.unpolled(ring.told).position(|entry| ring.armed.wants(&entry));
+        if wanted.is_none() && ring.lost.is_none() {
+            return;
+        }
+        let told = wanted.map_or(ring.used(), |index| ring.told + index as u32 + 1);
+        self.tell_or_wait(ring);
+        if ring.armed == Armed::Nothing {
+            ring.told = told;
+        }
+    }
+
     /// Raises the event for which the CQ was armed.
     pub(super) fn tell(&self, ring: &mut CqRing) {
         ring.armed = Armed::Nothing;
+        ring.told = ring.used();
         ring.store(word::ARMED, 0);
         if let Some(channel) = &self.channel {
             channel.raise(self.itself.clone());
