@@ -195,6 +195,10 @@ fn posts_are_refused_when_they_cannot_be_sent() {
     assert_eq!(one.stream.post(request(SEND)), Err(PostError::Full));
     one.stream.abort();
     assert_eq!(one.stream.post(request(SEND)), Err(PostError::Closed));
+    // The ready-to-receive message takes no place of the queue.
+    let (mut one, _) = pair_with(1, Some(Rtr::Send), Config { depth: 1, ..Config::default() });
+    assert_eq!(one.stream.post(request(SEND)), Ok(()));
+    assert_eq!(one.stream.post(request(SEND)), Err(PostError::Full));
 }
 
 #[test]

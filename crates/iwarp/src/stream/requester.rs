@@ -92,7 +92,9 @@ impl Requester {
     }
 
     pub(super) fn post(&mut self, request: Request) -> Result<(), PostError> {
-        if self.queue.len() >= self.depth {
+        // The program knows nothing of the ready-to-receive message, which is the first one.
+        let hidden = usize::from(self.queue.front().is_some_and(|posted| posted.hidden));
+        if self.queue.len() >= self.depth + hidden {
             return Err(PostError::Full);
         }
         if request.operation.is_answered() && self.ord == 0 {
