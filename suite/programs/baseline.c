@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define MUST(what) do { if (!(what)) { perror(#what); exit(1); } } while (0)
-/* Longer than the second-level cache: a line is written again after it has left the reader's cache. */
+/* Longer than the second-level cache, which a line leaves before it is written again. */
 #define RING ((size_t)4 << 20)
 #define PIECE ((size_t)32 << 10)
 #define SPAN 0.25

@@ -187,7 +187,8 @@ fn ring_full() {
 #[test]
 fn bulk_pieces() {
     // A lap and a half through the four lines of a bulk ring that are in use at first: the bytes of
-    // a piece are read only after they were written (ordered by the cell), and written again only after they were released.
+    // a piece are read only after they were written (ordered by the cell), and written again only
+    // after they were released.
     loom::model(|| {
         let memory = Model::new();
         let (mut ring, mut consumer) = ring::used_until(memory.clone(), 0);

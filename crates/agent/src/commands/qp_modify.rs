@@ -127,7 +127,8 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     {
         return refuse(errno, format!("modify_qp of QP {qpn:#x}: {text}"));
     }
-    // More than the interface carries is allowed, as with Soft-RoCE: such packets are lost.
+    // More than the interface carries is allowed, as with Soft-RoCE. Ethernet ports lose such
+    // packets, and ports with LIDs send shorter ones (`wire_mtu` in the engine).
     if given(attr::PATH_MTU) && mtu_bytes(wanted.path_mtu).is_none() {
         let asked = wanted.path_mtu;
         return bad(format!("path MTU code {asked} is not 1 (256 bytes) to 5 (4096 bytes)"));
