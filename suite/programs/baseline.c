@@ -3,6 +3,8 @@
  *   baseline WHAT [BYTES]     prints one number
  *   bounce     microseconds for a cache line to go from one processor to the other
  *   cells      the same for a cell of 64 bytes in a ring, with one ring in each direction
+ *   verbs      the same for a message of 8 bytes with what verbs promise beside the transfer
+ *   verbs-rate million such messages in a second, one way
  *   ring       MiB/s through a byte ring in shared memory: one processor copies in, the other out
  *   memcpy     MiB/s of one processor that copies
  *   writev     MiB/s of process_vm_writev into the other process
@@ -130,6 +132,167 @@ static void cells(void)
         }
     }
     if (!answers) report((now() - start) / MANY / 2 * 1e6);
+}
+
+/* The least that a reliable queue pair does for each message. The program posts requests to a send
+ * queue and a receive queue, each with its lock and bounds that are checked. The receiver copies the
+ * message to the buffer of the oldest receive request, writes a completion, and acknowledges the
+ * message. The acknowledgement completes the oldest send request. Polling takes a lock, too. */
+enum { MESSAGE = 1, ACK, SENT = 16, RECEIVED };
+enum { WINDOW = CELLS / 2, BATCH = 16 };
+struct request { uint64_t id; char *data; uint32_t length, key; };
+struct completion { uint64_t id; uint32_t status, opcode, bytes, qp; uint64_t more[3]; };
+struct queue { _Atomic int lock; uint64_t head, tail; struct request entry[CELLS]; };
+struct results { _Atomic int lock; uint64_t head, tail; struct completion entry[2 * CELLS]; };
+struct region { char *start; uint32_t length, key; };
+struct packet { uint32_t kind, qp, psn, length; char data[40]; };
+struct pair {
+    struct queue send, receive;
+    struct results sent, received;
+    struct region regions[4];
+    struct line *out, *in;
+    uint64_t put, taken, unacked;
+};
+
+static void lock(_Atomic int *word)
+{
+    while (atomic_exchange_explicit(word, 1, memory_order_acquire)) rest();
+}
+
+static void unlock(_Atomic int *word) { atomic_store_explicit(word, 0, memory_order_release); }
+
+static void check(struct pair *pair, struct request *request)
+{
+    struct region *region = &pair->regions[request->key % 4];
+    MUST(region->key == request->key && request->data >= region->start
+         && request->data + request->length <= region->start + region->length);
+}
+
+static void push(struct pair *pair, struct packet *packet)
+{
+    packet->psn = (uint32_t)pair->put;
+    put(pair->out, pair->put++, (char *)packet);
+}
+
+static __attribute__((noinline)) void post_receive(struct pair *pair, struct request *request)
+{
+    lock(&pair->receive.lock);
+    MUST(pair->receive.tail - pair->receive.head < CELLS);
+    pair->receive.entry[pair->receive.tail++ % CELLS] = *request;
+    unlock(&pair->receive.lock);
+}
+
+static __attribute__((noinline)) void post_send(struct pair *pair, struct request *request)
+{
+    lock(&pair->send.lock);
+    MUST(pair->send.tail - pair->send.head < CELLS);
+    pair->send.entry[pair->send.tail++ % CELLS] = *request;
+    check(pair, request);
+    struct packet packet = { .kind = MESSAGE, .qp = 1, .length = request->length };
+    memcpy(packet.data, request->data, request->length);
+    push(pair, &packet);
+    unlock(&pair->send.lock);
+}
+
+static void complete(struct results *results, struct request *request, uint32_t opcode, uint32_t bytes)
+{
+    struct completion *entry = &results->entry[results->tail++ % (2 * CELLS)];
+    *entry = (struct completion){ .id = request->id, .opcode = opcode, .bytes = bytes, .qp = 1 };
+}
+
+/* Handles one packet, if there is one. `acks`: acknowledges it now, and not with a later one. */
+static int progress(struct pair *pair, int acks)
+{
+    struct line *cell = &pair->in[pair->taken % CELLS];
+    if (atomic_load_explicit(&cell->word, memory_order_acquire) != pair->taken + 1) return 0;
+    struct packet packet;
+    memcpy(&packet, cell->rest, sizeof packet);
+    MUST(packet.psn == (uint32_t)pair->taken++ && packet.qp == 1);
+    if (packet.kind == ACK) {
+        for (uint32_t i = 0; i < packet.length; i++)
+            complete(&pair->sent, &pair->send.entry[pair->send.head++ % CELLS], SENT, 0);
+        return 1;
+    }
+    MUST(pair->receive.head < pair->receive.tail);
+    struct request *request = &pair->receive.entry[pair->receive.head++ % CELLS];
+    check(pair, request);
+    MUST(packet.length <= request->length && packet.length <= sizeof packet.data);
+    memcpy(request->data, packet.data, packet.length);
+    complete(&pair->received, request, RECEIVED, packet.length);
+    if (++pair->unacked >= BATCH || acks) {
+        struct packet ack = { .kind = ACK, .qp = 1, .length = (uint32_t)pair->unacked };
+        push(pair, &ack);
+        pair->unacked = 0;
+    }
+    return 1;
+}
+
+static __attribute__((noinline)) int poll_results(struct pair *pair, struct results *results,
+                                                  struct completion *into, int acks)
+{
+    lock(&results->lock);
+    if (results->head == results->tail) progress(pair, acks);
+    int found = results->head != results->tail;
+    if (found) *into = results->entry[results->head++ % (2 * CELLS)];
+    unlock(&results->lock);
+    if (found) MUST(into->status == 0);
+    return found;
+}
+
+static struct pair *pair_of(int answers, char *memory, uint32_t length)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+    MUST(pair);
+    pair->regions[1] = (struct region){ memory, length, 1 };
+    pair->out = answers ? shared->from : shared->to;
+    pair->in = answers ? shared->to : shared->from;
+    return pair;
+}
+
+static void verbs(void)
+{
+    int answers = two();
+    char memory[16] = { 1 };
+    struct pair *pair = pair_of(answers, memory, sizeof memory);
+    struct request message = { .data = memory, .length = 8, .key = 1 };
+    struct request room = { .data = memory + 8, .length = 8, .key = 1 };
+    struct completion completion;
+    double start = 0;
+    post_receive(pair, &room);
+    for (uint64_t i = 0; i < WARM + MANY; i++) {
+        if (i == WARM) start = now();
+        message.id = room.id = i;
+        if (!answers) post_send(pair, &message);
+        while (!poll_results(pair, &pair->received, &completion, 1)) rest();
+        post_receive(pair, &room);
+        if (answers) post_send(pair, &message);
+        while (!poll_results(pair, &pair->sent, &completion, 1)) rest();
+    }
+    if (!answers) report((now() - start) / MANY / 2 * 1e6);
+}
+
+static void verbs_rate(void)
+{
+    int receives = two();
+    char memory[16] = { 1 };
+    struct pair *pair = pair_of(receives, memory, sizeof memory);
+    struct request request = { .data = memory, .length = 8, .key = 1 };
+    struct completion completion;
+    for (; receives && request.id < CELLS; request.id++) post_receive(pair, &request);
+    double start = 0;
+    uint64_t begun = 0;
+    for (uint64_t done = 0; done < WARM + MANY;) {
+        if (!receives && begun < WARM + MANY && begun - done < WINDOW) {
+            request.id = begun++;
+            post_send(pair, &request);
+        }
+        /* The last messages may be fewer than a batch. */
+        int acks = done + BATCH > WARM + MANY;
+        if (!poll_results(pair, receives ? &pair->received : &pair->sent, &completion, acks)) continue;
+        if (receives) post_receive(pair, &request);
+        if (done++ == WARM) start = now();
+    }
+    if (!receives) report(MANY / (now() - start) / 1e6);
 }
 
 /* Both processors copy at the same time, each between its own buffer and the ring. */
@@ -283,6 +446,8 @@ int main(int argc, char **argv)
     MUST(shared != MAP_FAILED && size > 0);
     if (!strcmp(what, "bounce")) bounce();
     else if (!strcmp(what, "cells")) cells();
+    else if (!strcmp(what, "verbs")) verbs();
+    else if (!strcmp(what, "verbs-rate")) verbs_rate();
     else if (!strcmp(what, "ring")) ring(size);
     else if (!strcmp(what, "memcpy")) copies(size);
     else if (!strcmp(what, "writev")) writes(size);
