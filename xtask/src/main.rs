@@ -121,8 +121,23 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         minutes: u64,
     },
-    /// Measure the speed floor against UCX and plain UDP in one run and print a table for
+    /// Measure the speed: floors against UCX and plain UDP, or with --peers the goals of
     /// docs/performance.md
+    ///
+    /// Without --peers, the command prints the floors, and fails if one is not met.
+    ///
+    /// With --peers, it measures the goals in xtask/src/bench/peers/goals.rs, stores all figures in
+    /// docs/performance/, one folder for each kind of machine, and writes the last section of
+    /// docs/performance.md. Nothing else should run meanwhile. A run is all programs of a group
+    /// once. A run is disturbed if other programs or the hypervisor take more than 5 % of the
+    /// processors, or if a cache line or a bare ring becomes twice as slow. A disturbed run is
+    /// repeated, up to twice as many runs as --runs. The page says how many of the runs were quiet.
+    ///
+    ///   cargo xtask bench --peers --runs 10                  all groups
+    ///   cargo xtask bench --peers latency,shared --runs 10   two groups; the page keeps the others
+    ///   cargo xtask bench --peers report                     only the page, from the stored figures
+    ///   cargo xtask bench --peers --quick                    three runs of the most important groups
+    #[command(verbatim_doc_comment)]
     Bench {
         /// Runs per figure, of which the median counts; without it 5, with --quick 3
         #[arg(long)]
@@ -136,12 +151,11 @@ enum Command {
         /// Measure only this part
         #[arg(long)]
         only: Option<bench::Part>,
-        /// Measure beside UCX, libfabric and bare programs instead, all groups or these, and write
-        /// the section of docs/performance.md
+        /// Measure the goals beside UCX, libfabric and bare programs instead, with all groups or
+        /// these, and write the section of docs/performance.md
         #[arg(long, value_name = "GROUP", num_args = 0.., value_delimiter = ',', conflicts_with_all = ["only", "json"])]
         peers: Option<Vec<bench::Group>>,
-        /// Where the figures of --peers are kept, one file for each group; without it,
-        /// target/bench-peers
+        /// With --peers: write the figures and a performance.md here, and leave docs/ as it is
         #[arg(long, value_name = "FOLDER", requires = "peers")]
         raw: Option<PathBuf>,
         /// With --peers: a few interleaved runs in less than ten minutes; the results are printed

@@ -1,46 +1,67 @@
 //! `cargo xtask bench --peers`: compares softhca with other ways to move bytes between two
 //! processes of this machine, in one run.
 //!
-//! The peers are UCX and libfabric with the settings below, and programs of this project that use
-//! only the hardware or the kernel (`suite/programs/baseline.c`). [`probes`] lists the
-//! measurements. All probes of a group alternate, `--runs` times. Medians count; a ratio is always
-//! within one run. Every figure is stored as JSON, one file for each group. [`goals`] contains the
-//! goals. [`report`] writes figures and goals to docs/performance.md.
+//! The peers are UCX and libfabric with the settings in [`probes`], and programs of this project
+//! that use only the hardware or the kernel (`suite/programs/baseline.c`). A run of a group is all
+//! its probes in turn. [`quiet`] judges which runs count: a disturbed run is repeated, up to twice
+//! the number of runs asked for. A ratio is always within one run. Every figure is stored as JSON
+//! in a folder for this [`machine`] kind, one file for each group. [`goals`] contains the goals,
+//! [`verdict`] judges them, and [`report`] writes them to docs/performance.md.
 //!
 //! `taskset` pins both sides of every pair, softhca's and the peers', to one processor each: the
 //! server to the first, the client to the last.
 
 mod goals;
+mod machine;
 mod probes;
 mod quick;
+mod quiet;
 mod report;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use harness::port::{self, Port};
-use harness::{Dist, HANG, Outcome, Pair, Room, Sides, cprogram, figures};
+use harness::{Dist, HANG, Outcome, Pair, Room, Sides, User, cprogram};
 use serde::{Deserialize, Serialize};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
+use machine::Machine;
 pub(crate) use probes::Group;
 use probes::{Column, Probe, What};
+use quiet::{Look, Run, Ticks};
+use verdict::Series;
 
 /// The processors of the server and the client.
 const SERVER: &str = "0";
 const CLIENT: &str = "1";
 
+/// How often each bare program runs between two runs of a group. The median counts.
+const GLANCES: usize = 3;
+/// How often a program is started to measure its start.
+const STARTS: usize = 20;
+/// How many times as many runs may be made, if runs are disturbed.
+const TRIES: usize = 2;
+
 /// All figures of a group.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Figures {
-    processors: usize,
-    softhca: String,
-    kernel: String,
+    machine: Machine,
+    /// How many runs were asked for.
+    wanted: usize,
+    /// All runs, also the disturbed ones.
+    runs: Vec<Run>,
     /// The figures by probe name, one for each run.
-    series: BTreeMap<String, Vec<f64>>,
+    series: Series,
 }
+
+/// The figures of each group, by the folder of their kind of machine.
+type Stored = BTreeMap<String, Vec<(Group, Figures)>>;
 
 /// Prints a few interleaved runs beside the peers, and beside `against` if it is given.
 pub(crate) fn quick(
@@ -51,80 +72,119 @@ pub(crate) fn quick(
     against: Option<PathBuf>,
 ) -> Result<(), String> {
     debian::require(debian::PEERS)?;
-    let at = |folder: PathBuf| -> Result<Dist, String> {
-        Ok(Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?))
-    };
-    let old = against.map(at).transpose()?;
-    let new = folder.map_or_else(|| dist::run(workspace), at)?;
+    let old = against.as_deref().map(at).transpose()?;
+    let new = folder.map_or_else(|| dist::run(workspace), |folder| at(&folder))?;
     quick::run(&new, old.as_ref(), groups, runs)
 }
 
-/// Measures these groups, stores their figures in `raw`, and writes the page from all stored
-/// figures.
+/// Measures these groups, stores their figures, and writes the page from all stored figures.
+/// `folder` takes the place of docs/.
 pub(crate) fn run(
     workspace: &Workspace,
     groups: &[Group],
     runs: usize,
-    raw: Option<PathBuf>,
     folder: Option<PathBuf>,
+    dist: Option<PathBuf>,
 ) -> Result<(), String> {
-    let raw = raw.unwrap_or_else(|| workspace.target().join("bench-peers"));
-    fs::create_dir_all(&raw).map_err(|error| format!("{}: {error}", raw.display()))?;
+    let docs = folder.unwrap_or_else(|| workspace.root().join("docs"));
+    let raw = docs.join("performance");
     if !groups.contains(&Group::Report) {
         debian::require(debian::PEERS)?;
-        let dist = match folder {
-            Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
+        let dist = match dist {
+            Some(dist) => at(&dist)?,
             None => dist::run(workspace)?,
         };
         let every: Vec<Group> = if groups.is_empty() { Group::MEASURED.to_vec() } else { groups.to_vec() };
+        let mut seen = Vec::new();
         for group in every {
-            measure(&dist, group, runs, &raw)?;
+            measure(&dist, group, runs, &raw, &mut seen)?;
         }
     }
-    report::write(workspace, &raw)
+    report::write(&docs, &Figures::stored(&raw)?)
 }
 
-fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path) -> Result<(), String> {
-    let mut figures = Figures {
-        processors: std::thread::available_parallelism().map_or(1, usize::from),
-        softhca: env!("CARGO_PKG_VERSION").to_owned(),
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        series: BTreeMap::new(),
-    };
-    if group == Group::Wire {
-        for link in super::wire::measure(dist, runs)? {
-            figures.series.extend(link.series());
-        }
-    } else {
-        let bench = Bench::new(dist)?;
-        let probes = probes::of(group);
-        for run in 1..=runs {
-            eprintln!("{group:?}, run {run} of {runs}");
-            for probe in &probes {
-                let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
-                figures.series.entry(probe.name.clone()).or_default().push(figure);
-            }
-            figures.keep(group, raw)?;
-        }
-        if group == Group::Scale {
-            bench.beside_idle_ones(runs, &mut figures.series)?;
-        }
+fn at(folder: &Path) -> Result<Dist, String> {
+    Ok(Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?))
+}
+
+/// Measures a group until enough of its runs are quiet. `seen` are the runs of all groups so far.
+fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Run>) -> Result<(), String> {
+    let bench = Bench::new(dist)?;
+    let links = if group == Group::Wire { super::wire::links(dist)? } else { Vec::new() };
+    let probes = probes::of(group);
+    if probes.is_empty() && links.is_empty() {
+        eprintln!("{}: left out, because it needs root", group.name());
+        return Ok(());
     }
-    figures.keep(group, raw)
+    let agents = || -> Vec<u32> {
+        let hosts = links.iter().flat_map(|(_, hosts)| [hosts.left.room(), hosts.right.room()]);
+        hosts.chain([&bench.room]).filter_map(Room::agent).collect()
+    };
+    let mut figures =
+        Figures { machine: Machine::here(bench.version()?)?, wanted: runs, runs: Vec::new(), series: Series::new() };
+    let mut before = bench.look(&agents())?;
+    let mut quiet = 0;
+    while quiet < runs && figures.runs.len() < TRIES * runs {
+        eprintln!("{}, run {}: {quiet} of {runs} are quiet", group.name(), figures.runs.len() + 1);
+        for probe in &probes {
+            let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
+            figures.series.entry(probe.name.clone()).or_default().push(figure);
+        }
+        for (mtu, hosts) in &links {
+            for (name, figure) in super::wire::run(hosts, *mtu)? {
+                figures.series.entry(super::wire::named(name, *mtu)).or_default().push(figure);
+            }
+        }
+        let after = bench.look(&agents())?;
+        let run = Run::between(&before, &after);
+        seen.push(run.clone());
+        figures.runs.push(run);
+        quiet::judge(&mut figures.runs, seen);
+        quiet = figures.runs.iter().filter(|run| run.quiet()).count();
+        figures.keep(group, raw)?;
+        before = after;
+    }
+    Ok(())
 }
 
 impl Figures {
     /// Stores the figures so far, so that a later failure does not lose them.
     fn keep(&self, group: Group, raw: &Path) -> Result<(), String> {
-        let file = raw.join(format!("{}.json", group.name()));
+        let folder = raw.join(self.machine.folder());
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let file = folder.join(format!("{}.json", group.name()));
         let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// The figures of every group and every kind of machine, by folder and group.
+    fn stored(raw: &Path) -> Result<Stored, String> {
+        let mut stored = Stored::new();
+        for folder in fs::read_dir(raw).into_iter().flatten().flatten() {
+            for group in Group::MEASURED {
+                let file = folder.path().join(format!("{}.json", group.name()));
+                let Ok(text) = fs::read_to_string(&file) else { continue };
+                let figures = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+                let kind = folder.file_name().to_string_lossy().into_owned();
+                stored.entry(kind).or_default().push((group, figures));
+            }
+        }
+        Ok(stored)
+    }
+
+    /// The figures of the runs that count.
+    fn chosen(&self) -> Series {
+        let runs = quiet::chosen(&self.runs, self.wanted);
+        let of = |row: &Vec<f64>| runs.iter().filter_map(|run| row.get(*run).copied()).collect();
+        self.series.iter().map(|(name, row)| (name.clone(), of(row))).collect()
     }
 }
 
 /// A room with this project's own programs.
 struct Bench {
     room: Room,
+    /// The same agent; programs have shared memory.
+    shared: Room,
     baseline: PathBuf,
     controls: PathBuf,
     mesh: PathBuf,
@@ -134,16 +194,16 @@ impl Bench {
     fn new(dist: &Dist) -> Result<Self, String> {
         let room = Room::with(dist.clone())?;
         room.start_agent()?;
+        let shared = room.guest(User::Me)?.with_shared_memory();
         let [baseline, controls, mesh] = ["baseline", "controls", "mesh"].map(|name| cprogram::build(&room, name));
-        Ok(Self { room, baseline: baseline?, controls: controls?, mesh: mesh? })
+        Ok(Self { room, shared, baseline: baseline?, controls: controls?, mesh: mesh? })
     }
 
     fn figure(&self, probe: &Probe) -> Result<f64, String> {
         match &probe.what {
-            What::Perftest { words, column } => {
-                let words: Vec<&str> = words.split_whitespace().collect();
-                let sides = Sides::measured(|| self.pair(&words)?.wait(HANG))?;
-                super::figure(&sides, column)
+            What::Perftest { words, column, shared } => {
+                let room = if *shared { &self.shared } else { &self.room };
+                perftest(room, words, column)
             }
             What::Ucx { words, transports, settings, column } => self.ucx(words, transports, settings, *column),
             What::Pingpong { words } => self.pingpong(words),
@@ -161,6 +221,8 @@ impl Bench {
             What::Threads { words } => self.own(&[], &self.controls, words),
             What::Mesh { words } => self.own(&[], &self.mesh, words),
             What::Waits { words, messages } => self.waits(words, *messages),
+            What::BesideIdle { words, column } => self.beside_idle_ones(words, column),
+            What::Startup => self.startup(),
         }
     }
 
@@ -183,12 +245,6 @@ impl Bench {
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(text.lines().filter(|line| line.contains("futex(") && line.contains("FUTEX_WAIT")).count() as f64 / messages
             * 1e3)
-    }
-
-    /// Starts a pair on softhca, each side on its processor.
-    fn pair(&self, words: &[&str]) -> Result<Pair, String> {
-        let on = |processor: &'static str| [&["taskset", "-c", processor], words].concat();
-        Pair::start_different(&self.room, &on(SERVER), &self.room, &on(CLIENT))
     }
 
     /// Runs a pair without softhca, on the same processors.
@@ -234,13 +290,12 @@ impl Bench {
         figure.ok_or_else(|| client.told())
     }
 
-    /// Measures the plain rate again, while pairs of connected processes are idle.
-    fn beside_idle_ones(&self, runs: usize, series: &mut BTreeMap<String, Vec<f64>>) -> Result<(), String> {
+    /// Measures a figure while pairs of connected processes are idle.
+    fn beside_idle_ones(&self, words: &str, column: &str) -> Result<f64, String> {
         use rustix::process::Signal;
         let mut idle = Vec::new();
         for _ in 0..probes::IDLE_PAIRS {
-            let words = ["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"];
-            let mut pair = Pair::start(&self.room, &words)?;
+            let mut pair = Pair::start(&self.room, &["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"])?;
             let client = pair.client.inner("ibv_rc_pingpong", HANG)?;
             harness::wait::until(HANG, "an idle pair to be connected", || {
                 let rows = self.room.show("qp").ok()?;
@@ -249,24 +304,56 @@ impl Bench {
             harness::program::send(client, Signal::STOP);
             idle.push((pair, client));
         }
-        let probes = probes::of(Group::Scale);
-        let plain = probes.iter().find(|probe| probe.name == probes::PLAIN).ok_or("the plain rate")?;
-        for run in 1..=runs {
-            eprintln!("Scale, beside {} idle processes, run {run} of {runs}", 2 * idle.len());
-            series.entry(probes::BESIDE_IDLE.to_owned()).or_default().push(self.figure(plain)?);
-        }
-        for (pair, client) in &mut idle {
+        let figure = perftest(&self.room, words, column);
+        for (pair, client) in &idle {
             harness::program::send(*client, Signal::KILL);
             pair.server.signal(Signal::TERM);
         }
-        drop(idle);
-        // A machine's speed changes, so the same measurement follows without idle pairs.
-        for _ in 0..runs {
-            let figure = self.figure(plain)?;
-            series.entry(probes::PLAIN.to_owned()).or_default().push(figure);
-        }
-        Ok(())
+        figure
     }
+
+    /// How many milliseconds more a program takes under `softhca run`: the difference of the
+    /// medians of two programs that alternate.
+    fn startup(&self) -> Result<f64, String> {
+        let timed = |mut command: Command| -> Result<f64, String> {
+            let started = Instant::now();
+            let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
+            let spent = started.elapsed();
+            if status.success() { Ok(spent.as_secs_f64() * 1e3) } else { Err(format!("{command:?}: {status}")) }
+        };
+        let (mut bare, mut run) = (Vec::new(), Vec::new());
+        for _ in 0..STARTS {
+            bare.push(timed(self.room.command("/bin/true", [""; 0]))?);
+            run.push(timed(self.room.run(&["/bin/true"]))?);
+        }
+        Ok(middle(&run).unwrap_or(f64::NAN) - middle(&bare).unwrap_or(f64::NAN))
+    }
+
+    /// The version of the measured softhca.
+    fn version(&self) -> Result<String, String> {
+        let outcome = self.room.finish(self.room.softhca(&["--version"]))?;
+        Ok(outcome.output.trim().trim_start_matches("softhca ").to_owned())
+    }
+
+    /// Measures what the machine can do at this time.
+    fn look(&self, agents: &[u32]) -> Result<Look, String> {
+        let bare = |words: &str| -> Result<f64, String> {
+            let mut row = Vec::new();
+            for _ in 0..GLANCES {
+                row.push(number(&self.room.finish(self.room.command(&self.baseline, words.split_whitespace()))?)?);
+            }
+            middle(&row).ok_or_else(|| "no figure".to_owned())
+        };
+        Ok(Look { bounce: bare("bounce")?, ring: bare("ring 65536")?, ticks: Ticks::now(agents)? })
+    }
+}
+
+/// Runs perftest in a room, each side on its processor.
+fn perftest(room: &Room, words: &str, column: &str) -> Result<f64, String> {
+    let on =
+        |processor| -> Vec<&str> { ["taskset", "-c", processor].into_iter().chain(words.split_whitespace()).collect() };
+    let start = || Pair::start_different(room, &on(SERVER), room, &on(CLIENT));
+    super::figure(&Sides::measured(|| start()?.wait(HANG))?, column)
 }
 
 /// The number that one of this project's programs has printed.
@@ -277,5 +364,20 @@ fn number(outcome: &Outcome) -> Result<f64, String> {
 
 /// The median of a series.
 fn middle(row: &[f64]) -> Option<f64> {
-    figures::median(&mut row.to_vec())
+    let mut row = row.to_vec();
+    row.sort_by(f64::total_cmp);
+    let (low, high) = (row.get(row.len().checked_sub(1)? / 2)?, row.get(row.len() / 2)?);
+    Some((low + high) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::middle;
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_two() {
+        assert_eq!(middle(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
+        assert_eq!(middle(&[4.0, 1.0, 9.0]), Some(4.0));
+        assert_eq!(middle(&[]), None);
+    }
 }

@@ -21,7 +21,7 @@ const LATENCY_FLOOR: f64 = 1.0;
 /// The bandwidth must be more than this many times that of UCX over TCP.
 const STREAM_FLOOR: f64 = 1.0;
 /// The MTUs of the links: one that fits large RoCE packets, and Ethernet's default.
-const MTUS: [u32; 2] = [9000, 1500];
+pub(super) const MTUS: [u32; 2] = [9000, 1500];
 /// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
 const FAMILY: Family = Family::V4;
@@ -45,35 +45,65 @@ pub(crate) struct Link {
 
 /// Measures every link; none without root.
 pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Vec<Link>, String> {
+    links(dist)?.iter().map(|(mtu, hosts)| Link::measure(hosts, *mtu, runs)).collect()
+}
+
+/// A pair of hosts for each MTU; none without root.
+pub(super) fn links(dist: &Dist) -> Result<Vec<(u32, Hosts)>, String> {
     let mut links = Vec::new();
     for mtu in MTUS {
         // Ordinary users run both sides, because the goals are promises to them.
         let room = || Room::for_user(User::Nobody, dist.clone());
         let Some(hosts) = Hosts::joined_rooms(mtu, [room()?, room()?])? else { break };
-        links.push(Link::measure(&hosts, mtu, runs)?);
+        links.push((mtu, hosts));
     }
     Ok(links)
 }
 
+/// The names of the figures of [`run`].
+pub(super) const NAMES: [&str; 7] = [
+    "ib_write_bw -s 1048576",
+    "ib_send_bw -s 65536",
+    "ib_send_lat -s 8",
+    "ucx_perftest -t tag_lat -s 8, UCX_TLS=tcp,self",
+    "ucx_perftest -t tag_bw -s 1048576, UCX_TLS=tcp,self",
+    "plain UDP",
+    "plain UDP that spins",
+];
+
+/// The name of a figure of [`run`] on one link.
+pub(super) fn named(name: &str, mtu: u32) -> String {
+    format!("{name}, MTU {mtu}")
+}
+
+/// Runs each program once, and returns the figures by the names in [`NAMES`].
+pub(super) fn run(hosts: &Hosts, mtu: u32) -> Result<[(&'static str, f64); 7], String> {
+    let bandwidth = |words: &[&str]| perftest(hosts, words, "BW average[MB/sec]");
+    let write = bandwidth(&["ib_write_bw", "-s", "1048576", "-n", "2000"])?;
+    let send = bandwidth(&["ib_send_bw", "-s", "65536", "-n", "20000"])?;
+    let ping = perftest(hosts, &["ib_send_lat", "-s", "8", "-n", "20000"], "t_avg[usec]")?;
+    let ucx_ping = ucx(hosts, &["-t", "tag_lat", "-s", "8", "-n", "20000"])?.0;
+    let ucx_stream = ucx(hosts, &["-t", "tag_bw", "-s", "1048576", "-n", "2000"])?.1;
+    // The agents occupy the port that plain UDP uses.
+    stop_agents(hosts)?;
+    let udp = udp_bandwidth(hosts, mtu - HEADERS)?;
+    let udp_ping = udp_latency(hosts)?;
+    hosts.left.start_agent()?;
+    hosts.right.start_agent()?;
+    let figures = [write, send, ping, ucx_ping, ucx_stream, udp, udp_ping];
+    Ok(std::array::from_fn(|place| (NAMES[place], figures[place])))
+}
+
 impl Link {
     fn measure(hosts: &Hosts, mtu: u32, runs: usize) -> Result<Self, String> {
-        let (mut udp_mib, mut write_bw_mib, mut send_bw_mib, mut ucx_tcp_mib) = (vec![], vec![], vec![], vec![]);
-        let (mut send_lat_usec, mut ucx_tcp_lat_usec, mut udp_lat_usec) = (vec![], vec![], vec![]);
-        for run in 1..=runs {
-            eprintln!("MTU {mtu}, run {run} of {runs}");
-            let bandwidth = |words: &[&str]| perftest(hosts, words, "BW average[MB/sec]");
-            write_bw_mib.push(bandwidth(&["ib_write_bw", "-s", "1048576", "-n", "2000"])?);
-            send_bw_mib.push(bandwidth(&["ib_send_bw", "-s", "65536", "-n", "20000"])?);
-            send_lat_usec.push(perftest(hosts, &["ib_send_lat", "-s", "8", "-n", "20000"], "t_avg[usec]")?);
-            ucx_tcp_lat_usec.push(ucx(hosts, &["-t", "tag_lat", "-s", "8", "-n", "20000"])?.0);
-            ucx_tcp_mib.push(ucx(hosts, &["-t", "tag_bw", "-s", "1048576", "-n", "2000"])?.1);
-            // The agents occupy the port that plain UDP uses.
-            stop_agents(hosts)?;
-            udp_mib.push(udp_bandwidth(hosts, mtu - HEADERS)?);
-            udp_lat_usec.push(udp_latency(hosts)?);
-            hosts.left.start_agent()?;
-            hosts.right.start_agent()?;
+        let mut rows: [Vec<f64>; 7] = std::array::from_fn(|_| Vec::new());
+        for number in 1..=runs {
+            eprintln!("MTU {mtu}, run {number} of {runs}");
+            for (row, (_, figure)) in rows.iter_mut().zip(run(hosts, mtu)?) {
+                row.push(figure);
+            }
         }
+        let [write_bw_mib, send_bw_mib, send_lat_usec, ucx_tcp_lat_usec, ucx_tcp_mib, udp_mib, udp_lat_usec] = rows;
         Ok(Self {
             mtu,
             write_ratio: ratio(&write_bw_mib, &udp_mib)?,
@@ -94,22 +124,6 @@ impl Link {
     pub(crate) fn holds(&self) -> bool {
         let as_udp = self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR;
         as_udp && self.stream_ratio > STREAM_FLOOR && self.latency_ratio < LATENCY_FLOOR
-    }
-
-    /// The figures by name, for the comparison with peers.
-    pub(super) fn series(self) -> impl Iterator<Item = (String, Vec<f64>)> {
-        let mtu = self.mtu;
-        [
-            ("ib_write_bw -s 1048576", self.write_bw_mib),
-            ("ib_send_bw -s 65536", self.send_bw_mib),
-            ("ib_send_lat -s 8", self.send_lat_usec),
-            ("plain UDP", self.udp_mib),
-            ("plain UDP that spins", self.udp_lat_usec),
-            ("ucx_perftest -t tag_lat -s 8, UCX_TLS=tcp,self", self.ucx_tcp_lat_usec),
-            ("ucx_perftest -t tag_bw -s 1048576, UCX_TLS=tcp,self", self.ucx_tcp_mib),
-        ]
-        .into_iter()
-        .map(move |(name, row)| (format!("{name}, MTU {mtu}"), row))
     }
 
     /// Prints the rows of the table.

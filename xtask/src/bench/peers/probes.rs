@@ -50,12 +50,18 @@ fn settings(words: &str, transports: &str) -> &'static [(&'static str, &'static 
     TUNED.iter().find(fits).filter(|_| transports == TRANSPORTS[0]).map_or(&[], |tuned| tuned.settings)
 }
 
+/// libfabric over shared memory.
+pub(super) const PINGPONG: &str = "fi_pingpong -p shm -S 8";
+
 /// The number of idle pairs.
 pub(super) const IDLE_PAIRS: usize = 31;
 /// The rate that is compared with itself.
 pub(super) const PLAIN: &str = "ib_write_bw -s 8";
 /// The same rate beside idle processes.
 pub(super) const BESIDE_IDLE: &str = "ib_write_bw -s 8, beside 62 idle processes";
+
+/// Milliseconds that `softhca run` adds to the start of a program.
+pub(super) const STARTUP: &str = "softhca run";
 
 /// Processes that are all connected to each other.
 pub(super) const FEW_PROCESSES: &str = "pair 16 AGENT";
@@ -65,13 +71,15 @@ pub(super) const MANY_PROCESSES: &str = "all 128 AGENT";
 const THREAD_MESSAGES: f64 = 800_000.0;
 pub(super) const WAITS: &str = "controls threads 2, sleeps for a lock";
 
-/// The groups of measurements. On a quiet machine each group takes less than a minute.
+/// The groups of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
     /// One at a time, 8 bytes and a few more sizes
     Latency,
     /// Messages and atomics in a second
     Rate,
+    /// Direct access: both programs under softhca run --shared-memory
+    Shared,
     /// Bandwidth of 4 KiB
     #[value(name = "bw-4k")]
     Bw4k,
@@ -102,9 +110,10 @@ pub(crate) enum Group {
 
 impl Group {
     /// All groups that measure.
-    pub(super) const MEASURED: [Self; 12] = [
+    pub(super) const MEASURED: [Self; 13] = [
         Self::Latency,
         Self::Rate,
+        Self::Shared,
         Self::Bw4k,
         Self::Bw64k,
         Self::Bw1m,
@@ -122,6 +131,7 @@ impl Group {
         match self {
             Self::Latency => "latency",
             Self::Rate => "rate",
+            Self::Shared => "shared",
             Self::Bw4k => "bw-4k",
             Self::Bw64k => "bw-64k",
             Self::Bw1m => "bw-1m",
@@ -153,8 +163,8 @@ pub(super) struct Probe {
 
 /// How a probe runs.
 pub(super) enum What {
-    /// perftest on softhca.
-    Perftest { words: String, column: &'static str },
+    /// perftest on softhca, with private or shared memory.
+    Perftest { words: String, column: &'static str, shared: bool },
     /// ucx_perftest.
     Ucx { words: String, transports: &'static str, settings: &'static [(&'static str, &'static str)], column: Column },
     /// libfabric's fi_pingpong.
@@ -169,6 +179,10 @@ pub(super) enum What {
     Waits { words: String, messages: f64 },
     /// `suite/programs/mesh.c` on softhca, on all processors.
     Mesh { words: String },
+    /// perftest on softhca while pairs of connected processes are idle.
+    BesideIdle { words: String, column: &'static str },
+    /// How many milliseconds more a program takes under `softhca run`.
+    Startup,
 }
 
 /// A column of ucx_perftest's last line.
@@ -192,13 +206,22 @@ impl Column {
     }
 }
 
+/// The name of a perftest probe with shared memory.
+pub(super) fn shared_name(words: &str) -> String {
+    format!("{words}, shared memory")
+}
+
 /// The name of a UCX probe.
 pub(super) fn ucx_name(words: &str, transports: &str) -> String {
     format!("ucx_perftest -t {words}, UCX_TLS={transports}")
 }
 
 fn perftest(words: &str, more: &str, column: &'static str) -> Probe {
-    Probe { name: words.to_owned(), what: What::Perftest { words: format!("{words} {more}"), column } }
+    Probe { name: words.to_owned(), what: What::Perftest { words: format!("{words} {more}"), column, shared: false } }
+}
+
+fn shared(words: &str, more: &str, column: &'static str) -> Probe {
+    Probe { name: shared_name(words), what: What::Perftest { words: format!("{words} {more}"), column, shared: true } }
 }
 
 fn ucx(words: &str, more: &str, transports: &'static str, column: Column) -> Probe {
@@ -215,37 +238,43 @@ fn controls(words: &str) -> Probe {
     Probe { name: format!("controls {words}"), what: What::Controls { words: words.to_owned() } }
 }
 
-/// The probes of a group.
+const TYPICAL: &str = "t_typical[usec]";
+const RATE: &str = "MsgRate[Mpps]";
+const AVERAGE: &str = "BW average[MB/sec]";
+
+/// The probes of a group. [`Group::Wire`] has its own programs.
 pub(super) fn of(group: Group) -> Vec<Probe> {
     let posix = TRANSPORTS[0];
     match group {
-        Group::Latency => latency(posix),
+        Group::Latency => latency(),
         Group::Rate => vec![
-            perftest("ib_send_bw -s 8 -l 16", "-n 400000", "MsgRate[Mpps]"),
+            perftest("ib_send_bw -s 8 -l 16", "-n 400000", RATE),
             ucx("tag_bw -s 8", "-n 3000000", posix, Column::Rate),
             ucx("ucp_am_bw -s 8", "-n 3000000", posix, Column::Rate),
-            perftest("ib_atomic_bw -A FETCH_AND_ADD", "-n 100000", "MsgRate[Mpps]"),
-            ucx("ucp_fadd -s 8", "-n 300000 -O 16", posix, Column::Rate),
-            ucx("ucp_fadd -s 8", "-n 20000 -O 16", TRANSPORTS[2], Column::Rate),
         ],
+        Group::Shared => shared_memory(),
         Group::Event => {
-            vec![perftest("ib_send_lat -s 8 -e", "-n 10000", "t_typical[usec]"), baseline("futex"), baseline("eventfd")]
+            vec![perftest("ib_send_lat -s 8 -e", "-n 10000", TYPICAL), baseline("futex"), baseline("eventfd")]
         }
-        Group::Scale => vec![
-            perftest(PLAIN, "-n 200000", "MsgRate[Mpps]"),
-            // `-N`: without it, perftest searches for a peak by comparing every two messages.
-            perftest("ib_write_bw -s 8 -q 1000", "-N -n 32 -t 16", "MsgRate[Mpps]"),
-        ],
-        Group::Control => {
+        Group::Scale => {
+            let count = "-n 200000";
+            let what = What::BesideIdle { words: format!("{PLAIN} {count}"), column: RATE };
             vec![
-                controls("qp"),
-                controls("mr"),
-                controls("pages"),
-                controls("memory AGENT"),
-                baseline("socket"),
-                baseline("nearby"),
+                // `-N`: without it, perftest searches for a peak by comparing every two messages.
+                perftest("ib_write_bw -s 8 -q 1000", "-N -n 32 -t 16", RATE),
+                perftest(PLAIN, count, RATE),
+                Probe { name: BESIDE_IDLE.to_owned(), what },
             ]
         }
+        Group::Control => vec![
+            Probe { name: STARTUP.to_owned(), what: What::Startup },
+            controls("qp"),
+            controls("mr"),
+            controls("pages"),
+            controls("memory AGENT"),
+            baseline("socket"),
+            baseline("nearby"),
+        ],
         Group::Memory => [FEW_PROCESSES, MANY_PROCESSES]
             .map(|words| Probe { name: format!("mesh {words}"), what: What::Mesh { words: words.to_owned() } })
             .into(),
@@ -267,44 +296,63 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
     }
 }
 
-fn latency(posix: &'static str) -> Vec<Probe> {
-    let typical = "t_typical[usec]";
+fn latency() -> Vec<Probe> {
     let mut probes = vec![
         baseline("bounce"),
-        baseline("cells"),
+        baseline("futex"),
         // Few iterations: the program polls only memory. If it shares its processor with the helper
         // thread, each exchange takes milliseconds.
-        perftest("ib_write_lat -s 8", "-n 2000", typical),
-        ucx("ucp_put_lat -s 8", "-n 300000", posix, Column::Latency),
-        perftest("ib_read_lat -s 8", "-n 50000", typical),
-        Probe {
-            name: "fi_pingpong -p shm -S 8".to_owned(),
-            what: What::Pingpong { words: "-p shm -e rdm -S 8 -I 100000".to_owned() },
-        },
-        ucx("tag_lat -s 8", "-n 10000", TRANSPORTS[2], Column::Latency),
+        perftest("ib_write_lat -s 8", "-n 2000", TYPICAL),
+        perftest("ib_read_lat -s 8", "-n 50000", TYPICAL),
+        Probe { name: PINGPONG.to_owned(), what: What::Pingpong { words: "-p shm -e rdm -S 8 -I 100000".to_owned() } },
     ];
     for size in LATENCIES {
-        probes.push(perftest(&format!("ib_send_lat -s {size}"), "-n 50000", typical));
-        probes.push(ucx(&format!("tag_lat -s {size}"), "-n 100000", posix, Column::Latency));
+        // Long messages take longer, above all if the two programs share a busy processor.
+        let count = if size > 4 << 10 { "-n 10000" } else { "-n 50000" };
+        probes.push(perftest(&format!("ib_send_lat -s {size}"), count, TYPICAL));
+        probes.push(ucx(&format!("tag_lat -s {size}"), count, TRANSPORTS[0], Column::Latency));
+    }
+    probes
+}
+
+fn shared_memory() -> Vec<Probe> {
+    let posix = TRANSPORTS[0];
+    let mut probes = vec![
+        shared("ib_write_lat -s 8", "-n 100000", TYPICAL),
+        ucx("ucp_put_lat -s 8", "-n 100000", posix, Column::Latency),
+        shared("ib_read_lat -s 8", "-n 100000", TYPICAL),
+        ucx("ucp_get -s 8", "-n 300000", posix, Column::Latency),
+        shared("ib_atomic_bw -A FETCH_AND_ADD", "-n 500000", RATE),
+        ucx("ucp_fadd -s 8", "-n 3000000 -O 16", posix, Column::Rate),
+    ];
+    for (_, size) in Group::BANDWIDTHS {
+        let count = count(size);
+        for (program, test) in [("ib_write_bw", "ucp_put_bw"), ("ib_read_bw", "ucp_get")] {
+            probes.push(shared(&format!("{program} -s {size}"), &count, AVERAGE));
+            probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), posix, Column::Bandwidth));
+        }
     }
     probes
 }
 
 fn bandwidth(size: usize) -> Vec<Probe> {
-    let average = "BW average[MB/sec]";
-    // Half a second at 10 GB/s, or fewer messages where a message costs more than its bytes.
-    let count = ((4_usize << 30) / size).clamp(400, 100_000);
-    let (count, slow) = (format!("-n {count}"), format!("-n {}", (count / 8).max(50)));
+    let count = count(size);
     let mut probes: Vec<Probe> = ["ib_write_bw", "ib_read_bw", "ib_send_bw"]
         .iter()
-        .map(|program| perftest(&format!("{program} -s {size}"), &count, average))
+        .map(|program| perftest(&format!("{program} -s {size}"), &count, AVERAGE))
         .collect();
-    let ucx =
-        |test: &str, more: &str, transports| ucx(&format!("{test} -s {size}"), more, transports, Column::Bandwidth);
-    let warm = format!("{count} -w 100");
-    probes.extend(["tag_bw", "ucp_am_bw", "ucp_put_bw", "ucp_get"].map(|test| ucx(test, &warm, TRANSPORTS[0])));
-    probes.push(ucx("tag_bw", &warm, TRANSPORTS[1]));
-    probes.push(ucx("tag_bw", &format!("{slow} -w 50"), TRANSPORTS[2]));
-    probes.extend(["ring", "memcpy", "writev"].map(|what| baseline(&format!("{what} {size}"))));
+    let mut peer = |test: &str, over| {
+        probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), over, Column::Bandwidth));
+    };
+    peer("tag_bw", TRANSPORTS[0]);
+    peer("ucp_am_bw", TRANSPORTS[0]);
+    peer("tag_bw", TRANSPORTS[1]);
+    probes.push(baseline(&format!("ring {size}")));
     probes
+}
+
+/// How many messages perftest and UCX send: half a second at 10 GB/s, or fewer messages where a
+/// message costs more than its bytes.
+fn count(size: usize) -> String {
+    format!("-n {}", ((4_usize << 30) / size).clamp(400, 200_000))
 }

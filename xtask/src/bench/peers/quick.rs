@@ -5,36 +5,40 @@
 //! printed beside that of the old one. This is for people who change the data path. Groups whose
 //! figures need many processes or two hosts are left out. The principal function is [`run`].
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use harness::Dist;
 
 use super::goals::{self, Want};
 use super::probes::{self, Group, Probe, What};
-use super::report;
-use super::{Bench, middle};
+use super::quiet::{self, Run};
+use super::verdict::Series;
+use super::{Bench, middle, report};
 
 /// The groups to measure. They take less than ten minutes on two processors.
-const GROUPS: [Group; 7] =
-    [Group::Latency, Group::Rate, Group::Bw4k, Group::Bw64k, Group::Bw1m, Group::Event, Group::Scale];
+const GROUPS: [Group; 8] =
+    [Group::Latency, Group::Rate, Group::Shared, Group::Bw4k, Group::Bw64k, Group::Bw1m, Group::Event, Group::Scale];
 /// A median that is worse than the old one by more than this part is marked.
 const MARGIN: f64 = 0.05;
-
-type Series = BTreeMap<String, Vec<f64>>;
 
 /// Measures `new` with its peers, and with `old` if it is given. Prints the tables.
 pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize) -> Result<(), String> {
     let groups = if groups.is_empty() { &GROUPS[..] } else { groups };
     let wanted = goals::all();
     let counts = |probe: &Probe| wanted.iter().any(|goal| goal.ours == probe.name || goal.theirs.contains(&probe.name));
-    let probes: Vec<Probe> = groups.iter().flat_map(|group| probes::of(*group)).filter(counts).collect();
+    let mut names = HashSet::new();
+    let all = groups.iter().flat_map(|group| probes::of(*group)).filter(counts);
+    let probes: Vec<Probe> = all.filter(|probe| names.insert(probe.name.clone())).collect();
     if probes.is_empty() {
         return Err("none of these groups can be measured quickly: leave out --quick".to_owned());
     }
     let bench = Bench::new(new)?;
     let beside = old.map(Bench::new).transpose()?;
     let (mut ours, mut theirs) = (Series::new(), Series::new());
+    let agents: Vec<u32> =
+        [Some(&bench), beside.as_ref()].into_iter().flatten().filter_map(|bench| bench.room.agent()).collect();
+    let (mut before, mut judged) = (bench.look(&agents)?, Vec::new());
     for run in 1..=runs {
         for (number, probe) in probes.iter().enumerate() {
             eprintln!("run {run} of {runs}, {} of {}: {}", number + 1, probes.len(), probe.name);
@@ -43,8 +47,18 @@ pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize)
                 add(&mut theirs, beside, probe)?;
             }
         }
+        let after = bench.look(&agents)?;
+        judged.push(Run::between(&before, &after));
+        before = after;
     }
-    println!("{}", report::table(&ours));
+    let seen = judged.clone();
+    quiet::judge(&mut judged, &seen);
+    println!("{}", report::tables(&[ours.clone()]));
+    for (number, run) in judged.iter().enumerate() {
+        let place = if run.near { "near each other" } else { "far from each other" };
+        let quiet = if run.quiet() { "quiet".to_owned() } else { run.disturbed.join("; ") };
+        println!("run {}: {quiet}; the processors are {place}", number + 1);
+    }
     if old.is_some() {
         println!("{}", comparison(&ours, &theirs));
     }

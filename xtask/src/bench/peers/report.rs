@@ -1,48 +1,51 @@
-//! The page that `cargo xtask bench --peers` writes: goals with their ratios, every figure, and
-//! plots. It writes only the text between two marks in docs/performance.md, and the plots beside
-//! the page. The principal function is [`write`].
+//! The page that `cargo xtask bench --peers` writes: a table of goals for each part, how quiet the
+//! runs were, and plots. It writes only the text between two marks in docs/performance.md, and the
+//! plots beside the figures. The principal function is [`write`].
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use plot::{Bytes, Heading, Line};
 
-use super::goals::{self, Goal, Want};
-use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, ucx_name};
-use super::{Figures, middle};
-use crate::workspace::Workspace;
+use super::goals::{self, Goal, Part, Want};
+use super::machine::Machine;
+use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, shared_name, ucx_name};
+use super::quiet::{self, Run};
+use super::verdict::{Series, Verdict};
+use super::{Figures, Stored, middle};
 
 /// Digits of a printed figure.
 const DIGITS: usize = 3;
-const PAGE: &str = "docs/performance.md";
+const PAGE: &str = "performance.md";
 const BEGIN: &str = "<!-- beside its peers: written by `cargo xtask bench --peers` -->";
 const END: &str = "<!-- the end of what is written by `cargo xtask bench --peers` -->";
+/// The cause of a missed goal for which goals.rs has none.
+const UNKNOWN: &str = "The cause is not known.";
 
-/// Writes the section and the plots from the figures in `raw`, and prints the goals.
-pub(super) fn write(workspace: &Workspace, raw: &Path) -> Result<(), String> {
-    let mut all = Figures::default();
-    let mut runs = Vec::new();
-    for group in Group::MEASURED {
-        let Ok(text) = fs::read_to_string(raw.join(format!("{}.json", group.name()))) else { continue };
-        let figures: Figures = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", group.name()))?;
-        runs.extend(figures.series.values().map(Vec::len));
-        all = Figures { series: all.series.into_iter().chain(figures.series).collect(), ..figures };
+/// Writes the section and the plots from all stored figures into `docs`, and prints the tables. It
+/// is an error if a missed goal has no cause.
+pub(super) fn write(docs: &Path, stored: &Stored) -> Result<(), String> {
+    if stored.is_empty() {
+        return Err(format!("there are no figures in {}", docs.join("performance").display()));
     }
-    if all.series.is_empty() {
-        return Err(format!("there are no figures in {}", raw.display()));
-    }
-    let section = section(&all, runs.iter().min().copied().unwrap_or(0));
-    let page = workspace.root().join(PAGE);
-    let text = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+    let page = docs.join(PAGE);
+    let section = section(stored);
+    // A folder in place of docs/ has no page yet.
+    let text = fs::read_to_string(&page).unwrap_or_default();
     fs::write(&page, placed(&text, &section)).map_err(|error| format!("{}: {error}", page.display()))?;
-    for (file, svg) in plots(&all.series) {
-        let file = workspace.root().join("docs").join(file);
-        fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+    for (folder, groups) in stored {
+        let all: Series = groups.iter().flat_map(|(_, figures)| figures.chosen()).collect();
+        for (file, svg) in plots(&all) {
+            let file = docs.join("performance").join(folder).join(file);
+            fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
     }
-    println!("{}", table(&all.series));
-    println!("written to {}", page.display());
+    println!("{section}\nwritten to {}", page.display());
+    if section.contains(UNKNOWN) {
+        return Err("a goal is missed and has no cause: write it in xtask/src/bench/peers/goals.rs".to_owned());
+    }
     Ok(())
 }
 
@@ -56,119 +59,164 @@ fn placed(page: &str, section: &str) -> String {
     }
 }
 
-fn section(all: &Figures, runs: usize) -> String {
+fn section(stored: &Stored) -> String {
     let mut text = format!("{BEGIN}\n\n## Beside its peers\n\n");
-    let _ = write!(
-        text,
-        "`cargo xtask bench --peers` measures softhca, its peers and what the machine can do at all in one run, all in turns; medians of at \
-         least {runs} runs, and ratios of each run by itself, of which the middle one counts: a virtual machine's processors are near each other at \
-         one time and not at another, which makes latencies differ by a factor of five, Linux {}, {} processors of a virtual machine. Both sides of each pair, softhca's and the peers', stay on a \
-         processor each (`taskset`): the server on the first, the client on the last. Between hosts nothing is pinned. The settings of \
-         the peers are below and in `xtask/src/bench/peers/probes.rs`, the bare programs in `suite/programs/baseline.c`; every run of every \
-         program is in [performance/](performance/).\n\n",
-        all.kernel, all.processors
-    );
-    text += &table(&all.series);
-    text += "\n![bandwidth over size](performance-bandwidth.svg)\n\n![latency over size](performance-latency.svg)\n\n";
-    text += "UCX is told its transport as the names say, and over shared memory (`UCX_TLS=posix,self`):\n\n";
+    text += "`cargo xtask bench --peers` writes this section. A ratio is within one run; the tables have the median \
+             ratio,\nand the lowest and the highest. All figures of every run are in [performance/](performance/).\n";
+    for (folder, groups) in stored {
+        let machines: Vec<&Machine> = groups.iter().map(|(_, figures)| &figures.machine).collect();
+        let Some(machine) = machines.first() else { continue };
+        let _ = writeln!(text, "\n### {}\n\n{}\n", machine.kind(), measured(&machines));
+        text += &runs(groups);
+        let series: Vec<Series> = groups.iter().map(|(_, figures)| figures.chosen()).collect();
+        text += &tables(&series);
+        for file in [BANDWIDTH, LATENCY] {
+            let _ = writeln!(text, "\n![{}](performance/{folder}/{file})", file.trim_end_matches(".svg"));
+        }
+    }
+    text += "\n### UCX's settings\n\nUCX gets its transport as the names say. Over shared memory \
+             (`UCX_TLS=posix,self`), it also gets:\n\n";
     for Tuned { tests, size, settings, why } in TUNED {
         let words: Vec<String> = settings.iter().map(|(name, value)| format!("`{name}={value}`")).collect();
         let _ = writeln!(text, "* for {} of {}: {}: {why}.", tests.join(" and "), Bytes(*size), words.join(" "));
-    }
-    text += "\nEvery figure (µs for latencies, objects, wake-ups; MiB/s for bandwidths; millions in a second for rates; bytes for memory):\n\n";
-    text += "| what | median | least | most |\n|---|---|---|---|\n";
-    for (name, row) in &all.series {
-        let rate = name.starts_with("ucx") && (name.contains("fadd") || name.contains("bw -s 8,"));
-        let scale = if rate { 1e-6 } else { 1.0 };
-        let ends = row.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
-        let shown = [middle(row).unwrap_or(f64::NAN), ends.0, ends.1].map(|value| figure(value * scale));
-        let _ = writeln!(text, "| `{name}` | {} | {} | {} |", shown[0], shown[1], shown[2]);
     }
     let _ = writeln!(text, "\n{END}");
     text
 }
 
-/// The table of goals and ratios. Goals without a measurement have no row.
-pub(super) fn table(series: &BTreeMap<String, Vec<f64>>) -> String {
-    let mut text = "| what | softhca | beside | ratio | goal | |\n|---|---|---|---|---|---|\n".to_owned();
-    for goal in goals::all() {
-        let Some(ours) = series.get(&goal.ours).and_then(|row| middle(row)) else { continue };
-        let unit = if goal.unit == "Mrate" { "million/s" } else { goal.unit };
-        let beside = best(&goal, series).map(|(name, theirs)| {
-            let times = if goal.times == 1.0 { String::new() } else { format!("{} × ", goal.times) };
-            let ratios = ratios(&goal, &series[&goal.ours], &series[name], scale(&goal, name));
-            (format!("{times}`{name}`: {} {unit}", figure(theirs)), ratios)
-        });
-        let (wanted, holds) = match (goal.want, &beside) {
-            (Want::AtMost(limit), Some((_, [_, ratio, _]))) => (format!("at most {limit}"), *ratio <= limit),
-            (Want::AtLeast(limit), Some((_, [_, ratio, _]))) => (format!("at least {limit}"), *ratio >= limit),
-            (Want::Within(limit), _) => (format!("at most {limit} {unit}"), ours <= limit),
-            (_, None) => continue,
-        };
-        let (beside, ratio) = match beside {
-            Some((beside, [least, ratio, most])) => (beside, format!("{ratio:.2} ({least:.2} to {most:.2})")),
-            None => ("–".to_owned(), "–".to_owned()),
-        };
-        let holds = if holds { "met" } else { "**not met**" };
-        let _ = writeln!(text, "| {} | {} {unit} | {beside} | {ratio} | {wanted} | {holds} |", goal.what, figure(ours));
+/// With what, and when.
+fn measured(machines: &[&Machine]) -> String {
+    let all = |of: fn(&Machine) -> &String| -> String {
+        let values: BTreeSet<&str> = machines.iter().map(|machine| of(machine).as_str()).collect();
+        values.into_iter().collect::<Vec<_>>().join(", ")
+    };
+    let [softhca, kernel, date] = [all(|one| &one.softhca), all(|one| &one.kernel), all(|one| &one.date)];
+    format!("softhca {softhca}, Linux {kernel}, measured on {date}.")
+}
+
+/// How quiet the runs of each group were.
+fn runs(groups: &[(Group, Figures)]) -> String {
+    let mut text = "| group | runs that count | quiet | processors near | far | other runs, all disturbed |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_owned();
+    for (group, figures) in groups {
+        let chosen = quiet::chosen(&figures.runs, figures.wanted);
+        let count = |is_so: fn(&Run) -> bool| chosen.iter().filter(|run| is_so(&figures.runs[**run])).count();
+        let (all, quiet, near) = (chosen.len(), count(Run::quiet), count(|run| run.near));
+        let (far, others) = (all - near, figures.runs.len() - all);
+        let _ = writeln!(text, "| {} | {all} | {quiet} | {near} | {far} | {others} |", group.name());
     }
     text
 }
 
-/// The best median of the others, with its name.
-fn best<'a>(goal: &'a Goal, series: &BTreeMap<String, Vec<f64>>) -> Option<(&'a str, f64)> {
-    let found = goal.theirs.iter().filter_map(|name| {
-        let theirs = middle(series.get(name)?)?;
-        Some((name.as_str(), theirs * scale(goal, name)))
-    });
-    match goal.want {
-        Want::AtMost(_) => found.min_by(|a, b| a.1.total_cmp(&b.1)),
-        Want::AtLeast(_) => found.max_by(|a, b| a.1.total_cmp(&b.1)),
-        Want::Within(_) => None,
+/// A table for each part. A goal is judged by the figures of one group. Goals without a measurement
+/// have no row.
+pub(super) fn tables(groups: &[Series]) -> String {
+    let mut text = String::new();
+    let goals = goals::all();
+    for part in Part::ALL {
+        let of_part = goals.iter().filter(|goal| goal.part == part);
+        let verdict = |goal| groups.iter().find_map(|series| Verdict::of(goal, series));
+        let verdicts: Vec<Verdict<'_>> = of_part.filter_map(verdict).collect();
+        if verdicts.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n#### {}\n\n| what | softhca | compared with | ratio | goal | |", part.title());
+        text += "|---|---|---|---|---|---|\n";
+        verdicts.iter().for_each(|verdict| text += &row(verdict));
+        text += &causes(&verdicts);
     }
+    text
 }
 
-/// UCX prints messages per second, perftest millions.
-fn scale(goal: &Goal, name: &str) -> f64 {
-    if goal.unit == "Mrate" && name.starts_with("ucx") { 1e-6 } else { 1.0 }
-}
-
-/// The least, the median and the greatest ratio. Each ratio is within one run, because the machine
-/// changes between runs.
-fn ratios(goal: &Goal, ours: &[f64], theirs: &[f64], scale: f64) -> [f64; 3] {
-    let factor = goal.times * scale;
-    let mut row: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / (theirs * factor)).collect();
-    row.sort_by(f64::total_cmp);
-    [0, row.len() / 2, row.len().saturating_sub(1)].map(|place| row.get(place).copied().unwrap_or(f64::NAN))
-}
-
-fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
-    let line = |name: &str, sizes: &[usize], of: &dyn Fn(usize) -> String| Line {
-        name: name.to_owned(),
-        points: sizes.iter().filter_map(|size| Some((*size as f64, middle(series.get(&of(*size))?)?))).collect(),
+fn row(verdict: &Verdict<'_>) -> String {
+    let Goal { what, unit, times, want, .. } = verdict.goal;
+    let (beside, ratio) = match &verdict.beside {
+        Some(beside) => {
+            let times = if *times == 1.0 { String::new() } else { format!("{times} × ") };
+            let [least, ratio, most] = beside.ratios;
+            let ratio = format!("{ratio:.2} ({least:.2} to {most:.2})");
+            (format!("{times}`{}`: {} {unit}", beside.name, figure(beside.figure)), ratio)
+        }
+        None => ("–".to_owned(), "–".to_owned()),
     };
+    let wanted = match want {
+        Want::AtMost(limit) => format!("at most {limit}"),
+        Want::AtLeast(limit) => format!("at least {limit}"),
+        Want::Within(limit) => format!("at most {limit} {unit}"),
+    };
+    let met = if verdict.met { "met" } else { "**not met**" };
+    format!("| {what} | {} {unit} | {beside} | {ratio} | {wanted} | {met} |\n", figure(verdict.ours))
+}
+
+/// The causes of the missed goals, once each.
+fn causes(verdicts: &[Verdict<'_>]) -> String {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Verdict { goal, .. } in verdicts.iter().filter(|verdict| !verdict.met) {
+        let cause = if goal.cause.is_empty() { UNKNOWN } else { goal.cause };
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, whats)) if whats.contains(&goal.what.as_str()) => {}
+            Some((_, whats)) => whats.push(&goal.what),
+            None => causes.push((cause, vec![&goal.what])),
+        }
+    }
+    let mut text = if causes.is_empty() { String::new() } else { "\nWhy goals are not met:\n\n".to_owned() };
+    for (cause, whats) in causes {
+        let _ = writeln!(text, "* {}: {cause}", whats.join(", "));
+    }
+    text
+}
+
+const BANDWIDTH: &str = "bandwidth.svg";
+const LATENCY: &str = "latency.svg";
+
+/// The lines of the plots: their names, and the series of each size.
+fn lines() -> [Vec<(&'static str, Vec<(usize, String)>)>; 2] {
+    let over = |sizes: &[usize], of: &dyn Fn(usize) -> String| sizes.iter().map(|size| (*size, of(*size))).collect();
     let sizes = Group::BANDWIDTHS.map(|(_, size)| size);
-    let bandwidths = [
-        line("ib_write_bw", &sizes, &|size| format!("ib_write_bw -s {size}")),
-        line("ib_read_bw", &sizes, &|size| format!("ib_read_bw -s {size}")),
-        line("ib_send_bw", &sizes, &|size| format!("ib_send_bw -s {size}")),
-        line("UCX, posix", &sizes, &|size| ucx_name(&format!("tag_bw -s {size}"), TRANSPORTS[0])),
-        line("UCX, put into its memory", &sizes, &|size| ucx_name(&format!("ucp_put_bw -s {size}"), TRANSPORTS[0])),
-        line("UCX, cma", &sizes, &|size| ucx_name(&format!("tag_bw -s {size}"), TRANSPORTS[1])),
-        line("a bare ring", &sizes, &|size| format!("baseline ring {size}")),
+    let perftest = |program: &'static str| (program, over(&sizes, &|size| format!("{program} -s {size}")));
+    let ucx = |test: &str, transports| over(&sizes, &|size| ucx_name(&format!("{test} -s {size}"), transports));
+    let shared = over(&sizes, &|size| shared_name(&format!("ib_write_bw -s {size}")));
+    let bandwidths = vec![
+        perftest("ib_write_bw"),
+        perftest("ib_read_bw"),
+        perftest("ib_send_bw"),
+        ("ib_write_bw, shared memory", shared),
+        ("UCX, posix", ucx("tag_bw", TRANSPORTS[0])),
+        ("UCX, put into its memory", ucx("ucp_put_bw", TRANSPORTS[0])),
+        ("UCX, cma", ucx("tag_bw", TRANSPORTS[1])),
+        ("a bare ring", over(&sizes, &|size| format!("baseline ring {size}"))),
     ];
-    let latencies = [
-        line("ib_send_lat", &LATENCIES, &|size| format!("ib_send_lat -s {size}")),
-        line("UCX, posix", &LATENCIES, &|size| ucx_name(&format!("tag_lat -s {size}"), TRANSPORTS[0])),
+    let latencies = vec![
+        ("ib_send_lat", over(&LATENCIES, &|size| format!("ib_send_lat -s {size}"))),
+        ("UCX, posix", over(&LATENCIES, &|size| ucx_name(&format!("tag_lat -s {size}"), TRANSPORTS[0]))),
     ];
+    [bandwidths, latencies]
+}
+
+/// The names of the series in the plots.
+#[cfg(test)]
+pub(super) fn plotted() -> BTreeSet<String> {
+    lines().into_iter().flatten().flat_map(|(_, points)| points).map(|(_, name)| name).collect()
+}
+
+fn plots(series: &Series) -> Vec<(&'static str, String)> {
+    let [bandwidths, latencies] = lines().map(|lines| -> Vec<Line> {
+        let point = |(size, name): (usize, String)| Some((size as f64, middle(series.get(&name)?)?));
+        let line = |(name, points): (&str, Vec<(usize, String)>)| Line {
+            name: name.to_owned(),
+            points: points.into_iter().filter_map(point).collect(),
+        };
+        lines.into_iter().map(line).collect()
+    });
     let title = format!("two processes, messages of {} and more", Bytes(LATENCIES[0]));
     [
-        ("performance-bandwidth.svg", "bandwidth between two processes", "MiB/s", &bandwidths[..]),
-        ("performance-latency.svg", &title, "µs, one way", &latencies),
+        (BANDWIDTH, "bandwidth between two processes", "MiB/s", bandwidths),
+        (LATENCY, title.as_str(), "µs, one way", latencies),
     ]
     .into_iter()
     .filter_map(|(file, title, unit, lines)| {
-        Some((file, plot::over_sizes(&Heading { title, caption: &[] }, unit, lines).ok()?))
+        Some((file, plot::over_sizes(&Heading { title, caption: &[] }, unit, &lines).ok()?))
     })
     .collect()
 }
@@ -179,8 +227,7 @@ pub(super) fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, placed, table};
-    use std::collections::BTreeMap;
+    use super::{BEGIN, END, Series, placed, tables};
 
     #[test]
     fn text_outside_the_generated_section_is_kept() {
@@ -191,22 +238,30 @@ mod tests {
         assert_eq!(second, format!("# Page\n\nBy hand.\n\n{}More by hand.\n", section("two")));
     }
 
+    fn series(rows: &[(&str, &[f64])]) -> Series {
+        rows.iter().map(|(name, row)| ((*name).to_owned(), row.to_vec())).collect()
+    }
+
     #[test]
-    fn the_best_of_the_peers_counts() {
-        let series: BTreeMap<String, Vec<f64>> = [
-            ("ib_write_bw -s 4096", vec![100.0, 300.0, 200.0]),
-            ("ucx_perftest -t tag_bw -s 4096, UCX_TLS=posix,self", vec![75.0, 200.0, 150.0]),
-            ("ucx_perftest -t tag_bw -s 4096, UCX_TLS=tcp,self", vec![50.0]),
-            ("ib_send_bw -s 8 -l 16", vec![2.0]),
-            ("ucx_perftest -t tag_bw -s 8, UCX_TLS=posix,self", vec![4e6]),
-        ]
-        .into_iter()
-        .map(|(name, row)| (name.to_owned(), row))
-        .collect();
-        let text = table(&series);
-        assert!(text.contains("| 1.33 (1.33 to 1.50) | at least 1.2 | met |"), "{text}");
-        assert!(text.contains("UCX_TLS=posix,self`: 150"), "{text}");
+    fn a_missed_goal_has_its_cause_below_the_table() {
+        let rate =
+            series(&[("ib_send_bw -s 8 -l 16", &[2.0]), ("ucx_perftest -t tag_bw -s 8, UCX_TLS=posix,self", &[4e6])]);
+        let control = series(&[("controls pages", &[0.0]), ("softhca run", &[9.0])]);
+        let text = tables(&[rate, control]);
+        assert!(
+            text.contains("| 2.00 million/s | `ucx_perftest -t tag_bw -s 8, UCX_TLS=posix,self`: 4.00 million/s |"),
+            "{text}"
+        );
         assert!(text.contains("| 0.50 (0.50 to 0.50) | at least 1 | **not met** |"), "{text}");
-        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.contains("* `ib_send_bw -s 8 -l 16`: The receiver posts"), "{text}");
+        assert!(text.contains("| – | – | at most 0 pages | met |"), "{text}");
+        assert_eq!(text.matches("####").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn figures_of_another_group_are_not_compared() {
+        let ours = series(&[("ib_write_lat -s 8", &[9.0])]);
+        let theirs = series(&[("baseline futex", &[9.0])]);
+        assert_eq!(tables(&[ours, theirs]), "");
     }
 }
