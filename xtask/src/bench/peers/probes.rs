@@ -76,7 +76,7 @@ pub(super) const WAITS: &str = "controls threads 2, sleeps for a lock";
 pub(crate) enum Group {
     /// One at a time, 8 bytes and a few more sizes
     Latency,
-    /// Messages and atomics in a second
+    /// Messages of 8 bytes in a second
     Rate,
     /// Direct access: both programs under softhca run --shared-memory
     Shared,
@@ -96,7 +96,7 @@ pub(crate) enum Group {
     Event,
     /// Many queue pairs, and many idle processes
     Scale,
-    /// What objects cost
+    /// What objects and the start of a program cost
     Control,
     /// What processes cost that all know each other
     Memory,

@@ -61,8 +61,9 @@ fn placed(page: &str, section: &str) -> String {
 
 fn section(stored: &Stored) -> String {
     let mut text = format!("{BEGIN}\n\n## Beside its peers\n\n");
-    text += "`cargo xtask bench --peers` writes this section. A ratio is within one run; the tables have the median \
-             ratio,\nand the lowest and the highest. All figures of every run are in [performance/](performance/).\n";
+    text += "`cargo xtask bench --peers` writes this section. Figures are medians of the runs that count. A ratio is\n\
+             within one run; the tables have the median ratio, and the lowest and the highest. All figures of\n\
+             every run are in [performance/](performance/). [Quiet runs](#quiet-runs) says which runs count.\n";
     for (folder, groups) in stored {
         let machines: Vec<&Machine> = groups.iter().map(|(_, figures)| &figures.machine).collect();
         let Some(machine) = machines.first() else { continue };
@@ -170,8 +171,11 @@ fn causes(verdicts: &[Verdict<'_>]) -> String {
 const BANDWIDTH: &str = "bandwidth.svg";
 const LATENCY: &str = "latency.svg";
 
-/// The lines of the plots: their names, and the series of each size.
-fn lines() -> [Vec<(&'static str, Vec<(usize, String)>)>; 2] {
+/// A line of a plot: its name, and the series of each size.
+type Plotted = (&'static str, Vec<(usize, String)>);
+
+/// The lines of both plots.
+fn lines() -> [Vec<Plotted>; 2] {
     let over = |sizes: &[usize], of: &dyn Fn(usize) -> String| sizes.iter().map(|size| (*size, of(*size))).collect();
     let sizes = Group::BANDWIDTHS.map(|(_, size)| size);
     let perftest = |program: &'static str| (program, over(&sizes, &|size| format!("{program} -s {size}")));
@@ -203,7 +207,7 @@ pub(super) fn plotted() -> BTreeSet<String> {
 fn plots(series: &Series) -> Vec<(&'static str, String)> {
     let [bandwidths, latencies] = lines().map(|lines| -> Vec<Line> {
         let point = |(size, name): (usize, String)| Some((size as f64, middle(series.get(&name)?)?));
-        let line = |(name, points): (&str, Vec<(usize, String)>)| Line {
+        let line = |(name, points): Plotted| Line {
             name: name.to_owned(),
             points: points.into_iter().filter_map(point).collect(),
         };
