@@ -18,6 +18,8 @@ use super::{Figures, Stored, middle};
 
 /// Digits of a printed figure.
 const DIGITS: usize = 3;
+/// Lines of text wrap here, as in the other pages.
+const COLUMNS: usize = 100;
 const PAGE: &str = "performance.md";
 const BEGIN: &str = "<!-- beside its peers: written by `cargo xtask bench --peers` -->";
 const END: &str = "<!-- the end of what is written by `cargo xtask bench --peers` -->";
@@ -61,8 +63,8 @@ fn placed(page: &str, section: &str) -> String {
 
 fn section(stored: &Stored) -> String {
     let mut text = format!("{BEGIN}\n\n## Beside its peers\n\n");
-    text += "`cargo xtask bench --peers` writes this section. Figures are medians of the runs that count. A ratio is\n\
-             within one run; the tables have the median ratio, and the lowest and the highest. All figures of\n\
+    text += "`cargo xtask bench --peers` writes this section. Figures are medians of the runs that count. A ratio\n\
+             is within one run; the tables have the median ratio, and the lowest and the highest. All figures of\n\
              every run are in [performance/](performance/). [Quiet runs](#quiet-runs) says which runs count.\n";
     for (folder, groups) in stored {
         let machines: Vec<&Machine> = groups.iter().map(|(_, figures)| &figures.machine).collect();
@@ -75,11 +77,11 @@ fn section(stored: &Stored) -> String {
             let _ = writeln!(text, "\n![{}](performance/{folder}/{file})", file.trim_end_matches(".svg"));
         }
     }
-    text += "\n### UCX's settings\n\nUCX gets its transport as the names say. Over shared memory \
+    text += "\n### UCX's settings\n\nUCX gets its transport as the names say. Over shared memory\n\
              (`UCX_TLS=posix,self`), it also gets:\n\n";
     for Tuned { tests, size, settings, why } in TUNED {
         let words: Vec<String> = settings.iter().map(|(name, value)| format!("`{name}={value}`")).collect();
-        let _ = writeln!(text, "* for {} of {}: {}: {why}.", tests.join(" and "), Bytes(*size), words.join(" "));
+        text += &item(&format!("for {} of {}: {}: {why}.", tests.join(" and "), Bytes(*size), words.join(" ")));
     }
     let _ = writeln!(text, "\n{END}");
     text
@@ -163,9 +165,26 @@ fn causes(verdicts: &[Verdict<'_>]) -> String {
     }
     let mut text = if causes.is_empty() { String::new() } else { "\nWhy goals are not met:\n\n".to_owned() };
     for (cause, whats) in causes {
-        let _ = writeln!(text, "* {}: {cause}", whats.join(", "));
+        text += &item(&format!("{}: {cause}", whats.join(", ")));
     }
     text
+}
+
+/// An item of a list, wrapped.
+fn item(words: &str) -> String {
+    let mut text = "*".to_owned();
+    let mut column = text.len();
+    for word in words.split_whitespace() {
+        let width = word.chars().count();
+        if column + 1 + width > COLUMNS {
+            text.push_str("\n ");
+            column = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        column += 1 + width;
+    }
+    text + "\n"
 }
 
 const BANDWIDTH: &str = "bandwidth.svg";
@@ -231,7 +250,7 @@ pub(super) fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, Series, placed, tables};
+    use super::{BEGIN, END, Series, item, placed, tables};
 
     #[test]
     fn text_outside_the_generated_section_is_kept() {
@@ -260,6 +279,16 @@ mod tests {
         assert!(text.contains("* `ib_send_bw -s 8 -l 16`: The receiver posts"), "{text}");
         assert!(text.contains("| – | – | at most 0 pages | met |"), "{text}");
         assert_eq!(text.matches("####").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn items_wrap_at_100_columns() {
+        let text = item(&["`ib_write_bw`"; 20].join(" "));
+        assert!(
+            text.starts_with("* `ib_write_bw` ") && text.lines().skip(1).all(|line| line.starts_with("  `")),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() <= 100) && text.lines().count() == 3, "{text}");
     }
 
     #[test]
