@@ -80,7 +80,7 @@ fn section(stored: &Stored) -> String {
         text += &runs(groups);
         let series: Vec<Series> = groups.iter().map(|(_, figures)| figures.chosen()).collect();
         text += &tables(&series);
-        for file in [BANDWIDTH, LATENCY] {
+        for (file, _) in plots(&series.into_iter().flatten().collect()) {
             let _ = writeln!(text, "\n![{}](performance/{folder}/{file})", file.trim_end_matches(".svg"));
         }
     }
@@ -172,7 +172,7 @@ fn causes(verdicts: &[Verdict<'_>]) -> String {
     }
     let mut text = if causes.is_empty() { String::new() } else { "\nWhy goals are not met:\n\n".to_owned() };
     for (cause, whats) in causes {
-        text += &item(&format!("{}: {cause}", whats.join(", ")));
+        text += &item(&format!("{}: {cause}", whats.join("; ")));
     }
     text
 }
