@@ -2,49 +2,31 @@
 //! engine keeps a limited number of bytes for all of these together. Principal type: [`Kept`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shm::Source;
 
 use crate::access;
+use crate::budget::{Budget, Share};
 use crate::cell::Packet;
 
 /// Bytes that all kept packets of an engine take, at most.
 const MOST: usize = 8 << 20;
 
 /// The bytes of all kept packets of an engine.
-#[derive(Default)]
-pub(crate) struct KeptBytes(AtomicUsize);
-
-impl KeptBytes {
-    /// Reserves bytes, if there are as many left.
-    fn reserve(&self, bytes: usize) -> bool {
-        let more = |all: usize| all.checked_add(bytes).filter(|all| *all <= MOST);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-}
+pub(crate) type KeptBytes = Budget<MOST>;
 
 /// A packet and its payload. They count as kept until this value is dropped.
 pub(crate) struct Kept {
     pub(crate) packet: Packet,
     pub(crate) payload: Box<[u8]>,
-    all: Arc<KeptBytes>,
+    share: Share<MOST>,
 }
 
 impl Kept {
     /// Copies a packet. Returns `None` if there is no room for it, or its payload cannot be read.
     pub(crate) fn new(all: &Arc<KeptBytes>, packet: &Packet, payload: Source<'_>) -> Option<Self> {
-        let bytes = Self::bytes_of(payload.len());
-        if !all.reserve(bytes) {
-            return None;
-        }
-        match access::copied(payload) {
-            Ok(payload) => Some(Self { packet: *packet, payload, all: Arc::clone(all) }),
-            Err(_) => {
-                all.0.fetch_sub(bytes, Ordering::Relaxed);
-                None
-            }
-        }
+        let share = Share::of(all, Self::bytes_of(payload.len()))?;
+        access::copied(payload).ok().map(|payload| Self { packet: *packet, payload, share })
     }
 
     /// The bytes that a packet with this payload takes.
@@ -54,13 +36,7 @@ impl Kept {
 
     /// The bytes that the packet takes.
     pub(crate) fn bytes(&self) -> usize {
-        Self::bytes_of(self.payload.len())
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.all.0.fetch_sub(self.bytes(), Ordering::Relaxed);
+        self.share.bytes()
     }
 }
 
@@ -80,6 +56,6 @@ mod tests {
         assert_eq!(kept.len(), 7, "7 MiB with their headers, but not 8");
         assert!(kept.iter().all(|kept| kept.payload[..] == payload[..]));
         drop(kept);
-        assert_eq!(all.0.load(Ordering::Relaxed), 0);
+        assert_eq!(all.used(), 0);
     }
 }

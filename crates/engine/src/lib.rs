@@ -19,6 +19,7 @@ mod ah;
 mod arrived;
 mod async_modify;
 mod board;
+mod budget;
 pub mod capture;
 mod cell;
 mod channel;

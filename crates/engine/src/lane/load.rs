@@ -2,9 +2,10 @@
 //! [`Load`] and [`BulkMemory`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shm::{BULK, BulkTx};
+
+use crate::budget::{Budget, Share};
 
 /// This many bytes take long to copy: tens of microseconds.
 const MUCH: u32 = 512 * 1024;
@@ -13,6 +14,9 @@ const MUCH: u32 = 512 * 1024;
 const LAPS: usize = 4;
 /// How many bytes more than at first the rings of an engine may use, all together.
 const MOST: usize = 64 << 20;
+
+/// By how many bytes the rings of an engine may grow.
+pub(crate) type BulkMemory = Budget<MOST>;
 
 /// What has been carried since the lane last rested.
 #[derive(Default)]
@@ -24,7 +28,7 @@ pub(crate) struct Load {
     /// Bytes since the ring last grew.
     carried: usize,
     /// What the ring has grown by.
-    grown: Option<Grown>,
+    grown: Option<Share<MOST>>,
 }
 
 impl Load {
@@ -44,36 +48,20 @@ impl Load {
     /// Uses more of the ring, if it has carried enough for that.
     pub(crate) fn grow(&mut self, ring: &mut BulkTx, memory: &Arc<BulkMemory>) {
         let reach = ring.reach();
-        if reach == BULK || self.carried < LAPS * reach || !memory.take(reach) {
+        if reach == BULK || self.carried < LAPS * reach {
             return;
         }
-        self.carried = 0;
-        self.grown.get_or_insert_with(|| Grown { memory: Arc::clone(memory), bytes: 0 }).bytes += reach;
-        ring.grow();
-    }
-}
-
-/// By how many bytes the rings of an engine have grown.
-#[derive(Default)]
-pub(crate) struct BulkMemory(AtomicUsize);
-
-impl BulkMemory {
-    /// Takes this many bytes, if so many are left.
-    fn take(&self, bytes: usize) -> bool {
-        let taken = |all: usize| all.checked_add(bytes).filter(|all| *all <= MOST);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
-    }
-}
-
-/// By how many bytes one ring has grown. They go back to the engine when it is dropped.
-struct Grown {
-    memory: Arc<BulkMemory>,
-    bytes: usize,
-}
-
-impl Drop for Grown {
-    fn drop(&mut self) {
-        self.memory.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        let grows = match &mut self.grown {
+            Some(share) => share.extend(reach),
+            none => {
+                *none = Share::of(memory, reach);
+                none.is_some()
+            }
+        };
+        if grows {
+            self.carried = 0;
+            ring.grow();
+        }
     }
 }
 
@@ -110,9 +98,9 @@ mod tests {
             load.add(MUCH);
             load.grow(&mut ring, &memory);
         }
-        assert_eq!((ring.reach(), memory.0.load(Ordering::Relaxed)), (BULK, BULK - first));
+        assert_eq!((ring.reach(), memory.used()), (BULK, BULK - first));
         drop(load);
-        assert_eq!(memory.0.load(Ordering::Relaxed), 0);
+        assert_eq!(memory.used(), 0);
     }
 
     #[test]
