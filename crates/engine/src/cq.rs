@@ -97,7 +97,7 @@ struct CqRing {
     producer: u32,
     consumer: u32,
     armed: Armed,
-    /// How many of the unpolled entries, from the oldest on, have had an event.
+    /// How many of the completions that wait to be polled, from the oldest on, have had an event.
     told: u32,
     moderation: Option<Moderation>,
     overrun: bool,
@@ -130,6 +130,11 @@ impl CqRing {
 
     fn used(&self) -> u32 {
         self.wheel.between(self.consumer, self.producer)
+    }
+
+    /// How many completions wait to be polled: the entries, and the lost one behind them.
+    fn waiting(&self) -> u32 {
+        self.used() + u32::from(self.lost.is_some())
     }
 
     /// The unpolled entries, oldest first, without the first `skipped` ones.
@@ -355,7 +360,6 @@ impl Cq {
                 view.read_to(at, wc);
                 let [time, rest]: [u64; 2] = view.read(at + size_of::<Wc>());
                 ring.consumer = ring.next(ring.consumer);
-                ring.told = ring.told.saturating_sub(1);
                 // In memory the index comes first.
                 (time, rest as u32, (rest >> 32) as u32)
             } else {
@@ -363,6 +367,7 @@ impl Cq {
                 *wc = lost.wc;
                 (lost.timestamp, lost.freed, lost.flags)
             };
+            ring.told = ring.told.saturating_sub(1);
             stamp(time);
             taken += 1;
             if let Some(lint) = lint {
@@ -463,11 +468,12 @@ impl Cq {
         if let Some(lint) = self.lint() {
             lint.purged(self.handle, qpn);
         }
-        ring.lost = ring.lost.filter(|lost| lost.wc.qp_num != qpn);
+        let stays = |entry: &Cqe| entry.wc.qp_num != qpn;
+        let told = ring.unpolled(0).chain(ring.lost).take(ring.told as usize).filter(stays).count();
+        ring.told = told as u32;
+        ring.lost = ring.lost.filter(stays);
         if ring.producer != ring.consumer {
-            let stays = |entry: &Cqe| entry.wc.qp_num != qpn;
             let entries = ring.drain();
-            ring.told = entries.iter().take(ring.told as usize).filter(|entry| stays(entry)).count() as u32;
             ring.refill(entries.into_iter().filter(stays));
         }
     }

@@ -87,10 +87,10 @@ impl Cq {
     /// which has had no event. Completions behind it may have another one.
     pub(super) fn tell_of_unpolled(&self, ring: &mut CqRing) {
         let wanted = ring.unpolled(ring.told).position(|entry| ring.armed.wants(&entry));
-        if wanted.is_none() && ring.lost.is_none() {
+        if wanted.is_none() && (ring.lost.is_none() || ring.told == ring.waiting()) {
             return;
         }
-        let told = wanted.map_or(ring.used(), |index| ring.told + index as u32 + 1);
+        let told = wanted.map_or(ring.waiting(), |index| ring.told + index as u32 + 1);
         self.tell_or_wait(ring);
         if ring.armed == Armed::Nothing {
             ring.told = told;
@@ -100,7 +100,7 @@ impl Cq {
     /// Raises the event for which the CQ was armed.
     pub(super) fn tell(&self, ring: &mut CqRing) {
         ring.armed = Armed::Nothing;
-        ring.told = ring.used();
+        ring.told = ring.waiting();
         ring.store(word::ARMED, 0);
         if let Some(channel) = &self.channel {
             channel.raise(self.itself.clone());

@@ -87,6 +87,7 @@ fn v_41_an_overrun_ends_the_queue_and_its_queue_pairs(fabric: &Fabric) {
 fn status_21_general_err_wakes_who_waits(fabric: &Fabric) {
     let (engine, plan) = (fabric.engine(), Plan::rc());
     let channel = engine.create_channel().expect("a channel");
+    nonblocking(channel.fd());
     let spec = CqSpec { cqe: 2, channel: Some(&channel), comp_vector: 0, cookie: 40 };
     let small = engine.create_cq(&spec).expect("a CQ");
     let roomy = crate::common::cq(&engine, 64);
@@ -102,6 +103,9 @@ fn status_21_general_err_wakes_who_waits(fabric: &Fabric) {
         assert_eq!(b.received().status, 0);
     }
     assert!(readable(channel.fd(), PATIENCE), "an event");
+    assert_eq!(channel.next_event(), Ok(40));
+    small.req_notify(false).expect("armed");
+    assert_eq!(channel.next_event(), Err(Errno::EAGAIN), "one event for each completion");
     let mut wcs = [Wc::default(); 8];
     let count = small.poll(&mut wcs).expect("polled");
     assert_eq!(count as u32, small.entries() + 1);
