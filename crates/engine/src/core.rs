@@ -65,6 +65,14 @@ pub struct Core {
     pub(crate) clock: Clock,
     /// The strict mode's checks, if the environment asks for them.
     pub(crate) lint: Option<Box<Lint>>,
+    /// The engine, for what must be received before memory is withdrawn.
+    pub(crate) arrivals: OnceLock<Weak<dyn Arrivals>>,
+}
+
+/// Packets that have arrived and are not handled yet.
+pub(crate) trait Arrivals: Send + Sync {
+    /// Handles them.
+    fn catch_up(self: Arc<Self>);
 }
 
 /// The connection to the agent.
@@ -122,6 +130,14 @@ impl Core {
     #[must_use]
     pub fn lint(&self) -> Option<&Lint> {
         self.lint.as_deref()
+    }
+
+    /// Handles all packets that have arrived so far. An adapter has handled and acknowledged them
+    /// long before the program withdraws the memory that they name.
+    pub(crate) fn catch_up(&self) {
+        if let Some(engine) = self.arrivals.get().and_then(Weak::upgrade) {
+            engine.catch_up();
+        }
     }
 
     /// Whether a capture runs.

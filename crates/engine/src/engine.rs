@@ -175,8 +175,11 @@ impl Engine {
             kept_bytes: Arc::default(),
             clock: Clock::new(simulated),
             lint: Lint::from_environment(hello.engine),
+            arrivals: OnceLock::new(),
         };
         let engine = Arc::new(Self::over(Arc::new(core), network, page));
+        let itself: Weak<Self> = Arc::downgrade(&engine);
+        let _ = engine.core.arrivals.set(itself);
         // Handles the pushes that the agent has already sent.
         engine.listen();
         engine.take_faults();

@@ -13,6 +13,7 @@ use shm::{LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload, Record, place};
+use crate::core::Arrivals;
 use crate::engine::{Deferred, Engine};
 use crate::expected::{Done, RunEnd, note_touched};
 use crate::faults::DELAYED_PACKETS;
@@ -38,6 +39,12 @@ enum Caller {
     Found,
     /// The helper thread, or a thread that needs a result.
     Helps,
+}
+
+impl Arrivals for Engine {
+    fn catch_up(self: Arc<Self>) {
+        Engine::catch_up(&self);
+    }
 }
 
 impl Engine {

@@ -90,8 +90,9 @@ impl Qp {
             // The first call of `facts` asks the agent, which must not happen under the QP's lock.
             self.engine().facts();
         }
-        if attributes.attr_mask & attr::STATE != 0 && u32::from(attributes.qp_state) == State::Err as u32 {
-            // What the peer has acknowledged so far is complete, and is not flushed.
+        if attributes.attr_mask & attr::STATE != 0 && leaves_every_state(attributes.qp_state) {
+            // What the peer has acknowledged so far is complete, and is not flushed. What the peer has
+            // sent so far is taken, as by an adapter that handles packets as they arrive.
             self.engine().catch_up();
         }
         // The QP's own lock is not held while the engine asks the agent: a polling thread may wait

@@ -17,6 +17,8 @@ impl Qp {
         if self.lock().is_dead() {
             return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
         }
+        // An adapter has long taken and acknowledged what the peer has sent.
+        self.engine.catch_up();
         self.send_off();
         let order = self.engine.memory.allocation.lock();
         let request = super::destroy(self.handle);
