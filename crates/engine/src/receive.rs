@@ -231,6 +231,9 @@ impl Qp {
             inner.established = true;
             self.raise(kind::COMM_EST);
         }
+        if inner.responder.owes_read() && !packet.headers.opcode.is_read() && !self.sends_read_data(inner) {
+            return;
+        }
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
         let mut pd = self.pd;
         if let Some(target) = &self.target
@@ -253,6 +256,19 @@ impl Qp {
         }
         let status = self.execute(inner, packet, payload, step, pd);
         self.after_refusal(inner, status);
+    }
+
+    /// Sends the data of earlier READs as far as the path has room, before a request may overwrite
+    /// it. The IBA lets a request overtake a READ (10.8.3.3: requesters use a fence), but common
+    /// responders answer in order, and Open MPI relies on it. Returns false if the QP does not serve
+    /// the request any more, because the data could not be read.
+    #[cold]
+    #[inline(never)]
+    fn sends_read_data(&self, inner: &mut Inner) -> bool {
+        if let Some(qp) = self.arc() {
+            qp.pump(inner);
+        }
+        !inner.is_dead() && inner.state.serves()
     }
 
     /// Executes a step that another engine's responder requires.

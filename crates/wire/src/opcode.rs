@@ -230,6 +230,12 @@ impl Opcode {
         matches!(self.operation, Operation::Flush)
     }
 
+    /// Whether the packet is an RDMA READ request.
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self.operation, Operation::ReadRequest)
+    }
+
     /// Whether the packet is part of an RDMA READ response.
     #[must_use]
     pub const fn is_read_response(self) -> bool {

@@ -340,7 +340,8 @@ impl Inner {
         self.view.is_none()
     }
 
-    /// Whether the QP serves requests, and no request waits that must be served before the next.
+    /// Whether the QP serves requests, and no request waits that must be served before the next: not
+    /// even a READ whose data is not sent yet.
     #[inline]
     pub(crate) fn awaits_next(&self) -> bool {
         !self.is_dead()
@@ -348,6 +349,7 @@ impl Inner {
             && (self.established || self.state != State::Rtr)
             && self.incoming.rnr_grace.is_empty()
             && self.incoming.rnr_grace.out_of_order.is_none()
+            && !self.responder.owes_data()
     }
 
     /// Whether changes of the QP have no effect now, by the agent's word after FREEZE_QP.

@@ -245,6 +245,32 @@ fn one_sided_operations_need_nobody_at_the_target(fabric: &Fabric) {
     }
 }
 
+/// The IBA lets later requests overtake a READ without a fence. Common responders answer in order,
+/// and programs rely on it.
+fn a_read_gets_what_stood_there_before_the_next_request(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    let base = SendWr { remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() };
+    for round in 0..200u64 {
+        for code in [opcode::RDMA_WRITE, opcode::SEND, opcode::ATOMIC_FETCH_AND_ADD] {
+            b.memory.put_word(0, round);
+            b.recv(1, 0, 8);
+            a.memory.put_word(0, u64::MAX);
+            let next = if code == opcode::ATOMIC_FETCH_AND_ADD { a.sge(16, 8) } else { a.sge(0, 8) };
+            a.post_all(&[
+                SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(8, 8), ..base },
+                SendWr { opcode: code, compare_add: 1, sges: &next, ..base },
+            ]);
+            (0..2).for_each(|_| assert_eq!(a.sent().status, 0));
+            assert_eq!(a.memory.word(8), round, "opcode {code}");
+            if code != opcode::SEND {
+                a.post(&SendWr::default());
+                assert_eq!(a.sent().status, 0);
+            }
+            assert_eq!(b.received().status, 0);
+        }
+    }
+}
+
 fn long_messages_and_messages_that_are_too_long(fabric: &Fabric) {
     let len = 40 << 20;
     let (a, b) = fabric.pair(&Plan { memory: len, ..Plan::rc() });
@@ -281,6 +307,7 @@ crate::common::everywhere! {
     sends_and_writes_of_the_connected_services
     inline_data_is_taken_at_once_and_without_a_key
     long_messages_and_messages_that_are_too_long
+    a_read_gets_what_stood_there_before_the_next_request
 }
 
 crate::common::even_with_losses! {

@@ -327,6 +327,17 @@ impl Answers {
         self.unsent == 0 && matches!(self.last, Answer::Ack)
     }
 
+    /// Whether the answer to a READ or atomic waits to be sent.
+    pub(super) fn owes_data(&self) -> bool {
+        self.unsent > 0
+    }
+
+    /// Whether the answer to a READ waits to be sent.
+    pub(super) fn owes_read(&self) -> bool {
+        let waits = |saved: &Saved| matches!(saved.request, Request::Read { .. }) && saved.next != saved.end;
+        self.unsent > 0 && self.saved.iter().flatten().any(waits)
+    }
+
     pub(super) fn any(&self) -> bool {
         self.unsent > 0 || !matches!(self.last, Answer::None)
     }

@@ -244,6 +244,19 @@ impl Responder {
         self.answers.any()
     }
 
+    /// Whether [`Responder::poll_answer`] has the answer to a READ or atomic to send.
+    #[inline]
+    #[must_use]
+    pub fn owes_data(&self) -> bool {
+        self.answers.owes_data()
+    }
+
+    /// Whether [`Responder::poll_answer`] has data to send that a READ has asked for.
+    #[must_use]
+    pub fn owes_read(&self) -> bool {
+        self.answers.owes_read()
+    }
+
     /// Whether an ACK is all that [`Responder::poll_answer`] has to send. Such an ACK may be
     /// delayed until another packet goes the same way.
     #[must_use]
