@@ -63,6 +63,14 @@ pub struct Mr {
     pub twin: Option<(ContextId, u32)>,
 }
 
+impl Mr {
+    /// Whether its PD cannot be freed while it exists. A region of nothing holds no PD: that of mlx5's
+    /// library does not exist for the kernel, and perftest frees the PD first.
+    pub fn holds_pd(&self) -> bool {
+        !matches!(self.memory_kind, MemoryKind::Null)
+    }
+}
+
 /// What an MR consists of.
 #[derive(Debug)]
 pub enum MemoryKind {

@@ -119,10 +119,13 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         twins: 0,
         twin: Some((other, handle)),
     };
+    let is_held = shadow.holds_pd();
     shares::room_for(world, owner, Kind::Mr)?;
     let mr_handle = world.tables.mrs.insert(owner, shadow).ok_or_else(|| no_handle(Kind::Mr))?;
     world.device_of_mut(owner).count_up(Kind::Mr);
-    pd::hold(world, owner, pd_handle)?;
+    if is_held {
+        pd::hold(world, owner, pd_handle)?;
+    }
     if let Some(mr) = world.tables.mrs.find_mut(other, handle) {
         mr.twins += 1;
     }

@@ -11,8 +11,7 @@ use abi::qp::{ModifyQp, QueryQpAnswer, attr, migration};
 use abi::queue::{QP_PATHS_SWAPPED, qp as word};
 use abi::{Errno, Refusal};
 
-use super::ah::check_vector;
-use super::qp_modify::vector_of;
+use super::qp_modify::check_path;
 use crate::device::Device;
 use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
@@ -66,7 +65,7 @@ pub(super) fn check(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> 
         if dest.port_num != port {
             return bad(format!("its alternate path leaves by port {}, but alt_port_num is {port}", dest.port_num));
         }
-        check_vector(device, &vector_of(dest), &format!("the alternate path of QP {qpn:#x}"))?;
+        check_path(device, dest, &format!("the alternate path of QP {qpn:#x}"))?;
         device.check_pkey_index(port, wanted.alt_pkey_index).map_err(|refusal| {
             Refusal::new(refusal.errno, format!("the alternate path of QP {qpn:#x}: {}", refusal.reason))
         })?;

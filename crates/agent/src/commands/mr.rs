@@ -97,7 +97,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         twins: 0,
         twin: None,
     };
-    let handed_over = mr.memory.is_some();
+    let (handed_over, is_held) = (mr.memory.is_some(), mr.holds_pd());
     let Some(handle) = world.tables.mrs.insert(call.context, mr) else {
         world.numbers.keys.give_back(key);
         if handed_over {
@@ -105,7 +105,9 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         }
         return Err(no_handle(Kind::Mr));
     };
-    pd::hold(world, call.context, body.pd_handle)?;
+    if is_held {
+        pd::hold(world, call.context, body.pd_handle)?;
+    }
     if said.flags & mr_flags::DEVICE != 0 {
         dm::count(world, call.context, said.dm_handle)?;
     }
@@ -195,16 +197,18 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
             None if mr.twins > 0 => world.numbers.keys.share(mr.key, mr.twins),
             None => world.numbers.keys.give_back(mr.key),
         }
+        if mr.holds_pd() {
+            pd::let_go(world, owner, mr.pd);
+        }
+        if mr.memory.is_some() {
+            give_memory_back(world, owner, mr.length);
+        }
         if let MemoryKind::Device(piece, held_by) = mr.memory_kind {
             if let Some(handle) = held_by {
                 dm::discount(world, owner, handle);
             }
             dm::let_go(world, owner, piece);
         }
-        if mr.memory.is_some() {
-            give_memory_back(world, owner, mr.length);
-        }
-        pd::let_go(world, owner, mr.pd);
         world.device_of_mut(owner).count_down(Kind::Mr);
     }
 }

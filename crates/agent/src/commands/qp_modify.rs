@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::ah::AhAttr;
+use abi::ah::{AhAttr, rate_mbps};
 use abi::device::mtu_bytes;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, RATE_LIMIT_MAX, attr};
 use abi::queue::qp as word;
@@ -148,7 +148,7 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
         }
     }
     if given(attr::AV) {
-        check_vector(device, &vector_of(&wanted.dest), &format!("the path of QP {qpn:#x}"))?;
+        check_path(device, &wanted.dest, &format!("the path of QP {qpn:#x}"))?;
         if wanted.dest.port_num != port_num {
             return bad(format!("its path leaves by port {}, but it is on port {port_num}", wanted.dest.port_num));
         }
@@ -215,8 +215,17 @@ fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u3
     }
 }
 
+/// Checks a path of a queue pair: its address vector, and that its static rate is a code.
+pub(super) fn check_path(device: &Device, dest: &Dest, of: &str) -> Outcome<()> {
+    if rate_mbps(dest.static_rate).is_none() {
+        let text = format!("{of} has a static rate of {}, which is no code of `enum ibv_rate`", dest.static_rate);
+        return refuse(Errno::EINVAL, text);
+    }
+    check_vector(device, &vector_of(dest), of)
+}
+
 /// Converts the address vector to the layout of address handles.
-pub(super) fn vector_of(dest: &Dest) -> AhAttr {
+fn vector_of(dest: &Dest) -> AhAttr {
     AhAttr {
         dgid: dest.dgid,
         flow_label: dest.flow_label,
