@@ -9,8 +9,9 @@ use std::time::Duration;
 /// Work-arounds for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
-    /// How long an initiator holds its first FPDU back after the reply. siw overlooks an FPDU that
-    /// arrives just after its reply, until more data arrives.
+    /// How long this side holds its first FPDU back after the reply. As responder, siw overlooks an
+    /// FPDU that arrives just after its reply, until more data arrives. As initiator, it resets the
+    /// connection if an FPDU arrives before it has read the reply.
     pub hold_first_fpdu: Duration,
     /// How long this side waits after the peer's last bytes before it closes its direction. If the
     /// end arrives while siw still sends, siw completes that work request with an error although

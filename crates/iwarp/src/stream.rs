@@ -140,7 +140,8 @@ impl Stream {
             });
         }
         let waits = !initiator && (agreement.rtr.is_some() || !config.quirks.responder_first);
-        let hold = Some(config.quirks.hold_first_fpdu).filter(|hold| initiator && !hold.is_zero());
+        // A responder that waits sends only after the peer has, and needs no hold.
+        let hold = Some(config.quirks.hold_first_fpdu).filter(|hold| !waits && !hold.is_zero());
         Stream {
             receiver: Receiver::new(agreement.crc, agreement.receives_markers),
             sender: Sender::new(agreement.crc, agreement.sends_markers),
@@ -277,6 +278,7 @@ impl Stream {
         if !self.config.quirks.hold_end.is_zero() {
             self.hold_end = Some(self.held_end(now));
         }
+        self.hold = self.hold.filter(|hold| now < *hold);
         while matches!(self.state, State::Waiting | State::Open | State::Closing) {
             let Stream { receiver, requester, responder, events, config, .. } = self;
             let segment = match receiver.next(&mut bytes) {

@@ -279,15 +279,17 @@ fn a_peer_that_does_not_close_is_reset_in_time() {
 #[test]
 fn a_first_fpdu_is_held_back_towards_siw() {
     let config = Config { quirks: Quirks::SIW, ..Config::default() };
-    let (mut one, _) = pair_with(4, None, config);
-    post(&mut one, 1, write(0), b"x");
-    let mut out = vec![0; one.stream.room()];
-    let hold = Quirks::SIW.hold_first_fpdu;
-    assert_eq!(one.stream.poll_timeout(), Some(hold));
-    let early = hold - Duration::from_nanos(1);
-    assert_eq!(one.stream.poll_transmit(early, &mut out, &mut one.ram), Transmit::Nothing);
-    assert_eq!(one.stream.poll_transmit(hold, &mut out, &mut one.ram), Transmit::Bytes(24));
-    assert_eq!(one.stream.poll_timeout(), None);
+    let (one, two) = pair_with(4, None, config);
+    for mut side in [one, two] {
+        post(&mut side, 1, write(0), b"x");
+        let mut out = vec![0; side.stream.room()];
+        let hold = Quirks::SIW.hold_first_fpdu;
+        assert_eq!(side.stream.poll_timeout(), Some(hold));
+        let early = hold - Duration::from_nanos(1);
+        assert_eq!(side.stream.poll_transmit(early, &mut out, &mut side.ram), Transmit::Nothing);
+        assert_eq!(side.stream.poll_transmit(hold, &mut out, &mut side.ram), Transmit::Bytes(24));
+        assert_eq!(side.stream.poll_timeout(), None);
+    }
 }
 
 #[test]

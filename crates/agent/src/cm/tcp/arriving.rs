@@ -2,7 +2,7 @@
 //! [`Manager`].
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use abi::Errno;
 use abi::qp::kind;
@@ -188,14 +188,24 @@ impl Manager {
 
     /// Rejects a request, and gives the peer time to read why. `name` is its id, or the listener.
     pub(super) fn send_away(&mut self, name: u32, socket: TcpStream, responder: &mut Responder, private: &[u8]) {
-        let Ok((reply, _)) = responder.reject(private) else { return };
+        let Ok((reply, linger)) = responder.reject(private) else { return };
         let _ = epoll::delete(&self.mail.tcp.epoll, &socket);
-        if sockets::send(&socket, &reply).is_ok() && socket.shutdown(std::net::Shutdown::Write).is_ok() {
-            self.show_frame(name, &socket, LEAVES, &reply);
-            self.show_end(name, &socket);
-            let deadline = self.now().after(super::LINGER);
-            self.mail.tcp.add_half(Half::Leaving(socket), deadline);
+        if sockets::send(&socket, &reply).is_err() {
+            return;
         }
+        self.show_frame(name, &socket, LEAVES, &reply);
+        let mut time = super::LINGER;
+        if linger.is_zero() {
+            if socket.shutdown(Shutdown::Write).is_err() {
+                return;
+            }
+            self.show_end(name, &socket);
+        } else {
+            // The peer closes first, or the time ends.
+            time = u64::try_from(linger.as_nanos()).unwrap_or(u64::MAX);
+        }
+        let deadline = self.now().after(time);
+        self.mail.tcp.add_half(Half::Leaving(socket), deadline);
     }
 }
 

@@ -17,6 +17,7 @@ use super::super::ports::Ports;
 use super::super::tests::Host;
 use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, Wire};
+use crate::rnic::StartUp;
 use crate::streams::StreamNews;
 
 /// The time of the peers' state machines, which never expire.
@@ -24,7 +25,11 @@ const NEVER: Duration = Duration::MAX;
 const QPN: u32 = 0x123;
 
 fn host() -> Host {
-    let devices = vec![DeviceConfig { transport: Transport::Iwarp, ..DeviceConfig::default() }];
+    host_that_starts(StartUp::default())
+}
+
+fn host_that_starts(iwarp: StartUp) -> Host {
+    let devices = vec![DeviceConfig { transport: Transport::Iwarp, iwarp, ..DeviceConfig::default() }];
     Host::of(&Config { wire: Wire::Off, devices, ..Config::default() }, &["127.0.0.1"])
 }
 
@@ -142,6 +147,27 @@ fn a_rejected_peer_gets_the_private_data() {
     host.call(command::REJECT, &reject, 0);
     assert_eq!(reply(&mut socket, &mut initiator), Answer::Rejected(b"no".to_vec()));
     assert_eq!(host.refused(command::ACCEPT, &Accept { id: asked.id, ..Accept::default() }), abi::Errno::EINVAL);
+}
+
+/// siw loses the private data of a rejection if the end comes just behind it.
+#[test]
+fn a_rejected_siw_has_time_to_close_first() {
+    for siw in [false, true] {
+        let mut host = host_that_starts(StartUp { siw, ..StartUp::default() });
+        let (_, at) = host.tcp_listener();
+        let (mut socket, mut initiator) = asks(at);
+        let asked = host.tcp_event();
+        host.call(command::REJECT, &Reject { id: asked.id, ..Reject::default() }, 0);
+        assert_eq!(reply(&mut socket, &mut initiator), Answer::Rejected(Vec::new()));
+        if siw {
+            socket.set_nonblocking(true).expect("changed");
+            assert_eq!(socket.read(&mut [0; 9]).expect_err("open").kind(), ErrorKind::WouldBlock);
+            socket.set_nonblocking(false).expect("changed");
+            host.manager.outside.pass(Duration::from_secs(2));
+            host.manager.on_time(&host.world);
+        }
+        assert_eq!(socket.read(&mut [0; 9]).expect("the end"), 0);
+    }
 }
 
 #[test]
