@@ -101,14 +101,11 @@ impl<'a> Lab<'a> {
             client.wait(LIMIT).map_err(|late| format!("{}; {}", one_line(&late), last_line(&server.everything())))?;
         match case.ending {
             Ending::Both if is_early(case, &client) => {
-                // The peer runs only a few programs at a time.
-                if serves == Serves::Peer {
-                    self.peer.ask(self.room, &format!("kill $(cat {PID})"))?;
-                }
+                self.end_server(serves)?;
                 return Err(EARLY.to_owned());
             }
             Ending::Both => {}
-            Ending::Says(words) if client.everything().contains(words) => return Ok(()),
+            Ending::Says(words) if client.everything().contains(words) => return self.end_server(serves),
             Ending::Says(_) => {
                 return Err(format!("the client ended with {}: {}", client.code, last_line(&client.everything())));
             }
@@ -122,6 +119,15 @@ impl<'a> Lab<'a> {
             (true, false) => Err(said("the client", &client)),
             (false, true) => Err(said("the server", &server)),
             (false, false) => Err(format!("{}; {}", said("the client", &client), said("the server", &server))),
+        }
+    }
+
+    /// Ends a server of the peer that goes on: the peer runs only a few programs at a time, and a
+    /// program that runs cannot be replaced there.
+    fn end_server(&self, serves: Serves) -> Result<(), String> {
+        match serves {
+            Serves::Peer => self.peer.ask(self.room, &format!("kill $(cat {PID}) || true")).map(drop),
+            Serves::Here => Ok(()),
         }
     }
 
