@@ -258,19 +258,6 @@ impl Qp {
         self.after_refusal(inner, status);
     }
 
-    /// Sends the data of earlier READs as far as the path has room, before a request may overwrite
-    /// it. The IBA lets a request overtake a READ (10.8.3.3: requesters use a fence), but common
-    /// responders answer in order, and Open MPI relies on it. Returns false if the QP does not serve
-    /// the request any more, because the data could not be read.
-    #[cold]
-    #[inline(never)]
-    fn sends_read_data(&self, inner: &mut Inner) -> bool {
-        if let Some(qp) = self.arc() {
-            qp.pump(inner);
-        }
-        !inner.is_dead() && inner.state.serves()
-    }
-
     /// Executes a step that another engine's responder requires.
     #[inline(never)]
     pub(crate) fn execute_apart(

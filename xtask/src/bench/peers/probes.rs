@@ -251,6 +251,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
             perftest("ib_send_bw -s 8 -l 16", "-n 400000", RATE),
             ucx("tag_bw -s 8", "-n 3000000", posix, Column::Rate),
             ucx("ucp_am_bw -s 8", "-n 3000000", posix, Column::Rate),
+            baseline("verbs-rate"),
         ],
         Group::Shared => shared_memory(),
         Group::Event => {
@@ -298,7 +299,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
 
 fn latency() -> Vec<Probe> {
     let mut probes = vec![
-        baseline("bounce"),
+        baseline("verbs"),
         baseline("futex"),
         // Few iterations: the program polls only memory. If it shares its processor with the helper
         // thread, each exchange takes milliseconds.
