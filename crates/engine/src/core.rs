@@ -65,14 +65,14 @@ pub struct Core {
     pub(crate) clock: Clock,
     /// The strict mode's checks, if the environment asks for them.
     pub(crate) lint: Option<Box<Lint>>,
-    /// The engine, for what must be received before memory is withdrawn.
+    /// The engine, for what must be received before a region or window ends.
     pub(crate) arrivals: OnceLock<Weak<dyn Arrivals>>,
 }
 
 /// Packets that have arrived and are not handled yet.
 pub(crate) trait Arrivals: Send + Sync {
-    /// Handles them.
-    fn catch_up(self: Arc<Self>);
+    /// Handles them. Bounded, because peers may go on sending.
+    fn take_arrived(self: Arc<Self>);
 }
 
 /// The connection to the agent.
@@ -134,9 +134,9 @@ impl Core {
 
     /// Handles all packets that have arrived so far. An adapter has handled and acknowledged them
     /// long before the program withdraws the memory that they name.
-    pub(crate) fn catch_up(&self) {
+    pub(crate) fn take_arrived(&self) {
         if let Some(engine) = self.arrivals.get().and_then(Weak::upgrade) {
-            engine.catch_up();
+            engine.take_arrived();
         }
     }
 

@@ -148,7 +148,7 @@ impl Mr {
     /// EBUSY while a window is bound to it; the agent's refusal.
     pub fn dereg(&self) -> Result<()> {
         self.core.check_process()?;
-        self.core.catch_up();
+        self.core.take_arrived();
         let extent = self.extent.read().clone();
         extent.windows.close(extent.key)?;
         let body = DeregMr { mr_handle: self.handle };
@@ -212,7 +212,7 @@ impl Mr {
             pd_handle: new_pd.handle(),
             access_flags: new_access,
         };
-        self.core.catch_up();
+        self.core.take_arrived();
         old.windows.close(old.key)?;
         let asked = self.core.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()));
         old.windows.open();

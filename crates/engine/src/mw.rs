@@ -67,7 +67,7 @@ impl Mw {
     /// The agent's refusal.
     pub fn dealloc(&self) -> Result<()> {
         self.core.check_process()?;
-        self.core.catch_up();
+        self.core.take_arrived();
         let mut state = self.window.state.lock();
         let tail = MwIn { rev: REV, key: state.key };
         let body = DeallocMw { mw_handle: self.handle };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
-use shm::{LaneRx, RECORD_MAX, Source};
+use shm::{CELLS, LaneRx, RECORD_MAX, Source};
 use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload, Record, place};
@@ -41,9 +41,20 @@ enum Caller {
     Helps,
 }
 
+/// Rounds in which arrived packets of other hosts are taken: about as many bytes as a window has.
+const ARRIVED: u32 = 8;
+
 impl Arrivals for Engine {
-    fn catch_up(self: Arc<Self>) {
-        Engine::catch_up(&self);
+    fn take_arrived(self: Arc<Self>) {
+        // Not through the walk of the polls: this waits for locks.
+        for lane in self.lanes.list().iter().filter(|lane| lane.may_have_packets()) {
+            let mut receiver = lane.receiver.lock();
+            let begin = receiver.rx.ring.position();
+            // No more than the ring can hold has arrived so far.
+            while receiver.rx.ring.position().wrapping_sub(begin) < CELLS && self.receive(lane, &mut receiver) {}
+        }
+        let _ = (0..ARRIVED).try_for_each(|_| self.receive_from_hosts(true, false).then_some(()));
+        self.serve_streams(true);
     }
 }
 

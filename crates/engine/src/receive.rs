@@ -95,7 +95,7 @@ impl Qp {
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
             self.show_arrived(&mut inner);
-        } else if !inner.incoming.rnr_grace.is_empty()
+        } else if inner.incoming.rnr_grace.until().is_some()
             && let Some(qp) = self.arc()
         {
             self.serve_rnr_grace(&mut inner);
@@ -231,7 +231,10 @@ impl Qp {
             inner.established = true;
             self.raise(kind::COMM_EST);
         }
-        if inner.responder.owes_read() && !packet.headers.opcode.is_read() && !self.sends_read_data(inner) {
+        if inner.responder.owes_read()
+            && !packet.headers.opcode.is_read()
+            && !self.follows_reads(inner, packet, payload)
+        {
             return;
         }
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));

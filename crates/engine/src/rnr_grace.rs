@@ -5,8 +5,11 @@
 //! for a processor to post receive requests. The peer would then get an RNR NAK only because the
 //! program was interrupted. So a request of a reliable connection that finds no receive request is
 //! kept for a short time, together with the requests after it, and is served when one is posted.
-//! The peer gets an RNR NAK only after that time. To the peer it looks like a late answer. A QP
-//! serves the queue in `rnr_grace/serving.rs`. Principal type: [`RnrGraceQueue`].
+//! The peer gets an RNR NAK only after that time. To the peer it looks like a late answer.
+//!
+//! Requests behind a READ wait in the same queue, without an RNR NAK, while the path has no room for
+//! the READ's data, which they may overwrite. A QP serves the queue in `rnr_grace/serving.rs`.
+//! Principal type: [`RnrGraceQueue`].
 
 mod serving;
 
@@ -33,8 +36,12 @@ pub(crate) struct RnrGraceQueue {
     bytes: usize,
     /// Bytes that the engine keeps.
     all: Arc<KeptBytes>,
-    /// When the peer gets an RNR NAK.
+    /// When the peer gets an RNR NAK. Never, if the requests wait for a READ.
     until: Time,
+    /// The first request waits until the data of the READ before it is sent.
+    behind_read: bool,
+    /// The queue was full: its requests do not wait for READs any more.
+    overtakes: bool,
     /// Out-of-order packets, if there are any.
     pub(crate) out_of_order: Option<Box<OutOfOrderBuffer>>,
     /// The packet of the last RNR NAK: when it is retransmitted, it does not wait again.
@@ -43,16 +50,31 @@ pub(crate) struct RnrGraceQueue {
 
 impl RnrGraceQueue {
     pub(crate) fn new(all: Arc<KeptBytes>) -> Self {
-        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, out_of_order: None, refused: None }
+        Self {
+            packets: VecDeque::new(),
+            bytes: 0,
+            all,
+            until: Time::NEVER,
+            behind_read: false,
+            overtakes: false,
+            out_of_order: None,
+            refused: None,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// When the peer gets an RNR NAK, if a request waits.
+    /// When the peer gets an RNR NAK, if a request waits for a receive request.
     pub(crate) fn until(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(self.until)
+        (!self.is_empty() && !self.behind_read).then_some(self.until)
+    }
+
+    /// Whether requests wait for the data of a READ to be sent.
+    #[inline]
+    pub(crate) fn is_behind_read(&self) -> bool {
+        self.behind_read && !self.is_empty()
     }
 
     /// Drops all packets.
@@ -90,7 +112,7 @@ impl RnrGraceQueue {
     }
 
     fn take(&mut self) -> VecDeque<Kept> {
-        self.bytes = 0;
+        (self.bytes, self.behind_read) = (0, false);
         std::mem::take(&mut self.packets)
     }
 }

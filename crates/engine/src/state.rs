@@ -93,7 +93,7 @@ impl Qp {
         if attributes.attr_mask & attr::STATE != 0 && leaves_every_state(attributes.qp_state) {
             // What the peer has acknowledged so far is complete, and is not flushed. What the peer has
             // sent so far is taken, as by an adapter that handles packets as they arrive.
-            self.engine().catch_up();
+            self.engine().take_arrived();
         }
         // The QP's own lock is not held while the engine asks the agent: a polling thread may wait
         // for it.

@@ -66,6 +66,10 @@ impl Qp {
                 }
                 if !self.send_undisturbed(inner) {
                     self.pump_generally(inner);
+                    if inner.incoming.rnr_grace.is_behind_read() && !inner.responder.owes_read() {
+                        self.serve_rnr_grace(inner);
+                        return self.pump(inner);
+                    }
                 }
             }
         }
@@ -322,19 +326,6 @@ impl Qp {
             }
         }
         None
-    }
-
-    /// Sends the data of earlier READs as far as the path has room, before a request may overwrite
-    /// it. The IBA lets a request overtake a READ (10.8.3.3: requesters use a fence), but common
-    /// responders answer in order, and Open MPI relies on it. Returns false if the QP does not serve
-    /// the request any more, because the data could not be read.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn sends_read_data(&self, inner: &mut Inner) -> bool {
-        if let Some(qp) = self.arc() {
-            qp.pump(inner);
-        }
-        !inner.is_dead() && inner.state.serves()
     }
 
     /// Sends the requests, as far as the path has room.

@@ -276,6 +276,7 @@ impl Hold {
     pub fn destroy(&self) -> Result<u32> {
         let engine = self.qp.engine();
         engine.check_process()?;
+        engine.take_arrived();
         let _order = engine.memory.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());

@@ -87,7 +87,7 @@ impl Cq {
     /// which has had no event. Completions behind it may have another one.
     pub(super) fn tell_of_unpolled(&self, ring: &mut CqRing) {
         let wanted = ring.unpolled(ring.told).position(|entry| ring.armed.wants(&entry));
-        if wanted.is_none() && (ring.lost.is_none() || ring.told == ring.waiting()) {
+        if wanted.is_none() && (ring.lost.is_none() || ring.told >= ring.waiting()) {
             return;
         }
         let told = wanted.map_or(ring.waiting(), |index| ring.told + index as u32 + 1);

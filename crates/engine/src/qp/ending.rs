@@ -18,7 +18,7 @@ impl Qp {
             return Err(refusal(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
         }
         // An adapter has long taken and acknowledged what the peer has sent.
-        self.engine.catch_up();
+        self.engine.take_arrived();
         self.send_off();
         let order = self.engine.memory.allocation.lock();
         let request = super::destroy(self.handle);

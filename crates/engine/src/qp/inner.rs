@@ -340,8 +340,8 @@ impl Inner {
         self.view.is_none()
     }
 
-    /// Whether the QP serves requests, and no request waits that must be served before the next: not
-    /// even a READ whose data is not sent yet.
+    /// Whether the QP serves requests, and no request waits that must be served before the next, and
+    /// no READ or atomic waits for its answer.
     #[inline]
     pub(crate) fn awaits_next(&self) -> bool {
         !self.is_dead()

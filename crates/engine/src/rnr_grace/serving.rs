@@ -30,6 +30,30 @@ impl Qp {
         self.look_again(inner, inner.incoming.rnr_grace.until);
     }
 
+    /// Sends the data of earlier READs before a request may overwrite it. If the path has no room,
+    /// keeps the request for later. Returns whether the request is to be executed now.
+    ///
+    /// The IBA lets a request overtake a READ (10.8.3.3: requesters use a fence), but common
+    /// responders answer in order, and Open MPI relies on it. If the queue is full, the request
+    /// overtakes the READ.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn follows_reads(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> bool {
+        if inner.incoming.rnr_grace.overtakes {
+            return true;
+        }
+        if let Some(qp) = self.arc() {
+            qp.pump(inner);
+        }
+        if inner.is_dead() || !inner.state.serves() {
+            return false;
+        }
+        let queue = &mut inner.incoming.rnr_grace;
+        let waits = self.service == Service::Rc && inner.responder.owes_read() && queue.keep(0, packet, payload);
+        queue.behind_read |= waits;
+        !waits
+    }
+
     /// Whether a request has to wait behind others; if so, keeps it.
     #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> bool {
@@ -41,6 +65,10 @@ impl Qp {
         if let Some(before) = inner.incoming.rnr_grace.before(psn)
             && !inner.incoming.rnr_grace.keep(before, packet, payload)
         {
+            if inner.incoming.rnr_grace.behind_read {
+                self.overtake_reads(inner);
+                return self.waits_behind(inner, packet, payload);
+            }
             self.end_rnr_grace(inner);
         }
         true
@@ -66,6 +94,14 @@ impl Qp {
         if inner.incoming.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);
         }
+    }
+
+    /// The queue is full: serves the requests behind a READ, although its data is not sent yet.
+    #[cold]
+    fn overtake_reads(&self, inner: &mut Inner) {
+        inner.incoming.rnr_grace.overtakes = true;
+        self.serve_rnr_grace(inner);
+        inner.incoming.rnr_grace.overtakes = false;
     }
 
     /// The grace time is over: the peer gets an RNR NAK and retransmits all waiting requests.

@@ -271,6 +271,31 @@ fn a_read_gets_what_stood_there_before_the_next_request(fabric: &Fabric) {
     }
 }
 
+/// The same while the path has no room for the data of the READ. The requests behind it wait.
+fn a_long_read_is_not_overtaken(fabric: &Fabric) {
+    let len = 4 << 20;
+    let plan = Plan { memory: 2 * len, ..Plan::rc() };
+    let (a, b) = fabric.pair(&plan);
+    let (rkey, last) = (b.mr.rkey(), b.memory.addr(len - 8));
+    let base = SendWr { remote_addr: b.memory.addr(0), rkey, ..SendWr::default() };
+    for round in 0..8 {
+        b.memory.pattern(0, len, round);
+        let before = b.memory.get(0, len);
+        b.recv(1, len - 64, 16);
+        a.memory.pattern(len, 32, round + 1);
+        a.post_all(&[
+            SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(0, len), ..base },
+            SendWr { opcode: opcode::RDMA_WRITE, sges: &a.sge(len, 8), remote_addr: last, ..base },
+            SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(len + 64, 8), remote_addr: last, ..base },
+            SendWr { opcode: opcode::SEND, sges: &a.sge(len + 8, 16), ..base },
+        ]);
+        (0..4).for_each(|_| assert_eq!(a.sent().status, 0));
+        assert!(a.memory.get(0, len) == before, "round {round}");
+        assert_eq!(a.memory.get(len + 64, 8), a.memory.get(len, 8), "round {round}");
+        assert_eq!((b.received().status, b.memory.get(len - 64, 16)), (0, a.memory.get(len + 8, 16)));
+    }
+}
+
 fn long_messages_and_messages_that_are_too_long(fabric: &Fabric) {
     let len = 40 << 20;
     let (a, b) = fabric.pair(&Plan { memory: len, ..Plan::rc() });
@@ -308,6 +333,7 @@ crate::common::everywhere! {
     inline_data_is_taken_at_once_and_without_a_key
     long_messages_and_messages_that_are_too_long
     a_read_gets_what_stood_there_before_the_next_request
+    a_long_read_is_not_overtaken
 }
 
 crate::common::even_with_losses! {
