@@ -59,7 +59,8 @@ pub(crate) fn ensure(host: &Host, run_dir: &Path, wanted: Wanted) -> Result<Conn
         if has != serde_json::json!(host.addresses) {
             let dir = run_dir.display();
             return Err(format!(
-                "the agent of {dir} was started with different addresses: {has}; stop it with `softhca agent --stop`"
+                "the agent of {dir} was started with different addresses: {has}; stop it with `softhca agent --stop`, or \
+                 name another folder in SOFTHCA_DIR for these addresses"
             ));
         }
     }

@@ -58,8 +58,8 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 
 /// Checks that an address vector is usable. It needs a port, and a GRH with a valid source GID. On
 /// InfiniBand a LID is sufficient, and with a GRH the LID is ignored. Only 20 bits of a flow label
-/// count. The others are ignored, as by hardware (UCX sets all of them). So is a static rate that is no
-/// code of `enum ibv_rate`: mlx5's library takes it for 0, and GASNet leaves it uninitialised.
+/// count. The others are ignored, as by hardware (UCX sets all of them). A static rate that is no
+/// code of `enum ibv_rate` means 0, as for mlx5's library; GASNet leaves it uninitialised.
 pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let number = u32::from(attr.port_num);
     let port = device.port(number)?;
