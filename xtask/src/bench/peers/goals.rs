@@ -39,8 +39,9 @@ mod cause {
         room. There is no next step. [More](#1000-queue-pairs)";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
-    pub(super) const WIRE_TIME: &str = "The kernel takes most of the time, and an acknowledgement goes out with each \
-        reply. There is no next step yet. [More](#latency-between-hosts)";
+    pub(super) const WIRE_TIME: &str = "The kernel takes most of the time, and about half of the acknowledgements take \
+        a system call of their own. The next step is to find out why they do not leave with the reply. \
+        [More](#latency-between-hosts)";
 }
 
 /// The parts of the page, one table each.
