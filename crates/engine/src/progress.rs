@@ -41,7 +41,7 @@ enum Caller {
     Helps,
 }
 
-/// Rounds in which arrived packets of other hosts are taken: about as many bytes as a window has.
+/// Rounds in which arrived packets of other hosts are taken, because peers may go on sending.
 const ARRIVED: u32 = 8;
 
 impl Arrivals for Engine {
