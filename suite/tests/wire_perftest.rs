@@ -27,6 +27,25 @@ fn between_addresses(words: &[&str]) {
     lists::expect_figures(words, &hosts.must_succeed(Family::V4, words));
 }
 
+/// The acknowledgement of a message leaves together with the program's reply.
+#[test]
+fn a_message_and_the_acknowledgement_of_the_last_one_are_one_datagram() {
+    const MESSAGES: u32 = 5000;
+    let Some(hosts) = Hosts::joined(9000, User::Me).expect("two namespaces") else { return };
+    hosts.must_succeed(Family::V4, &["ib_send_lat", "-s", "8", "-n", &MESSAGES.to_string()]);
+    let datagrams: u32 = [hosts.left.namespace(), hosts.right.namespace()]
+        .map(|namespace| {
+            let words = namespace.script("grep ^Udp: /proc/net/snmp | tail -1").expect("the counters");
+            // UDP's fourth counter, OutDatagrams.
+            words.split_whitespace().nth(4).and_then(|word| word.parse::<u32>().ok()).expect("a number")
+        })
+        .iter()
+        .sum();
+    // A program that loses its processor between a message and its reply leaves the acknowledgement
+    // to its helper thread.
+    assert!(datagrams < 2 * MESSAGES * 5 / 4, "{datagrams} datagrams for {MESSAGES} messages each way");
+}
+
 /// One test for each row and MTU.
 macro_rules! between_namespaces {
     ($small:ident $large:ident $($name:ident: $($word:literal)+;)*) => {

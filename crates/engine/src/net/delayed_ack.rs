@@ -24,6 +24,7 @@ impl Engine {
         let delayed = std::mem::take(&mut *self.net.delayed_acks.lock());
         for qp in &delayed {
             let mut inner = qp.lock();
+            inner.wire.is_listed = false;
             qp.send_delayed_ack(&mut inner);
         }
         // Keeps the allocation for the next delayed ACKs.
@@ -40,7 +41,9 @@ impl Qp {
     /// answer, it may be delayed until the program posts.
     pub(crate) fn pump_or_delay_ack(self: &Arc<Self>, inner: &mut Inner) {
         let receives = !inner.incoming.arrived.is_empty();
-        let replies = receives && inner.wire.reply_pattern.receive();
+        let pattern = &mut inner.wire.reply_pattern;
+        // Without a new message, a delayed ACK remains delayed.
+        let replies = if receives { pattern.receive() } else { pattern.is_reply_due() };
         let idle = !inner.requester.has_unsent() && !inner.responder.has_answers();
         let may_wait = replies && inner.responder.owes_only_ack() && !inner.requester.has_unsent();
         if inner.is_dead() || self.service != Service::Rc || !inner.link.on_wire() || !(idle || may_wait) {
@@ -53,7 +56,9 @@ impl Qp {
                 // word RQ_PSN, too.
                 view.word(word::OWED).store(OWED | inner.responder.msn(), Ordering::Release);
             }
-            self.engine().net.delayed_acks.lock().push(Arc::clone(self));
+            if !std::mem::replace(&mut inner.wire.is_listed, true) {
+                self.engine().net.delayed_acks.lock().push(Arc::clone(self));
+            }
             self.engine().net.has_delayed_acks.store(true, Ordering::Release);
         }
         self.show(inner);

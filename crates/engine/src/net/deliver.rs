@@ -190,9 +190,13 @@ impl<'a> Packets<'a> {
 /// A QP has taken packets: it answers at once, or when the caller pumps it.
 #[inline]
 fn answer(qp: &Arc<Qp>, inner: &mut Inner, touched: &mut Vec<Arc<Qp>>, at_once: bool) {
+    let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
     if at_once {
+        if is_last {
+            touched.pop();
+        }
         qp.pump_or_delay_ack(inner);
-    } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
+    } else if !is_last {
         touched.push(Arc::clone(qp));
     }
 }

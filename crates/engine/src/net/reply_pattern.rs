@@ -18,7 +18,12 @@ impl ReplyPattern {
         if std::mem::replace(&mut self.received, true) {
             self.replies = 0;
         }
-        self.replies >= REPLIES
+        self.is_reply_due()
+    }
+
+    /// Whether the program has received a message and is likely to reply.
+    pub(crate) fn is_reply_due(&self) -> bool {
+        self.received && self.replies >= REPLIES
     }
 
     /// The program posts.
@@ -41,8 +46,11 @@ mod tests {
         assert!(!pattern.receive());
         pattern.post();
         pattern.post();
+        assert!(!pattern.is_reply_due(), "nothing was received since");
         assert!(pattern.receive(), "it has replied twice");
+        assert!(pattern.is_reply_due());
         assert!(!pattern.receive(), "and now it has not");
+        assert!(!pattern.is_reply_due());
         pattern.post();
         assert!(!pattern.receive());
     }

@@ -251,6 +251,8 @@ pub(crate) struct WirePart {
     pub(crate) quantum: SendQuantum,
     /// What the program does after it has received something from another host.
     pub(crate) reply_pattern: ReplyPattern,
+    /// The QP is in the engine's list of delayed acknowledgements.
+    pub(crate) is_listed: bool,
 }
 
 impl Inner {
