@@ -6,6 +6,7 @@
 //! which has the sentence and says whose mistake it was.
 
 pub(crate) mod beyond;
+pub(crate) mod kept;
 
 use std::fmt;
 use std::ops::Range;
@@ -20,6 +21,8 @@ use wire::icrc::Folding;
 use crate::core::Core;
 use crate::extent::{EVERY_PD, Extent, LOCAL_READ, MemoryKind};
 use crate::usermem;
+
+use self::kept::{Keeper, KeptRegion};
 
 /// Why memory was not accessed.
 #[derive(Debug)]
@@ -382,6 +385,9 @@ pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<
 pub(crate) struct HeldRegion<'a> {
     core: &'a Core,
     region: Option<MappedRwLockReadGuard<'a, Arc<Extent>>>,
+    /// The QP whose lock the caller holds, if any, and what this QP keeps.
+    keeper: Option<&'a dyn Keeper>,
+    kept: KeptRegion,
     /// The next copy is probably the last one.
     is_last: bool,
 }
@@ -390,7 +396,21 @@ impl<'a> HeldRegion<'a> {
     /// Holds no region yet.
     #[inline]
     pub(crate) fn new(core: &'a Core) -> Self {
-        Self { core, region: None, is_last: false }
+        Self { core, region: None, keeper: None, kept: KeptRegion::default(), is_last: false }
+    }
+
+    /// Holds no region yet, but uses the one that `keeper` keeps, and may make it keep another. The
+    /// caller holds the lock of this QP, and returns what [`HeldRegion::into_kept`] returns to it
+    /// before the lock is released.
+    #[inline]
+    pub(crate) fn of_qp(core: &'a Core, keeper: &'a dyn Keeper, kept: KeptRegion) -> Self {
+        Self { core, region: None, keeper: Some(keeper), kept, is_last: false }
+    }
+
+    /// Releases the region, and returns what the QP keeps.
+    #[inline]
+    pub(crate) fn into_kept(self) -> KeptRegion {
+        self.kept
     }
 
     /// Releases the region.
@@ -410,15 +430,27 @@ impl<'a> HeldRegion<'a> {
     /// The address of the range in this process, or `None` if the region has no memory.
     #[inline(always)]
     fn open(&mut self, wanted: Use, (key, addr, len): (u32, u64, usize)) -> Result<Option<*mut u8>, Refusal> {
+        let region = match self.kept.get(key) {
+            Some(region) => region,
+            None => self.hold(key)?,
+        };
+        let host = check(region, wanted, key, addr, len as u64)?;
+        Ok((!matches!(region.memory_kind, MemoryKind::Null))
+            .then(|| std::ptr::with_exposed_provenance_mut(host as usize)))
+    }
+
+    /// Looks a region up, unless it is held already, and holds it.
+    #[inline(always)]
+    fn hold(&mut self, key: u32) -> Result<&Extent, Refusal> {
         if self.region.as_ref().is_none_or(|region| region.key != key) {
             // The old region is released first, so that no thread holds two regions at once.
             self.region = None;
             self.region = self.core.keys.extents.hold(key >> 8);
+            if let (Some(keeper), Some(region)) = (self.keeper, &self.region) {
+                self.kept.note(region, keeper);
+            }
         }
-        let region = self.region.as_ref().ok_or(Refusal::NoKey { key })?;
-        let host = check(region, wanted, key, addr, len as u64)?;
-        Ok((!matches!(region.memory_kind, MemoryKind::Null))
-            .then(|| std::ptr::with_exposed_provenance_mut(host as usize)))
+        self.region.as_deref().map(|region| &**region).ok_or(Refusal::NoKey { key })
     }
 
     /// Copies `from` to `addr` of a region.
@@ -462,6 +494,7 @@ impl<'a> HeldRegion<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::kept::Keepers;
     use super::*;
 
     #[test]
@@ -477,6 +510,7 @@ mod tests {
             memory_kind: MemoryKind::Program,
             windows: Arc::default(),
             backing: None,
+            keepers: Keepers::default(),
         };
         let reach = |pd, by: (u32, u32)| {
             let wanted = Use { pd: by.0, right: right::REMOTE_WRITE, qpn: by.1 };

@@ -75,14 +75,14 @@ impl Engine {
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let Some(qp) = recent else { return RunEnd::Other(len) };
+        let Some(qp) = &*recent else { return RunEnd::Other(len) };
         let mut inner = qp.lock();
         // These concern only what this side sends.
         const SUPPORTED: Special = Special::LOSSY.and(Special::PACED).and(Special::HELD);
         if !qp.expects_packets(&inner, SUPPORTED) {
             return RunEnd::Other(len);
         }
-        let mut region = HeldRegion::new(self);
+        let mut region = HeldRegion::of_qp(self, &**qp, std::mem::take(&mut inner.incoming.place));
         let partition = inner.link.partition;
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
@@ -105,7 +105,7 @@ impl Engine {
         };
         // Released before answers are sent: a thread that waits for the region may hold a lock that
         // is taken below.
-        drop(region);
+        inner.incoming.place = region.into_kept();
         if count > 0 {
             let more = match end {
                 RunEnd::Empty => false,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::errno::Errno;
 use shm::region::Region;
 
+use crate::access::kept::Keepers;
 use crate::error::{Result, refusal};
 
 /// The right of its owner to read a memory region. Every region has this right, and no memory
@@ -19,7 +20,6 @@ pub(crate) const LOCAL_READ: u32 = 1 << 31;
 pub(crate) const EVERY_PD: u32 = u32::MAX;
 
 /// The memory behind the key of a region or of a bound window. `rereg` replaces the whole value.
-#[derive(Clone)]
 pub(crate) struct Extent {
     pub(crate) key: u32,
     /// The PD that may use it, or [`EVERY_PD`].
@@ -37,6 +37,16 @@ pub(crate) struct Extent {
     pub(crate) windows: Arc<Windows>,
     /// Keeps the memory mapped, if it is not the program's own (in the agent's proxy engine).
     pub(crate) backing: Option<Arc<Region>>,
+    /// The QPs that keep it.
+    pub(crate) keepers: Keepers,
+}
+
+impl Extent {
+    /// Whether this is a memory window. Its owner does not have the right that each region's owner
+    /// has.
+    pub(crate) fn is_window(&self) -> bool {
+        self.access & LOCAL_READ == 0
+    }
 }
 
 /// How many windows are bound to a region. While there are any, the region cannot change.

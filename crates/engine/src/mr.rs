@@ -15,6 +15,7 @@ use abi::queue::{MrIn, REV, mr_flags};
 use parking_lot::RwLock;
 use shm::region::Region;
 
+use crate::access::kept::Keepers;
 use crate::core::Core;
 use crate::error::{Result, refusal};
 use crate::extent::{Extent, LOCAL_READ, MemoryKind};
@@ -100,6 +101,7 @@ impl Mr {
             memory_kind,
             windows: Arc::default(),
             backing,
+            keepers: Keepers::default(),
         };
         let core = Arc::clone(pd.core());
         let mr = Arc::new(Self {
@@ -170,9 +172,14 @@ impl Mr {
 
     /// Makes the key invalid. Waits for copies under way.
     pub(crate) fn withdraw(&self) {
-        let key = self.lkey();
-        self.core.keys.extents.remove(key >> 8);
-        self.core.keys.withdraw_grants(key);
+        let extent = self.extent.read().clone();
+        self.end(&extent);
+    }
+
+    fn end(&self, extent: &Extent) {
+        self.core.keys.extents.remove(extent.key >> 8);
+        extent.keepers.withdraw();
+        self.core.keys.withdraw_grants(extent.key);
     }
 
     /// Changes the translation (1), the PD (2) or the access rights (4), as `flags` says. The keys
@@ -220,8 +227,7 @@ impl Mr {
         if let Some(lint) = self.core.lint() {
             lint.deregisters(&self.core, "ibv_rereg_mr", &old);
         }
-        self.core.keys.extents.remove(old.key >> 8);
-        self.core.keys.withdraw_grants(old.key);
+        self.end(&old);
         let extent = Extent {
             key: answer.lkey,
             pd: new_pd.handle(),
@@ -233,6 +239,7 @@ impl Mr {
             memory_kind: old.memory_kind,
             windows: Arc::clone(&old.windows),
             backing: old.backing.clone(),
+            keepers: Keepers::default(),
         };
         *self.extent.write() = Arc::new(extent);
         *self.pd.write() = new_pd;

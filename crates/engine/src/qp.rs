@@ -20,6 +20,7 @@ use abi::stream::qp_kind;
 use inner::{Queues, Receiving};
 use protocol::{Service, State};
 
+use crate::access::kept::KeptRegion;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
@@ -258,7 +259,7 @@ impl Engine {
         token: Option<Token>,
     ) -> Arc<Qp> {
         let srq_sges = parts.srq.as_ref().map_or(0, |srq| srq.max_sge());
-        let queues = Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, token };
+        let queues = Queues { sq, sq_tail: 0, rq, rq_head: 0, rq_tail: 0, source: KeptRegion::default(), token };
         let incoming = Receiving::new(&self.kept_bytes, srq_sges);
         let inner = Inner::new(parts.service, caps.max_send_wr, view, queues, incoming);
         let queue_use = Arc::new(QueueUse { srq: parts.srq.as_ref().map(|srq| srq.handle()), ..QueueUse::default() });

@@ -150,12 +150,13 @@ impl Qp {
             ..Path::default()
         };
         let mut sender = lane.sender.lock();
-        let mut region = HeldRegion::new(self.engine());
+        let mut region = HeldRegion::of_qp(self.engine(), self, std::mem::take(&mut queues.source));
         let mut sent = false;
         if answers && let Some(response) = responder.poll_answer(1) {
             let ack = self.run(RunHeaders::Answer(responder, response), 1, 0, Origin::Nothing);
             if self.put_on_lane(lane, &mut sender, path, &ack, None, &mut region).0 == 0 {
                 responder.untransmit(0);
+                queues.source = region.into_kept();
                 return false;
             }
             traffic.sent(1, 0, ack.headers.len(), mtu);
@@ -180,7 +181,7 @@ impl Qp {
             }
             break;
         }
-        drop(region);
+        queues.source = region.into_kept();
         drop(sender);
         if sent && lane.peer_needs_wake() {
             match *wake {
@@ -243,7 +244,7 @@ impl Qp {
                 return;
             }
         };
-        let mut region = HeldRegion::new(self.engine());
+        let mut region = HeldRegion::of_qp(self.engine(), &**self, std::mem::take(&mut inner.queues.source));
         let mut sent = false;
         let last_word = self.send_answers(inner, &mut exit, &mut region, &mut sent);
         if may_ask {
@@ -255,7 +256,7 @@ impl Qp {
             inner.store(word::OWED, 0);
         }
         // Released before the peer is woken, and before a lock is taken below.
-        drop(region);
+        inner.queues.source = region.into_kept();
         let wakes = exit.finish(self, inner.link.blocked, sent);
         inner.link.route = route;
         if wakes {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use abi::mr::{access as right, mw_type};
 use parking_lot::Mutex;
 
-use crate::extent::{EVERY_PD, Extent, LOCAL_READ, Windows};
+use crate::access::kept::Keepers;
+use crate::extent::{EVERY_PD, Extent, Windows};
 use crate::table::Table;
 
 /// The rights that a window can give to a peer.
@@ -101,7 +102,10 @@ impl Window {
             access: access & REMOTE,
             only: if self.kind == mw_type::TYPE_2 { by.qpn } else { 0 },
             pd: if self.to_number { EVERY_PD } else { self.pd },
-            ..(*extent).clone()
+            memory_kind: extent.memory_kind,
+            windows: Arc::clone(&extent.windows),
+            backing: extent.backing.clone(),
+            keepers: Keepers::default(),
         };
         extents.insert(key >> 8, Arc::new(window));
         Ok(())
@@ -132,7 +136,7 @@ impl Window {
 
 fn region(extents: &Table<Extent>, key: u32) -> Result<Arc<Extent>, String> {
     let extent = extents.find(key >> 8).filter(|extent| extent.key == key);
-    let extent = extent.filter(|extent| extent.access & LOCAL_READ != 0);
+    let extent = extent.filter(|extent| !extent.is_window());
     extent.ok_or_else(|| format!("key {key:#x} names no memory region of this process"))
 }
 

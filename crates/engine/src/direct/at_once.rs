@@ -6,7 +6,7 @@ use abi::post::Sge;
 use protocol::{SendOp, Time};
 
 use super::carry::{Carried, LocalData};
-use crate::access::Refusal;
+use crate::access::{HeldRegion, Refusal};
 use crate::qp::{Inner, Qp, Route};
 use crate::special::Special;
 
@@ -36,7 +36,10 @@ impl Qp {
         let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
             return AtOnce::Unfit;
         };
-        match self.carry(op, &inner.direct.remote_grants[index], data) {
+        let mut region = HeldRegion::of_qp(self.engine(), self, std::mem::take(&mut inner.queues.source));
+        let carried = self.carry(op, &inner.direct.remote_grants[index], data, &mut region);
+        inner.queues.source = region.into_kept();
+        match carried {
             Carried::Done => {
                 self.count_carried(inner, op);
                 AtOnce::Done

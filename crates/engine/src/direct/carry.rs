@@ -76,13 +76,16 @@ impl Qp {
             let Some(index) = inner.direct.find(op.rkey, peer, inner.attributes.dest_qp_num) else {
                 return self.count_use(inner, op.rkey, peer);
             };
+            let mut region = HeldRegion::of_qp(self.engine(), &**self, std::mem::take(&mut inner.queues.source));
             let entry: SendBrief = inner.queues.sq.read(op.slot);
             let data = if entry.inline != 0 {
                 LocalData::Inline(inner.queues.sq.inline(op.slot, op.length as usize))
             } else {
                 LocalData::Elements(inner.queues.sq.elements(op.slot, usize::from(entry.num_sge)))
             };
-            match self.carry(&op, &inner.direct.remote_grants[index], data) {
+            let carried = self.carry(&op, &inner.direct.remote_grants[index], data, &mut region);
+            inner.queues.source = region.into_kept();
+            match carried {
                 Carried::Done => {
                     self.count_carried(inner, &op);
                     inner.requester.direct_done(Ok(()));
@@ -120,12 +123,17 @@ impl Qp {
     }
 
     #[inline]
-    pub(super) fn carry<I>(&self, op: &SendOp, grant: &RemoteGrant, data: LocalData<'_, I>) -> Carried
+    pub(super) fn carry<I>(
+        &self,
+        op: &SendOp,
+        grant: &RemoteGrant,
+        data: LocalData<'_, I>,
+        region: &mut HeldRegion<'_>,
+    ) -> Carried
     where
         I: Iterator<Item = Sge> + Clone,
     {
         let Some(mut place) = grant.place(op) else { return Carried::Unfit };
-        let region = &mut HeldRegion::new(self.engine());
         if !self.fits(op, &data, region) {
             return Carried::Unfit;
         }

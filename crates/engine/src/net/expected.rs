@@ -37,16 +37,16 @@ impl Qp {
         }
         let measured = packets.envelope.of_length(size - ICRC);
         let (partition, qpn) = (inner.link.partition, self.qpn());
-        let mut region = HeldRegion::new(self.engine());
+        let mut region = HeldRegion::of_qp(self.engine(), self, std::mem::take(&mut inner.incoming.place));
         while let Some(packet) = packets.bytes.get(packets.at..packets.at + size) {
             let inside = &packet[..size - ICRC];
             let is_ours = inside.first_chunk().is_some_and(|bth| View(bth).dest_qp().value() == qpn);
-            let Some((candidate, head)) = Candidate::parse(inside, partition).filter(|_| is_ours) else { return };
-            let Some(payload) = inside.get(head..) else { return };
+            let Some((candidate, head)) = Candidate::parse(inside, partition).filter(|_| is_ours) else { break };
+            let Some(payload) = inside.get(head..) else { break };
             if !measured.fits(packet, packets.id)
                 || !self.take_expected(inner, candidate, Path::default(), Source::from(payload), &mut region)
             {
-                return;
+                break;
             }
             inner.traffic.received(1, payload.len() as u32, head);
             if packets.at == 0 {
@@ -55,5 +55,6 @@ impl Qp {
             packets.at += size;
             packets.id = packets.id.wrapping_add(1);
         }
+        inner.incoming.place = region.into_kept();
     }
 }

@@ -1,9 +1,12 @@
 //! How a QP ends: its last command, and the cleanup that follows when nothing can reach the QP any
 //! more. Adds to [`Qp`].
 
+use std::sync::Weak;
+
 use abi::errno::Errno;
 
 use super::{Inner, Qp, Route};
+use crate::access::kept::Keeper;
 use crate::error::{Result, refusal};
 
 impl Qp {
@@ -80,5 +83,18 @@ impl Qp {
         inner.queues.sq.forget();
         inner.queues.rq.forget();
         inner.queues.token = None;
+        (inner.queues.source, inner.incoming.place) = Default::default();
+    }
+}
+
+impl Keeper for Qp {
+    fn weak(&self) -> Weak<dyn Keeper> {
+        Self::weak(self)
+    }
+
+    fn give_up_withdrawn(&self) {
+        let mut inner = self.lock();
+        inner.queues.source.give_up_withdrawn();
+        inner.incoming.place.give_up_withdrawn();
     }
 }

@@ -9,6 +9,7 @@ use abi::queue::qp as word;
 use protocol::{Requester, Responder, Service, State, Time};
 
 use super::{Flow, Lane, Qp, RemoteSrq};
+use crate::access::kept::KeptRegion;
 use crate::board::Place;
 use crate::cell::Partition;
 use crate::cq::Cq;
@@ -90,6 +91,8 @@ pub(crate) struct Queues {
     pub(crate) rq: Ring,
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
+    /// The region that requests send from.
+    pub(crate) source: KeptRegion,
     /// On a parent domain: held while the QP exists.
     pub(crate) token: Option<Token>,
 }
@@ -105,6 +108,8 @@ pub(crate) struct Receiving {
     pub(crate) arrived: Vec<Cqe>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
+    /// The region in which messages are placed.
+    pub(crate) place: KeptRegion,
 }
 
 impl Receiving {
@@ -116,6 +121,7 @@ impl Receiving {
             unanswered: Unanswered::default(),
             arrived: Vec::new(),
             shared: Vec::with_capacity(srq_sges as usize),
+            place: KeptRegion::default(),
         }
     }
 }

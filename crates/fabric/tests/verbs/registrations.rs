@@ -1,12 +1,16 @@
 //! Which memory can be registered, how a registration changes, and which advice is accepted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::common::wait::until;
 use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, connect, everywhere, register};
 use abi::cq::status;
 use abi::errno::Errno;
 use abi::mr::access;
 use abi::post::{Sge, opcode};
 use abi::qp::state;
-use engine::{Feth, Flush, RecvWr, SendWr, Service, SrqSpec};
+use engine::{Feth, Flush, Mr, RecvWr, SendWr, Service, SrqSpec};
 
 /// `IBV_ADVISE_MR_ADVICE_*`.
 const PREFETCH: u32 = 0;
@@ -38,6 +42,8 @@ everywhere! {
     a_zero_based_region_counts_from_0
     a_region_of_nothing_gives_zeros_and_takes_everything
     a_region_of_all_memory
+    a_region_ends_at_once_for_a_queue_pair_that_has_used_it_for_long
+    regions_that_queue_pairs_keep_end_while_their_peers_write
 }
 
 /// V-21: a zero-based region.
@@ -286,4 +292,89 @@ fn on_demand_paging_serves_what_the_device_tells() {
             }
         }
     }
+}
+
+/// A queue pair keeps a region that it uses again and again. It gives the region up as soon as the
+/// program deregisters it, in each of the three roles of a region.
+fn a_region_ends_at_once_for_a_queue_pair_that_has_used_it_for_long(fabric: &Fabric) {
+    const USES: usize = 50;
+    let write = |from: &Side, mr: &Mr, memory: &Memory, sges: &[Sge]| {
+        let (rkey, remote_addr) = (mr.rkey(), memory.addr(0));
+        from.post(&SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, sges, ..SendWr::default() });
+        from.sent().status
+    };
+    // The target of WRITEs.
+    let (a, b) = fabric.pair(&Plan::rc());
+    assert!((0..USES).all(|_| write(&a, &b.mr, &b.memory, &a.sge(0, 64)) == status::SUCCESS));
+    b.mr.dereg().expect("deregistered");
+    a.memory.put(0, &[1; 64]);
+    b.memory.put(0, &[2; 64]);
+    assert_eq!(write(&a, &b.mr, &b.memory, &a.sge(0, 64)), status::REM_ACCESS_ERR);
+    assert_eq!(b.memory.get(0, 64), [2; 64]);
+
+    // The target of WRITEs that loses a right, and may keep its key.
+    let (a, b) = fabric.pair(&Plan::rc());
+    assert!((0..USES).all(|_| write(&a, &b.mr, &b.memory, &a.sge(0, 64)) == status::SUCCESS));
+    b.mr.rereg(4, None, 0, 0, access::LOCAL_WRITE).expect("changed");
+    assert_eq!(write(&a, &b.mr, &b.memory, &a.sge(0, 64)), status::REM_ACCESS_ERR);
+
+    // The source of WRITEs.
+    let (a, b) = fabric.pair(&Plan::rc());
+    assert!((0..USES).all(|_| write(&a, &b.mr, &b.memory, &a.sge(0, 64)) == status::SUCCESS));
+    a.mr.dereg().expect("deregistered");
+    assert_eq!(write(&a, &b.mr, &b.memory, &a.sge(0, 64)), status::LOC_PROT_ERR);
+
+    // The place of messages.
+    let (a, b) = fabric.pair(&Plan::rc());
+    for _ in 0..USES {
+        b.recv(0, 0, 64);
+        a.post(&SendWr { sges: &a.sge(0, 64), ..SendWr::default() });
+        assert_eq!((a.sent().status, b.received().status), (status::SUCCESS, status::SUCCESS));
+    }
+    b.recv(0, 0, 64);
+    b.mr.dereg().expect("deregistered");
+    a.memory.put(0, &[1; 64]);
+    b.memory.put(0, &[2; 64]);
+    a.post(&SendWr { sges: &a.sge(0, 64), ..SendWr::default() });
+    assert_eq!((a.sent().status, b.received().status), (status::REM_OP_ERR, status::LOC_PROT_ERR));
+    assert_eq!(b.memory.get(0, 64), [2; 64]);
+}
+
+/// Many threads use the regions of many queue pairs while these are deregistered. No byte is
+/// written after a deregistration has returned.
+fn regions_that_queue_pairs_keep_end_while_their_peers_write(fabric: &Fabric) {
+    let pairs: Vec<(Side, Side)> = (0..4).map(|_| fabric.pair(&Plan::rc())).collect();
+    std::thread::scope(|scope| {
+        for (a, b) in &pairs {
+            let (rkey, remote_addr) = (b.mr.rkey(), b.memory.addr(0));
+            let begun = Arc::new(AtomicU32::new(0));
+            let ended = Arc::new(AtomicBool::new(false));
+            let (seen, has_ended) = (Arc::clone(&begun), Arc::clone(&ended));
+            scope.spawn(move || {
+                let mut more = 0;
+                let wr = SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, ..SendWr::default() };
+                loop {
+                    // This limit ends the loop if nothing else does.
+                    more += u32::from(has_ended.load(Ordering::Relaxed));
+                    assert!(more < 1000, "written after dereg_mr");
+                    a.post(&SendWr { sges: &a.sge(0, 512), ..wr });
+                    let wc = a.sent();
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    if wc.status != status::SUCCESS {
+                        return assert_eq!(wc.status, status::REM_ACCESS_ERR);
+                    }
+                }
+            });
+            scope.spawn(move || {
+                a.memory.put(0, &[1; 512]);
+                until("traffic", || (seen.load(Ordering::Relaxed) > 100).then_some(()));
+                b.mr.dereg().expect("deregistered");
+                b.memory.put(0, &[2; 512]);
+                ended.store(true, Ordering::Relaxed);
+                // Longer than any copy: the writer has got its error.
+                until("the error", || (a.qp.state() != u32::from(state::RTS)).then_some(()));
+                assert_eq!(b.memory.get(0, 512), [2; 512]);
+            });
+        }
+    });
 }
