@@ -35,6 +35,29 @@ fn a_log_filter_that_is_none_is_told_in_one_line_and_ends_no_program() {
     assert!(outcome.errors.starts_with("softhca: SOFTHCA_LOG=\"nonsense==\" is no filter"), "{}", outcome.told());
 }
 
+/// Some programs look for a library by the name that only a development package gives it.
+#[test]
+fn libraries_that_a_program_loads_itself_are_ours_by_each_name() {
+    const PROGRAM: &str = "
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+places = {line.split()[-1] for line in open('/proc/self/maps') if sys.argv[1].split('.')[0] + '.so' in line}
+assert all('/lib/softhca/' in place for place in places), places
+if 'verbs' in sys.argv[1]:
+    count = ctypes.c_int()
+    library.ibv_get_device_list(ctypes.byref(count))
+    assert count.value == 1, count.value
+";
+    let room = Room::new().expect("a room");
+    for name in ["libibverbs", "librdmacm", "libibumad"] {
+        let ours = if name == "libibumad" { "so.3" } else { "so.1" };
+        for ending in ["so", ours] {
+            let words = ["/usr/bin/python3", "-c", PROGRAM, &format!("{name}.{ending}")];
+            room.finish_run(&words).expect("it ends").expect_success();
+        }
+    }
+}
+
 #[test]
 fn output_goes_through_untouched() {
     let room = Room::new().expect("a room");

@@ -16,8 +16,9 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::workspace::Workspace;
 
-/// For each C library: the file name that cargo uses, the real name, and the name that programs
-/// load, which is a link to the real name.
+/// For each C library: the name that cargo uses, the real name, and the name that programs are
+/// linked with. The other two names are links to the real one. Programs that load the library
+/// themselves (NCCL, brpc, MVAPICH2) try the first name first, and the system may have it, too.
 const LIBRARIES: &[(&str, &str, &str)] = &[
     ("libibverbs.so", "libibverbs.so.1.18.0", "libibverbs.so.1"),
     ("librdmacm.so", "librdmacm.so.1.5.0", "librdmacm.so.1"),
@@ -93,6 +94,7 @@ fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {
     for (built, real, asked) in LIBRARIES {
         fs::copy(release.join(built), library.join(real))?;
         symlink(real, library.join(asked))?;
+        symlink(real, library.join(built))?;
     }
     for name in PRELOADED {
         fs::copy(release.join(name), library.join(name))?;
