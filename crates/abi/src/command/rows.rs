@@ -321,7 +321,7 @@ pub static ROWS: &[Row] = &[
         .answer::<srq::CreateSrqAnswer>()
         .private_out::<queue::SrqOut>()
         .extras("answer fd: the region, if the Mapping says so")
-        .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the limit, or srq_limit above max_wr"), FULL]),
+        .errors(&[BAD_PD, (Errno::EINVAL, "max_wr 0, max_wr or max_sge above the limit, or srq_limit above max_wr"), FULL]),
     Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq")
         .request::<srq::ModifySrq>()
         .private_out::<queue::SrqOut>()
@@ -372,7 +372,7 @@ pub static ROWS: &[Row] = &[
             BAD_PD,
             BAD_XRCD,
             BAD_CQ,
-            (Errno::EINVAL, "max_wr or max_sge 0 or above the limit, or srq_limit above max_wr, or an unknown type"),
+            (Errno::EINVAL, "max_wr 0, max_wr or max_sge above the limit, or srq_limit above max_wr, or an unknown type"),
             (Errno::EOPNOTSUPP, "tag matching"),
             FULL,
         ])

@@ -73,6 +73,8 @@ pub fn make(
     wanted: Wanted,
 ) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
     find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
+    // As adapters do: an SRQ whose requests only count WRITEs with immediate data needs no room.
+    let wanted = Wanted { max_sge: wanted.max_sge.max(1), ..wanted };
     check_size(&world.device_of(owner).limits, &wanted)?;
     shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = wanted.max_wr.next_power_of_two();

@@ -22,13 +22,14 @@ fn create_srq() {
     for (caps, what) in [
         ("00000000 01000000 00000000", "no work requests"),
         ("01400000 01000000 00000000", "more than max_srq_wr"),
-        ("01000000 00000000 00000000", "no scatter entries"),
         ("01000000 1f000000 00000000", "more than max_srq_sge"),
         ("04000000 01000000 05000000", "limit above max_wr"),
     ] {
         let request = format!("20000000 0a00 1200 0100000000000000 0000000000000000 {pd} {caps}");
         client.refused(&request.into(), EINVAL, what);
     }
+    let none = format!("20000000 0a00 1200 0100000000000000 0000000000000000 {pd} 01000000 00000000 00000000");
+    compare(&client.done(&none).bytes[4..12], "01000000 01000000");
 }
 
 #[test]

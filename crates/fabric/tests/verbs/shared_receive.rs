@@ -228,3 +228,17 @@ crate::common::even_with_losses! {
     requests_are_taken_in_post_order_by_whoever_needs_one
     an_empty_queue_makes_senders_wait
 }
+
+/// Requests that only count WRITEs with immediate data need no scatter elements. Adapters make
+/// room for one.
+#[test]
+fn a_queue_without_scatter_elements_has_room_for_one() {
+    let fabric = Fabric::start();
+    let engine = fabric.engine();
+    let pd = engine.alloc_pd().expect("a PD");
+    let srq = engine.create_srq(&pd, &SrqSpec { max_wr: 16, max_sge: 0, cookie: COOKIE }).expect("an SRQ");
+    assert_eq!(srq.max_sge(), 1);
+    srq.post(&RecvWr { wr_id: 0, sges: &[] }).expect("a request");
+    let refused = engine.create_srq(&pd, &SrqSpec { max_wr: 0, max_sge: 1, cookie: COOKIE });
+    assert_eq!(refused.map(drop).expect_err("no requests").errno, Errno::EINVAL);
+}
