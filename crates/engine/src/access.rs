@@ -1,8 +1,9 @@
 //! The operations on registered memory: gather, scatter, remote write, read and atomics. Each is
 //! checked against a key and survives a fault.
 //!
-//! Only `usermem` and this module form addresses of the program's memory. The slot of a key is held
-//! while bytes move, so that a deregistration waits for the copy. A failure returns a [`Refusal`],
+//! Only `usermem` and this module form addresses of the program's memory. While bytes move, the
+//! slot of the key is held, or the QP whose lock is held keeps the region (`kept.rs`). In both
+//! cases a deregistration waits for the copy. A failure returns a [`Refusal`],
 //! which has the sentence and says whose mistake it was.
 
 pub(crate) mod beyond;
@@ -381,7 +382,8 @@ pub(crate) fn on_demand(core: &Core, pd: u32, sge: &Sge, write: bool) -> Result<
 /// Finding and releasing a region costs a locked instruction each, more than a copy of a few bytes.
 /// Each copy is checked against its key. While a region is held, a thread that deregisters it
 /// waits. So the holder must not wait for a thread that might deregister a region, and it releases
-/// the region before it looks up another one.
+/// the region before it looks up another one. The same is true for who holds the lock of a QP that
+/// keeps a region.
 pub(crate) struct HeldRegion<'a> {
     core: &'a Core,
     region: Option<MappedRwLockReadGuard<'a, Arc<Extent>>>,
@@ -457,8 +459,8 @@ impl<'a> HeldRegion<'a> {
     #[inline]
     pub(crate) fn write(&mut self, wanted: Use, (key, addr): (u32, u64), from: Source<'_>) -> Result<(), Refusal> {
         let Some(to) = self.open(wanted, (key, addr, from.len()))? else { return Ok(()) };
-        // SAFETY: `to` lies in a range that the program registered for this use, and that is held;
-        // `from` is readable; faults are survived.
+        // SAFETY: `to` lies in a range that the program registered for this use, and that is held
+        // or kept; `from` is readable; faults are survived.
         unsafe { usermem::copy(to, from.start(), from.len()) }.map_err(|_| gone(self.core, key, addr))
     }
 
@@ -468,7 +470,7 @@ impl<'a> HeldRegion<'a> {
     pub(crate) fn read(&mut self, wanted: Use, (key, addr): (u32, u64), to: &mut Sink<'_>) -> Result<(), Refusal> {
         let Some(from) = self.open(wanted, (key, addr, to.len()))? else { return zero(to) };
         // SAFETY: `to` is writable, and no other thread knows of it yet; `from` lies in a
-        // registered range, which is held; faults are survived.
+        // registered range, which is held or kept; faults are survived.
         let read = unsafe { usermem::stage(to.start(), from, to.len()) };
         if self.is_last {
             self.region = None;

@@ -12,8 +12,8 @@ use super::{Atomic, HeldRegion, Use};
 use crate::extent::LOCAL_READ;
 use crate::usermem::guarded::{self, GuardWord, NotDone};
 
-/// Where an element lies in this process, with its region held. `None` if it cannot be accessed, or
-/// has no memory.
+/// Where an element lies in this process, with its region held or kept. `None` if it cannot be
+/// accessed, or has no memory.
 #[inline]
 fn place(region: &mut HeldRegion<'_>, pd: u32, right: u32, sge: Sge) -> Option<*mut u8> {
     region.open(Use { pd, right, qpn: 0 }, (sge.lkey, sge.addr, sge.length as usize)).ok().flatten()
@@ -44,8 +44,8 @@ pub(crate) fn gather(
     for sge in elements.filter(|sge| sge.length != 0) {
         let from = place(region, pd, LOCAL_READ, sge).ok_or(NotDone::Fault)?;
         let to = to.part(done, sge.length as usize);
-        // SAFETY: `from` lies in a registered range, which is held; `to` lies in a mapping of a
-        // file that a peer has granted for this. Faults are survived.
+        // SAFETY: `from` lies in a registered range, which is held or kept; `to` lies in a mapping
+        // of a file that a peer has granted for this. Faults are survived.
         unsafe { guarded::copy(guard, to.start(), from, to.len()) }?;
         done += to.len();
     }
@@ -65,8 +65,8 @@ pub(crate) fn scatter(
     for sge in elements.filter(|sge| sge.length != 0) {
         let to = place(region, pd, right::LOCAL_WRITE, sge).ok_or(NotDone::Fault)?;
         let from = from.part(done, sge.length as usize);
-        // SAFETY: `to` lies in a registered range, which is held; `from` lies in a mapping of a
-        // file that a peer has granted for this. Faults are survived.
+        // SAFETY: `to` lies in a registered range, which is held or kept; `from` lies in a mapping
+        // of a file that a peer has granted for this. Faults are survived.
         unsafe { guarded::copy(guard, to, from.start(), from.len()) }?;
         done += from.len();
     }
