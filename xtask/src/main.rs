@@ -130,7 +130,7 @@ enum Command {
     /// docs/performance/, one folder for each kind of machine, and writes the last section of
     /// docs/performance.md. Nothing else should run meanwhile. A run is all programs of a group
     /// once. A run is disturbed if other programs or the hypervisor take more than 5 % of the
-    /// processors, or if a cache line or a bare ring becomes twice as slow. A disturbed run is
+    /// processors, or if a cache line or a bare ring becomes three times as slow. A disturbed run is
     /// repeated, up to twice as many runs as --runs. The page says how many of the runs were quiet.
     ///
     ///   cargo xtask bench --peers --runs 10                  all groups

@@ -29,8 +29,8 @@ mod cause {
         yet. [More](#messages-of-1-mib-and-8-mib)";
     pub(super) const SHARED: &str = "After the operation, softhca writes a completion and checks the grant; UCX does \
         neither. There is no next step yet. [More](#direct-access-to-shared-memory)";
-    pub(super) const SHARED_LONG: &str = "Nobody has profiled this yet. Both sides of the ratio copy once, so the copy \
-        itself or the pages of the memory are slower. The next step is a profile.";
+    pub(super) const SHARED_LONG: &str = "In a profile, 95 % of the client's samples are the copy, which is as fast as \
+        memcpy in a bare loop. There is no next step yet. [More](#direct-access-to-shared-memory)";
     pub(super) const REGION: &str = "Beside its two replies from the agent, a registration asks the kernel about the \
         mapping, and its end takes what has arrived first. There is no next step yet.";
     pub(super) const STARTUP: &str = "`softhca run` is one more program. It connects to the agent twice and waits for \
@@ -39,9 +39,8 @@ mod cause {
         room. There is no next step. [More](#1000-queue-pairs)";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
-    pub(super) const WIRE_TIME: &str = "The kernel takes most of the time, and about half of the acknowledgements take \
-        a system call of their own. The next step is to find out why they do not leave with the reply. \
-        [More](#latency-between-hosts)";
+    pub(super) const WIRE_TIME: &str = "The kernel takes most of the time: a call that sends costs 1.5 µs and more on \
+        each side. There is no next step yet. [More](#latency-between-hosts)";
 }
 
 /// The parts of the page, one table each.
