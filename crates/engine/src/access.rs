@@ -3,8 +3,8 @@
 //!
 //! Only `usermem` and this module form addresses of the program's memory. While bytes move, the
 //! slot of the key is held, or the QP whose lock is held keeps the region (`kept.rs`). In both
-//! cases a deregistration waits for the copy. A failure returns a [`Refusal`],
-//! which has the sentence and says whose mistake it was.
+//! cases a deregistration waits for the copy. A failure returns a [`Refusal`], which has the
+//! sentence and says whose mistake it was.
 
 pub(crate) mod beyond;
 pub(crate) mod kept;

@@ -20,6 +20,7 @@ const OFTEN: u32 = 8;
 
 /// A QP that keeps regions.
 pub(crate) trait Keeper: Send + Sync {
+    /// A reference that does not keep the QP alive.
     fn weak(&self) -> Weak<dyn Keeper>;
 
     /// Waits until the copies under way have ended, and gives up the regions that are withdrawn.
@@ -30,8 +31,14 @@ pub(crate) trait Keeper: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Keepers {
     withdrawn: AtomicBool,
-    /// By the address of the QP: how often it keeps the region.
-    list: Mutex<BTreeMap<usize, (Weak<dyn Keeper>, u32)>>,
+    /// By the address of the QP.
+    list: Mutex<BTreeMap<usize, Entry>>,
+}
+
+struct Entry {
+    keeper: Weak<dyn Keeper>,
+    /// In how many directions it keeps the region.
+    count: u32,
 }
 
 fn address(keeper: &Weak<dyn Keeper>) -> usize {
@@ -46,14 +53,14 @@ impl Keepers {
     }
 
     fn add(&self, keeper: Weak<dyn Keeper>) {
-        self.list.lock().entry(address(&keeper)).or_insert((keeper, 0)).1 += 1;
+        self.list.lock().entry(address(&keeper)).or_insert(Entry { keeper, count: 0 }).count += 1;
     }
 
     fn remove(&self, keeper: usize) {
         let mut list = self.list.lock();
-        if let Some((_, count)) = list.get_mut(&keeper) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(entry) = list.get_mut(&keeper) {
+            entry.count -= 1;
+            if entry.count == 0 {
                 list.remove(&keeper);
             }
         }
@@ -64,7 +71,7 @@ impl Keepers {
     pub(crate) fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Relaxed);
         let list = std::mem::take(&mut *self.list.lock());
-        for keeper in list.values().filter_map(|(keeper, _)| keeper.upgrade()) {
+        for keeper in list.values().filter_map(|entry| entry.keeper.upgrade()) {
             keeper.give_up_withdrawn();
         }
     }
