@@ -444,11 +444,15 @@ static void shared_queue(void)
     MUST(srq);
     NONE(ibv_create_srq(NULL, &init), EINVAL);
     NONE(ibv_create_srq(pd, NULL), EINVAL);
-    static const struct ibv_srq_attr wrong[] = { { 0, 1, 0 }, { 1, 0, 0 }, { UINT32_MAX, 1, 0 }, { 1, UINT32_MAX, 0 }, { 1 << 20, 1, 0 } };
+    static const struct ibv_srq_attr wrong[] = { { 0, 1, 0 }, { UINT32_MAX, 1, 0 }, { 1, UINT32_MAX, 0 }, { 1 << 20, 1, 0 } };
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         init.attr = wrong[i];
         NONE(ibv_create_srq(pd, &init), EINVAL);
     }
+    init.attr = (struct ibv_srq_attr){ .max_wr = 1 };
+    struct ibv_srq *least = ibv_create_srq(pd, &init);
+    MUST(least && init.attr.max_sge == 1);
+    CODE(ibv_destroy_srq(least), 0);
     UNKNOWN(struct ibv_srq_attr, attr);
     CODE(CALL(ibv_query_srq)(srq, attr), 0);
     MUST(attr->max_wr == 16 && attr->max_sge == 2 && attr->srq_limit == 0);
