@@ -16,6 +16,7 @@ use wire::{Headers, Opcode, Qpn, lids};
 
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
+use crate::expected::note_touched;
 use crate::lid::NO_GRH;
 use crate::net::batch::ICRC;
 use crate::net::datagrams::{Datagrams, SHORTEST};
@@ -190,14 +191,9 @@ impl<'a> Packets<'a> {
 /// A QP has taken packets: it answers at once, or when the caller pumps it.
 #[inline]
 fn answer(qp: &Arc<Qp>, inner: &mut Inner, touched: &mut Vec<Arc<Qp>>, at_once: bool) {
-    let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
+    note_touched(touched, qp, !at_once);
     if at_once {
-        if is_last {
-            touched.pop();
-        }
         qp.pump_or_delay_ack(inner);
-    } else if !is_last {
-        touched.push(Arc::clone(qp));
     }
 }
 
