@@ -20,10 +20,10 @@ use shm::{Sink, Source};
 use wire::icrc::Folding;
 
 use crate::core::Core;
-use crate::extent::{EVERY_PD, Extent, LOCAL_READ, MemoryKind};
+use crate::extent::{EVERY_PD, Extent, Keeper, LOCAL_READ, MemoryKind};
 use crate::usermem;
 
-use self::kept::{Keeper, KeptRegion};
+use self::kept::KeptRegion;
 
 /// Why memory was not accessed.
 #[derive(Debug)]
@@ -496,8 +496,8 @@ impl<'a> HeldRegion<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::kept::Keepers;
     use super::*;
+    use crate::extent::Keepers;
 
     #[test]
     fn a_window_of_type_2_opens_for_its_qp_and_of_type_2b_on_its_pd_alone() {

@@ -1,15 +1,17 @@
-//! The memory behind a key: an address range, the rights of its users, and the windows on it.
+//! The memory behind a key: an address range, the rights of its users, the windows on it, and the
+//! QPs that keep it.
 //!
 //! The registration of regions is in `mr.rs`, the binding of windows in `window.rs`. Principal
 //! type: [`Extent`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use abi::errno::Errno;
+use parking_lot::Mutex;
 use shm::region::Region;
 
-use crate::access::kept::Keepers;
 use crate::error::{Result, refusal};
 
 /// The right of its owner to read a memory region. Every region has this right, and no memory
@@ -76,6 +78,59 @@ impl Windows {
 
     pub(crate) fn open(&self) {
         self.0.store(0, Ordering::Release);
+    }
+}
+
+/// A QP that keeps regions.
+pub(crate) trait Keeper: Send + Sync {
+    /// A reference that does not keep the QP alive.
+    fn weak(&self) -> Weak<dyn Keeper>;
+
+    /// Waits until the copies under way have ended, and gives up the regions that are withdrawn.
+    fn give_up_withdrawn(&self);
+}
+
+/// The QPs that keep a region.
+#[derive(Default)]
+pub(crate) struct Keepers {
+    /// The region has ended.
+    pub(crate) withdrawn: AtomicBool,
+    /// By the address of the QP.
+    list: Mutex<BTreeMap<usize, Entry>>,
+}
+
+struct Entry {
+    keeper: Weak<dyn Keeper>,
+    /// In how many directions it keeps the region.
+    count: u32,
+}
+
+impl Keepers {
+    /// Counts one direction more; returns the address for [`Keepers::remove`].
+    pub(crate) fn add(&self, keeper: Weak<dyn Keeper>) -> usize {
+        let address = keeper.as_ptr().cast::<()>().addr();
+        self.list.lock().entry(address).or_insert(Entry { keeper, count: 0 }).count += 1;
+        address
+    }
+
+    pub(crate) fn remove(&self, keeper: usize) {
+        let mut list = self.list.lock();
+        if let Some(entry) = list.get_mut(&keeper) {
+            entry.count -= 1;
+            if entry.count == 0 {
+                list.remove(&keeper);
+            }
+        }
+    }
+
+    /// Makes all QPs give up the region, which no table has any more. When this returns, none of
+    /// them accesses it. The caller holds no lock of a QP.
+    pub(crate) fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Relaxed);
+        let list = std::mem::take(&mut *self.list.lock());
+        for keeper in list.values().filter_map(|entry| entry.keeper.upgrade()) {
+            keeper.give_up_withdrawn();
+        }
     }
 }
 

@@ -15,10 +15,9 @@ use abi::queue::{MrIn, REV, mr_flags};
 use parking_lot::RwLock;
 use shm::region::Region;
 
-use crate::access::kept::Keepers;
 use crate::core::Core;
 use crate::error::{Result, refusal};
-use crate::extent::{Extent, LOCAL_READ, MemoryKind};
+use crate::extent::{Extent, Keepers, LOCAL_READ, MemoryKind};
 use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;

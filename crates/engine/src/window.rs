@@ -9,8 +9,7 @@ use std::sync::Arc;
 use abi::mr::{access as right, mw_type};
 use parking_lot::Mutex;
 
-use crate::access::kept::Keepers;
-use crate::extent::{EVERY_PD, Extent, Windows};
+use crate::extent::{EVERY_PD, Extent, Keepers, Windows};
 use crate::table::Table;
 
 /// The rights that a window can give to a peer.

@@ -33,7 +33,7 @@ use finding::Finding;
 use report::Report;
 use shadow::Shadow;
 
-use crate::extent::{Extent, LOCAL_READ, MemoryKind};
+use crate::extent::{Extent, MemoryKind};
 use crate::table::Table;
 
 /// The environment variable that switches the strict mode on, unless it is `0`. A value with a `/`
@@ -69,8 +69,7 @@ impl Lint {
     /// The device is being closed: reports objects that still exist. This is the last report.
     #[cold]
     pub(crate) fn closed(&self, qps: usize, extents: &Table<Extent>) {
-        let is_region =
-            |extent: &&Arc<Extent>| extent.access & LOCAL_READ != 0 && extent.memory_kind == MemoryKind::Program;
+        let is_region = |extent: &&Arc<Extent>| !extent.is_window() && extent.memory_kind == MemoryKind::Program;
         let mrs = extents.all().iter().filter(is_region).count();
         if qps + mrs > 0 {
             let what = format!("ibv_close_device: {qps} QPs and {mrs} MRs of the device are alive");

@@ -6,8 +6,8 @@ use std::sync::Weak;
 use abi::errno::Errno;
 
 use super::{Inner, Qp, Route};
-use crate::access::kept::Keeper;
 use crate::error::{Result, refusal};
+use crate::extent::Keeper;
 
 impl Qp {
     /// Destroys the QP; its requests end without completions. Returns how many of its events were
