@@ -248,7 +248,11 @@ fn programs_of_debian_that_throw_data_away_are_told_so() {
         (&["ib_send_bw", "-n", "60", "-a"], "overwritten-message"),
         (&["ib_read_bw", "-D", "1"], "busy-buffer"),
     ] {
-        assert_eq!(pair(&room, words), BTreeSet::from([name.to_owned()]), "{words:?}");
+        // The mistake shows only while two messages are outstanding together (docs/strict.md,
+        // "Timing"). A server that polls faster than its client sends makes none, so it gets
+        // further runs. A finding of another name fails the test in any of them.
+        let names = (0..10).map(|_| pair(&room, words)).find(|names| !names.is_empty()).unwrap_or_default();
+        assert_eq!(names, BTreeSet::from([name.to_owned()]), "{words:?}");
     }
 }
 
