@@ -3,7 +3,8 @@
 //! or two loopback addresses.
 
 use harness::lists::{self, SIZES};
-use harness::{Family, HANG, Hosts, User};
+use harness::wait::until;
+use harness::{Family, HANG, Hosts, Pair, Sides, User};
 
 /// The links on which every pingpong runs, each with the user that runs it.
 const LINKS: [(u32, Family, User); 4] = [
@@ -53,6 +54,32 @@ fn xsrq_on_every_link() {
         for more in [&[][..], &["-e"], &["-s", "100000", "-n", "50"]] {
             let sides = hosts.must_succeed(family, &[&["ibv_xsrq_pingpong", "-g", "0"], more].concat());
             assert!(sides.client.output.contains("success"), "{}", sides.client.told());
+        }
+    }
+}
+
+/// GID index 0 of a usual agent is the link-local address of its interface. Some programs know no
+/// other index.
+#[test]
+fn index_zero_reaches_the_other_host() {
+    for mtu in [1500, 9000] {
+        let Some(hosts) = Hosts::joined(mtu, User::Nobody).expect("two namespaces") else { return };
+        for host in [&hosts.left, &hosts.right] {
+            let ready = || {
+                let devices = host.room().json(&["devices", "--json"]).ok()?;
+                devices["devices"][0]["ports"][0]["gids"][0]["wire"].as_bool().filter(|ready| *ready)
+            };
+            until(HANG, "the end of duplicate address detection", ready).expect("index 0 is on the wire");
+        }
+        for words in [
+            &["ibv_rc_pingpong", "-g", "0", "-c"][..],
+            &["ibv_uc_pingpong", "-g", "0", "-c"],
+            &["ibv_ud_pingpong", "-g", "0", "-c", "-s", "1024"],
+            &["ib_write_bw", "-x", "0", "-n", "200"],
+        ] {
+            let [left, right] = [&hosts.left, &hosts.right].map(harness::Host::room);
+            let pair = || Pair::connect(left, words, right, words, &hosts.left.rendezvous())?.wait(HANG);
+            Sides::must_succeed(words, Sides::measured(pair));
         }
     }
 }

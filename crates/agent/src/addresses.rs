@@ -69,8 +69,47 @@ impl AsFd for AddressWatch {
     }
 }
 
-/// Every usable address of this network namespace, in the kernel's order.
-pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
+/// The addresses of this network namespace, in the kernel's order.
+#[derive(Debug, Default)]
+pub struct HostAddresses {
+    /// Those that programs can use.
+    pub usable: Vec<HostAddress>,
+    /// Those for which duplicate address detection runs.
+    pub tentative: Vec<HostAddress>,
+}
+
+impl HostAddresses {
+    /// Reads all addresses from the kernel.
+    ///
+    /// # Errors
+    /// Netlink may not be used, or the kernel's answer cannot be read.
+    pub fn read() -> io::Result<Self> {
+        read_addresses()
+    }
+
+    /// All addresses, also those that are not usable yet.
+    pub fn all(&self) -> Vec<HostAddress> {
+        [&self.usable[..], &self.tentative].concat()
+    }
+
+    /// Adds the address of one message. An address whose duplicate was found is left out: when it
+    /// becomes usable, another notice comes. So is an address of `softhca ipoib`, whose MTU is 0
+    /// here.
+    fn add(&mut self, message: &AddressMessage, mtus: &BTreeMap<u32, u32>) {
+        let Some(address) = address(message, mtus) else { return };
+        let flags = message.header.flags;
+        if flags.contains(AddressHeaderFlags::Dadfailed) {
+            return;
+        }
+        if flags.contains(AddressHeaderFlags::Tentative) {
+            self.tentative.push(address);
+        } else {
+            self.usable.push(address);
+        }
+    }
+}
+
+fn read_addresses() -> io::Result<HostAddresses> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -85,7 +124,7 @@ pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
     // A change after these requests causes a notice.
     let mtus = links::mtus()?;
     socket.send(&bytes, 0)?;
-    let mut found = Vec::new();
+    let mut found = HostAddresses::default();
     loop {
         let (bytes, _) = socket.recv_from_full()?;
         if bytes.is_empty() || take(&bytes, &mtus, &mut found)? {
@@ -113,16 +152,14 @@ pub fn chosen(host: &[HostAddress], wanted: &[IpAddr]) -> (Vec<HostAddress>, Vec
 }
 
 /// Adds the addresses of one datagram to `found`. Returns true if it was the last datagram.
-fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress>) -> io::Result<bool> {
+fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut HostAddresses) -> io::Result<bool> {
     while !bytes.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
         match message.payload {
             NetlinkPayload::Done(_) => return Ok(true),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
-                found.extend(usable(&address, mtus))
-            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => found.add(&address, mtus),
             _ => {}
         }
         // Messages are padded to four bytes. A length of zero would cause an endless loop.
@@ -135,13 +172,8 @@ fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress
     Ok(false)
 }
 
-/// The address of one message. A tentative or duplicate address is left out: when it becomes
-/// usable, another notice comes. So is an address of `softhca ipoib`, whose MTU is 0 here.
-fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAddress> {
-    let unsettled = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-    if message.header.flags.intersects(unsettled) {
-        return None;
-    }
+/// The address of one message; `None` for an address of `softhca ipoib`.
+fn address(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAddress> {
     // On a point-to-point link, `Address` is the peer's and `Local` is the host's.
     let ifindex = message.header.index;
     let (mtu, prefix) = (mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU), message.header.prefix_len);
@@ -172,8 +204,8 @@ mod tests {
 
     #[test]
     fn loopback_is_among_the_addresses_of_this_host() {
-        let Ok(addresses) = host_addresses() else { return }; // a sandbox without netlink
-        for address in &addresses {
+        let Ok(addresses) = HostAddresses::read() else { return }; // a sandbox without netlink
+        for address in &addresses.all() {
             assert!(interface_name(address.ifindex).is_some(), "{address:?} has an interface");
         }
         AddressWatch::new().expect("a watch can be had where the list can").drain();

@@ -20,7 +20,7 @@ use shm::denied::named;
 use shm::notifier::Notifier;
 use shm::socket::Socket;
 
-use crate::addresses::{chosen, host_addresses};
+use crate::addresses::{HostAddresses, chosen};
 use crate::config::{Config, ConfigError, Wire};
 use crate::host::System;
 use crate::inbox::{Inbox, Message};
@@ -225,8 +225,8 @@ pub fn require_addresses(addresses: &[IpAddr]) -> Result<(), ConfigError> {
         return Ok(());
     }
     // If the host's addresses cannot be read, all addresses are accepted.
-    let Ok(host) = host_addresses() else { return Ok(()) };
-    match chosen(&host, addresses).1.as_slice() {
+    let Ok(host) = HostAddresses::read() else { return Ok(()) };
+    match chosen(&host.usable, addresses).1.as_slice() {
         [] => Ok(()),
         [missing, ..] => Err(ConfigError::Value(format!(
             "{missing} is not an address of this host; `ip address` lists those that are, and where loopback is up, every \

@@ -34,7 +34,7 @@ impl Board {
         let board = Self { region: Arc::new(region), fd };
         board.show_slots(devices.slots());
         for device in devices {
-            board.show_ports(device, |_, _| 0);
+            board.show_ports(device, |_| 0);
         }
         board.store(word::VERSION, BOARD_VERSION);
         board.store(word::MAGIC, BOARD_MAGIC);
@@ -62,7 +62,7 @@ impl Board {
     }
 
     /// Shows the current ports and GID tables of a device. `wire` gives the WIRE word of an entry.
-    pub fn show_ports(&self, device: &Device, wire: impl Fn(usize, GidEntry) -> u32) {
+    pub fn show_ports(&self, device: &Device, wire: impl Fn(GidEntry) -> u32) {
         let index = device.index as u32;
         self.bump(word::GID_EPOCH);
         for (number, port) in (1..).zip(&device.ports) {
@@ -105,7 +105,7 @@ impl Board {
                     self.store(at, kind);
                 }
                 if let Some(at) = board::gid_wire(index, number, slot) {
-                    self.store(at, entry.filter(|_| port.has_packets()).map_or(0, |entry| wire(slot as usize, entry)));
+                    self.store(at, entry.filter(|_| port.has_packets()).map_or(0, &wire));
                 }
             }
         }

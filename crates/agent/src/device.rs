@@ -15,7 +15,7 @@ use subnet::managed::ADAPTER_CAPABILITIES;
 
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
 use crate::dscp::DscpTable;
-use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL};
+use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, by_rank, gid_of};
 use crate::identity;
 use crate::lids::Lid;
 use crate::limits::Limits;
@@ -107,6 +107,8 @@ pub struct Port {
     pub interfaces: Option<Vec<String>>,
     /// The transport of its device.
     pub transport: Transport,
+    /// GID index 0 is still to be chosen; see [`Port::appear`].
+    takes_link_local: bool,
 }
 
 /// What the service levels of an Ethernet port mean. All 0 on InfiniBand.
@@ -409,6 +411,10 @@ impl Port {
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),
             transport,
+            takes_link_local: config.link_layer == LinkLayer::Ethernet
+                && transport == Transport::Infiniband
+                && config.guid.is_none()
+                && config.subnet_prefix.is_none(),
         }
     }
 
@@ -459,18 +465,35 @@ impl Port {
         if self.is_infiniband() || !self.has_packets() { gid_type::IB } else { gid_type::ROCE_V2 }
     }
 
-    /// The interface of the port's addresses. Loopback is returned only if there is no other. (GID
-    /// index 0 is no address.)
+    /// The interface of the port's addresses. Loopback is returned only if there is no other.
     pub fn carrier(&self) -> Option<u32> {
-        let entries = || self.gids.iter().filter(|(_, entry)| entry.ifindex != 0);
-        let outward = entries().find(|(index, entry)| *index != 0 && !entry.ip().is_loopback());
-        outward.or_else(|| entries().next()).map(|(_, entry)| entry.ifindex)
+        let entries = || self.gids.iter().map(|(_, entry)| entry).filter(|entry| entry.ifindex != 0);
+        entries().find(GidEntry::leads_out).or_else(|| entries().next()).map(|entry| entry.ifindex)
     }
 
     /// The addresses to which LIDs map, as seen from this port.
     pub fn subnet(&self) -> Option<Subnet> {
         let lid = self.lid.filter(|lid| lid.index != 0)?;
         Subnet::around(&self.gids.entry(lid.index)?.gid, lid.hosts)
+    }
+
+    /// The port has appeared: makes a link-local address of its interface GID index 0, unless the
+    /// configuration sets that GID or a port of the same interface has it. `host` may contain
+    /// addresses that are not usable yet.
+    pub(crate) fn appear(&mut self, host: &[HostAddress], taken: &[[u8; 16]]) {
+        if !std::mem::take(&mut self.takes_link_local) {
+            return;
+        }
+        let mut outward = by_rank(host).0.into_iter().filter(|address| !address.is_loopback());
+        let Some(first) = outward.next() else { return };
+        let on_carrier = |address: &HostAddress| {
+            address.ifindex == first.ifindex
+                && matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+                && !taken.contains(&gid_of(address.ip))
+        };
+        if let Some(address) = std::iter::once(first).chain(outward).find(on_carrier) {
+            self.gids.adopt(&address);
+        }
     }
 
     /// Updates the GID table from the host's addresses, as [`GidTable::follow`] does, and the
@@ -527,6 +550,30 @@ mod tests {
         assert_eq!(port.carrier(), Some(1));
         port.follow(&[address("127.0.0.1", 1), address("10.0.0.1", 7)], true, 1);
         assert_eq!(port.carrier(), Some(7));
+    }
+
+    #[test]
+    fn a_new_port_adopts_the_link_local_address_of_its_interface() {
+        let address =
+            |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500, prefix: 64 };
+        let host = [address("fe80::3", 3), address("::1", 1), address("fe80::2", 2), address("10.0.0.1", 2)];
+        let first = |config: PortConfig, host: &[HostAddress], taken: &[[u8; 16]]| {
+            let device = DeviceConfig { ports: vec![config], node_guid: Some(Guid(9)), ..DeviceConfig::default() };
+            let port = &mut Device::new(0, &device, "test").ports[0];
+            port.appear(host, taken);
+            port.appear(&[address("fe80::4", 4)], taken);
+            port.gids.entry(0).expect("always valid").ip().to_string()
+        };
+        let usual = PortConfig::default;
+        let of_guid = first(usual(), &[], &[]);
+        assert!(of_guid.starts_with("fe80::") && !of_guid.starts_with("fe80::3"), "{of_guid}");
+        assert_eq!(first(usual(), &host, &[]), "fe80::2", "of the interface that leads out");
+        assert_eq!(first(usual(), &host[..3], &[]), "fe80::3", "without another address");
+        assert_eq!(first(usual(), &host, &[gid_of(host[2].ip)]), of_guid, "another port has it");
+        assert_eq!(first(usual(), &host[1..2], &[]), of_guid, "loopback is no such interface");
+        assert_eq!(first(PortConfig { link_layer: LinkLayer::Infiniband, ..usual() }, &host, &[]), of_guid);
+        assert_eq!(first(PortConfig { guid: Some(Guid(5)), ..usual() }, &host, &[]), "fe80::5");
+        assert_eq!(first(PortConfig { subnet_prefix: Some(LINK_LOCAL), ..usual() }, &host, &[]), of_guid);
     }
 
     #[test]

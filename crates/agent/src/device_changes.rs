@@ -52,9 +52,10 @@ impl World {
         }
         self.board.show_slots(self.devices.slots());
         for device in &self.devices {
-            self.board.show_ports(device, |index, entry| self.wire.code(index, entry));
+            self.board.show_ports(device, |entry| self.wire.code(entry));
         }
         let host = std::mem::take(&mut self.host);
+        self.show_addresses_to_new_ports(&host);
         self.follow_addresses(&host);
         self.wire.touch();
         Ok(configs.into_iter().map(|config| config.name).collect())
@@ -109,7 +110,7 @@ impl World {
         }
         self.take_from(&opened);
         self.devices.remove(index);
-        self.board.show_ports(&self.devices[index], |_, _| 0);
+        self.board.show_ports(&self.devices[index], |_| 0);
         for (other, event) in lids::assign(&mut self.devices) {
             self.show_port(other);
             self.raise(other, event);

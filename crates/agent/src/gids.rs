@@ -1,12 +1,15 @@
 //! The GID table of one port. This file makes no system calls.
 //!
-//! Index 0 is always the port's subnet prefix with the port GUID; the default prefix is fe80::/64.
-//! It works between clients of one agent, even without a network. One RoCEv2 entry per address
-//! follows, with IPv4 in its `::ffff:a.b.c.d` form: IPv4 before IPv6, link-local addresses last. An
-//! address that stays keeps its index through every change. A freed index goes to the next new
-//! address. Alias GUIDs of a subnet manager are GIDs at their own indices, without an interface.
-//! Loopback addresses are used only if the host has no other, or if they are configured.
-//! [`crate::addresses`] reads the host's addresses. The principal type is [`GidTable`].
+//! Index 0 is always valid and never changes by itself, so it works between clients of one agent
+//! even without a network. On an Ethernet port it is the link-local IPv6 address that the port's
+//! interface has when the port appears, as on other RoCE adapters; see [`GidTable::adopt`].
+//! Otherwise, it is the port's subnet prefix with the port GUID; the default prefix is fe80::/64.
+//! One RoCEv2 entry per other address follows, with IPv4 in its `::ffff:a.b.c.d` form: IPv4 before
+//! IPv6, link-local addresses last. An address that stays keeps its index through every change. A
+//! freed index goes to the next new address. Alias GUIDs of a subnet manager are GIDs at their own
+//! indices, without an interface. Loopback addresses are used only if the host has no other, or if
+//! they are configured. [`crate::addresses`] reads the host's addresses. The principal type is
+//! [`GidTable`].
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -39,6 +42,7 @@ impl HostAddress {
         self.ip.is_loopback()
     }
 
+    /// Whether it is valid on its link only.
     fn is_link_local(&self) -> bool {
         match self.ip {
             IpAddr::V4(v4) => v4.is_link_local(),
@@ -63,17 +67,35 @@ pub struct GidEntry {
     pub mtu: u8,
     /// The prefix length of the address's subnet.
     pub prefix: u8,
+    /// The host has this address now. Other entries are made of a GUID.
+    pub is_address: bool,
 }
 
 impl GidEntry {
-    /// Whether an entry after index 0 is an alias GUID. Addresses have an interface.
-    const fn is_alias(&self) -> bool {
-        self.ifindex == 0
+    /// A GID that is not an address of the host.
+    const fn without_address(gid: [u8; 16], ifindex: u32) -> Self {
+        Self { gid, ifindex, mtu: 0, prefix: 0, is_address: false }
     }
 
-    /// The address of this GID. Index 0 has no address, although its GID looks like one.
+    /// The GID as an address. An entry of a GUID looks like one, too.
     pub fn ip(&self) -> IpAddr {
-        Ipv6Addr::from(self.gid).to_canonical()
+        ip_of(&self.gid)
+    }
+
+    /// Whether it is an address that leads out of this host.
+    pub(crate) fn leads_out(&self) -> bool {
+        self.is_address && !self.ip().is_loopback()
+    }
+
+    fn is_of(&self, address: &HostAddress) -> bool {
+        self.gid == gid_of(address.ip) && self.ifindex == address.ifindex
+    }
+}
+
+impl From<&HostAddress> for GidEntry {
+    fn from(address: &HostAddress) -> Self {
+        let HostAddress { ip, ifindex, mtu, prefix } = *address;
+        Self { gid: gid_of(ip), ifindex, mtu: largest_ib_mtu(mtu), prefix, is_address: true }
     }
 }
 
@@ -81,14 +103,24 @@ impl GidEntry {
 #[derive(Debug, Clone)]
 pub struct GidTable {
     entries: [Option<GidEntry>; GID_TABLE_LEN],
+    /// The interface whose link-local address is index 0.
+    adopted_from: Option<u32>,
 }
 
 impl GidTable {
     /// A table with only index 0: the subnet prefix and the GUID of the port.
     pub fn new(prefix: Guid, port: Guid) -> Self {
         let mut entries = [None; GID_TABLE_LEN];
-        entries[0] = Some(GidEntry { gid: first_gid(prefix, port), ifindex: 0, mtu: 0, prefix: 0 });
-        Self { entries }
+        entries[0] = Some(GidEntry::without_address(first_gid(prefix, port), 0));
+        Self { entries, adopted_from: None }
+    }
+
+    /// Makes a link-local address index 0. It stays there even if the host loses it; then it works
+    /// between clients of one agent. The host may get it later: an address is not usable before
+    /// duplicate address detection ends. [`GidTable::follow`] notices both.
+    pub fn adopt(&mut self, address: &HostAddress) {
+        self.entries[0] = Some(GidEntry::without_address(gid_of(address.ip), 0));
+        self.adopted_from = Some(address.ifindex);
     }
 
     /// Empties the table.
@@ -96,11 +128,17 @@ impl GidTable {
         self.entries.fill(None);
     }
 
-    /// Replaces the subnet prefix of index 0, and returns whether it has changed.
+    /// Makes index 0 of a subnet prefix and the port GUID, and returns whether it has changed. An
+    /// address of the host that was there gets another index.
     pub fn set_prefix(&mut self, prefix: Guid, port: Guid) -> bool {
         let gid = first_gid(prefix, port);
-        let Some(first) = &mut self.entries[0] else { return false };
-        std::mem::replace(&mut first.gid, gid) != gid
+        self.adopted_from = None;
+        let [Some(first), others @ ..] = &mut self.entries else { return false };
+        if let Some(free) = others.iter_mut().find(|slot| slot.is_none()).filter(|_| first.is_address) {
+            *free = Some(*first);
+        }
+        let before = std::mem::replace(first, GidEntry::without_address(gid, first.ifindex));
+        before.gid != gid
     }
 
     /// Sets the alias GUIDs, from index 1 on; 0 is an empty entry.
@@ -108,8 +146,8 @@ impl GidTable {
         let guids = guids.iter().copied().chain(std::iter::repeat(Guid(0)));
         for (slot, guid) in self.entries[1..].iter_mut().zip(guids) {
             if guid.0 != 0 {
-                *slot = Some(GidEntry { gid: first_gid(prefix, guid), ifindex: 0, mtu: 0, prefix: 0 });
-            } else if slot.is_some_and(|entry| entry.is_alias()) {
+                *slot = Some(GidEntry::without_address(first_gid(prefix, guid), 0));
+            } else if slot.is_some_and(|entry| !entry.is_address) {
                 *slot = None;
             }
         }
@@ -119,47 +157,34 @@ impl GidTable {
     /// loopback addresses only if `loopbacks`. `loopback` is the index of the loopback interface.
     /// Returns true if something changed.
     pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
-        let mut changed = false;
+        let before = self.entries;
         if let Some(first) = &mut self.entries[0] {
-            changed |= first.ifindex != loopback;
-            first.ifindex = loopback;
+            let is_first =
+                |address: &&HostAddress| self.adopted_from == Some(address.ifindex) && gid_of(address.ip) == first.gid;
+            let none = GidEntry::without_address(first.gid, loopback);
+            *first = host.iter().find(is_first).map_or(none, GidEntry::from);
         }
-        let same = |entry: &GidEntry, address: &HostAddress| {
-            entry.gid == gid_of(address.ip) && entry.ifindex == address.ifindex
-        };
         for slot in &mut self.entries[1..] {
-            let Some(entry) = slot.as_mut().filter(|entry| !entry.is_alias()) else { continue };
-            match host.iter().find(|address| same(entry, address)) {
-                Some(address) => {
-                    let mtu = largest_ib_mtu(address.mtu);
-                    changed |= entry.mtu != mtu || entry.prefix != address.prefix;
-                    (entry.mtu, entry.prefix) = (mtu, address.prefix);
-                }
-                None => {
-                    *slot = None;
-                    changed = true;
-                }
+            if let Some(entry) = slot.filter(|entry| entry.is_address) {
+                *slot = host.iter().find(|address| entry.is_of(address)).map(GidEntry::from);
             }
         }
         for newcomer in host.iter().filter(|address| loopbacks || !address.is_loopback()) {
-            if self.entries[1..].iter().flatten().any(|entry| same(entry, newcomer)) {
+            if self.entries.iter().flatten().any(|entry| entry.is_address && entry.is_of(newcomer)) {
                 continue;
             }
-            let gid = gid_of(newcomer.ip);
             let Some(slot) = self.entries[1..].iter_mut().find(|slot| slot.is_none()) else {
-                tracing::warn!(gid = %Ipv6Addr::from(gid), "the GID table is full, this address gets no entry");
+                tracing::warn!(address = %newcomer.ip, "the GID table is full, this address gets no entry");
                 break;
             };
-            let HostAddress { ifindex, mtu, prefix, .. } = *newcomer;
-            *slot = Some(GidEntry { gid, ifindex, mtu: largest_ib_mtu(mtu), prefix });
-            changed = true;
+            *slot = Some(newcomer.into());
         }
-        changed
+        self.entries != before
     }
 
     /// The smallest MTU code of the entries that lead to other hosts, if there is one.
     pub fn smallest_mtu(&self) -> Option<u8> {
-        let outward = self.entries[1..].iter().flatten().filter(|entry| !entry.ip().is_loopback());
+        let outward = self.entries.iter().flatten().filter(|entry| entry.leads_out());
         outward.map(|entry| entry.mtu).filter(|mtu| *mtu != 0).min()
     }
 
@@ -228,6 +253,39 @@ mod tests {
         assert_eq!(Ipv6Addr::from(first.gid).to_string(), "fe80::200:c0ff:ee00:1");
         assert_eq!(table.iter().count(), 1);
         assert_eq!(table.entry(64), None);
+    }
+
+    #[test]
+    fn an_adopted_address_stays_at_index_zero_and_is_on_the_network_while_the_host_has_it() {
+        let mut table = GidTable::new(LINK_LOCAL, Guid(7));
+        let (own, global) = (address("fe80::1", 2), address("10.0.0.1", 2));
+        table.adopt(&own);
+        let first = |table: &GidTable| table.entry(0).map(|entry| (entry.ip(), entry.is_address, entry.ifindex));
+        assert_eq!(first(&table), Some((own.ip, false, 0)));
+        assert!(table.follow(&[global], false, 1), "its duplicate address detection runs");
+        assert_eq!((first(&table), shown(&table)), (Some((own.ip, false, 1)), vec!["10.0.0.1".to_owned()]));
+        assert!(table.follow(&[global, own, address("fe80::1", 3)], false, 1));
+        assert_eq!(first(&table), Some((own.ip, true, 2)));
+        assert_eq!(shown(&table), ["10.0.0.1", "fe80::1"], "only that of another interface has an index of its own");
+        assert!(!table.follow(&[global, own, address("fe80::1", 3)], false, 1));
+        assert_eq!(table.smallest_mtu(), Some(3));
+        assert!(table.follow(&[global], false, 1));
+        assert_eq!(first(&table), Some((own.ip, false, 1)));
+    }
+
+    #[test]
+    fn a_prefix_moves_the_adopted_address_to_another_index() {
+        let mut table = GidTable::new(LINK_LOCAL, Guid(7));
+        let own = address("fe80::1", 2);
+        table.adopt(&own);
+        table.follow(&[own], false, 1);
+        assert!(table.set_prefix(Guid(0xfec0 << 48), Guid(7)));
+        assert_eq!(
+            (table.entry(0).map(|entry| entry.is_address), shown(&table)),
+            (Some(false), vec!["fe80::1".into()])
+        );
+        table.follow(&[own], false, 1);
+        assert_eq!(shown(&table), ["fe80::1"]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl World {
     /// Shows the changed ports of a device to all programs.
     pub(crate) fn show_port(&mut self, device: usize) {
         let wire = &self.wire;
-        self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
+        self.board.show_ports(&self.devices[device], |entry| wire.code(entry));
         // Paths of other devices may also start or end at this port.
         self.announce_ports();
     }

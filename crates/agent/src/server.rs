@@ -30,7 +30,7 @@ use rustix::event::epoll::EventFlags;
 use shm::socket::{Listener, Socket};
 
 use crate::account;
-use crate::addresses::{AddressWatch, host_addresses, host_links};
+use crate::addresses::{AddressWatch, HostAddresses, host_links};
 use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::closer::Closers;
@@ -562,8 +562,11 @@ fn watch_addresses(world: &World, poller: &Poller) -> io::Result<Option<AddressW
 fn follow(world: &mut World) -> bool {
     let links = host_links().ok();
     let ports = links.as_ref().is_some_and(|links| world.follow_links(links));
-    let gids = match host_addresses() {
-        Ok(addresses) => world.follow_addresses(&addresses),
+    let gids = match HostAddresses::read() {
+        Ok(addresses) => {
+            world.show_addresses_to_new_ports(&addresses.all());
+            world.follow_addresses(&addresses.usable)
+        }
         Err(error) => {
             tracing::warn!(%error, "the host's addresses cannot be read; GID index 0 continues to work");
             false

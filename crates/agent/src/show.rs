@@ -119,7 +119,7 @@ pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
         .gids
         .iter()
         .map(|(index, entry)| {
-            let why = world.wire.why_not(index, entry);
+            let why = world.wire.why_not(entry);
             json!({
                 "index": index,
                 "gid": gid_text(entry.gid),

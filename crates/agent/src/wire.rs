@@ -193,11 +193,11 @@ impl Wire {
         self.stale = false;
         let mut addresses = BTreeMap::new();
         let ports = || devices.iter().flat_map(|device| &device.ports).filter(|port| port.has_packets());
-        for (index, entry) in ports().flat_map(|port| port.gids.iter()) {
-            addresses.entry(place(index, entry)).or_insert(entry.ifindex);
+        for (_, entry) in ports().flat_map(|port| port.gids.iter()) {
+            addresses.entry(place(entry)).or_insert(entry.ifindex);
         }
         let Some(intake) = &self.intake else {
-            let own = |(index, entry): (usize, GidEntry)| (self.code(index, entry) != 0).then_some(entry.gid);
+            let own = |(_, entry): (usize, GidEntry)| (self.code(entry) != 0).then_some(entry.gid);
             let entries = ports().flat_map(|port| port.gids.iter());
             self.forwarder.set_own(entries.filter_map(own).collect());
             return false;
@@ -235,9 +235,9 @@ impl Wire {
 
     /// The board's word for a GID: 0 if nothing is received there, or else the MTU code of its
     /// interface.
-    pub(crate) fn code(&self, index: usize, entry: GidEntry) -> u32 {
+    pub(crate) fn code(&self, entry: GidEntry) -> u32 {
         let on = match self.mode {
-            config::Wire::Udp => place(index, entry).is_some_and(|place| self.receivers.find(place).is_ok()),
+            config::Wire::Udp => place(entry).is_some_and(|place| self.receivers.find(place).is_ok()),
             config::Wire::External => true,
             config::Wire::Off => false,
         };
@@ -251,14 +251,14 @@ impl Wire {
     }
 
     /// Why a GID receives nothing from other hosts, or `None` if it receives.
-    pub(crate) fn why_not(&self, index: usize, entry: GidEntry) -> Option<String> {
-        if self.code(index, entry) != 0 {
+    pub(crate) fn why_not(&self, entry: GidEntry) -> Option<String> {
+        if self.code(entry) != 0 {
             return None;
         }
         if self.mode == config::Wire::Off {
             return Some("the wire is switched off in the agent's configuration".into());
         }
-        let Some(place) = place(index, entry) else {
+        let Some(place) = place(entry) else {
             return Some("no address of the host: it reaches the programs of this agent only".into());
         };
         Some(match self.receivers.find(place) {
@@ -285,8 +285,8 @@ impl Wire {
     }
 }
 
-/// Where a GID receives. `None` for index 0, which has no address of the host.
-fn place(index: usize, entry: GidEntry) -> Option<Place> {
-    let ip = ip_of(&entry.gid);
-    (index != 0).then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })
+/// Where a GID receives. `None` if it is not an address of the host.
+fn place(entry: GidEntry) -> Option<Place> {
+    let ip = entry.ip();
+    entry.is_address.then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })
 }

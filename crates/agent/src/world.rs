@@ -24,7 +24,7 @@ use crate::capture::Captures;
 use crate::closer::Closers;
 use crate::config::Config;
 use crate::context::Context;
-use crate::device::Device;
+use crate::device::{Device, Port};
 use crate::devices::Devices;
 use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
@@ -174,6 +174,21 @@ impl World {
         Tally::new(&mut self.devices[index], user)
     }
 
+    /// Chooses GID index 0 of the ports that have appeared since the last call; see
+    /// [`crate::gids`]. `host` may contain addresses that are not usable yet.
+    pub fn show_addresses_to_new_ports(&mut self, host: &[HostAddress]) {
+        // Addresses that are configured keep their indices, and other addresses are not used.
+        if !self.addresses.is_empty() {
+            return;
+        }
+        let first = |port: &Port| port.gids.entry(0).map(|entry| entry.gid);
+        let mut taken: Vec<[u8; 16]> = self.devices.iter().flat_map(|device| &device.ports).filter_map(first).collect();
+        for port in self.devices.iter_mut().flat_map(|device| &mut device.ports) {
+            port.appear(&carried_by_port(host, port), &taken);
+            taken.extend(first(port));
+        }
+    }
+
     /// Updates the GID tables from the host's addresses. If a table changed, the device's contexts
     /// get GID_CHANGE. If a LID changed, they get LID_CHANGE, and SM_CHANGE if it is also that of
     /// the subnet manager. Returns true if anything changed.
@@ -185,10 +200,7 @@ impl World {
         let mut events = Vec::new();
         for device in &mut self.devices {
             for (number, port) in (1..).zip(&mut device.ports) {
-                let carried: Vec<HostAddress> = match &port.interfaces {
-                    None => host.to_vec(),
-                    Some(names) => host.iter().copied().filter(|address| carried_by(address, names)).collect(),
-                };
+                let carried = carried_by_port(host, port);
                 // If the user named addresses or interfaces, loopback is accepted. Otherwise it is
                 // used only on hosts that have no other address.
                 let (carried, alone) = if named.is_some() { (carried, true) } else { by_rank(&carried) };
@@ -203,7 +215,7 @@ impl World {
         events.extend(lids::assign(&mut self.devices));
         for device in self.devices.iter().filter(|device| events.iter().any(|(index, _)| *index == device.index)) {
             let wire = &self.wire;
-            self.board.show_ports(device, |index, entry| wire.code(index, entry));
+            self.board.show_ports(device, |entry| wire.code(entry));
             self.wire.touch();
         }
         for (device, record) in &events {
@@ -217,7 +229,7 @@ impl World {
     pub(crate) fn follow_wire(&mut self, now: impl Fn() -> Instant) {
         if self.wire.is_due(&now) && self.wire.follow(&self.devices, &self.tables.groups, now()) {
             for device in &self.devices {
-                self.board.show_ports(device, |index, entry| self.wire.code(index, entry));
+                self.board.show_ports(device, |entry| self.wire.code(entry));
             }
             self.board.bump_wire();
         }
@@ -320,8 +332,11 @@ impl World {
     }
 }
 
-fn carried_by(address: &HostAddress, names: &[String]) -> bool {
-    interface_name(address.ifindex).is_some_and(|name| names.contains(&name))
+/// The addresses of the interfaces of a port.
+fn carried_by_port(host: &[HostAddress], port: &Port) -> Vec<HostAddress> {
+    let Some(names) = &port.interfaces else { return host.to_vec() };
+    let is_carried = |address: &&HostAddress| interface_name(address.ifindex).is_some_and(|name| names.contains(&name));
+    host.iter().filter(is_carried).copied().collect()
 }
 
 /// Adds violation counts of ports.

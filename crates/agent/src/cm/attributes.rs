@@ -203,6 +203,7 @@ mod tests {
             device: 0,
             port: 1,
             index: 2,
+            is_address: true,
             gid: [1; 16],
             ifindex: 0,
             outward_mtu: 3,

@@ -30,6 +30,8 @@ pub(crate) struct Attachment {
     pub(crate) port: u8,
     /// The GID's index.
     pub(crate) index: u8,
+    /// The GID is an address of the host.
+    pub(crate) is_address: bool,
     /// The GID.
     pub(crate) gid: [u8; 16],
     /// The interface of the GID, or 0 if it has none.
@@ -110,7 +112,8 @@ impl Locals {
                     index: index as u8,
                     gid: entry.gid,
                     ifindex: entry.ifindex,
-                    outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
+                    is_address: entry.is_address,
+                    outward_mtu: if entry.is_address && port.state == port_state::ACTIVE { entry.mtu } else { 0 },
                     port_mtu: port.active_mtu,
                     dscp: port.service_levels.dscp,
                     priority: port.service_levels.priority,
@@ -130,6 +133,8 @@ impl Locals {
                 attachments.extend(port.gids.iter().map(here));
             }
         }
+        // Programs that name no address get the first: no link-local one, if there is another.
+        attachments.sort_by_key(|at| at.index == 0);
         let mut own: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
         if named.is_empty() {
             own.extend(host.iter().map(|address| (address.ip, address.ifindex)));
@@ -166,7 +171,7 @@ impl Locals {
             return None;
         }
         let gid = gid_of(ip);
-        let same = |at: &&Attachment| at.index != 0 && at.gid == gid && (scope == 0 || at.ifindex == scope);
+        let same = |at: &&Attachment| at.is_address && at.gid == gid && (scope == 0 || at.ifindex == scope);
         self.attachments.iter().find(same).or_else(|| self.first(ip.is_ipv4())).copied()
     }
 
@@ -180,7 +185,7 @@ impl Locals {
     /// The attachment of an iWARP port that has an own address.
     pub(crate) fn on_iwarp(&self, ip: IpAddr) -> Option<Attachment> {
         let gid = gid_of(ip);
-        let all = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.index != 0);
+        let all = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.is_address);
         let is_own = self.is_own(ip, 0);
         all().find(|at| at.gid == gid).or_else(|| all().next().filter(|_| is_own && ip.is_loopback())).copied()
     }
@@ -188,7 +193,7 @@ impl Locals {
     /// The TCP addresses at which an id with the address `local` listens for iWARP; none without an
     /// iWARP device that has the address.
     pub(crate) fn listening_addresses(&self, local: SocketAddr) -> Vec<SocketAddr> {
-        let ports = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.index != 0);
+        let ports = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.is_address);
         let of_family = |at: &&Attachment| !local.is_ipv4() || ip_of(&at.gid).is_ipv4();
         match local.ip().is_unspecified() {
             true if ports().next().is_none() => Vec::new(),
@@ -228,7 +233,7 @@ impl Locals {
     /// The first address that programs can use, with its attachment.
     pub(crate) fn usual(&self, v4: bool) -> Option<(IpAddr, Attachment)> {
         let loopback: IpAddr = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-        let of_use = |at: &&Attachment| at.index != 0 && ip_of(&at.gid).is_ipv4() == v4;
+        let of_use = |at: &&Attachment| at.is_address && ip_of(&at.gid).is_ipv4() == v4;
         match self.attachments.iter().find(of_use) {
             Some(at) => Some((ip_of(&at.gid), *at)),
             None => self.find(loopback, 0).map(|at| (loopback, at)),
@@ -249,7 +254,7 @@ impl Locals {
         let out = |at: &&Attachment| at.outward_mtu != 0;
         let family = |at: &&Attachment| out(at) && ip_of(&at.gid).is_ipv4() == v4;
         let all = || self.attachments.iter();
-        all().find(family).or_else(|| all().find(out)).or_else(|| all().find(|at| at.index != 0)).or(all().next())
+        all().find(family).or_else(|| all().find(out)).or_else(|| all().next())
     }
 }
 

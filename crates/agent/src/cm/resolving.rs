@@ -316,7 +316,7 @@ fn no_wire(world: &World, at: &Attachment) -> Option<String> {
     }
     let port = world.devices.get(at.device).and_then(|device: &Device| device.port(u32::from(at.port)).ok())?;
     let entry = port.gids.entry(u32::from(at.index))?;
-    world.wire.why_not(usize::from(at.index), entry)
+    world.wire.why_not(entry)
 }
 
 /// The unspecified address of the same family.
@@ -351,6 +351,7 @@ mod tests {
             device: 0,
             port: 1,
             index: 1,
+            is_address: true,
             gid: [1; 16],
             ifindex: 2,
             outward_mtu,

@@ -119,7 +119,7 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
     setting.follow(&[carried(Ipv4Addr::new(192, 0, 2, 77), 1500)]);
     assert!(setting.next_try().is_some());
     let entry = setting.world.devices[0].ports[0].gids.entry(1).unwrap();
-    let why = setting.world.wire.why_not(1, entry).unwrap();
+    let why = setting.world.wire.why_not(entry).unwrap();
     assert!(why.contains("192.0.2.77 is not an address of this host"), "{why}");
 }
 

@@ -121,7 +121,7 @@ fn devices(surroundings: &Surroundings<'_>) -> Option<Value> {
 /// The addresses that would have the wire if an agent started now, and the addresses that would
 /// not, each with the reason.
 fn would_hear(wanted: &[IpAddr]) -> (Vec<String>, Vec<(String, String)>) {
-    let host = agent::addresses::host_addresses().unwrap_or_default();
+    let host = agent::addresses::HostAddresses::read().unwrap_or_default().usable;
     let all = match wanted {
         [] => {
             let (all, loopbacks) = agent::gids::by_rank(&host);
