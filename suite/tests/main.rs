@@ -13,6 +13,7 @@ mod cm_programs;
 mod cm_qperf;
 mod cm_sockets;
 mod cm_storage;
+mod counters;
 mod death;
 mod devices;
 mod direct;

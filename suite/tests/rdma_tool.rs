@@ -161,7 +161,8 @@ index = lambda number: struct.pack("=HHI", 8, 1, number)
 assert refused(RES_QP, 0x301) == 22, "a device is needed"
 assert refused(RES_QP, 0x301, index(7)) == 19, "no such device"
 assert refused(RES_QP, 1, index(0) + struct.pack("=HHI", 8, 21, 1)) == 2, "no such queue pair"
-assert refused(STAT, 1, index(0)) == 95, "not supported"
+assert refused(STAT, 1, index(0)) == 22, "a port is needed"
+assert refused(5 << 10 | 19, 1, index(0)) == 95, "not supported"
 assert refused(7 << 10 | 1, 1) == 22, "no such client"
 assert refused(GET, 1, b"\x05\0\1\0\0\0\0\0") == 22, "an attribute that is cut off"
 number = s.fileno()

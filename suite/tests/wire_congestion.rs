@@ -32,6 +32,15 @@ fn packets_that_are_marked_are_answered_with_notifications_and_arrive() {
         hosts.must_succeed(family, &["ib_write_bw", "-n", "500"]);
         assert!(counted(&hosts, "out") > 0, "connections are capable of ECN");
         assert!(counted(&hosts, "in") > 0, "who sent what was marked is told");
+        for (host, name) in [
+            (&hosts.left, "np_ecn_marked_roce_packets"),
+            (&hosts.left, "np_cnp_sent"),
+            (&hosts.right, "rp_cnp_handled"),
+        ] {
+            let file = format!("/sys/class/infiniband/softhca0/ports/1/hw_counters/{name}");
+            let value = host.room().finish_run(&["cat", &file]).expect("it ends").expect_success().output;
+            assert!(value.trim().parse::<u64>().is_ok_and(|value| value > 0), "{name}: {value}");
+        }
         for words in [["ib_send_bw", "-n", "200"], ["ib_read_bw", "-n", "200"], ["ib_atomic_bw", "-n", "200"]] {
             hosts.must_succeed(family, &words);
         }

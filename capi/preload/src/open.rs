@@ -7,7 +7,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t};
+use libc::{
+    AT_FDCWD, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t,
+};
 
 use interpose::intercept;
 
@@ -24,32 +26,32 @@ type Stream = *mut c_void;
 intercept! {
     /// `open`.
     fn open(path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
-        opened(path, flags, |path, flags| next(path, flags, mode));
+        opened(AT_FDCWD, path, flags, |path, flags| next(path, flags, mode));
     /// `open64`.
     fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
-        opened(path, flags, |path, flags| next(path, flags, mode));
+        opened(AT_FDCWD, path, flags, |path, flags| next(path, flags, mode));
     /// `openat`.
     fn openat(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
-        opened(path, flags, |path, flags| next(from, path, flags, mode));
+        opened(from, path, flags, |path, flags| next(from, path, flags, mode));
     /// `openat64`.
     fn openat64(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
-        opened(path, flags, |path, flags| next(from, path, flags, mode));
+        opened(from, path, flags, |path, flags| next(from, path, flags, mode));
     /// `open` without a mode, in programs that were built with fortification.
-    fn __open_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
+    fn __open_2(path: Text, flags: c_int) -> c_int as next => opened(AT_FDCWD, path, flags, next);
     /// `open64` without a mode.
-    fn __open64_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
+    fn __open64_2(path: Text, flags: c_int) -> c_int as next => opened(AT_FDCWD, path, flags, next);
     /// `openat` without a mode.
     fn __openat_2(from: c_int, path: Text, flags: c_int) -> c_int as next =>
-        opened(path, flags, |path, flags| next(from, path, flags));
+        opened(from, path, flags, |path, flags| next(from, path, flags));
     /// `openat64` without a mode.
     fn __openat64_2(from: c_int, path: Text, flags: c_int) -> c_int as next =>
-        opened(path, flags, |path, flags| next(from, path, flags));
+        opened(from, path, flags, |path, flags| next(from, path, flags));
     /// `creat`.
     fn creat(path: Text, mode: mode_t) -> c_int as next =>
-        opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+        opened(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
     /// `creat64`.
     fn creat64(path: Text, mode: mode_t) -> c_int as next =>
-        opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+        opened(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
     /// `fopen`.
     fn fopen(path: Text, mode: Text) -> Stream as next => streamed(path, mode, |path| next(path, mode));
     /// `fopen64`.
@@ -62,7 +64,7 @@ intercept! {
         streamed(path, mode, |path| next(path, mode, stream));
 }
 
-fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
+fn opened(from: c_int, path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
     let ours = |place: &Place<'_>| {
         let followed = allowed(place, flags)?;
         counters::refresh(place);
@@ -75,11 +77,19 @@ fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_in
             Some(Node::Verbs(_) | Node::Manager) | None => Ok(open(place.at, followed)),
         }
     };
-    pass(path, |path| open(path, flags), ours)
+    let other = |path| {
+        counters::refresh_within(from, path);
+        open(path, flags)
+    };
+    pass(path, other, ours)
 }
 
 fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {
-    pass(path, &open, |place| {
+    let other = |path| {
+        counters::refresh_within(AT_FDCWD, path);
+        open(path)
+    };
+    pass(path, other, |place| {
         allowed(place, flags_of(mode.bytes()))?;
         counters::refresh(place);
         Ok(open(place.at))

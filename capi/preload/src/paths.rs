@@ -77,7 +77,10 @@ impl<'a> Official<'a> {
         let (ports, rest) = component(rest)?;
         let (port, rest) = component(rest)?;
         let (folder, rest) = component(rest)?;
-        let ours = class == INFINIBAND && ports == b"ports" && folder == b"counters" && self.folder == CLASS;
+        let ours = class == INFINIBAND
+            && ports == b"ports"
+            && matches!(folder, b"counters" | b"hw_counters")
+            && self.folder == CLASS;
         (ours && component(rest).is_some() && port.iter().all(u8::is_ascii_digit)).then_some((device, port))
     }
 
@@ -296,6 +299,8 @@ mod tests {
         let of = |path: &'static str| Official::read(path.as_bytes()).and_then(|official| official.counter());
         let found = of("/sys/class/infiniband//H1/ports/2/./counters/port_xmit_data");
         assert_eq!(found, Some((&b"H1"[..], &b"2"[..])));
+        let found = of("/sys/class/infiniband/H1/ports/1/hw_counters/out_of_buffer");
+        assert_eq!(found, Some((&b"H1"[..], &b"1"[..])));
         assert_eq!(of("/sys/class/infiniband/H1/ports/2/counters"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/x/counters/symbol_error"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/1/gids/0"), None);

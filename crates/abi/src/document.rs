@@ -76,6 +76,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("queue::qp", queue::qp::MEANING, queue::qp::ALL),
     ("queue::srq", queue::srq::MEANING, queue::srq::ALL),
     ("queue::recv_wqe", queue::recv_wqe::MEANING, queue::recv_wqe::ALL),
+    ("queue::hw_counter", queue::hw_counter::MEANING, queue::hw_counter::ALL),
     ("queue::context_page", queue::context_page::MEANING, queue::context_page::ALL),
     ("target::target_word", target::target_word::MEANING, target::target_word::ALL),
     ("event::kind", event::kind::MEANING, event::kind::ALL),

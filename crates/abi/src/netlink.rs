@@ -59,6 +59,7 @@ pub mod command {
     pub const RES_MR_GET: u16 = 13;
     pub const RES_PD_GET: u16 = 14;
     pub const STAT_SET: u16 = 16;
+    pub const STAT_GET: u16 = 17;
     pub const STAT_DEL: u16 = 18;
     pub const RES_CTX_GET: u16 = 22;
     pub const RES_SRQ_GET: u16 = 23;
@@ -118,6 +119,10 @@ pub mod attribute {
     pub const RES_CTXN: u16 = 64;
     pub const NETNS_MODE: u16 = 66;
     pub const DEV_PROTOCOL: u16 = 67;
+    pub const STAT_HWCOUNTERS: u16 = 80;
+    pub const STAT_HWCOUNTER_ENTRY: u16 = 81;
+    pub const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
+    pub const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
     pub const DEV_DIM: u16 = 84;
     pub const RES_CTX: u16 = 86;
     pub const RES_SRQ: u16 = 88;

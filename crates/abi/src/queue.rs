@@ -305,6 +305,31 @@ constants! {
         SGES = 16,
     }
 
+    /// What a client counts for a port: the numbers of the counters. The names, in small letters,
+    /// are those of `hw_counters` in sysfs.
+    pub mod hw_counter: usize {
+        /// Requests that were repeated after they had been carried out.
+        DUPLICATE_REQUEST = 0,
+        /// Answers that arrived before the data of an earlier READ or atomic.
+        IMPLIED_NAK_SEQ_ERR = 1,
+        /// Times when no answer came in time.
+        LOCAL_ACK_TIMEOUT_ERR = 2,
+        /// Notifications of congestion (CNPs) that were sent.
+        NP_CNP_SENT = 3,
+        /// Packets that a switch or host had marked for congestion (ECN).
+        NP_ECN_MARKED_ROCE_PACKETS = 4,
+        /// Messages that found no receive request.
+        OUT_OF_BUFFER = 5,
+        /// Requests that arrived before an earlier one.
+        OUT_OF_SEQUENCE = 6,
+        /// Missing packets that a peer reported.
+        PACKET_SEQ_ERR = 7,
+        /// Times when a peer had no receive request.
+        RNR_NAK_RETRY_ERR = 8,
+        /// CNPs that were received and obeyed.
+        RP_CNP_HANDLED = 9,
+    }
+
     /// The context page (4096 bytes), byte offsets: a ring of async records that the agent has
     /// made. After it come records that the engine writes and the agent shows: the last reasons
     /// (`reason::ReasonRecord`, each followed by its sentence), the dropped packets
@@ -323,6 +348,9 @@ constants! {
         PKEY_VIOLATIONS = 80,
         /// First record (`AsyncRecord`, 16 bytes each).
         RECORDS = 128,
+        /// Events at port 1 that the client has counted modulo 2^32, in words: the first is that of
+        /// `hw_counter` 0. 64 bytes further: those at port 2.
+        HW_COUNTERS = 2176,
         /// Number of reasons written, modulo 2^32. The engine writes the record, then this word.
         REASONS_HEAD = 2304,
         /// First reason: number `n` is at `n` modulo 64, 512 bytes each.
@@ -339,6 +367,9 @@ constants! {
         DATAGRAM_ROUTES = 40960 + crate::fault::page::AREA_LEN + 512 * 32,
     }
 }
+
+/// Bytes of the `hw_counter`s of a port in the context page.
+pub const HW_COUNTERS_LEN: usize = 64;
 
 /// Bytes of a control line.
 pub const CONTROL_LEN: usize = 64;
@@ -413,7 +444,9 @@ pub const fn recv_stride(max_sge: u32) -> usize {
     (RECV_WQE_HEADER + (SGE_LEN * max_sge) as usize).next_multiple_of(32)
 }
 
-const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= context_page::REASONS_HEAD);
+const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= context_page::HW_COUNTERS);
+const _: () = assert!(4 * hw_counter::ALL.len() <= HW_COUNTERS_LEN);
+const _: () = assert!(context_page::HW_COUNTERS + 2 * HW_COUNTERS_LEN <= context_page::REASONS_HEAD);
 const _: () = assert!(context_page::REASONS + REASON_LEN * REASONS as usize <= context_page::DROPS);
 const _: () = assert!(context_page::DROPS + DROP_LEN * DROPS <= context_page::FAULTS);
 const _: () =

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use abi::event::AsyncRecord;
 use abi::layout::Record;
-use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
+use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, HW_COUNTERS_LEN, context_page, hw_counter};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::closer::Closer;
@@ -23,6 +23,9 @@ use crate::host::Host;
 pub use crate::ids::{ContextId, Peer};
 use crate::pending::PendingContext;
 use crate::queue_memory::{Block, QueueMemory};
+
+/// Counts by the numbers of [`hw_counter`].
+pub(crate) type HwCounters = [u64; hw_counter::ALL.len()];
 
 /// One open of a device node.
 pub struct Context {
@@ -144,6 +147,12 @@ impl AsyncFile {
     pub fn violations(&self, port: u32) -> [u32; 2] {
         let at = port.saturating_sub(1) as usize * 4;
         [context_page::QKEY_VIOLATIONS, context_page::PKEY_VIOLATIONS].map(|counter| self.page.read(counter + at))
+    }
+
+    /// What the client has counted at a port, by the numbers of [`hw_counter`].
+    pub(crate) fn hw_counters(&self, port: u32) -> HwCounters {
+        let first = context_page::HW_COUNTERS + HW_COUNTERS_LEN * usize::from(port > 1);
+        std::array::from_fn(|counter| self.page.read(first + 4 * counter).into())
     }
 
     /// Gives the client a record with the next [`AsyncFile::flush`], or later when there is room.

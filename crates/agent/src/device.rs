@@ -14,8 +14,9 @@ use abi::private::{GidEntryAnswer, gid_type};
 use subnet::managed::ADAPTER_CAPABILITIES;
 
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
+use crate::context::HwCounters;
 use crate::dscp::DscpTable;
-use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, by_rank, gid_of};
+use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, first_link_local};
 use crate::identity;
 use crate::lids::Lid;
 use crate::limits::Limits;
@@ -89,6 +90,8 @@ pub struct Port {
     pub has_manager: bool,
     /// Q_Key and P_Key violations that ended contexts have counted.
     pub violations: [u32; 2],
+    /// What ended contexts have counted beside them.
+    pub(crate) hw_counters: HwCounters,
     /// The link layer, which decides how the port is addressed.
     pub link_layer: LinkLayer,
     /// The LID of a port whose link layer is InfiniBand.
@@ -399,6 +402,7 @@ impl Port {
             address: config.address,
             has_manager: false,
             violations: [0; 2],
+            hw_counters: HwCounters::default(),
             link_layer: config.link_layer,
             lid: None,
             gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
@@ -484,14 +488,7 @@ impl Port {
         if !std::mem::take(&mut self.takes_link_local) {
             return;
         }
-        let mut outward = by_rank(host).0.into_iter().filter(|address| !address.is_loopback());
-        let Some(first) = outward.next() else { return };
-        let on_carrier = |address: &HostAddress| {
-            address.ifindex == first.ifindex
-                && matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
-                && !taken.contains(&gid_of(address.ip))
-        };
-        if let Some(address) = std::iter::once(first).chain(outward).find(on_carrier) {
+        if let Some(address) = first_link_local(host, taken) {
             self.gids.adopt(&address);
         }
     }
@@ -553,27 +550,24 @@ mod tests {
     }
 
     #[test]
-    fn a_new_port_adopts_the_link_local_address_of_its_interface() {
-        let address =
-            |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500, prefix: 64 };
-        let host = [address("fe80::3", 3), address("::1", 1), address("fe80::2", 2), address("10.0.0.1", 2)];
-        let first = |config: PortConfig, host: &[HostAddress], taken: &[[u8; 16]]| {
+    fn a_new_port_adopts_a_link_local_address_once_unless_its_gid_is_configured() {
+        let address = |text: &str| HostAddress { ip: text.parse().expect(text), ifindex: 2, mtu: 1500, prefix: 64 };
+        let first = |config: PortConfig| {
             let device = DeviceConfig { ports: vec![config], node_guid: Some(Guid(9)), ..DeviceConfig::default() };
             let port = &mut Device::new(0, &device, "test").ports[0];
-            port.appear(host, taken);
-            port.appear(&[address("fe80::4", 4)], taken);
+            port.appear(&[address("fe80::2")], &[]);
+            port.appear(&[address("fe80::3")], &[]);
             port.gids.entry(0).expect("always valid").ip().to_string()
         };
         let usual = PortConfig::default;
-        let of_guid = first(usual(), &[], &[]);
-        assert!(of_guid.starts_with("fe80::") && !of_guid.starts_with("fe80::3"), "{of_guid}");
-        assert_eq!(first(usual(), &host, &[]), "fe80::2", "of the interface that leads out");
-        assert_eq!(first(usual(), &host[..3], &[]), "fe80::3", "without another address");
-        assert_eq!(first(usual(), &host, &[gid_of(host[2].ip)]), of_guid, "another port has it");
-        assert_eq!(first(usual(), &host[1..2], &[]), of_guid, "loopback is no such interface");
-        assert_eq!(first(PortConfig { link_layer: LinkLayer::Infiniband, ..usual() }, &host, &[]), of_guid);
-        assert_eq!(first(PortConfig { guid: Some(Guid(5)), ..usual() }, &host, &[]), "fe80::5");
-        assert_eq!(first(PortConfig { subnet_prefix: Some(LINK_LOCAL), ..usual() }, &host, &[]), of_guid);
+        assert_eq!(first(usual()), "fe80::2");
+        assert_eq!(first(PortConfig { guid: Some(Guid(5)), ..usual() }), "fe80::5");
+        for config in [
+            PortConfig { link_layer: LinkLayer::Infiniband, ..usual() },
+            PortConfig { subnet_prefix: Some(LINK_LOCAL), ..usual() },
+        ] {
+            assert_ne!(first(config), "fe80::2");
+        }
     }
 
     #[test]

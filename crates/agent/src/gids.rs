@@ -208,6 +208,16 @@ pub fn by_rank(host: &[HostAddress]) -> (Vec<HostAddress>, bool) {
     (ordered, !outward)
 }
 
+/// The first link-local IPv6 address of the interface that leads out of this host, unless it is one
+/// of the GIDs `taken`.
+pub(crate) fn first_link_local(host: &[HostAddress], taken: &[[u8; 16]]) -> Option<HostAddress> {
+    let outward: Vec<HostAddress> = by_rank(host).0.into_iter().filter(|address| !address.is_loopback()).collect();
+    let is_wanted = |address: &&HostAddress| {
+        address.ifindex == outward[0].ifindex && address.ip.is_ipv6() && address.is_link_local()
+    };
+    outward.iter().find(is_wanted).copied().filter(|address| !taken.contains(&gid_of(address.ip)))
+}
+
 /// The code of the largest IB MTU whose packets fit into an interface's packets: 1024 bytes for
 /// 1500, 4096 for 9000.
 pub fn largest_ib_mtu(netdev: u32) -> u8 {
@@ -322,6 +332,20 @@ mod tests {
         let (ordered, loopbacks) = by_rank(&connected[1..]);
         assert!(table.follow(&ordered[1..], loopbacks, 1), "one that goes is gone for good");
         assert!(!table.follow(&ordered[1..], loopbacks, 1));
+    }
+
+    #[test]
+    fn the_interface_that_leads_out_has_the_first_link_local_address() {
+        let host = [address("fe80::3", 3), address("::1", 1), address("fe80::2", 2), address("10.0.0.1", 2)];
+        let first = |host: &[HostAddress], taken: &[[u8; 16]]| {
+            first_link_local(host, taken).map(|address| address.ip.to_string())
+        };
+        assert_eq!(first(&host, &[]).as_deref(), Some("fe80::2"));
+        assert_eq!(first(&host[..3], &[]).as_deref(), Some("fe80::3"), "without another address");
+        assert_eq!(first(&host, &[gid_of(host[2].ip)]), None, "another port has it");
+        assert_eq!(first(&host[1..2], &[]), None, "loopback does not lead out");
+        assert_eq!(first(&[address("169.254.0.1", 2)], &[]), None, "only IPv6 addresses look like a GID");
+        assert_eq!(first(&[], &[]), None);
     }
 
     #[test]

@@ -118,11 +118,12 @@ impl World {
         }
     }
 
-    /// Keeps the violations that a context has counted at its device's ports.
+    /// Keeps what a context has counted at its device's ports.
     fn keep_counts(&mut self, id: ContextId) {
         let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
         for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
             add(&mut port.violations, events.violations(number));
+            port.hw_counters.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
         }
     }
 }

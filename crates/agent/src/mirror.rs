@@ -27,7 +27,7 @@ use crate::devices::Devices;
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rnic::NODE_TYPE;
 use crate::rundir::{RunDir, SYS, node};
-use counters::COUNTERS;
+use counters::PortCounters;
 use engine::rundir::at;
 
 /// The ABI version of `/dev/infiniband/uverbsN`, as in the kernel's class attribute.
@@ -190,7 +190,7 @@ impl Mirror {
         }
         for number in 1..=device.ports.len() as u32 {
             let at = home.join(format!("ports/{number}"));
-            self.show_counters(device, number as u8, &[0; COUNTERS.len()])?;
+            self.show_counters(device, number as u8, &PortCounters::zeros(!device.is_iwarp()))?;
             let facts = device.port_attributes(number).unwrap_or_default();
             self.write(&at.join("link_layer"), link_layer_text(facts.link_layer))?;
         }

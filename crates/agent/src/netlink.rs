@@ -129,6 +129,16 @@ impl Dump {
                 facts::port(&mut self.packet, device, number);
                 return Ok(self.over(header));
             }
+            // No counter is bound to queue pairs or regions, so there is none to list.
+            (command::STAT_GET, _) if all => Part::End,
+            (command::STAT_GET, _) => {
+                let device = &world.devices[device()?];
+                let number = request.port.ok_or(Errno::EINVAL)?;
+                let counters = world.hw_counters(device.index, number).ok_or(Errno::EINVAL)?;
+                self.packet.begin(header, 0);
+                facts::statistics(&mut self.packet, device, number, counters);
+                return Ok(self.over(header));
+            }
             (command::SYS_GET, _) => {
                 self.packet.begin(header, 0);
                 facts::system(&mut self.packet);

@@ -14,7 +14,7 @@ use engine::rundir::at;
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::mirror::Mirror;
-use crate::mirror::counters::COUNTERS;
+use crate::mirror::counters::PortCounters;
 use crate::rundir::{ADMIN, NODES, PID, RunDir, SYS, node};
 
 /// The files that every node has.
@@ -53,8 +53,8 @@ impl NodeViews {
     }
 
     /// Shows the counters of a port.
-    pub(crate) fn show_counters(&self, device: &Device, port: u8, values: &[u64; COUNTERS.len()]) -> io::Result<()> {
-        self.0.iter().try_for_each(|mirror| mirror.show_counters(device, port, values))
+    pub(crate) fn show_counters(&self, device: &Device, port: u8, counters: &PortCounters) -> io::Result<()> {
+        self.0.iter().try_for_each(|mirror| mirror.show_counters(device, port, counters))
     }
 
     /// Updates what the folders show.

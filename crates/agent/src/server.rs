@@ -459,11 +459,11 @@ impl Server {
     fn show_counters(&mut self, device: &str, port: u8) {
         let Some(index) = self.world.devices.named(device).map(|device| device.index) else { return };
         let at = PortId { device: index, port };
-        let Some(values) = self.mads.mads.port_counters(&mut self.world, at) else { return };
+        let Some(counters) = self.mads.mads.port_counters(&mut self.world, at) else { return };
         let Some(device) = self.world.devices.get(index) else { return };
         let Surroundings { mirror, nodes, .. } = &self.surroundings;
-        let shown = mirror.as_ref().map_or(Ok(()), |mirror| mirror.show_counters(device, port, &values));
-        if let Err(error) = shown.and_then(|()| nodes.show_counters(device, port, &values)) {
+        let shown = mirror.as_ref().map_or(Ok(()), |mirror| mirror.show_counters(device, port, &counters));
+        if let Err(error) = shown.and_then(|()| nodes.show_counters(device, port, &counters)) {
             tracing::warn!(%error, "the counters of a port could not be shown");
         }
     }

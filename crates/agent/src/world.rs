@@ -23,7 +23,7 @@ use crate::board::Board;
 use crate::capture::Captures;
 use crate::closer::Closers;
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{Context, HwCounters};
 use crate::device::{Device, Port};
 use crate::devices::Devices;
 use crate::faults::Faults;
@@ -152,6 +152,16 @@ impl World {
         others.filter_map(|context| context.events.as_ref()).for_each(|file| add(&mut counts, file.violations(number)));
         [answer.qkey_viol_cntr, answer.bad_pkey_cntr] = counts;
         Ok(answer)
+    }
+
+    /// What all programs have counted at a port, by the numbers of [`abi::queue::hw_counter`].
+    /// `None` without such a port, or if its packets are not those of RoCE or InfiniBand.
+    pub(crate) fn hw_counters(&self, device: usize, number: u32) -> Option<HwCounters> {
+        let port = self.devices.get(device)?.port(number).ok().filter(|port| port.has_packets())?;
+        let contexts = self.contexts.values().filter(|context| context.device == device);
+        let counted = contexts.filter_map(|context| context.events.as_ref()).map(|file| file.hw_counters(number));
+        let add = |sum: HwCounters, more: HwCounters| std::array::from_fn(|at| sum[at] + more[at]);
+        Some(counted.fold(port.hw_counters, add))
     }
 
     /// The context of a client, or EINVAL if it has ended.

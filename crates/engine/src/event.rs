@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::errno::Errno;
 use abi::event::{AsyncRecord, kind};
-use abi::queue::{CONTEXT_RECORDS, context_page};
+use abi::queue::{CONTEXT_RECORDS, HW_COUNTERS_LEN, context_page};
 
 use crate::event_file::EventFile;
 use crate::memory::View;
@@ -87,6 +87,13 @@ impl Events {
         let last = context_page::PKEY_VIOLATIONS - context_page::QKEY_VIOLATIONS - 4;
         let at = (port.saturating_sub(1) as usize * 4).min(last);
         self.page.word(counter + at).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Adds to a counter of `port`. `counter` is one of `abi::queue::hw_counter`.
+    #[cold]
+    pub(crate) fn count(&self, counter: usize, port: u8, more: u32) {
+        let at = context_page::HW_COUNTERS + HW_COUNTERS_LEN * usize::from(port > 1) + 4 * counter;
+        self.page.word(at).fetch_add(more, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The descriptor that is readable when an event waits.

@@ -105,6 +105,9 @@ impl Qp {
         if self.service != Service::XrcTgt {
             inner.traffic.show(inner.view.as_ref());
         }
+        if inner.requester.tally.has_any() || inner.responder.tally.has_any() {
+            self.count_noticed(inner);
+        }
         self.watch_deadline(inner);
     }
 

@@ -27,6 +27,7 @@ mod requester;
 mod responder;
 mod status;
 mod step;
+mod tally;
 mod time;
 mod unreliable;
 
@@ -41,5 +42,6 @@ pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfi
 pub use responder::{Access, Open, Responder, ResponderConfig};
 pub use status::Status;
 pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, ResponseData, Step};
+pub use tally::{Occurrence, Tally};
 pub use time::{Time, timeout};
 pub use wire::rnr;

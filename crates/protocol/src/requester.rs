@@ -19,6 +19,7 @@ use crate::qp::Service;
 use crate::rc::Reliable;
 use crate::reason::Reason;
 use crate::status::Status;
+use crate::tally::Tally;
 use crate::time::Time;
 use wire::{Headers, Psn, Qpn};
 
@@ -151,6 +152,8 @@ pub struct Requester {
     pub(crate) keeps_out_of_order: bool,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
+    /// What was noticed; the caller takes it.
+    pub tally: Tally,
 }
 
 impl Requester {
@@ -176,6 +179,7 @@ impl Requester {
             keeps_out_of_order: false,
             rc: Reliable::default(),
             stop: None,
+            tally: Tally::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::qp::Service;
 use crate::rc::answers::Answers;
 use crate::reason::Fault;
 use crate::step::{AtomicOp, Outcome, RecvEnd, Refusal, Step};
+use crate::tally::{Occurrence, Tally};
 use wire::{Headers, Opcode, Operation, Psn, Qpn, Reth};
 
 /// The operations that a queue pair serves: bits of the verbs' access flags. Other bits are ignored
@@ -122,6 +123,8 @@ pub struct Responder {
     pub(crate) dead: Option<Refusal>,
     /// The outcome of a step that this responder has not returned.
     pub(crate) foreign_outcome: Option<Outcome>,
+    /// What was noticed; the caller takes it.
+    pub tally: Tally,
 }
 
 impl Responder {
@@ -141,6 +144,7 @@ impl Responder {
             answers: Answers::default(),
             dead: None,
             foreign_outcome: None,
+            tally: Tally::default(),
         }
     }
 
@@ -235,6 +239,9 @@ impl Responder {
             self.foreign_outcome = Some(outcome);
             return;
         };
+        if outcome == Outcome::Rnr {
+            self.tally.note(Occurrence::OutOfBuffer);
+        }
         match self.service {
             Service::Rc | Service::XrcIni | Service::XrcTgt => self.finish_rc(&pending, outcome),
             Service::Uc => self.finish_uc(&pending, outcome),

@@ -3,7 +3,9 @@
 use abi::netlink::{Writer, attribute};
 
 use crate::addresses::interface_name;
+use crate::context::HwCounters;
 use crate::device::{Device, FIRMWARE};
+use crate::mirror::counters::named;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -57,6 +59,20 @@ pub(super) fn port(to: &mut Writer, device: &Device, number: u32) {
         to.word(attribute::NDEV_INDEX, index);
         to.text(attribute::NDEV_NAME, &name);
     }
+}
+
+/// The counters of a port.
+pub(super) fn statistics(to: &mut Writer, device: &Device, number: u32, counters: HwCounters) {
+    handle(to, device);
+    to.word(attribute::PORT_INDEX, number);
+    let table = to.nest(attribute::STAT_HWCOUNTERS);
+    for (name, value) in named(counters) {
+        let entry = to.nest(attribute::STAT_HWCOUNTER_ENTRY);
+        to.text(attribute::STAT_HWCOUNTER_ENTRY_NAME, &name);
+        to.long(attribute::STAT_HWCOUNTER_ENTRY_VALUE, value);
+        to.end(entry);
+    }
+    to.end(table);
 }
 
 /// The attributes of the whole system: devices are in every network namespace that reaches their

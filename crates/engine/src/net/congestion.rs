@@ -8,6 +8,7 @@
 //! requester narrows its own window as well. The window itself is not here; the bits are in
 //! `datagrams.rs`. Adds to [`Qp`].
 
+use abi::queue::hw_counter;
 use protocol::Service;
 use wire::cnp::{self, Cnp};
 use wire::{Opcode, Operation, Qpn};
@@ -23,11 +24,14 @@ impl Qp {
         if self.service == Service::Ud || opcode.operation == Operation::Acknowledge {
             return;
         }
+        let (events, port) = (&self.engine().events, inner.attributes.port_num);
+        events.count(hw_counter::NP_ECN_MARKED_ROCE_PACKETS, port, 1);
         if opcode.is_read_response() {
             flow.peer.window.mark();
         }
         if flow.peer.last_cnp.should_send(self.engine().about_now()) {
             self.send_cnp(inner, flow);
+            events.count(hw_counter::NP_CNP_SENT, port, 1);
         }
     }
 
@@ -54,6 +58,7 @@ impl Qp {
             && &inner.attributes.dest.dgid == from
         {
             flow.peer.window.mark();
+            self.engine().events.count(hw_counter::RP_CNP_HANDLED, inner.attributes.port_num, 1);
         }
     }
 }

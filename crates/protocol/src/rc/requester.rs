@@ -32,6 +32,7 @@ use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::Requester;
 use crate::status::Status;
+use crate::tally::Occurrence;
 use crate::time::Time;
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
@@ -164,8 +165,14 @@ impl Requester {
             wire::Operation::AtomicAcknowledge => return self.atomic_response(now, headers),
             wire::Operation::Acknowledge => match headers.aeth.syndrome {
                 Syndrome::Ack(_) => self.accepted(now, psn + 1),
-                Syndrome::RnrNak(code) => self.not_ready(now, psn, code),
-                Syndrome::Nak(NakCode::PsnSequence) => self.missed(now, psn),
+                Syndrome::RnrNak(code) => {
+                    self.tally.note(Occurrence::RnrNakRetryErr);
+                    self.not_ready(now, psn, code);
+                }
+                Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.tally.note(Occurrence::PacketSeqErr);
+                    self.missed(now, psn);
+                }
                 Syndrome::Nak(code) => self.refused(now, psn, code),
                 Syndrome::Reserved(_) => {}
             },
@@ -283,6 +290,7 @@ impl Requester {
     /// An answer for everything before `end` has passed data of a READ or atomic. Counts that data
     /// as lost.
     fn note_passed(&mut self, now: Time, end: Psn) {
+        self.tally.note(Occurrence::ImpliedNakSeqErr);
         // Further answers behind the first one report the same loss. But if the numbers start again
         // from a lower one, the retransmission itself was lost.
         let anew = !self.rc.again || end.since(self.rc.passed) <= 0;

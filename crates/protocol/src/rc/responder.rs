@@ -15,6 +15,7 @@ use crate::qp::Service;
 use crate::reason::Fault;
 use crate::responder::{Open, Pending, Responder};
 use crate::step::{Nak, Outcome, Refusal, Response, Step};
+use crate::tally::Occurrence;
 use wire::{Headers, Opcode, Psn, Reth, Transport};
 
 /// The expected packet of a SEND or WRITE.
@@ -51,8 +52,14 @@ impl Responder {
         }
         match headers.psn.since(self.expected) {
             0 => self.in_order(headers, len),
-            1.. => self.out_of_order(headers),
-            _ => self.repeated(headers),
+            1.. => {
+                self.tally.note(Occurrence::OutOfSequence);
+                self.out_of_order(headers)
+            }
+            _ => {
+                self.tally.note(Occurrence::DuplicateRequest);
+                self.repeated(headers)
+            }
         }
     }
 

@@ -46,6 +46,7 @@
 use super::requester::{LOSS_MEMORY, Wait};
 use crate::operation::{Entry, Operation};
 use crate::requester::Requester;
+use crate::tally::Occurrence;
 use crate::time::{Time, timeout};
 use wire::{Headers, Psn, Syndrome, aeth};
 
@@ -198,7 +199,10 @@ impl Requester {
             Wait::Answer if now < self.rc.expiry => self.probe(now),
             // The path was full the whole time, so the peer's silence does not count.
             Wait::Answer if self.has_gone_back() => self.arm(now),
-            Wait::Answer => self.retry(now),
+            Wait::Answer => {
+                self.tally.note(Occurrence::LocalAckTimeoutErr);
+                self.retry(now);
+            }
             Wait::Ready => {
                 self.rc.wait = Wait::Answer;
                 self.arm(now);

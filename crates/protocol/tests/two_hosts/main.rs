@@ -30,6 +30,7 @@ mod rough;
 mod runs;
 mod scenario;
 mod standing;
+mod tally;
 mod unreliable;
 mod window;
 mod world;
