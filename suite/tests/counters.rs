@@ -53,9 +53,13 @@ fn perftest_reports_counters() {
     let list = "counters/port_xmit_data,hw_counters/out_of_buffer";
     let words = ["ib_write_bw", "-n", "200", "-W", list];
     let sides = Pair::must_succeed(&room, &words);
-    for name in list.split(',') {
-        assert!(sides.client.output.contains(name), "{}", sides.client.told());
-    }
+    let value = |name: &str| -> Option<u64> {
+        let (_, rest) = sides.client.output.split_once(&format!("{name}="))?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let [data, none] = [0, 1].map(|at| list.split(',').nth(at).and_then(value));
+    assert!(data.is_some_and(|data| data >= 200 * 65536 / 4), "{}", sides.client.told());
+    assert_eq!(none, Some(0), "{}", sides.client.told());
 }
 
 #[test]
@@ -100,4 +104,30 @@ fn answers_that_there_is_no_receive_request_are_counted_at_both_ends() {
     let (found_none, told) =
         (counter(&room, "hw_counters/out_of_buffer"), counter(&room, "hw_counters/rnr_nak_retry_err"));
     assert!(found_none > 0 && told > 0, "{found_none}, {told}");
+}
+
+/// perftest and monitors keep the files open.
+#[test]
+fn a_file_that_is_read_again_has_the_value_of_now() {
+    let room = Room::new().expect("a room");
+    let script = format!(
+        "import os, subprocess, sys
+file = os.open('{PORT}/counters/port_xmit_data', os.O_RDONLY)
+first = int(os.read(file, 99))
+assert first == int(os.pread(file, 99, 0)) == 0
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+os.lseek(file, 0, os.SEEK_SET)
+second = int(os.read(file, 99))
+assert second >= 100 * 65536 / 4, second
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+assert int(os.pread(file, 99, 0)) > second
+assert not os.get_inheritable(file)
+os.close(file)
+print('well')"
+    );
+    let softhca = room.dist().softhca().display().to_string();
+    let pair = [&softhca, "run", "--pair", "--", "ib_write_bw", "-n", "100", "--", "ib_write_bw", "-n", "100"];
+    let words = [&["python3", "-c", &script], &pair[..], &["127.0.0.1"]].concat();
+    let outcome = room.finish_run(&words).expect("it ends").expect_success();
+    assert!(outcome.output.contains("well"), "{}", outcome.told());
 }

@@ -51,6 +51,17 @@ fn a_killed_agent_leaves_files_and_no_crash() {
     room.finish_run(&[&program, "there"]).expect("it ends").expect_success();
 }
 
+/// In the kernel, a device's folder is a link to a folder below that of its slot.
+#[test]
+fn two_steps_up_from_a_device_is_its_slot() {
+    for room in rooms() {
+        for at in ["infiniband/softhca0", "infiniband_verbs/uverbs0", "infiniband_mad/umad0"] {
+            let said = script(&room, &format!("cd /; cat /sys/class/{at}/../../numa_node; ls /sys/class/{at}/../.."));
+            assert!(said.output.starts_with("-1\n") && said.output.contains("vendor"), "{at}: {}", said.output);
+        }
+    }
+}
+
 #[test]
 fn shells_and_their_tools() {
     for room in rooms() {

@@ -20,6 +20,7 @@ use abi::umad::{FileReply, FileRequest, NODE, kind};
 use interpose::intercept;
 
 use crate::connection::Connection;
+use crate::counters;
 use crate::entry::{Pieces, Refusal, refused};
 use crate::mad_file::{File, GONE, answered};
 use crate::marks::{DESCRIPTORS, Marks};
@@ -55,18 +56,27 @@ intercept! {
     /// `read`.
     fn read(fd: c_int, buffer: *mut c_void, size: usize) -> isize as next => match file(fd) {
         Some(file) => file.read(fd, Memory::new(buffer, size)).unwrap_or_else(refused),
-        None => next(fd, buffer, size),
+        None => {
+            counters::before_read(fd);
+            next(fd, buffer, size)
+        }
     };
     /// `readv`.
     fn readv(fd: c_int, pieces: Pieces, count: c_int) -> isize as next => match file(fd) {
         Some(file) => each(pieces, count, |piece| file.read(fd, piece)).unwrap_or_else(refused),
-        None => next(fd, pieces, count),
+        None => {
+            counters::before_read(fd);
+            next(fd, pieces, count)
+        }
     };
     /// `read` of programs that were built with fortification. If the buffer is too small, the next
     /// function ends the program.
     fn __read_chk(fd: c_int, buffer: *mut c_void, size: usize, room: usize) -> isize as next => match file(fd) {
         Some(file) if size <= room => file.read(fd, Memory::new(buffer, size)).unwrap_or_else(refused),
-        _ => next(fd, buffer, size, room),
+        _ => {
+            counters::before_read(fd);
+            next(fd, buffer, size, room)
+        }
     };
 }
 

@@ -12,23 +12,55 @@ use crate::socket;
 /// The number of descriptors that can have a mark.
 pub(crate) const DESCRIPTORS: usize = 65_536;
 
-/// A bit for each descriptor that is a connection to one node. Nothing else is published with it.
+/// A bit for each descriptor. Nothing else is published with it.
+#[derive(Debug)]
+pub(crate) struct Bits([AtomicU64; DESCRIPTORS / 64]);
+
+impl Bits {
+    /// No bit is set.
+    pub(crate) const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; _])
+    }
+
+    /// Whether the bit of a descriptor is set.
+    #[inline]
+    pub(crate) fn has(&self, fd: c_int) -> bool {
+        self.bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Sets or removes the bit of a descriptor.
+    pub(crate) fn set(&self, fd: c_int, is: bool) {
+        match self.bit(fd) {
+            Some((word, bit)) if is => drop(word.fetch_or(bit, Ordering::Relaxed)),
+            Some((word, bit)) => drop(word.fetch_and(!bit, Ordering::Relaxed)),
+            None => {}
+        }
+    }
+
+    #[inline]
+    fn bit(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
+    }
+}
+
+/// The descriptors that are connections to one node.
 #[derive(Debug)]
 pub(crate) struct Marks {
     node: &'static str,
-    bits: [AtomicU64; DESCRIPTORS / 64],
+    bits: Bits,
 }
 
 impl Marks {
     /// No marks yet, for connections to this node.
     pub(crate) const fn of(node: &'static str) -> Self {
-        Self { node, bits: [const { AtomicU64::new(0) }; _] }
+        Self { node, bits: Bits::new() }
     }
 
     /// Whether a descriptor has a mark.
     #[inline]
     pub(crate) fn has(&self, fd: c_int) -> bool {
-        self.bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.bits.has(fd)
     }
 
     /// Whether a descriptor has a mark and is still a connection to the node.
@@ -47,11 +79,7 @@ impl Marks {
 
     /// Sets or removes a mark.
     pub(crate) fn set(&self, fd: c_int, is: bool) {
-        match self.bit(fd) {
-            Some((word, bit)) if is => drop(word.fetch_or(bit, Ordering::Relaxed)),
-            Some((word, bit)) => drop(word.fetch_and(!bit, Ordering::Relaxed)),
-            None => {}
-        }
+        self.bits.set(fd, is);
     }
 
     /// Not inlined, because it is rarely called.
@@ -62,12 +90,6 @@ impl Marks {
             self.set(fd, false);
         }
         ours
-    }
-
-    #[inline]
-    fn bit(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
-        let fd = usize::try_from(fd).ok()?;
-        Some((self.bits.get(fd / 64)?, 1 << (fd % 64)))
     }
 }
 

@@ -74,6 +74,11 @@ interpose::functions!(
     recvmsg,
     recvfrom,
     __recvfrom_chk,
+    // Reading a file again.
+    pread,
+    pread64,
+    __pread_chk,
+    __pread64_chk,
     // Management datagrams.
     ioctl,
     read,

@@ -67,21 +67,18 @@ intercept! {
 fn opened(from: c_int, path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
     let ours = |place: &Place<'_>| {
         let followed = allowed(place, flags)?;
-        counters::refresh(place);
         let node = place.official.node().filter(|_| flags & (O_PATH | O_DIRECTORY) == 0);
         match node {
             Some(Node::Mads(number)) => stat::present(place.at).and_then(|()| mads::open_mads(number, flags)),
             Some(Node::SubnetManager(number)) => {
                 stat::present(place.at).and_then(|()| mads::open_subnet_manager(number, flags))
             }
-            Some(Node::Verbs(_) | Node::Manager) | None => Ok(open(place.at, followed)),
+            Some(Node::Verbs(_) | Node::Manager) | None => {
+                Ok(counters::opened(counters::refresh(place), open(place.at, followed)))
+            }
         }
     };
-    let other = |path| {
-        counters::refresh_within(from, path);
-        open(path, flags)
-    };
-    pass(path, other, ours)
+    pass(path, |path| counters::opened(counters::refresh_within(from, path), open(path, flags)), ours)
 }
 
 fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {

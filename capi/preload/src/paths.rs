@@ -1,14 +1,19 @@
 //! Decides whether a path is redirected, and its place in the mirror. Pure: bytes in, bytes out.
 //!
 //! As in the kernel, repeated slashes and `.` are ignored. `..` is followed by counting: a path
-//! that leaves our part of the tree is not redirected. The principal type is [`Official`].
+//! that leaves our part of the tree is not redirected. In the kernel, the entries of a class are
+//! links into the folders of devices, so two steps up from an entry lead to its device; here too.
+//! The principal type is [`Official`].
 
 /// A path that is redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Official<'a> {
     /// Its folder in the mirror.
     folder: &'static [u8],
-    /// The rest, from `infiniband` on, as the program wrote it.
+    /// The entry of a class from which the path goes up to the device: `infiniband/softhca0`.
+    /// Usually empty.
+    entry: &'a [u8],
+    /// The rest, from `infiniband` or from the device on, as the program wrote it.
     rest: &'a [u8],
     node: Option<Node>,
 }
@@ -43,6 +48,15 @@ const ISSM: &[u8] = b"issm";
 const DEVICES: u32 = 32;
 const PORTS: u32 = 64;
 
+/// The path of a counter of a port, in its parts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Counter<'a> {
+    pub(crate) device: &'a [u8],
+    /// The port's number.
+    pub(crate) port: &'a [u8],
+    pub(crate) name: &'a [u8],
+}
+
 impl<'a> Official<'a> {
     /// Parses an absolute path. Returns `None` if it is not redirected.
     pub(crate) fn read(path: &'a [u8]) -> Option<Self> {
@@ -56,11 +70,17 @@ impl<'a> Official<'a> {
                 let (class, inside) = component(after)?;
                 let ours = class.starts_with(INFINIBAND)
                     || (class == b"misc" && component(inside).is_some_and(|(device, _)| device == MANAGER));
-                (ours && stays_inside(inside)).then(|| Self { folder: CLASS, rest: trimmed(after), node: None })
+                let after = trimmed(after);
+                let (entry, rest) = to_device(after).unwrap_or((&[], after));
+                let stays = stays_inside(if entry.is_empty() { inside } else { rest });
+                (ours && stays).then_some(Self { folder: CLASS, entry, rest, node: None })
             }
-            b"dev" if name == INFINIBAND => {
-                stays_inside(after).then(|| Self { folder: DEV, rest: trimmed(below), node: Node::named(after) })
-            }
+            b"dev" if name == INFINIBAND => stays_inside(after).then(|| Self {
+                folder: DEV,
+                entry: &[],
+                rest: trimmed(below),
+                node: Node::named(after),
+            }),
             _ => None,
         }
     }
@@ -70,8 +90,8 @@ impl<'a> Official<'a> {
         self.node
     }
 
-    /// The device and the port's number, if the path is a counter of a port.
-    pub(crate) fn counter(&self) -> Option<(&'a [u8], &'a [u8])> {
+    /// The counter, if the path is one of a port.
+    pub(crate) fn counter(&self) -> Option<Counter<'a>> {
         let (class, rest) = component(self.rest)?;
         let (device, rest) = component(rest)?;
         let (ports, rest) = component(rest)?;
@@ -81,12 +101,14 @@ impl<'a> Official<'a> {
             && ports == b"ports"
             && matches!(folder, b"counters" | b"hw_counters")
             && self.folder == CLASS;
-        (ours && component(rest).is_some() && port.iter().all(u8::is_ascii_digit)).then_some((device, port))
+        let name = component(rest).filter(|_| ours && port.iter().all(u8::is_ascii_digit))?.0;
+        Some(Counter { device, port, name })
     }
 
     /// The path in the mirror, piece by piece.
     pub(crate) fn mirrored(&self) -> impl Iterator<Item = u8> {
-        self.folder.iter().chain(self.rest).copied()
+        let device: &[u8] = if self.entry.is_empty() { &[] } else { b"/device" };
+        self.folder.iter().chain(self.entry).chain(device).chain(self.rest).copied()
     }
 }
 
@@ -155,6 +177,20 @@ pub(crate) fn before_official(path: &[u8]) -> Option<(usize, usize)> {
     })
 }
 
+/// Splits a path in a class that goes two steps up from an entry: the entry, and what follows.
+fn to_device(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, below) = component(path)?;
+    let (entry, up) = component(below)?;
+    let (first, up) = component(up)?;
+    let (second, rest) = component(up)?;
+    if entry == b".." || first != b".." || second != b".." {
+        return None;
+    }
+    let after_entry = component(below)?.1;
+    let entry = path.get(..path.len().checked_sub(after_entry.len())?)?;
+    Some((entry, rest))
+}
+
 /// The first component and the rest; `None` at the end. `.` is not a component.
 fn component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let path = trimmed(path);
@@ -212,6 +248,9 @@ mod tests {
             ("/sys/class/infiniband_mad", "/class/infiniband_mad"),
             ("/sys/class/misc/rdma_cm/abi_version", "/class/misc/rdma_cm/abi_version"),
             ("/sys/class/infiniband/a/../b", "/class/infiniband/a/../b"),
+            ("/sys/class/infiniband/a/../..", "/class/infiniband/a/device"),
+            ("/sys/class/infiniband/a/./..//../numa_node", "/class/infiniband/a/device/numa_node"),
+            ("/sys/class/infiniband_verbs/uverbs0/../../net", "/class/infiniband_verbs/uverbs0/device/net"),
             ("/dev/infiniband", "/dev/infiniband"),
             ("/dev//infiniband/uverbs0", "/dev/infiniband/uverbs0"),
             ("/dev/infiniband/rdma_cm", "/dev/infiniband/rdma_cm"),
@@ -233,7 +272,9 @@ mod tests {
             "/sys/class/misc/fuse",
             "/sys/classes/infiniband",
             "/sys/class/infiniband/..",
-            "/sys/class/infiniband/a/../../net",
+            "/sys/class/infiniband/a/../../../net",
+            "/sys/class/infiniband/../../a",
+            "/sys/class/infiniband/a/../../../..",
             "/dev",
             "/dev/null",
             "/dev/infiniband2",
@@ -298,9 +339,9 @@ mod tests {
     fn counters_of_ports_are_known() {
         let of = |path: &'static str| Official::read(path.as_bytes()).and_then(|official| official.counter());
         let found = of("/sys/class/infiniband//H1/ports/2/./counters/port_xmit_data");
-        assert_eq!(found, Some((&b"H1"[..], &b"2"[..])));
+        assert_eq!(found, Some(Counter { device: b"H1", port: b"2", name: b"port_xmit_data" }));
         let found = of("/sys/class/infiniband/H1/ports/1/hw_counters/out_of_buffer");
-        assert_eq!(found, Some((&b"H1"[..], &b"1"[..])));
+        assert_eq!(found, Some(Counter { device: b"H1", port: b"1", name: b"out_of_buffer" }));
         assert_eq!(of("/sys/class/infiniband/H1/ports/2/counters"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/x/counters/symbol_error"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/1/gids/0"), None);

@@ -31,6 +31,7 @@ use shm::socket::{Listener, Socket};
 
 use crate::account;
 use crate::addresses::{AddressWatch, HostAddresses, host_links};
+use crate::admin::CounterFile;
 use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::closer::Closers;
@@ -455,11 +456,12 @@ impl Server {
         self.open_nodes();
     }
 
-    /// Brings the counters of a port up to date in the mirror.
-    fn show_counters(&mut self, device: &str, port: u8) {
-        let Some(index) = self.world.devices.named(device).map(|device| device.index) else { return };
+    /// Brings the counters of a port up to date in the mirror, before a program opens one.
+    fn show_counters(&mut self, file: &CounterFile) {
+        let Some(index) = self.world.devices.named(&file.device).map(|device| device.index) else { return };
+        let port = file.port;
         let at = PortId { device: index, port };
-        let Some(counters) = self.mads.mads.port_counters(&mut self.world, at) else { return };
+        let Some(counters) = self.mads.mads.port_counters(&mut self.world, at, &file.name) else { return };
         let Some(device) = self.world.devices.get(index) else { return };
         let Surroundings { mirror, nodes, .. } = &self.surroundings;
         let shown = mirror.as_ref().map_or(Ok(()), |mirror| mirror.show_counters(device, port, &counters));

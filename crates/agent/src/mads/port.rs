@@ -2,7 +2,7 @@
 //! program is the subnet manager there, and the port's traps. The principal type is
 //! [`PortServices`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use abi::umad::MESSAGE_MAX;
@@ -48,6 +48,8 @@ pub(super) struct PortServices {
     pub(super) candidates: VecDeque<u32>,
     /// When its counters were last shown in sysfs.
     pub(super) counted: Option<Duration>,
+    /// The counters that were opened since then.
+    pub(super) opened: BTreeSet<String>,
 }
 
 impl PortServices {
