@@ -1,7 +1,7 @@
 //! Tests how programs and users see the devices: ibv_devices, ibv_devinfo, ibv_asyncwatch, `softhca
 //! devices`, `softhca show`.
 
-use harness::{HANG, Pair, Room, User, program};
+use harness::{HANG, Pair, Room, Sides, User, program};
 use rustix::process::Signal;
 
 fn rooms() -> Vec<Room> {
@@ -103,5 +103,22 @@ fn doctor_finds_nothing_wrong() {
             .filter(|finding| finding["verdict"] == "fail")
             .count();
         assert_eq!(wrong, 0, "{findings:#}");
+    }
+}
+
+/// Two devices without a list of interfaces have the same GIDs, except index 0.
+#[test]
+fn devices_with_the_same_addresses_reach_each_other() {
+    for room in rooms() {
+        let config = room.folder().join("agent.toml");
+        std::fs::write(&config, "[[devices]]\nname = \"one\"\n[[devices]]\nname = \"two\"\n").expect("written");
+        let room = room.with_agent(&["--config", config.to_str().expect("a path")]).expect("an agent");
+        for (server, client) in [("one", "one"), ("two", "two"), ("one", "two"), ("two", "one")] {
+            for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong"] {
+                let words = |device| [program, "-d", device, "-g", "1", "-c", "-s", "1024", "-n", "100"];
+                let pair = || Pair::connect(&room, &words(server), &room, &words(client), "127.0.0.1")?.wait(HANG);
+                Sides::must_succeed(&words(client), Sides::measured(pair));
+            }
+        }
     }
 }

@@ -203,17 +203,32 @@ impl Board {
             && self.word(pkeys) >> (pkey_index % 32) & 1 == 1
     }
 
-    /// The active port of this agent that has `gid`.
+    /// The first active port of this agent that has `gid`.
     pub(crate) fn find(&self, gid: &[u8; 16]) -> Option<Place> {
         if gid == &[0; 16] {
             return None;
         }
-        self.places().find(|place| {
-            let used = board::port(place.device, place.port).map_or(0, |at| self.word(at + port_word::GIDS_USED));
-            self.is_up(place.device, place.port)
-                && (0..used.min(board::GID_MAX))
-                    .any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
-        })
+        self.places().find(|place| self.has_gid(*place, gid))
+    }
+
+    /// The port that a packet to `gid` is for, if the engine that receives it has opened `device`.
+    /// `found` is what [`Board::find`] has found. Devices may have the same addresses.
+    #[inline]
+    pub(crate) fn place_on(&self, device: u32, gid: &[u8; 16], found: Place) -> Place {
+        if found.device == device { found } else { self.other_place(device, gid).unwrap_or(found) }
+    }
+
+    #[cold]
+    fn other_place(&self, device: u32, gid: &[u8; 16]) -> Option<Place> {
+        self.places().filter(|place| place.device == device).find(|place| self.has_gid(*place, gid))
+    }
+
+    /// Whether a port is active and has this GID.
+    fn has_gid(&self, place: Place, gid: &[u8; 16]) -> bool {
+        let used = board::port(place.device, place.port).map_or(0, |at| self.word(at + port_word::GIDS_USED));
+        self.is_up(place.device, place.port)
+            && (0..used.min(board::GID_MAX))
+                .any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
     }
 
     /// The ports of all devices.

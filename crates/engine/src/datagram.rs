@@ -292,7 +292,10 @@ impl Qp {
         match engine.board.owner(entry.remote_qpn) {
             0 => DatagramRoute::None(Cause::Nobody, place),
             owner => match engine.lanes.route(owner, lane_index) {
-                Some(lane) => DatagramRoute::Lane(lane, place),
+                Some(lane) => {
+                    let place = engine.board.place_on(lane.device, &entry.dgid, place);
+                    DatagramRoute::Lane(lane, place)
+                }
                 None if hopeless || engine.keys.has_ended(owner) => DatagramRoute::None(Cause::Nobody, place),
                 None => DatagramRoute::Opening,
             },
@@ -365,6 +368,7 @@ impl Qp {
     ) -> Result<bool, Refusal> {
         let (board, device) = (&self.engine().board, self.engine().device());
         let port = u32::from(inner.attributes.port_num);
+        let from = Place { device, port };
         let grh = (entry.dlid == 0).then(|| {
             let sgid = board.gid(device, port, u32::from(entry.sgid_index)).unwrap_or_default();
             let len = run.len + DATAGRAM_HEADERS;
@@ -378,7 +382,7 @@ impl Qp {
         let known = inner.ud.last_passage.as_ref().filter(|_| board.has_paths() && !is_group(&entry.dgid));
         let (slid, sl) = match known.map(|(.., passage)| passage.router) {
             Some((lid @ 1.., sl)) => (lid, sl),
-            _ => (board.lid(Place { device, port }) | u16::from(entry.src_path_bits), entry.sl),
+            _ => (board.lid(from) | u16::from(entry.src_path_bits & board.path_bits(from)), entry.sl),
         };
         let path = Path { device: place.device as u8, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
         let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;

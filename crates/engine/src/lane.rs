@@ -88,6 +88,8 @@ pub(crate) struct Lane<Q> {
     /// The engine at the other end.
     pub(crate) peer: u32,
     pub(crate) pid: u32,
+    /// The device that the engine at the other end has opened.
+    pub(crate) device: u32,
     pub(crate) lane_index: u32,
     pub(crate) sender: Mutex<Sender>,
     pub(crate) receiver: Mutex<Receiver<Q>>,
@@ -129,6 +131,7 @@ impl<Q> Lane<Q> {
             id: out.lane,
             peer: out.engine,
             pid: out.pid,
+            device: out.device,
             lane_index: out.lane_index,
             sender: Mutex::new(Sender {
                 tx,

@@ -191,6 +191,8 @@ impl Qp {
     }
 
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
+        let (dgid, found) = (&inner.attributes.dest.dgid, inner.link.place);
+        inner.link.place = self.engine().board.place_on(lane.device, dgid, found);
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
         inner.link.route = Route::Lane(lane);
