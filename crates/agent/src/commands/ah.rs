@@ -58,18 +58,15 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 
 /// Checks that an address vector is usable. It needs a port, and a GRH with a valid source GID. On
 /// InfiniBand a LID is sufficient, and with a GRH the LID is ignored. Only 20 bits of a flow label
-/// count. The others are ignored, as by hardware (UCX sets all of them). A static rate that is no
-/// code of `enum ibv_rate` means 0, as for mlx5's library; GASNet leaves it uninitialised.
+/// count, and only as many path bits as the port's LMC has. The others are ignored, as by hardware
+/// (UCX sets all of a flow label; ibacm gives the low bits of its LID as path bits). A static rate
+/// that is no code of `enum ibv_rate` means 0, as for mlx5's library; GASNet leaves it
+/// uninitialised.
 pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let number = u32::from(attr.port_num);
     let port = device.port(number)?;
     if attr.sl > SL_MAX {
         return refuse(Errno::EINVAL, format!("{of} has the service level {}; the highest one is {SL_MAX}", attr.sl));
-    }
-    let lmc = port.lid.map_or(0, |lid| lid.lmc);
-    if port.is_infiniband() && attr.src_path_bits >> lmc != 0 {
-        let text = format!("{of} has path bits {}, but the LMC of port {number} is {lmc}", attr.src_path_bits);
-        return refuse(Errno::EINVAL, text);
     }
     if attr.is_global == 0 && port.is_infiniband() {
         return check_lid(device, attr, of);
