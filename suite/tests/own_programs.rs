@@ -21,6 +21,18 @@ fn alone(name: &str, more: &[&str]) {
 }
 
 #[test]
+fn threads_are_cancelled_where_they_wait_and_nowhere_else() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room");
+        let path = cprogram::build_with(&room, "cancelled", &["-lrdmacm"]).expect("it compiles");
+        for part in ["waits", "calls"] {
+            let outcome = room.finish_run(&[path.to_str().expect("a plain path"), part]).expect("it ends");
+            assert!(outcome.expect_success().output.contains("well"));
+        }
+    }
+}
+
+#[test]
 fn threads_post_on_their_own_queue_pairs() {
     let room = Room::new().expect("a room");
     let path = built(&room, "threads");

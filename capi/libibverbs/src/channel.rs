@@ -2,7 +2,7 @@
 
 use crate::context::OpenContext;
 use crate::cq::CqObject;
-use crate::entry;
+use crate::entry::{self, Attempt};
 use crate::first;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::object::{Object, from_cookie, get, set};
@@ -45,24 +45,27 @@ pub(crate) unsafe extern "C" fn destroy(channel: *mut CompChannel) -> c_int {
 ///
 /// # Safety
 /// `channel` is live; `cq` and `cq_context` are valid.
-pub(crate) unsafe extern "C" fn get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    entry::or_minus_one("ibv_get_cq_event", || {
+    entry::waiting("ibv_get_cq_event", || {
         entry::not_null(cq)?;
         entry::not_null(cq_context)?;
         // SAFETY: the caller's promise.
         let object = unsafe { ChannelObject::live(channel) }?;
-        let found: *mut Cq = from_cookie(object.inner.next_event()?);
+        let Some(cookie) = object.inner.try_event()? else {
+            return Ok(Attempt::Counter(object.inner.fd().as_raw_fd()));
+        };
+        let found: *mut Cq = from_cookie(cookie);
         // SAFETY: not NULL, and the caller's to write.
         unsafe { cq.write(found) };
         // The CQ is live: `ibv_destroy_cq` waits until this event is acknowledged.
         let named = get!(found, cq_context);
         // SAFETY: as above.
         unsafe { cq_context.write(named) };
-        Ok(0)
+        Ok(Attempt::Done)
     })
 }
 

@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
 /// # Safety
 /// `cq` is live, `wc` has room for `count` completions.
 pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
-    let polled = entry::or_negative("ibv_poll_cq", || {
+    let polled = entry::quick_or_negative("ibv_poll_cq", || {
         let count = usize::try_from(count).map_err(|_| refuse!(EINVAL, "ibv_poll_cq: {count} completions"))?;
         if count == 0 {
             return Ok(0);
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> 
 /// # Safety
 /// `cq` is live.
 pub(crate) unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    entry::code("ibv_req_notify_cq", || {
+    entry::quick_code("ibv_req_notify_cq", || {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) }?;
         Ok(object.inner.queue()?.req_notify(solicited_only != 0)?)

@@ -130,7 +130,7 @@ fn fill_functions(cq: *mut CqEx, wc_flags: u64) {
 /// Returns 0 with the first completion under the cursor, ENOENT if the CQ is empty, or another
 /// errno value.
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    entry::value("ibv_start_poll", || {
+    entry::quick_value("ibv_start_poll", || {
         if !attr.is_null() && get!(attr, comp_mask) != 0 {
             return libc::EINVAL;
         }
@@ -150,14 +150,14 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
 /// Returns 0 with the next completion under the cursor, or ENOENT if the CQ is empty. The cursor
 /// stays locked.
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
-    entry::value("ibv_next_poll", || {
+    entry::quick_value("ibv_next_poll", || {
         // SAFETY: the program calls it between `start_poll` and `end_poll`.
         unsafe { CqObject::of(cq) }.and_then(advance).map_or_else(|refusal| refusal.0, |()| 0)
     })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
-    entry::value("ibv_end_poll", || {
+    entry::quick_value("ibv_end_poll", || {
         // SAFETY: the program calls it after a successful `start_poll`.
         if let Ok(object) = unsafe { CqObject::of(cq) } {
             object.inner.cursor.leave();

@@ -3,13 +3,14 @@
 
 use crate::context::OpenContext;
 use crate::cq::CqObject;
-use crate::entry;
+use crate::entry::{self, Attempt};
 use crate::layout::{AsyncEvent, Context, Qp};
 use crate::object::{from_cookie, get, set};
 use crate::qp::QpObject;
 use crate::srq::SrqObject;
 use abi::event::kind;
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 
 /// The kind of object that an event is about.
 pub(crate) enum Subject {
@@ -43,17 +44,20 @@ impl Subject {
 ///
 /// # Safety
 /// `context` is open, `event` valid.
-pub(crate) unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
-    entry::or_minus_one("ibv_get_async_event", || {
+pub(crate) unsafe extern "C-unwind" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    entry::waiting("ibv_get_async_event", || {
         entry::not_null(event)?;
         // SAFETY: the caller's promise.
-        let found = unsafe { OpenContext::of(context) }?.engine.async_event()?;
+        let engine = &unsafe { OpenContext::of(context) }?.engine;
+        let Some(found) = engine.try_async_event()? else {
+            return Ok(Attempt::Counter(engine.async_fd().as_raw_fd()));
+        };
         // An object's event carries the object's address. A port's event carries the port number in
         // its first four bytes.
         let element: *mut c_void = from_cookie(found.element);
         // SAFETY: not NULL, and the caller's to write.
         unsafe { event.write(AsyncEvent { element, event_type: found.kind }) };
-        Ok(0)
+        Ok(Attempt::Done)
     })
 }
 

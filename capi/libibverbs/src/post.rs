@@ -16,7 +16,7 @@ use std::ffi::c_int;
 /// # Safety
 /// `qp` is live, `wr` is a list of valid work requests, `bad` valid.
 pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
-    entry::code("ibv_post_send", || {
+    entry::quick_code("ibv_post_send", || {
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
         let datagram = object.inner.is_datagram();
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
 /// # Safety
 /// `qp` is live, `wr` is a list of valid work requests, `bad` valid.
 pub(crate) unsafe extern "C" fn recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    entry::code("ibv_post_recv", || {
+    entry::quick_code("ibv_post_recv", || {
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
         let queue = object.inner.queue()?;

@@ -139,7 +139,7 @@ fn with_list<T>(qp: *mut QpEx, work: impl FnOnce(&QpObject, &mut List) -> T) -> 
 /// Begins a request (`ibv_wr_send`, `ibv_wr_rdma_write` …). The program has set its `wr_id` and
 /// flags in fields of the QP.
 fn begin(qp: *mut QpEx, head: SendWr<'static>) {
-    entry::value("ibv_wr_*", || {
+    entry::quick_value("ibv_wr_*", || {
         let head = SendWr { wr_id: get!(qp, wr_id), send_flags: get!(qp, wr_flags) & !send_flags::INLINE, ..head };
         let _ = with_list(qp, |_, list| {
             let end = list.elements.len();
@@ -150,7 +150,7 @@ fn begin(qp: *mut QpEx, head: SendWr<'static>) {
 
 /// Changes the most recent request.
 fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge>, &mut Vec<u8>) -> Outcome<()>) {
-    entry::value("ibv_wr_set_*", || {
+    entry::quick_value("ibv_wr_set_*", || {
         let _ = with_list(qp, |_, list| {
             let changed = match list.requests.last_mut() {
                 Some(request) => work(request, &mut list.elements, &mut list.inline),
@@ -172,20 +172,20 @@ fn note(qp: *mut QpEx, refusal: Refusal) {
 
 /// Takes the place of every operation that the QP was not made for. It ignores its other arguments.
 extern "C" fn not_asked(qp: *mut QpEx) {
-    entry::value("ibv_wr_*", || {
+    entry::quick_value("ibv_wr_*", || {
         note(qp, refuse!(EINVAL, "ibv_wr_*: an operation that send_ops_flags did not ask for when the QP was made"));
     });
 }
 
 /// Takes the place of setters that belong to other QP types.
 extern "C" fn not_set(qp: *mut QpEx) {
-    entry::value("ibv_wr_set_*", || {
+    entry::quick_value("ibv_wr_set_*", || {
         note(qp, refuse!(EINVAL, "ibv_wr_set_*: the QP's type has no such thing to set"));
     });
 }
 
 extern "C" fn start(qp: *mut QpEx) {
-    entry::value("ibv_wr_start", || {
+    entry::quick_value("ibv_wr_start", || {
         // SAFETY: the program calls it on a live QP.
         if let Ok(object) = unsafe { QpObject::of(qp) } {
             object.inner.posting.lock.lock();
@@ -195,7 +195,7 @@ extern "C" fn start(qp: *mut QpEx) {
 }
 
 extern "C" fn complete(qp: *mut QpEx) -> c_int {
-    entry::code("ibv_wr_complete", || {
+    entry::quick_code("ibv_wr_complete", || {
         let posted = with_list(qp, |object, list| post(object, list));
         unlock(qp);
         posted?
@@ -203,7 +203,7 @@ extern "C" fn complete(qp: *mut QpEx) -> c_int {
 }
 
 extern "C" fn abort(qp: *mut QpEx) {
-    entry::value("ibv_wr_abort", || unlock(qp));
+    entry::quick_value("ibv_wr_abort", || unlock(qp));
 }
 
 fn unlock(qp: *mut QpEx) {

@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn destroy(srq: *mut Srq) -> c_int {
 /// # Safety
 /// `srq` is live, `wr` is a list of valid work requests, `bad` valid.
 pub(crate) unsafe extern "C" fn post(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    entry::code("ibv_post_srq_recv", || {
+    entry::quick_code("ibv_post_srq_recv", || {
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::of(srq) }?;
         let queue = object.inner.queue()?;

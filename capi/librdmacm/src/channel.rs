@@ -39,9 +39,18 @@ pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 impl<'a> Waiting<'a> {
     /// Counts the calling thread.
     pub(crate) fn on(object: &'a ChannelObject) -> Self {
-        let waiting = waiting(object);
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
+        Self::begin(object);
+        Self(waiting(object))
+    }
+
+    /// Counts the calling thread until [`Waiting::end`].
+    pub(crate) fn begin(object: &ChannelObject) {
+        waiting(object).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The calling thread waits no more.
+    pub(crate) fn end(object: &ChannelObject) {
+        waiting(object).fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -134,34 +134,37 @@ pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
 ///
 /// # Safety
 /// `listener` is live, `id` valid.
-pub(crate) unsafe extern "C" fn get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
-    entry::or_minus_one("rdma_get_request", || {
+pub(crate) unsafe extern "C-unwind" fn get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
+    let begin = || {
         entry::not_null(id)?;
         // SAFETY: the caller's promise.
         let object = unsafe { id::live(listener) }?;
         if !object.state().sync {
             return Err(refuse!(EINVAL, "rdma_get_request is for synchronous ids; this one has an event channel"));
         }
-        // SAFETY: a synchronous id's event is valid until the next call on the id; the channel is
-        // the id's own.
-        let event = unsafe {
-            event::let_go(object);
-            get_event::next(get!(object.c(), channel))
-        }?;
+        // SAFETY: a synchronous id's event is valid until the next call on the id.
+        unsafe { event::let_go(object) };
+        Ok(get!(object.c(), channel))
+    };
+    let end = |event| {
+        // SAFETY: the caller's promise.
+        let object = unsafe { id::live(listener) }?;
         // SAFETY: the event was just handed out.
         match unsafe { requested(object, event) } {
             Ok(new) => {
                 set!(new, event, event);
                 // SAFETY: not NULL, and the caller's to write.
                 unsafe { id.write(new) };
-                Ok(0)
+                Ok(())
             }
             Err(refusal) => {
                 set!(object.c(), event, event);
                 Err(refusal)
             }
         }
-    })
+    };
+    // SAFETY: the channel is the id's own.
+    unsafe { get_event::waiting("rdma_get_request", begin, end) }
 }
 
 /// The id of a request, with a QP made from the listening endpoint's attributes.

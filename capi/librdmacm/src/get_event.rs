@@ -4,26 +4,67 @@
 use crate::arrival;
 use crate::channel::{ChannelObject, Waiting};
 use crate::cma::{CmEvent, EventChannel};
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Attempt, Outcome, Refusal};
 use crate::event::let_go;
 use crate::id::IdObject;
 use crate::object::{get, set};
 use cm::EventKind;
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
 
 /// `rdma_get_cm_event`: waits unless the channel's descriptor has O_NONBLOCK.
 ///
 /// # Safety
 /// `channel` is live, `event` valid.
-pub(crate) unsafe extern "C" fn get(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
-    entry::or_minus_one("rdma_get_cm_event", || {
+pub(crate) unsafe extern "C-unwind" fn get(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
+    let take = || {
         entry::not_null(event)?;
-        // SAFETY: the caller's promise.
-        let next = unsafe { next(channel) }?;
+        Ok(channel)
+    };
+    let give = |next| {
         // SAFETY: not NULL, and the caller's to write.
         unsafe { event.write(next) };
-        Ok(0)
-    })
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { waiting("rdma_get_cm_event", take, give) }
+}
+
+/// For functions that wait for an event of a channel: `begin` returns the channel, before the first
+/// attempt; `end` gets the event. A thread that is cancelled while it waits counts as waiting for
+/// ever, so its channel stays.
+///
+/// # Safety
+/// The channel is live.
+#[inline(always)]
+pub(crate) unsafe fn waiting(
+    name: &'static str,
+    begin: impl Fn() -> Outcome<*mut EventChannel>,
+    end: impl Fn(*mut CmEvent) -> Outcome<()>,
+) -> c_int {
+    let mut channel: *mut EventChannel = null_mut();
+    let result = entry::waiting(name, || {
+        let is_first = channel.is_null();
+        if is_first {
+            channel = begin()?;
+            // SAFETY: the caller's promise.
+            Waiting::begin(unsafe { ChannelObject::live(channel) }?);
+        }
+        // SAFETY: the caller's promise.
+        let object = unsafe { ChannelObject::live(channel) }?;
+        let look = || if is_first { object.inner.look_for_event() } else { object.inner.try_event() };
+        // SAFETY: as above.
+        match unsafe { found(channel, object, look) }? {
+            Some(event) => end(event).map(|()| Attempt::Done),
+            None => Ok(Attempt::Message(object.inner.fd().as_raw_fd())),
+        }
+    });
+    if !channel.is_null() {
+        // SAFETY: the channel stays as long as this thread counts.
+        let _ = unsafe { ChannelObject::live(channel) }.map(Waiting::end);
+    }
+    result
 }
 
 /// The next event that concerns the program. When the agent ends, its devices go. The program then
@@ -36,17 +77,32 @@ pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
     // SAFETY: the caller's promise.
     let object = unsafe { ChannelObject::live(channel) }?;
     let _waiting = Waiting::on(object);
+    // SAFETY: as above.
+    let event = unsafe { found(channel, object, || object.inner.next_event().map(Some)) }?;
+    event.ok_or(Refusal(libc::EAGAIN))
+}
+
+/// Asks `next` for events until one concerns the program, or there is none.
+///
+/// # Safety
+/// `channel` is live; `object` is its object.
+unsafe fn found(
+    channel: *mut EventChannel,
+    object: &ChannelObject,
+    mut next: impl FnMut() -> cm::Result<Option<cm::Event>>,
+) -> Outcome<Option<*mut CmEvent>> {
     loop {
-        let event = match object.inner.next_event() {
-            Ok(event) => event,
+        let event = match next() {
+            Ok(Some(event)) => event,
+            Ok(None) => return Ok(None),
             Err(error) if error.errno == abi::Errno::EIO && object.inner.is_over() => {
-                return arrival::removal(channel).ok_or_else(|| error.into());
+                return arrival::removal(channel).map(Some).ok_or_else(|| error.into());
             }
             Err(error) => return Err(error.into()),
         };
         // SAFETY: the event came from this channel just now.
         if let Some(arrived) = unsafe { arrival::process(&event) } {
-            return Ok(arrived);
+            return Ok(Some(arrived));
         }
     }
 }

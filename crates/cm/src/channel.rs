@@ -97,22 +97,24 @@ impl Channel {
     /// EAGAIN if there is none, EINTR after a signal whose handler does not restart calls, EIO if
     /// the agent has ended.
     pub fn next_event(&self) -> Result<Event> {
-        let mut looked = false;
+        let mut found = self.look_for_event()?;
         loop {
-            if let Some(event) = self.try_event()? {
+            if let Some(event) = found {
                 return Ok(event);
             }
-            // Usually the event comes from the peer's next step, which takes less time than a
-            // wake-up.
-            if !looked
-                && self.waits()
-                && let Some(event) = self.look()?
-            {
-                return Ok(event);
-            }
-            looked = true;
             self.event_socket.peek(RecvFlags::empty())?;
+            found = self.try_event()?;
         }
+    }
+
+    /// The next event if there is one now, or, on a blocking descriptor, in a moment. Usually the
+    /// event comes from the peer's next step, which takes less time than a wake-up.
+    ///
+    /// # Errors
+    /// EIO if the agent has ended.
+    pub fn look_for_event(&self) -> Result<Option<Event>> {
+        let found = self.try_event()?;
+        if found.is_none() && self.waits() { self.look() } else { Ok(found) }
     }
 
     /// Whether the program's descriptor is blocking.

@@ -102,14 +102,28 @@ impl Channel {
     /// # Errors
     /// EAGAIN, EINTR, or EIO when the device is gone or belongs to the parent process.
     pub fn next_event(&self) -> Result<u64, Errno> {
-        self.core.check_process().map_err(|error| error.errno)?;
         loop {
-            let count = |cq: &WeakQueue| cq.upgrade().iter().for_each(|cq| cq.read().count_completion());
-            if let Some(cq) = self.file.next(|| (None, false), count)?.upgrade() {
-                cq.count_event();
-                return Ok(cq.cookie());
+            match self.try_event()? {
+                Some(cookie) => return Ok(cookie),
+                None => self.file.wait()?,
             }
         }
+    }
+
+    /// The cookie of the CQ whose event is next, if there is one.
+    ///
+    /// # Errors
+    /// EIO when the device is gone or belongs to the parent process.
+    pub fn try_event(&self) -> Result<Option<u64>, Errno> {
+        self.core.check_process().map_err(|error| error.errno)?;
+        let count = |cq: &WeakQueue| cq.upgrade().iter().for_each(|cq| cq.read().count_completion());
+        while let Some(cq) = self.file.take(|| (None, false), count)? {
+            if let Some(cq) = cq.upgrade() {
+                cq.count_event();
+                return Ok(Some(cq.cookie()));
+            }
+        }
+        Ok(None)
     }
 
     /// Destroys the channel.

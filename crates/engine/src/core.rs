@@ -401,7 +401,20 @@ impl Core {
     /// # Errors
     /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
     pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
+        loop {
+            match self.try_async_event()? {
+                Some(event) => return Ok(event),
+                None => self.events.wait()?,
+            }
+        }
+    }
+
+    /// The next async event, if there is one.
+    ///
+    /// # Errors
+    /// EIO when the device is gone and all events are read, or after a fork.
+    pub fn try_async_event(&self) -> Result<Option<AsyncEvent>, Errno> {
         self.check_process().map_err(|error| error.errno)?;
-        self.events.next()
+        self.events.take()
     }
 }

@@ -101,8 +101,13 @@ impl Events {
         self.file.fd()
     }
 
-    /// The next event. Waits unless the descriptor has O_NONBLOCK.
-    pub(crate) fn next(&self) -> Result<AsyncEvent, Errno> {
+    /// Waits for an event unless the descriptor has O_NONBLOCK; then this fails with EAGAIN.
+    pub(crate) fn wait(&self) -> Result<(), Errno> {
+        self.file.wait()
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn take(&self) -> Result<Option<AsyncEvent>, Errno> {
         // Under the file's lock only a counter may be touched, because events are raised under the
         // objects' locks.
         let count = |record: &Record| {
@@ -110,11 +115,11 @@ impl Events {
                 object.read().count_async();
             }
         };
-        let record = self.file.next(|| self.agents_next(), count)?;
+        let Some(record) = self.file.take(|| self.agents_next(), count)? else { return Ok(None) };
         if let Some(object) = record.object.as_ref().and_then(Weak::upgrade) {
             object.count_async();
         }
-        Ok(record.event)
+        Ok(Some(record.event))
     }
 
     /// Removes the unread events of an object that is being destroyed.

@@ -59,30 +59,21 @@ impl<R> EventFile<R> {
         self.notify();
     }
 
-    /// The next record. `foreign` returns one of the agent's records and whether more wait there;
-    /// those records come first. `count` is called with the record while [`EventFile::retain`] must
-    /// wait: when an object is destroyed, its record is either still here or counted. Waits unless
-    /// the program has set O_NONBLOCK.
-    pub(crate) fn next(
-        &self,
-        mut foreign: impl FnMut() -> (Option<R>, bool),
-        mut count: impl FnMut(&R),
-    ) -> Result<R, Errno> {
-        loop {
-            if let Some(record) = self.take(&mut foreign, &mut count)? {
-                return Ok(record);
-            }
-            let mut counter = [0u8; 8];
-            // Blocks or returns EAGAIN, as the program has set. After a signal the read restarts or
-            // returns EINTR, as the handler's flags say.
-            rustix::io::read(&self.fd, &mut counter).map_err(|error| Errno(error.raw_os_error()))?;
-        }
+    /// Waits until there may be a record, unless the program has set O_NONBLOCK: then this fails
+    /// with EAGAIN. After a signal, the wait restarts or returns EINTR, as the handler's flags say.
+    pub(crate) fn wait(&self) -> Result<(), Errno> {
+        let mut counter = [0u8; 8];
+        rustix::io::read(&self.fd, &mut counter).map(drop).map_err(|error| Errno(error.raw_os_error()))
     }
 
-    fn take(
+    /// The next record, if there is one. `foreign` returns one of the agent's records and whether
+    /// more wait there; those records come first. `count` is called with the record while
+    /// [`EventFile::retain`] must wait: when an object is destroyed, its record is either still
+    /// here or counted.
+    pub(crate) fn take(
         &self,
-        foreign: &mut impl FnMut() -> (Option<R>, bool),
-        count: &mut impl FnMut(&R),
+        foreign: impl FnOnce() -> (Option<R>, bool),
+        count: impl FnMut(&R),
     ) -> Result<Option<R>, Errno> {
         let mut queue = self.queue.lock();
         // Before `foreign` is called: the agent writes the counter after its record, so a record

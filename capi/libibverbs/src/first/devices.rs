@@ -2,7 +2,7 @@
 //! type is [`Device`].
 
 use super::structs::{Context, ContextOps, Cq, Device, First};
-use super::{OldObject, answer, end, forward, last_refusal, now, work, wrap};
+use super::{OldObject, end, forward, last_refusal, now, work, wrap};
 use crate::entry::{self, Outcome};
 use crate::events::Subject;
 use crate::layout::{self, AsyncEvent, CompChannel, DeviceAttr, Gid, PortAttr, Qp, Srq};
@@ -129,10 +129,18 @@ forward! {
 ///
 /// # Safety
 /// `context` is open, `event` valid.
-pub(crate) unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
-    entry::or_minus_one("ibv_get_async_event", || {
+pub(crate) unsafe extern "C-unwind" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    let mut today = std::ptr::null_mut();
+    let found = entry::or_minus_one("ibv_get_async_event", || {
         // SAFETY: the caller's promise.
-        answer::or_minus_one(unsafe { events::get_async_event(now(context)?, event) })?;
+        today = unsafe { now(context) }?;
+        Ok(0)
+    });
+    // SAFETY: the caller's promise.
+    if found != 0 || unsafe { events::get_async_event(today, event) } != 0 {
+        return -1;
+    }
+    entry::or_minus_one("ibv_get_async_event", || {
         let element = get!(event, element);
         // The object is live: its destroy function waits until this event is acknowledged.
         let old = match Subject::of(get!(event, event_type)) {
@@ -175,16 +183,18 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
 ///
 /// # Safety
 /// `channel` is live; `cq` and `cq_context` are valid.
-pub(crate) unsafe extern "C" fn get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    let (mut now, mut old) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the caller's promise.
+    if !cq.is_null() && unsafe { channel::get_cq_event(channel, &raw mut now, &raw mut old) } != 0 {
+        return -1;
+    }
     entry::or_minus_one("ibv_get_cq_event", || {
         entry::not_null(cq)?;
-        let (mut now, mut old) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the caller's promise.
-        answer::or_minus_one(unsafe { channel::get_cq_event(channel, &raw mut now, &raw mut old) })?;
         let old: *mut Cq = old.cast();
         // SAFETY: not NULL, and the caller's to write.
         unsafe { cq.write(old) };
