@@ -68,21 +68,24 @@ impl Link {
             number(run_dir, None, port).map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
         let name = format!("{device}/{port}");
         let refused = |error: io::Error| why(&name, &error);
-        let manager = umad::hold_manager(run_dir, umad).map_err(refused)?;
         let file = File::open(run_dir, umad).map_err(refused)?;
         let register = |qpn, mgmt_class, mgmt_class_version, methods| {
             let method_mask = [methods, 0];
             let wanted = RegisterAgent2 { qpn, mgmt_class, mgmt_class_version, method_mask, ..Default::default() };
             file.register(&wanted).map_err(|error| not_registered(&name, &error))
         };
+        let lid_routed = register(0, CLASS_SUBN_LID, 1, SMP_METHODS)?;
+        let directed = register(0, CLASS_SUBN_DIRECTED, 1, SMP_METHODS)?;
+        let administration = register(1, CLASS_SA, wire::sa::CLASS_VERSION, SA_METHODS)?;
         Ok(Self {
-            lid_routed: register(0, CLASS_SUBN_LID, 1, SMP_METHODS)?,
-            directed: register(0, CLASS_SUBN_DIRECTED, 1, SMP_METHODS)?,
-            administration: register(1, CLASS_SA, wire::sa::CLASS_VERSION, SA_METHODS)?,
+            lid_routed,
+            directed,
+            administration,
             folder: engine::rundir::sysfs(run_dir).join(format!("class/infiniband/{device}/ports/{port}")),
             keys: RefCell::new(Keys { since: Instant::now(), known: HashMap::new() }),
             file,
-            _manager: manager,
+            // Last: when the port says that it has a manager, the others ask it what it is.
+            _manager: umad::hold_manager(run_dir, umad).map_err(refused)?,
         })
     }
 

@@ -41,16 +41,28 @@ pub(super) struct Role {
     /// Polls without a good answer.
     misses: u32,
     activity: u32,
-    /// A better manager is in the state DISCOVERING. It sends no message when it becomes STANDBY,
-    /// so only a sweep finds out.
+    /// A better manager is in the state DISCOVERING, or a manager has not said what it is. It sends
+    /// no message when it becomes STANDBY, so only a sweep finds out.
     pub(super) rival: bool,
+    /// A port says that it has a manager, which has not answered in this sweep: it has just started
+    /// or ended.
+    pub(super) has_silent: bool,
 }
 
 impl Default for Role {
     fn default() -> Role {
         let state = SmState::Discovering;
         let watched = Box::default();
-        Role { state, takeover: false, from_standby: false, watched, misses: 0, activity: 0, rival: false }
+        Role {
+            state,
+            takeover: false,
+            from_standby: false,
+            watched,
+            misses: 0,
+            activity: 0,
+            rival: false,
+            has_silent: false,
+        }
     }
 }
 
@@ -100,13 +112,15 @@ impl Manager {
     pub(super) fn elect(&mut self) {
         let others = self.others();
         let own = self.sm_info();
+        let has_silent = std::mem::take(&mut self.role.has_silent);
         let best = |filter: &dyn Fn(&SmInfo) -> bool| {
             let found = others.iter().filter(|(_, info)| filter(info));
             found.max_by_key(|(_, info)| rank(info)).map(|(at, _)| *at)
         };
         let better = |info: &SmInfo| rank(info) > rank(&own);
         if self.role.state == SmState::Master {
-            self.role.rival = others.iter().any(|(_, info)| better(info) && is(info, SmState::Discovering));
+            let discovers = |info: &SmInfo| better(info) && is(info, SmState::Discovering);
+            self.role.rival = has_silent || others.iter().any(|(_, info)| discovers(info));
             let successor = |info: &SmInfo| better(info) && (is(info, SmState::Master) || is(info, SmState::Standby));
             match best(&successor) {
                 Some(at) => self.hand_over(at),

@@ -37,8 +37,12 @@ impl Manager {
     }
 
     fn refused(&mut self, request: &Request, status: u16) {
-        // A port whose manager has just ended has none to ask, and tables of lanes are only shown.
-        if matches!(request.what, What::Manager(_)) || self.sweep.phase == Phase::Lanes {
+        // Tables of lanes are only shown.
+        if self.sweep.phase == Phase::Lanes {
+            return;
+        }
+        if matches!(request.what, What::Manager(_)) {
+            self.role.has_silent = true;
             return;
         }
         self.sweep.errors += 1;
@@ -51,7 +55,10 @@ impl Manager {
         match request.what {
             What::Poll => return self.polled(None),
             What::Handover(at) => return self.handed_over(at, None),
-            What::Manager(_) => return,
+            What::Manager(_) => {
+                self.role.has_silent = true;
+                return;
+            }
             _ if self.sweep.phase == Phase::Lanes => return,
             What::Check(_) => self.sweep.heavy = true,
             what if request.is_set => forget(&mut self.inventory, what),

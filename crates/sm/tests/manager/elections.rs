@@ -50,6 +50,19 @@ fn a_master_hands_over_to_a_better_manager_and_lids_stay() {
 }
 
 #[test]
+fn a_better_manager_that_does_not_answer_at_first_becomes_the_master() {
+    let mut net = Net::up(SMALL, with(5));
+    let new = net.start("H3", with(9));
+    net.sites[new].answers_from = net.managed.now() + 5 * SECOND;
+    net.run(4 * SECOND);
+    assert_eq!(states(&net), [SmState::Master, SmState::Standby]);
+    net.run(60 * SECOND);
+    net.settle();
+    assert_eq!(states(&net), [SmState::Standby, SmState::Master]);
+    net.assert_connected();
+}
+
+#[test]
 fn a_standby_takes_over_from_a_dead_master_and_lids_stay() {
     let mut net = Net::up(SMALL, with(5));
     net.start("H3", with(1));

@@ -44,6 +44,8 @@ pub(crate) struct Site {
     pub(crate) sets: usize,
     /// Until then its requests are lost, but not its answers.
     pub(crate) mute_until: Time,
+    /// Until then its answers are lost, but not its requests.
+    pub(crate) answers_from: Time,
     is_alive: bool,
 }
 
@@ -81,7 +83,15 @@ impl Net {
         let (guid, mask) = (port.guid, port.info.capability_mask | Capability::SM);
         self.managed.set_capability(end, mask).unwrap();
         let manager = Manager::new(config, guid, 1 << 20);
-        self.sites.push(Site { end, manager, events: Vec::new(), sets: 0, mute_until: 0, is_alive: true });
+        self.sites.push(Site {
+            end,
+            manager,
+            events: Vec::new(),
+            sets: 0,
+            mute_until: 0,
+            answers_from: 0,
+            is_alive: true,
+        });
         self.sites.len() - 1
     }
 
@@ -145,7 +155,8 @@ impl Net {
                 };
                 let header = wire::mad::Header::of(&transmit.mad);
                 site.sets += usize::from(header.method == wire::mad::METHOD_SET);
-                if header.method & wire::mad::RESPONSE == 0 && self.managed.now() < site.mute_until {
+                let is_answer = header.method & wire::mad::RESPONSE != 0;
+                if self.managed.now() < if is_answer { site.answers_from } else { site.mute_until } {
                     continue;
                 }
                 // A link that is down loses it; the manager repeats it.
