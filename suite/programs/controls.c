@@ -1,6 +1,8 @@
 /* Measures the cost of objects: the time to create them, and the memory of queue pairs.
  *   controls qp                microseconds to create a queue pair, move it to RTS (connected to itself), and destroy it
  *   controls mr                microseconds to register 1 GiB and deregister it
+ *   controls connect COUNT     microseconds to create and connect each of COUNT queue pairs that stay
+ *   controls poll COUNT        nanoseconds to poll an empty completion queue of COUNT connected queue pairs, over each of which one message went
  *   controls memory AGENT      bytes of a queue pair with one request in each queue, in this process and in the agent with this process id
  *   controls pages             pages of 1 GiB that are in memory after it was registered, and were not before
  *   controls threads COUNT     million messages per second of all threads together, each with its own queue pair and completion queues */
@@ -8,10 +10,11 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-enum { WARM = 20, CYCLES = 300, PAIRS = 2000, THREADS = 16, DEPTH = 16, MESSAGES = 400000 };
+enum { WARM = 20, CYCLES = 300, PAIRS = 10000, POLLS = 2000000, THREADS = 16, DEPTH = 16, MESSAGES = 400000 };
 
 static struct ibv_context *context;
 static pthread_barrier_t start_line;
+static struct ibv_qp *qps[PAIRS];
 
 /* Sends to itself, with one completion per batch of messages and side. */
 static void *work(void *unused)
@@ -50,6 +53,32 @@ static void threads(int count)
     pthread_barrier_wait(&start_line);
     printf("%.6f\n", (double)count * MESSAGES / (now() - start) / 1e6);
     for (int i = 0; i < count; i++) MUST(pthread_join(all[i], NULL) == 0);
+}
+
+/* Creates queue pairs that are connected to themselves. */
+static void connect_many(struct ibv_pd *pd, struct ibv_cq *cq, int count)
+{
+    MUST(count > 0 && count <= PAIRS);
+    for (int i = 0; i < count; i++) {
+        qps[i] = make_qp(pd, cq, IBV_QPT_RC, 1);
+        connect_qp(qps[i], address_of(qps[i], NULL), address_of(qps[i], NULL));
+    }
+}
+
+static void polls(struct ibv_pd *pd, struct ibv_cq *cq, int count)
+{
+    connect_many(pd, cq, count);
+    char *bytes = calloc(1, 64);
+    struct ibv_mr *mr = ibv_reg_mr(pd, bytes, 64, IBV_ACCESS_LOCAL_WRITE);
+    MUST(bytes && mr);
+    struct ibv_wc wc;
+    for (int i = 0; i < count; i++) {
+        MUST(post_receive(qps[i], mr, (uintptr_t)bytes, 8) == 0 && post(qps[i], IBV_WR_SEND, mr, (uintptr_t)bytes + 8, 8, 0, 0) == 0);
+        for (int left = 2; left > 0; left -= ibv_poll_cq(cq, 1, &wc)) MUST(wc.status == IBV_WC_SUCCESS || left == 2);
+    }
+    double start = now();
+    for (int i = 0; i < POLLS; i++) MUST(ibv_poll_cq(cq, 1, &wc) == 0);
+    printf("%.3f\n", (now() - start) / POLLS * 1e9);
 }
 
 static void pages(struct ibv_pd *pd)
@@ -113,15 +142,19 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "threads")) {
         MUST(argc > 2);
         threads(atoi(argv[2]));
+    } else if (!strcmp(argv[1], "connect")) {
+        MUST(argc > 2);
+        start = now();
+        connect_many(pd, cq, atoi(argv[2]));
+        printf("%.6f\n", (now() - start) / atoi(argv[2]) * 1e6);
+    } else if (!strcmp(argv[1], "poll")) {
+        MUST(argc > 2);
+        polls(pd, cq, atoi(argv[2]));
     } else {
         MUST(argc > 2);
-        static struct ibv_qp *qps[PAIRS];
         for (int i = 0; i < WARM; i++) MUST(ibv_destroy_qp(make_qp(pd, cq, IBV_QPT_RC, 1)) == 0);
         long before = proportional("self") + proportional(argv[2]);
-        for (int i = 0; i < PAIRS; i++) {
-            qps[i] = make_qp(pd, cq, IBV_QPT_RC, 1);
-            connect_qp(qps[i], address_of(qps[i], NULL), address_of(qps[i], NULL));
-        }
+        connect_many(pd, cq, PAIRS);
         printf("%.1f\n", (double)(proportional("self") + proportional(argv[2]) - before) / PAIRS);
     }
     return 0;

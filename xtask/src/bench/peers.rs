@@ -188,6 +188,7 @@ struct Bench {
     baseline: PathBuf,
     controls: PathBuf,
     mesh: PathBuf,
+    all_to_all: PathBuf,
 }
 
 impl Bench {
@@ -195,8 +196,10 @@ impl Bench {
         let room = Room::with(dist.clone())?;
         room.start_agent()?;
         let shared = room.guest(User::Me)?.with_shared_memory();
-        let [baseline, controls, mesh] = ["baseline", "controls", "mesh"].map(|name| cprogram::build(&room, name));
-        Ok(Self { room, shared, baseline: baseline?, controls: controls?, mesh: mesh? })
+        let built = |name| cprogram::build(&room, name);
+        let [baseline, controls, mesh, all_to_all] = ["baseline", "controls", "mesh", "alltoall"].map(built);
+        let (baseline, controls, mesh, all_to_all) = (baseline?, controls?, mesh?, all_to_all?);
+        Ok(Self { room, shared, baseline, controls, mesh, all_to_all })
     }
 
     fn figure(&self, probe: &Probe) -> Result<f64, String> {
@@ -220,6 +223,7 @@ impl Bench {
             }
             What::Threads { words } => self.own(&[], &self.controls, words),
             What::Mesh { words } => self.own(&[], &self.mesh, words),
+            What::AllToAll { words } => self.own(&[], &self.all_to_all, words),
             What::Waits { words, messages } => self.waits(words, *messages),
             What::BesideIdle { words, column } => self.beside_idle_ones(words, column),
             What::Startup => self.startup(),

@@ -2,8 +2,8 @@
 //! reached. docs/performance.md is generated from this table. The principal type is [`Goal`].
 
 use super::probes::{
-    BESIDE_IDLE, FEW_PROCESSES, Group, MANY_PROCESSES, PINGPONG, PLAIN, STARTUP, TRANSPORTS, WAITS, shared_name,
-    ucx_name,
+    BESIDE_IDLE, CONNECT, FEW_PROCESSES, FEW_TALK, Group, MANY_PROCESSES, MANY_TALK, PINGPONG, PLAIN, POLL, STARTUP,
+    TRANSPORTS, UNFAIR, WAITS, shared_name, ucx_name,
 };
 
 use crate::bench::wire;
@@ -37,6 +37,8 @@ mod cause {
         five replies before it starts the other program. The next step is one connection.";
     pub(super) const MANY: &str = "perftest itself takes most of the sender's time: it looks for a queue pair with \
         room. There is no next step. [More](#1000-queue-pairs)";
+    pub(super) const CROWD: &str = "Each process runs for a few milliseconds at a time, and finds at most 504 messages \
+        then. There is no next step yet.";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
     pub(super) const WIRE_TIME: &str = "The kernel takes most of the time: a call that sends costs 1.5 µs and more on \
@@ -212,6 +214,10 @@ fn many() -> Vec<Goal> {
     vec![
         goal("ib_write_bw -s 8 -q 1000", "million/s", AtLeast(0.8), &[PLAIN], cause::MANY),
         goal(BESIDE_IDLE, "million/s", AtLeast(0.8), &[PLAIN], ""),
+        goal(MANY_TALK, "million/s", AtLeast(0.5), &[FEW_TALK], cause::CROWD)
+            .called("64 processes that all talk to each other, beside 4"),
+        goal(UNFAIR, "percent", Within(20.0), &[], cause::CROWD)
+            .called("64 processes that all talk: how far the slowest is below the mean"),
         goal("controls threads 2", "million/s", AtLeast(1.6), &["controls threads 1"], "")
             .called("two threads with queues of their own, beside one"),
         goal(WAITS, "of 1000 messages", Within(1.0), &[], "")
@@ -255,7 +261,11 @@ fn control() -> Vec<Goal> {
         goal("controls pages", "pages", Within(0.0), Vec::new())
             .called("reg_mr of 1 GiB, pages of it that are touched"),
         goal("controls memory AGENT", "bytes", Within(4096.0), Vec::new())
-            .called("an idle queue pair with its queues of one request"),
+            .called("one of 10000 idle queue pairs, with queues of one request"),
+        goal(CONNECT[0], "µs", AtMost(1.5), vec![CONNECT[1].to_owned()])
+            .called("create and connect each of 10000 queue pairs, beside 100"),
+        goal(POLL[0], "ns", AtMost(1.5), vec![POLL[1].to_owned()])
+            .called("an empty poll with 10000 connected queue pairs, beside 100"),
     ]
 }
 

@@ -66,6 +66,13 @@ pub(super) const STARTUP: &str = "softhca run";
 /// Processes that are all connected to each other.
 pub(super) const FEW_PROCESSES: &str = "pair 16 AGENT";
 pub(super) const MANY_PROCESSES: &str = "all 128 AGENT";
+/// Processes that all talk to each other at once: few, many, and how unfair that is for one of many.
+pub(super) const FEW_TALK: &str = "alltoall rate 4";
+pub(super) const MANY_TALK: &str = "alltoall rate 64";
+pub(super) const UNFAIR: &str = "alltoall fair 64";
+/// Many and few connections of one process.
+pub(super) const CONNECT: [&str; 2] = ["controls connect 10000", "controls connect 100"];
+pub(super) const POLL: [&str; 2] = ["controls poll 10000", "controls poll 100"];
 /// The number of messages that two threads send together in `suite/programs/controls.c`. `WAITS` is
 /// the name of their waits.
 const THREAD_MESSAGES: f64 = 800_000.0;
@@ -179,6 +186,8 @@ pub(super) enum What {
     Waits { words: String, messages: f64 },
     /// `suite/programs/mesh.c` on softhca, on all processors.
     Mesh { words: String },
+    /// `suite/programs/alltoall.c` on softhca, on all processors.
+    AllToAll { words: String },
     /// perftest on softhca while pairs of connected processes are idle.
     BesideIdle { words: String, column: &'static str },
     /// How many milliseconds more a program takes under `softhca run`.
@@ -238,6 +247,17 @@ fn controls(words: &str) -> Probe {
     Probe { name: format!("controls {words}"), what: What::Controls { words: words.to_owned() } }
 }
 
+/// `name`: with the program's name.
+fn named_controls(name: &str) -> Probe {
+    controls(name.strip_prefix("controls ").unwrap_or(name))
+}
+
+/// `name`: with the program's name.
+fn all_to_all(name: &str) -> Probe {
+    let words = name.strip_prefix("alltoall ").unwrap_or(name).to_owned();
+    Probe { name: name.to_owned(), what: What::AllToAll { words } }
+}
+
 const TYPICAL: &str = "t_typical[usec]";
 const RATE: &str = "MsgRate[Mpps]";
 const AVERAGE: &str = "BW average[MB/sec]";
@@ -265,6 +285,9 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
                 perftest("ib_write_bw -s 8 -q 1000", "-N -n 32 -t 16", RATE),
                 perftest(PLAIN, count, RATE),
                 Probe { name: BESIDE_IDLE.to_owned(), what },
+                all_to_all(FEW_TALK),
+                all_to_all(MANY_TALK),
+                all_to_all(UNFAIR),
             ]
         }
         Group::Control => vec![
@@ -273,6 +296,10 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
             controls("mr"),
             controls("pages"),
             controls("memory AGENT"),
+            named_controls(CONNECT[0]),
+            named_controls(CONNECT[1]),
+            named_controls(POLL[0]),
+            named_controls(POLL[1]),
             baseline("socket"),
             baseline("nearby"),
         ],
