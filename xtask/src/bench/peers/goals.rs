@@ -37,8 +37,8 @@ mod cause {
         five replies before it starts the other program. The next step is one connection.";
     pub(super) const MANY: &str = "perftest itself takes most of the sender's time: it looks for a queue pair with \
         room. There is no next step. [More](#1000-queue-pairs)";
-    pub(super) const CROWD: &str = "Each process runs for a few milliseconds at a time, and finds at most 504 messages \
-        then. There is no next step yet.";
+    pub(super) const CROWD: &str = "Of 32 processes that spin on one processor, each runs for some milliseconds at a \
+        time, and then finds at most 504 messages. There is no next step yet.";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
     pub(super) const WIRE_TIME: &str = "The kernel takes most of the time: a call that sends costs 1.5 µs and more on \
