@@ -88,10 +88,8 @@ pub struct Port {
     pub address: Option<IpAddr>,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
-    /// Q_Key and P_Key violations that ended contexts have counted.
-    pub violations: [u32; 2],
-    /// What ended contexts have counted beside them.
-    pub(crate) hw_counters: HwCounters,
+    /// What ended contexts have counted: Q_Key and P_Key violations, and the rest.
+    pub(crate) counted: ([u32; 2], HwCounters),
     /// The link layer, which decides how the port is addressed.
     pub link_layer: LinkLayer,
     /// The LID of a port whose link layer is InfiniBand.
@@ -110,8 +108,6 @@ pub struct Port {
     pub interfaces: Option<Vec<String>>,
     /// The transport of its device.
     pub transport: Transport,
-    /// GID index 0 is still to be chosen; see [`Port::appear`].
-    takes_link_local: bool,
 }
 
 /// What the service levels of an Ethernet port mean. All 0 on InfiniBand.
@@ -306,8 +302,8 @@ impl Device {
         let mask = if port.address.is_some() { ADAPTER_CAPABILITIES } else { CM_SUPPORTED | more };
         let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
         let answer = QueryPortAnswer {
-            qkey_viol_cntr: port.violations[0],
-            bad_pkey_cntr: port.violations[1],
+            qkey_viol_cntr: port.counted.0[0],
+            bad_pkey_cntr: port.counted.0[1],
             port_cap_flags: mask | manager,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
@@ -387,6 +383,11 @@ impl Port {
             Transport::Infiniband => identity::port_guid(node_guid, number),
             Transport::Iwarp => node_guid,
         });
+        let takes_link_local = config.link_layer == LinkLayer::Ethernet
+            && transport == Transport::Infiniband
+            && config.guid.is_none()
+            && config.subnet_prefix.is_none();
+        let gids = GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid);
         let configured_mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
         // The table of a RoCE adapter has no room for more.
         let pkeys = if config.link_layer == LinkLayer::Infiniband { PKEY_TABLE_LEN } else { 0 };
@@ -401,11 +402,10 @@ impl Port {
             managed: config.managed,
             address: config.address,
             has_manager: false,
-            violations: [0; 2],
-            hw_counters: HwCounters::default(),
+            counted: Default::default(),
             link_layer: config.link_layer,
             lid: None,
-            gids: GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid),
+            gids: if takes_link_local { gids.open() } else { gids },
             pkeys: PkeyTable::new(&config.pkeys, pkeys),
             service_levels: ServiceLevels {
                 priority: config.priority,
@@ -415,10 +415,6 @@ impl Port {
             keeps_rate: config.rate.is_some() || config.link_layer == LinkLayer::Infiniband,
             interfaces: config.interfaces.clone(),
             transport,
-            takes_link_local: config.link_layer == LinkLayer::Ethernet
-                && transport == Transport::Infiniband
-                && config.guid.is_none()
-                && config.subnet_prefix.is_none(),
         }
     }
 
@@ -485,10 +481,8 @@ impl Port {
     /// configuration sets that GID or a port of the same interface has it. `host` may contain
     /// addresses that are not usable yet.
     pub(crate) fn appear(&mut self, host: &[HostAddress], taken: &[[u8; 16]]) {
-        if !std::mem::take(&mut self.takes_link_local) {
-            return;
-        }
-        if let Some(address) = first_link_local(host, taken) {
+        let is_open = self.gids.close();
+        if let Some(address) = first_link_local(host, taken).filter(|_| is_open) {
             self.gids.adopt(&address);
         }
     }

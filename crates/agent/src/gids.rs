@@ -105,6 +105,8 @@ pub struct GidTable {
     entries: [Option<GidEntry>; GID_TABLE_LEN],
     /// The interface whose link-local address is index 0.
     adopted_from: Option<u32>,
+    /// Index 0 is still to be chosen.
+    is_open: bool,
 }
 
 impl GidTable {
@@ -112,7 +114,17 @@ impl GidTable {
     pub fn new(prefix: Guid, port: Guid) -> Self {
         let mut entries = [None; GID_TABLE_LEN];
         entries[0] = Some(GidEntry::without_address(first_gid(prefix, port), 0));
-        Self { entries, adopted_from: None }
+        Self { entries, adopted_from: None, is_open: false }
+    }
+
+    /// The same table, whose index 0 is still to be chosen.
+    pub(crate) fn open(self) -> Self {
+        Self { is_open: true, ..self }
+    }
+
+    /// Whether index 0 was still to be chosen; it is not any more.
+    pub(crate) fn close(&mut self) -> bool {
+        std::mem::take(&mut self.is_open)
     }
 
     /// Makes a link-local address index 0. It stays there even if the host loses it; then it works

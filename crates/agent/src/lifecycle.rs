@@ -122,8 +122,8 @@ impl World {
     fn keep_counts(&mut self, id: ContextId) {
         let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
         for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
-            add(&mut port.violations, events.violations(number));
-            port.hw_counters.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
+            add(&mut port.counted.0, events.violations(number));
+            port.counted.1.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
         }
     }
 }

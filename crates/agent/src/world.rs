@@ -161,7 +161,7 @@ impl World {
         let contexts = self.contexts.values().filter(|context| context.device == device);
         let counted = contexts.filter_map(|context| context.events.as_ref()).map(|file| file.hw_counters(number));
         let add = |sum: HwCounters, more: HwCounters| std::array::from_fn(|at| sum[at] + more[at]);
-        Some(counted.fold(port.hw_counters, add))
+        Some(counted.fold(port.counted.1, add))
     }
 
     /// The context of a client, or EINVAL if it has ended.

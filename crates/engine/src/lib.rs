@@ -61,6 +61,7 @@ mod mr;
 mod mw;
 mod net;
 mod network;
+mod noticed;
 mod out_of_order;
 mod pace;
 mod parent;

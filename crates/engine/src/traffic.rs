@@ -9,13 +9,12 @@
 //! (IBA 16.1.3.5): packets as on a link with the path MTU, and words of 4 bytes from the LRH to the
 //! ICRC.
 //!
-//! What both halves of a queue pair notice is counted for its port, too: see [`Qp::count_noticed`].
+//! What both halves of a queue pair notice is counted for its port, too ([`crate::noticed`]).
 
-use abi::queue::{hw_counter, qp as word};
-use protocol::{Occurrence, Operation, SendOp};
+use abi::queue::qp as word;
+use protocol::{Operation, SendOp};
 
 use crate::memory::View;
-use crate::qp::{Inner, Qp};
 
 // The sums of a direction are published together.
 const _: () = assert!(word::SENT_WORDS == word::SENT_PACKETS + 8 && word::RECEIVED_WORDS == word::RECEIVED_PACKETS + 8);
@@ -100,26 +99,6 @@ impl Traffic {
         if self.shown.1 != self.received.packets {
             self.shown.1 = self.received.packets;
             view.write(word::RECEIVED_PACKETS, &[self.received.packets, self.received.words]);
-        }
-    }
-}
-
-impl Qp {
-    /// Adds what both halves have noticed to the counters of the port.
-    #[cold]
-    pub(crate) fn count_noticed(&self, inner: &mut Inner) {
-        let port = inner.attributes.port_num;
-        for (occurrence, count) in inner.requester.tally.take().chain(inner.responder.tally.take()) {
-            let counter = match occurrence {
-                Occurrence::DuplicateRequest => hw_counter::DUPLICATE_REQUEST,
-                Occurrence::ImpliedNakSeqErr => hw_counter::IMPLIED_NAK_SEQ_ERR,
-                Occurrence::LocalAckTimeoutErr => hw_counter::LOCAL_ACK_TIMEOUT_ERR,
-                Occurrence::OutOfBuffer => hw_counter::OUT_OF_BUFFER,
-                Occurrence::OutOfSequence => hw_counter::OUT_OF_SEQUENCE,
-                Occurrence::PacketSeqErr => hw_counter::PACKET_SEQ_ERR,
-                Occurrence::RnrNakRetryErr => hw_counter::RNR_NAK_RETRY_ERR,
-            };
-            self.engine().events.count(counter, port, count);
         }
     }
 }
