@@ -23,6 +23,16 @@ static void *of_channel(void *unused)
     return NULL;
 }
 
+static int pipe_ends[2];
+
+static void *of_pipe(void *unused)
+{
+    char byte;
+    (void)unused;
+    returned = read(pipe_ends[0], &byte, 1) != 0;
+    return NULL;
+}
+
 static void *of_device(void *unused)
 {
     struct ibv_async_event event;
@@ -74,7 +84,9 @@ static void waits(void)
     MUST(channel && events && rdma_getaddrinfo("127.0.0.1", NULL, &hints, &address) == 0);
     MUST(rdma_create_ep(&listener, address, NULL, &attr) == 0 && rdma_listen(listener, 1) == 0);
     rdma_freeaddrinfo(address);
+    MUST(pipe(pipe_ends) == 0);
     for (int is_pending = 0; is_pending < 2; is_pending++) {
+        cancel("read", of_pipe, is_pending);
         cancel("ibv_get_cq_event", of_channel, is_pending);
         cancel("ibv_get_async_event", of_device, is_pending);
         cancel("rdma_get_cm_event", of_connections, is_pending);
@@ -122,6 +134,16 @@ static void *calls(void *unused)
     MUST(pd && cq && mr && qp && connections && rdma_create_id(connections, &id, NULL, RDMA_PS_TCP) == 0);
     MUST(rdma_destroy_id(id) == 0);
     rdma_destroy_event_channel(connections);
+    /* The libraries note why these requests fail. */
+    connect_qp(qp, address_of(qp, NULL), address_of(qp, NULL));
+    MUST(post_receive(qp, NULL, 0, 0) == 0 && post(qp, IBV_WR_SEND, mr, 64, 64, 0, 0) == 0);
+    for (int left = 2; left > 0;) {
+        struct ibv_wc wc;
+        int got = ibv_poll_cq(cq, 1, &wc);
+        MUST(got >= 0 && (got == 0 || wc.status != IBV_WC_SUCCESS));
+        left -= got;
+    }
+    MUST(post(qp, IBV_WR_SEND, NULL, 0, 1 << 20, 0, 0) != 0 || ibv_query_gid(own, 9, 0, &(union ibv_gid){ 0 }) != 0);
     MUST(ibv_destroy_qp(qp) == 0 && ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(events_of_cqs) == 0);
     MUST(ibv_dealloc_pd(pd) == 0 && ibv_close_device(own) == 0);
     ibv_free_device_list(list);

@@ -51,7 +51,8 @@ pub(crate) fn code(name: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_
     as_code(shielded(name, body))
 }
 
-/// The same for functions of the data path. They call nothing in which a thread can be cancelled.
+/// The same for functions of the data path. They call nothing in which a thread can be cancelled,
+/// except when they note a reason, and then the thread is not cancelled.
 #[inline]
 pub(crate) fn quick_code(name: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
     as_code(caught(name, body))

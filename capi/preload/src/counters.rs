@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{AT_FDCWD, off_t};
-use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat_raw, tell};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, readlinkat_raw, seek, tell};
 use rustix::io::{DupFlags, FdFlags, dup3, fcntl_getfd};
 use rustix::path::DecInt;
 
@@ -26,10 +26,8 @@ use crate::paths::{Counter, Official, before_official};
 /// The agent's node for such requests.
 const NODE: &str = "admin";
 
-/// The descriptors that were counters when the program opened them, and those of them that were not
-/// read since.
+/// The descriptors that were counters when the program opened them.
 static OPENED: Bits = Bits::new();
-static UNREAD: Bits = Bits::new();
 
 intercept! {
     /// `pread`.
@@ -72,7 +70,6 @@ pub(crate) fn refresh_within(from: c_int, path: Text) -> bool {
 pub(crate) fn opened(is_counter: bool, fd: c_int) -> c_int {
     if is_counter {
         OPENED.set(fd, true);
-        UNREAD.set(fd, true);
     }
     fd
 }
@@ -90,10 +87,7 @@ pub(crate) fn before_read(fd: c_int) {
 /// A program is about to read from `offset`.
 #[inline]
 fn renew_at(fd: c_int, offset: off_t) {
-    if offset != 0 || !OPENED.has(fd) {
-    } else if UNREAD.has(fd) {
-        UNREAD.set(fd, false);
-    } else {
+    if offset == 0 && OPENED.has(fd) {
         renew(fd);
     }
 }
@@ -115,6 +109,8 @@ fn renew(fd: c_int) {
     let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
     let Ok(flags) = fcntl_getfd(&*old) else { return };
     let Ok(new) = openat(CWD, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
+    // `pread` does not move.
+    let _ = tell(&*old).and_then(|at| seek(&new, SeekFrom::Start(at)));
     let kept = if flags.contains(FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
     let _ = dup3(&new, &mut old, kept);
 }
@@ -176,10 +172,9 @@ fn path_of<'a>(from: c_int, more: &[u8], whole: &'a mut Room) -> Option<&'a [u8]
     whole.hold(path.copied()).ok().map(|whole| whole.to_bytes())
 }
 
-fn ask(Counter { device, port, name }: &Counter<'_>) -> Result<(), Refusal> {
+fn ask(Counter { device, port }: &Counter<'_>) -> Result<(), Refusal> {
     let connection = Connection::to(NODE, Refusal(libc::ENXIO))?;
-    let parts =
-        [br#"{"request":"counters","device":""#, *device, br#"","port":"#, *port, br#","name":""#, *name, br#""}"#];
+    let parts = [br#"{"request":"counters","device":""#, *device, br#"","port":"#, *port, b"}"];
     let mut room = Room::new();
     let question = room.hold(parts.into_iter().flatten().copied())?;
     packet::send(connection.fd(), question.to_bytes(), Memory::NOTHING)?;

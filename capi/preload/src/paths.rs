@@ -54,7 +54,6 @@ pub(crate) struct Counter<'a> {
     pub(crate) device: &'a [u8],
     /// The port's number.
     pub(crate) port: &'a [u8],
-    pub(crate) name: &'a [u8],
 }
 
 impl<'a> Official<'a> {
@@ -101,8 +100,7 @@ impl<'a> Official<'a> {
             && ports == b"ports"
             && matches!(folder, b"counters" | b"hw_counters")
             && self.folder == CLASS;
-        let name = component(rest).filter(|_| ours && port.iter().all(u8::is_ascii_digit))?.0;
-        Some(Counter { device, port, name })
+        (ours && component(rest).is_some() && port.iter().all(u8::is_ascii_digit)).then_some(Counter { device, port })
     }
 
     /// The path in the mirror, piece by piece.
@@ -339,9 +337,9 @@ mod tests {
     fn counters_of_ports_are_known() {
         let of = |path: &'static str| Official::read(path.as_bytes()).and_then(|official| official.counter());
         let found = of("/sys/class/infiniband//H1/ports/2/./counters/port_xmit_data");
-        assert_eq!(found, Some(Counter { device: b"H1", port: b"2", name: b"port_xmit_data" }));
+        assert_eq!(found, Some(Counter { device: b"H1", port: b"2" }));
         let found = of("/sys/class/infiniband/H1/ports/1/hw_counters/out_of_buffer");
-        assert_eq!(found, Some(Counter { device: b"H1", port: b"1", name: b"out_of_buffer" }));
+        assert_eq!(found, Some(Counter { device: b"H1", port: b"1" }));
         assert_eq!(of("/sys/class/infiniband/H1/ports/2/counters"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/x/counters/symbol_error"), None);
         assert_eq!(of("/sys/class/infiniband/H1/ports/1/gids/0"), None);

@@ -55,22 +55,12 @@ pub(crate) enum Verdict {
     Stop,
 }
 
-/// The file of a counter in sysfs, which a program is about to open.
-pub(crate) struct CounterFile {
-    /// The name of the device.
-    pub(crate) device: String,
-    /// The port's number.
-    pub(crate) port: u8,
-    /// The name of the counter.
-    pub(crate) name: String,
-}
-
 /// The result of a question.
 pub(crate) enum Answer {
     /// An answer, and whether ports have changed.
     Tell(Box<dyn Tell>, bool),
-    /// Brings the counters of a port up to date in the mirror.
-    Counters(CounterFile),
+    /// Brings the counters of a port up to date in the mirror: the name of its device, its number.
+    Counters(String, u8),
     /// The answer was sent already, or there was no question.
     Over(Verdict),
 }
@@ -128,9 +118,8 @@ pub(crate) fn serve(
         "port" => done(port_change::answer(world, asker, &question)),
         "subnet" => done(mads.answer_operator(world, asker, &question)),
         "counters" => {
-            let text = |name: &str| question[name].as_str().unwrap_or_default().to_owned();
-            let port = question["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0);
-            Answer::Counters(CounterFile { device: text("device"), port, name: text("name") })
+            let device = question["device"].as_str().unwrap_or_default().to_owned();
+            Answer::Counters(device, question["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0))
         }
         "device" => done(device_changes::answer(world, asker, &question)),
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),

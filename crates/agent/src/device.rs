@@ -405,7 +405,7 @@ impl Port {
             counted: Default::default(),
             link_layer: config.link_layer,
             lid: None,
-            gids: if takes_link_local { gids.open() } else { gids },
+            gids: if takes_link_local { gids.undecided() } else { gids },
             pkeys: PkeyTable::new(&config.pkeys, pkeys),
             service_levels: ServiceLevels {
                 priority: config.priority,
@@ -481,8 +481,9 @@ impl Port {
     /// configuration sets that GID or a port of the same interface has it. `host` may contain
     /// addresses that are not usable yet.
     pub(crate) fn appear(&mut self, host: &[HostAddress], taken: &[[u8; 16]]) {
-        let is_open = self.gids.close();
-        if let Some(address) = first_link_local(host, taken).filter(|_| is_open) {
+        if self.gids.decide()
+            && let Some(address) = first_link_local(host, taken)
+        {
             self.gids.adopt(&address);
         }
     }

@@ -106,7 +106,9 @@ pub struct GidTable {
     /// The interface whose link-local address is index 0.
     adopted_from: Option<u32>,
     /// Index 0 is still to be chosen.
-    is_open: bool,
+    is_undecided: bool,
+    /// Index 0 was chosen, and nobody has seen it.
+    is_new: bool,
 }
 
 impl GidTable {
@@ -114,17 +116,17 @@ impl GidTable {
     pub fn new(prefix: Guid, port: Guid) -> Self {
         let mut entries = [None; GID_TABLE_LEN];
         entries[0] = Some(GidEntry::without_address(first_gid(prefix, port), 0));
-        Self { entries, adopted_from: None, is_open: false }
+        Self { entries, adopted_from: None, is_undecided: false, is_new: false }
     }
 
     /// The same table, whose index 0 is still to be chosen.
-    pub(crate) fn open(self) -> Self {
-        Self { is_open: true, ..self }
+    pub(crate) fn undecided(self) -> Self {
+        Self { is_undecided: true, ..self }
     }
 
     /// Whether index 0 was still to be chosen; it is not any more.
-    pub(crate) fn close(&mut self) -> bool {
-        std::mem::take(&mut self.is_open)
+    pub(crate) fn decide(&mut self) -> bool {
+        std::mem::take(&mut self.is_undecided)
     }
 
     /// Makes a link-local address index 0. It stays there even if the host loses it; then it works
@@ -133,6 +135,7 @@ impl GidTable {
     pub fn adopt(&mut self, address: &HostAddress) {
         self.entries[0] = Some(GidEntry::without_address(gid_of(address.ip), 0));
         self.adopted_from = Some(address.ifindex);
+        self.is_new = true;
     }
 
     /// Empties the table.
@@ -191,7 +194,7 @@ impl GidTable {
             };
             *slot = Some(newcomer.into());
         }
-        self.entries != before
+        std::mem::take(&mut self.is_new) || self.entries != before
     }
 
     /// The smallest MTU code of the entries that lead to other hosts, if there is one.

@@ -31,7 +31,6 @@ use shm::socket::{Listener, Socket};
 
 use crate::account;
 use crate::addresses::{AddressWatch, HostAddresses, host_links};
-use crate::admin::CounterFile;
 use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::closer::Closers;
@@ -457,17 +456,18 @@ impl Server {
     }
 
     /// Brings the counters of a port up to date in the mirror, before a program opens one.
-    fn show_counters(&mut self, file: &CounterFile) {
-        let Some(index) = self.world.devices.named(&file.device).map(|device| device.index) else { return };
-        let port = file.port;
+    fn show_counters(&mut self, device: &str, port: u8) {
+        let began = Instant::now();
+        let Some(index) = self.world.devices.named(device).map(|device| device.index) else { return };
         let at = PortId { device: index, port };
-        let Some(counters) = self.mads.mads.port_counters(&mut self.world, at, &file.name) else { return };
+        let Some(counters) = self.mads.mads.port_counters(&mut self.world, at) else { return };
         let Some(device) = self.world.devices.get(index) else { return };
         let Surroundings { mirror, nodes, .. } = &self.surroundings;
         let shown = mirror.as_ref().map_or(Ok(()), |mirror| mirror.show_counters(device, port, &counters));
         if let Err(error) = shown.and_then(|()| nodes.show_counters(device, port, &counters)) {
             tracing::warn!(%error, "the counters of a port could not be shown");
         }
+        self.mads.mads.counted(at, began.elapsed());
     }
 
     /// Hands the news of the devices to the parts of the agent that work on every device.

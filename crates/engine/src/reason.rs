@@ -20,7 +20,7 @@ use abi::queue::{REASON_LEN, REASONS, context_page};
 pub use abi::reason::{Kind, clean};
 use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
-use shm::file_limit::without_signal;
+use shm::file_limit::{without_cancellation, without_signal};
 
 pub use self::line::Line;
 use crate::memory::View;
@@ -153,6 +153,11 @@ pub fn forward(to: Forward) {
 
 /// Notes one sentence.
 pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
+    // The data path notes its failures, too: see `entry.rs` of the C libraries.
+    without_cancellation(|| noted(about, sentence));
+}
+
+fn noted(about: Note, sentence: fmt::Arguments<'_>) {
     // The sentence may contain names that other parties choose.
     let sentence = clean(&sentence.to_string(), LONGEST);
     if FORWARD.get().is_some_and(|forward| forward(about.kind, &sentence)) {
@@ -189,7 +194,7 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
 /// explain how the program ends.
 pub(crate) fn went_on() {
     if REFUSED.load(Ordering::Relaxed) && REFUSED.swap(false, Ordering::Relaxed) {
-        log().lock().append(Line::WentOn);
+        without_cancellation(|| log().lock().append(Line::WentOn));
     }
 }
 

@@ -130,11 +130,12 @@ impl Locals {
                 };
                 nodes.extend(port.address.map(|ip| (ip, (device.index, number))));
                 pkeys.insert((device.index, number), port.pkeys.clone());
-                attachments.extend(port.gids.iter().map(here));
+                // Programs that name no address get the first: not the link-local one of index 0, if
+                // the port has another.
+                let (first, others): (Vec<_>, Vec<_>) = port.gids.iter().partition(|(index, _)| *index == 0);
+                attachments.extend(others.into_iter().chain(first).map(here));
             }
         }
-        // Programs that name no address get the first: no link-local one, if there is another.
-        attachments.sort_by_key(|at| at.index == 0);
         let mut own: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
         if named.is_empty() {
             own.extend(host.iter().map(|address| (address.ip, address.ifindex)));
@@ -254,7 +255,7 @@ impl Locals {
         let out = |at: &&Attachment| at.outward_mtu != 0;
         let family = |at: &&Attachment| out(at) && ip_of(&at.gid).is_ipv4() == v4;
         let all = || self.attachments.iter();
-        all().find(family).or_else(|| all().find(out)).or_else(|| all().next())
+        all().find(family).or_else(|| all().find(out)).or_else(|| all().find(|at| at.is_address)).or(all().next())
     }
 }
 

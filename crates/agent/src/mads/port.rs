@@ -2,7 +2,7 @@
 //! program is the subnet manager there, and the port's traps. The principal type is
 //! [`PortServices`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use abi::umad::MESSAGE_MAX;
@@ -46,10 +46,8 @@ pub(super) struct PortServices {
     pub(super) manager: Option<u32>,
     /// Connections that wait to open it.
     pub(super) candidates: VecDeque<u32>,
-    /// When its counters were last shown in sysfs.
-    pub(super) counted: Option<Duration>,
-    /// The counters that were opened since then.
-    pub(super) opened: BTreeSet<String>,
+    /// Until when its counters in sysfs are new enough.
+    pub(super) counted_until: Option<Duration>,
 }
 
 impl PortServices {

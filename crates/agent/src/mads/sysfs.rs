@@ -1,33 +1,23 @@
 //! The counters of a port as sysfs shows them: those of performance management, as they are now.
 //! Adds to [`Mads`].
 
+use std::time::Duration;
+
 use super::Mads;
 use super::way::PortId;
 use crate::mirror::counters::{AGE, COUNTERS, PortCounters};
 use crate::world::World;
 
-/// The longest name that is remembered, in bytes, and how many: more than a port has counters.
-const NAME_MAX: usize = 48;
-const OPENED_MAX: usize = 64;
+/// For how many times the time that a count has taken there is no other one.
+const PAUSE: u32 = 3;
 
 impl Mads {
-    /// The counters of a port, before a program opens the file `name`. `None` if there is no such
-    /// port, or if the files are new enough: they were counted less than [`AGE`] ago, and this one
-    /// has not been opened since.
-    pub(crate) fn port_counters(&mut self, world: &mut World, at: PortId, name: &str) -> Option<PortCounters> {
+    /// The counters of a port. `None` if there is no such port, or if the files are new enough: see
+    /// [`Mads::counted`].
+    pub(crate) fn port_counters(&mut self, world: &mut World, at: PortId) -> Option<PortCounters> {
         let now = self.now();
-        let services = self.ports.get_mut(&at)?;
-        let is_known = name.len() <= NAME_MAX && services.opened.len() < OPENED_MAX;
-        if services.counted.is_some_and(|counted| now < counted + AGE)
-            && is_known
-            && services.opened.insert(name.to_owned())
-        {
+        if self.ports.get(&at)?.counted_until.is_some_and(|until| now < until) {
             return None;
-        }
-        services.counted = Some(now);
-        services.opened.clear();
-        if name.len() <= NAME_MAX {
-            services.opened.insert(name.to_owned());
         }
         self.count_traffic(world);
         let hardware = world.hw_counters(at.device, at.port.into());
@@ -38,5 +28,14 @@ impl Mads {
         }
         let port = self.devices.get(at.device)?.node.port(at.port)?;
         Some(PortCounters { standard: COUNTERS.map(|(_, counter)| port.counters.value(counter)), hardware })
+    }
+
+    /// To count, and to show what was counted, has taken a time. It is done again after three times
+    /// this time, so that readers take a quarter of the agent's time at most.
+    pub(crate) fn counted(&mut self, at: PortId, took: Duration) {
+        let now = self.now();
+        if let Some(services) = self.ports.get_mut(&at) {
+            services.counted_until = Some(now + AGE.max(PAUSE * took));
+        }
     }
 }

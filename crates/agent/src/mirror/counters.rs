@@ -11,9 +11,9 @@ use super::{Mirror, home};
 use crate::context::HwCounters;
 use crate::device::Device;
 
-/// The most that values are old. Programs that read all counters of a port open many files, and
-/// looking at all queue pairs is work.
-pub(crate) const AGE: Duration = Duration::from_millis(50);
+/// For how long values are not counted again, at least. Programs that read all counters of a port
+/// open many files, and looking at all queue pairs is work.
+pub(crate) const AGE: Duration = Duration::from_millis(2);
 
 /// The names of the counters in sysfs.
 pub(crate) const COUNTERS: [(&str, Counter); 21] = [

@@ -132,10 +132,10 @@ impl Server {
                         self.show_changes(true);
                     }
                 }
-                Answer::Counters(file) => {
+                Answer::Counters(device, port) => {
                     admin.telling = Some(Box::new(Telling::text(&serde_json::json!({}))));
                     has.tellings += 1;
-                    self.show_counters(&file);
+                    self.show_counters(&device, port);
                 }
                 Answer::Over(Verdict::Continues) => {
                     self.unpark(uid);

@@ -6,7 +6,6 @@
 
 mod finding;
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, io};
@@ -76,9 +75,7 @@ impl Vector {
 pub(crate) enum NoFlow {
     /// The source GID index is empty.
     NoSource(u8),
-    /// The source GID is not an address of the network.
-    NotAnAddress([u8; 16]),
-    /// The agent does not receive on the source address.
+    /// The agent does not receive at the source GID: it is no address, or the agent has no socket.
     NotReceiving([u8; 16]),
     /// One address is IPv4 and the other is not.
     Families([u8; 16], [u8; 16]),
@@ -90,12 +87,10 @@ impl fmt::Display for NoFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSource(index) => write!(f, "GID index {index}, from which it sends, is empty"),
-            Self::NotAnAddress(gid) => {
-                write!(f, "{} reaches programs of the same agent only: use another GID index", Ipv6Addr::from(*gid))
-            }
             Self::NotReceiving(gid) => write!(
                 f,
-                "this agent does not receive on {}, since UDP port 4791 there is not its own; type `softhca devices`",
+                "nothing from other hosts arrives at {}, so it sends nothing there; `softhca devices -v` says why, and \
+                 lists the other GIDs",
                 address(*gid)
             ),
             Self::Families(source, dest) => {

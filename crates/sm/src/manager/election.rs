@@ -41,13 +41,19 @@ pub(super) struct Role {
     /// Polls without a good answer.
     misses: u32,
     activity: u32,
-    /// A better manager is in the state DISCOVERING, or a manager has not said what it is. It sends
-    /// no message when it becomes STANDBY, so only a sweep finds out.
+    /// A better manager is in the state DISCOVERING, or a manager has not said what it is. The first
+    /// sends no message when it becomes STANDBY, the second none when it can answer: only a sweep
+    /// finds out.
     pub(super) rival: bool,
     /// A port says that it has a manager, which has not answered in this sweep: it has just started
     /// or ended.
     pub(super) has_silent: bool,
+    /// How many sweeps in a row there was such a port.
+    silent_sweeps: u32,
 }
+
+/// After so many sweeps, a port whose manager never answers is asked only in the usual sweeps.
+const SILENT_SWEEPS: u32 = 3;
 
 impl Default for Role {
     fn default() -> Role {
@@ -62,6 +68,7 @@ impl Default for Role {
             activity: 0,
             rival: false,
             has_silent: false,
+            silent_sweeps: 0,
         }
     }
 }
@@ -112,7 +119,10 @@ impl Manager {
     pub(super) fn elect(&mut self) {
         let others = self.others();
         let own = self.sm_info();
-        let has_silent = std::mem::take(&mut self.role.has_silent);
+        self.role.silent_sweeps = match std::mem::take(&mut self.role.has_silent) {
+            true => self.role.silent_sweeps.saturating_add(1),
+            false => 0,
+        };
         let best = |filter: &dyn Fn(&SmInfo) -> bool| {
             let found = others.iter().filter(|(_, info)| filter(info));
             found.max_by_key(|(_, info)| rank(info)).map(|(at, _)| *at)
@@ -120,7 +130,8 @@ impl Manager {
         let better = |info: &SmInfo| rank(info) > rank(&own);
         if self.role.state == SmState::Master {
             let discovers = |info: &SmInfo| better(info) && is(info, SmState::Discovering);
-            self.role.rival = has_silent || others.iter().any(|(_, info)| discovers(info));
+            let is_silent = (1..=SILENT_SWEEPS).contains(&self.role.silent_sweeps);
+            self.role.rival = is_silent || others.iter().any(|(_, info)| discovers(info));
             let successor = |info: &SmInfo| better(info) && (is(info, SmState::Master) || is(info, SmState::Standby));
             match best(&successor) {
                 Some(at) => self.hand_over(at),

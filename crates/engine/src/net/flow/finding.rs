@@ -48,8 +48,7 @@ impl Engine {
             return self.find_flow_to_agent(vector, source, epoch);
         }
         if self.board.gid_wire(self.device(), port_num, index) == 0 {
-            // Index 0 is made from the port's GUID, not from an address.
-            return Err(if index == 0 { NoFlow::NotAnAddress(source) } else { NoFlow::NotReceiving(source) });
+            return Err(NoFlow::NotReceiving(source));
         }
         let (from, to) = (address(source), address(vector.dgid));
         if from.is_ipv4() != to.is_ipv4() {
