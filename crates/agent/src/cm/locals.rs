@@ -130,10 +130,7 @@ impl Locals {
                 };
                 nodes.extend(port.address.map(|ip| (ip, (device.index, number))));
                 pkeys.insert((device.index, number), port.pkeys.clone());
-                // Programs that name no address get the first: not the link-local one of index 0, if
-                // the port has another.
-                let (first, others): (Vec<_>, Vec<_>) = port.gids.iter().partition(|(index, _)| *index == 0);
-                attachments.extend(others.into_iter().chain(first).map(here));
+                attachments.extend(port.gids.iter().map(here));
             }
         }
         let mut own: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
@@ -235,7 +232,7 @@ impl Locals {
     pub(crate) fn usual(&self, v4: bool) -> Option<(IpAddr, Attachment)> {
         let loopback: IpAddr = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
         let of_use = |at: &&Attachment| at.is_address && ip_of(&at.gid).is_ipv4() == v4;
-        match self.attachments.iter().find(of_use) {
+        match self.by_preference().find(of_use) {
             Some(at) => Some((ip_of(&at.gid), *at)),
             None => self.find(loopback, 0).map(|at| (loopback, at)),
         }
@@ -248,14 +245,25 @@ impl Locals {
             let ip = ip_of(&at.gid);
             at.outward_mtu != 0 && ip.is_ipv4() == to.is_ipv4() && ip.is_loopback() == to.is_loopback()
         };
-        self.attachments.iter().find(usable).map(|at| (ip_of(&at.gid), *at))
+        self.by_preference().find(usable).map(|at| (ip_of(&at.gid), *at))
+    }
+
+    /// The attachments in the order in which programs get them that name none: those of index 0,
+    /// whose addresses are link-local, come last.
+    fn by_preference(&self) -> impl Iterator<Item = &Attachment> {
+        let is_first = |at: &&Attachment| at.index == 0;
+        self.attachments.iter().filter(move |at| !is_first(at)).chain(self.attachments.iter().filter(is_first))
     }
 
     fn first(&self, v4: bool) -> Option<&Attachment> {
         let out = |at: &&Attachment| at.outward_mtu != 0;
         let family = |at: &&Attachment| out(at) && ip_of(&at.gid).is_ipv4() == v4;
-        let all = || self.attachments.iter();
-        all().find(family).or_else(|| all().find(out)).or_else(|| all().find(|at| at.is_address)).or(all().next())
+        let all = || self.by_preference();
+        all()
+            .find(family)
+            .or_else(|| all().find(out))
+            .or_else(|| all().find(|at| at.is_address))
+            .or_else(|| self.attachments.first())
     }
 }
 
