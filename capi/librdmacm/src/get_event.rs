@@ -82,7 +82,7 @@ pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
     event.ok_or(Refusal(libc::EAGAIN))
 }
 
-/// Asks `next` for events until one concerns the program, or there is none.
+/// Calls `next` until it returns an event that concerns the program, or none.
 ///
 /// # Safety
 /// `channel` is live; `object` is its object.

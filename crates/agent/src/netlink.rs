@@ -129,7 +129,7 @@ impl Dump {
                 facts::port(&mut self.packet, device, number);
                 return Ok(self.over(header));
             }
-            // No counter is bound to queue pairs or regions, so there is none to list.
+            // Counters are never bound to queue pairs or regions, so this list is empty.
             (command::STAT_GET, _) if all => Part::End,
             (command::STAT_GET, _) => {
                 let device = &world.devices[device()?];

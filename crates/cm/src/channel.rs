@@ -107,8 +107,8 @@ impl Channel {
         }
     }
 
-    /// The next event if there is one now, or, on a blocking descriptor, in a moment. Usually the
-    /// event comes from the peer's next step, which takes less time than a wake-up.
+    /// The next event, if there is one. On a blocking descriptor, this polls for a short time:
+    /// usually the event comes from the peer's next step, which takes less time than a wake-up.
     ///
     /// # Errors
     /// EIO if the agent has ended.
