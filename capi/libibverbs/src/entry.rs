@@ -175,22 +175,9 @@ pub(crate) fn waiting(name: &'static str, mut attempt: impl FnMut() -> Outcome<A
     }
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
-const CANCEL_DISABLE: c_int = 1;
-
 /// Runs `body`, in which the thread cannot be cancelled.
 fn shielded<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
-    let mut state = 0;
-    // SAFETY: a place for the present state.
-    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut state) };
-    let result = caught(name, body);
-    // SAFETY: it was the state before; the old one is not asked for.
-    unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
-    result
+    engine::without_cancellation(|| caught(name, body))
 }
 
 /// Runs `body`. A panic in it is a bug in softhca, and ends the process with a sentence that says

@@ -129,6 +129,7 @@ pub use post_error::{PostCause, PostError, WorkQueue};
 pub use protocol::Service;
 pub use qp::{Caps, Qp, QpSpec, RecvWr};
 pub use send::{Flush, Mark, SendBatch, SendWr};
+pub use shm::cancellation::without_cancellation;
 pub use shm::region::{Lender, Region};
 pub use shm::{Sink, Source};
 pub use simulated::Simulated;

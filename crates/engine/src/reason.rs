@@ -20,7 +20,8 @@ use abi::queue::{REASON_LEN, REASONS, context_page};
 pub use abi::reason::{Kind, clean};
 use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
-use shm::file_limit::{without_cancellation, without_signal};
+use shm::cancellation::without_cancellation;
+use shm::file_limit::without_signal;
 
 pub use self::line::Line;
 use crate::memory::View;

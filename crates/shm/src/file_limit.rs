@@ -6,35 +6,17 @@
 //! the program's signal handling either. [`without_signal`] blocks the signal for the calling
 //! thread, and consumes it if it came.
 
-use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, getrlimit};
+
+use crate::cancellation::without_cancellation;
 
 /// Calls `act`, which may write files and get EFBIG, or be cancelled. If no limit is set this costs
 /// one system call.
 pub fn without_signal<T>(act: impl FnOnce() -> T) -> T {
     let _blocked = getrlimit(Resource::Fsize).current.and_then(|_| Blocked::new());
     without_cancellation(act)
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE` of the C library.
-const CANCEL_DISABLE: c_int = 1;
-
-/// Calls `act`, in which the thread cannot be cancelled (`pthread_cancel`). Many functions of the
-/// standard library are cancellation points: they would unwind through Rust code.
-pub fn without_cancellation<T>(act: impl FnOnce() -> T) -> T {
-    let mut state = 0;
-    // SAFETY: a place for the present state.
-    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut state) };
-    let result = act();
-    // SAFETY: it was the state before; the old one is not asked for.
-    unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
-    result
 }
 
 /// Blocks SIGXFSZ for the calling thread as long as the value lives.

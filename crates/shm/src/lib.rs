@@ -30,6 +30,7 @@
 //! ```
 
 pub mod bulk;
+pub mod cancellation;
 pub mod capture_ring;
 pub mod denied;
 pub mod file_limit;
